@@ -1,0 +1,6 @@
+"""`python -m hybrid_cli`, which torchrun needs."""
+
+from hybrid_cli.cli import main
+
+if __name__ == "__main__":
+    main()

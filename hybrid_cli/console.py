@@ -1,0 +1,106 @@
+"""What a person sees: notes and progress on stderr, results on stdout."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+HEARTBEAT_SECONDS = 30.0
+WORTH_A_LINE_SECONDS = 2.0
+
+_quiet = False
+
+
+def set_quiet(quiet: bool) -> None:
+    """Silence notes and progress; warnings and results stay."""
+    global _quiet
+    _quiet = quiet
+
+
+def note(message: str) -> None:
+    """Say on stderr what was done."""
+    if not _quiet:
+        print(message, file=sys.stderr, flush=True)
+
+
+def warn(message: str) -> None:
+    """Say on stderr what a person should look at, quiet or not."""
+    print(f"warning: {message}", file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """`4.2s`, `1m 36s`, `2h 05m`."""
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"
+
+
+@contextmanager
+def progress(what: str, total: int | None = None, unit: str = "items") -> Iterator[Callable[[int], None]]:
+    """Yield `advance(n)`: a bar on a terminal; elsewhere a line every half minute and one at the end.
+
+    Args:
+        what: the step, as the line begins ("encode").
+        total: how many units there are, if known.
+        unit: their name in the plural ("passages").
+    """
+    count, start = 0, time.monotonic()
+
+    def rate() -> str:
+        seconds = time.monotonic() - start
+        return f"{count:,} {unit} in {duration(seconds)} ({count / max(seconds, 1e-9):,.0f}/s)"
+
+    if sys.stderr.isatty() and not _quiet:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(what, total=total)
+
+            def advance(n: int = 1) -> None:
+                nonlocal count
+                count += n
+                bar.advance(task, n)
+
+            yield advance
+    else:
+        beat = start
+
+        def advance(n: int = 1) -> None:
+            nonlocal count, beat
+            count += n
+            if time.monotonic() - beat > HEARTBEAT_SECONDS:
+                beat = time.monotonic()
+                note(f"{what}: {rate()}" + (f", {count / total:.0%}" if total else ""))
+
+        yield advance
+    if time.monotonic() - start > WORTH_A_LINE_SECONDS:
+        note(f"{what}: {rate()}")
+
+
+def stdout() -> Console:
+    """A Rich console for results: as wide as the terminal, never wrapped when piped."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 200)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
+    """Print a table on stdout, the first column to the left, the others to the right."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    drawn = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
+    for position, column in enumerate(columns):
+        drawn.add_column(column, justify="left" if position == 0 else "right", no_wrap=position > 0)
+    for row in rows:
+        drawn.add_row(*row)
+    stdout().print(drawn)

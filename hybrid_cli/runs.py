@@ -1,0 +1,91 @@
+"""A run as a table: one row a hit, the rank column is the truth.
+
+The tie rule lives here and nowhere else: score descending, then docid ascending as a string.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.errors import InputError
+
+COLUMNS = ("qid", "docid", "rank", "score")
+
+
+def ranked(hits: pl.LazyFrame | pl.DataFrame, depth: int | None = None) -> pl.DataFrame:
+    """Order hits (qid, docid, score) by the tie rule, number them from 1 within each query, keep `depth` a query.
+
+    Queries stay in the order of their first appearance.
+    """
+    ordered = (
+        hits.lazy()
+        .with_columns(pl.col("qid").rle_id().min().over("qid").alias("_query"))
+        .sort(["_query", "score", "docid"], descending=[False, True, False])
+        .with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("_query").alias("rank"))
+    )
+    if depth is not None:
+        ordered = ordered.filter(pl.col("rank") <= depth)
+    return ordered.select("qid", "docid", "rank", pl.col("score").cast(pl.Float32)).collect()
+
+
+def read_run(path: Path) -> pl.DataFrame:
+    """Read a run: ours, anybody's Parquet with the same columns, or a TREC file of six columns.
+
+    Returns:
+        qid, docid (strings), rank (int32, from 1), score (float32), sorted by query and rank.
+
+    Raises:
+        InputError: not a run, NaN scores, or a document twice for a query; with row and ids.
+    """
+    if path.is_file() and path.suffix != ".parquet":
+        return _checked(_read_trec(path), path)
+    artifacts.check_table(path, Kind.RUN)
+    frame = pl.read_parquet(path, columns=list(COLUMNS))
+    if artifacts.find_manifest(path) is None:
+        frame = _checked(frame, path).with_columns(pl.col("rank").cast(pl.Int32), pl.col("score").cast(pl.Float32))
+    return frame
+
+
+def _read_trec(path: Path) -> pl.DataFrame:
+    """qid Q0 docid rank score tag, split by any white space; ids stay strings whatever they look like."""
+    lines = pl.read_csv(
+        path, has_header=False, new_columns=["line"], separator="\x01", quote_char=None, schema={"line": pl.String}
+    )
+    fields = lines.select(pl.col("line").str.strip_chars().str.extract_all(r"\S+").alias("f"))
+    bad = fields.with_row_index().filter(pl.col("f").list.len() != 6)
+    if len(bad):
+        number = bad["index"][0] + 1
+        raise InputError(
+            f"{path}, line {number}: {bad['f'][0].len()} fields; a TREC run has six: qid Q0 docid rank score tag"
+        )
+    return fields.select(
+        pl.col("f").list.get(0).alias("qid"),
+        pl.col("f").list.get(2).alias("docid"),
+        pl.col("f").list.get(3).cast(pl.Int32, strict=False).alias("rank"),
+        pl.col("f").list.get(4).cast(pl.Float32, strict=False).alias("score"),
+    )
+
+
+def _checked(run: pl.DataFrame, path: Path) -> pl.DataFrame:
+    """A foreign run, its order settled: by rank where ranks are usable."""
+    bad = run.with_row_index("row").filter(pl.col("score").is_nan() | pl.col("score").is_null())
+    if len(bad):
+        row = bad.row(0, named=True)
+        raise InputError(
+            f"{path}: {len(bad)} scores are not numbers, first in row {row['row'] + 1} "
+            f"(query {row['qid']}, document {row['docid']}); mend the run"
+        )
+    twice = run.with_row_index("row").filter(pl.struct("qid", "docid").is_duplicated())
+    if len(twice):
+        row = twice.row(0, named=True)
+        raise InputError(
+            f"{path}: document {row['docid']} stands more than once for query {row['qid']} (row {row['row'] + 1}); "
+            "keep one of them"
+        )
+    usable = run["rank"].null_count() == 0 and not run.select(pl.struct("qid", "rank").is_duplicated().any()).item()
+    order = run.sort("qid", "rank", maintain_order=True) if usable else run
+    return order.select(COLUMNS) if usable else ranked(order.drop("rank"))
