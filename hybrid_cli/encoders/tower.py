@@ -1,0 +1,200 @@
+"""One transformer with its tokenizer, pooling and projection; on disk a whole sentence-transformers model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AutoConfig, AutoModel, AutoTokenizer, BatchEncoding, PreTrainedModel
+from transformers.utils import logging
+
+from hybrid_cli.encoders.contract import DOCUMENT_MARKER, QUERY_MARKER, Contract, Markers, Pooling
+from hybrid_cli.errors import InputError
+
+_ST = "sentence_transformers.models"
+
+
+class Tower(nn.Module):
+    """Token ids to vectors."""
+
+    def __init__(
+        self,
+        backbone: PreTrainedModel,
+        tokenizer: Any,
+        pooling: Pooling,
+        normalize: bool,
+        projection: nn.Sequential | None,
+    ):
+        super().__init__()
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.pooling = pooling
+        self.normalize = normalize
+        self.projection = projection
+
+    @classmethod
+    def load(cls, folder: Path, contract: Contract, trust_remote_code: bool = False) -> Tower:
+        """Read a tower; markers and projection that the contract has and the folder lacks are added, seeded by torch.
+
+        Raises:
+            InputError: no checkpoint in safetensors form, or no vocabulary for the markers.
+        """
+        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        try:
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+            # BERT's kin bring a pooler over [CLS] that nothing here uses
+            unused = {"add_pooling_layer": False} if config.model_type in ("bert", "roberta", "xlm-roberta") else {}
+            backbone = AutoModel.from_pretrained(
+                folder, use_safetensors=True, trust_remote_code=trust_remote_code, **unused
+            )
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{folder}: no model can be read there ({str(error).splitlines()[0]})") from None
+        if contract.markers != "none" and QUERY_MARKER not in tokenizer.all_special_tokens:
+            _add_markers(backbone, tokenizer, contract.markers, folder)
+        projection = _load_projection(folder, contract, backbone.config.hidden_size)
+        return cls(backbone, tokenizer, contract.pooling, contract.normalize, projection)
+
+    @property
+    def dim(self) -> int:
+        """Length of the vectors."""
+        linear = self.projection[0] if self.projection is not None else None
+        return int(linear.out_features if isinstance(linear, nn.Linear) else self.backbone.config.hidden_size)
+
+    def tokenize(self, texts: Sequence[str], max_length: int) -> BatchEncoding:
+        """Token ids and attention mask [n, L], padded to the longest, cut at `max_length`."""
+        batch: BatchEncoding = self.tokenizer(
+            list(texts),
+            padding=True,
+            truncation=True,
+            max_length=max_length,
+            return_tensors="pt",
+            return_token_type_ids=False,
+        )
+        return batch
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Vectors [n, dim] in float32 for ids and mask [n, L]."""
+        states = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        vectors = pool(states.float(), attention_mask, self.pooling)
+        if self.projection is not None:
+            vectors = self.projection(vectors)
+        return functional.normalize(vectors, dim=-1) if self.normalize else vectors
+
+    def save(self, folder: Path, contract: Contract) -> None:
+        """Write the tower so that `SentenceTransformer(folder)` gives the same vectors."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.backbone.save_pretrained(folder, safe_serialization=True)
+        self.tokenizer.save_pretrained(folder)
+        modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+        _write(folder / "1_Pooling" / "config.json", _pooling_config(self.backbone.config.hidden_size, self.pooling))
+        if self.projection is not None:
+            modules += _save_projection(folder, self.projection)
+        if self.normalize:
+            modules.append((f"{len(modules)}_Normalize", "Normalize"))
+            (folder / modules[-1][0]).mkdir(exist_ok=True)
+        listing = [
+            {"idx": i, "name": str(i), "path": path, "type": f"{_ST}.{kind}"} for i, (path, kind) in enumerate(modules)
+        ]
+        _write(folder / "modules.json", listing)
+        _write(folder / "sentence_bert_config.json", {"max_seq_length": contract.doc_max_len, "do_lower_case": False})
+        prompts = {"query": contract.query_head, "document": contract.document_head}
+        _write(
+            folder / "config_sentence_transformers.json",
+            {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "dot"},
+        )
+
+
+def pool(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
+    """States [n, L, h] and mask [n, L] to vectors [n, h]; padding never counts (methods 2.10)."""
+    if pooling == "cls":
+        return states[:, 0]
+    weights = mask.unsqueeze(-1).to(states.dtype)
+    return (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+
+
+def _add_markers(backbone: PreTrainedModel, tokenizer: Any, markers: Markers, folder: Path) -> None:
+    """Make two reserved word pieces special tokens, start them near [CLS], and let them take its place if asked."""
+    ids = tokenizer.convert_tokens_to_ids([QUERY_MARKER, DOCUMENT_MARKER])
+    if tokenizer.unk_token_id in ids or tokenizer.cls_token_id is None:
+        raise InputError(
+            f"{folder}: its vocabulary has no {QUERY_MARKER} for query and document markers; use --markers none"
+        )
+    tokenizer.add_special_tokens({"additional_special_tokens": [QUERY_MARKER, DOCUMENT_MARKER]})
+    table: Tensor = backbone.get_input_embeddings().weight  # type: ignore[assignment]
+    with torch.no_grad():
+        for marker in ids:
+            table[marker] = table[tokenizer.cls_token_id] + 0.02 * torch.randn_like(table[marker])
+    if markers == "replace":
+        from tokenizers.processors import TemplateProcessing
+
+        separator = tokenizer.sep_token
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single=f"$A {separator}",
+            pair=f"$A {separator} $B {separator}",
+            special_tokens=[(separator, tokenizer.sep_token_id)],
+        )
+
+
+def _load_projection(folder: Path, contract: Contract, hidden: int) -> nn.Sequential | None:
+    if contract.dim is None:
+        return None
+    layers: list[nn.Module] = [nn.Linear(hidden, contract.dim)]
+    if contract.projection_norm:
+        layers.append(nn.LayerNorm(contract.dim))
+    projection = nn.Sequential(*layers)
+    for (path, _), layer, name in zip(
+        _projection_modules(contract.projection_norm), layers, ("linear", "norm"), strict=False
+    ):
+        file = folder / path / "model.safetensors"
+        if file.is_file():
+            layer.load_state_dict({key.removeprefix(f"{name}."): value for key, value in load_file(file).items()})
+        elif isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
+    return projection
+
+
+def _save_projection(folder: Path, projection: nn.Sequential) -> list[tuple[str, str]]:
+    modules = _projection_modules(len(projection) == 2)
+    for (path, _), layer, name in zip(modules, projection, ("linear", "norm"), strict=True):
+        (folder / path).mkdir(exist_ok=True)
+        state = {f"{name}.{key}": value.contiguous() for key, value in layer.state_dict().items()}
+        save_file(state, folder / path / "model.safetensors", metadata={"format": "pt"})
+        if isinstance(layer, nn.Linear):
+            config: dict[str, Any] = {
+                "in_features": layer.in_features,
+                "out_features": layer.out_features,
+                "bias": True,
+            }
+            config["activation_function"] = "torch.nn.modules.linear.Identity"
+        else:
+            config = {"dimension": layer.normalized_shape[0]}  # type: ignore[union-attr, index]
+        _write(folder / path / "config.json", config)
+    return modules
+
+
+def _projection_modules(norm: bool) -> list[tuple[str, str]]:
+    return [("2_Dense", "Dense")] + ([("3_LayerNorm", "LayerNorm")] if norm else [])
+
+
+def _pooling_config(hidden: int, pooling: Pooling) -> dict[str, Any]:
+    return {
+        "word_embedding_dimension": hidden,
+        "pooling_mode_cls_token": pooling == "cls",
+        "pooling_mode_mean_tokens": pooling == "mean",
+        "pooling_mode_max_tokens": False,
+        "include_prompt": True,
+    }
+
+
+def _write(file: Path, content: Any) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
