@@ -1,0 +1,1 @@
+"""Collections: one reader per source, one form on disk."""
