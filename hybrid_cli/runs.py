@@ -23,7 +23,8 @@ def ranked(hits: pl.LazyFrame | pl.DataFrame, depth: int | None = None) -> pl.Da
     """
     ordered = (
         hits.lazy()
-        .with_columns(pl.col("qid").rle_id().min().over("qid").alias("_query"))
+        .with_columns(pl.col("qid").rle_id().alias("_query"))
+        .with_columns(pl.col("_query").min().over("qid"))
         .sort(["_query", "score", "docid"], descending=[False, True, False])
         .with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("_query").alias("rank"))
     )
