@@ -1,0 +1,26 @@
+"""A run: its order, its ranks, its ids."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from hybrid_cli import runs
+
+
+def _hits(*rows: tuple[str, str, float]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema={"qid": pl.String, "docid": pl.String, "score": pl.Float32}, orient="row")
+
+
+def test_each_query_has_its_own_ranks_and_its_own_cut() -> None:
+    hits = _hits(("q2", "a", 1.0), ("q2", "b", 3.0), ("q2", "c", 2.0), ("q1", "a", 5.0))
+    assert runs.ranked(hits, 2).rows() == [("q2", "b", 1, 3.0), ("q2", "c", 2, 2.0), ("q1", "a", 1, 5.0)]
+
+
+def test_equal_scores_are_ordered_by_docid_as_a_string() -> None:
+    hits = _hits(("q", "9", 1.0), ("q", "é", 1.0), ("q", "10", 1.0), ("q", "B", 1.0), ("q", "a", 1.0))
+    assert runs.ranked(hits)["docid"].to_list() == ["10", "9", "B", "a", "é"]
+
+
+def test_a_query_that_comes_in_two_pieces_is_one_query() -> None:
+    hits = _hits(("q", "a", 1.0), ("r", "a", 1.0), ("q", "b", 2.0))
+    assert runs.ranked(hits).rows() == [("q", "b", 1, 2.0), ("q", "a", 2, 1.0), ("r", "a", 1, 1.0)]
