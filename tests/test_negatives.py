@@ -1,0 +1,243 @@
+"""Which candidates may be negatives, and which are drawn: laws of `training/negatives.py`."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid_cli.errors import InputError
+from hybrid_cli.training import negatives
+from hybrid_cli.training.negatives import RANDOM, Limits, Source, Tally, parse_sources
+
+DEPTH = 20
+NO_LIMITS = Limits()
+CORPUS = pl.Series("docid", [f"d{number}" for number in range(200)])
+
+
+def examples_of(*pairs: tuple[str, str]) -> pl.DataFrame:
+    return pl.DataFrame(pairs, schema=["qid", "docid"], orient="row").with_row_index("example")
+
+
+def run_of(examples: pl.DataFrame, depth: int = DEPTH) -> pl.DataFrame:
+    """For every query d0, d1, ... with scores depth, depth - 1, ..."""
+    rows = [
+        (qid, f"d{rank - 1}", rank, float(depth + 1 - rank))
+        for qid in examples["qid"].unique(maintain_order=True)
+        for rank in range(1, depth + 1)
+    ]
+    return pl.DataFrame(rows, schema={"qid": str, "docid": str, "rank": pl.Int32, "score": pl.Float32}, orient="row")
+
+
+def mined(
+    examples: pl.DataFrame,
+    sources: list[Source],
+    *,
+    prob: float = 1.0,
+    seed: int = 1,
+    depth: int = DEPTH,
+    skip_top: int = 0,
+    limits: Limits = NO_LIMITS,
+    corpus: pl.Series = CORPUS,
+) -> tuple[pl.DataFrame, Tally]:
+    """The whole of the pure part, as the stage strings it together; source names but `random` share one run."""
+    tally, forbidden = Tally(), {"judged relevant": examples.select("qid", "docid")}
+    wanted = negatives.quotas(sources, examples, prob, seed)
+    pools = {}
+    for source in wanted:
+        seeds = negatives.seeds(examples, seed, source)
+        scores = examples.select("example", score=pl.lit(None, dtype=pl.Float32))
+        if source == RANDOM:
+            found = negatives.from_corpus(corpus, examples, seeds, 64)
+        else:
+            run = run_of(examples, depth)
+            found = negatives.retrieved(run, examples, skip_top, depth)
+            scores = examples.join(run, on=["qid", "docid"], how="left").select("example", "score")
+        left = negatives.admissible(found, forbidden, limits, scores, source, tally)
+        pools[source] = negatives.in_drawing_order(left, seeds, 64)
+    return negatives.draw(pools, wanted, tally), tally
+
+
+def as_sets(chosen: pl.DataFrame, examples: pl.DataFrame) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    joined = chosen.join(examples.select("example", positive="docid"), on="example", maintain_order="left")
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for row in joined.iter_rows(named=True):
+        found.setdefault((row["qid"], row["positive"]), []).append((row["docid"], row["source"]))
+    return found
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["1", "01", "NA", "q q"]), st.integers(0, 40)), min_size=1, unique=True),
+    st.integers(1, 12),
+    st.integers(0, 5),
+    st.integers(0, 2**40),
+)
+def test_a_judged_relevant_document_is_never_drawn_and_none_twice(pairs, count, random, seed):
+    examples = examples_of(*((qid, f"d{number}") for qid, number in pairs))
+    sources = [Source("bm25", count), *([Source(RANDOM, random)] if random else [])]
+    chosen, _ = mined(examples, sources, seed=seed)
+    relevant = set(examples.select("qid", "docid").iter_rows())
+    assert not relevant & set(chosen.select("qid", "docid").iter_rows())
+    assert not chosen.select("example", "docid").is_duplicated().any()
+    assert (chosen.group_by("example").len()["len"] == count + random).all()
+
+
+def test_a_draw_depends_on_its_own_query_and_seed_only():
+    pairs = [(f"q{number}", f"d{number % 7}") for number in range(30)]
+    sources = [Source("bm25", 4), Source(RANDOM, 2)]
+    whole = as_sets(mined(examples_of(*pairs), sources, prob=0.7)[0], examples_of(*pairs))
+    turned = as_sets(mined(examples_of(*pairs[::-1]), sources, prob=0.7)[0], examples_of(*pairs[::-1]))
+    alone = as_sets(mined(examples_of(pairs[5]), sources, prob=0.7)[0], examples_of(pairs[5]))
+    other = as_sets(mined(examples_of(*pairs), sources, prob=0.7, seed=2)[0], examples_of(*pairs))
+    assert whole == turned
+    assert alone[pairs[5]] == whole[pairs[5]]
+    assert other != whole
+
+
+def test_two_positives_of_a_query_get_draws_of_their_own():
+    examples = examples_of(("q", "d50"), ("q", "d51"))
+    found = as_sets(mined(examples, [Source("bm25", 8)])[0], examples)
+    assert set(found[("q", "d50")]) != set(found[("q", "d51")])
+
+
+def test_every_rank_between_skip_top_and_depth_is_drawn_equally_often():
+    examples = examples_of(*((f"q{number}", "d199") for number in range(3000)))
+    chosen, _ = mined(examples, [Source("bm25", 3)], skip_top=5)
+    counts = chosen.group_by("docid").len()
+    expected = 3 * 3000 / (DEPTH - 5)
+    assert set(counts["docid"]) == {f"d{rank - 1}" for rank in range(6, DEPTH + 1)}
+    assert (counts["len"] - expected).abs().max() < 5 * expected**0.5
+
+
+def test_random_documents_are_drawn_uniformly_from_the_corpus():
+    large = pl.Series("docid", [f"d{number}" for number in range(1000)])
+    examples = examples_of(*((f"q{number}", "d0") for number in range(5000)))
+    chosen, _ = mined(examples, [Source(RANDOM, 4)], corpus=large)
+    counts = np.bincount(chosen["docid"].str.slice(1).cast(pl.Int64).to_numpy(), minlength=1000)
+    expected = 4 * 5000 / 999
+    assert counts[0] == 0
+    assert np.mean((counts[1:] - expected) ** 2 / expected) == pytest.approx(1, abs=0.2)  # chi-square per cell
+
+
+def test_with_prob_0_all_negatives_are_random():
+    examples = examples_of(*((f"q{number}", "d0") for number in range(50)))
+    chosen, tally = mined(examples, [Source("bm25", 5)], prob=0)
+    assert set(chosen["source"]) == {RANDOM}
+    assert tally.counts[RANDOM]["drawn in place of others"] == 0  # asked for, not a stand-in
+
+
+def test_prob_is_the_share_of_places_that_keep_their_source():
+    examples = examples_of(*((f"q{number}", "d0") for number in range(2000)))
+    chosen, _ = mined(examples, [Source("bm25", 5)], prob=0.3)
+    assert (chosen["source"] == "bm25").mean() == pytest.approx(0.3, abs=5 * (0.3 * 0.7 / 10_000) ** 0.5)
+    assert (chosen.group_by("example").len()["len"] == 5).all()
+
+
+def test_quotas_are_kept_and_sources_mixed_within_a_list():
+    examples = examples_of(*((f"q{number}", "d0") for number in range(100)))
+    chosen, _ = mined(examples, [Source("bm25", 6), Source("dense", 3), Source(RANDOM, 2)])
+    per_list = chosen.group_by("example", "source").len().pivot("source", index="example", values="len")
+    assert set(per_list.select("bm25", "dense", RANDOM).iter_rows()) == {(6, 3, 2)}
+    assert set(chosen.group_by("example", maintain_order=True).first()["source"]) == {"bm25", "dense", RANDOM}
+
+
+def test_a_short_pool_is_filled_from_the_corpus_and_counted():
+    examples = examples_of(("q", "d0"))
+    chosen, tally = mined(examples, [Source("bm25", 5)], depth=4)
+    assert sorted(chosen.filter(source="bm25")["docid"]) == ["d1", "d2", "d3"]
+    assert len(chosen.filter(source=RANDOM)) == 2
+    assert tally.counts["bm25"]["lists short of it"] == 1
+    assert tally.counts[RANDOM]["drawn in place of others"] == 2
+    assert tally.counts[RANDOM]["lists short of it"] == 0
+
+
+def test_a_corpus_too_small_gives_a_short_list_that_is_counted():
+    examples = examples_of(("q", "d0"))
+    chosen, tally = mined(examples, [Source("bm25", 5)], depth=2, corpus=CORPUS.head(4))
+    assert sorted(chosen["docid"]) == ["d1", "d2", "d3"]
+    assert tally.counts[RANDOM]["lists short of it"] == 1
+
+
+def test_each_filter_counts_what_it_drops():
+    examples = examples_of(("q", "d3"))
+    _, tally = mined(examples, [Source("bm25", 2)], limits=Limits(relative_margin=0.5, max_score=15))
+    # 20 hits with scores 20..1; d3 is the positive with 17; max score 15 drops 20, 19, 18, 16; 0.5 drops 15..9
+    counts = tally.counts["bm25"]
+    assert [counts[name] for name in ("candidates", "judged relevant", "max score", "relative margin")] == [20, 1, 4, 7]
+
+
+def test_a_relative_margin_keeps_scores_up_to_that_share_of_the_positives():
+    examples = examples_of(("q", "d3"))
+    chosen, _ = mined(examples, [Source("bm25", 8)], limits=Limits(relative_margin=0.5))
+    ranks = chosen.filter(source="bm25")["docid"].str.slice(1).cast(pl.Int64)
+    assert set(DEPTH - ranks) == set(range(1, 9))  # scores 1..8, the positive has 17: 17 * 0.5 = 8.5
+
+
+def test_a_relative_margin_lies_below_a_negative_score_too():
+    candidates = pl.DataFrame(
+        {"example": [0] * 3, "qid": ["q"] * 3, "docid": ["a", "b", "c"], "score": [-9.0, -11, -13]}
+    )
+    scores = pl.DataFrame({"example": [0], "score": [-10.0]})
+    left = negatives.admissible(candidates, {}, Limits(relative_margin=0.8), scores, "dense", Tally())
+    assert left["docid"].to_list() == ["c"]  # -10 - 0.2 * 10 = -12
+
+
+def test_no_candidate_is_surely_worse_than_a_positive_that_was_not_retrieved():
+    examples = examples_of(("q", "d150"))
+    _, tally = mined(examples, [Source("bm25", 2)], limits=Limits(relative_margin=0.95))
+    assert tally.counts["bm25"]["relative margin"] == DEPTH
+
+
+def test_a_filter_changes_no_draw_that_it_does_not_concern():
+    examples = examples_of(*((f"q{number}", "d0") for number in range(50)))
+    free, filtered = (mined(examples, [Source("bm25", 3)], limits=Limits(max_score=bound))[0] for bound in (99, 18))
+    kept = free.join(run_of(examples), on=["qid", "docid"]).filter(pl.col("score") <= 18)
+    assert len(kept.join(filtered, on=["example", "docid"], how="anti")) == 0
+
+
+def test_same_text_finds_copies_of_any_positive_of_the_query():
+    corpus = pl.DataFrame(
+        {
+            "docid": ["p", "copy", "moved", "other"],
+            "title": ["A title", "A  title ", "A", "A title"],
+            "text": ["and\ttext", "and text", "title and text", "and texts"],
+        }
+    )
+    texts = corpus.select("docid", negatives.folded().hash().alias("hash"))
+    found = negatives.same_text(texts, pl.DataFrame({"qid": ["q1"], "docid": ["p"]}))
+    assert set(found.iter_rows()) == {("q1", "p"), ("q1", "copy"), ("q1", "moved")}
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "expected"),
+    [
+        ("bm25", None, [Source("bm25", 8)]),
+        ("random", 3, [Source(RANDOM, 3)]),
+        ("bm25:6, random:2", None, [Source("bm25", 6), Source(RANDOM, 2)]),
+    ],
+)
+def test_sources_are_read(text, number, expected):
+    assert parse_sources(text, number, 8) == expected
+
+
+def test_a_run_is_named_by_its_file():
+    (source,) = parse_sources("run:out/dense.parquet:4", None, 8)
+    assert (source.name, source.count, str(source.run)) == ("dense", 4, "out/dense.parquet")
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "words"),
+    [
+        ("bm25,random:2", None, "say how many"),
+        ("bm25:0", None, "say how many"),
+        ("bm26:2", None, "none of bm25:N, random:N, run:PATH:N"),
+        ("bm25:1,bm25:2", None, "once"),
+        ("bm25:6,random:2", 9, "add up to 8, --num-negatives says 9"),
+        ("", None, "once"),
+    ],
+)
+def test_unclear_sources_are_refused(text, number, words):
+    with pytest.raises(InputError, match=words):
+        parse_sources(text, number, 8)
