@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Loss = Literal["residual-margin", "margin", "nll"]
+Pooling = Literal["mean", "cls"]
+Markers = Literal["none", "replace", "prepend"]
 OnDuplicate = Literal["error", "first", "last"]
-OnDangling = Literal["error", "drop"]
+OnDangling = Literal["error", "drop", "keep"]
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,11 @@ class Retrieval:
 class Mining:
     """Negatives from the errors of a first stage (CLEAR 3.3: uniform over BM25's top 1,000)."""
 
+    sources: str = "bm25"
     depth: int = 1000
     skip_top: int = 0
     num_negatives: int = 8
+    prob: float = 1.0
     seed: int = 42
 
 
@@ -50,7 +56,7 @@ class Encoding:
     `batch_tokens` is what one forward pass holds, padding included; it changes vectors by rounding only.
     """
 
-    dtype: str = "auto"
+    dtype: Precision = "auto"
     vector_dtype: str = "float32"
     shard_size: int = 16_384
     batch_tokens: int = 4_096
@@ -74,3 +80,47 @@ class VectorIndex:
     pq_bytes: int = 0
     seed: int = 42
     rescore: int = 10
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """How a model is optimised; one set for every training command.
+
+    Attributes:
+        epochs: passes over the examples.
+        max_steps: stop (and end the decay) there instead, if given.
+        batch_size: queries in a batch.
+        negatives: hard negatives of each, drawn anew every epoch.
+        accumulate: batches to an optimiser step; in-batch negatives stay within a batch.
+        chunk_size: texts encoded at once with gradient caching; None encodes the batch in one go.
+        learning_rate: at its peak; linear warm-up over the share `warmup` of the steps, then linear decay to 0.
+        clip: largest norm of the gradient.
+        eval_steps: steps between two looks at the dev pool; None looks ten times.
+        checkpoint_steps: steps between two checkpoints.
+    """
+
+    epochs: int = 1
+    max_steps: int | None = None
+    batch_size: int = 28
+    negatives: int = 1
+    accumulate: int = 1
+    chunk_size: int | None = None
+    learning_rate: float = 2e-5
+    warmup: float = 0.1
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    precision: Precision = "auto"
+    eval_steps: int | None = None
+    checkpoint_steps: int = 100
+    seed: int = 42
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a dense model is trained for; `xi` and `lexical_weight` as published for CLEAR (DualRM 4)."""
+
+    loss: Loss = "residual-margin"
+    xi: float = 1.0
+    lexical_weight: float = 0.1
+    temperature: float = 1.0
+    in_batch: bool = True
