@@ -233,7 +233,7 @@ def hash_folder(path: Path, ignore: Sequence[str] = ()) -> str:
         name = file.relative_to(path)
         if file.is_file() and name.parts[0] not in skipped and not any(part.startswith(".") for part in name.parts):
             digest.update(f"{name.as_posix()}\0{fingerprint(file)}\n".encode())
-    return digest.hexdigest()
+    return str(digest.hexdigest())
 
 
 def _new_hash() -> Any:

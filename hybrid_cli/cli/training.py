@@ -2,10 +2,143 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
 import typer
 
+from hybrid_cli import config
+from hybrid_cli.cli.common import Device, Output, Seed, Threads, command
+from hybrid_cli.config import Objective, Optimization
+
 PANEL = "Training"
+Settings = TypeVar("Settings")
+
+
+def _option(panel: str, text: str, *names: str, **limits: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **limits)
+
+
+OBJECTIVE = "Objective"
+Loss = Annotated[config.Loss, _option(OBJECTIVE, "CLEAR's residual margin, its constant-margin ablation, or DPR's.")]
+Xi = Annotated[float, _option(OBJECTIVE, "The margin where BM25 is undecided.")]
+LexicalWeight = Annotated[float, _option(OBJECTIVE, "Weight of BM25's advantage in the margin (lambda_train).")]
+Temperature = Annotated[float, _option(OBJECTIVE, "Divides the scores of `nll`.")]
+InBatch = Annotated[
+    bool,
+    _option(
+        OBJECTIVE, "Let `nll` see the other queries' documents too.", "--in-batch-negatives/--no-in-batch-negatives"
+    ),
+]
+
+ENCODER = "Encoder (what is not given is as the model says)"
+Model = Annotated[str, _option(ENCODER, "Where to start: `minilm`, a folder, or a Hugging Face id.")]
+Pooling = Annotated[config.Pooling | None, _option(ENCODER, "Masked mean of all tokens, or [CLS].")]
+Tied = Annotated[bool | None, _option(ENCODER, "One tower for both sides, or two.", "--tied/--untied")]
+Markers = Annotated[config.Markers | None, _option(ENCODER, "CLEAR's [QRY] and [DOC]: in place of [CLS], or after it.")]
+QueryPrefix = Annotated[str | None, _option(ENCODER, "Put before every query.")]
+DocPrefix = Annotated[str | None, _option(ENCODER, "Put before every document.")]
+TitleSeparator = Annotated[str | None, _option(ENCODER, "Between title and text; DPR's is ' [SEP] '.")]
+QueryMaxLen = Annotated[int | None, _option(ENCODER, "Word pieces of a query.")]
+DocMaxLen = Annotated[int | None, _option(ENCODER, "Word pieces of a document.")]
+Dim = Annotated[int | None, _option(ENCODER, "Project to so many dimensions.", min=1)]
+ProjectionNorm = Annotated[
+    bool | None, _option(ENCODER, "A LayerNorm after the projection.", "--projection-norm/--no-projection-norm")
+]
+Normalize = Annotated[bool | None, _option(ENCODER, "Vectors of length 1.", "--normalize/--no-normalize")]
+
+OPTIMISATION = "Optimisation"
+Epochs = Annotated[int, _option(OPTIMISATION, "Passes over the examples.", min=1)]
+MaxSteps = Annotated[int | None, _option(OPTIMISATION, "Stop there instead.", min=1)]
+BatchSize = Annotated[int, _option(OPTIMISATION, "Queries in a batch.", min=1)]
+Negatives = Annotated[int, _option(OPTIMISATION, "Hard negatives drawn for each query.", min=1)]
+Accumulate = Annotated[int, _option(OPTIMISATION, "Batches to a step.", min=1)]
+ChunkSize = Annotated[
+    int | None, _option(OPTIMISATION, "Texts in memory at once (gradient caching; the same gradient).", min=1)
+]
+LearningRate = Annotated[float, _option(OPTIMISATION, "At its peak.", "--learning-rate", "--lr")]
+Warmup = Annotated[float, _option(OPTIMISATION, "Share of the steps that warm up.", min=0, max=1)]
+WeightDecay = Annotated[float, _option(OPTIMISATION, "AdamW's.")]
+Clip = Annotated[float, _option(OPTIMISATION, "Largest norm of the gradient.")]
+Precision = Annotated[config.Precision, _option(OPTIMISATION, "`auto` is bf16 where the processor has it.")]
+CheckpointSteps = Annotated[int, _option(OPTIMISATION, "Steps between two checkpoints.", min=1)]
+
+VALIDATION = "Validation"
+Dev = Annotated[Path | None, _option(VALIDATION, "Examples of a dev split; the best weights on their pool are kept.")]
+DevQueries = Annotated[int, _option(VALIDATION, "How many of them.", min=1)]
+EvalSteps = Annotated[int | None, _option(VALIDATION, "Steps between two looks; ten looks if not given.", min=1)]
 
 
 def register(app: typer.Typer) -> None:
     """Add this panel's commands to the application."""
+    command(app, PANEL)(train_dense)
+
+
+def train_dense(
+    examples: Annotated[Path, typer.Argument(help="Training examples: what `mine-negatives` wrote.")],
+    output: Output,
+    loss: Loss = Objective.loss,
+    xi: Xi = Objective.xi,
+    lexical_weight: LexicalWeight = Objective.lexical_weight,
+    temperature: Temperature = Objective.temperature,
+    in_batch: InBatch = Objective.in_batch,
+    model: Model = "minilm",
+    pooling: Pooling = None,
+    tied: Tied = None,
+    markers: Markers = None,
+    query_prefix: QueryPrefix = None,
+    doc_prefix: DocPrefix = None,
+    title_separator: TitleSeparator = None,
+    query_max_len: QueryMaxLen = None,
+    doc_max_len: DocMaxLen = None,
+    dim: Dim = None,
+    projection_norm: ProjectionNorm = None,
+    normalize: Normalize = None,
+    epochs: Epochs = Optimization.epochs,
+    max_steps: MaxSteps = None,
+    batch_size: BatchSize = Optimization.batch_size,
+    negatives: Negatives = Optimization.negatives,
+    accumulate: Accumulate = Optimization.accumulate,
+    chunk_size: ChunkSize = None,
+    learning_rate: LearningRate = Optimization.learning_rate,
+    warmup: Warmup = Optimization.warmup,
+    weight_decay: WeightDecay = Optimization.weight_decay,
+    clip: Clip = Optimization.clip,
+    precision: Precision = Optimization.precision,
+    checkpoint_steps: CheckpointSteps = Optimization.checkpoint_steps,
+    dev: Dev = None,
+    dev_queries: DevQueries = 200,
+    eval_steps: EvalSteps = None,
+    seed: Seed = Optimization.seed,
+    device: Device = "auto",
+    threads: Threads = None,
+    overwrite: bool = False,
+) -> None:
+    """Train a dense encoder on mined examples.
+
+    Stopped anywhere, the same command goes on from the last checkpoint and ends with the same weights.
+
+    Example: `hybrid train-dense out/train.parquet --loss residual-margin --model minilm --output out/clear`
+    """
+    given = locals()
+    from hybrid_cli.stages.train_dense import CONTRACT_OPTIONS, train_dense
+
+    train_dense(
+        examples,
+        output,
+        model=model,
+        objective=_settings(Objective, given),
+        plan=_settings(Optimization, given),
+        contract={name: given[name] for name in CONTRACT_OPTIONS},
+        dev=dev,
+        dev_queries=dev_queries,
+        device=device,
+        threads=threads,
+        overwrite=overwrite,
+    )
+
+
+def _settings(kind: type[Settings], given: dict[str, Any]) -> Settings:
+    """The settings whose fields are named as the options are."""
+    return kind(**{field.name: given[field.name] for field in fields(kind)})  # type: ignore[arg-type]

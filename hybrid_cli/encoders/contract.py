@@ -10,15 +10,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from hybrid_cli.config import Markers, Pooling
 from hybrid_cli.errors import InputError
 
 FILE = "encoder.json"
 QUERY_MARKER, DOCUMENT_MARKER = "[unused1]", "[unused2]"
-
-Pooling = Literal["mean", "cls"]
-Markers = Literal["none", "replace", "prepend"]
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,18 @@ import json
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from hybrid_cli import artifacts
+from hybrid_cli.config import Precision
 from hybrid_cli.encoders.contract import FILE, Contract, read_contract
 from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.errors import HybridError, InputError
 
-DType = Literal["auto", "float32", "bfloat16", "float16"]
 BATCH_TOKENS = 4096
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*"]
 
@@ -44,7 +44,7 @@ class Encoder(nn.Module):
         name: str | Path,
         *,
         device: str = "auto",
-        dtype: DType = "float32",
+        dtype: Precision = "fp32",
         trust_remote_code: bool = False,
         **overrides: Any,
     ) -> Encoder:
@@ -53,7 +53,7 @@ class Encoder(nn.Module):
         Args:
             name: `minilm`, a folder, or a Hugging Face id.
             device: `auto` takes a GPU where there is one.
-            dtype: of the weights; `auto` is bfloat16 where the processor computes in it, else float32.
+            dtype: of the weights; `auto` is bf16 where the processor computes in it, else fp32.
             overrides: fields of the contract to change; a tied checkpoint loaded as `tied=False` is copied.
 
         Raises:
@@ -172,10 +172,10 @@ def pick_device(device: str) -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def pick_dtype(dtype: DType, device: str) -> torch.dtype:
-    """`auto` as bfloat16 where the device computes in it natively, else float32."""
+def pick_dtype(dtype: Precision, device: str) -> torch.dtype:
+    """The torch type of a name; `auto` is bf16 where the device computes in it natively, else fp32."""
     if dtype != "auto":
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
+        return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
     if device.startswith("cuda"):
         native = torch.cuda.is_bf16_supported(including_emulation=False)
     else:

@@ -14,7 +14,8 @@ from torch.nn import functional
 from transformers import AutoConfig, AutoModel, AutoTokenizer, BatchEncoding, PreTrainedModel
 from transformers.utils import logging
 
-from hybrid_cli.encoders.contract import DOCUMENT_MARKER, QUERY_MARKER, Contract, Markers, Pooling
+from hybrid_cli.config import Markers, Pooling
+from hybrid_cli.encoders.contract import DOCUMENT_MARKER, QUERY_MARKER, Contract
 from hybrid_cli.errors import InputError
 
 _ST = "sentence_transformers.models"

@@ -1,0 +1,125 @@
+"""Training examples to batches: a seeded order, seeded draws, tokens.
+
+Order and draws depend on (seed, epoch, row) alone, never on workers or on where an interrupted training goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.errors import InputError
+
+
+@dataclass(frozen=True)
+class Group:
+    """A query with its positive and the negatives drawn for this step."""
+
+    query: str
+    docids: list[str]
+    titles: list[str]
+    texts: list[str]
+    lexical: list[float]
+    positives: frozenset[str]
+
+
+class Examples:
+    """A file of training examples, read row group by row group."""
+
+    def __init__(self, path: Path):
+        self._path = artifacts.check_table(path, Kind.EXAMPLES)
+        self._file = pq.ParquetFile(path)
+        self._sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
+        if not sum(self._sizes):
+            raise InputError(f"{path}: holds no training examples")
+        self._positives = self._known_positives()
+
+    def __len__(self) -> int:
+        return sum(self._sizes)
+
+    def _known_positives(self) -> dict[str, frozenset[str]]:
+        ids = pq.read_table(self._path, columns=["qid", "docid"])
+        known: dict[str, set[str]] = {}
+        for qid, docid in zip(ids["qid"].to_pylist(), ids["docid"].to_pylist(), strict=True):
+            known.setdefault(qid, set()).add(docid)
+        return {qid: frozenset(docids) for qid, docids in known.items()}
+
+    def epoch(self, epoch: int, seed: int, negatives: int, skip: int = 0) -> Iterator[Group]:
+        """One pass in shuffled order (row groups, then rows within each), from the `skip`-th example on."""
+        starts = np.concatenate([[0], np.cumsum(self._sizes)])
+        for part in np.random.default_rng([seed, epoch]).permutation(len(self._sizes)):
+            size = self._sizes[part]
+            if skip >= size:
+                skip -= size
+                continue
+            table = self._file.read_row_group(part)
+            order = np.random.default_rng([seed, epoch, int(part)]).permutation(size)
+            for row in order[skip:]:
+                rng = np.random.default_rng([seed, epoch, int(starts[part] + row)])
+                yield self._draw(table.slice(row, 1).to_pylist()[0], negatives, rng)
+            skip = 0
+
+    def _draw(self, row: dict[str, Any], negatives: int, rng: np.random.Generator) -> Group:
+        pool = row["negatives"] or []
+        if not pool and negatives:
+            raise InputError(f"{self._path}: query {row['qid']} has no negatives; mine again, or with random ones")
+        chosen = [pool[i] for i in rng.choice(len(pool), negatives, replace=len(pool) < negatives)]
+        documents = [row, *chosen]
+        return Group(
+            query=row["query"],
+            docids=[document["docid"] for document in documents],
+            titles=[document["title"] for document in documents],
+            texts=[document["text"] for document in documents],
+            lexical=[document["lexical_score"] for document in documents],
+            positives=self._positives[row["qid"]],
+        )
+
+    def dev_rows(self, most: int) -> list[dict[str, Any]]:
+        """The first `most` examples with all their negatives, for validation."""
+        rows: list[dict[str, Any]] = []
+        for part in range(len(self._sizes)):
+            rows += self._file.read_row_group(part).slice(0, most - len(rows)).to_pylist()
+            if len(rows) >= most:
+                break
+        return rows
+
+
+def batches(
+    examples: Examples, *, size: int, negatives: int, seed: int, epochs: int, done: int
+) -> Iterator[list[Group]]:
+    """Batches of `size` groups over all epochs, the last one of an epoch shorter; the first `done` are passed over."""
+    steps = -(-len(examples) // size)
+    for epoch in range(done // steps, epochs):
+        skip = (done - epoch * steps) * size if epoch == done // steps else 0
+        waiting: list[Group] = []
+        for group in examples.epoch(epoch, seed, negatives, skip):
+            waiting.append(group)
+            if len(waiting) == size:
+                yield waiting
+                waiting = []
+        if waiting:
+            yield waiting
+
+
+def lexical_scores(groups: list[Group]) -> Tensor:
+    """[B, G] exact lexical scores."""
+    return torch.tensor([group.lexical for group in groups], dtype=torch.float32)
+
+
+def allowed(groups: list[Group]) -> Tensor:
+    """[B, B * G]: False where another document of the batch is a positive of the query (a false in-batch negative)."""
+    columns = [docid for group in groups for docid in group.docids]
+    mask = torch.tensor([[docid not in group.positives for docid in columns] for group in groups])
+    width = len(columns) // len(groups)
+    own = torch.arange(len(groups))
+    mask[own, own * width] = True
+    return mask

@@ -1,0 +1,66 @@
+"""Objectives: pure functions of vectors and lexical constants. No model, no configuration, no state.
+
+Each takes `Vectors` and returns its terms by name; the loss is their sum, and the learning curve shows each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Terms = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """What one step gives an objective.
+
+    Attributes:
+        queries: [B, d].
+        documents: [B, G, d]; the first of each group is the positive, the others are its hard negatives.
+        lexical: [B, G] exact lexical scores of those pairs; constants of the data.
+        allowed: [B, B * G]; False where another document of the batch is a positive of the query too.
+    """
+
+    queries: Tensor
+    documents: Tensor
+    lexical: Tensor
+    allowed: Tensor
+
+
+Objective = Callable[[Vectors], Terms]
+
+
+def residual_margin(vectors: Vectors, xi: float = 1.0, lexical_weight: float = 0.1) -> Terms:
+    """Hinge whose margin falls where the lexical model is right (CLEAR / DualRM, eq. 3-4).
+
+    `max(0, m - s(q,d+) + s(q,d-))` with `m = xi - lexical_weight * (s_lex(q,d+) - s_lex(q,d-))`, the mean over all
+    triples. It is the plain hinge on `lexical_weight * s_lex + s`. The margin may be negative and is not clamped.
+    """
+    scores = torch.einsum("bd,bgd->bg", vectors.queries, vectors.documents)
+    combined = scores + lexical_weight * vectors.lexical
+    return {"residual_margin": functional.relu(xi - combined[:, :1] + combined[:, 1:]).mean()}
+
+
+def margin(vectors: Vectors, xi: float = 1.0) -> Terms:
+    """The hinge with a constant margin: CLEAR's ablation, `residual_margin` with lexical weight 0."""
+    return {"margin": residual_margin(vectors, xi, 0.0)["residual_margin"]}
+
+
+def nll(vectors: Vectors, temperature: float = 1.0, in_batch: bool = True) -> Terms:
+    """Negative log-likelihood of the positive (DPR).
+
+    The others are all documents of the batch, hard negatives of other queries included (methods 3.1), or with
+    `in_batch=False` the query's own negatives alone.
+    """
+    size, group = vectors.lexical.shape
+    if not in_batch:
+        own = torch.einsum("bd,bgd->bg", vectors.queries, vectors.documents) / temperature
+        return {"nll": functional.cross_entropy(own, own.new_zeros(size, dtype=torch.long))}
+    scores = vectors.queries @ vectors.documents.flatten(0, 1).T / temperature
+    targets = torch.arange(size, device=scores.device) * group
+    return {"nll": functional.cross_entropy(scores.masked_fill(~vectors.allowed, -torch.inf), targets)}

@@ -1,0 +1,66 @@
+"""Retrieval over a pooled dev set while a model trains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hybrid_cli.encoders.encoder import Encoder
+
+
+@dataclass(frozen=True)
+class DevPool:
+    """Dev examples as a small collection: every positive and negative of every query is a document of the pool."""
+
+    queries: list[str]
+    titles: list[str]
+    texts: list[str]
+    relevant: list[list[int]]
+    candidates: list[list[int]]
+    lexical: list[list[float]]
+
+    @classmethod
+    def of(cls, rows: Sequence[dict[str, Any]]) -> DevPool:
+        """Pool the rows of a file of training examples; several positives of a query come together."""
+        documents: dict[str, tuple[int, str, str]] = {}
+        queries: dict[str, tuple[str, dict[int, float], set[int]]] = {}
+        for row in rows:
+            _, scores, relevant = queries.setdefault(row["qid"], (row["query"], {}, set()))
+            for document in [row, *(row["negatives"] or [])]:
+                entry = documents.setdefault(document["docid"], (len(documents), document["title"], document["text"]))
+                scores[entry[0]] = document["lexical_score"]
+            relevant.add(documents[row["docid"]][0])
+        return cls(
+            queries=[query for query, _, _ in queries.values()],
+            titles=[title for _, title, _ in documents.values()],
+            texts=[text for _, _, text in documents.values()],
+            relevant=[sorted(relevant) for _, _, relevant in queries.values()],
+            candidates=[list(scores) for _, scores, _ in queries.values()],
+            lexical=[list(scores.values()) for _, scores, _ in queries.values()],
+        )
+
+    def measure(self, encoder: Encoder, lexical_weight: float) -> dict[str, float]:
+        """Mean reciprocal rank, cut at 10.
+
+        Returns:
+            `dev_MRR@10`: dense scores over the whole pool; `dev_hybrid_MRR@10`: `lexical_weight * s_lex + s` over each
+            query's own candidates, the pairs whose lexical score is known.
+        """
+        scores = encoder.encode_queries(self.queries) @ encoder.encode_documents(self.titles, self.texts).T
+        dense = [_reciprocal_rank(row, relevant) for row, relevant in zip(scores, self.relevant, strict=True)]
+        hybrid = []
+        for row, relevant, own, lexical in zip(scores, self.relevant, self.candidates, self.lexical, strict=True):
+            combined = row[own] + lexical_weight * np.asarray(lexical, np.float32)
+            hybrid.append(_reciprocal_rank(combined, [own.index(document) for document in relevant]))
+        return {"dev_MRR@10": float(np.mean(dense)), "dev_hybrid_MRR@10": float(np.mean(hybrid))}
+
+
+def _reciprocal_rank(scores: np.ndarray, relevant: list[int], cut: int = 10) -> float:
+    """1 / rank of the best relevant document, ties against it; 0 beyond `cut`."""
+    best = scores[relevant].max()
+    others = np.delete(scores, relevant)
+    rank = 1 + int((others >= best).sum())
+    return 1 / rank if rank <= cut else 0.0
