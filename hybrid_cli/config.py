@@ -124,3 +124,14 @@ class Objective:
     lexical_weight: float = 0.1
     temperature: float = 1.0
     in_batch: bool = True
+
+
+@dataclass(frozen=True)
+class PythonDocs:
+    """The retrieval task made of docstrings; words are runs of two letters and more."""
+
+    packages: tuple[str, ...] = ("numpy", "scipy", "sklearn", "pandas")
+    seed: int = 42
+    least_query_words: int = 3
+    most_query_words: int = 64
+    least_words: int = 10
