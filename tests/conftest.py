@@ -6,10 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from tiny_collection import TINY_JUDGEMENTS, TINY_QUERIES, write_tiny_source
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+settings.register_profile("hybrid", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("hybrid")
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +29,27 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     topics = {split: folder / f"topics.{split}.tsv" for split in TINY_QUERIES}
     qrels = {split: folder / f"qrels.{split}.txt" for split in TINY_JUDGEMENTS}
     return prepare(trec.source(folder / "docs.jsonl", topics=topics, qrels=qrels), output=folder / "collection")
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT of two layers and 16 dimensions, seeded, with MiniLM's vocabulary."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    from hybrid_cli.encoders.encoder import resolve
+
+    folder = tmp_path_factory.mktemp("tiny_bert")
+    tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"))
+    torch.manual_seed(0)
+    shape = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        initializer_range=0.3,
+    )
+    BertModel(shape, add_pooling_layer=False).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

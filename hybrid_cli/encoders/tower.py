@@ -9,9 +9,17 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoConfig, AutoModel, AutoTokenizer, BatchEncoding, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    BatchEncoding,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils import logging
 
 from hybrid_cli.config import Markers, Pooling
@@ -19,6 +27,7 @@ from hybrid_cli.encoders.contract import DOCUMENT_MARKER, QUERY_MARKER, Contract
 from hybrid_cli.errors import InputError
 
 _ST = "sentence_transformers.models"
+_LAYERS = ("linear", "norm")  # as sentence-transformers names the weights of Dense and LayerNorm
 
 
 class Tower(nn.Module):
@@ -59,7 +68,7 @@ class Tower(nn.Module):
         except (OSError, ValueError) as error:
             raise InputError(f"{folder}: no model can be read there ({str(error).splitlines()[0]})") from None
         if contract.markers != "none" and QUERY_MARKER not in tokenizer.all_special_tokens:
-            _add_markers(backbone, tokenizer, contract.markers, folder)
+            tokenizer = _with_markers(backbone, tokenizer, contract.markers, folder)
         projection = _load_projection(folder, contract, backbone.config.hidden_size)
         return cls(backbone, tokenizer, contract.pooling, contract.normalize, projection)
 
@@ -121,27 +130,32 @@ def pool(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
     return (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
 
 
-def _add_markers(backbone: PreTrainedModel, tokenizer: Any, markers: Markers, folder: Path) -> None:
-    """Make two reserved word pieces special tokens, start them near [CLS], and let them take its place if asked."""
+def _with_markers(backbone: PreTrainedModel, tokenizer: Any, markers: Markers, folder: Path) -> Any:
+    """The tokenizer with two reserved word pieces as special tokens, which may take [CLS]'s place; both start near it."""
     ids = tokenizer.convert_tokens_to_ids([QUERY_MARKER, DOCUMENT_MARKER])
     if tokenizer.unk_token_id in ids or tokenizer.cls_token_id is None:
         raise InputError(
             f"{folder}: its vocabulary has no {QUERY_MARKER} for query and document markers; use --markers none"
         )
-    tokenizer.add_special_tokens({"additional_special_tokens": [QUERY_MARKER, DOCUMENT_MARKER]})
     table: Tensor = backbone.get_input_embeddings().weight  # type: ignore[assignment]
     with torch.no_grad():
         for marker in ids:
             table[marker] = table[tokenizer.cls_token_id] + 0.02 * torch.randn_like(table[marker])
+    rules = tokenizer.backend_tokenizer
     if markers == "replace":
-        from tokenizers.processors import TemplateProcessing
-
         separator = tokenizer.sep_token
-        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        rules.post_processor = TemplateProcessing(
             single=f"$A {separator}",
             pair=f"$A {separator} $B {separator}",
             special_tokens=[(separator, tokenizer.sep_token_id)],
         )
+    names = ("unk_token", "cls_token", "sep_token", "pad_token", "mask_token")
+    return PreTrainedTokenizerFast(  # the plain class: a model's own would write [CLS] back when it is loaded
+        tokenizer_object=rules,
+        additional_special_tokens=[QUERY_MARKER, DOCUMENT_MARKER],
+        model_max_length=tokenizer.model_max_length,
+        **{name: getattr(tokenizer, name) for name in names if getattr(tokenizer, name) is not None},
+    )
 
 
 def _load_projection(folder: Path, contract: Contract, hidden: int) -> nn.Sequential | None:
@@ -151,9 +165,7 @@ def _load_projection(folder: Path, contract: Contract, hidden: int) -> nn.Sequen
     if contract.projection_norm:
         layers.append(nn.LayerNorm(contract.dim))
     projection = nn.Sequential(*layers)
-    for (path, _), layer, name in zip(
-        _projection_modules(contract.projection_norm), layers, ("linear", "norm"), strict=False
-    ):
+    for (path, _), layer, name in zip(_projection_modules(contract.projection_norm), layers, _LAYERS, strict=False):
         file = folder / path / "model.safetensors"
         if file.is_file():
             layer.load_state_dict({key.removeprefix(f"{name}."): value for key, value in load_file(file).items()})
@@ -165,7 +177,7 @@ def _load_projection(folder: Path, contract: Contract, hidden: int) -> nn.Sequen
 
 def _save_projection(folder: Path, projection: nn.Sequential) -> list[tuple[str, str]]:
     modules = _projection_modules(len(projection) == 2)
-    for (path, _), layer, name in zip(modules, projection, ("linear", "norm"), strict=True):
+    for (path, _), layer, name in zip(modules, projection, _LAYERS, strict=False):
         (folder / path).mkdir(exist_ok=True)
         state = {f"{name}.{key}": value.contiguous() for key, value in layer.state_dict().items()}
         save_file(state, folder / path / "model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,135 @@
+"""The encoder against sentence-transformers, and the laws of pooling, markers and contracts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hybrid_cli.encoders.contract import Contract, read_contract
+from hybrid_cli.encoders.encoder import Encoder, batches_by_length, resolve
+from hybrid_cli.encoders.tower import pool
+from hybrid_cli.errors import InputError
+
+TEXTS = [
+    "Return the inverse of a square matrix.",
+    "",
+    "Fit a line.",
+    "Compute the q-th quantile of the data along the specified axis, ignoring values that are not numbers. " * 4,
+    "naïve café 数据 [unused1] [SEP] x",
+]
+
+
+def sentence_transformer(folder):
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(folder), device="cpu")
+
+
+def test_minilm_gives_the_vectors_of_sentence_transformers():
+    encoder = Encoder.load("minilm")
+    assert encoder.contract == Contract(normalize=True, query_max_len=256, doc_max_len=256)
+    expected = sentence_transformer(resolve("minilm")).encode(TEXTS)
+    np.testing.assert_allclose(encoder.encode_documents([""] * len(TEXTS), TEXTS), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"pooling": "cls"},
+        {"markers": "replace", "normalize": True},
+        {"markers": "prepend"},
+        {"dim": 8},
+        {"dim": 8, "projection_norm": False, "normalize": True},
+        {"query_prefix": "query: ", "doc_prefix": "passage: "},
+    ],
+)
+def test_a_saved_encoder_is_a_sentence_transformers_model(tiny_bert, tmp_path, overrides):
+    torch.manual_seed(3)
+    encoder = Encoder.load(tiny_bert, query_max_len=40, doc_max_len=40, **overrides)
+    encoder.save(tmp_path / "model")
+    other = sentence_transformer(tmp_path / "model")
+    expected = other.encode(TEXTS, prompt_name="document")
+    np.testing.assert_allclose(encoder.encode_documents([""] * len(TEXTS), TEXTS), expected, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode_queries(TEXTS), other.encode(TEXTS, prompt_name="query"), atol=1e-5)
+
+
+@pytest.mark.parametrize("overrides", [{}, {"tied": False}, {"markers": "replace", "dim": 4}])
+def test_saving_and_loading_changes_nothing(tiny_bert, tmp_path, overrides):
+    encoder = Encoder.load(tiny_bert, **overrides)
+    encoder.save(tmp_path / "model")
+    again = Encoder.load(tmp_path / "model")
+    assert again.contract == encoder.contract
+    np.testing.assert_array_equal(again.encode_queries(TEXTS), encoder.encode_queries(TEXTS))
+    np.testing.assert_array_equal(again.encode_documents(TEXTS, TEXTS), encoder.encode_documents(TEXTS, TEXTS))
+
+
+def test_markers_stand_in_place_of_cls(tiny_bert):
+    tokens = Encoder.load(tiny_bert, markers="replace").query_tower.tokenizer
+    contract = Contract(markers="replace")
+    ids = tokens([contract.query("a dog"), contract.document("cat", "runs")])["input_ids"]
+    assert tokens.convert_ids_to_tokens(ids[0]) == ["[unused1]", "a", "dog", "[SEP]"]
+    assert tokens.convert_ids_to_tokens(ids[1]) == ["[unused2]", "cat", "runs", "[SEP]"]
+
+
+def test_markers_tell_queries_from_documents(tiny_bert):
+    encoder = Encoder.load(tiny_bert, markers="replace")
+    assert not np.allclose(encoder.encode_queries(["a dog"]), encoder.encode_documents([""], ["a dog"]))
+
+
+def test_mean_pooling_ignores_padding():
+    states = torch.tensor([[[1.0], [3.0], [100.0]]])
+    assert pool(states, torch.tensor([[1, 1, 0]]), "mean").item() == 2.0
+
+
+def test_vectors_do_not_depend_on_the_batch(tiny_bert):
+    encoder = Encoder.load(tiny_bert)
+    alone = np.concatenate([encoder.encode_queries([text]) for text in TEXTS])
+    np.testing.assert_allclose(encoder.encode_queries(TEXTS, batch_tokens=30), alone, atol=1e-6)
+
+
+def test_scores_are_inner_products_not_cosines(tiny_bert):
+    norms = np.linalg.norm(Encoder.load(tiny_bert).encode_queries(TEXTS), axis=1)
+    assert not np.allclose(norms, 1)
+
+
+def test_batches_hold_every_row_once_and_keep_to_the_budget():
+    lengths = list(np.random.default_rng(0).integers(1, 50, 200))
+    parts = list(batches_by_length(lengths, 100))
+    assert sorted(np.concatenate(parts)) == list(range(200))
+    assert all(len(rows) * max(lengths[row] for row in rows) <= 100 for rows in parts)
+
+
+def test_a_title_is_joined_with_the_separator_of_the_contract():
+    assert Contract(title_separator=" [SEP] ").document("Home Run Derby", "Some") == "Home Run Derby [SEP] Some"
+    assert Contract().document("", "Some") == "Some"
+
+
+def test_the_fingerprint_changes_with_weights_and_contract(tiny_bert, tmp_path):
+    first = Encoder.load(tiny_bert)
+    assert first.fingerprint == Encoder.load(tiny_bert).fingerprint
+    assert first.fingerprint != Encoder.load(tiny_bert, pooling="cls").fingerprint
+    first.query_tower.backbone.embeddings.word_embeddings.weight.data[5] += 1
+    first.save(tmp_path / "other")
+    assert Encoder.load(tmp_path / "other").fingerprint != first.fingerprint
+
+
+def test_differences_are_said_in_words():
+    assert Contract().differences(replace(Contract(), pooling="cls")) == ["pooling='mean', not 'cls'"]
+
+
+def test_an_unknown_model_is_refused_in_one_line(tmp_path):
+    with pytest.raises(InputError, match="no model folder there"):
+        resolve(str(tmp_path / "nothing"))
+    with pytest.raises(InputError, match="offline, name a folder or `minilm`"):
+        resolve("nobody/no-such-model")
+    with pytest.raises(InputError, match="no model can be read there"):
+        Encoder.load(tmp_path)
+
+
+def test_a_contract_from_the_future_is_refused(tmp_path):
+    (tmp_path / "encoder.json").write_text('{"pooling": "mean", "telepathy": true}')
+    with pytest.raises(InputError, match="telepathy"):
+        read_contract(tmp_path)

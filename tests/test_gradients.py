@@ -1,0 +1,37 @@
+"""Gradient caching equals the plain gradient, dropout included."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hybrid_cli.training.gradients import backward
+
+
+def gradients(chunk: int, cached: bool, dropout: float) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Dropout(dropout), nn.Linear(12, 5))
+    inputs = torch.randn(8, 6)
+
+    def loss(vectors):
+        scores = vectors[:4] @ vectors[4:].T
+        value = functional.cross_entropy(scores, torch.arange(4))
+        return value, {"nll": value}
+
+    torch.manual_seed(1)
+    backward(model, inputs.split(chunk), loss, cached=cached)
+    return [parameter.grad for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 8])
+def test_cached_gradients_equal_those_of_the_whole_batch(chunk):
+    for plain, cached in zip(gradients(8, False, 0.0), gradients(chunk, True, 0.0), strict=True):
+        torch.testing.assert_close(plain, cached, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 8])
+def test_dropout_is_replayed(chunk):
+    for plain, cached in zip(gradients(chunk, False, 0.5), gradients(chunk, True, 0.5), strict=True):
+        torch.testing.assert_close(plain, cached, atol=1e-5, rtol=1e-5)

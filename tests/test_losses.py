@@ -1,0 +1,101 @@
+"""Objectives against the golden values of the papers' equations."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from hybrid_cli.training.losses import Vectors, margin, nll, residual_margin
+
+
+def scored(positive: list[float], negative: list[float], lexical: list[tuple[float, float]]) -> Vectors:
+    """Vectors whose inner products are the given scores: the query is 1, the documents are the scores."""
+    size = len(positive)
+    documents = torch.tensor([[[p], [n]] for p, n in zip(positive, negative, strict=True)])
+    return Vectors(torch.ones(size, 1), documents, torch.tensor(lexical), torch.ones(size, 2 * size, dtype=torch.bool))
+
+
+def test_residual_margin_falls_where_bm25_is_right():
+    both = scored([3.0, 3.0], [2.5, 2.5], [(12.0, 9.0), (5.0, 14.0)])
+    margins = [1 - 0.1 * (12 - 9), 1 - 0.1 * (5 - 14)]
+    losses = [max(0, m - 3.0 + 2.5) for m in margins]
+    assert losses == pytest.approx([0.2, 1.4])
+    assert residual_margin(both)["residual_margin"].item() == pytest.approx(sum(losses) / 2)
+
+
+def test_the_pair_that_bm25_gets_wrong_has_the_larger_loss():
+    right = residual_margin(scored([3.0], [2.5], [(12.0, 9.0)]))["residual_margin"]
+    wrong = residual_margin(scored([3.0], [2.5], [(5.0, 14.0)]))["residual_margin"]
+    assert wrong > right
+
+
+def test_equal_lexical_scores_leave_the_constant_margin():
+    vectors = scored([3.0, 1.0], [2.5, 4.0], [(7.0, 7.0), (2.0, 2.0)])
+    assert residual_margin(vectors)["residual_margin"] == margin(vectors)["margin"]
+
+
+def test_a_negative_margin_is_not_clamped():
+    vectors = scored([2.0], [2.5], [(30.0, 0.0)])  # margin 1 - 3 = -2: no loss although the negative is ahead
+    assert residual_margin(vectors)["residual_margin"] == 0
+
+
+@given(st.integers(0, 1000))
+def test_residual_margin_is_the_plain_hinge_on_the_combined_score(seed):
+    generator = torch.Generator().manual_seed(seed)
+    queries, documents = torch.randn(5, 3, generator=generator), torch.randn(5, 4, 3, generator=generator)
+    lexical = 20 * torch.rand(5, 4, generator=generator)
+    vectors = Vectors(queries, documents, lexical, torch.ones(5, 20, dtype=torch.bool))
+    combined = torch.stack([documents[i] @ queries[i] for i in range(5)]) + 0.1 * lexical
+    expected = functional.relu(1 - combined[:, :1] + combined[:, 1:]).mean()
+    torch.testing.assert_close(residual_margin(vectors)["residual_margin"], expected)
+
+
+def test_lexical_scores_get_no_gradient():
+    lexical = torch.rand(3, 2, requires_grad=True)
+    queries = torch.randn(3, 4, requires_grad=True)
+    vectors = Vectors(queries, torch.randn(3, 2, 4), lexical.detach(), torch.ones(3, 6, dtype=torch.bool))
+    residual_margin(vectors)["residual_margin"].backward()
+    assert lexical.grad is None
+    assert queries.grad is not None
+
+
+def test_nll_of_the_golden_scores():
+    # scores [[2, 1, 0, -1], [0, .5, 1, 3]], targets 0 and 2
+    documents = torch.tensor([[[2.0, 0.0], [1.0, 0.5]], [[0.0, 1.0], [-1.0, 3.0]]])
+    vectors = Vectors(torch.eye(2), documents, torch.zeros(2, 2), torch.ones(2, 4, dtype=torch.bool))
+    first = -2 + math.log(sum(math.exp(s) for s in (2, 1, 0, -1)))
+    second = -1 + math.log(sum(math.exp(s) for s in (0, 0.5, 1, 3)))
+    assert (first, second) == pytest.approx((0.4402, 2.2368), abs=1e-4)
+    assert nll(vectors)["nll"].item() == pytest.approx((first + second) / 2)
+
+
+def test_nll_without_in_batch_negatives_sees_its_own_documents_alone():
+    documents = torch.tensor([[[2.0, 0.0], [1.0, 0.5]], [[0.0, 1.0], [-1.0, 3.0]]])
+    vectors = Vectors(torch.eye(2), documents, torch.zeros(2, 2), torch.ones(2, 4, dtype=torch.bool))
+    own = [-2 + math.log(math.exp(2) + math.exp(1)), -1 + math.log(math.exp(1) + math.exp(3))]
+    assert nll(vectors, in_batch=False)["nll"].item() == pytest.approx(sum(own) / 2)
+
+
+@given(st.permutations(range(4)))
+def test_nll_is_invariant_under_the_order_of_the_batch(order):
+    generator = torch.Generator().manual_seed(0)
+    queries, documents = torch.randn(4, 3, generator=generator), torch.randn(4, 2, 3, generator=generator)
+    mask = torch.ones(4, 8, dtype=torch.bool)
+    plain = nll(Vectors(queries, documents, torch.zeros(4, 2), mask))["nll"]
+    moved = nll(Vectors(queries[list(order)], documents[list(order)], torch.zeros(4, 2), mask))["nll"]
+    torch.testing.assert_close(plain, moved)
+
+
+def test_a_false_in_batch_negative_does_not_count():
+    documents = torch.tensor([[[2.0], [1.0]], [[5.0], [0.0]]])
+    mask = torch.ones(2, 4, dtype=torch.bool)
+    mask[0, 2] = False
+    vectors = Vectors(torch.ones(2, 1), documents, torch.zeros(2, 2), mask)
+    first = -2 + math.log(sum(math.exp(s) for s in (2, 1, 0)))
+    second = -5 + math.log(sum(math.exp(s) for s in (2, 1, 5, 0)))
+    assert nll(vectors)["nll"].item() == pytest.approx((first + second) / 2)
