@@ -135,3 +135,16 @@ class PythonDocs:
     least_query_words: int = 3
     most_query_words: int = 64
     least_words: int = 10
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is measured, and when a difference is called significant (methods 10.7)."""
+
+    measures: tuple[str, ...] = ("MRR@10", "nDCG@10", "R@100", "R@1000")
+    relevance_level: int = 1
+    test: str = "t"
+    correction: str = "holm"
+    alpha: float = 0.05
+    permutations: int = 10_000
+    seed: int = 42

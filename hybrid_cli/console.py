@@ -86,6 +86,11 @@ def progress(what: str, total: int | None = None, unit: str = "items") -> Iterat
         note(f"{what}: {rate()}")
 
 
+def result(text: str) -> None:
+    """Write on stdout what a command was asked for, as it is."""
+    print(text, flush=True)
+
+
 def stdout() -> Console:
     """A Rich console for results: as wide as the terminal, never wrapped when piped."""
     from rich.console import Console
@@ -93,14 +98,17 @@ def stdout() -> Console:
     return Console(width=None if sys.stdout.isatty() else 200)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
-    """Print a table on stdout, the first column to the left, the others to the right."""
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None, left: Sequence[str] = ()
+) -> None:
+    """Print a table on stdout, the first column and those in `left` to the left, the others to the right."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     drawn = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
     for position, column in enumerate(columns):
-        drawn.add_column(column, justify="left" if position == 0 else "right", no_wrap=position > 0)
+        words = position == 0 or column in left
+        drawn.add_column(column, justify="left" if words else "right", no_wrap=not words)
     for row in rows:
         drawn.add_row(*row)
     stdout().print(drawn)

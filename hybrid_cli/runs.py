@@ -5,6 +5,7 @@ The tie rule lives here and nowhere else: score descending, then docid ascending
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -49,6 +50,39 @@ def read_run(path: Path) -> pl.DataFrame:
     if artifacts.find_manifest(path) is None:
         frame = _checked(frame, path).with_columns(pl.col("rank").cast(pl.Int32), pl.col("score").cast(pl.Float32))
     return frame
+
+
+def named(paths: Sequence[str | Path]) -> dict[str, Path]:
+    """Names of runs: `name=path` as it says, else the file's stem, with as many folders before it as tell all apart.
+
+    Raises:
+        InputError: two runs have one name.
+    """
+    given = [_name_and_path(str(path)) for path in paths]
+    plain = [path.with_suffix("") for name, path in given if name is None]
+    taken: dict[str, Path] = {}
+    for name, path in given:
+        chosen = name if name is not None else _short(path.with_suffix(""), plain)
+        if chosen in taken:
+            raise InputError(f"two runs are named '{chosen}' ({taken[chosen]} and {path}); write name={path}")
+        taken[chosen] = path
+    return taken
+
+
+def _name_and_path(text: str) -> tuple[str | None, Path]:
+    name, mark, path = text.partition("=")
+    if not (name and mark and path) or Path(text).exists():
+        return None, Path(text)
+    return name, Path(path)
+
+
+def _short(path: Path, others: Sequence[Path]) -> str:
+    """The shortest end of `path`, in whole parts, that no other path ends with."""
+    for length in range(1, len(path.parts) + 1):
+        end = path.parts[-length:]
+        if sum(other.parts[-length:] == end for other in others) == 1:
+            return "/".join(end)
+    return path.name
 
 
 def _read_trec(path: Path) -> pl.DataFrame:

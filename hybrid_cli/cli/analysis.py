@@ -2,10 +2,172 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated, Literal
+
 import typer
 
+from hybrid_cli import config
+from hybrid_cli.cli.common import Output, Seed, Split, comma_separated, command
+
 PANEL = "Analysis"
+
+_EVALUATION = config.Evaluation()
+_WHAT = "What is measured"
+_TESTS = "Significance"
 
 
 def register(app: typer.Typer) -> None:
     """Add this panel's commands to the application."""
+    command(app, PANEL)(evaluate)
+    command(app, PANEL, writes=False)(inspect)
+    command(app, PANEL)(export)
+    command(app, PANEL, writes=False)(doctor)
+
+
+def evaluate(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            help="A collection, then runs (Parquet or TREC; `name=path` names one). With --qrels: runs only."
+        ),
+    ],
+    split: Split = None,
+    qrels: Annotated[Path | None, typer.Option(help="Judgements, if not a collection's.", show_default=False)] = None,
+    measures: Annotated[
+        str, typer.Option("--measures", "-m", help="Names as in trec_eval or ir_measures.", rich_help_panel=_WHAT)
+    ] = ",".join(_EVALUATION.measures),
+    relevance_level: Annotated[
+        int, typer.Option("--relevance-level", "-l", min=1, help="Lowest relevant grade.", rich_help_panel=_WHAT)
+    ] = _EVALUATION.relevance_level,
+    remove_query: Annotated[
+        bool, typer.Option("--remove-query", help="Leave out hits with their query's id.", rich_help_panel=_WHAT)
+    ] = False,
+    answer_match: Annotated[
+        Literal["string", "regex"], typer.Option(help="How acc@k finds answers.", rich_help_panel=_WHAT)
+    ] = "string",
+    queries: Annotated[
+        Path | None,
+        typer.Option(help="Answers for acc@k, if not the collection's.", show_default=False, rich_help_panel=_WHAT),
+    ] = None,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(help="Texts for acc@k, if not the collection's.", show_default=False, rich_help_panel=_WHAT),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="Runs to compare with [default: the first].", show_default=False, rich_help_panel=_TESTS),
+    ] = None,
+    test: Annotated[
+        Literal["t", "permutation"], typer.Option(help="Which of both tests marks the table.", rich_help_panel=_TESTS)
+    ] = "t",
+    correction: Annotated[
+        Literal["holm", "bonferroni", "none"],
+        typer.Option(help="Over the comparisons of one measure.", rich_help_panel=_TESTS),
+    ] = "holm",
+    form: Annotated[
+        Literal["table", "json", "csv", "markdown"], typer.Option("--format", help="How to print the result.")
+    ] = "table",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Parquet file for the values of every query.", show_default=False),
+    ] = None,
+    seed: Seed = _EVALUATION.seed,
+    overwrite: bool = False,
+) -> None:
+    """Measure runs, and test whether they differ.
+
+    pytrec_eval judges. Means go over all judged queries, with 0 for those that a run misses. The rank column is the
+    order. Measures: MRR@k, nDCG@k, MAP@k, P@k, R@k (recall), Success@k, Rprec, Bpref, Judged@k; acc@k is the share of
+    questions with an answer among the texts of the first k hits. `recip_rank`, `ndcg_cut_10`, `AP(rel=2)` are
+    understood too.
+
+    Example:
+
+    `hybrid evaluate data/pydocs --split test out/bm25.parquet out/clear.parquet --measures MRR@10,nDCG@10,R@100`
+    """
+    from hybrid_cli.evaluation.summary import show
+    from hybrid_cli.stages import evaluate as stage
+
+    summary = stage.evaluate(
+        inputs,
+        split=split,
+        qrels=qrels,
+        queries=queries,
+        corpus=corpus,
+        measures=comma_separated(measures),
+        relevance_level=relevance_level,
+        baselines=comma_separated(baseline),
+        test=test,
+        correction=correction,
+        answer_match=answer_match,
+        remove_query=remove_query,
+        seed=seed,
+        output=output,
+        overwrite=overwrite,
+    )
+    show(summary, form)
+
+
+def inspect(
+    path: Annotated[Path, typer.Argument(help="An artifact, or any file or folder.")],
+    form: Annotated[Literal["text", "json"], typer.Option("--format", help="How to print the result.")] = "text",
+) -> None:
+    """Say what an artifact is, and where it came from.
+
+    Kind, stage, options, counts, library versions, bytes on disk, first rows; an encoder's contract; a learning curve's
+    last values; and the tree of what it was made from, with a mark where an input has changed since or is gone.
+
+    Example:
+
+    `hybrid inspect out/clear.parquet`
+    """
+    from hybrid_cli.stages import inspect as stage
+
+    stage.inspect(path, form=form)
+
+
+def export(
+    path: Annotated[Path, typer.Argument(help="A run, judgements, an encoder or a dense index.")],
+    form: Annotated[
+        Literal["trec", "msmarco", "dpr", "sentence-transformers", "pyserini"],
+        typer.Option("--format", help="The form to write.", show_default=False),
+    ],
+    output: Output,
+    collection: Annotated[
+        Path | None, typer.Option(help="Texts, questions and answers, for `dpr`.", show_default=False)
+    ] = None,
+    split: Split = None,
+    hits: Annotated[
+        int | None, typer.Option("--hits", "-k", min=1, help="Documents of a query; all if not given.")
+    ] = None,
+    tag: Annotated[str, typer.Option(help="Last column of a TREC run.")] = "hybrid",
+    overwrite: bool = False,
+) -> None:
+    """Write an artifact in the form of another tool.
+
+    `trec`: a run whose scores fall strictly, so that trec_eval keeps its order; or judgements. `msmarco`: qid, pid,
+    rank. `dpr`: the retriever's JSON, with texts and has_answer. `sentence-transformers`: an encoder's folder.
+    `pyserini`: a folder that FaissSearcher opens.
+
+    Example:
+
+    `hybrid export out/clear.parquet --format trec --output out/clear.trec`
+    """
+    from hybrid_cli.stages import export as stage
+
+    stage.export(
+        path, form=form, output=output, collection=collection, split=split, hits=hits, tag=tag, overwrite=overwrite
+    )
+
+
+def doctor() -> None:
+    """Look for what hybrid needs on this machine, and say what to type where it is missing.
+
+    Example:
+
+    `hybrid doctor`
+    """
+    from hybrid_cli.stages import doctor as stage
+
+    stage.doctor()

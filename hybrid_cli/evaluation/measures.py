@@ -54,6 +54,7 @@ _FAMILIES = (
     ACCURACY,
 )
 _BY_WORD = {word: family for family in _FAMILIES for word in family.words}
+HOLE = "Judged@10"  # how far a run can be judged at all; shown with every evaluation
 _KNOWN = "MRR[@k], nDCG[@k], MAP[@k], P@k, R@k, Success@k, Rprec, Bpref, Judged@k, acc@k (also trec_eval's names)"
 
 
@@ -187,8 +188,13 @@ def in_order(run: pl.DataFrame, depth: int | None = None) -> pl.DataFrame:
 
 def _judged_hits(hits: pl.DataFrame, qrels: pl.DataFrame) -> pl.DataFrame:
     """The qrels with the position of each document in the run, null where it was not retrieved."""
-    relevant = hits.lazy().join(qrels.lazy().select("qid", "docid"), on=["qid", "docid"], how="semi")
-    return qrels.lazy().join(relevant, on=["qid", "docid"], how="left").collect()
+    found = hits.lazy().join(qrels.lazy().select("qid", "docid"), on=["qid", "docid"], how="semi")
+    judged = qrels.lazy().join(found, on=["qid", "docid"], how="left", maintain_order="left").collect()
+    twice = judged.filter(pl.struct("qid", "docid").is_duplicated())
+    if len(twice):
+        qid, docid = twice.select("qid", "docid").row(0)
+        raise InputError(f"document {docid} stands more than once for query {qid} in the run or the qrels; keep one")
+    return judged
 
 
 def _trec_values(
@@ -244,15 +250,18 @@ def _share_judged(judged: pl.DataFrame, qids: pl.Series, cutoff: int) -> pl.Seri
     return qids.to_frame().join(shares, on="qid", how="left", maintain_order="left")["value"]
 
 
-def coverage(run: pl.DataFrame, qrels: pl.DataFrame, level: int = 1) -> dict[str, int]:
-    """How many queries are judged, answered and missing in the run, unjudged in the run, or have nothing relevant."""
-    asked, answered = qrels["qid"].unique(), run["qid"].unique()
-    with_relevant = qrels.filter(pl.col("relevance") >= level)["qid"].n_unique()
-    both = len(answered.filter(answered.is_in(asked.implode())))
+def coverage(run: pl.DataFrame, asked: pl.Series) -> dict[str, int]:
+    """How many queries are judged (`asked`, their ids), answered by the run, missing in it, and unjudged in it."""
+    judged, answered = asked.unique(), run["qid"].unique()
+    both = len(answered.filter(answered.is_in(judged.implode())))
     return {
-        "judged": len(asked),
+        "judged": len(judged),
         "answered": both,
-        "missing": len(asked) - both,
+        "missing": len(judged) - both,
         "unjudged": len(answered) - both,
-        "nothing_relevant": len(asked) - with_relevant,
     }
+
+
+def mean_of(values: pl.DataFrame, measure: str) -> float:
+    """The mean of one measure over all judged queries, from what `evaluate_run` returned."""
+    return float(values.filter(measure=measure)["value"].to_numpy().mean())

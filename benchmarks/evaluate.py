@@ -1,0 +1,125 @@
+"""`hybrid evaluate` against ranx: load one run of 6,980 queries x 1,000 hits and compute four measures.
+
+Each tool runs in a process of its own, from the start of Python to the printed means; wall time, peak memory and the
+means are compared. ranx reads its own JSON form or Parquet, whichever `--ranx` names (JSON is its faster one).
+
+    python benchmarks/evaluate.py [--queries 6980] [--hits 1000] [--ranx json,parquet] [--folder DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+MEASURES = ("MRR@10", "nDCG@10", "R@100", "R@1000")
+RANX_MEASURES = ("mrr@10", "ndcg@10", "recall@100", "recall@1000")
+HYBRID = "from hybrid_cli.cli import main; main()"
+RANX = """
+import json, sys
+import pandas as pd
+from ranx import Qrels, Run, evaluate
+form, run_file, qrels_file, measures = *sys.argv[1:4], sys.argv[4].split(",")
+qrels = Qrels.from_file(qrels_file, kind="json")
+if form == "json":
+    run = Run.from_file(run_file, kind="json")
+else:
+    frame = pd.read_parquet(run_file, columns=["qid", "docid", "score"])
+    frame = frame.astype({"qid": object, "docid": object, "score": float})
+    run = Run.from_df(frame, q_id_col="qid", doc_id_col="docid", score_col="score")
+print(json.dumps({name: float(value) for name, value in evaluate(qrels, run, measures).items()}))
+"""
+
+
+def make_data(folder: Path, queries: int, hits: int) -> None:
+    """A run, and qrels of one relevant document a query (six in a hundred have two), two thirds of them retrieved."""
+    import numpy as np
+    import polars as pl
+
+    from hybrid_cli import artifacts
+    from hybrid_cli.artifacts import Kind, Manifest
+
+    rng = np.random.default_rng(42)
+    qids = np.sort(rng.choice(1_200_000, queries, replace=False)).astype(str)
+    docids = np.stack([rng.choice(8_841_823, hits, replace=False) for _ in range(queries)])
+    scores = -np.sort(-rng.gamma(20.0, 1.0, (queries, hits)).astype(np.float32), axis=1)
+    run = pl.DataFrame(
+        {
+            "qid": np.repeat(qids, hits),
+            "docid": docids.ravel().astype(str),
+            "rank": np.tile(np.arange(1, hits + 1, dtype=np.int32), queries),
+            "score": scores.ravel(),
+        }
+    )
+    places = np.minimum((rng.pareto(0.35, queries) * 3).astype(int), 3 * hits)
+    rows = [(row, int(place)) for row, place in enumerate(places)]
+    rows += [(row, int(rng.integers(hits))) for row in range(queries) if rng.random() < 0.065]
+    pairs = {(qids[row], str(docids[row, at]) if at < hits else f"missed-{row}") for row, at in rows}
+    ordered = sorted(pairs)
+    qrels = pl.DataFrame({"qid": [q for q, _ in ordered], "docid": [d for _, d in ordered]})
+    qrels = qrels.with_columns(relevance=pl.lit(1, dtype=pl.Int32))
+    for kind, name, frame in ((Kind.RUN, "run", run), (Kind.QRELS, "qrels", qrels)):
+        manifest = Manifest(kind, "benchmark", {}, {})
+        artifacts.write_parquet(folder / f"{name}.parquet", [frame.to_arrow()], artifacts.SCHEMAS[kind], manifest)
+    judged: dict[str, dict[str, int]] = {}
+    for qid, docid in ordered:
+        judged.setdefault(str(qid), {})[docid] = 1
+    (folder / "qrels.json").write_text(json.dumps(judged))
+    listed = dict(zip(qids.tolist(), zip(docids.astype(str).tolist(), scores.tolist(), strict=True), strict=True))
+    (folder / "run.json").write_text(json.dumps({qid: dict(zip(*hit, strict=True)) for qid, hit in listed.items()}))
+
+
+def measured(command: list[str]) -> tuple[float, float, str]:
+    """Wall seconds, peak resident gigabytes and the output of a process."""
+    start = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"failed: {command[:3]}")
+    return time.monotonic() - start, usage.ru_maxrss / 2**20, output
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--queries", type=int, default=6980)
+    parser.add_argument("--hits", type=int, default=1000)
+    parser.add_argument("--ranx", default="json,parquet")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.folder or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "run.json").exists():
+            make_data(folder, options.queries, options.hits)
+        compare(folder, options.ranx.split(","), options.repeat)
+
+
+def compare(folder: Path, forms: list[str], repeat: int) -> None:
+    run, qrels = folder / "run.parquet", folder / "qrels.parquet"
+    python = [sys.executable, "-c"]
+    ours = [*python, HYBRID, "evaluate", "--qrels", str(qrels), str(run), "-m", ",".join(MEASURES), "--format", "json"]
+    seconds, gigabytes, output = min(measured(ours) for _ in range(repeat))
+    means = list(json.loads(output)["runs"][0]["means"].values())
+    print(f"hybrid           {seconds:6.1f} s  {gigabytes:5.2f} GB  {' '.join(f'{mean:.6f}' for mean in means)}")
+    for form in forms:
+        source = folder / ("run.json" if form == "json" else "run.parquet")
+        theirs = [*python, RANX, form, str(source), str(folder / "qrels.json"), ",".join(RANX_MEASURES)]
+        other, memory, output = min(measured(theirs) for _ in range(repeat))
+        values = list(json.loads(output).values())
+        print(
+            f"ranx ({form:7})   {other:6.1f} s  {memory:5.2f} GB  {' '.join(f'{mean:.6f}' for mean in values)}"
+            f"  hybrid is {other / seconds:.1f} times as fast"
+        )
+        assert all(abs(a - b) < 1e-9 for a, b in zip(means, values, strict=True)), "the means differ"
+
+
+if __name__ == "__main__":
+    main()

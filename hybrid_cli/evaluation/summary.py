@@ -1,0 +1,282 @@
+"""What an evaluation found, in the four forms that people and programs read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import polars as pl
+
+from hybrid_cli import console
+from hybrid_cli.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Format = Literal["table", "json", "csv", "markdown"]
+Test = Literal["t", "permutation"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+TESTS: tuple[Test, ...] = get_args(Test)
+
+_LETTERS = "abcdefghijklmnoprstuvwxyz"
+_RAISED = dict(zip(_LETTERS, "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", strict=True))
+MOST_BASELINES = len(_LETTERS)
+_BELOW = "⁻"
+_COUNTS = {"judged": "judged", "answered": "answered", "missing": "missing = 0", "unjudged": "unjudged"}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Means, counts and comparisons of some runs.
+
+    Attributes:
+        values: run, measure, qid, value.
+        counts: run -> judged, answered, missing and unjudged queries; `Judged@10`; `removed` hits where asked for.
+        comparisons: what `significance.compare` returns.
+        baselines: the runs that the others were compared with, in the order of their letters.
+        settings: relevance_level, test, correction, alpha, permutations, seed, nothing_relevant.
+    """
+
+    values: pl.DataFrame
+    counts: Mapping[str, Mapping[str, float]]
+    comparisons: pl.DataFrame
+    baselines: Sequence[str]
+    settings: Mapping[str, Any]
+
+    @property
+    def runs(self) -> list[str]:
+        """The names of the runs, in the order given."""
+        return list(self.counts)
+
+    @property
+    def measures(self) -> list[str]:
+        """The measures, in the order given."""
+        return self.values["measure"].unique(maintain_order=True).to_list()
+
+    @property
+    def means(self) -> dict[tuple[str, str], float]:
+        """(run, measure) -> the mean over all judged queries, 0 for those that the run misses."""
+        grouped = self.values.group_by("run", "measure", maintain_order=True).agg(pl.mean("value"))
+        return {(run, measure): mean for run, measure, mean in grouped.iter_rows()}
+
+    def queries(self, measure: str) -> int:
+        """The number of queries behind the mean of a measure."""
+        return self.values.filter(measure=measure)["qid"].n_unique()
+
+
+def show(summary: Summary, form: Format = "table") -> None:
+    """Print the summary on stdout."""
+    if form == "table":
+        _show_table(summary)
+    elif form in FORMATS:
+        console.result({"json": as_json, "csv": as_csv, "markdown": as_markdown}[form](summary))
+    else:
+        raise InputError(f"format '{form}' is unknown; there are {', '.join(FORMATS)}")
+
+
+# ----------------------------------------------------------------------------------------------------------- programs
+
+
+def as_json(summary: Summary) -> str:
+    """Everything, for programs; a p-value that does not exist is null."""
+    means = summary.means
+    runs = [
+        {"run": run, "means": {name: means[run, name] for name in summary.measures}, **summary.counts[run]}
+        for run in summary.runs
+    ]
+    comparisons = [
+        {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()}
+        for row in summary.comparisons.iter_rows(named=True)
+    ]
+    content = {
+        "queries": {name: summary.queries(name) for name in summary.measures},
+        "runs": runs,
+        "baselines": list(summary.baselines),
+        "comparisons": comparisons,
+        **summary.settings,
+    }
+    return json.dumps(content, indent=2, ensure_ascii=False)
+
+
+def as_csv(summary: Summary) -> str:
+    """A row for each run, measure and baseline it was compared with (one without a baseline where with none)."""
+    counts = list(next(iter(summary.counts.values())))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    columns = summary.comparisons.drop("run", "measure", "queries").columns
+    writer.writerow(["run", "measure", "mean", "queries", *counts, *columns, *summary.settings])
+    for (run, measure), mean in summary.means.items():
+        ours = [run, measure, repr(mean), summary.queries(measure), *(summary.counts[run][name] for name in counts)]
+        compared = summary.comparisons.filter(run=run, measure=measure).drop("run", "measure", "queries")
+        for row in compared.iter_rows() if len(compared) else [("",) * len(columns)]:
+            writer.writerow([*ours, *row, *summary.settings.values()])
+    return out.getvalue().removesuffix("\n")
+
+
+def as_markdown(summary: Summary) -> str:
+    """Three tables (means, comparisons, counts) and the legend."""
+    best = _best(summary)
+    means = [
+        [_label(summary, run), *(f"**{text}**" if (run, name) in best else text for name, text in row.items())]
+        for run, row in _figures(summary).items()
+    ]
+    names = [_COUNTS.get(name, name) for name in next(iter(summary.counts.values()))]
+    counts = [[run, *map(_count, row.values())] for run, row in summary.counts.items()]
+    blocks = [_markdown_table(["run", *summary.measures], means)]
+    if len(summary.comparisons):
+        rows = [[_cell(value) for value in row] for row in summary.comparisons.drop("queries").iter_rows()]
+        blocks.append(_markdown_table(summary.comparisons.drop("queries").columns, rows, left=3))
+    blocks.append(_markdown_table(["queries", *names], counts))
+    return "\n\n".join([*blocks, *_legend(summary)])
+
+
+def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    rules = [":--" if position < left else "--:" for position in range(len(columns))]
+    escaped = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (columns, rules, *rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
+
+
+def _cell(value: Any) -> str:
+    return (
+        ""
+        if isinstance(value, float) and math.isnan(value)
+        else f"{value:.4g}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- people
+
+
+def _show_table(summary: Summary) -> None:
+    out = console.stdout()
+    out.print(_means_table(summary))
+    out.print(_counts_table(summary))
+    for line in _legend(summary):
+        out.print(line, markup=False, highlight=False)
+
+
+def _means_table(summary: Summary) -> Table:
+    """One row a run; cells are padded, so that the points stand below each other whatever marks follow."""
+    from rich.text import Text
+
+    best, figures = _best(summary), _figures(summary)
+    table = _table("run", summary.measures, justify="left")
+    whole = {name: any(row[name].startswith("1") for row in figures.values()) for name in summary.measures}
+    for run, row in figures.items():
+        cells = [
+            Text(text if text.startswith("1") or not whole[name] else f" {text}", "bold" if (run, name) in best else "")
+            for name, text in row.items()
+        ]
+        table.add_row(Text(_label(summary, run)), *cells)
+    return table
+
+
+def _counts_table(summary: Summary) -> Table:
+    from rich.text import Text
+
+    table = _table("queries", [_COUNTS.get(name, name) for name in next(iter(summary.counts.values()))])
+    for run, counts in summary.counts.items():
+        table.add_row(Text(run), *map(_count, counts.values()))
+    return table
+
+
+def _table(first: str, others: Sequence[str], justify: Literal["left", "right"] = "right") -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(first)
+    for name in others:
+        table.add_column(Text(name), justify=justify, no_wrap=True)
+    return table
+
+
+def _figure(value: float) -> str:
+    """.5460, as the field's tables have it; 1.0000 for one."""
+    return f"{value:.4f}".removeprefix("0")
+
+
+def _count(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else _figure(value)
+
+
+def _figures(summary: Summary) -> dict[str, dict[str, str]]:
+    """run -> measure -> mean with the letters of the baselines from which it differs."""
+    means, marks = summary.means, _marks(summary)
+    return {
+        run: {name: _figure(means[run, name]) + marks.get((run, name), "") for name in summary.measures}
+        for run in summary.runs
+    }
+
+
+def _marks(summary: Summary) -> dict[tuple[str, str], str]:
+    """(run, measure) -> raised letters of the baselines it is significantly above, then those it is below."""
+    marks: dict[tuple[str, str], list[str]] = {}
+    if not len(summary.comparisons):
+        return {}
+    p = pl.col(f"p_{summary.settings['test']}_corrected")
+    found = summary.comparisons.filter(p.is_not_nan() & (p < summary.settings["alpha"]))
+    for run, measure, baseline, difference in found.select("run", "measure", "baseline", "difference").iter_rows():
+        letter = _RAISED[_LETTERS[summary.baselines.index(baseline)]]
+        marks.setdefault((run, measure), []).append(letter if difference > 0 else _BELOW + letter)
+    return {key: "".join(sorted(letters, key=lambda mark: mark.startswith(_BELOW))) for key, letters in marks.items()}
+
+
+def _best(summary: Summary) -> set[tuple[str, str]]:
+    """The runs that show the highest figure of a measure; none where there is one run only."""
+    means = summary.means
+    top = {name: max(_figure(means[run, name]) for run in summary.runs) for name in summary.measures}
+    return {key for key, mean in means.items() if len(summary.runs) > 1 and _figure(mean) == top[key[1]]}
+
+
+def _label(summary: Summary, run: str) -> str:
+    """The run's name, with its letter where it is a baseline that marks refer to."""
+    if run not in summary.baselines or not len(summary.comparisons):
+        return run
+    return f"{run} ({_LETTERS[summary.baselines.index(run)]})"
+
+
+def _legend(summary: Summary) -> Iterator[str]:
+    settings = summary.settings
+    if len(summary.comparisons):
+        marks = [_RAISED[letter] for letter, _ in zip(_LETTERS, summary.baselines, strict=False)]
+        letters = ", ".join(f"{mark} better than {name}" for mark, name in zip(marks, summary.baselines, strict=True))
+        family = len(summary.comparisons) // len(summary.measures)
+        yield (
+            f"{letters} ({_BELOW}{marks[0]} worse): p < {settings['alpha']:g}, two-sided {_test_in_words(settings)}, "
+            + (f"{_correction_in_words(settings['correction'], family)}; n = {_sizes(summary)}.")
+        )
+    if settings["nothing_relevant"]:
+        yield (
+            f"{settings['nothing_relevant']:,} judged queries have nothing relevant "
+            f"(grade {settings['relevance_level']} or more) and count as 0."
+        )
+
+
+def _test_in_words(settings: Mapping[str, Any]) -> str:
+    if settings["test"] == "t":
+        return "paired t-test"
+    return f"sign-flip permutation test ({settings['permutations']:,}, seed {settings['seed']})"
+
+
+def _correction_in_words(correction: str, family: int) -> str:
+    if correction == "none":
+        return "not corrected"
+    comparisons = "1 comparison" if family == 1 else f"{family} comparisons"
+    return f"{correction.capitalize()} over {comparisons} a measure"
+
+
+def _sizes(summary: Summary) -> str:
+    """`120`, or `120 (100 for acc@20)` where measures have queries of their own."""
+    sizes = {name: summary.queries(name) for name in summary.measures}
+    usual = max(sizes.values())
+    others = ", ".join(f"{size:,} for {name}" for name, size in sizes.items() if size != usual)
+    return f"{usual:,} ({others})" if others else f"{usual:,}"
