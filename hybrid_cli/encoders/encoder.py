@@ -118,12 +118,12 @@ def _encode(tower: Tower, texts: list[str], max_length: int, batch_tokens: int) 
     return vectors
 
 
-def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:
-    """Rows in batches of similar length, each of at most `batch_tokens` tokens with its padding; longest first."""
+def batches_by_length(lengths: Sequence[int], batch_tokens: int, most: int | None = None) -> Iterator[np.ndarray]:
+    """Rows in batches of similar length, longest first: `batch_tokens` at most with the padding, and `most` rows."""
     order = np.argsort(-np.asarray(lengths), kind="stable")
     begin = 0
     while begin < len(order):
-        size = max(1, batch_tokens // max(1, lengths[order[begin]]))
+        size = min(most or len(order), max(1, batch_tokens // max(1, lengths[order[begin]])))
         yield order[begin : begin + size]
         begin += size
 

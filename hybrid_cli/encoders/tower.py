@@ -131,7 +131,7 @@ def pool(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
 
 
 def _with_markers(backbone: PreTrainedModel, tokenizer: Any, markers: Markers, folder: Path) -> Any:
-    """The tokenizer with two reserved word pieces as special tokens, which may take [CLS]'s place; both start near it."""
+    """The tokenizer with two reserved word pieces as special tokens, which may replace [CLS]; both start near it."""
     ids = tokenizer.convert_tokens_to_ids([QUERY_MARKER, DOCUMENT_MARKER])
     if tokenizer.unk_token_id in ids or tokenizer.cls_token_id is None:
         raise InputError(

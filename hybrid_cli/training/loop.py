@@ -178,14 +178,9 @@ class _Trainer:
         tokens = tower.tokenizer(texts, truncation=True, max_length=max_length, return_token_type_ids=False)[
             "input_ids"
         ]
-        lengths = [len(ids) for ids in tokens]
-        if size := self.plan.chunk_size:
-            order = np.argsort(lengths, kind="stable")[::-1]
-            parts = [order[i : i + size] for i in range(0, len(order), size)]
-        else:
-            parts = list(batches_by_length(lengths, _TOKENS_AT_ONCE))
+        parts = list(batches_by_length([len(ids) for ids in tokens], _TOKENS_AT_ONCE, self.plan.chunk_size))
         chunks = []
         for rows in parts:
             padded = tower.tokenizer.pad({"input_ids": [tokens[row] for row in rows]}, return_tensors="pt")
             chunks.append((tower, padded["input_ids"], padded["attention_mask"]))
-        return chunks, torch.from_numpy(np.concatenate(parts).copy())
+        return chunks, torch.from_numpy(np.concatenate(parts))
