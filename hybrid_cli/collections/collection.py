@@ -229,7 +229,7 @@ def judgement_rows(file: Path) -> Iterator[tuple[Place, str, str, int]]:
                 "or four (qid 0 docid relevance)"
             )
         relevance = _whole_number(fields[-1])
-        if relevance is None and place.line == 1:
+        if relevance is None and place.number == 1:
             continue  # a header
         if relevance is None:
             raise InputError(f"{place}: relevance '{fields[-1]}' is not a whole number")

@@ -1,20 +1,27 @@
-"""Text files line by line, with the place of each line for messages: plain or gzip, JSON lines, columns.
+"""Text files row by row, with the place of each row for messages: lines, JSON, columns; plain or gzip.
 
 Lines end at a line feed and nowhere else, and a number in JSON keeps its spelling, so that ids survive.
 """
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from hybrid_cli.errors import InputError
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_BETWEEN = re.compile(r"[\s,]*")
+_LONGEST_OBJECT = 1 << 28
 _AS_WRITTEN = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=str)
 
 
@@ -22,10 +29,11 @@ class Place(NamedTuple):
     """Where something stands, as messages say it."""
 
     file: Path | str
-    line: int
+    number: int
+    unit: str = "line"
 
     def __str__(self) -> str:
-        return f"{self.file}, line {self.line}"
+        return f"{self.file}, {self.unit} {self.number}"
 
 
 def open_binary(path: Path) -> IO[bytes]:
@@ -59,7 +67,7 @@ def lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[Place, str]]:
             raise InputError(
                 f"{Place(path, number)}: byte {error.start + 1} is not {encoding}; convert the file to UTF-8"
             ) from None
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        except _BROKEN_GZIP as error:
             raise InputError(f"{path}: is not a whole gzip file ({error}); fetch it again") from None
 
 
@@ -77,6 +85,51 @@ def records(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
         yield place, record
 
 
+def array_records(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """Yield the objects of a file that is one JSON array; the file is never held whole.
+
+    Args:
+        path: the file.
+        chunk: how many characters are read at a time; more where an object is longer.
+    """
+    with open_binary(path) as binary, TextIOWrapper(binary, encoding="utf-8-sig") as file:
+        held = _read(file, chunk, path).lstrip()
+        if not held.startswith("["):
+            raise InputError(f"{path}: is not a JSON array; it begins with {held[:20]!r}, where [ is needed")
+        at, number = 1, 1
+        while True:
+            at = _end_of(_BETWEEN, held, at)
+            if held.startswith("]", at):
+                return
+            place = Place(path, number, "record")
+            try:
+                record, at = _AS_WRITTEN.raw_decode(held, at)
+            except json.JSONDecodeError as error:
+                more = _read(file, max(chunk, len(held)), path)
+                if not more or len(held) > _LONGEST_OBJECT:
+                    raise InputError(f"{place}: is not whole JSON ({error.msg}); mend the file") from None
+                held, at = held[at:] + more, 0
+                continue
+            if not isinstance(record, dict):
+                raise InputError(f"{place}: is no JSON object; the array needs objects, such as {{...}}")
+            yield place, record
+            number += 1
+
+
+def _end_of(pattern: re.Pattern[str], text: str, begin: int) -> int:
+    found = pattern.match(text, begin)
+    return found.end() if found else begin
+
+
+def _read(file: TextIOWrapper, size: int, path: Path) -> str:
+    try:
+        return file.read(size)
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is not UTF-8; convert it") from None
+    except _BROKEN_GZIP as error:
+        raise InputError(f"{path}: is not a whole gzip file ({error}); fetch it again") from None
+
+
 def text_of(record: dict[str, Any], names: Sequence[str], place: Place, *, default: str | None = None) -> str:
     """The first of the fields `names` that is there, as a string.
 
@@ -86,7 +139,7 @@ def text_of(record: dict[str, Any], names: Sequence[str], place: Place, *, defau
     for name in names:
         value = record.get(name)
         if isinstance(value, str):
-            return value
+            return value if value.isascii() else _without_surrogates(value)
         if value is not None:
             raise InputError(f"{place}: field '{name}' is {_kind(value)}; text is needed")
     if default is None:
@@ -94,6 +147,11 @@ def text_of(record: dict[str, Any], names: Sequence[str], place: Place, *, defau
             f"{place}: has none of the fields {', '.join(names)} (found: {', '.join(record) or 'nothing'})"
         )
     return default
+
+
+def _without_surrogates(text: str) -> str:
+    """Halves of surrogate pairs, which JSON can spell (`\\ud800`) and UTF-8 cannot, become U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if _SURROGATE.search(text) else text
 
 
 def id_of(record: dict[str, Any], names: Sequence[str], place: Place) -> str:
@@ -129,6 +187,26 @@ def columns(path: Path, least: int, layout: str, encoding: str = "utf-8") -> Ite
         if len(fields) < least:
             raise InputError(f"{place}: {len(fields)} columns between tabs; needed: {layout}")
         yield place, fields
+
+
+def quoted_columns(path: Path, least: int, layout: str) -> Iterator[tuple[Place, list[str]]]:
+    """Like `columns`, where fields may stand in double quotes (CSV's rules, with tabs)."""
+    place = Place(path, 0)
+
+    def feed() -> Iterator[str]:
+        nonlocal place
+        for here, line in lines(path):
+            place = here
+            yield line + "\n"
+
+    csv.field_size_limit(1 << 30)
+    try:
+        for fields in csv.reader(feed(), delimiter="\t"):
+            if len(fields) < least:
+                raise InputError(f"{place}: {len(fields)} columns between tabs; needed: {layout}")
+            yield place, fields
+    except csv.Error as error:
+        raise InputError(f"{place}: {error}; needed: {layout}") from None
 
 
 def _kind(value: Any) -> str:
