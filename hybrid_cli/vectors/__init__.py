@@ -1,0 +1,24 @@
+"""Dense vectors on disk: shards of embeddings, the FAISS index built from them, exact scores of pairs.
+
+A folder of vectors is `vectors/part-*.parquet` (id, vector); a dense index adds `docids.parquet` and `index.faiss`.
+The score is the inner product, always. Rows of the index are the rows of the shards, in order.
+This is the only package that knows FAISS.
+"""
+
+from hybrid_cli.vectors.building import INDEX_TYPES, build, factory_string
+from hybrid_cli.vectors.index import DenseIndex
+from hybrid_cli.vectors.library import set_threads
+from hybrid_cli.vectors.shards import read_ids, read_shard, shard_path, shards, write_shard
+
+__all__ = [
+    "INDEX_TYPES",
+    "DenseIndex",
+    "build",
+    "factory_string",
+    "read_ids",
+    "read_shard",
+    "set_threads",
+    "shard_path",
+    "shards",
+    "write_shard",
+]

@@ -1,0 +1,58 @@
+"""Shards of embeddings: Parquet files of ids and vectors, written whole, read one at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hybrid_cli.errors import InputError
+
+VECTORS = "vectors"
+_SPLIT = {"vector.list.element": "BYTE_STREAM_SPLIT"}  # the bytes of floats compress better apart
+
+Vectors = np.ndarray[Any, np.dtype[np.float32]]
+
+
+def shard_path(folder: Path, number: int) -> Path:
+    """Where shard `number` of a folder of vectors stands."""
+    return folder / VECTORS / f"part-{number:05d}.parquet"
+
+
+def write_shard(path: Path, ids: pa.Array, vectors: Vectors, dtype: str = "float32") -> None:
+    """Write ids and vectors [n, d] as one Parquet file that appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = pa.array(np.ascontiguousarray(vectors, dtype=dtype).reshape(-1))
+    column = pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])
+    table = pa.table({"id": ids.cast(pa.string()), "vector": column})
+    scratch = path.with_name(f".{path.name}")
+    pq.write_table(table, scratch, compression="zstd", use_dictionary=False, column_encoding=_SPLIT)
+    scratch.replace(path)
+
+
+def shards(folder: Path) -> list[Path]:
+    """The shards of a folder of vectors, in order.
+
+    Raises:
+        InputError: there are none.
+    """
+    found = sorted((folder / VECTORS).glob("part-*.parquet"))
+    if not found:
+        raise InputError(f"{folder}: holds no {VECTORS}/part-*.parquet; make it with `hybrid encode`")
+    return found
+
+
+def read_shard(path: Path) -> Vectors:
+    """The vectors [n, d] of one shard as float32."""
+    column = pq.read_table(path, columns=["vector"])["vector"].combine_chunks()
+    flat = column.flatten().to_numpy(zero_copy_only=False)
+    return np.asarray(flat, np.float32).reshape(len(column), column.type.list_size)
+
+
+def read_ids(folder: Path) -> pl.Series:
+    """The ids of a folder of vectors, by row."""
+    return pl.concat([pl.read_parquet(path, columns=["id"])["id"] for path in shards(folder)])
