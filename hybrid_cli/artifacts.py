@@ -290,7 +290,7 @@ class Claim:
 
     def write(self, batches: Iterable[pa.RecordBatch | pa.Table], **counts: Any) -> Manifest:
         """Write a Parquet artifact whole: rows checked against the schema, hashed on the way, renamed at the end."""
-        with self._scratch_file() as scratch:
+        with self.scratch() as scratch:
             return write_parquet(scratch, batches, SCHEMAS[self.manifest.kind], self._done(counts))
 
     def write_json(self, content: Mapping[str, Any], **counts: Any) -> Manifest:
@@ -298,7 +298,7 @@ class Claim:
         digest = _new_hash()
         digest.update(json.dumps(content, sort_keys=True).encode())
         manifest = replace(self._done(counts), fingerprint=digest.hexdigest())
-        with self._scratch_file() as scratch:
+        with self.scratch() as scratch:
             text = json.dumps({**content, "manifest": asdict(manifest)}, indent=2, ensure_ascii=False)
             scratch.write_text(text + "\n", "utf-8")
         return manifest
@@ -330,13 +330,15 @@ class Claim:
         return replace(self.manifest, counts=counts, versions=_versions())
 
     @contextmanager
-    def _scratch_file(self) -> Iterator[Path]:
+    def scratch(self) -> Iterator[Path]:
+        """Yield a path beside the output, which takes its name when the block ends well: for files without manifest."""
         self.output.parent.mkdir(parents=True, exist_ok=True)
+        _remove(self.partial)
         try:
             yield self.partial
             self._take_name(self.partial)
         except BaseException:
-            self.partial.unlink(missing_ok=True)
+            _remove(self.partial)
             raise
 
     def _take_name(self, whole: Path) -> None:
@@ -399,7 +401,7 @@ def _existing(output: Path) -> Manifest | None:
 def _difference(existing: Manifest | None, wanted: Manifest) -> str:
     """In words, why what stands at the output is not what this call would make."""
     if existing is None:
-        return "is there already and was not made by hybrid"
+        return "is there already, without a manifest of hybrid"
     if existing.kind != wanted.kind or existing.stage != wanted.stage:
         return f"is there already: a {existing.kind} made by `{existing.stage}`"
     options = [

@@ -1,0 +1,263 @@
+"""`hybrid inspect`: what an artifact or any file is, and where it came from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import polars as pl
+import pyarrow.parquet as pq
+
+from hybrid_cli import artifacts, console
+from hybrid_cli.artifacts import Manifest
+from hybrid_cli.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+SAMPLE_ROWS = 3
+SAMPLE_CHARACTERS = 100
+CONTRACT = "encoder.json"
+_HEAD_BYTES = 1 << 16
+
+Description = dict[str, Any]
+
+
+def inspect(path: Path, *, form: Literal["text", "json"] = "text") -> Description:
+    """Describe what stands at `path`, print the description and return it.
+
+    Returns:
+        path, what (in words), parts (name -> bytes); for an artifact its manifest's fields and `inputs`, a list of
+        role, path, kind, fingerprint, state (`unchanged`, `changed`, `missing`) and their own `inputs`; for tables
+        rows, columns and sample; for encoders the contract; for learning curves the last values.
+
+    Raises:
+        InputError: nothing is there, or it is damaged.
+    """
+    manifest = artifacts.find_manifest(path)
+    described: Description = {"path": str(path), "what": str(manifest.kind) if manifest else _guess(path)}
+    if manifest:
+        known = asdict(manifest)
+        described |= {name: known[name] for name in _MANIFEST_FIELDS}
+        described["inputs"] = list(_lineage(manifest, (path.resolve(),)))
+    described["parts"] = dict(_parts(path))
+    described |= _content(path)
+    if form == "json":
+        console.result(json.dumps(described, indent=2, ensure_ascii=False, default=str))
+    else:
+        _show(described)
+    return described
+
+
+_MANIFEST_FIELDS = ("stage", "options", "counts", "seconds", "versions", "fingerprint", "format")
+
+
+def _lineage(manifest: Manifest, above: tuple[Path, ...]) -> Iterator[Description]:
+    """The inputs of an artifact, each with its own, as far as their paths lead."""
+    for role, recorded in sorted(manifest.inputs.items()):
+        path = Path(recorded["path"])
+        entry: Description = {"role": role, **recorded, "state": "missing", "inputs": []}
+        if path.exists() and path.resolve() not in above:
+            try:
+                unchanged = artifacts.fingerprint(path) == recorded["fingerprint"]
+                source = artifacts.find_manifest(path)
+            except InputError as error:
+                entry["state"] = f"damaged ({error})"
+            else:
+                entry["state"] = "unchanged" if unchanged else "changed"
+                if source:
+                    entry["stage"] = source.stage
+                    entry["inputs"] = list(_lineage(source, (*above, path.resolve())))
+        yield entry
+
+
+def _parts(path: Path) -> Iterator[tuple[str, int]]:
+    """Name and bytes of a file, or of each thing in a folder."""
+    if path.is_file():
+        yield path.name, path.stat().st_size
+        return
+    for part in sorted(path.iterdir()):
+        files = part.rglob("*") if part.is_dir() else [part]
+        yield part.name + ("/" if part.is_dir() else ""), sum(file.stat().st_size for file in files if file.is_file())
+
+
+# ----------------------------------------------------------------------------------------------------------- content
+
+
+def _content(path: Path) -> Description:
+    """Rows, columns and a sample of a table; contract and last values of an encoder."""
+    if path.is_dir():
+        return _folder_content(path)
+    if path.suffix == ".parquet":
+        return _table_content(path)
+    return {"head": _head(path)}
+
+
+def _table_content(path: Path) -> Description:
+    file = pq.ParquetFile(path)
+    first = next(file.iter_batches(SAMPLE_ROWS), None)
+    content: Description = {
+        "rows": file.metadata.num_rows,
+        "columns": {column.name: str(column.type) for column in file.schema_arrow},
+        "sample": [_shortened(row) for row in first.to_pylist()] if first else [],
+    }
+    if {"step", "name", "value"} <= set(content["columns"]):
+        content["last_values"] = _last_values(path)
+    return content
+
+
+def _folder_content(path: Path) -> Description:
+    content: Description = {}
+    if (path / CONTRACT).is_file():
+        content["contract"] = json.loads((path / CONTRACT).read_text("utf-8"))
+    tables = sorted(path.glob("*.parquet")) + sorted(path.glob("*/part-*.parquet"))
+    content["tables"] = {str(table.relative_to(path)): pq.read_metadata(table).num_rows for table in tables}
+    curves = (table for table in tables if {"step", "name", "value"} <= set(pq.read_schema(table).names))
+    for curve in curves:
+        content["last_values"] = _last_values(curve)
+    corpus = next((table for table in tables if {"docid", "text"} <= set(pq.read_schema(table).names)), None)
+    if corpus is not None:
+        content["sample"] = _table_content(corpus)["sample"]
+    return content
+
+
+def _last_values(curve: Path) -> dict[str, list[float]]:
+    """name -> [step, value] of the last step at which it was recorded."""
+    last = pl.read_parquet(curve).sort("step", maintain_order=True).group_by("name", maintain_order=True).last()
+    return {name: [step, value] for name, step, value in last.select("name", "step", "value").iter_rows()}
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > SAMPLE_CHARACTERS:
+        return value[:SAMPLE_CHARACTERS] + "..."
+    if isinstance(value, list):
+        return [_shortened(item) for item in value[:1]] + ([f"... {len(value)} in all"] if len(value) > 1 else [])
+    if isinstance(value, dict):
+        return {name: _shortened(item) for name, item in value.items()}
+    return value
+
+
+def _head(path: Path) -> list[str]:
+    with path.open("rb") as file:
+        text = file.read(_HEAD_BYTES)
+    if b"\0" in text:
+        return []
+    return [str(_shortened(line)) for line in text.decode("utf-8", "replace").splitlines()[:SAMPLE_ROWS]]
+
+
+# ------------------------------------------------------------------------------------------------- without a manifest
+
+_FOLDERS = {
+    CONTRACT: "an encoder of hybrid without its manifest",
+    "modules.json": "a sentence-transformers model",
+    "config.json": "a Hugging Face checkpoint",
+    "segments_*": "a Lucene index",
+    "docid": "a FAISS index of Pyserini",
+    "corpus.parquet": "a collection without its manifest",
+    "corpus.jsonl": "a BEIR data set (`hybrid prepare beir`)",
+    "manifest.json": "an artifact of hybrid",
+}
+
+
+def _guess(path: Path) -> str:
+    """What something that hybrid did not write looks like, in words."""
+    if path.is_dir():
+        return next((words for name, words in _FOLDERS.items() if any(path.glob(name))), "a folder of other things")
+    if path.suffix == ".parquet":
+        names = set(pq.read_schema(path).names)
+        fits = [str(kind) for kind, schema in artifacts.SCHEMAS.items() if set(schema.names) - {"answers"} <= names]
+        return f"a Parquet file with the columns of: {', '.join(fits)}" if fits else "a Parquet file of another form"
+    return _guess_text(path)
+
+
+def _guess_text(path: Path) -> str:
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    if b"\0" in head or not head:
+        return "a binary file" if head else "an empty file"
+    line = head.decode("utf-8", "replace").splitlines()[0]
+    if line.lstrip().startswith("{"):
+        return _guess_json(line)
+    fields = line.split()
+    if len(fields) == 6 and fields[1].upper() == "Q0":
+        return "a TREC run"
+    if len(fields) == 4 and fields[3].lstrip("-").isdecimal():
+        return "TREC judgements (qrels)"
+    columns = len(line.split("\t"))
+    return f"a text file with {columns} columns between tabs" if columns > 1 else "a text file"
+
+
+def _guess_json(line: str) -> str:
+    try:
+        fields = list(json.loads(line))
+    except json.JSONDecodeError:
+        return "a JSON file"
+    return f"a JSON lines file with the fields {', '.join(fields)}"
+
+
+# ------------------------------------------------------------------------------------------------------------ showing
+
+
+def _show(described: Description) -> None:
+    out = console.stdout()
+    made = f", made by `{described['stage']}`" if "stage" in described else ", not made by hybrid"
+    out.print(f"{described['path']}: {described['what']}{made}", markup=False, highlight=False)
+    sections: dict[str, Mapping[str, Any]] = {
+        name: described[name] for name in ("options", "counts", "contract", "versions") if described.get(name)
+    }
+    for name, values in sections.items():
+        _pairs(name, {key: json.dumps(value, ensure_ascii=False, default=str) for key, value in values.items()})
+    if "fingerprint" in described:
+        _pairs("content", {"fingerprint": described["fingerprint"], **_size_of_table(described)})
+    elif "rows" in described:
+        _pairs("content", _size_of_table(described))
+    tables = described.get("tables", {})
+    rows = {name: f"{_bytes(size)}" for name, size in described["parts"].items()}
+    _pairs("on disk", rows | {name: f"{count:,} rows" for name, count in tables.items() if name not in rows})
+    _pairs("columns", described.get("columns", {}))
+    last = described.get("last_values", {})
+    _pairs("last values", {name: f"{value:.6g} (step {step:,})" for name, (step, value) in last.items()})
+    _pairs("first rows", {str(n + 1): json.dumps(row, ensure_ascii=False, default=str)
+                          for n, row in enumerate(described.get("sample", []))})  # fmt: skip
+    _pairs("first lines", {str(n + 1): line for n, line in enumerate(described.get("head", []))})
+    if described.get("inputs"):
+        out.print(_tree(described["inputs"]))
+
+
+def _size_of_table(described: Description) -> dict[str, str]:
+    return {"rows": f"{described['rows']:,}"} if "rows" in described else {}
+
+
+def _pairs(title: str, values: Mapping[str, str]) -> None:
+    if not values:
+        return
+    out = console.stdout()
+    out.print(f"\n{title}", style="bold", highlight=False)
+    width = max(map(len, values))
+    for name, value in values.items():
+        out.print(f"  {name:{width}}  {value}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _tree(inputs: list[Description]) -> Tree:
+    from rich.text import Text
+    from rich.tree import Tree
+
+    def grow(branch: Tree, entries: list[Description]) -> Tree:
+        for entry in entries:
+            made = f" by `{entry['stage']}`" if entry.get("stage") else ""
+            state = "" if entry["state"] == "unchanged" else f"  <- {entry['state']}"
+            grow(branch.add(Text(f"{entry['role']}: {entry['path']} ({entry['kind']}{made}){state}")), entry["inputs"])
+        return branch
+
+    return grow(Tree(Text("\nmade from", style="bold")), inputs)
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"

