@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.cli import app
-from hybrid_cli.collections import beir, collection, dpr, intake, msmarco, python_docs, trec
+from hybrid_cli.collections import beir, collection, dpr, intake, irds, msmarco, python_docs, trec
 from hybrid_cli.collections.lines import array_records
 from hybrid_cli.collections.source import Source
 from hybrid_cli.errors import InputError
@@ -625,3 +625,41 @@ def test_a_file_without_its_split_is_refused(tmp_path: Path, value: str, message
     result = CliRunner().invoke(app, ["prepare", "msmarco", "c.tsv", "--queries", value, "-o", f"{tmp_path}/made"])
     assert isinstance(result.exception, InputError)
     assert message in str(result.exception)
+
+
+# -------------------------------------------------------------------------------------------------------------- irds
+
+
+def test_datasets_of_ir_datasets_become_splits(tmp_path: Path):
+    ir_datasets = pytest.importorskip("ir_datasets", reason="needs the extra irds")
+    datasets = {
+        split: ir_datasets.create_dataset(
+            docs_tsv=write_lines(tmp_path / "docs.tsv", "007\ta text", "NA\tanother"),
+            queries_tsv=write_lines(tmp_path / f"{split}.tsv", f"{split}-1e5\ta query"),
+            qrels_trec=write_lines(tmp_path / f"{split}.qrels", f"{split}-1e5 0 NA 2"),
+        )
+        for split in ("dev", "test")
+    }
+    made = prepare(irds.of_datasets(datasets, {}), output=tmp_path / "made")
+    assert corpus_of(made) == [("007", "", "a text"), ("NA", "", "another")]
+    for split in datasets:
+        assert collection.read_queries(made / f"queries.{split}.parquet").rows() == [(f"{split}-1e5", "a query", None)]
+        assert collection.read_qrels(made / f"qrels.{split}.parquet").rows() == [(f"{split}-1e5", "NA", 2)]
+
+
+def test_an_id_names_its_split():
+    assert irds.by_split(["beir/scifact/test", "dev=msmarco-passage/dev/small"]) == {
+        "test": "beir/scifact/test",
+        "dev": "msmarco-passage/dev/small",
+    }
+    assert irds.by_split(["vaswani"]) == {"test": "vaswani"}
+    with pytest.raises(InputError, match="split 'dev' stands there twice"):
+        irds.by_split(["dev=a", "b/dev"])
+
+
+def test_an_unknown_id_and_two_corpora_are_refused():
+    pytest.importorskip("ir_datasets", reason="needs the extra irds")
+    with pytest.raises(InputError, match="ir_datasets has no such id"):
+        irds.source({"test": "no/such/id"})
+    with pytest.raises(InputError, match=r"belong to several corpora \(beir/nfcorpus, beir/scifact\)"):
+        irds.source({"test": "beir/scifact/test", "dev": "beir/nfcorpus/dev"})
