@@ -1,0 +1,253 @@
+"""Measures: pytrec_eval is the authority, the rank column the order, and every judged query counts."""
+
+from __future__ import annotations
+
+from math import log2
+
+import numpy as np
+import polars as pl
+import pytest
+import pytrec_eval
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation.measures import coverage, evaluate_run, in_order, mean_of, parse_measures
+from hybrid_cli.runs import ranked
+
+QRELS = pl.DataFrame(
+    [("q1", "a", 3), ("q1", "b", 1), ("q1", "c", 0), ("q1", "d", 2), ("q1", "e", 1), ("q2", "m", 1), ("q3", "zz", 1)],
+    schema={"qid": pl.String, "docid": pl.String, "relevance": pl.Int32},
+    orient="row",
+)
+SCORES = {"q1": {"b": 9.0, "x": 8.0, "a": 7.0, "c": 6.0, "d": 5.0, "y": 5.0}, "q2": {"n": 1.0, "m": 1.0}}
+IDEAL = 3 + 2 / log2(3) + 1 / log2(4) + 1 / log2(5)  # of q1: grades 3 2 1 1
+
+# our spelling -> trec_eval's
+SPELLINGS = {
+    "RR": "recip_rank",
+    "MRR": "recip_rank",
+    "nDCG": "ndcg",
+    "nDCG@3": "ndcg_cut_3",
+    "ndcg@10": "ndcg_cut.10",
+    "AP": "map",
+    "MAP@5": "map_cut_5",
+    "P@5": "P_5",
+    "precision@10": "P.10",
+    "R@2": "recall_2",
+    "Recall@100": "recall_100",
+    "Success@1": "success_1",
+    "hit_rate@5": "success_5",
+    "Rprec": "Rprec",
+    "bpref": "bpref",
+}
+
+
+def table(orders: dict[str, list[str]]) -> pl.DataFrame:
+    """A run from the documents of each query in order; the scores are all alike, so only the ranks can tell."""
+    rows = [(qid, docid, rank, 1.0) for qid, docids in orders.items() for rank, docid in enumerate(docids, 1)]
+    schema = {"qid": pl.String, "docid": pl.String, "rank": pl.Int32, "score": pl.Float32}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def as_qrels(judgements: dict[str, dict[str, int]]) -> pl.DataFrame:
+    rows = [(qid, docid, grade) for qid, grades in judgements.items() for docid, grade in grades.items()]
+    return pl.DataFrame(rows, schema=QRELS.schema, orient="row")
+
+
+def value(values: pl.DataFrame, measure: str, qid: str) -> float:
+    return float(values.filter(measure=measure, qid=qid)["value"].item())
+
+
+TREC_ORDER = table({"q1": ["b", "x", "a", "c", "y", "d"], "q2": ["n", "m"]})
+
+
+@pytest.mark.parametrize(
+    ("measure", "level", "q1", "q2"),
+    [
+        ("AP", 1, (1 + 2 / 3 + 3 / 6) / 4, 1 / 2),
+        ("MRR", 1, 1, 1 / 2),
+        ("P@5", 1, 2 / 5, 1 / 5),
+        ("R@5", 1, 2 / 4, 1),
+        ("R@10", 1, 3 / 4, 1),
+        ("nDCG@5", 1, (1 + 3 / log2(4)) / IDEAL, 1 / log2(3)),
+        ("nDCG@10", 1, (1 + 3 / log2(4) + 2 / log2(7)) / IDEAL, 1 / log2(3)),
+        ("MAP@5", 1, (1 + 2 / 3) / 4, 1 / 2),
+        ("AP", 2, (1 / 3 + 2 / 6) / 2, 0),
+        ("MRR", 2, 1 / 3, 0),
+        ("R@5", 2, 1 / 2, 0),
+    ],
+)
+def test_golden_values_in_trec_evals_order(measure: str, level: int, q1: float, q2: float) -> None:
+    values = evaluate_run(TREC_ORDER, QRELS, [measure], level)
+    assert value(values, measure, "q1") == pytest.approx(q1, abs=1e-12)
+    assert value(values, measure, "q2") == pytest.approx(q2, abs=1e-12)
+    assert value(values, measure, "q3") == 0
+    raw = pytrec_eval.RelevanceEvaluator({"q1": {"a": 3, "b": 1, "c": 0, "d": 2, "e": 1}}, {"map"})
+    assert raw.evaluate(SCORES)["q1"]["map"] == pytest.approx(0.541667, abs=1e-6)  # y before d: docid descending
+
+
+def test_golden_values_in_our_own_order() -> None:
+    rows = [(qid, docid, score) for qid, hits in SCORES.items() for docid, score in hits.items()]
+    run = ranked(pl.DataFrame(rows, schema=["qid", "docid", "score"], orient="row"))
+    values = evaluate_run(run, QRELS, ["AP", "nDCG@5"])
+    assert value(values, "AP", "q1") == pytest.approx((1 + 2 / 3 + 3 / 5) / 4)  # d before y: docid ascending
+    assert value(values, "nDCG@5", "q1") == pytest.approx((1 + 3 / log2(4) + 2 / log2(6)) / IDEAL)
+    assert value(values, "AP", "q2") == 1  # m before n
+
+
+def test_a_missing_query_counts_as_zero_in_the_mean() -> None:
+    values = evaluate_run(TREC_ORDER, QRELS, ["AP"])
+    assert mean_of(values, "AP") == pytest.approx((0.5416666666666667 + 0.5 + 0) / 3)
+    assert values["qid"].to_list() == ["q1", "q2", "q3"]
+
+
+def test_equal_scores_do_not_let_trec_evals_tie_rule_interfere() -> None:
+    forth, back = table({"q1": ["a", "z"]}), table({"q1": ["z", "a"]})
+    assert value(evaluate_run(forth, QRELS, ["RR"]), "RR", "q1") == 1
+    assert value(evaluate_run(back, QRELS, ["RR"]), "RR", "q1") == 1 / 2
+
+
+def test_ranks_that_begin_elsewhere_or_have_gaps_keep_their_order() -> None:
+    run = table({"q1": ["b", "x", "a"], "q2": ["m"]})
+    strange = run.with_columns(rank=pl.col("rank") * 10 - 10).sample(fraction=1, shuffle=True, seed=1)
+    expected = in_order(run).sort("qid", "position")
+    assert in_order(strange).sort("qid", "position").rows() == expected.rows()
+    names = ["AP", "MRR@2", "Judged@2"]
+    assert evaluate_run(strange, QRELS, names).equals(evaluate_run(run, QRELS, names))
+
+
+def test_a_query_in_two_places_of_the_run_is_one_query() -> None:
+    run = pl.concat(
+        [table({"q1": ["a"], "q2": ["m"]}), table({"q1": ["x", "b"]}).with_columns(rank=pl.col("rank") + 1)]
+    )
+    assert value(evaluate_run(run, QRELS, ["P@3"]), "P@3", "q1") == pytest.approx(2 / 3)
+
+
+def test_both_spellings_give_the_same_values_under_the_name_asked_for() -> None:
+    for ours, trec in SPELLINGS.items():
+        values = evaluate_run(TREC_ORDER, QRELS, [ours, trec])
+        first, second = (values.filter(measure=name)["value"] for name in (ours, trec))
+        assert first.equals(second), ours
+
+
+documents = st.permutations([f"d{number}" for number in range(12)])
+grades = st.dictionaries(st.sampled_from([f"d{number}" for number in range(16)]), st.integers(-1, 3), min_size=1)
+queries = st.sampled_from(["q1", "q2", "007", "NA", "zwei Wörter"])
+
+
+@given(
+    orders=st.dictionaries(queries, st.tuples(documents, st.integers(1, 12)), min_size=1),
+    judgements=st.dictionaries(queries, grades, min_size=1),
+    level=st.integers(1, 2),
+)
+def test_every_measure_equals_pytrec_eval_on_runs_without_ties(
+    orders: dict[str, tuple[list[str], int]], judgements: dict[str, dict[str, int]], level: int
+) -> None:
+    orders.setdefault(next(iter(judgements)), (["d1", "d2"], 2))
+    cut = {qid: docids[:length] for qid, (docids, length) in orders.items()}
+    scored = {qid: {docid: -float(at) for at, docid in enumerate(docids)} for qid, docids in cut.items()}
+    evaluator = pytrec_eval.RelevanceEvaluator(judgements, set(SPELLINGS.values()), relevance_level=level)
+    expected = evaluator.evaluate(scored)
+    values = evaluate_run(table(cut), as_qrels(judgements), list(SPELLINGS), level)
+    for ours, trec in SPELLINGS.items():
+        for qid in judgements:
+            wanted = expected[qid][trec.replace(".", "_")] if qid in cut else 0.0
+            assert value(values, ours, qid) == wanted, (ours, qid)
+
+
+@given(order=documents, judged=grades, cutoff=st.integers(1, 12))
+def test_mrr_at_k_is_the_reciprocal_rank_of_the_run_cut_at_k(
+    order: list[str], judged: dict[str, int], cutoff: int
+) -> None:
+    qrels = as_qrels({"q": judged})
+    at = evaluate_run(table({"q": order}), qrels, [f"MRR@{cutoff}"])["value"]
+    assert at.equals(evaluate_run(table({"q": order[:cutoff]}), qrels, ["MRR"])["value"])
+
+
+def test_depth_beyond_any_cutoff_changes_nothing_and_deep_hits_count_where_no_cutoff_stands() -> None:
+    rng = np.random.default_rng(0)
+    docids = [f"d{number}" for number in rng.permutation(3000)]
+    judged = {docids[0]: 1, docids[99]: 1, docids[100]: 2, docids[2999]: 1, "never": 3}
+    qrels, run = as_qrels({"q": judged}), table({"q": docids})
+    evaluator = pytrec_eval.RelevanceEvaluator({"q": judged}, {"map", "recall_100", "ndcg", "ndcg_cut_1000"})
+    expected = evaluator.evaluate({"q": {docid: -float(at) for at, docid in enumerate(docids)}})["q"]
+    for name, wanted in expected.items():
+        assert value(evaluate_run(run, qrels, [name]), name, "q") == wanted, name
+
+
+def test_judged_at_k_is_the_share_of_the_k_places_that_are_judged() -> None:
+    values = evaluate_run(TREC_ORDER, QRELS, ["Judged@5"])
+    assert [value(values, "Judged@5", qid) for qid in ("q1", "q2", "q3")] == pytest.approx([3 / 5, 1 / 5, 0])
+
+
+def test_a_name_may_carry_its_own_relevance_level() -> None:
+    values = evaluate_run(TREC_ORDER, QRELS, ["RR(rel=2)@10", "RR@10", "RR@2"])
+    assert [value(values, name, "q1") for name in ("RR(rel=2)@10", "RR@10", "RR@2")] == [1 / 3, 1, 1]
+
+
+def test_a_judged_query_without_anything_relevant_counts_as_zero() -> None:
+    qrels = as_qrels({"q1": {"a": 0, "b": -1}, "q2": {"m": 1}})
+    values = evaluate_run(TREC_ORDER, qrels, ["AP", "nDCG@10", "R@5", "MRR@10"])
+    assert values.filter(qid="q1")["value"].to_list() == [0.0] * 4
+    assert value(values, "AP", "q2") == 1 / 2
+
+
+def test_ids_that_look_like_numbers_or_nothing_survive() -> None:
+    odd = ["007", "7", "NA", "null", "1e5", "日本", "two words", "q\u0301"]
+    run, qrels = table({qid: [qid] for qid in odd}), as_qrels({qid: {qid: 1} for qid in odd})
+    assert evaluate_run(run, qrels, ["P@1"])["value"].to_list() == [1.0] * len(odd)
+
+
+def test_input_is_not_changed() -> None:
+    run, qrels = TREC_ORDER.clone(), QRELS.clone()
+    evaluate_run(run, qrels, ["AP", "Judged@3"])
+    assert run.equals(TREC_ORDER)
+    assert qrels.equals(QRELS)
+
+
+def test_a_document_with_the_id_of_its_query_is_a_hit_like_any_other() -> None:
+    assert value(evaluate_run(table({"x": ["x"]}), as_qrels({"x": {"x": 1}}), ["MRR"]), "MRR", "x") == 1
+
+
+def test_queries_are_judged_answered_missing_or_unjudged() -> None:
+    run = table({"q1": ["a"], "q9": ["a"]})
+    assert coverage(run, QRELS["qid"]) == {"judged": 3, "answered": 1, "missing": 2, "unjudged": 1}
+
+
+def test_all_unusable_names_are_told_at_once_with_what_was_meant() -> None:
+    with pytest.raises(InputError) as caught:
+        parse_measures(
+            ["nDGC@10", "P", "nonsense", "Rprec@4", "P@0", "recal_100", "nDCG(rel=2)", "AP(rel=0)", "nDCG@5"]
+        )
+    message = str(caught.value)
+    assert "'nDGC@10' (did you mean nDCG@10?)" in message
+    assert "'P' (needs a cutoff: P@10)" in message
+    assert "'nonsense' (unknown)" in message
+    assert "'Rprec@4' (takes no cutoff: Rprec)" in message
+    assert "'P@0' (the cutoff must be 1 or more)" in message
+    assert "'recal_100' (did you mean R@100?)" in message
+    assert "nDCG does not take (rel=N)" in message
+    assert "'AP(rel=0)'" in message
+    assert "nDCG@5'" not in message
+    with pytest.raises(InputError, match="none given"):
+        parse_measures([])
+
+
+def test_a_run_over_no_judged_query_is_refused_with_an_example_of_both_sides() -> None:
+    with pytest.raises(InputError, match=r"none of the 3 judged queries.*'9'.*'q1'"):
+        evaluate_run(table({"9": ["a"]}), QRELS, ["AP"])
+    with pytest.raises(InputError, match="no hits at all"):
+        evaluate_run(table({}), QRELS, ["AP"])
+    with pytest.raises(InputError, match="qrels are empty"):
+        evaluate_run(TREC_ORDER, QRELS.clear(), ["AP"])
+
+
+def test_a_judged_document_twice_in_a_query_is_refused() -> None:
+    with pytest.raises(InputError, match="document a stands more than once for query q1"):
+        evaluate_run(table({"q1": ["a", "x", "a"]}), QRELS, ["AP"])
+
+
+def test_accuracy_is_never_judged_by_qrels() -> None:
+    with pytest.raises(InputError, match="needs the answers"):
+        evaluate_run(TREC_ORDER, QRELS, ["acc@20"])
