@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import polars as pl
+import pytest
 
 from hybrid_cli import runs
+from hybrid_cli.errors import InputError
 
 
 def _hits(*rows: tuple[str, str, float]) -> pl.DataFrame:
@@ -24,3 +28,19 @@ def test_equal_scores_are_ordered_by_docid_as_a_string() -> None:
 def test_a_query_that_comes_in_two_pieces_is_one_query() -> None:
     hits = _hits(("q", "a", 1.0), ("r", "a", 1.0), ("q", "b", 2.0))
     assert runs.ranked(hits).rows() == [("q", "b", 1, 2.0), ("q", "a", 2, 1.0), ("r", "a", 1, 1.0)]
+
+
+def test_runs_are_named_by_their_stems_and_by_more_where_stems_collide(tmp_path: Path) -> None:
+    assert list(runs.named(["out/bm25.parquet", "out/dense.parquet"])) == ["bm25", "dense"]
+    assert list(runs.named(["x/out/bm25.parquet", "y/out/bm25.parquet"])) == ["x/out/bm25", "y/out/bm25"]
+    assert runs.named(["BM25 tuned=out/a.parquet"]) == {"BM25 tuned": Path("out/a.parquet")}
+    odd = tmp_path / "k1=0.9.parquet"
+    odd.touch()
+    assert runs.named([odd]) == {"k1=0.9": odd}
+
+
+def test_two_runs_of_one_name_are_refused() -> None:
+    with pytest.raises(InputError, match="two runs are named 'a'"):
+        runs.named(["a=x.parquet", "a=y.parquet"])
+    with pytest.raises(InputError, match="two runs are named"):
+        runs.named(["x.parquet", "x.parquet"])

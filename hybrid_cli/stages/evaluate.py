@@ -27,6 +27,7 @@ from hybrid_cli.evaluation.measures import (
 from hybrid_cli.evaluation.significance import CORRECTIONS, Correction
 from hybrid_cli.evaluation.summary import MOST_BASELINES, TESTS, Summary, Test
 
+_COUNTS = ("judged", "answered", "missing", "unjudged", HOLE, "removed")
 _DEFAULT = config.Evaluation()
 
 
@@ -109,7 +110,8 @@ def evaluate(
     settings = asdict(_DEFAULT) | {"test": test, "correction": correction, "seed": seed}
     settings |= {"relevance_level": relevance_level, "nothing_relevant": found["nothing_relevant"]}
     del settings["measures"]
-    return Summary(values, found["runs"], comparisons, chosen, settings)
+    counts = {run: {name: found["runs"][run][name] for name in _COUNTS if name in found["runs"][run]} for run in named}
+    return Summary(values, counts, comparisons, chosen, settings)
 
 
 def _check(what: str, given: str, known: Sequence[str]) -> None:

@@ -1,0 +1,226 @@
+"""The command `evaluate`: from files to figures, in the four forms."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.cli import app
+from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation.summary import as_csv, as_json, as_markdown, show
+from hybrid_cli.stages.evaluate import evaluate
+
+RUNS = {
+    "bm25": {"001": ["void", "007"], "002": ["salt", "NA"], "003": ["órgãos"], "006": ["dense"]},
+    "dense": {"001": ["moon landing", "007"], "002": ["NA", "salt"], "004": ["dense"], "005": ["void"]},
+    "clear": {"001": ["007"], "002": ["salt", "NA"], "003": ["lungs", "órgãos"], "004": ["dense"], "005": ["hamlet"]},
+}
+
+
+def write_run(path: Path, hits: dict[str, list[str]]) -> Path:
+    rows = [(qid, docid, rank, 1.0 / rank) for qid, docids in hits.items() for rank, docid in enumerate(docids, 1)]
+    table = pl.DataFrame(rows, schema=["qid", "docid", "rank", "score"], orient="row").to_arrow()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    artifacts.write_parquet(path, [table], artifacts.SCHEMAS[Kind.RUN], Manifest(Kind.RUN, "search", {}, {}))
+    return path
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    return [write_run(tmp_path / f"{name}.parquet", hits) for name, hits in RUNS.items()]
+
+
+def test_means_go_over_all_judged_queries_and_the_counts_say_which(tiny: Path, paths: list[Path]) -> None:
+    summary = evaluate([tiny, *paths], split="test", measures=["MRR@10", "R@2"])
+    # 001: second; 002: first; 003: first; 004, 005 missing; 006 not judged
+    assert summary.means["bm25", "MRR@10"] == pytest.approx((1 / 2 + 1 + 1 + 0 + 0) / 5)
+    assert summary.means["bm25", "R@2"] == pytest.approx((1 + 1 + 1 / 2 + 0 + 0) / 5)
+    expected = {"judged": 5, "answered": 3, "missing": 2, "unjudged": 1, "Judged@10": (1 + 2 + 1) / 10 / 5}
+    assert summary.counts["bm25"] == pytest.approx(expected)
+    assert summary.settings["nothing_relevant"] == 0
+
+
+def test_qrels_may_be_a_file_and_a_run_a_trec_file(tiny: Path, tmp_path: Path, paths: list[Path]) -> None:
+    trec = tmp_path / "clear.trec"
+    lines = (f"{q} Q0 {d} {r} {9 - r} x\n" for q, ds in RUNS["clear"].items() for r, d in enumerate(ds, 1))
+    trec.write_text("".join(line for line in lines if "moon" not in line), "utf-8")
+    qrels = tiny / "qrels.test.parquet"
+    by_option = evaluate([paths[2], f"foreign={trec}"], qrels=qrels, measures=["ndcg_cut_10"])
+    by_place = evaluate([qrels, paths[2], f"foreign={trec}"], measures=["ndcg_cut_10"])
+    assert by_option.values.equals(by_place.values)
+    assert by_option.means["clear", "ndcg_cut_10"] == by_option.means["foreign", "ndcg_cut_10"]
+
+
+def test_the_values_of_every_query_are_an_artifact_that_is_not_made_twice(
+    tiny: Path, paths: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "measurements.parquet"
+    first = evaluate([tiny, *paths], split="test", output=output)
+    artifacts.check_table(output, Kind.MEASUREMENTS)
+    stored = pl.read_parquet(output)
+    assert stored.filter(run="bm25", measure="MRR@10", qid="001")["value"].item() == 1 / 2
+    assert len(stored) == 3 * 4 * 5
+    again = evaluate([tiny, *paths], split="test", output=output)
+    assert "up to date" in capsys.readouterr().err
+    assert again.values.equals(first.values)
+    assert as_json(again) == as_json(first)  # also in the order of runs and counts
+    with pytest.raises(InputError, match="--overwrite"):
+        evaluate([tiny, *paths], split="test", measures=["MAP"], output=output)
+
+
+def test_hits_with_the_id_of_their_query_go_only_where_asked(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run.parquet", {"1": ["1", "2"], "2": ["3"]})
+    qrels = tmp_path / "qrels.tsv"
+    qrels.write_text("1\t2\t1\n2\t3\t1\n", "utf-8")
+    kept = evaluate([run], qrels=qrels, measures=["MRR@10"])
+    removed = evaluate([run], qrels=qrels, measures=["MRR@10"], remove_query=True)
+    assert kept.means["run", "MRR@10"] == (1 / 2 + 1) / 2
+    assert removed.means["run", "MRR@10"] == 1
+    assert removed.counts["run"]["removed"] == 1
+    assert "removed" not in kept.counts["run"]
+
+
+def test_accuracy_reads_answers_and_texts_and_needs_no_qrels(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run.parquet", {"1": ["a", "b"], "2": ["a"], "3": ["a"]})
+    queries, corpus = tmp_path / "queries.parquet", tmp_path / "corpus.parquet"
+    pl.DataFrame({"qid": ["1", "2", "3"], "text": ["?"] * 3, "answers": [["Nile"], ["Amazon"], []]}).write_parquet(
+        queries
+    )
+    pl.DataFrame({"docid": ["a", "b"], "title": ["The Nile", ""], "text": ["no river", "on the nile."]}).write_parquet(
+        corpus
+    )
+    summary = evaluate([queries, run], queries=queries, corpus=corpus, measures=["acc@1", "acc@2"])
+    assert summary.means == {("run", "acc@1"): 0, ("run", "acc@2"): 1 / 2}
+    assert summary.counts["run"] == {"judged": 2, "answered": 2, "missing": 0, "unjudged": 1}
+    with pytest.raises(InputError, match="--queries FILE and --corpus FILE"):
+        evaluate([queries, run], measures=["acc@1"])
+
+
+def test_runs_of_one_name_carry_their_folders(tiny: Path, tmp_path: Path) -> None:
+    one, two = (write_run(tmp_path / name / "bm25.parquet", RUNS["bm25"]) for name in ("one", "two"))
+    assert evaluate([tiny, one, two], split="test").runs == ["one/bm25", "two/bm25"]
+    assert evaluate([tiny, f"a={one}", two], split="test").runs == ["a", "bm25"]
+    with pytest.raises(InputError, match="two runs are named"):
+        evaluate([tiny, one, one], split="test")
+
+
+def test_a_file_of_another_kind_is_named_with_what_is_needed(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"corpus\.parquet: is a corpus .* a run file is needed"):
+        evaluate([tiny, tiny / "corpus.parquet"], split="test")
+    with pytest.raises(InputError, match=r"is a run .* a qrels file is needed"):
+        evaluate(paths)
+    with pytest.raises(InputError, match="at least one run"):
+        evaluate([tiny], split="test")
+    with pytest.raises(InputError, match=r"nothing\.parquet: no such file"):
+        evaluate([tiny, tmp_path / "nothing.parquet"], split="test")
+    with pytest.raises(InputError, match=r"--baseline bm52: no such run; there are bm25, dense, clear"):
+        evaluate([tiny, *paths], split="test", baselines=["bm52"])
+    with pytest.raises(InputError, match=r"bm25\.parquet: the run answers none"):
+        evaluate([tiny, paths[0]], split="train")
+    with pytest.raises(InputError, match="there are t, permutation"):
+        evaluate([tiny, *paths], split="test", test="wilcoxon")  # type: ignore[arg-type]
+
+
+def test_a_score_that_is_no_number_is_refused_with_its_row(tiny: Path, tmp_path: Path) -> None:
+    run = tmp_path / "nan.trec"
+    run.write_text("001 Q0 007 1 2.0 x\n001 Q0 void 2 nan x\n", "utf-8")
+    with pytest.raises(InputError, match=r"row 2 .*001.*void"):
+        evaluate([tiny, run], split="test")
+
+
+def test_a_measure_deeper_than_the_run_is_said(
+    tiny: Path, paths: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate([tiny, *paths], split="test", measures=["R@2", "R@100"])
+    assert "bm25: has at most 2 hits a query, fewer than R@100 could see" in capsys.readouterr().err
+
+
+# -------------------------------------------------------------------------------------------------------------- forms
+
+
+def big(tmp_path: Path) -> list[Path | str]:
+    """Forty queries; `good` is right everywhere, `bad` in a quarter, `none` nowhere."""
+    qids = [f"q{number}" for number in range(40)]
+    (tmp_path / "qrels.tsv").write_text("".join(f"{qid}\tright\t1\n" for qid in qids), "utf-8")
+    right = {"good|best": qids, "bad": qids[:10], "[none]": []}
+    return [tmp_path / "qrels.tsv"] + [
+        f"{name}={write_run(tmp_path / f'{at}.parquet', {q: ['right' if q in hits else 'wrong'] for q in qids})}"
+        for at, (name, hits) in enumerate(right.items())
+    ]
+
+
+def test_marks_tell_better_from_worse_and_the_legend_tells_the_test(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(evaluate(big(tmp_path), measures=["P@1"], baselines=["bad"], correction="bonferroni"))
+    lines = capsys.readouterr().out.splitlines()
+    figures = {words[0]: words[-1] for words in (line.split() for line in lines) if len(words) > 1}
+    table = "\n".join(lines)
+    assert "1.0000ᵃ" in table
+    assert ".0000⁻ᵃ" in table
+    assert "bad (a)" in table
+    assert "[none]" in figures  # not taken for Rich's markup
+    assert "ᵃ better than bad (⁻ᵃ worse): p < 0.05, two-sided paired t-test, Bonferroni over 2 comparisons" in table
+    assert "n = 40." in table
+
+
+def test_points_stand_below_each_other_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show(evaluate(big(tmp_path), measures=["P@1"], baselines=["bad"]))
+    means = capsys.readouterr().out.split("queries")[0]
+    assert len({line.rindex(".") for line in means.splitlines() if "000" in line}) == 1
+
+
+def test_json_csv_and_markdown_hold_the_same_figures(tmp_path: Path) -> None:
+    summary = evaluate(big(tmp_path), measures=["P@1", "Success@5"], baselines=["bad"])
+    content = json.loads(as_json(summary))
+    assert content["runs"][0]["means"] == {"P@1": 1.0, "Success@5": 1.0}
+    assert content["queries"] == {"P@1": 40, "Success@5": 40}
+    compared = next(row for row in content["comparisons"] if row["run"] == "[none]")
+    assert (compared["wins"], compared["losses"], compared["ties"]) == (0, 10, 30)
+    rows = list(csv.DictReader(io.StringIO(as_csv(summary))))
+    assert len(rows) == 3 * 2
+    flat = next(row for row in rows if row["run"] == "[none]" and row["measure"] == "P@1")
+    assert float(flat["p_t_corrected"]) == compared["p_t_corrected"]
+    assert (flat["missing"], flat["correction"], flat["baseline"]) == ("0", "holm", "bad")
+    assert next(row for row in rows if row["run"] == "bad")["baseline"] == ""
+    markdown = as_markdown(summary)
+    assert "| good\\|best | **1.0000ᵃ** | **1.0000ᵃ** |" in markdown
+    assert "| bad (a) | .2500 | .2500 |" in markdown
+
+
+def test_one_run_has_no_marks_no_bold_figure_and_no_comparison(tiny: Path, paths: list[Path]) -> None:
+    summary = evaluate([tiny, paths[0]], split="test", measures=["MRR@10"])
+    assert "**" not in as_markdown(summary)
+    assert "better than" not in as_markdown(summary)
+    assert json.loads(as_json(summary))["comparisons"] == []
+    assert len(list(csv.DictReader(io.StringIO(as_csv(summary))))) == 1
+
+
+def test_one_query_gives_null_for_a_t_test(tiny: Path, tmp_path: Path, paths: list[Path]) -> None:
+    qrels = tmp_path / "qrels.tsv"
+    qrels.write_text("001\t007\t1\n", "utf-8")
+    content = json.loads(as_json(evaluate(paths, qrels=qrels, measures=["MRR@10"])))
+    assert content["comparisons"][0]["p_t"] is None
+    assert content["comparisons"][0]["p_permutation"] == 1.0
+
+
+def test_the_command_prints_what_the_stage_found(tiny: Path, paths: list[Path]) -> None:
+    arguments = ["evaluate", str(tiny), "--split", "test", *map(str, paths), "--measures", "MRR@10,nDCG@10"]
+    result = CliRunner().invoke(
+        app, [*arguments, "--format", "json", "--baseline", "bm25,dense", "--test", "permutation"]
+    )
+    assert result.exit_code == 0, result.output
+    content = json.loads(result.stdout)
+    assert content["baselines"] == ["bm25", "dense"]
+    assert content["runs"][2]["means"]["MRR@10"] == 1.0
+    table = CliRunner().invoke(app, arguments)
+    assert "1.0000" in table.stdout
+    assert "Judged@10" in table.stdout
