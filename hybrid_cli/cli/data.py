@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
         output: Output,
         package: Annotated[
             list[str] | None,
-            typer.Option("--package", help="One more package, named as in `import`.", show_default=False),
+            typer.Option("--package", help="More packages, named as in `import`.", show_default=False),
         ] = None,
         seed: Seed = PythonDocs.seed,
         overwrite: bool = False,
@@ -56,7 +56,7 @@ def register(app: typer.Typer) -> None:
         from hybrid_cli.collections import python_docs as reader
         from hybrid_cli.stages.prepare import prepare
 
-        packages = (*PythonDocs.packages, *(package or ()))
+        packages = (*PythonDocs.packages, *comma_separated(",".join(package or ())))
         prepare(reader.source(packages, seed=seed), output=output, overwrite=overwrite)
 
     @command(prepare, SOURCES)

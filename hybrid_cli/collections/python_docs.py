@@ -23,19 +23,9 @@ from hybrid_cli.collections.source import Document, Judgement, Query, Source
 from hybrid_cli.config import PythonDocs
 from hybrid_cli.errors import InputError
 
-_NOT_OURS = {
-    "tests",
-    "test",
-    "conftest",
-    "setup",
-    "externals",
-    "_external",
-    "extern",
-    "_vendor",
-    "_vendored",
-    "vendored",
-}
-_NOT_OURS |= {"array_api_compat", "array_api_extra"}
+_TESTS = {"tests", "test", "conftest", "setup"}
+_OF_OTHERS = {"externals", "_external", "extern", "_vendor", "_vendored", "vendored"}
+_OF_OTHERS |= {"array_api_compat", "array_api_extra", "cobyqa", "pyprima", "_uarray"}  # what scipy brings
 _SIGNATURE = re.compile(r"[\w.]+\s*\(.*\)(\s*->.*)?")
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -88,7 +78,12 @@ def source(packages: Sequence[str] = PythonDocs.packages, *, seed: int = PythonD
             for each in relevant:
                 yield Judgement(split_of(qid, seed), qid, each.name, 1, each.place)
 
-    options = {"packages": {name: _version(name, root) for name, root in roots.items()}, "seed": seed}
+    options = {
+        "packages": {name: _version(name, root) for name, root in roots.items()},
+        "query_words": [PythonDocs.least_query_words, PythonDocs.most_query_words],
+        "least_words": PythonDocs.least_words,
+        "seed": seed,
+    }
     result = Source("python-docs", documents, queries, judgements, options=options)
     return result
 
@@ -132,7 +127,7 @@ def _modules(root: Path) -> list[Path]:
     found = []
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
-        if not any(part in _NOT_OURS or part.startswith("test_") for part in parts):
+        if not any(part in _TESTS | _OF_OTHERS or part.startswith(("test_", "_test")) for part in parts):
             found.append(path)
     return found
 
