@@ -54,7 +54,7 @@ def fit(
     Returns:
         The learning curve, the best value and its step.
     """
-    trainer = _Trainer(encoder, objective, plan, precision)
+    trainer = Trainer(encoder, objective, plan, precision)
     per_epoch = -(-len(examples) // (plan.batch_size * plan.accumulate))
     total = min(plan.max_steps or per_epoch * plan.epochs, per_epoch * plan.epochs)
     state = checkpoint.restore(work, encoder, trainer.optimizer, trainer.scaler)
@@ -106,7 +106,7 @@ def _look(encoder: Encoder, validate: Validate, criterion: str, state: State, wo
         checkpoint.save_best(work, encoder)
 
 
-class _Trainer:
+class Trainer:
     """What one optimiser step needs: model, objective, optimiser, precision."""
 
     def __init__(self, encoder: Encoder, objective: Objective, plan: Optimization, precision: torch.dtype):

@@ -1,0 +1,44 @@
+# Pipelines as file dependencies: what is up to date is not made again. `make help` lists the targets.
+PYTHON ?= python3
+EXTRA ?= cpu
+VENV := .venv
+HYBRID ?= $(VENV)/bin/hybrid
+SETUP := $(VENV)/.installed
+
+# A pipeline reads the collection DATA (made by `hybrid prepare`) and writes below OUT.
+DATA ?= out/pydocs
+OUT ?= out/clear
+MODEL ?= minilm
+SEED ?= 42
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SECONDARY:
+.PHONY: help setup demo test lint bench docs clear ablations clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) pipelines/*.mk | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(SETUP)  ## make .venv and install hybrid with all that it needs
+
+$(SETUP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA),dev]'
+	touch $@
+
+test: $(SETUP)  ## run the tests
+	$(VENV)/bin/python -m pytest
+
+lint: $(SETUP)  ## ruff and mypy
+	$(VENV)/bin/ruff format --check hybrid_cli tests benchmarks
+	$(VENV)/bin/ruff check hybrid_cli tests benchmarks
+	$(VENV)/bin/mypy hybrid_cli
+
+docs: $(SETUP)  ## write docs/commands.md again from the help
+	$(VENV)/bin/python docs/write_commands.py
+
+clean:  ## remove what the pipelines made (not .venv)
+	rm -rf out
+
+include pipelines/clear.mk

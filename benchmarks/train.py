@@ -1,0 +1,93 @@
+"""Triplets a second of `train-dense` against a bare PyTorch loop on the same batches, in turn, in one run.
+
+python benchmarks/train.py [--steps 6]
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import time
+from functools import partial
+from pathlib import Path
+
+import scipy
+import torch
+from torch.nn import functional
+from transformers import AutoModel, AutoTokenizer
+
+from hybrid_cli.collections import python_docs
+from hybrid_cli.config import Optimization
+from hybrid_cli.encoders.encoder import Encoder, pick_dtype, resolve
+from hybrid_cli.training.batches import Group
+from hybrid_cli.training.loop import Trainer
+from hybrid_cli.training.losses import residual_margin
+
+BATCH, QUERY_LEN, DOC_LEN = 28, 64, 128
+
+
+def groups(count: int) -> list[Group]:
+    """Real triples: a docstring's first paragraph, its text, the text of the next one."""
+    documents = [d for d in python_docs.read_package("scipy", Path(scipy.__file__).parent) if len(d.rest) > 200]
+    return [
+        Group(a.summary, [a.name, b.name], [a.name, b.name], [a.rest, b.rest], [3.0, 1.0], frozenset([a.name]))
+        for a, b in zip(documents[:count], documents[1 : count + 1], strict=True)
+    ]
+
+
+def bare(model, tokenizer, optimizer, batch, precision) -> None:
+    """What a person writes in twenty lines: three padded encodings, a hinge, a step."""
+
+    def encode(texts, length):
+        tokens = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
+        states = model(**tokens).last_hidden_state
+        mask = tokens["attention_mask"].unsqueeze(-1)
+        return (states * mask).sum(1) / mask.sum(1)
+
+    with torch.autocast("cpu", precision, enabled=precision != torch.float32):
+        query = encode([g.query for g in batch], QUERY_LEN)
+        positive = encode([f"{g.titles[0]} {g.texts[0]}" for g in batch], DOC_LEN)
+        negative = encode([f"{g.titles[1]} {g.texts[1]}" for g in batch], DOC_LEN)
+        margin = 1 - 0.1 * torch.tensor([g.lexical[0] - g.lexical[1] for g in batch])
+        loss = functional.relu(margin - (query * positive).sum(1) + (query * negative).sum(1)).mean()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    loss.item()
+
+
+def main() -> None:
+    """Time both, step by step in turn, and print the ratio."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=6)
+    steps = parser.parse_args().steps
+    batches = [groups(BATCH * (steps + 1))[i * BATCH : (i + 1) * BATCH] for i in range(steps + 1)]
+    precision = pick_dtype("auto", "cpu")
+    encoder = Encoder.load("minilm", device="cpu", normalize=False, query_max_len=QUERY_LEN, doc_max_len=DOC_LEN)
+    trainer = Trainer(encoder, partial(residual_margin), Optimization(batch_size=BATCH), precision)
+    folder = resolve("minilm")
+    model = AutoModel.from_pretrained(folder, add_pooling_layer=False).train()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)
+    seconds: dict[str, list[float]] = {"hybrid": [], "bare": []}
+    for number, batch in enumerate(batches):
+        for name, step in (
+            ("hybrid", lambda batch=batch: trainer.step(iter([batch]))),
+            ("bare", lambda batch=batch: bare(model, tokenizer, optimizer, batch, precision)),
+        ):
+            start = time.perf_counter()
+            step()
+            if number:  # the first one warms up
+                seconds[name].append(time.perf_counter() - start)
+    print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, {precision}")
+    print(f"MiniLM, batches of {BATCH} triples, {QUERY_LEN}/{DOC_LEN} word pieces, {steps} steps each")
+    for name, values in seconds.items():
+        print(f"{name:8} {BATCH / statistics.median(values):6.1f} triples/s (median)")
+    ratios = [bare / ours for ours, bare in zip(seconds["hybrid"], seconds["bare"], strict=True)]
+    print(f"hybrid / bare: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); goal 0.95")
+
+
+if __name__ == "__main__":
+    main()
