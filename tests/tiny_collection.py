@@ -1,10 +1,15 @@
-"""A collection that can be read in one screen, with ids that other tools lose."""
+"""A collection that can be read in one screen, with ids that other tools lose, and how tests write and read others."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.collections import collection
+
+AWKWARD_IDS = ["007", "NA", "null", "1e5", "órgãos", "moon landing", "7", "nan", "True", "日本"]
 TINY_DOCUMENTS = [
     ("007", "Tides", "The pull of the moon raises two bulges of water in the oceans. As the earth turns, each coast "
      "meets both of them, so that most places see two high tides a day."),
@@ -61,3 +66,19 @@ def write_tiny_source(folder: Path) -> None:
     for split, rows in TINY_JUDGEMENTS.items():
         lines = (f"{qid}\t0\t{docid}\t{relevance}\n" for qid, docid, relevance in rows)
         (folder / f"qrels.{split}.txt").write_text("".join(lines), "utf-8")
+
+
+def write_lines(path: Path, *rows: object) -> Path:
+    """Text as it stands, anything else as JSON; one row a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    texts = (row if isinstance(row, str) else json.dumps(row) for row in rows)
+    path.write_text("".join(text + "\n" for text in texts), "utf-8")
+    return path
+
+
+def corpus_of(path: Path) -> list[tuple[str, str, str]]:
+    return [tuple(row.values()) for batch in collection.documents(path) for row in batch.to_pylist()]
+
+
+def counts_of(path: Path) -> dict:
+    return artifacts.read_manifest(path, Kind.COLLECTION).counts

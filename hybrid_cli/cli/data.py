@@ -31,188 +31,194 @@ Qrels = Annotated[
 ]
 
 
+_sources = typer.Typer(no_args_is_help=True, help="Bring a collection in: `prepare SOURCE ... --output FOLDER`.")
+
+
 def register(app: typer.Typer) -> None:
     """Add this panel's commands to the application."""
-    prepare = typer.Typer(no_args_is_help=True, help="Bring a collection in: `prepare SOURCE ... --output FOLDER`.")
-    app.add_typer(prepare, name="prepare", rich_help_panel=PANEL)
+    app.add_typer(_sources, name="prepare", rich_help_panel=PANEL)
 
-    @command(prepare, SOURCES)
-    def python_docs(
-        output: Output,
-        package: Annotated[
-            list[str] | None,
-            typer.Option("--package", help="More packages, named as in `import`.", show_default=False),
-        ] = None,
-        seed: Seed = PythonDocs.seed,
-        overwrite: bool = False,
-    ) -> None:
-        """Make a retrieval task of the docstrings of installed packages.
 
-        Query: a docstring's first paragraph. Relevant: the document with the rest of that docstring. The sources of
-        numpy, scipy, sklearn and pandas are read, never imported; queries are split into train, dev and test.
+@command(_sources, SOURCES)
+def python_docs(
+    output: Output,
+    package: Annotated[
+        list[str] | None,
+        typer.Option("--package", help="More packages, named as in `import`.", show_default=False),
+    ] = None,
+    seed: Seed = PythonDocs.seed,
+    overwrite: bool = False,
+) -> None:
+    """Make a retrieval task of the docstrings of installed packages.
 
-        Example: `hybrid prepare python-docs --output data/pydocs`
-        """
-        from hybrid_cli.collections import python_docs as reader
-        from hybrid_cli.stages.prepare import prepare
+    Query: a docstring's first paragraph. Relevant: the document with the rest of that docstring. The sources of
+    numpy, scipy, sklearn and pandas are read, never imported; queries are split into train, dev and test.
 
-        packages = (*PythonDocs.packages, *comma_separated(",".join(package or ())))
-        prepare(reader.source(packages, seed=seed), output=output, overwrite=overwrite)
+    Example: `hybrid prepare python-docs --output data/pydocs`
+    """
+    from hybrid_cli.collections import python_docs as reader
+    from hybrid_cli.stages.prepare import prepare
 
-    @command(prepare, SOURCES)
-    def beir(
-        folder: Annotated[Path, typer.Argument(help="It holds corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv.")],
-        output: Output,
-        on_duplicate: Duplicate = Preparation.on_duplicate,
-        on_dangling: Dangling = Preparation.on_dangling,
-        overwrite: bool = False,
-    ) -> None:
-        """Read a BEIR folder; each file of judgements is a split.
+    packages = (*PythonDocs.packages, *comma_separated(",".join(package or ())))
+    prepare(reader.source(packages, seed=seed), output=output, overwrite=overwrite)
 
-        Queries in none of them become the split `unjudged`.
 
-        Example: `hybrid prepare beir scifact --output data/scifact`
-        """
-        from hybrid_cli.collections import beir as reader
-        from hybrid_cli.stages.prepare import prepare
+@command(_sources, SOURCES)
+def beir(
+    folder: Annotated[Path, typer.Argument(help="It holds corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv.")],
+    output: Output,
+    on_duplicate: Duplicate = Preparation.on_duplicate,
+    on_dangling: Dangling = Preparation.on_dangling,
+    overwrite: bool = False,
+) -> None:
+    """Read a BEIR folder; each file of judgements is a split.
 
-        source = reader.source(folder)
-        prepare(source, output=output, on_duplicate=on_duplicate, on_dangling=on_dangling, overwrite=overwrite)
+    Queries in none of them become the split `unjudged`.
 
-    @command(prepare, SOURCES)
-    def msmarco(
-        corpus: Annotated[Path, typer.Argument(help="collection.tsv, or msmarco-docs.tsv.")],
-        output: Output,
-        queries: Queries = None,
-        qrels: Qrels = None,
-        triples: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--triples",
-                metavar="SPLIT=FILE",
-                show_default=False,
-                help="Ids of query, relevant and other document: the relevant ones become judgements.",
-            ),
-        ] = None,
-        on_duplicate: Duplicate = Preparation.on_duplicate,
-        on_dangling: Dangling = Preparation.on_dangling,
-        overwrite: bool = False,
-    ) -> None:
-        """Read MS MARCO's tab-separated files.
+    Example: `hybrid prepare beir scifact --output data/scifact`
+    """
+    from hybrid_cli.collections import beir as reader
+    from hybrid_cli.stages.prepare import prepare
 
-        Example: `hybrid prepare msmarco collection.tsv --queries dev=queries.dev.small.tsv --qrels
-        dev=qrels.dev.small.tsv --output data/msmarco`
-        """  # fmt: skip
-        from hybrid_cli.collections import msmarco as reader
-        from hybrid_cli.stages.prepare import prepare
+    source = reader.source(folder)
+    prepare(source, output=output, on_duplicate=on_duplicate, on_dangling=on_dangling, overwrite=overwrite)
 
-        source = reader.source(
-            corpus,
-            queries=_by_split(queries, "--queries"),
-            qrels=_by_split(qrels, "--qrels"),
-            triples=_by_split(triples, "--triples"),
-        )
-        prepare(source, output=output, on_duplicate=on_duplicate, on_dangling=on_dangling, overwrite=overwrite)
 
-    @command(prepare, SOURCES)
-    def dpr(
-        corpus: Annotated[Path, typer.Argument(help="psgs_w100.tsv, plain or gzipped.")],
-        output: Output,
-        questions: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--questions",
-                metavar="SPLIT=FILE",
-                show_default=False,
-                help="Questions with their answers (.csv with tabs, .jsonl or .json).",
-            ),
-        ] = None,
-        training: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--training",
-                metavar="SPLIT=FILE",
-                show_default=False,
-                help="Training JSON: its questions, answers and positive passages.",
-            ),
-        ] = None,
-        on_duplicate: Duplicate = Preparation.on_duplicate,
-        on_dangling: Dangling = Preparation.on_dangling,
-        overwrite: bool = False,
-    ) -> None:
-        """Read DPR's passages, questions and training files.
+@command(_sources, SOURCES)
+def msmarco(
+    corpus: Annotated[Path, typer.Argument(help="collection.tsv, or msmarco-docs.tsv.")],
+    output: Output,
+    queries: Queries = None,
+    qrels: Qrels = None,
+    triples: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--triples",
+            metavar="SPLIT=FILE",
+            show_default=False,
+            help="Ids of query, relevant and other document: the relevant ones become judgements.",
+        ),
+    ] = None,
+    on_duplicate: Duplicate = Preparation.on_duplicate,
+    on_dangling: Dangling = Preparation.on_dangling,
+    overwrite: bool = False,
+) -> None:
+    """Read MS MARCO's tab-separated files.
 
-        Questions are numbered from 0 in each split.
+    Example: `hybrid prepare msmarco collection.tsv --queries dev=queries.dev.small.tsv --qrels
+    dev=qrels.dev.small.tsv --output data/msmarco`
+    """  # fmt: skip
+    from hybrid_cli.collections import msmarco as reader
+    from hybrid_cli.stages.prepare import prepare
 
-        Example: `hybrid prepare dpr psgs_w100.tsv --questions test=nq-test.qa.csv --training
-        train=biencoder-nq-train.json --output data/nq`
-        """  # fmt: skip
-        from hybrid_cli.collections import dpr as reader
-        from hybrid_cli.stages.prepare import prepare
+    source = reader.source(
+        corpus,
+        queries=_by_split(queries, "--queries"),
+        qrels=_by_split(qrels, "--qrels"),
+        triples=_by_split(triples, "--triples"),
+    )
+    prepare(source, output=output, on_duplicate=on_duplicate, on_dangling=on_dangling, overwrite=overwrite)
 
-        source = reader.source(
-            corpus, questions=_by_split(questions, "--questions"), training=_by_split(training, "--training")
-        )
-        prepare(source, output=output, on_duplicate=on_duplicate, on_dangling=on_dangling, overwrite=overwrite)
 
-    @command(prepare, SOURCES)
-    def trec(
-        corpus: Annotated[Path, typer.Argument(help="Documents in SGML or JSON lines: a file or a folder of files.")],
-        output: Output,
-        topics: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--topics", "--queries", metavar="SPLIT=FILE", help="Topics, for each split.", show_default=False
-            ),
-        ] = None,
-        qrels: Qrels = None,
-        topic_fields: Annotated[
-            str, typer.Option(help="What of a topic is the query: `title`, `desc`, `narr`, or several with commas.")
-        ] = "title",
-        encoding: Annotated[str, typer.Option(help="Of SGML and XML files; `latin-1` on the older disks.")] = "utf-8",
-        on_duplicate: Duplicate = Preparation.on_duplicate,
-        on_dangling: Dangling = Preparation.on_dangling,
-        overwrite: bool = False,
-    ) -> None:
-        """Read TREC documents, topics and judgements.
+@command(_sources, SOURCES)
+def dpr(
+    corpus: Annotated[Path, typer.Argument(help="psgs_w100.tsv, plain or gzipped.")],
+    output: Output,
+    questions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--questions",
+            metavar="SPLIT=FILE",
+            show_default=False,
+            help="Questions with their answers (.csv with tabs, .jsonl or .json).",
+        ),
+    ] = None,
+    training: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--training",
+            metavar="SPLIT=FILE",
+            show_default=False,
+            help="Training JSON: its questions, answers and positive passages.",
+        ),
+    ] = None,
+    on_duplicate: Duplicate = Preparation.on_duplicate,
+    on_dangling: Dangling = Preparation.on_dangling,
+    overwrite: bool = False,
+) -> None:
+    """Read DPR's passages, questions and training files.
 
-        Example: `hybrid prepare trec robust04/ --topics test=topics.robust04.txt --qrels test=qrels.robust04.txt
-        --encoding latin-1 --output data/robust04`
-        """
-        from hybrid_cli.collections import trec as reader
-        from hybrid_cli.stages.prepare import prepare
+    Questions are numbered from 0 in each split.
 
-        source = reader.source(
-            corpus,
-            topics=_by_split(topics, "--topics"),
-            qrels=_by_split(qrels, "--qrels"),
-            topic_fields=comma_separated(topic_fields),
-            encoding=encoding,
-        )
-        prepare(source, output=output, on_duplicate=on_duplicate, on_dangling=on_dangling, overwrite=overwrite)
+    Example: `hybrid prepare dpr psgs_w100.tsv --questions test=nq-test.qa.csv --training
+    train=biencoder-nq-train.json --output data/nq`
+    """  # fmt: skip
+    from hybrid_cli.collections import dpr as reader
+    from hybrid_cli.stages.prepare import prepare
 
-    @command(prepare, SOURCES)
-    def irds(
-        ids: Annotated[
-            list[str],
-            typer.Argument(metavar="[SPLIT=]ID...", help="Ids over one corpus; the split is the id's last part."),
-        ],
-        output: Output,
-        on_duplicate: Duplicate = Preparation.on_duplicate,
-        on_dangling: Dangling = Preparation.on_dangling,
-        overwrite: bool = False,
-    ) -> None:
-        """Take collections from ir_datasets, which downloads what it lacks.
+    source = reader.source(
+        corpus, questions=_by_split(questions, "--questions"), training=_by_split(training, "--training")
+    )
+    prepare(source, output=output, on_duplicate=on_duplicate, on_dangling=on_dangling, overwrite=overwrite)
 
-        Needs the extra `irds`.
 
-        Example: `hybrid prepare irds dev=msmarco-passage/dev/small msmarco-passage/train --output data/msmarco`
-        """
-        from hybrid_cli.collections import irds as reader
-        from hybrid_cli.stages.prepare import prepare
+@command(_sources, SOURCES)
+def trec(
+    corpus: Annotated[Path, typer.Argument(help="Documents in SGML or JSON lines: a file or a folder of files.")],
+    output: Output,
+    topics: Annotated[
+        list[str] | None,
+        typer.Option("--topics", "--queries", metavar="SPLIT=FILE", help="Topics, for each split.", show_default=False),
+    ] = None,
+    qrels: Qrels = None,
+    topic_fields: Annotated[
+        str, typer.Option(help="What of a topic is the query: `title`, `desc`, `narr`, or several with commas.")
+    ] = "title",
+    encoding: Annotated[str, typer.Option(help="Of SGML and XML files; `latin-1` on the older disks.")] = "utf-8",
+    on_duplicate: Duplicate = Preparation.on_duplicate,
+    on_dangling: Dangling = Preparation.on_dangling,
+    overwrite: bool = False,
+) -> None:
+    """Read TREC documents, topics and judgements.
 
-        source = reader.source(reader.by_split(ids))
-        prepare(source, output=output, on_duplicate=on_duplicate, on_dangling=on_dangling, overwrite=overwrite)
+    Example: `hybrid prepare trec robust04/ --topics test=topics.robust04.txt --qrels test=qrels.robust04.txt
+    --encoding latin-1 --output data/robust04`
+    """
+    from hybrid_cli.collections import trec as reader
+    from hybrid_cli.stages.prepare import prepare
+
+    source = reader.source(
+        corpus,
+        topics=_by_split(topics, "--topics"),
+        qrels=_by_split(qrels, "--qrels"),
+        topic_fields=comma_separated(topic_fields),
+        encoding=encoding,
+    )
+    prepare(source, output=output, on_duplicate=on_duplicate, on_dangling=on_dangling, overwrite=overwrite)
+
+
+@command(_sources, SOURCES)
+def irds(
+    ids: Annotated[
+        list[str],
+        typer.Argument(metavar="[SPLIT=]ID...", help="Ids over one corpus; the split is the id's last part."),
+    ],
+    output: Output,
+    on_duplicate: Duplicate = Preparation.on_duplicate,
+    on_dangling: Dangling = Preparation.on_dangling,
+    overwrite: bool = False,
+) -> None:
+    """Take collections from ir_datasets, which downloads what it lacks.
+
+    Needs the extra `irds`.
+
+    Example: `hybrid prepare irds dev=msmarco-passage/dev/small msmarco-passage/train --output data/msmarco`
+    """
+    from hybrid_cli.collections import irds as reader
+    from hybrid_cli.stages.prepare import prepare
+
+    source = reader.source(reader.by_split(ids))
+    prepare(source, output=output, on_duplicate=on_duplicate, on_dangling=on_dangling, overwrite=overwrite)
 
 
 def _by_split(values: list[str] | None, option: str) -> dict[str, Path]:

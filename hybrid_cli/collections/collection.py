@@ -37,12 +37,6 @@ _QUERIES: dict[str, pl.DataType] = {"qid": pl.String(), "text": pl.String(), "an
 _QRELS: dict[str, pl.DataType] = {"qid": pl.String(), "docid": pl.String(), "relevance": pl.Int32()}
 
 
-def is_collection(path: Path) -> bool:
-    """Whether `path` is a folder that holds a corpus, or queries or judgements of a split."""
-    names = (CORPUS_FILE, CORPUS_FOLDER, "queries.*.parquet", "qrels.*.parquet")
-    return path.is_dir() and any(next(path.glob(name), None) is not None for name in names)
-
-
 # ------------------------------------------------------------------------------------------------------------ corpus
 
 
