@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -97,7 +98,7 @@ def mine_negatives(
         negatives=len(chosen),
         tally={source: dict(counter) for source, counter in miner.tally.counts.items()},
     )
-    _report(miner.tally, manifest.counts)
+    _report(miner.tally, manifest.counts, output)
     return output
 
 
@@ -203,7 +204,7 @@ class _Miner:
         """Candidates of one source for some examples, filtered, in drawing order."""
         seeds = negatives.seeds(examples, self.seed, source)
         if source == RANDOM:
-            number = max(LOOK_AHEAD, 4 * keep)
+            number = LOOK_AHEAD + keep
             candidates = negatives.from_corpus(self.docids, examples, seeds, number)
             positives = examples.select("example", score=pl.lit(None, dtype=pl.Float32))
         else:
@@ -278,16 +279,18 @@ def _nested(examples: pl.DataFrame, chosen: pl.DataFrame, texts: pl.DataFrame) -
     )
 
 
-def _report(tally: Tally, counts: Mapping[str, object]) -> None:
+def _report(tally: Tally, counts: Mapping[str, Any], output: Path) -> None:
     """Say how many candidates each source had, what each filter dropped, and what was written."""
-    names = list(tally.counts)
-    lines = dict.fromkeys(what for counter in tally.counts.values() for what in counter)
-    table = [(what, *(f"{tally.counts[name][what]:,}" for name in names)) for what in lines]
-    title = f"{counts['rows']:,} examples of {counts['queries']:,} queries, {counts['negatives']:,} negatives"
-    console.table(("", *names), table, title)
+    names = [name for name, counter in tally.counts.items() if counter["drawn"] or name != RANDOM]
+    rows = dict.fromkeys(what for name in names for what in tally.counts[name])
+    console.table(("", *names), [(what, *(f"{tally.counts[name][what]:,}" for name in names)) for what in rows])
     if replaced := tally.counts[RANDOM]["drawn in place of others"]:
         console.warn(f"{replaced:,} negatives are random documents, because their source had too few candidates")
     if short := tally.counts[RANDOM]["lists short of it"]:
         console.warn(f"{short:,} examples have fewer negatives than asked for")
     if skipped := counts["queries_without_positive"]:
         console.note(f"mine-negatives: {skipped:,} queries have no relevant document and were skipped")
+    console.note(
+        f"mine-negatives: {counts['rows']:,} examples of {counts['queries']:,} queries "
+        f"with {counts['negatives']:,} negatives -> {output}"
+    )

@@ -227,8 +227,8 @@ def in_drawing_order(candidates: pl.DataFrame, example_seeds: Keys, keep: int) -
         candidates.lazy()
         .select("example", "qid", "docid")
         .with_columns(pl.Series("key", drawn))
+        .filter(pl.col("key") <= pl.col("key").bottom_k(keep).max().over("example"))
         .sort("example", "key")
-        .filter(pl.int_range(pl.len()).over("example") < keep)
         .collect()
     )
 
