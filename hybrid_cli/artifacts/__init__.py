@@ -1,0 +1,40 @@
+"""What is on disk: kinds, schemas, manifests, atomic writes and checked reads.
+
+Every artifact carries a manifest that says what it is and where it came from: Parquet files in their footer under the
+key `hybrid`, folders in `manifest.json`. A stage claims its output, writes beside it and renames, so a name that exists
+is a whole artifact. Files hold no clock time: the same inputs and options give the same bytes.
+"""
+
+from hybrid_cli.artifacts.claims import Claim, DryRun, claim, dry_run, write_parquet
+from hybrid_cli.artifacts.manifests import (
+    FORMAT,
+    MANIFEST,
+    SCHEMAS,
+    Kind,
+    Manifest,
+    check_table,
+    find_manifest,
+    fingerprint,
+    hash_folder,
+    read_manifest,
+    source,
+)
+
+__all__ = [
+    "FORMAT",
+    "MANIFEST",
+    "SCHEMAS",
+    "Claim",
+    "DryRun",
+    "Kind",
+    "Manifest",
+    "check_table",
+    "claim",
+    "dry_run",
+    "find_manifest",
+    "fingerprint",
+    "hash_folder",
+    "read_manifest",
+    "source",
+    "write_parquet",
+]
