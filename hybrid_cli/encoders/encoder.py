@@ -29,6 +29,7 @@ class Encoder(nn.Module):
         contract: how texts become vectors.
         query_tower, document_tower: one and the same object where the contract is tied.
         fingerprint: hash of the weights on disk and of the contract; empty once training has begun.
+        truncated: how many texts were cut to the contract's length so far.
     """
 
     def __init__(self, contract: Contract, query_tower: Tower, document_tower: Tower, fingerprint: str = ""):
@@ -37,6 +38,7 @@ class Encoder(nn.Module):
         self.query_tower = query_tower
         self.document_tower = document_tower
         self.fingerprint = fingerprint
+        self.truncated = 0
 
     @classmethod
     def load(
@@ -94,28 +96,28 @@ class Encoder(nn.Module):
     def encode_queries(self, texts: Sequence[str], batch_tokens: int = BATCH_TOKENS) -> np.ndarray:
         """Vectors [n, dim], float32, in the order of `texts`."""
         texts = [self.contract.query(text) for text in texts]
-        return _encode(self.query_tower, texts, self.contract.query_max_len, batch_tokens)
+        return self._encode(self.query_tower, texts, self.contract.query_max_len, batch_tokens)
 
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], batch_tokens: int = BATCH_TOKENS
     ) -> np.ndarray:
         """Vectors [n, dim], float32, in the order of `texts`."""
         whole = [self.contract.document(title, text) for title, text in zip(titles, texts, strict=True)]
-        return _encode(self.document_tower, whole, self.contract.doc_max_len, batch_tokens)
+        return self._encode(self.document_tower, whole, self.contract.doc_max_len, batch_tokens)
 
-
-def _encode(tower: Tower, texts: list[str], max_length: int, batch_tokens: int) -> np.ndarray:
-    if not texts:
-        return np.zeros((0, tower.dim), np.float32)
-    encodings = tower.tokenizer(texts, truncation=True, max_length=max_length, return_token_type_ids=False)
-    ids: list[list[int]] = encodings["input_ids"]
-    vectors = np.empty((len(texts), tower.dim), np.float32)
-    device = next(tower.parameters()).device
-    with torch.inference_mode():
-        for rows in batches_by_length([len(x) for x in ids], batch_tokens):
-            batch = tower.tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt").to(device)
-            vectors[rows] = tower(batch["input_ids"], batch["attention_mask"]).float().cpu().numpy()
-    return vectors
+    def _encode(self, tower: Tower, texts: list[str], max_length: int, batch_tokens: int) -> np.ndarray:
+        if not texts:
+            return np.zeros((0, tower.dim), np.float32)
+        encodings = tower.tokenizer(texts, truncation=True, max_length=max_length, return_token_type_ids=False)
+        self.truncated += sum(bool(encoding.overflowing) for encoding in encodings.encodings)
+        ids: list[list[int]] = encodings["input_ids"]
+        vectors = np.empty((len(texts), tower.dim), np.float32)
+        device = next(tower.parameters()).device
+        with torch.inference_mode():
+            for rows in batches_by_length([len(x) for x in ids], batch_tokens):
+                batch = tower.tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt").to(device)
+                vectors[rows] = tower(batch["input_ids"], batch["attention_mask"]).float().cpu().numpy()
+        return vectors
 
 
 def batches_by_length(lengths: Sequence[int], batch_tokens: int, most: int | None = None) -> Iterator[np.ndarray]:

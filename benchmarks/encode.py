@@ -1,0 +1,86 @@
+"""Documents a second: `Encoder.encode_documents` beside `SentenceTransformer.encode`.
+
+Same model (minilm), same passages (docstrings of the standard library), same longest length and batch: sentence-transformers
+takes 32 passages of at most 128 word pieces, ours fills the same 4,096 tokens. The rounds alternate, so that a machine
+that is busy for a while is busy for all; the ratio is the median over rounds.
+
+    python benchmarks/encode.py --passages 600 --rounds 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import statistics
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+
+from hybrid_cli.encoders.encoder import Encoder, resolve
+
+MAX_LENGTH = 128
+BATCH = 32
+
+
+def docstrings() -> Iterator[str]:
+    """Docstrings of the standard library's modules, classes and functions, in the order of the files."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
+    for file in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text("utf-8", errors="replace"))):
+            text = ast.get_docstring(node) if isinstance(node, kinds) else None
+            if text and len(text) > 80:
+                yield text
+
+
+def seconds(encode: Callable[[], np.ndarray]) -> float:
+    begin = time.perf_counter()
+    encode()
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--passages", type=int, default=600)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    every = list(docstrings())
+    texts = every[:: max(1, len(every) // arguments.passages)][: arguments.passages]
+    titles = [""] * len(texts)
+
+    theirs = {}
+    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        theirs[name] = SentenceTransformer(str(resolve("minilm")), device="cpu", model_kwargs={"dtype": dtype})
+        theirs[name].max_seq_length = MAX_LENGTH
+    ours = {
+        name: Encoder.load("minilm", device="cpu", dtype=name, doc_max_len=MAX_LENGTH) for name in ("fp32", "bf16")
+    }
+    ways: dict[str, Callable[[], np.ndarray]] = {
+        "sentence-transformers fp32": lambda: theirs["fp32"].encode(texts, batch_size=BATCH),
+        "sentence-transformers bf16": lambda: theirs["bf16"].encode(texts, batch_size=BATCH),
+        "hybrid fp32": lambda: ours["fp32"].encode_documents(titles, texts, BATCH * MAX_LENGTH),
+        "hybrid bf16": lambda: ours["bf16"].encode_documents(titles, texts, BATCH * MAX_LENGTH),
+    }
+    vectors = {name: encode() for name, encode in ways.items()}
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(arguments.rounds):
+        for name, encode in ways.items():
+            times[name].append(seconds(encode))
+    base = "sentence-transformers fp32"
+    print(f"{len(texts)} passages, {torch.get_num_threads()} threads, {arguments.rounds} rounds, medians")
+    for name in ways:
+        ratio = statistics.median(a / b for a, b in zip(times[base], times[name], strict=True))
+        norms = np.linalg.norm(vectors[base], axis=1) * np.linalg.norm(vectors[name], axis=1)
+        cosines = (vectors[base] * vectors[name]).sum(1) / norms
+        print(
+            f"{name:28} {len(texts) / statistics.median(times[name]):7.1f} documents/s {ratio:6.2f} x"
+            f"   cosine to {base}: mean {cosines.mean():.5f}, least {cosines.min():.5f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
