@@ -9,6 +9,9 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Loss = Literal["residual-margin", "margin", "nll"]
 Pooling = Literal["mean", "cls"]
 Markers = Literal["none", "replace", "prepend"]
+AnswerMatch = Literal["string", "regex"]
+Correction = Literal["holm", "bonferroni", "none"]
+SignificanceTest = Literal["t", "permutation"]
 OnDuplicate = Literal["error", "first", "last"]
 OnDangling = Literal["error", "drop", "keep"]
 
@@ -143,8 +146,9 @@ class Evaluation:
 
     measures: tuple[str, ...] = ("MRR@10", "nDCG@10", "R@100", "R@1000")
     relevance_level: int = 1
-    test: str = "t"
-    correction: str = "holm"
+    answer_match: AnswerMatch = "string"
+    test: SignificanceTest = "t"
+    correction: Correction = "holm"
     alpha: float = 0.05
     permutations: int = 10_000
     seed: int = 42

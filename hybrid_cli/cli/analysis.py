@@ -13,8 +13,42 @@ from hybrid_cli.cli.common import Output, Seed, Split, comma_separated, command
 PANEL = "Analysis"
 
 _EVALUATION = config.Evaluation()
+_MEASURES = ",".join(_EVALUATION.measures)
 _WHAT = "What is measured"
 _TESTS = "Significance"
+
+_Runs = Annotated[
+    list[str],
+    typer.Argument(help="A collection, then runs (Parquet or TREC; `name=path` names one). With --qrels: runs only."),
+]
+_Measures = Annotated[
+    str, typer.Option("--measures", "-m", help="Names as in trec_eval or ir_measures.", rich_help_panel=_WHAT)
+]
+_Level = Annotated[
+    int, typer.Option("--relevance-level", "-l", min=1, help="Lowest relevant grade.", rich_help_panel=_WHAT)
+]
+_RemoveQuery = Annotated[
+    bool, typer.Option("--remove-query", help="Leave out hits with their query's id.", rich_help_panel=_WHAT)
+]
+_AnswerMatch = Annotated[config.AnswerMatch, typer.Option(help="How acc@k finds answers.", rich_help_panel=_WHAT)]
+_Answers = Annotated[
+    Path | None,
+    typer.Option(help="Answers for acc@k, if not the collection's.", show_default=False, rich_help_panel=_WHAT),
+]
+_Texts = Annotated[
+    Path | None,
+    typer.Option(help="Texts for acc@k, if not the collection's.", show_default=False, rich_help_panel=_WHAT),
+]
+_Baseline = Annotated[
+    str | None,
+    typer.Option(help="Runs to compare all with; the first if not given.", show_default=False, rich_help_panel=_TESTS),
+]
+_Test = Annotated[
+    config.SignificanceTest, typer.Option(help="Which of the two tests marks the table.", rich_help_panel=_TESTS)
+]
+_Correction = Annotated[
+    config.Correction, typer.Option(help="Over the comparisons of one measure.", rich_help_panel=_TESTS)
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -26,45 +60,18 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluate(
-    inputs: Annotated[
-        list[str],
-        typer.Argument(
-            help="A collection, then runs (Parquet or TREC; `name=path` names one). With --qrels: runs only."
-        ),
-    ],
+    inputs: _Runs,
     split: Split = None,
     qrels: Annotated[Path | None, typer.Option(help="Judgements, if not a collection's.", show_default=False)] = None,
-    measures: Annotated[
-        str, typer.Option("--measures", "-m", help="Names as in trec_eval or ir_measures.", rich_help_panel=_WHAT)
-    ] = ",".join(_EVALUATION.measures),
-    relevance_level: Annotated[
-        int, typer.Option("--relevance-level", "-l", min=1, help="Lowest relevant grade.", rich_help_panel=_WHAT)
-    ] = _EVALUATION.relevance_level,
-    remove_query: Annotated[
-        bool, typer.Option("--remove-query", help="Leave out hits with their query's id.", rich_help_panel=_WHAT)
-    ] = False,
-    answer_match: Annotated[
-        Literal["string", "regex"], typer.Option(help="How acc@k finds answers.", rich_help_panel=_WHAT)
-    ] = "string",
-    queries: Annotated[
-        Path | None,
-        typer.Option(help="Answers for acc@k, if not the collection's.", show_default=False, rich_help_panel=_WHAT),
-    ] = None,
-    corpus: Annotated[
-        Path | None,
-        typer.Option(help="Texts for acc@k, if not the collection's.", show_default=False, rich_help_panel=_WHAT),
-    ] = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option(help="Runs to compare with [default: the first].", show_default=False, rich_help_panel=_TESTS),
-    ] = None,
-    test: Annotated[
-        Literal["t", "permutation"], typer.Option(help="Which of both tests marks the table.", rich_help_panel=_TESTS)
-    ] = "t",
-    correction: Annotated[
-        Literal["holm", "bonferroni", "none"],
-        typer.Option(help="Over the comparisons of one measure.", rich_help_panel=_TESTS),
-    ] = "holm",
+    measures: _Measures = _MEASURES,
+    relevance_level: _Level = _EVALUATION.relevance_level,
+    remove_query: _RemoveQuery = False,
+    answer_match: _AnswerMatch = _EVALUATION.answer_match,
+    queries: _Answers = None,
+    corpus: _Texts = None,
+    baseline: _Baseline = None,
+    test: _Test = _EVALUATION.test,
+    correction: _Correction = _EVALUATION.correction,
     form: Annotated[
         Literal["table", "json", "csv", "markdown"], typer.Option("--format", help="How to print the result.")
     ] = "table",

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable
-from typing import Literal, get_args
+from typing import get_args
 
 import regex
 
+from hybrid_cli.config import AnswerMatch
 from hybrid_cli.errors import InputError
 
-Mode = Literal["string", "regex"]
-MODES: tuple[Mode, ...] = get_args(Mode)
+MODES: tuple[AnswerMatch, ...] = get_args(AnswerMatch)
 
 # Runs of letters, digits and combining marks, or one character that is neither a separator nor a control.
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 
 
-def passage_form(text: str, mode: Mode = "string") -> str:
+def passage_form(text: str, mode: AnswerMatch = "string") -> str:
     """A passage as the matchers of the same mode read it: made once, however many questions ask.
 
     For strings: NFD, cut into tokens, each between two spaces, in lower case. For patterns: NFD only.
@@ -29,7 +29,7 @@ def passage_form(text: str, mode: Mode = "string") -> str:
     return f" {' '.join(_TOKEN.findall(decomposed))} ".lower()
 
 
-def matcher(answers: Iterable[str], mode: Mode = "string") -> Callable[[str], bool]:
+def matcher(answers: Iterable[str], mode: AnswerMatch = "string") -> Callable[[str], bool]:
     """A test of passages in their `passage_form`: does any of the answers occur there?
 
     An answer without tokens matches nothing (in DPR's code it matches every passage), nor does an invalid pattern.
@@ -52,6 +52,6 @@ def _compiled(answer: str) -> regex.Pattern[str] | None:
         return None
 
 
-def has_answer(answers: Iterable[str], text: str, mode: Mode = "string") -> bool:
+def has_answer(answers: Iterable[str], text: str, mode: AnswerMatch = "string") -> bool:
     """Whether the text (not the title) of a passage bears one of the answers."""
     return matcher(answers, mode)(passage_form(text, mode))

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from hybrid_cli.collections.answers import Mode, matcher, passage_form
+from hybrid_cli.collections.answers import matcher, passage_form
+from hybrid_cli.config import AnswerMatch
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import ACCURACY, Measure, in_order
 
@@ -29,7 +30,7 @@ def candidates(run: pl.DataFrame, queries: pl.DataFrame, measures: Sequence[Meas
     return hits["docid"].unique(maintain_order=True)
 
 
-def passages(texts: pl.DataFrame, mode: Mode = "string") -> dict[str, str]:
+def passages(texts: pl.DataFrame, mode: AnswerMatch = "string") -> dict[str, str]:
     """docid -> the form of its text that answers are looked for in; once for all runs and questions."""
     return {docid: passage_form(text, mode) for docid, text in texts.select("docid", "text").iter_rows()}
 
@@ -39,7 +40,7 @@ def evaluate_answers(
     queries: pl.DataFrame,
     found: Mapping[str, str],
     measures: Sequence[Measure],
-    mode: Mode = "string",
+    mode: AnswerMatch = "string",
 ) -> pl.DataFrame:
     """`acc@k` of every query that has answers, 0 where the run has no hits.
 
@@ -78,7 +79,9 @@ def _depth(measures: Sequence[Measure]) -> int:
     return max(measure.cutoff or 0 for measure in measures if measure.family is ACCURACY)
 
 
-def _first_answer(docids: Sequence[str], answers: Sequence[str], found: Mapping[str, str], mode: Mode) -> int | None:
+def _first_answer(
+    docids: Sequence[str], answers: Sequence[str], found: Mapping[str, str], mode: AnswerMatch
+) -> int | None:
     """The rank of the first passage that bears an answer."""
     bears = matcher(answers, mode)
     for rank, docid in enumerate(docids, 1):

@@ -5,15 +5,15 @@ Both tests are two-sided. Differences are matrices [queries, comparisons], so al
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import polars as pl
 from scipy import stats
 
+from hybrid_cli.config import Correction
 from hybrid_cli.errors import InputError
 
-Correction = Literal["holm", "bonferroni", "none"]
 CORRECTIONS: tuple[Correction, ...] = get_args(Correction)
 
 _FLIPS_AT_ONCE = 1 << 22  # signs held in memory

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import polars as pl
 
 from hybrid_cli import console
+from hybrid_cli.config import SignificanceTest
 from hybrid_cli.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 Format = Literal["table", "json", "csv", "markdown"]
-Test = Literal["t", "permutation"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-TESTS: tuple[Test, ...] = get_args(Test)
+TESTS: tuple[SignificanceTest, ...] = get_args(SignificanceTest)
 
 _LETTERS = "abcdefghijklmnoprstuvwxyz"
 _RAISED = dict(zip(_LETTERS, "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", strict=True))

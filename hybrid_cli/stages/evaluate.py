@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import polars as pl
 from hybrid_cli import artifacts, config, console, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.answers import MODES, Mode
+from hybrid_cli.collections.answers import MODES
+from hybrid_cli.config import AnswerMatch, Correction, SignificanceTest
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import accuracy, significance
 from hybrid_cli.evaluation.measures import (
@@ -24,8 +25,8 @@ from hybrid_cli.evaluation.measures import (
     mean_of,
     parse_measures,
 )
-from hybrid_cli.evaluation.significance import CORRECTIONS, Correction
-from hybrid_cli.evaluation.summary import MOST_BASELINES, TESTS, Summary, Test
+from hybrid_cli.evaluation.significance import CORRECTIONS
+from hybrid_cli.evaluation.summary import MOST_BASELINES, TESTS, Summary
 
 _COUNTS = ("judged", "answered", "missing", "unjudged", HOLE, "removed")
 _DEFAULT = config.Evaluation()
@@ -41,7 +42,7 @@ class _Plan:
     queries: Path | None
     corpus: Path | None
     level: int
-    answer_match: Mode
+    answer_match: AnswerMatch
     remove_query: bool
 
     def inputs(self) -> dict[str, Path]:
@@ -69,9 +70,9 @@ def evaluate(
     measures: Sequence[str] = _DEFAULT.measures,
     relevance_level: int = _DEFAULT.relevance_level,
     baselines: Sequence[str] = (),
-    test: Test = "t",
-    correction: Correction = "holm",
-    answer_match: Mode = "string",
+    test: SignificanceTest = _DEFAULT.test,
+    correction: Correction = _DEFAULT.correction,
+    answer_match: AnswerMatch = _DEFAULT.answer_match,
     remove_query: bool = False,
     seed: int = _DEFAULT.seed,
     output: Path | None = None,
@@ -107,9 +108,15 @@ def evaluate(
     values, found = _measured(plan, output, overwrite)
     permutations = _DEFAULT.permutations
     comparisons = significance.compare(values, chosen, correction=correction, permutations=permutations, seed=seed)
-    settings = asdict(_DEFAULT) | {"test": test, "correction": correction, "seed": seed}
-    settings |= {"relevance_level": relevance_level, "nothing_relevant": found["nothing_relevant"]}
-    del settings["measures"]
+    settings = {
+        "relevance_level": relevance_level,
+        "nothing_relevant": found["nothing_relevant"],
+        "test": test,
+        "correction": correction,
+        "alpha": _DEFAULT.alpha,
+        "permutations": permutations,
+        "seed": seed,
+    }
     counts = {run: {name: found["runs"][run][name] for name in _COUNTS if name in found["runs"][run]} for run in named}
     return Summary(values, counts, comparisons, chosen, settings)
 
