@@ -12,8 +12,17 @@ Markers = Literal["none", "replace", "prepend"]
 AnswerMatch = Literal["string", "regex"]
 Correction = Literal["holm", "bonferroni", "none"]
 SignificanceTest = Literal["t", "permutation"]
+VectorType = Literal["float32", "float16"]
+IndexType = Literal["flat", "hnsw", "ivf", "pq", "sq8", "binary"]
 OnDuplicate = Literal["error", "first", "last"]
 OnDangling = Literal["error", "drop", "keep"]
+FusionMethod = Literal[
+    "minmax", "weighted-sum", "sum", "product", "rrf", "zscore", "dbsf", "borda", "isr", "log-isr", "rbc",
+    "combsum", "combmnz", "combanz", "combmax", "combmin", "combmed",
+]  # fmt: skip
+Normalization = Literal["none", "minmax", "max", "sum", "l2", "zscore", "rank", "borda", "dbsf"]
+Missing = Literal["exact", "min", "zero", "ignore", "drop"]
+Grid = Literal["linear", "log"]
 
 
 @dataclass(frozen=True)
@@ -54,15 +63,16 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Encoding:
-    """How texts become vectors on disk. Types are `fp32`, `bf16`, `fp16`, `auto`; shards and batches bound the memory.
+    """How texts become vectors on disk; shards and batches bound the memory.
 
-    `batch_tokens` is what one forward pass holds, padding included; it changes vectors by rounding only.
+    `batch_tokens` is what one forward pass holds, padding included; 0 lets the device decide. It changes vectors by
+    rounding only.
     """
 
     dtype: Precision = "auto"
-    vector_dtype: str = "float32"
-    shard_size: int = 16_384
-    batch_tokens: int = 4_096
+    vector_dtype: VectorType = "float32"
+    shard_size: int = 4_096
+    batch_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,10 +80,9 @@ class VectorIndex:
     """Which FAISS index, and its settings (HNSW: DPR's efConstruction and efSearch, methods 3.6).
 
     `nlist`, `pq_bytes`: 0 lets the number and the length of the vectors decide.
-    `rescore`: how many candidates by Hamming distance are re-scored for one hit that is kept (BPR, methods 8.1).
     """
 
-    type: str = "flat"
+    index_type: IndexType = "flat"
     factory: str | None = None
     m: int = 64
     ef_construction: int = 200
@@ -82,7 +91,6 @@ class VectorIndex:
     nprobe: int = 64
     pq_bytes: int = 0
     seed: int = 42
-    rescore: int = 10
 
 
 @dataclass(frozen=True)
@@ -151,4 +159,26 @@ class Evaluation:
     correction: Correction = "holm"
     alpha: float = 0.05
     permutations: int = 10_000
+    seed: int = 42
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """How runs are fused and their weights tuned (methods 9).
+
+    Attributes:
+        depth: hits taken from each list; normalisation sees these only.
+        hits: documents kept for each query.
+        step: between two weights of the linear grid.
+        folds: parts of the queries, each scored with the weights that the others chose.
+    """
+
+    method: FusionMethod = "minmax"
+    depth: int = 1000
+    hits: int = 1000
+    rrf_k: float = 60.0
+    measure: str = "MRR@10"
+    grid: Grid = "linear"
+    step: float = 0.05
+    folds: int = 5
     seed: int = 42

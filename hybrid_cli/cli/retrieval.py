@@ -2,10 +2,117 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated, Any
+
 import typer
+
+from hybrid_cli import config
+from hybrid_cli.cli.common import Device, Output, Seed, Split, Threads, command
+from hybrid_cli.cli.training import (
+    DocMaxLen,
+    DocPrefix,
+    Normalize,
+    Pooling,
+    QueryMaxLen,
+    QueryPrefix,
+    TitleSeparator,
+)
+from hybrid_cli.config import Encoding, VectorIndex
 
 PANEL = "Retrieval"
 
 
 def register(app: typer.Typer) -> None:
     """Add this panel's commands to the application."""
+    command(app, PANEL)(encode)
+
+
+def _option(panel: str, text: str, *names: str, **limits: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **limits)
+
+
+CONTRACT_OPTIONS = (
+    "pooling", "normalize", "query_prefix", "doc_prefix", "title_separator", "query_max_len", "doc_max_len",
+)  # fmt: skip
+INDEX = "Index"
+COMPUTE = "Computation"
+
+Collection = Annotated[Path | None, typer.Argument(help="A collection, or a corpus.", show_default=False)]
+Queries = Annotated[Path | None, typer.Option(help="A file of queries instead.", show_default=False)]
+
+
+def encode(
+    collection: Collection = None,
+    *,
+    output: Output,
+    model: Annotated[str, typer.Option(help="`minilm`, a folder, or a Hugging Face id.")] = "minilm",
+    queries: Queries = None,
+    split: Split = None,
+    index_type: Annotated[
+        config.IndexType,
+        _option(INDEX, "Exact (`flat`), graph, inverted lists, product codes, 8 bits, sign bits."),
+    ] = VectorIndex.index_type,
+    factory: Annotated[str | None, _option(INDEX, "Any other FAISS factory string: `OPQ64,IVF1024,PQ64`.")] = None,
+    m: Annotated[int, _option(INDEX, "`hnsw`: links of a vector.", "--M", min=2)] = VectorIndex.m,
+    ef_construction: Annotated[
+        int, _option(INDEX, "`hnsw`: candidates while building.", min=1)
+    ] = VectorIndex.ef_construction,
+    ef_search: Annotated[
+        int, _option(INDEX, "`hnsw`: candidates while searching, unless `search` says otherwise.", min=1)
+    ] = VectorIndex.ef_search,
+    nlist: Annotated[
+        int, _option(INDEX, "`ivf`: lists; 0 takes 4 times the square root of the documents.", min=0)
+    ] = VectorIndex.nlist,
+    nprobe: Annotated[
+        int, _option(INDEX, "`ivf`: lists looked into, unless `search` says otherwise.", min=1)
+    ] = VectorIndex.nprobe,
+    pq_bytes: Annotated[
+        int, _option(INDEX, "`pq`: bytes of a vector; 0 takes one for four dimensions.", min=0)
+    ] = VectorIndex.pq_bytes,
+    pooling: Pooling = None,
+    normalize: Normalize = None,
+    query_prefix: QueryPrefix = None,
+    doc_prefix: DocPrefix = None,
+    title_separator: TitleSeparator = None,
+    query_max_len: QueryMaxLen = None,
+    doc_max_len: DocMaxLen = None,
+    dtype: Annotated[
+        config.Precision, _option(COMPUTE, "Of the model; `auto` is bf16 where the processor has it.")
+    ] = Encoding.dtype,
+    vector_dtype: Annotated[config.VectorType, _option(COMPUTE, "Of the vectors on disk.")] = Encoding.vector_dtype,
+    shard_size: Annotated[
+        int, _option(COMPUTE, "Texts in a shard: what a kill can cost.", min=1)
+    ] = Encoding.shard_size,
+    batch_tokens: Annotated[
+        int, _option(COMPUTE, "Word pieces in a batch, padding included; 0 lets the device decide.", min=0)
+    ] = Encoding.batch_tokens,
+    seed: Seed = VectorIndex.seed,
+    device: Device = "auto",
+    threads: Threads = None,
+    overwrite: bool = False,
+) -> None:
+    """Encode a corpus and build its index, or encode queries.
+
+    Stopped half-way, the same command goes on with the first missing shard.
+
+    Example:
+
+    `hybrid encode data/pydocs --model out/clear --output out/clear-index`
+    """
+    given = locals()
+    from hybrid_cli.stages.encode import encode
+
+    encode(
+        collection,
+        output=output,
+        model=model,
+        queries=queries,
+        split=split,
+        index=VectorIndex(index_type, factory, m, ef_construction, ef_search, nlist, nprobe, pq_bytes, seed),
+        encoding=Encoding(dtype, vector_dtype, shard_size, batch_tokens),
+        contract={name: given[name] for name in CONTRACT_OPTIONS},
+        device=device,
+        threads=threads,
+        overwrite=overwrite,
+    )

@@ -5,19 +5,19 @@ The score is the inner product, always. Rows of the index are the rows of the sh
 This is the only package that knows FAISS.
 """
 
-from hybrid_cli.vectors.building import INDEX_TYPES, build, factory_string
+from hybrid_cli.vectors.building import build, check_recipe
 from hybrid_cli.vectors.index import DenseIndex
 from hybrid_cli.vectors.library import set_threads
-from hybrid_cli.vectors.shards import read_ids, read_shard, shard_path, shards, write_shard
+from hybrid_cli.vectors.shards import read_ids, read_shard, shard_facts, shard_path, shards, write_shard
 
 __all__ = [
-    "INDEX_TYPES",
     "DenseIndex",
     "build",
-    "factory_string",
+    "check_recipe",
     "read_ids",
     "read_shard",
     "set_threads",
+    "shard_facts",
     "shard_path",
     "shards",
     "write_shard",

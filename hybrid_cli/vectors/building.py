@@ -16,7 +16,7 @@ from hybrid_cli.vectors.library import check_metric, inverted_lists, load_faiss,
 from hybrid_cli.vectors.shards import Vectors, read_ids, read_shard, shards
 
 INDEX, DOCIDS = "index.faiss", "docids.parquet"
-INDEX_TYPES = ("flat", "hnsw", "ivf", "pq", "sq8", "binary")
+FLAT, BINARY = "Flat", "Binary"  # in place of a factory string, BINARY says: sign codes and Hamming distance
 _TRAINING_VECTORS = 1 << 16
 
 
@@ -40,31 +40,40 @@ def build(folder: Path, recipe: VectorIndex, advance: Callable[[int], None] = la
     pl.DataFrame({"docid": docids}).write_parquet(folder / DOCIDS, compression="zstd")
     dim = read_shard(shards(folder)[0]).shape[1]
     factory = factory_string(recipe, dim, len(docids))
-    if factory == "Flat":
+    if factory == FLAT:
         _stream_flat(folder, dim, len(docids), advance)
-    elif recipe.type == "binary" and not recipe.factory:
+    elif factory == BINARY:
         _build_binary(folder, dim, advance)
     else:
         _build_trained(folder, _empty(factory, dim), recipe, factory, advance)
     return factory
 
 
+def check_recipe(recipe: VectorIndex, dim: int, count: int) -> None:
+    """Refuse, before any work, an index that FAISS does not make of `count` vectors of length `dim`.
+
+    Raises:
+        HybridError: FAISS is not installed.
+        InputError: a setting or a factory string is not usable.
+    """
+    factory = factory_string(recipe, dim, count)
+    if factory != BINARY:
+        _empty(factory, dim)
+
+
 def factory_string(recipe: VectorIndex, dim: int, count: int) -> str:
     """What FAISS calls the index of `recipe` over `count` vectors of length `dim`."""
     if recipe.factory:
         return recipe.factory
-    if recipe.type == "ivf":  # FAISS wants 39 training vectors a list
+    if recipe.index_type == "ivf":  # FAISS wants 39 training vectors a list
         lists = recipe.nlist or max(1, min(round(4 * count**0.5), count // 39))
         return f"IVF{lists},Flat"
-    if recipe.type == "pq":
+    if recipe.index_type == "pq":
         size = recipe.pq_bytes or max(size for size in range(1, max(2, dim // 4 + 1)) if dim % size == 0)
         if dim % size:
             raise InputError(f"--pq-bytes {size}: does not divide the vectors' length {dim}")
         return f"PQ{size}"
-    names = {"flat": "Flat", "hnsw": f"HNSW{recipe.m},Flat", "sq8": "SQ8", "binary": "Binary"}
-    if recipe.type not in names:
-        raise InputError(f"--index-type {recipe.type}: needs one of {', '.join(INDEX_TYPES)}, or use --factory")
-    return names[recipe.type]
+    return {"flat": FLAT, "hnsw": f"HNSW{recipe.m},Flat", "sq8": "SQ8", "binary": BINARY}[recipe.index_type]
 
 
 def _empty(factory: str, dim: int) -> Any:

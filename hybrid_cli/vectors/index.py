@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind, Manifest
-from hybrid_cli.config import VectorIndex
 from hybrid_cli.errors import InputError
-from hybrid_cli.vectors.building import DOCIDS, INDEX, sign_bits
+from hybrid_cli.vectors.building import BINARY, DOCIDS, FLAT, INDEX, sign_bits
 from hybrid_cli.vectors.library import check_metric, load_faiss, reason, set_parameter
 from hybrid_cli.vectors.shards import Vectors, read_shard, shards
 
@@ -24,6 +23,7 @@ _BLOCK = 256  # queries searched at once
 _HITS_AT_ONCE = 1 << 22  # bounds a block's memory where many hits are asked for
 _PADDING = 32  # blocks are filled to a multiple: a lone query would take another path through BLAS and differ by an ulp
 _BEYOND = 16  # hits asked for beyond the cut, so that equal scores there are cut by docid
+_CANDIDATES = 10  # re-scored for one hit that is kept, where passages are sign codes (BPR, methods 8.1)
 _ROWS_AT_ONCE = 1 << 16
 
 
@@ -71,7 +71,7 @@ class DenseIndex:
     @property
     def binary(self) -> bool:
         """Whether passages are sign codes."""
-        return bool(self.manifest.counts["factory"] == "Binary")
+        return bool(self.manifest.counts["factory"] == BINARY)
 
     @cached_property
     def _index(self) -> Any:
@@ -79,7 +79,7 @@ class DenseIndex:
         faiss = load_faiss()
         path = str(self.folder / INDEX)
         try:
-            mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if self.manifest.counts["factory"] == "Flat" else 0
+            mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if self.manifest.counts["factory"] == FLAT else 0
             index = faiss.read_index_binary(path) if self.binary else faiss.read_index(path, mapped)
         except RuntimeError as error:
             raise InputError(f"{path}: FAISS cannot read it ({reason(error)}); encode again with --overwrite") from None
@@ -123,7 +123,7 @@ class DenseIndex:
 
     def _by_codes(self, queries: Vectors, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """Ten candidates a hit by Hamming distance; the float query against their codes as -1 and +1 orders them."""
-        candidates = min(depth * VectorIndex.rescore, len(self.docids))
+        candidates = min(depth * _CANDIDATES, len(self.docids))
         _, found = self._index.search(sign_bits(queries), candidates)
         scores, rows = np.empty((len(queries), depth), np.float32), np.empty((len(queries), depth), np.int64)
         for number, (query, near) in enumerate(zip(queries, found, strict=True)):

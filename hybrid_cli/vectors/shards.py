@@ -23,12 +23,16 @@ def shard_path(folder: Path, number: int) -> Path:
     return folder / VECTORS / f"part-{number:05d}.parquet"
 
 
-def write_shard(path: Path, ids: pa.Array, vectors: Vectors, dtype: str = "float32") -> None:
-    """Write ids and vectors [n, d] as one Parquet file that appears whole or not at all."""
+def write_shard(path: Path, ids: pa.Array, vectors: np.ndarray, **facts: int) -> None:
+    """Write ids and vectors [n, d] (float32 or float16) as one Parquet file that appears whole or not at all.
+
+    `facts` are kept in its footer, for who goes on after a kill.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    values = pa.array(np.ascontiguousarray(vectors, dtype=dtype).reshape(-1))
+    values = pa.array(np.ascontiguousarray(vectors).reshape(-1))
     column = pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])
     table = pa.table({"id": ids.cast(pa.string()), "vector": column})
+    table = table.replace_schema_metadata({name: str(value) for name, value in facts.items()})
     scratch = path.with_name(f".{path.name}")
     pq.write_table(table, scratch, compression="zstd", use_dictionary=False, column_encoding=_SPLIT)
     scratch.replace(path)
@@ -44,6 +48,12 @@ def shards(folder: Path) -> list[Path]:
     if not found:
         raise InputError(f"{folder}: holds no {VECTORS}/part-*.parquet; make it with `hybrid encode`")
     return found
+
+
+def shard_facts(path: Path) -> dict[str, int]:
+    """What `write_shard` kept in the footer."""
+    metadata = pq.read_schema(path).metadata or {}
+    return {name.decode(): int(value) for name, value in metadata.items()}
 
 
 def read_shard(path: Path) -> Vectors:

@@ -1,0 +1,191 @@
+"""`encode`: a corpus to a dense index, or queries to vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from hybrid_cli import artifacts, console, vectors
+from hybrid_cli.artifacts import Claim, Kind
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.config import Encoding, VectorIndex
+from hybrid_cli.encoders.encoder import Encoder, pick_device, pick_dtype, resolve
+from hybrid_cli.errors import HybridError, InputError
+
+_AT_ONCE = 1024  # texts between two beats of the progress line
+_CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 2048, 1 << 16
+
+Advance = Callable[[int], None]
+Texts: TypeAlias = "pa.RecordBatch | pa.Table"  # columns id, title, text
+
+
+def encode(
+    collection: Path | None,
+    *,
+    output: Path,
+    model: str = "minilm",
+    queries: Path | None = None,
+    split: str | None = None,
+    index: VectorIndex = VectorIndex(),  # noqa: B008 - frozen
+    encoding: Encoding = Encoding(),  # noqa: B008 - frozen
+    contract: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Encode a corpus and build its index; with `queries` or `split`, encode queries to vectors only.
+
+    Memory holds one shard at a time, and the index while FAISS builds it (a flat one is written as a stream). A killed
+    run goes on with the first missing shard.
+
+    Args:
+        collection: a collection or a corpus; not needed with `queries`.
+        model: `minilm`, a folder, or a Hugging Face id.
+        contract: fields of the encoder's contract to change; they are kept with the index, and `search` applies them.
+
+    Raises:
+        InputError: collection or model are not usable, or FAISS cannot build such an index.
+        HybridError: the encoder gave a vector that is not finite.
+    """
+    source, kind = _source(collection, queries, split)
+    changes = {name: value for name, value in (contract or {}).items() if value is not None}
+    dtype = _dtype(encoding, device)
+    claim = artifacts.claim(
+        output,
+        kind,
+        "encode",
+        inputs={"corpus" if kind == Kind.DENSE_INDEX else "queries": source, "model": resolve(model)},
+        options={
+            "model": model,
+            "contract": changes,
+            "dtype": dtype,
+            "vector_dtype": encoding.vector_dtype,
+            "shard_size": encoding.shard_size,
+            **(asdict(index) if kind == Kind.DENSE_INDEX else {}),
+        },
+        overwrite=overwrite,
+    )
+    if claim.up_to_date:
+        return output
+    if threads:
+        torch.set_num_threads(threads)
+        vectors.set_threads(threads)
+    encoder = Encoder.load(model, device=device, dtype=dtype, **changes)
+    _write(claim, source, encoder, index, encoding)
+    return output
+
+
+def _source(collection: Path | None, queries: Path | None, split: str | None) -> tuple[Path, Kind]:
+    """What to encode, and what becomes of it."""
+    if queries is not None:
+        return collections.queries_path(queries, split), Kind.VECTORS
+    if collection is None:
+        raise InputError("nothing to encode: name a collection, or a file with --queries")
+    if split is not None:
+        return collections.queries_path(collection, split), Kind.VECTORS
+    return collections.corpus_path(collection), Kind.DENSE_INDEX
+
+
+def _dtype(encoding: Encoding, device: str) -> Any:
+    """The option, with `auto` resolved, since it decides the vectors."""
+    names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+    return names[pick_dtype(encoding.dtype, pick_device(device))]
+
+
+def _write(claim: Claim, source: Path, encoder: Encoder, index: VectorIndex, encoding: Encoding) -> None:
+    of_queries = claim.manifest.kind == Kind.VECTORS
+    texts, total = (_queries if of_queries else _documents)(source)
+    if not total:
+        raise InputError(f"{source}: holds nothing to encode")
+    if not of_queries:
+        vectors.check_recipe(index, encoder.dim, total)
+    with claim.folder() as (work, counts):
+        with console.progress("encode", total, "texts") as advance:
+            for number, shard in enumerate(_regrouped(texts, encoding.shard_size)):
+                path = vectors.shard_path(work, number)
+                if path.exists():
+                    advance(len(shard))
+                else:
+                    _encode_shard(path, shard, encoder, of_queries, encoding, advance)
+        if not of_queries:
+            with console.progress("index", total, "vectors") as advance:
+                counts["factory"] = vectors.build(work, index, advance)
+        truncated = sum(int(vectors.shard_facts(path).get("truncated", 0)) for path in vectors.shards(work))
+        counts |= {
+            "vectors": total,
+            "dim": encoder.dim,
+            "truncated": truncated,
+            "encoder": encoder.fingerprint,
+            "contract": encoder.contract.to_dict(),
+        }
+    console.note(
+        f"encode: {claim.output}: {total:,} {'queries' if of_queries else 'documents'}, {encoder.dim} dimensions, "
+        f"{claim.manifest.options['dtype']}, {truncated / total:.1%} truncated"
+    )
+
+
+def _documents(source: Path) -> tuple[Iterable[Texts], int]:
+    batches = (batch.rename_columns(["id", "title", "text"]) for batch in collections.documents(source))
+    return batches, collections.document_count(source)
+
+
+def _queries(source: Path) -> tuple[Iterable[Texts], int]:
+    frame = collections.read_queries(source)
+    titles = pa.array([""] * len(frame), pa.string())
+    table = pa.table(
+        {
+            "id": frame["qid"].to_arrow().cast(pa.string()),
+            "title": titles,
+            "text": frame["text"].to_arrow().cast(pa.string()),
+        }
+    )
+    return [table], len(frame)
+
+
+def _regrouped(batches: Iterable[Texts], size: int) -> Iterator[pa.Table]:
+    """The same rows in tables of `size`, the last one shorter."""
+    waiting: list[pa.Table] = []
+    count = 0
+    for batch in batches:
+        waiting.append(pa.table(batch))
+        count += len(batch)
+        while count >= size:
+            table = pa.concat_tables(waiting)
+            yield table.slice(0, size)
+            waiting, count = [table.slice(size)], count - size
+    if count:
+        yield pa.concat_tables(waiting)
+
+
+def _encode_shard(
+    path: Path, shard: pa.Table, encoder: Encoder, of_queries: bool, encoding: Encoding, advance: Advance
+) -> None:
+    before = encoder.truncated
+    parts = []
+    for begin in range(0, len(shard), _AT_ONCE):
+        part = shard.slice(begin, _AT_ONCE)
+        parts.append(_encode_texts(part, encoder, of_queries, encoding.batch_tokens))
+        advance(len(part))
+    found = np.concatenate(parts).astype(encoding.vector_dtype)
+    finite = np.isfinite(found).all(1)
+    if not finite.all():
+        row = int(finite.argmin())
+        raise HybridError(
+            f"{shard['id'][row].as_py()}: its vector is not finite, and {int((~finite).sum()) - 1} more like it; "
+            "take --dtype fp32 and --vector-dtype float32, or another model"
+        )
+    vectors.write_shard(path, shard["id"].combine_chunks(), found, truncated=encoder.truncated - before)
+
+
+def _encode_texts(part: pa.Table, encoder: Encoder, of_queries: bool, batch_tokens: int) -> np.ndarray:
+    tokens = batch_tokens or (_CPU_BATCH_TOKENS if encoder.device.type == "cpu" else _GPU_BATCH_TOKENS)
+    texts = part["text"].to_pylist()
+    if of_queries:
+        return encoder.encode_queries(texts, tokens)
+    return encoder.encode_documents(part["title"].to_pylist(), texts, tokens)
