@@ -1,0 +1,1 @@
+"""The lexical side: Lucene through Anserini, and the exact impact matrix derived from the same analysis."""

@@ -1,0 +1,182 @@
+"""The loops over postings, compiled by numba and kept compiled beside the source.
+
+bm25s' kernel ranks by its own order of ties and holds one weight for each posting; scipy's product does not select.
+These loops compute the weights on the way, in Lucene's arithmetic, so that k1 and b stay free.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+_jit: Any = numba.njit(cache=True, nogil=True, error_model="numpy")
+_ONE = np.float32(1)
+
+
+@_jit
+def scatter(first: int, distinct: Any, words: Any, counts: Any, cursor: Any, rows: Any, tfs: Any) -> None:
+    """Put the postings of documents `first`, `first` + 1, ... where `cursor` says for each term, and move it on."""
+    at = 0
+    for document in range(len(distinct)):
+        for _ in range(distinct[document]):
+            place = cursor[words[at]]
+            rows[place] = first + document
+            tfs[place] = counts[at]
+            cursor[words[at]] = place + 1
+            at += 1
+
+
+@_jit
+def values(indptr: Any, rows: Any, tfs: Any, idf: Any, scale: Any) -> Any:
+    """[nnz] float32: the impact of each posting."""
+    out = np.empty(len(rows), np.float32)
+    for term in range(len(idf)):
+        for at in range(indptr[term], indptr[term + 1]):
+            out[at] = idf[term] - idf[term] / (_ONE + np.float32(tfs[at]) * scale[rows[at]])
+    return out
+
+
+@_jit
+def _sum(
+    begin: int, end: int, terms: Any, weights: Any, indptr: Any, rows: Any, tfs: Any, scale: Any, sums: Any
+) -> int:
+    """Add each term's part to the sums of its documents; return how many postings there were."""
+    postings = 0
+    for at in range(begin, end):
+        weight = weights[at]
+        for posting in range(indptr[terms[at]], indptr[terms[at] + 1]):
+            row = rows[posting]
+            sums[row] += weight - weight / (_ONE + np.float32(tfs[posting]) * scale[row])
+        postings += indptr[terms[at] + 1] - indptr[terms[at]]
+    return postings
+
+
+@_jit
+def _collect(
+    begin: int, end: int, terms: Any, indptr: Any, rows: Any, order: Any, sums: Any, postings: int, keys: Any
+) -> int:
+    """Turn sums into keys and set them back to 0. A key holds the score's bits above the complement of the tie order.
+
+    Scores are positive, so their bits order as they do, and the largest key is the best hit.
+    """
+    bits = np.empty(1, np.float32)
+    as_int = bits.view(np.uint32)
+    found = 0
+    if postings > len(sums):
+        for row in range(len(sums)):
+            if sums[row] > 0:
+                bits[0] = np.float32(sums[row])
+                keys[found] = (np.uint64(as_int[0]) << np.uint64(32)) | np.uint64(0xFFFFFFFF - order[row])
+                found += 1
+                sums[row] = 0
+        return found
+    for at in range(begin, end):
+        for posting in range(indptr[terms[at]], indptr[terms[at] + 1]):
+            row = rows[posting]
+            if sums[row] > 0:
+                bits[0] = np.float32(sums[row])
+                keys[found] = (np.uint64(as_int[0]) << np.uint64(32)) | np.uint64(0xFFFFFFFF - order[row])
+                found += 1
+                sums[row] = 0
+    return found
+
+
+@_jit
+def _keep_largest(keys: Any, found: int, hits: int) -> None:
+    """Bring the `hits` largest of the first `found` keys to the front, in any order (Hoare's selection)."""
+    low, high = 0, found - 1
+    while low < high:
+        middle = (low + high) // 2
+        a, b, c = keys[low], keys[middle], keys[high]
+        pivot = max(min(a, b), min(max(a, b), c))
+        left, right = low, high
+        while left <= right:
+            while keys[left] > pivot:
+                left += 1
+            while keys[right] < pivot:
+                right -= 1
+            if left <= right:
+                keys[left], keys[right] = keys[right], keys[left]
+                left += 1
+                right -= 1
+        if hits - 1 <= right:
+            high = right
+        elif hits - 1 >= left:
+            low = left
+        else:
+            return
+
+
+@_jit
+def search(
+    hits: int,
+    ends: Any,
+    terms: Any,
+    weights: Any,
+    indptr: Any,
+    rows: Any,
+    tfs: Any,
+    scale: Any,
+    order: Any,
+    counts: Any,
+    best: Any,
+) -> None:
+    """Rank documents for queries.
+
+    Args:
+        hits: how many to keep for each query.
+        ends: [Q+1] where each query's terms begin in `terms` and `weights` ([T]: term ids, weight = boost * idf).
+        indptr, rows, tfs: postings; scale: [N] of `Impacts`.
+        order: [N] the place of each document in the order that settles ties.
+        counts: [Q] filled with the number of hits.
+        best: [Q, hits] filled with keys (see `_collect`), best first.
+    """  # fmt: skip
+    sums = np.zeros(len(scale), np.float64)
+    keys = np.empty(len(scale), np.uint64)
+    for query in range(len(counts)):
+        begin, end = ends[query], ends[query + 1]
+        postings = _sum(begin, end, terms, weights, indptr, rows, tfs, scale, sums)
+        found = _collect(begin, end, terms, indptr, rows, order, sums, postings, keys)
+        if found > hits:
+            _keep_largest(keys, found, hits)
+            found = hits
+        ordered = np.sort(keys[:found])
+        for place in range(found):
+            best[query, place] = ordered[found - 1 - place]
+        counts[query] = found
+
+
+@_jit
+def score_pairs(
+    queries: Any, documents: Any, ends: Any, terms: Any, weights: Any, indptr: Any, rows: Any, tfs: Any, scale: Any
+) -> Any:
+    """[P] float32: the score of each pair of a query and a document, 0 where no term matches."""
+    out = np.empty(len(queries), np.float32)
+    for pair in range(len(queries)):
+        row, total = documents[pair], 0.0
+        for at in range(ends[queries[pair]], ends[queries[pair] + 1]):
+            low, high = indptr[terms[at]], indptr[terms[at] + 1]
+            while low < high:
+                middle = (low + high) >> 1
+                if rows[middle] < row:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < indptr[terms[at] + 1] and rows[low] == row:
+                weight = weights[at]
+                total += weight - weight / (_ONE + np.float32(tfs[low]) * scale[row])
+        out[pair] = np.float32(total)
+    return out
+
+
+def scores_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
+    """The scores inside keys of `search`."""
+    return (keys >> np.uint64(32)).astype(np.uint32).view(np.float32)
+
+
+def places_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """The places in the tie order inside keys of `search`."""
+    return (np.uint64(0xFFFFFFFF) - (keys & np.uint64(0xFFFFFFFF))).astype(np.int64)

@@ -1,0 +1,170 @@
+"""Lucene's own index and search, through Anserini's classes.
+
+A search asks Lucene for hits sorted by score, then docid, and lets Jackson (which Anserini carries) write them as one
+string: crossing from Java once a query instead of several times a hit makes this faster than Anserini's batch
+driver, and the scores come unrounded.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.errors import HybridError
+from hybrid_cli.lexical import jvm
+from hybrid_cli.lexical.analysis import FIELD, Analyzer
+from hybrid_cli.lexical.feedback import Rm3
+from hybrid_cli.lexical.index import LUCENE, read_parameters
+
+_HIT = re.compile(r'"score":([^,]+),"doc":[^[]*\[[^{]*\{"bytes":"([^"]*)","offset":(\d+),"length":(\d+)')
+_MOST_CLAUSES = 1 << 20
+_LARGEST_BUFFER = 2048
+_RUN = {"qid": pl.String, "docid": pl.String, "rank": pl.Int32, "score": pl.Float32}
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What Lucene counts: documents, those with a token in them, tokens."""
+
+    documents: int
+    counted: int
+    tokens: int
+
+
+def build(source: Path, folder: Path, language: str, threads: int) -> None:
+    """Index the JSON files (`id`, `contents`) in `source` with Anserini's IndexCollection, document vectors included.
+
+    Raises:
+        HybridError: Anserini stopped, or could not read a document.
+    """
+    settings = jvm.java_class("io.anserini.index.IndexCollection$Args")()
+    settings.collectionClass = "JsonCollection"
+    settings.generatorClass = "DefaultLuceneDocumentGenerator"
+    settings.input, settings.index = str(source), str(folder)
+    settings.language, settings.threads = language, threads
+    settings.storeDocvectors = True  # RM3 reads them
+    settings.memoryBuffer = max(16, min(_LARGEST_BUFFER, jvm.largest_heap() // (3 << 20)))
+    settings.quiet = True
+    try:
+        indexing = jvm.java_class("io.anserini.index.IndexCollection")(settings)
+        indexing.run()
+    except jvm.java_errors() as error:
+        raise HybridError(f"{folder}: Lucene stopped: {str(error).splitlines()[0]}") from None
+    failed = indexing.getCounters().errors.get()
+    if failed:
+        raise HybridError(f"{folder}: Lucene could not index {failed} documents; raise --java-heap, or see to the disk")
+
+
+def statistics(folder: Path) -> Statistics:
+    """Count what the Lucene index in `folder` holds."""
+    reader = _reader(folder)
+    return Statistics(reader.numDocs(), reader.getDocCount(FIELD), reader.getSumTotalTermFreq(FIELD))
+
+
+def _reader(folder: Path) -> Any:
+    try:
+        return jvm.java_class("io.anserini.index.IndexReaderUtils").getReader(str(folder))
+    except jvm.java_errors() as error:
+        raise HybridError(f"{folder}: is not a Lucene index ({str(error).splitlines()[0]}); index again") from None
+
+
+def search(
+    folder: Path,
+    queries: pl.DataFrame,
+    hits: int,
+    threads: int | None = None,
+    k1: float | None = None,
+    b: float | None = None,
+    rm3: Rm3 | None = None,
+) -> pl.DataFrame:
+    """Search the lexical index in `folder` with Lucene; with `rm3`, by the queries that Anserini's RM3 expands.
+
+    Args:
+        queries: qid, text.
+        k1, b: as recorded in the index where None.
+
+    Returns:
+        a run; a query that matches nothing has no row.
+    """  # fmt: skip
+    recorded = read_parameters(folder)
+    searcher = _Searcher(
+        folder / LUCENE,
+        Analyzer(artifacts.read_manifest(folder, Kind.LEXICAL_INDEX).options["language"]),
+        recorded["k1"] if k1 is None else k1,
+        recorded["b"] if b is None else b,
+        rm3,
+    )
+    with ThreadPoolExecutor(threads) as pool:
+        found = pool.map(lambda text: searcher.hits(text, hits), queries["text"])
+        frames = [_frame(qid, own) for qid, own in zip(queries["qid"], found, strict=True)]
+    return pl.concat([pl.DataFrame(schema=_RUN), *frames])
+
+
+class _Searcher:
+    """Lucene's searcher under a k1 and b."""
+
+    def __init__(self, folder: Path, analyzer: Analyzer, k1: float, b: float, rm3: Rm3 | None):
+        find = jvm.java_class
+        searching = find("org.apache.lucene.search.IndexSearcher")
+        searching.setMaxClauseCount(_MOST_CLAUSES)
+        self.searcher = searching(_reader(folder))
+        self.searcher.setSimilarity(find("org.apache.lucene.search.similarities.BM25Similarity")(k1, b))
+        self.sort = find("io.anserini.search.SearchCollection").BREAK_SCORE_TIES_BY_DOCID
+        self.generator = find("io.anserini.search.query.BagOfWordsQueryGenerator")()
+        self.mapper = find("com.fasterxml.jackson.databind.ObjectMapper")()
+        self.analyzer = analyzer
+        self.expander = _expander(folder, analyzer, k1, b, rm3) if rm3 else None
+
+    def hits(self, text: str, hits: int) -> list[tuple[str, str, str, str]]:
+        """(score, base64 of bytes that hold the docid, offset, length) of each hit, as strings."""
+        found = self.searcher.search(self._query(text), hits, self.sort, True)
+        return _HIT.findall(self.mapper.writeValueAsString(found))
+
+    def _query(self, text: str) -> Any:
+        terms = self.expander.get_feedback_terms(text) if self.expander else None
+        if terms is None:
+            return self.generator.buildQuery(FIELD, self.analyzer.java, text)
+        should = jvm.java_class("org.apache.lucene.search.BooleanClause$Occur").SHOULD
+        query = jvm.java_class("org.apache.lucene.search.BooleanQuery$Builder")()
+        for term, weight in json.loads(self.mapper.writeValueAsString(terms)).items():
+            clause = jvm.java_class("org.apache.lucene.search.TermQuery")(
+                jvm.java_class("org.apache.lucene.index.Term")(FIELD, term)
+            )
+            query.add(jvm.java_class("org.apache.lucene.search.BoostQuery")(clause, weight), should)
+        return query.build()
+
+
+def _expander(folder: Path, analyzer: Analyzer, k1: float, b: float, rm3: Rm3) -> Any:
+    """Anserini's searcher, of which only the expanded query is used."""
+    searcher = jvm.java_class("io.anserini.search.SimpleSearcher")(str(folder), analyzer.java)
+    searcher.set_bm25(k1, b)
+    searcher.set_rm3(None, rm3.fb_terms, rm3.fb_docs, rm3.original_query_weight, False, True)
+    return searcher
+
+
+def _frame(qid: str, hits: list[tuple[str, str, str, str]]) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "qid": pl.Series([qid], dtype=pl.String).extend_constant(qid, max(0, len(hits) - 1)).head(len(hits)),
+            "docid": list(_docids(hits)),
+            "rank": np.arange(1, len(hits) + 1, dtype=np.int32),
+            "score": np.array([score for score, *_ in hits], np.float32),
+        },
+        schema=_RUN,
+    )
+
+
+def _docids(hits: list[tuple[str, str, str, str]]) -> Iterator[str]:
+    for _, encoded, offset, length in hits:
+        yield base64.b64decode(encoded)[int(offset) : int(offset) + int(length)].decode("utf-8")
