@@ -128,7 +128,10 @@ class Optimization:
 
 @dataclass(frozen=True)
 class Objective:
-    """What a dense model is trained for; `xi` and `lexical_weight` as published for CLEAR (DualRM 4)."""
+    """What a dense model is trained for; `xi` and `lexical_weight` as published for CLEAR (DualRM 4).
+
+    `temperature` divides the dense scores, `in_batch` lets the likelihood see the other queries' documents.
+    """
 
     loss: Loss = "residual-margin"
     xi: float = 1.0

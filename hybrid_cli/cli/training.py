@@ -24,7 +24,7 @@ OBJECTIVE = "Objective"
 Loss = Annotated[config.Loss, _option(OBJECTIVE, "CLEAR's residual margin, its constant-margin ablation, or DPR's.")]
 Xi = Annotated[float, _option(OBJECTIVE, "The margin where BM25 is undecided.")]
 LexicalWeight = Annotated[float, _option(OBJECTIVE, "Weight of BM25's advantage in the margin (lambda_train).")]
-Temperature = Annotated[float, _option(OBJECTIVE, "Divides the scores of `nll`.")]
+Temperature = Annotated[float, _option(OBJECTIVE, "Divides the dense scores; vectors of length 1 need about 0.05.")]
 InBatch = Annotated[
     bool,
     _option(

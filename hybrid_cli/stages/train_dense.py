@@ -83,7 +83,9 @@ def train_dense(
             plan,
             work,
             precision=precision,
-            validate=partial(pool.measure, lexical_weight=objective.lexical_weight) if pool else None,
+            validate=partial(pool.measure, lexical_weight=objective.lexical_weight * objective.temperature)
+            if pool
+            else None,
             criterion="dev_hybrid_MRR@10" if objective.loss == "residual-margin" else "dev_MRR@10",
         )
         encoder.save(work)
@@ -96,11 +98,12 @@ def train_dense(
 
 
 def _objective(settings: config.Objective) -> losses.Objective:
-    if settings.loss == "residual-margin":
-        return partial(losses.residual_margin, xi=settings.xi, lexical_weight=settings.lexical_weight)
+    if settings.loss == "nll":
+        return partial(losses.nll, temperature=settings.temperature, in_batch=settings.in_batch)
+    hinge = partial(losses.margin, xi=settings.xi, temperature=settings.temperature)
     if settings.loss == "margin":
-        return partial(losses.margin, xi=settings.xi)
-    return partial(losses.nll, temperature=settings.temperature, in_batch=settings.in_batch)
+        return hinge
+    return partial(losses.residual_margin, lexical_weight=settings.lexical_weight, **hinge.keywords)
 
 
 def _write_curve(path: Path, state: State) -> None:

@@ -35,20 +35,22 @@ class Vectors:
 Objective = Callable[[Vectors], Terms]
 
 
-def residual_margin(vectors: Vectors, xi: float = 1.0, lexical_weight: float = 0.1) -> Terms:
+def residual_margin(vectors: Vectors, xi: float = 1.0, lexical_weight: float = 0.1, temperature: float = 1.0) -> Terms:
     """Hinge whose margin falls where the lexical model is right (CLEAR / DualRM, eq. 3-4).
 
     `max(0, m - s(q,d+) + s(q,d-))` with `m = xi - lexical_weight * (s_lex(q,d+) - s_lex(q,d-))`, the mean over all
     triples. It is the plain hinge on `lexical_weight * s_lex + s`. The margin may be negative and is not clamped.
+    `s` is the inner product divided by `temperature`: 1 in the papers; vectors of length 1 need a smaller one, or the
+    margin is out of their reach.
     """
-    scores = torch.einsum("bd,bgd->bg", vectors.queries, vectors.documents)
+    scores = torch.einsum("bd,bgd->bg", vectors.queries, vectors.documents) / temperature
     combined = scores + lexical_weight * vectors.lexical
     return {"residual_margin": functional.relu(xi - combined[:, :1] + combined[:, 1:]).mean()}
 
 
-def margin(vectors: Vectors, xi: float = 1.0) -> Terms:
+def margin(vectors: Vectors, xi: float = 1.0, temperature: float = 1.0) -> Terms:
     """The hinge with a constant margin: CLEAR's ablation, `residual_margin` with lexical weight 0."""
-    return {"margin": residual_margin(vectors, xi, 0.0)["residual_margin"]}
+    return {"margin": residual_margin(vectors, xi, 0.0, temperature)["residual_margin"]}
 
 
 def nll(vectors: Vectors, temperature: float = 1.0, in_batch: bool = True) -> Terms:
