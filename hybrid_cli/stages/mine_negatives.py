@@ -84,7 +84,11 @@ def mine_negatives(
     )
     if claim.up_to_date:
         return output
+    if index:
+        _check_corpus(index, inputs["corpus"])
     questions = collections.read_queries(query_file)
+    if answer_filter and not questions["answers"].list.len().sum():
+        raise InputError(f"{query_file}: no question has answers, so --answer-filter has nothing to look for")
     examples, skipped = _examples(questions, collections.read_qrels(qrels_file), qrels_file)
     miner = _Miner(
         collection, questions, index, plan, (skip_top, depth), seed, Limits(relative_margin, max_score), threads
@@ -109,6 +113,15 @@ def _check_options(plan: list[Source], index: Path | None, depth: int, skip_top:
         raise InputError(f"--prob {prob}: a probability lies between 0 and 1")
     if index is None and any(source.name == BM25 for source in plan):
         raise InputError("the source bm25 needs --index, a lexical index of the collection (`hybrid index-bm25`)")
+
+
+def _check_corpus(index: Path, corpus: Path) -> None:
+    made_from = artifacts.read_manifest(index, Kind.LEXICAL_INDEX).inputs
+    known = {source["fingerprint"] for source in made_from.values()}
+    if known and artifacts.fingerprint(corpus) not in known:
+        raise InputError(
+            f"{index}: was made from another corpus than {corpus}; index this one with `hybrid index-bm25`"
+        )
 
 
 def _examples(queries: pl.DataFrame, qrels: pl.DataFrame, qrels_file: Path) -> tuple[pl.DataFrame, int]:
