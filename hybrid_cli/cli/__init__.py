@@ -5,21 +5,36 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from hybrid_cli import __version__
 from hybrid_cli.cli import analysis, data, lexical, retrieval, training
 from hybrid_cli.errors import HybridError
 
+PANELS = (data, lexical, training, retrieval, analysis)
+
+
+class _InPipelineOrder(TyperGroup):
+    """Lists commands as the panels stand; Typer itself puts commands with sub-commands last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        panels = [panel.PANEL for panel in PANELS]
+        names = super().list_commands(ctx)
+        return sorted(names, key=lambda name: panels.index(getattr(self.commands[name], "rich_help_panel", "")))
+
+
 app = typer.Typer(
     name="hybrid",
+    cls=_InPipelineOrder,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for panel in (data, lexical, training, retrieval, analysis):
+for panel in PANELS:
     panel.register(app)
 
 
