@@ -52,6 +52,9 @@ def mine_negatives(
         sources: as in `bm25:6,random:2` or `run:PATH:8`.
         depth: negatives come from ranks (`skip_top`, `depth`].
         prob: probability that a place keeps its source; else the place goes to a random document.
+        exclude_same_text: drop candidates whose title and text are those of a positive, white space aside.
+        answer_filter: drop candidates whose text holds an answer, among the first 64 (or eight times the number wanted)
+            in drawing order.
         relative_margin: drop candidates that score above this share of the positive's score.
 
     Raises:
@@ -219,7 +222,7 @@ class _Miner:
         if source == RANDOM:
             number = LOOK_AHEAD + keep
             candidates = negatives.from_corpus(self.docids, examples, seeds, number)
-            positives = examples.select("example", score=pl.lit(None, dtype=pl.Float32))
+            positives = _NO_SCORES
         else:
             run, positives = self._retrieved(source, examples) if needed else (_NO_HITS, _NO_SCORES)
             candidates = negatives.retrieved(run, examples, self.skip_top, self.depth)
@@ -227,12 +230,17 @@ class _Miner:
         return negatives.in_drawing_order(left, seeds, keep)
 
     def _retrieved(self, source: str, examples: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """The run of a source for these examples, and the scores that it gives their positives."""
+        """The run of a source for these examples, and the scores that it gives their positives, if a filter asks."""
         queries = self.queries.join(examples, on="qid", how="semi", maintain_order="left").select("qid", "text")
-        if source == BM25 and self.index:
-            run = self.index.search(queries, self.depth, self.threads)
-            return run, examples.select("example", self.index.score(examples, queries).alias("score"))
-        run = self.runs[source].join(queries, on="qid", how="semi", maintain_order="left")
+        index = self.index if source == BM25 else None
+        if index:
+            run = index.search(queries, self.depth, self.threads)
+        else:
+            run = self.runs[source].join(queries, on="qid", how="semi", maintain_order="left")
+        if self.limits.relative_margin is None:
+            return run, _NO_SCORES
+        if index:
+            return run, examples.select("example", index.score(examples, queries).alias("score"))
         scored = examples.join(run, on=["qid", "docid"], how="left", maintain_order="left")
         return run, scored.select("example", "score")
 
