@@ -13,8 +13,10 @@ from tiny_collection import (
     counts_of,
     write_lines,
 )
+from typer.testing import CliRunner
 
 from hybrid_cli import artifacts
+from hybrid_cli.cli import app
 from hybrid_cli.collections import collection, python_docs
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.prepare import prepare
@@ -125,6 +127,13 @@ def test_a_changed_package_is_another_collection(tmp_path: Path, package: str):
 def test_an_unknown_package_is_refused():
     with pytest.raises(InputError, match=r"package no_such_package: is not installed"):
         python_docs.source(["no_such_package"])
+
+
+def test_only_leaves_the_usual_packages_out(tmp_path: Path, package: str):
+    call = ["prepare", "python-docs", "--only", "--output", str(tmp_path / "made")]
+    assert isinstance(CliRunner().invoke(app, call).exception, InputError)
+    assert CliRunner().invoke(app, [*call, "--package", package]).exit_code == 0
+    assert {row[0].split(".")[0] for row in corpus_of(tmp_path / "made")} == {package}
 
 
 def test_two_readings_of_an_installed_package_are_equal(tmp_path: Path):

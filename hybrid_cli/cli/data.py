@@ -46,6 +46,7 @@ def python_docs(
         list[str] | None,
         typer.Option("--package", help="More packages, named as in `import`.", show_default=False),
     ] = None,
+    only: Annotated[bool, typer.Option("--only", help="Those of --package alone.")] = False,
     seed: Seed = PythonDocs.seed,
     overwrite: bool = False,
 ) -> None:
@@ -59,7 +60,10 @@ def python_docs(
     from hybrid_cli.collections import python_docs as reader
     from hybrid_cli.stages.prepare import prepare
 
-    packages = (*PythonDocs.packages, *comma_separated(",".join(package or ())))
+    named = comma_separated(",".join(package or ()))
+    if only and not named:
+        raise InputError("--only leaves no package; name some with --package")
+    packages = named if only else (*PythonDocs.packages, *named)
     prepare(reader.source(packages, seed=seed), output=output, overwrite=overwrite)
 
 
