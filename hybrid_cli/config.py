@@ -12,6 +12,7 @@ Markers = Literal["none", "replace", "prepend"]
 AnswerMatch = Literal["string", "regex"]
 Correction = Literal["holm", "bonferroni", "none"]
 SignificanceTest = Literal["t", "permutation"]
+Engine = Literal["matrix", "lucene"]
 VectorType = Literal["float32", "float16"]
 IndexType = Literal["flat", "hnsw", "ivf", "pq", "sq8", "binary"]
 OnDuplicate = Literal["error", "first", "last"]
@@ -34,10 +35,47 @@ class Bm25:
 
 
 @dataclass(frozen=True)
+class LexicalIndexing:
+    """What of a document Lucene reads, in what language, and the measure that `--tune` raises."""
+
+    fields: tuple[str, ...] = ("title", "text")
+    language: str = "en"
+    tune_measure: str = "MRR@10"
+    tune_split: str = "dev"
+    tune_k1: tuple[float, ...] = (0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
+    tune_b: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+@dataclass(frozen=True)
 class Retrieval:
-    """How deep a search goes."""
+    """How deep a search goes: documents kept for each query of a run, documents shown to a person."""
 
     hits: int = 1000
+    shown: int = 10
+
+
+@dataclass(frozen=True)
+class Searching:
+    """How an index is searched.
+
+    Attributes:
+        engine: BM25 through the impact matrix, or through Lucene.
+        k1, b: BM25's parameters, if not those that the index recorded.
+        rm3: expand queries by the first hits: `fb_terms` terms of `fb_docs` documents; the query keeps `fb_weight`.
+        model: the encoder of the queries, if it is not where the index recorded it.
+        ef_search, nprobe: how far to look in a graph or in inverted lists, if not as the index recorded.
+    """
+
+    engine: Engine = "matrix"
+    k1: float | None = None
+    b: float | None = None
+    rm3: bool = False
+    fb_terms: int = 10
+    fb_docs: int = 10
+    fb_weight: float = 0.5
+    model: str | None = None
+    ef_search: int | None = None
+    nprobe: int | None = None
 
 
 @dataclass(frozen=True)
@@ -167,13 +205,12 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Fusion:
-    """How runs are fused and their weights tuned (methods 9).
+    """How runs are fused (methods 9).
 
     Attributes:
         depth: hits taken from each list; normalisation sees these only.
         hits: documents kept for each query.
-        step: between two weights of the linear grid.
-        folds: parts of the queries, each scored with the weights that the others chose.
+        measure: that compares the fused run with the single ones, and that tuning raises.
     """
 
     method: FusionMethod = "minmax"
@@ -181,6 +218,18 @@ class Fusion:
     hits: int = 1000
     rrf_k: float = 60.0
     measure: str = "MRR@10"
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How fusion weights are searched for (methods 9.5).
+
+    Attributes:
+        grid: `linear`: all weights that add up to 1; `log`: the last run has weight 1, the others .001 to 1000.
+        step: between two weights of the linear grid.
+        folds: parts of the queries, each scored with the weights that the others chose.
+    """
+
     grid: Grid = "linear"
     step: float = 0.05
     folds: int = 5

@@ -22,15 +22,11 @@ def ranked(hits: pl.LazyFrame | pl.DataFrame, depth: int | None = None) -> pl.Da
 
     Queries stay in the order of their first appearance.
     """
-    ordered = (
-        hits.lazy()
-        .with_columns(pl.col("qid").rle_id().alias("_query"))
-        .with_columns(pl.col("_query").min().over("qid"))
-        .sort(["_query", "score", "docid"], descending=[False, True, False])
-        .with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("_query").alias("rank"))
-    )
+    best = pl.col("docid", "score").sort_by(["score", "docid"], descending=[True, False])
+    rank = pl.int_range(1, pl.len() + 1, dtype=pl.Int32).alias("rank")
     if depth is not None:
-        ordered = ordered.filter(pl.col("rank") <= depth)
+        best, rank = best.head(depth), rank.head(depth)
+    ordered = hits.lazy().group_by("qid", maintain_order=True).agg(best, rank).explode("docid", "rank", "score")
     return ordered.select("qid", "docid", "rank", pl.col("score").cast(pl.Float32)).collect()
 
 

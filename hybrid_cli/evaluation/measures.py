@@ -138,13 +138,35 @@ def evaluate_run(run: pl.DataFrame, qrels: pl.DataFrame, measures: Sequence[str]
         InputError: an unusable measure, or a run and qrels that have no query in common.
     """
     wanted = parse_measures(measures, level)
+    depth = _deepest(wanted)
+    _check_overlap(run, qrels)
+    return _values(_judged_hits(in_order(run, depth), qrels), wanted)
+
+
+def evaluate_positions(judged: pl.DataFrame, measures: Sequence[str], level: int = 1) -> pl.DataFrame:
+    """The same from the places of the judged documents alone: all that a measure looks at.
+
+    Args:
+        judged: qid, docid, relevance of the qrels, and `position` in the run from 1, null where it is not there.
+    """
+    wanted = parse_measures(measures, level)
+    depth = _deepest(wanted)
+    if depth is not None:
+        judged = judged.with_columns(pl.when(pl.col("position") <= depth).then("position"))
+    return _values(judged, wanted)
+
+
+def _deepest(wanted: Sequence[Measure]) -> int | None:
+    """How many hits of a query the measures look at; None for all."""
     if any(measure.family is ACCURACY for measure in wanted):
         raise InputError("acc@k needs the answers of the queries and the texts of the documents, not qrels")
-    _check_overlap(run, qrels)
     cutoffs = [measure.cutoff for measure in wanted]
-    depth = None if None in cutoffs else max(cutoff or 0 for cutoff in cutoffs)
-    judged = _judged_hits(in_order(run, depth), qrels)
-    qids = qrels["qid"].unique(maintain_order=True)
+    return None if None in cutoffs else max(cutoff or 0 for cutoff in cutoffs)
+
+
+def _values(judged: pl.DataFrame, wanted: Sequence[Measure]) -> pl.DataFrame:
+    """measure, qid, value, from the judged documents and their positions."""
+    qids = judged["qid"].unique(maintain_order=True)
     columns: dict[Measure, Sequence[float] | pl.Series] = dict(_trec_values(judged, qids, wanted))
     for measure in wanted:
         if measure.family is JUDGED:

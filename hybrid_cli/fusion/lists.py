@@ -1,0 +1,181 @@
+"""Runs side by side: the candidates of every query with their score and rank in each list, and the fused run.
+
+Work goes through blocks of a few dozen queries: joins stay within the processor's cache, and memory does not grow with
+the number of queries. A frame of candidates has `query` (its number), `docid`, and for list i `score_i` (float64) and
+`rank_i` (from 1), both null where the list lacks the document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+
+from hybrid_cli import runs
+from hybrid_cli.errors import InputError
+from hybrid_cli.fusion.methods import Recipe, fill, of_query
+
+Scorer = Callable[[pl.DataFrame], pl.Series]
+_BLOCK_HITS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Several runs over the union of their queries.
+
+    Attributes:
+        qids: of all queries, in the order of their first appearance.
+        hits: each run's docid and score, in the order of query and rank.
+        begins, lengths: for each run, where each query's hits begin, and how many there are.
+    """
+
+    qids: pl.Series
+    hits: list[pl.DataFrame]
+    begins: list[np.ndarray]
+    lengths: list[np.ndarray]
+
+    @classmethod
+    def of(cls, tables: Sequence[pl.DataFrame], depth: int | None = None) -> Lists:
+        """Lay runs (qid, docid, rank, score; sorted by query and rank) side by side, `depth` hits of each list."""
+        tables = [_grouped(table) for table in tables]
+        spans = [table.select(pl.col("qid").rle().alias("span")).unnest("span") for table in tables]
+        qids = pl.concat([span["value"] for span in spans]).unique(maintain_order=True)
+        begins, lengths = [], []
+        for span in spans:
+            ends = span["len"].cum_sum()
+            numbered = pl.DataFrame({"qid": span["value"], "begin": ends - span["len"], "length": span["len"]})
+            placed = qids.to_frame("qid").join(numbered, on="qid", how="left", maintain_order="left").fill_null(0)
+            begins.append(placed["begin"].to_numpy().astype(np.int64))
+            length = placed["length"].to_numpy().astype(np.int64)
+            lengths.append(length if depth is None else np.minimum(length, depth))
+        return cls(qids, [table.select("docid", "score") for table in tables], begins, lengths)
+
+    def blocks(self) -> Iterator[pl.DataFrame]:
+        """Yield the candidates of a few dozen queries at a time."""
+        sizes = np.sum(self.lengths, axis=0) if len(self.qids) else np.zeros(0)
+        block = np.cumsum(sizes) // _BLOCK_HITS
+        edges = [0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), len(self.qids)]
+        for first, last in pairwise(edges):
+            if last > first:
+                yield self._candidates(first, last)
+
+    def _candidates(self, first: int, last: int) -> pl.DataFrame:
+        """Those of the first list in its order, then what the second adds, and so on: queries in their order."""
+        key = ["query", "docid"]
+        joined = self._hits(0, first, last)
+        for number in range(1, len(self.hits)):
+            more = self._hits(number, first, last)
+            both = joined.join(more, on=key, how="left", maintain_order="left")
+            joined = pl.concat([both, more.join(joined, on=key, how="anti", maintain_order="left")], how="diagonal")
+        return joined
+
+    def _hits(self, number: int, first: int, last: int) -> pl.DataFrame:
+        """query, docid, score_i, rank_i of one list for the queries `first` to `last`."""
+        begins, lengths = self.begins[number][first:last], self.lengths[number][first:last]
+        ends = np.cumsum(lengths)
+        ranks = np.arange(1, lengths.sum() + 1) - np.repeat(ends - lengths, lengths)
+        rows = np.repeat(begins, lengths) + ranks - 1
+        found = self.hits[number][rows]
+        return pl.DataFrame(
+            {
+                "query": np.repeat(np.arange(first, last, dtype=np.uint32), lengths),
+                "docid": found["docid"],
+                f"score_{number}": found["score"].cast(pl.Float64),
+                f"rank_{number}": pl.Series(ranks, dtype=pl.Float64),
+            }
+        )
+
+
+def _grouped(run: pl.DataFrame) -> pl.DataFrame:
+    """The run with the hits of each query in one piece, by rank."""
+    begins = run.select(pl.col("qid").rle().struct.field("value"))
+    if begins["value"].n_unique() == len(begins):
+        return run
+    first = pl.int_range(pl.len()).min().over("qid")
+    return run.sort(first, "rank", maintain_order=True)
+
+
+def complete(candidates: Iterable[pl.DataFrame], qids: pl.Series, scorers: Sequence[Scorer]) -> list[pl.DataFrame]:
+    """Give every candidate its exact score in every list, and rank each list anew over all candidates by score.
+
+    Args:
+        scorers: for each list, the scores of pairs (qid, docid).
+
+    Raises:
+        InputError: a scorer gave a score that is no number.
+    """
+    blocks = list(candidates)
+    for number, scorer in enumerate(scorers):
+        score = f"score_{number}"
+        absent = pl.concat([block.filter(pl.col(score).is_null()).select("query", "docid") for block in blocks])
+        if not len(absent):
+            continue
+        found = scorer(absent.select(qids.gather(absent["query"]).alias("qid"), "docid")).cast(pl.Float64)
+        if not found.is_finite().all():
+            raise InputError(f"the exact scores of list {number + 1} are not all numbers; make its index again")
+        begin = 0
+        for position, block in enumerate(blocks):
+            end = begin + block[score].null_count()
+            blocks[position] = _with_scores(block, score, found[begin:end])
+            begin = end
+    return [_ranked_anew(block, len(scorers)) for block in blocks]
+
+
+def _with_scores(block: pl.DataFrame, score: str, found: pl.Series) -> pl.DataFrame:
+    known = block[score].to_numpy().copy()
+    known[block[score].is_null().to_numpy()] = found.to_numpy()
+    return block.with_columns(pl.Series(score, known))
+
+
+def _ranked_anew(block: pl.DataFrame, lists: int) -> pl.DataFrame:
+    """Ranks by score over all candidates of a query; equal scores by docid."""
+    ranks = [
+        (-pl.col(f"score_{number}")).rank("ordinal").over("query").cast(pl.Float64).alias(f"rank_{number}")
+        for number in range(lists)
+    ]
+    return block.sort("query", "docid").with_columns(ranks)
+
+
+def values(candidates: pl.DataFrame, recipe: Recipe) -> pl.DataFrame:
+    """query, docid, and for each list `value_i` (normalised, the missing filled) and `present_i`.
+
+    Values do not depend on the weights, so that tuning computes them once.
+    """
+    lists = range(len(recipe.weights))
+    normal = [
+        recipe.normalised(pl.col(f"score_{number}"), pl.col(f"rank_{number}")).alias(f"value_{number}")
+        for number in lists
+    ]
+    present = [pl.col(f"score_{number}").is_not_null().alias(f"present_{number}") for number in lists]
+    filled = [fill(pl.col(f"value_{number}"), recipe.missing) for number in lists]
+    frame = candidates.lazy().select("query", "docid", *normal, *present).with_columns(filled)
+    if recipe.missing == "drop":
+        answered = [of_query(pl.col(f"present_{number}").any()) for number in lists]
+        frame = frame.filter(
+            pl.all_horizontal(pl.col(f"present_{number}") | ~some for number, some in zip(lists, answered, strict=True))
+        )
+    return frame.collect()
+
+
+def fused(valued: pl.DataFrame, recipe: Recipe) -> pl.DataFrame:
+    """query, docid, score: the fused score of every candidate."""
+    lists = range(len(recipe.weights))
+    score = recipe.combined([pl.col(f"value_{n}") for n in lists], [pl.col(f"present_{n}") for n in lists])
+    return valued.select("query", "docid", score.alias("score"))
+
+
+def fuse(blocks: Iterable[pl.DataFrame], qids: pl.Series, recipe: Recipe, hits: int) -> Iterator[pl.DataFrame]:
+    """Yield the fused run, a block of queries at a time, `hits` documents a query."""
+    for block in blocks:
+        scored = fused(values(block, recipe), recipe)
+        run = runs.ranked(scored.rename({"query": "qid"}), hits)
+        yield run.with_columns(qids.gather(run["qid"]).alias("qid"))
+
+
+def overlap(candidates: pl.DataFrame, lists: int) -> np.ndarray:
+    """For each query of a block, the share of its candidates that every list returned."""
+    everywhere = pl.all_horizontal(pl.col(f"rank_{number}").is_not_null() for number in range(lists))
+    return candidates.group_by("query").agg(everywhere.mean())["rank_0"].to_numpy()

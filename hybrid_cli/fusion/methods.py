@@ -1,0 +1,298 @@
+"""What a fusion method does to the scores of one query: normalise each list, fill what it lacks, combine.
+
+Every function makes a polars expression. Columns hold the candidates of a query: all documents that any list returned,
+null where a list lacks one. A list without hits for a query says nothing about it: every rule leaves it out there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial, reduce
+from operator import add, mul
+from typing import get_args
+
+import polars as pl
+
+from hybrid_cli import config
+from hybrid_cli.config import FusionMethod, Missing, Normalization
+from hybrid_cli.errors import InputError
+
+Transform = Callable[[pl.Expr, pl.Expr], pl.Expr]
+Rule = Callable[[Sequence[pl.Expr], Sequence[float], Sequence[pl.Expr]], pl.Expr]
+
+
+# ------------------------------------------------------------------------------------------------------ normalisations
+# Of a list's scores and ranks (from 1) among the candidates of one query; null stays null, but for `borda`.
+
+
+def of_query(statistic: pl.Expr) -> pl.Expr:
+    """A statistic over the candidates of each query."""
+    return statistic.over("query")
+
+
+def unchanged(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
+    """The raw scores."""
+    return score
+
+
+def minmax(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
+    """(s - min) / (max - min), so that the best is 1 and the last 0. A single hit, or equal scores: 1."""
+    low, high = of_query(score.min()), of_query(score.max())
+    return _where(high > low, (score - low) / (high - low), 1.0, score)
+
+
+def maximum(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
+    """s / max |s|; the order holds for negative scores too. A single hit or equal scores: the sign, 0 for zeros."""
+    largest = of_query(score.abs().max())
+    return _where(largest > 0, score / largest, 0.0, score)
+
+
+def total(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
+    """(s - min) / sum (s - min), so that the list adds up to 1. A single hit: 1; n equal scores: 1/n each."""
+    low, high, hits = of_query(score.min()), of_query(score.max()), of_query(score.count())
+    return _where(high > low, (score - low) / (of_query(score.sum()) - hits * low), 1 / hits, score)
+
+
+def euclidean(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
+    """s / sqrt(sum s^2). A single hit: the sign; n equal scores: 1/sqrt(n) each, 0 for zeros."""
+    length = of_query((score * score).sum()).sqrt()
+    return _where(length > 0, score / length, 0.0, score)
+
+
+def zscore(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
+    """(s - mean) / standard deviation of the population. A single hit, or equal scores: 0."""
+    varied = of_query(score.max()) > of_query(score.min())
+    return _where(varied, (score - of_query(score.mean())) / of_query(score.std(ddof=0)), 0.0, score)
+
+
+def by_rank(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
+    """(n - r + 1) / n of n hits, from 1 down to 1/n. A single hit: 1; equal scores: by their ranks."""
+    return 1 - (rank - 1) / of_query(score.count())
+
+
+def borda(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
+    """(c - r + 1) / c points of c candidates; those that the list lacks share the unused points. A single hit: 1."""
+    candidates, hits = of_query(pl.len()), of_query(score.count())
+    return (1 - (rank - 1) / candidates).fill_null((candidates - hits + 1) / (2 * candidates))
+
+
+def dbsf(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
+    """Mean -+ 3 standard deviations (of the sample) become 0 and 1; not clipped. A single hit, or equal scores: 0.5."""
+    varied = of_query(score.max()) > of_query(score.min())
+    return _where(varied, 0.5 + (score - of_query(score.mean())) / (6 * of_query(score.std(ddof=1))), 0.5, score)
+
+
+def reciprocal_rank(score: pl.Expr, rank: pl.Expr, k: float = config.Fusion.rrf_k) -> pl.Expr:
+    """1 / (k + r). Scores play no part."""
+    return 1 / (k + rank)
+
+
+def inverse_square_rank(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
+    """1 / r^2. Scores play no part."""
+    return 1 / (rank * rank)
+
+
+def rank_bias(score: pl.Expr, rank: pl.Expr, phi: float = 0.8) -> pl.Expr:
+    """(1 - phi) phi^(r-1), the chance that a reader of patience phi stops there. Scores play no part."""
+    return (1 - phi) * pl.lit(phi).pow(rank - 1)
+
+
+def _where(usable: pl.Expr, value: pl.Expr, otherwise: float | pl.Expr, score: pl.Expr) -> pl.Expr:
+    """`value` where the list allows it, else `otherwise`; null stays null."""
+    return pl.when(score.is_not_null()).then(pl.when(usable).then(value).otherwise(otherwise))
+
+
+NORMALIZATIONS: dict[Normalization, Transform] = {
+    "none": unchanged,
+    "minmax": minmax,
+    "max": maximum,
+    "sum": total,
+    "l2": euclidean,
+    "zscore": zscore,
+    "rank": by_rank,
+    "borda": borda,
+    "dbsf": dbsf,
+}
+_RANK_WEIGHTS: dict[str, Transform] = {"rrf": reciprocal_rank, "isr": inverse_square_rank, "rbc": rank_bias}
+
+
+# --------------------------------------------------------------------------------------------------------------- rules
+# Of the lists' values, their weights, and whether each list holds the document. A null value is left out.
+
+
+def weighted_sum(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
+    """sum w v."""
+    return reduce(add, (weight * value.fill_null(0.0) for value, weight in zip(values, weights, strict=True)))
+
+
+def weighted_mean(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
+    """sum w v / sum w: values in [0, 1] stay there, whatever the weights add up to."""
+    return weighted_sum(values, [weight / math.fsum(weights) for weight in weights], present)
+
+
+def product(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
+    """product v^w; negative values count as 0."""
+    powers = (value.clip(0.0).pow(weight).fill_null(1.0) for value, weight in zip(values, weights, strict=True))
+    return reduce(mul, powers)
+
+
+def times_lists(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
+    """sum w v, times the number of lists that hold the document (CombMNZ)."""
+    return weighted_sum(values, weights, present) * _count(present)
+
+
+def times_log_lists(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
+    """sum w v, times the logarithm of that number: 0 for a document of one list."""
+    return weighted_sum(values, weights, present) * _count(present).log()
+
+
+def mean_of_known(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
+    """sum w v / sum w over the lists with a value (CombANZ)."""
+    known = [weight * value.is_not_null() for value, weight in zip(values, weights, strict=True)]
+    share = reduce(add, known)
+    return pl.when(share > 0).then(weighted_sum(values, weights, present) / share).otherwise(0.0)
+
+
+def largest(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
+    """The largest w v (CombMAX)."""
+    return pl.max_horizontal(_weighted(values, weights))
+
+
+def smallest(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
+    """The smallest w v (CombMIN)."""
+    return pl.min_horizontal(_weighted(values, weights))
+
+
+def median(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
+    """The median of w v (CombMED)."""
+    return pl.concat_list(_weighted(values, weights)).list.drop_nulls().list.median()
+
+
+def _weighted(values: Sequence[pl.Expr], weights: Sequence[float]) -> list[pl.Expr]:
+    return [weight * value for value, weight in zip(values, weights, strict=True)]
+
+
+def _count(present: Sequence[pl.Expr]) -> pl.Expr:
+    return pl.sum_horizontal(here.cast(pl.Float64) for here in present)
+
+
+# --------------------------------------------------------------------------------------------------------- the missing
+
+
+def fill(value: pl.Expr, missing: Missing) -> pl.Expr:
+    """The values of one list with those of absent documents filled in; null where the rule leaves the list out."""
+    if missing == "min":
+        return value.fill_null(of_query(value.min()))
+    if missing == "zero":
+        return value.fill_null(of_query(value.min()).clip(upper_bound=0.0))
+    return value
+
+
+# --------------------------------------------------------------------------------------------------------- the methods
+
+
+@dataclass(frozen=True)
+class Method:
+    """One fusion method: what happens to each list, how lists combine, what the missing get if nothing is said."""
+
+    normalization: str
+    rule: Rule
+    missing: Missing
+    fixed: bool = False  # whether another normalisation would make it another method
+
+
+METHODS: dict[FusionMethod, Method] = {
+    "minmax": Method("minmax", weighted_mean, "zero"),
+    "weighted-sum": Method("none", weighted_sum, "exact"),
+    "sum": Method("none", weighted_sum, "zero"),
+    "product": Method("none", product, "zero"),
+    "rrf": Method("rrf", weighted_sum, "zero", fixed=True),
+    "zscore": Method("zscore", weighted_sum, "min", fixed=True),
+    "dbsf": Method("dbsf", weighted_sum, "zero", fixed=True),
+    "borda": Method("borda", weighted_sum, "ignore", fixed=True),
+    "isr": Method("isr", times_lists, "zero", fixed=True),
+    "log-isr": Method("isr", times_log_lists, "zero", fixed=True),
+    "rbc": Method("rbc", weighted_sum, "zero", fixed=True),
+    "combsum": Method("minmax", weighted_sum, "zero"),
+    "combmnz": Method("minmax", times_lists, "zero"),
+    "combanz": Method("minmax", mean_of_known, "ignore"),
+    "combmax": Method("minmax", largest, "ignore"),
+    "combmin": Method("minmax", smallest, "ignore"),
+    "combmed": Method("minmax", median, "ignore"),
+}
+ALIASES: dict[str, FusionMethod] = {
+    "min-max": "minmax",
+    "wsum": "weighted-sum",
+    "interpolation": "weighted-sum",
+    "mult": "product",
+    "wrrf": "rrf",
+    "zmuv": "zscore",
+    "bordafuse": "borda",
+    "w-bordafuse": "borda",
+    "mnz": "combmnz",
+    "wmnz": "combmnz",
+    "anz": "combanz",
+    "max": "combmax",
+    "min": "combmin",
+    "med": "combmed",
+}
+
+
+def method_name(name: str) -> FusionMethod:
+    """The method that `name` means, in our spelling or that of ranx and Pyserini.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    plain = name.strip().lower().replace("_", "-")
+    for method in get_args(FusionMethod):
+        if plain in (method, *(alias for alias, target in ALIASES.items() if target == method)):
+            return method  # type: ignore[no-any-return]
+    close = get_close_matches(plain, [*METHODS, *ALIASES], n=1)
+    meant = f"did you mean {close[0]}? " if close else ""
+    raise InputError(f"--method {name}: is unknown; {meant}there are {', '.join(METHODS)}")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How runs are fused.
+
+    Attributes:
+        method: which method.
+        weights: one for each run, in their order.
+        missing: what a list says of a document that it lacks.
+        normalization: of each list, if not the method's own.
+        rrf_k: the constant of reciprocal rank fusion.
+    """
+
+    method: FusionMethod
+    weights: tuple[float, ...]
+    missing: Missing
+    normalization: Normalization | None = None
+    rrf_k: float = config.Fusion.rrf_k
+
+    def __post_init__(self) -> None:
+        if self.normalization is not None and METHODS[self.method].fixed:
+            raise InputError(f"--method {self.method}: brings its own normalisation; leave --normalize out")
+        bad = [weight for weight in self.weights if not (math.isfinite(weight) and weight >= 0)]
+        if bad or not any(self.weights):
+            raise InputError(f"--weights {_listed(self.weights)}: need numbers from 0 up, at least one above 0")
+
+    def normalised(self, score: pl.Expr, rank: pl.Expr) -> pl.Expr:
+        """One list's scores (float64) and ranks, normalised among the candidates of a query."""
+        name = self.normalization or METHODS[self.method].normalization
+        transform = {**NORMALIZATIONS, **_RANK_WEIGHTS}[name]
+        if transform is reciprocal_rank:
+            transform = partial(reciprocal_rank, k=self.rrf_k)
+        return transform(score, rank)
+
+    def combined(self, values: Sequence[pl.Expr], present: Sequence[pl.Expr]) -> pl.Expr:
+        """The fused score of a document from its value in each list."""
+        return METHODS[self.method].rule(values, self.weights, present)
+
+
+def _listed(weights: Sequence[float]) -> str:
+    return ",".join(f"{weight:g}" for weight in weights)

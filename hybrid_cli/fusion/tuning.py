@@ -1,0 +1,180 @@
+"""Fusion weights chosen on judged queries: a grid, k folds, and how flat the best is (methods 9.5).
+
+Lists are normalised and joined once. For each set of weights only the places of the judged documents are computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise, product
+
+import numpy as np
+import polars as pl
+
+from hybrid_cli.config import Tuning
+from hybrid_cli.errors import InputError
+from hybrid_cli.fusion.lists import fused, values
+from hybrid_cli.fusion.methods import Recipe
+
+Weights = tuple[float, ...]
+Measure = Callable[[pl.DataFrame], np.ndarray]
+_LADDER = (1, 2, 5)  # of each power of ten
+_DECADES, _EXTENSION, _MOST_DECADES = 3, 2, 7
+_MOST_TRIALS = 5000
+_FLAT = 0.01
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The chosen weights and what speaks for them.
+
+    Attributes:
+        weights: one for each run.
+        score: their mean over all judged queries.
+        held_out: mean over queries that had no part in choosing; None with a single query.
+        flat: for each run, the lowest and highest of its weights among those within 1% of the best score.
+        trials: every set of weights with its score, in the order of the grid.
+    """
+
+    weights: Weights
+    score: float
+    held_out: float | None
+    flat: list[tuple[float, float]]
+    trials: list[tuple[Weights, float]]
+
+
+def tune(
+    blocks: Iterable[pl.DataFrame],
+    qids: pl.Series,
+    qrels: pl.DataFrame,
+    recipe: Recipe,
+    hits: int,
+    measure: Measure,
+    how: Tuning,
+    advance: Callable[[int], None] = lambda n: None,
+) -> Tuned:
+    """Choose the weights of `recipe`.
+
+    Args:
+        blocks: candidates of the judged queries.
+        qids: the ids of those queries by number.
+        qrels: qid, docid, relevance; queries without candidates count as 0.
+        hits: documents kept for each query.
+        measure: judged documents (qid, docid, relevance, position or null) to one value for each query.
+        advance: told of every set of weights tried.
+
+    Raises:
+        InputError: the grid has too many points.
+    """
+    valued = pl.concat([values(block, recipe) for block in blocks]).sort("query", "docid")
+    places = _places(valued, qids, qrels)
+    scores: dict[Weights, np.ndarray] = {}
+
+    def attempt(grid: Iterable[Weights]) -> Weights:
+        for weights in grid:
+            if weights not in scores:
+                found = _positions(fused(valued, replace(recipe, weights=weights)), places, hits)
+                scores[weights] = measure(qrels.with_columns(found))
+                advance(1)
+        return best(list(scores), np.stack(list(scores.values())))
+
+    chosen = _search(len(recipe.weights), how, attempt)
+    tried, table = list(scores), np.stack(list(scores.values()))
+    means = table.mean(1)
+    top = float(means[tried.index(chosen)])
+    near = np.array([weights for weights, mean in zip(tried, means, strict=True) if mean >= (1 - _FLAT) * top])
+    flat = [(float(low), float(high)) for low, high in zip(near.min(0), near.max(0), strict=True)]
+    trials = sorted(zip(tried, means.tolist(), strict=True))
+    return Tuned(chosen, top, held_out(tried, table, how), flat, trials)
+
+
+def _search(runs: int, how: Tuning, attempt: Callable[[Iterable[Weights]], Weights]) -> Weights:
+    """The best of the grid; a logarithmic one grows by two decades where its best is an end point."""
+    if how.grid == "linear":
+        return attempt(linear_grid(runs, how.step))
+    low, high = -_DECADES, _DECADES
+    while True:
+        chosen = attempt(log_grid(runs, low, high))
+        lower, upper = min(chosen[:-1]) <= 10.0**low, max(chosen[:-1]) >= 10.0**high
+        if not (lower and -low < _MOST_DECADES) and not (upper and high < _MOST_DECADES):
+            return chosen
+        low, high = low - _EXTENSION * lower, high + _EXTENSION * upper
+
+
+def linear_grid(runs: int, step: float) -> list[Weights]:
+    """All weights in multiples of `step` that add up to 1, counted in whole steps so that none is lost.
+
+    Raises:
+        InputError: 1 is no multiple of `step`, or there are too many.
+    """
+    parts = round(1 / step) if step > 0 else 0
+    if parts < 1 or not math.isclose(parts * step, 1, rel_tol=1e-9):
+        raise InputError(f"--step {step:g}: 1 must be a multiple of it, as of 0.05 or 0.1")
+    _check_size(math.comb(parts + runs - 1, runs - 1), runs)
+    bars = combinations(range(parts + runs - 1), runs - 1)
+    return [tuple((end - begin - 1) / parts for begin, end in pairwise((-1, *bar, parts + runs - 1))) for bar in bars]
+
+
+def log_grid(runs: int, low: int, high: int) -> list[Weights]:
+    """1, 2 and 5 times the powers of ten from 10^low to 10^high for each run but the last, whose weight is 1."""
+    ladder = [float(f"{digit}e{power}") for power in range(low, high) for digit in _LADDER] + [10.0**high]
+    _check_size(len(ladder) ** (runs - 1), runs)
+    return [(*weights, 1.0) for weights in product(ladder, repeat=runs - 1)]
+
+
+def _check_size(points: int, runs: int) -> None:
+    if points > _MOST_TRIALS:
+        raise InputError(
+            f"the grid has {points:,} points for {runs} runs, at most {_MOST_TRIALS:,} are tried; "
+            "use --grid linear with a larger --step, or fuse fewer runs"
+        )
+
+
+def best(tried: Sequence[Weights], table: np.ndarray) -> Weights:
+    """The weights with the highest mean over queries; of equals those closest to equal weights, then the smaller.
+
+    Args:
+        tried: sets of weights.
+        table: their values [sets, queries].
+    """
+    means = table.mean(1)
+    equals = np.flatnonzero(np.isclose(means, means.max(), rtol=0, atol=1e-12))
+    return min((tried[row] for row in equals), key=lambda weights: (_inequality(weights), weights))
+
+
+def _inequality(weights: Weights) -> float:
+    """How far weights are from equal ones, whatever they add up to."""
+    whole = math.fsum(weights)
+    return round(math.fsum((weight / whole - 1 / len(weights)) ** 2 for weight in weights), 12)
+
+
+def held_out(tried: Sequence[Weights], table: np.ndarray, how: Tuning) -> float | None:
+    """The mean over queries, each scored with the weights that the queries of the other folds chose."""
+    queries = table.shape[1]
+    folds = min(how.folds, queries)
+    if folds < 2:
+        return None
+    fold = np.random.default_rng(how.seed).permutation(queries) % folds
+    scored = np.empty(queries)
+    for number in range(folds):
+        chosen = best(tried, table[:, fold != number])
+        scored[fold == number] = table[tried.index(chosen), fold == number]
+    return float(scored.mean())
+
+
+def _places(valued: pl.DataFrame, qids: pl.Series, qrels: pl.DataFrame) -> pl.Series:
+    """For each judgement the row of its document among the candidates, null where no list holds it."""
+    rows = valued.select("query", "docid").with_row_index("row")
+    numbers = pl.DataFrame({"qid": qids}).with_row_index("query")
+    judged = qrels.join(numbers, on="qid", how="left", maintain_order="left")
+    return judged.join(rows, on=["query", "docid"], how="left", maintain_order="left")["row"]
+
+
+def _positions(scored: pl.DataFrame, places: pl.Series, hits: int) -> pl.Series:
+    """The rank of each judged document; rows of `scored` stand by query and docid, so that ties fall by docid."""
+    ranks = scored.select((-pl.col("score")).rank("ordinal").over("query"))["score"]
+    found = ranks.gather(places.fill_null(0)) if len(ranks) else places
+    kept = places.is_not_null() & (found <= hits)
+    return pl.select(pl.when(kept).then(found).cast(pl.Int64).alias("position"))["position"]
