@@ -195,4 +195,6 @@ class Impacts:
 
     def values(self) -> Floats:
         """[nnz] the impact of each posting: the weight of the term in the document, IDF included."""
-        return kernels.values(self.postings.indptr, self.postings.rows, self.postings.tfs, self.idf, self.scale)
+        postings = self.postings
+        found: Floats = kernels.values(postings.indptr, postings.rows, postings.tfs, self.idf, self.scale)
+        return found

@@ -65,12 +65,14 @@ class LexicalIndex:
         """
         manifest = artifacts.read_manifest(folder, Kind.LEXICAL_INDEX)
         recorded = read_parameters(folder)
-        impacts = Impacts.of(
-            Postings.open(folder / IMPACTS),
-            recorded["k1"] if k1 is None else k1,
-            recorded["b"] if b is None else b,
-        )
-        return cls(impacts, pl.read_parquet(folder / DOCIDS)["docid"], manifest.options["language"])
+        parameters = (recorded["k1"] if k1 is None else k1, recorded["b"] if b is None else b)
+        return cls.load(folder, manifest.options["language"], parameters)
+
+    @classmethod
+    def load(cls, folder: Path, language: str, parameters: tuple[float, float]) -> LexicalIndex:
+        """The matrix in `folder` under k1 and b, also before it is a whole artifact."""
+        docids = pl.read_parquet(folder / DOCIDS)["docid"]
+        return cls(Impacts.of(Postings.open(folder / IMPACTS), *parameters), docids, language)
 
     @property
     def k1(self) -> float:
@@ -96,7 +98,9 @@ class LexicalIndex:
     def bags(self, texts: Sequence[str]) -> Bags:
         """Analysed queries: the terms that the corpus knows, each once, its count as its boost."""
         tokens, lengths = self._analyzer.tokens(texts)
-        frame = pl.DataFrame({"query": np.repeat(np.arange(len(texts)), lengths), "term": pl.Series(tokens)})
+        frame = pl.DataFrame(
+            {"query": np.repeat(np.arange(len(texts)), lengths), "term": pl.Series(pl.from_arrow(tokens))}
+        )
         return self._bags(frame.group_by("query", "term").agg(boost=pl.len()), len(texts))
 
     def _bags(self, weighted: pl.DataFrame, queries: int) -> Bags:
@@ -130,11 +134,15 @@ class LexicalIndex:
             bags = self.bags(part["text"].to_list())
             if rm3 is not None:
                 bags = self._expand(bags, rm3, threads)
-            counts, keys = self.ranked(bags, hits, threads)
-            frames.append(self._run(part["qid"], counts, keys))
+            frames.append(self.search_bags(part["qid"], bags, hits, threads))
         return pl.concat(frames)
 
-    def ranked(
+    def search_bags(self, qids: pl.Series, bags: Bags, hits: int, threads: int | None = None) -> pl.DataFrame:
+        """As `search`, for queries that are analysed already."""
+        counts, keys = self._ranked(bags, hits, threads)
+        return self._run(qids, counts, keys)
+
+    def _ranked(
         self, bags: Bags, hits: int, threads: int | None = None
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint64]]:
         """How many hits each query has, and [Q, hits] keys of `kernels.search`."""
@@ -209,7 +217,7 @@ class LexicalIndex:
 
     def _expand(self, bags: Bags, rm3: Rm3, threads: int | None) -> Bags:
         """RM3 on the matrix: the terms of each query's first documents, weighted by their scores."""
-        counts, keys = self.ranked(bags, rm3.fb_docs, threads)
+        counts, keys = self._ranked(bags, rm3.fb_docs, threads)
         by_place = np.argsort(self._order)
         scores, rows = kernels.scores_of(keys), by_place[np.minimum(kernels.places_of(keys), len(by_place) - 1)]
         words = self.impacts.postings.terms

@@ -6,13 +6,22 @@ These loops compute the weights on the way, in Lucene's arithmetic, so that k1 a
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
-_jit: Any = numba.njit(cache=True, nogil=True, error_model="numpy")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _jit(function: Function) -> Function:
+    """Compile at the first call, and keep the code for later processes."""
+    compiled: Function = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    return compiled
+
+
 _ONE = np.float32(1)
 
 

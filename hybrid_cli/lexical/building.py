@@ -1,0 +1,115 @@
+"""Build a lexical index: Lucene reads the corpus in one thread while another counts it for the impact matrix."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+
+from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.lexical import lucene
+from hybrid_cli.lexical.analysis import Analyzer
+from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
+from hybrid_cli.lexical.index import DOCIDS, IMPACTS, LUCENE
+
+Corpus = Callable[[], Iterable[pa.RecordBatch]]
+_SOURCE, _UNFINISHED = ".source", ".lucene"
+
+
+def build(
+    corpus: Corpus, folder: Path, fields: Sequence[str], language: str, threads: int, advance: Callable[[int], None]
+) -> None:
+    """Write `lucene/`, `impacts/` and `docids.parquet` into `folder`; what an earlier call finished is kept.
+
+    Args:
+        corpus: gives the documents (docid, title, text) in batches, anew at each call.
+        fields: which of title and text are read, joined by a line end.
+        advance: told of documents as they are counted.
+
+    Raises:
+        InputError: a document id twice.
+        HybridError: Lucene stopped, or counted otherwise than the matrix.
+    """
+    lucene_thread = None if (folder / LUCENE).is_dir() else _Lucene(corpus, folder, fields, language, threads)
+    if lucene_thread is not None:
+        lucene_thread.start()
+    if not (folder / IMPACTS).is_dir():
+        _count(corpus, fields, Analyzer(language), advance).save(folder / IMPACTS)
+    if lucene_thread is not None:
+        lucene_thread.finish()
+    _compare(Postings.open(folder / IMPACTS), lucene.statistics(folder / LUCENE), folder)
+
+
+def _contents(batch: pa.RecordBatch, fields: Sequence[str]) -> pl.DataFrame:
+    """docid and contents: what is indexed of each document."""
+    frame = pl.DataFrame(pl.from_arrow(batch))
+    return frame.select("docid", pl.concat_str([pl.col(name) for name in fields], separator="\n").alias("contents"))
+
+
+def _count(corpus: Corpus, fields: Sequence[str], analyzer: Analyzer, advance: Callable[[int], None]) -> Postings:
+    builder = PostingsBuilder()
+    for batch in corpus():
+        builder.add(*analyzer.tokens(_contents(batch, fields)["contents"].to_list()))
+        advance(len(batch))
+    return builder.finish()
+
+
+class _Lucene(threading.Thread):
+    """Lucene's half: a daemon, so that an interrupted process ends at once. Java runs beside Python's threads."""
+
+    def __init__(self, corpus: Corpus, folder: Path, fields: Sequence[str], language: str, threads: int):
+        super().__init__(name="lucene", daemon=True)
+        self.folder, self.language, self.threads = folder, language, threads
+        self.failure: Exception | None = None
+        self.source = folder / _SOURCE
+        shutil.rmtree(self.source, ignore_errors=True)
+        self.source.mkdir()
+        docids = [self._write(batch, fields, part) for part, batch in enumerate(corpus())]
+        ids = pl.concat([pl.DataFrame(schema={"docid": pl.String}), *docids])
+        _refuse_twice(ids["docid"])
+        ids.write_parquet(folder / DOCIDS, compression="zstd")
+
+    def _write(self, batch: pa.RecordBatch, fields: Sequence[str], part: int) -> pl.DataFrame:
+        """Anserini gives each file to one thread."""
+        frame = _contents(batch, fields)
+        share = -(-len(frame) // self.threads)
+        for number, piece in enumerate(frame.rename({"docid": "id"}).iter_slices(share)):
+            piece.write_ndjson(self.source / f"part-{part:05d}-{number}.jsonl")
+        return frame.select("docid")
+
+    def run(self) -> None:
+        """Index what was written; an error waits for `finish`."""
+        try:
+            shutil.rmtree(self.folder / _UNFINISHED, ignore_errors=True)
+            lucene.build(self.source, self.folder / _UNFINISHED, self.language, self.threads)
+        except (HybridError, OSError) as error:
+            self.failure = error
+
+    def finish(self) -> None:
+        """Wait for Lucene; raise what stopped it, else give its index its name."""
+        self.join()
+        if self.failure is not None:
+            raise self.failure
+        (self.folder / _UNFINISHED).rename(self.folder / LUCENE)
+        shutil.rmtree(self.source)
+
+
+def _refuse_twice(docids: pl.Series) -> None:
+    twice = docids.filter(docids.is_duplicated())
+    if len(twice):
+        raise InputError(
+            f"the corpus has document {twice[0]} more than once ({len(twice)} such rows); keep one of each"
+        )
+
+
+def _compare(postings: Postings, counted: lucene.Statistics, folder: Path) -> None:
+    """The matrix answers for Lucene, so both must have read the same."""
+    if (postings.counted, postings.tokens) != (counted.counted, counted.tokens):
+        raise HybridError(
+            f"{folder}: Lucene counts {counted.counted:,} documents with {counted.tokens:,} tokens, the matrix "
+            f"{postings.counted:,} with {postings.tokens:,}; this is a bug of hybrid, please report it with the corpus"
+        )
