@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hybrid_cli import config
-from hybrid_cli.cli.common import Device, Output, Seed, Split, Threads, command
+from hybrid_cli.cli.common import Device, Output, Seed, Split, Threads, comma_separated, command
 from hybrid_cli.cli.training import (
     DocMaxLen,
     DocPrefix,
@@ -18,7 +18,8 @@ from hybrid_cli.cli.training import (
     QueryPrefix,
     TitleSeparator,
 )
-from hybrid_cli.config import Encoding, VectorIndex
+from hybrid_cli.config import Encoding, Retrieval, Searching, VectorIndex
+from hybrid_cli.errors import InputError
 
 PANEL = "Retrieval"
 
@@ -26,6 +27,7 @@ PANEL = "Retrieval"
 def register(app: typer.Typer) -> None:
     """Add this panel's commands to the application."""
     command(app, PANEL)(encode)
+    command(app, PANEL)(search)
 
 
 def _option(panel: str, text: str, *names: str, **limits: Any) -> Any:
@@ -112,6 +114,91 @@ def encode(
         index=VectorIndex(index_type, factory, m, ef_construction, ef_search, nlist, nprobe, pq_bytes, seed),
         encoding=Encoding(dtype, vector_dtype, shard_size, batch_tokens),
         contract={name: given[name] for name in CONTRACT_OPTIONS},
+        device=device,
+        threads=threads,
+        overwrite=overwrite,
+    )
+
+
+LEXICAL = "Lexical index"
+DENSE = "Dense index"
+
+
+def search(
+    collection: Annotated[
+        Path | None, typer.Argument(help="A collection: its queries of --split.", show_default=False)
+    ] = None,
+    *,
+    index: Annotated[str, typer.Option(help="A lexical or a dense index; with --query also several: `a,b`.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where the run will stand.", show_default=False)
+    ] = None,
+    split: Split = None,
+    queries: Annotated[
+        Path | None,
+        typer.Option(help="A file of queries instead, or the vectors that `encode` made of them.", show_default=False),
+    ] = None,
+    query: Annotated[
+        str | None,
+        typer.Option(help="Words to search for: prints the hits; several indexes are fused.", show_default=False),
+    ] = None,
+    hits: Annotated[
+        int | None,
+        typer.Option("--hits", "-k", min=1, help="Documents kept for each query.", show_default="1000; --query: 10"),
+    ] = None,
+    engine: Annotated[config.Engine, _option(LEXICAL, "The impact matrix, or Lucene itself.")] = Searching.engine,
+    k1: Annotated[float | None, _option(LEXICAL, "If not as the index recorded it.", min=0)] = None,
+    b: Annotated[float | None, _option(LEXICAL, "If not as the index recorded it.", min=0, max=1)] = None,
+    rm3: Annotated[bool, _option(LEXICAL, "Expand the query by its first hits.", "--rm3")] = Searching.rm3,
+    fb_terms: Annotated[int, _option(LEXICAL, "`--rm3`: terms of the feedback.", min=1)] = Searching.fb_terms,
+    fb_docs: Annotated[int, _option(LEXICAL, "`--rm3`: documents of the feedback.", min=1)] = Searching.fb_docs,
+    fb_weight: Annotated[
+        float, _option(LEXICAL, "`--rm3`: weight of the original query.", min=0, max=1)
+    ] = Searching.fb_weight,
+    model: Annotated[
+        str | None, _option(DENSE, "The encoder, if it is no longer where the index recorded it.", show_default=False)
+    ] = None,
+    ef_search: Annotated[int | None, _option(DENSE, "`hnsw`: candidates, if not as the index recorded.", min=1)] = None,
+    nprobe: Annotated[int | None, _option(DENSE, "`ivf`: lists, if not as the index recorded.", min=1)] = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    overwrite: bool = False,
+) -> None:
+    """Search an index for all queries and write a run, or for one query and print what it finds.
+
+    A dense index is searched with the encoder that made it; another one is refused.
+
+    Examples:
+
+    `hybrid search data/pydocs --split test --index out/bm25 --hits 1000 --output out/bm25.parquet`
+
+    `hybrid search --index out/bm25,out/clear-index --query "remove a file"`
+    """
+    from hybrid_cli.stages import search as stage
+
+    how = Searching(engine, k1, b, rm3, fb_terms, fb_docs, fb_weight, model, ef_search, nprobe)
+    indexes = [Path(path) for path in comma_separated(index)]
+    if query is not None:
+        stage.look(
+            query,
+            indexes=indexes,
+            collection=collection,
+            hits=hits or Retrieval.shown,
+            how=how,
+            device=device,
+            threads=threads,
+        )
+        return
+    if output is None or len(indexes) != 1:
+        raise InputError("search: name one --index and an --output for the run, or words to look for with --query")
+    stage.search(
+        collection,
+        index=indexes[0],
+        output=output,
+        split=split,
+        queries=queries,
+        hits=hits or Retrieval.hits,
+        how=how,
         device=device,
         threads=threads,
         overwrite=overwrite,

@@ -1,0 +1,300 @@
+"""`search`: queries and an index to a run; or one query, and what a person wants to see of its hits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from hybrid_cli import artifacts, console
+from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.config import Retrieval, Searching
+from hybrid_cli.errors import InputError
+
+_QUERIES_AT_ONCE = 1024
+_SNIPPET_CHARACTERS = 240
+
+_LEXICAL = ("engine", "k1", "b", "rm3", "fb_terms", "fb_docs", "fb_weight")
+_DENSE = ("model", "ef_search", "nprobe")
+
+Searcher = Callable[
+    [pl.DataFrame, int], Iterator[pl.DataFrame]
+]  # queries (qid, text) and hits to a run, block by block
+
+
+def search(
+    collection: Path | None,
+    *,
+    index: Path,
+    output: Path,
+    split: str | None = None,
+    queries: Path | None = None,
+    hits: int = Retrieval.hits,
+    how: Searching = Searching(),  # noqa: B008 - frozen
+    device: str = "auto",
+    threads: int | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Search an index for every query and write the run.
+
+    Args:
+        collection: its queries of `split` are taken; not needed with `queries`.
+        index: a lexical or a dense index.
+        queries: a file of queries, or for a dense index the vectors that `encode` made of them.
+
+    Raises:
+        InputError: inputs or options are not usable together, or the model is not the one that made the index.
+    """
+    source = _queries_source(collection, queries, split)
+    manifest = _checked_index(index, how)
+    inputs = {"index": index, "queries": source}
+    if how.model is not None:
+        from hybrid_cli.encoders.encoder import resolve
+
+        inputs["model"] = resolve(how.model)
+    claim = artifacts.claim(
+        output,
+        Kind.RUN,
+        "search",
+        inputs=inputs,
+        options={"hits": hits, **_relevant(how, manifest.kind)},
+        overwrite=overwrite,
+    )
+    if claim.up_to_date:
+        return output
+    table, searcher = _opened(source, index, manifest, how, device, threads)
+    answered: list[int] = []
+
+    def blocks() -> Iterator[Any]:
+        with console.progress("search", len(table), "queries") as advance:
+            for begin in range(0, len(table), _QUERIES_AT_ONCE):
+                some = table.slice(begin, _QUERIES_AT_ONCE)
+                for run in searcher(some, hits):
+                    answered.append(run["qid"].n_unique())
+                    yield run.to_arrow()
+                advance(len(some))
+
+    written = claim.write(blocks(), queries=len(table))
+    console.note(
+        f"search: {output}: {len(table):,} queries, {written.counts['rows']:,} hits"
+        + (f", {len(table) - sum(answered):,} queries without any" if sum(answered) < len(table) else "")
+    )
+    return output
+
+
+def _queries_source(collection: Path | None, queries: Path | None, split: str | None) -> Path:
+    if queries is not None and queries.is_dir():
+        manifest = artifacts.find_manifest(queries)
+        if manifest is not None and manifest.kind == Kind.VECTORS:
+            return queries
+    if queries is None and collection is None:
+        raise InputError("no queries: name a collection and --split, a file with --queries, or words with --query")
+    return collections.queries_path(queries or collection or Path(), split)
+
+
+def _checked_index(index: Path, how: Searching) -> Manifest:
+    """The index's manifest; options that mean nothing to such an index are refused."""
+    manifest = artifacts.read_manifest(index)
+    if manifest.kind not in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
+        raise InputError(f"{index}: is a {manifest.kind} (made by `{manifest.stage}`); an index is needed here")
+    if unfit := sorted(set(_given(how)) - set(_relevant(how, manifest.kind))):
+        options = ", ".join("--" + name.replace("_", "-") for name in unfit)
+        raise InputError(f"{options}: means nothing to {index}, which is a {manifest.kind}")
+    return manifest
+
+
+def _given(how: Searching) -> dict[str, Any]:
+    """The settings that are not as they are by default."""
+    default = asdict(Searching())
+    return {name: value for name, value in asdict(how).items() if value != default[name]}
+
+
+def _relevant(how: Searching, kind: Kind) -> dict[str, Any]:
+    """The settings that an index of this kind is searched with."""
+    return {name: getattr(how, name) for name in (_LEXICAL if kind == Kind.LEXICAL_INDEX else _DENSE)}
+
+
+# ------------------------------------------------------------------------------------------------------------ searchers
+
+
+def _opened(
+    source: Path, index: Path, manifest: Manifest, how: Searching, device: str, threads: int | None
+) -> tuple[pl.DataFrame, Searcher]:
+    """The queries, as texts or as vectors, and what searches with them."""
+    if source.is_dir():
+        if manifest.kind != Kind.DENSE_INDEX:
+            raise InputError(f"{source}: holds vectors, which search a dense index only; {index} is a {manifest.kind}")
+        return _stored_queries(source, index, how, threads)
+    queries = collections.read_queries(source).select("qid", "text")
+    return queries, _searcher(index, manifest, how, device, threads)
+
+
+def _searcher(index: Path, manifest: Manifest, how: Searching, device: str, threads: int | None) -> Searcher:
+    if manifest.kind == Kind.DENSE_INDEX:
+        return _dense(index, how, device, threads)
+    return _lexical(index, how, threads)
+
+
+def _lexical(index: Path, how: Searching, threads: int | None) -> Searcher:
+    from hybrid_cli.lexical import lucene
+    from hybrid_cli.lexical.feedback import Rm3
+    from hybrid_cli.lexical.index import LexicalIndex
+
+    rm3 = Rm3(how.fb_terms, how.fb_docs, how.fb_weight) if how.rm3 else None
+    if how.engine == "lucene":
+        return lambda queries, hits: iter([lucene.search(index, queries, hits, threads, how.k1, how.b, rm3)])
+    lexical = LexicalIndex.open(index, how.k1, how.b)
+    return lambda queries, hits: iter([lexical.search(queries, hits, threads, rm3)])
+
+
+def _dense(index: Path, how: Searching, device: str, threads: int | None) -> Searcher:
+    import torch
+
+    from hybrid_cli import vectors
+    from hybrid_cli.encoders.encoder import Encoder
+
+    if threads:
+        torch.set_num_threads(threads)
+        vectors.set_threads(threads)
+    dense = vectors.DenseIndex.open(index, how.ef_search, how.nprobe)
+    options = dense.manifest.options
+    encoder = Encoder.load(how.model or options["model"], device=device, dtype=options["dtype"], **options["contract"])
+    if encoder.fingerprint != dense.fingerprint:
+        raise InputError(_refusal(index, dense, how.model or options["model"], encoder.contract.to_dict()))
+
+    def searcher(queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
+        found = encoder.encode_queries(queries["text"].to_list())
+        return dense.search_blocks(found, queries["qid"].to_list(), hits)
+
+    return searcher
+
+
+def _refusal(index: Path, dense: Any, model: str, contract: dict[str, Any]) -> str:
+    """Why queries of this model do not belong to the index."""
+    stored = dense.contract
+    differ = [
+        f"{name}={stored.get(name)!r}, not {value!r}" for name, value in contract.items() if stored.get(name) != value
+    ]
+    what = "encoded with " + "; ".join(differ) if differ else "encoded by other weights"
+    return f"{index}: was {what} as {model} has; encode again, or name the model that made it with --model"
+
+
+def _stored_queries(source: Path, index: Path, how: Searching, threads: int | None) -> tuple[pl.DataFrame, Searcher]:
+    """Query vectors that `encode` wrote: searched as they are, without a model."""
+    from hybrid_cli import vectors
+
+    vectors.set_threads(threads)
+    dense = vectors.DenseIndex.open(index, how.ef_search, how.nprobe)
+    counts = artifacts.read_manifest(source, Kind.VECTORS).counts
+    if counts["encoder"] != dense.fingerprint:
+        raise InputError(_refusal(index, dense, str(source), counts["contract"]))
+    stored = np.concatenate([vectors.read_shard(path) for path in vectors.shards(source)])
+    queries = pl.DataFrame({"qid": vectors.read_ids(source)}).with_row_index("row")
+
+    def searcher(some: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
+        return dense.search_blocks(stored[some["row"].to_numpy()], some["qid"].to_list(), hits)
+
+    return queries, searcher
+
+
+# -------------------------------------------------------------------------------------------------------- for a person
+
+
+def look(
+    query: str,
+    *,
+    indexes: Sequence[Path],
+    collection: Path | None = None,
+    hits: int = Retrieval.shown,
+    depth: int = Retrieval.hits,
+    how: Searching = Searching(),  # noqa: B008 - frozen
+    device: str = "auto",
+    threads: int | None = None,
+) -> pl.DataFrame:
+    """Print the top hits of one query with titles and snippets; of several indexes, fused by min-max.
+
+    Args:
+        indexes: lexical or dense indexes of one corpus.
+        collection: where the texts are, if not in the corpus that the first index was made from.
+        depth: hits of each index that are fused.
+
+    Returns:
+        docid, score, and for each index its `rank_i`, of the documents printed.
+    """
+    manifests = [artifacts.read_manifest(index) for index in indexes]
+    table = pl.DataFrame({"qid": ["query"], "text": [query]})
+    found = []
+    for index, manifest in zip(indexes, manifests, strict=True):
+        mine = Searching(**{**asdict(Searching()), **_fitting(how, manifest.kind)})
+        _checked_index(index, mine)
+        found.append(pl.concat(_searcher(index, manifest, mine, device, threads)(table, max(hits, depth))))
+    best = _fused(found, hits)
+    _print_hits(query, best, [index.name for index in indexes], _texts(best, collection, manifests))
+    return best
+
+
+def _fitting(how: Searching, kind: Kind) -> dict[str, Any]:
+    """Of the settings given, those for this index; with several indexes each takes its own."""
+    return {
+        name: value for name, value in _relevant(how, kind).items() if kind in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX)
+    }
+
+
+def _fused(found: list[pl.DataFrame], hits: int) -> pl.DataFrame:
+    if len(found) == 1:
+        return found[0].head(hits).select("docid", "score", pl.col("rank").alias("rank_0"))
+    from hybrid_cli.fusion import lists
+    from hybrid_cli.fusion.methods import Recipe
+
+    recipe = Recipe("minmax", (1.0,) * len(found), "zero")
+    side_by_side = lists.Lists.of(found)
+    candidates = pl.concat(side_by_side.blocks())
+    fused = pl.concat(lists.fuse([candidates], side_by_side.qids, recipe, hits))
+    ranks = candidates.select("docid", pl.col(r"^rank_\d+$").cast(pl.Int32))
+    return fused.select("docid", "score").join(ranks, on="docid", how="left", maintain_order="left")
+
+
+def _texts(best: pl.DataFrame, collection: Path | None, manifests: Sequence[Manifest]) -> dict[str, tuple[str, str]]:
+    """Title and text of the hits, from the collection named, else from the corpus that an index remembers."""
+    recorded = [Path(manifest.inputs["corpus"]["path"]) for manifest in manifests if "corpus" in manifest.inputs]
+    corpus = collection or next((path for path in recorded if path.exists()), None)
+    if corpus is None:
+        console.warn("the corpus is not where the index recorded it; name the collection to see titles and texts")
+        return {}
+    return {docid: (title, text) for docid, title, text in collections.texts(corpus, best["docid"]).rows()}
+
+
+def _print_hits(query: str, best: pl.DataFrame, names: Sequence[str], texts: dict[str, tuple[str, str]]) -> None:
+    if not len(best):
+        console.result("no hits")
+    for rank, row in enumerate(best.iter_rows(named=True), 1):
+        title, text = texts.get(row["docid"], ("", ""))
+        ranks = [f"{name} {row[f'rank_{n}'] or '-'}" for n, name in enumerate(names)] if len(names) > 1 else []
+        details = ", ".join([f"{row['score']:.4f}", *ranks])
+        console.result(f"{rank:2}. {title or row['docid']}  [{row['docid']}: {details}]")
+        if text:
+            console.result(f"    {snippet(text, query)}")
+
+
+def snippet(text: str, query: str, size: int = _SNIPPET_CHARACTERS) -> str:
+    """About `size` characters of `text` on one line, from where most of the query's words stand close together."""
+    line = " ".join(text.split())
+    words = {word for word in re.findall(r"\w+", query.casefold()) if len(word) > 2}
+    places = [
+        (match.start(), match.group()) for match in re.finditer(r"\w+", line.casefold()) if match.group() in words
+    ]
+    begin = max(
+        (start for start, _ in places),
+        key=lambda start: len({word for place, word in places if start <= place < start + size - 40}),
+        default=0,
+    )
+    begin = line.rfind(" ", 0, max(0, begin - 40)) + 1 if begin > 40 else 0
+    end = len(line) if len(line) <= begin + size else line.rfind(" ", begin, begin + size)
+    end = end if end > begin else begin + size
+    return ("... " if begin else "") + line[begin:end] + (" ..." if end < len(line) else "")
