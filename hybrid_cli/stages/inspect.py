@@ -209,7 +209,7 @@ def _show(described: Description) -> None:
         name: described[name] for name in ("options", "counts", "contract", "versions") if described.get(name)
     }
     for name, values in sections.items():
-        _pairs(name, {key: json.dumps(value, ensure_ascii=False, default=str) for key, value in values.items()})
+        _pairs(name, {key: _plain(value) for key, value in values.items()})
     if "fingerprint" in described:
         _pairs("content", {"fingerprint": described["fingerprint"], **_size_of_table(described)})
     elif "rows" in described:
@@ -220,11 +220,14 @@ def _show(described: Description) -> None:
     _pairs("columns", described.get("columns", {}))
     last = described.get("last_values", {})
     _pairs("last values", {name: f"{value:.6g} (step {step:,})" for name, (step, value) in last.items()})
-    _pairs("first rows", {str(n + 1): json.dumps(row, ensure_ascii=False, default=str)
-                          for n, row in enumerate(described.get("sample", []))})  # fmt: skip
+    _pairs("first rows", {str(n + 1): _plain(row) for n, row in enumerate(described.get("sample", []))})
     _pairs("first lines", {str(n + 1): line for n, line in enumerate(described.get("head", []))})
     if described.get("inputs"):
         out.print(_tree(described["inputs"]))
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _size_of_table(described: Description) -> dict[str, str]:
@@ -245,11 +248,18 @@ def _tree(inputs: list[Description]) -> Tree:
     from rich.text import Text
     from rich.tree import Tree
 
+    shown: set[str] = set()
+
     def grow(branch: Tree, entries: list[Description]) -> Tree:
         for entry in entries:
             made = f" by `{entry['stage']}`" if entry.get("stage") else ""
             state = "" if entry["state"] == "unchanged" else f"  <- {entry['state']}"
-            grow(branch.add(Text(f"{entry['role']}: {entry['path']} ({entry['kind']}{made}){state}")), entry["inputs"])
+            again = bool(entry["inputs"]) and entry["path"] in shown
+            shown.add(entry["path"])
+            line = (
+                f"{entry['role']}: {entry['path']} ({entry['kind']}{made}){state}{', from the same' if again else ''}"
+            )
+            grow(branch.add(Text(line)), [] if again else entry["inputs"])
         return branch
 
     return grow(Tree(Text("\nmade from", style="bold")), inputs)
