@@ -53,6 +53,13 @@ class Lists:
             lengths.append(length if depth is None else np.minimum(length, depth))
         return cls(qids, [table.select("docid", "score") for table in tables], begins, lengths)
 
+    def rising(self, number: int) -> float:
+        """Of a list's queries with several hits, the share whose last hit has a higher score than the first."""
+        several = self.lengths[number] > 1
+        first, length = self.begins[number][several], self.lengths[number][several]
+        scores = self.hits[number]["score"].to_numpy()
+        return float((scores[first] < scores[first + length - 1]).mean()) if len(first) else 0.0
+
     def blocks(self) -> Iterator[pl.DataFrame]:
         """Yield the candidates of a few dozen queries at a time."""
         sizes = np.sum(self.lengths, axis=0) if len(self.qids) else np.zeros(0)

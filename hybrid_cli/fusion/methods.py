@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import partial, reduce
+from functools import reduce
 from operator import add, mul
 from typing import get_args
 
@@ -105,7 +105,7 @@ def _where(usable: pl.Expr, value: pl.Expr, otherwise: float | pl.Expr, score: p
     return pl.when(score.is_not_null()).then(pl.when(usable).then(value).otherwise(otherwise))
 
 
-NORMALIZATIONS: dict[Normalization, Transform] = {
+TRANSFORMS: dict[str, Transform] = {
     "none": unchanged,
     "minmax": minmax,
     "max": maximum,
@@ -115,8 +115,10 @@ NORMALIZATIONS: dict[Normalization, Transform] = {
     "rank": by_rank,
     "borda": borda,
     "dbsf": dbsf,
+    "rrf": reciprocal_rank,
+    "isr": inverse_square_rank,
+    "rbc": rank_bias,
 }
-_RANK_WEIGHTS: dict[str, Transform] = {"rrf": reciprocal_rank, "isr": inverse_square_rank, "rbc": rank_bias}
 
 
 # --------------------------------------------------------------------------------------------------------------- rules
@@ -281,13 +283,18 @@ class Recipe:
         if bad or not any(self.weights):
             raise InputError(f"--weights {_listed(self.weights)}: need numbers from 0 up, at least one above 0")
 
+    @property
+    def sums_raw_scores(self) -> bool:
+        """Whether scores are added as they are, so that their scales matter."""
+        method = METHODS[self.method]
+        return (self.normalization or method.normalization) == "none" and method.rule is not product
+
     def normalised(self, score: pl.Expr, rank: pl.Expr) -> pl.Expr:
         """One list's scores (float64) and ranks, normalised among the candidates of a query."""
         name = self.normalization or METHODS[self.method].normalization
-        transform = {**NORMALIZATIONS, **_RANK_WEIGHTS}[name]
-        if transform is reciprocal_rank:
-            transform = partial(reciprocal_rank, k=self.rrf_k)
-        return transform(score, rank)
+        if name == "rrf":
+            return reciprocal_rank(score, rank, self.rrf_k)
+        return TRANSFORMS[name](score, rank)
 
     def combined(self, values: Sequence[pl.Expr], present: Sequence[pl.Expr]) -> pl.Expr:
         """The fused score of a document from its value in each list."""

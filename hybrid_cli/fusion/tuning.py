@@ -141,7 +141,7 @@ def best(tried: Sequence[Weights], table: np.ndarray) -> Weights:
     """
     means = table.mean(1)
     equals = np.flatnonzero(np.isclose(means, means.max(), rtol=0, atol=1e-12))
-    return min((tried[row] for row in equals), key=lambda weights: (_inequality(weights), weights))
+    return min((tried[int(row)] for row in equals), key=lambda weights: (_inequality(weights), weights))
 
 
 def _inequality(weights: Weights) -> float:

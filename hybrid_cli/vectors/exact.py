@@ -1,0 +1,126 @@
+"""The exact scores of a run's pairs, retrieved or not: from the index and the queries that the run was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.collections import collection
+from hybrid_cli.errors import InputError
+from hybrid_cli.vectors.index import DenseIndex
+from hybrid_cli.vectors.shards import read_ids, read_shard, shards
+
+if TYPE_CHECKING:
+    from hybrid_cli.encoders.encoder import Encoder
+
+Scorer = Callable[[pl.DataFrame], pl.Series]
+
+
+@dataclass(frozen=True)
+class ExactSource:
+    """What gives the exact scores of one run's pairs.
+
+    Attributes:
+        index: a lexical or a dense index.
+        manifest: its manifest.
+        queries: a file of texts, or for a dense index a folder of vectors.
+        searched: the options that the run was searched with.
+    """
+
+    index: Path
+    manifest: Manifest
+    queries: Path
+    searched: Mapping[str, Any]
+
+
+def exact_source(run: Path, index: Path, queries: Path | None = None) -> ExactSource:
+    """Check that `run` was searched in `index`, and find its queries where it recorded them, or take `queries`.
+
+    A run without a manifest is believed, but does not know its queries.
+
+    Raises:
+        InputError: another index, queries that are gone or have changed, or a search with feedback.
+    """
+    manifest = artifacts.read_manifest(index)
+    if manifest.kind not in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
+        raise InputError(f"{index}: is a {manifest.kind} (made by `{manifest.stage}`); an index is needed here")
+    made = artifacts.find_manifest(run)
+    if made is None:
+        if queries is None:
+            raise InputError(f"{run}: does not say what queries it answers; name them with --queries")
+        return ExactSource(index, manifest, queries, {})
+    if made.inputs.get("index", {}).get("fingerprint") != manifest.fingerprint:
+        raise InputError(f"{run}: was not searched in {index}; give --index in the order of the runs")
+    if made.options.get("rm3"):
+        raise InputError(f"{run}: was searched with --rm3, whose exact scores are not known; choose another --missing")
+    return ExactSource(index, manifest, queries or _recorded_queries(run, made), made.options)
+
+
+def _recorded_queries(run: Path, made: Manifest) -> Path:
+    recorded = made.inputs["queries"]
+    path = Path(recorded["path"])
+    if not path.exists():
+        raise InputError(f"{run}: its queries are not at {path} any more; name them with --queries")
+    if artifacts.fingerprint(path) != recorded["fingerprint"]:
+        raise InputError(f"{run}: its queries at {path} have changed since; search again, or name them with --queries")
+    return path
+
+
+def exact_scorer(source: ExactSource, device: str = "auto") -> Scorer:
+    """A function from pairs (qid, docid) to their scores, as a search of the index gives them: float32."""
+    if source.manifest.kind == Kind.LEXICAL_INDEX:
+        return _lexical_scorer(source)
+    return lambda pairs: _dense_scores(source, pairs, device)
+
+
+def _lexical_scorer(source: ExactSource) -> Scorer:
+    from hybrid_cli.lexical.index import LexicalIndex
+
+    index = LexicalIndex.open(source.index, source.searched.get("k1"), source.searched.get("b"))
+    return lambda pairs: index.score(pairs, _asked(source.queries, pairs))
+
+
+def _dense_scores(source: ExactSource, pairs: pl.DataFrame, device: str) -> pl.Series:
+    index = DenseIndex.open(source.index)
+    if source.queries.is_dir():
+        vectors = np.concatenate([read_shard(path) for path in shards(source.queries)])
+        return index.score(pairs, read_ids(source.queries).to_list(), vectors)
+    asked = _asked(source.queries, pairs)
+    encoder = query_encoder(index, source.searched.get("model"), device)
+    return index.score(pairs, asked["qid"].to_list(), encoder.encode_queries(asked["text"].to_list()))
+
+
+def _asked(queries: Path, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Those of the queries that the pairs are about."""
+    return collection.read_queries(queries).filter(pl.col("qid").is_in(pairs["qid"].unique().implode()))
+
+
+def query_encoder(index: DenseIndex, model: str | None = None, device: str = "auto") -> Encoder:
+    """The encoder that made a dense index, from `model` or from where the index recorded it.
+
+    Raises:
+        InputError: what is there now makes other vectors.
+    """
+    from hybrid_cli.encoders.encoder import Encoder
+
+    options = index.manifest.options
+    model = model or options["model"]
+    encoder = Encoder.load(model, device=device, dtype=options["dtype"], **options["contract"])
+    if encoder.fingerprint != index.fingerprint:
+        raise InputError(
+            f"{index.folder}: was {_difference(index.contract, encoder.contract.to_dict())} as {model} has; encode "
+            "again, or name the model that made it with --model"
+        )
+    return encoder
+
+
+def _difference(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    differ = [f"{name}={stored.get(name)!r}, not {value!r}" for name, value in now.items() if stored.get(name) != value]
+    return "encoded with " + "; ".join(differ) if differ else "encoded by other weights"
