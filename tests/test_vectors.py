@@ -1,0 +1,283 @@
+"""Dense indexes against numpy: the same hits, the same scores, the same bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid_cli import artifacts, vectors
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.config import VectorIndex
+from hybrid_cli.errors import InputError
+from hybrid_cli.vectors.building import sign_bits
+
+DIM, COUNT = 16, 600
+EVERY = [
+    VectorIndex(),
+    VectorIndex("hnsw", m=16),
+    VectorIndex("ivf", nprobe=10_000),
+    VectorIndex("pq"),
+    VectorIndex("sq8"),
+    VectorIndex("binary"),
+    VectorIndex(factory="PCA12,IVF4,SQ8"),
+]
+NAMES = ["flat", "hnsw", "ivf", "pq", "sq8", "binary", "factory"]
+
+
+def random_vectors(count: int = COUNT, dim: int = DIM, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((count, dim)).astype(np.float32)
+
+
+def build(folder: Path, matrix: np.ndarray, recipe: VectorIndex, ids: list[str] | None = None) -> vectors.DenseIndex:
+    """A dense index of the rows of `matrix`, in shards of 250."""
+    names = ids or [f"d{row}" for row in range(len(matrix))]
+    claim = artifacts.claim(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={})
+    with claim.folder() as (work, counts):
+        for number, begin in enumerate(range(0, len(matrix), 250)):
+            some = slice(begin, begin + 250)
+            vectors.write_shard(vectors.shard_path(work, number), pa.array(names[some]), matrix[some])
+        factory = vectors.build(work, recipe)
+        counts |= {"dim": matrix.shape[1], "factory": factory, "contract": {}, "encoder": "none"}
+    return vectors.DenseIndex.open(folder)
+
+
+def qids(queries: np.ndarray) -> list[str]:
+    return [f"q{row}" for row in range(len(queries))]
+
+
+def exact(matrix: np.ndarray, queries: np.ndarray, hits: int) -> pl.DataFrame:
+    """Every inner product, ranked by the tie rule."""
+    scores = queries.astype(np.float64) @ matrix.T.astype(np.float64)
+    rows = [(f"q{q}", f"d{d}", scores[q, d]) for q in range(len(queries)) for d in range(len(matrix))]
+    frame = pl.DataFrame(rows, schema=["qid", "docid", "score"], orient="row")
+    return (
+        frame.sort(["qid", "score", "docid"], descending=[False, True, False])
+        .group_by("qid", maintain_order=True)
+        .head(hits)
+    )
+
+
+def overlap(found: pl.DataFrame, wanted: pl.DataFrame) -> float:
+    return len(found.join(wanted, on=["qid", "docid"])) / len(wanted)
+
+
+@pytest.mark.parametrize("recipe", EVERY, ids=NAMES)
+def test_every_index_finds_what_its_codes_can_tell_apart(recipe: VectorIndex, tmp_path: Path):
+    matrix, queries = random_vectors(), random_vectors(40, seed=1)
+    index = build(tmp_path / "index", matrix, recipe)
+    found, wanted = index.search(queries, qids(queries), 10), exact(matrix, queries, 10)
+    least = {"flat": 1.0, "hnsw": 0.99, "ivf": 1.0, "pq": 0.5, "sq8": 0.95, "binary": 0.2}
+    assert overlap(found, wanted) >= least.get(recipe.index_type if not recipe.factory else "", 0.2)
+    assert found.group_by("qid").len()["len"].unique().to_list() == [10]
+
+
+def test_a_flat_index_gives_the_exact_run(tmp_path: Path):
+    matrix, queries = random_vectors(), random_vectors(40, seed=1)
+    found, wanted = (
+        build(tmp_path / "i", matrix, VectorIndex()).search(queries, qids(queries), 100),
+        exact(matrix, queries, 100),
+    )
+    assert found.sort("qid", "rank")["docid"].to_list() == wanted["docid"].to_list()
+    np.testing.assert_allclose(found.sort("qid", "rank")["score"], wanted["score"], atol=1e-5)
+
+
+def test_the_streamed_flat_index_is_the_file_that_faiss_writes(tmp_path: Path):
+    matrix = random_vectors()
+    build(tmp_path / "index", matrix, VectorIndex())
+    theirs = faiss.IndexFlatIP(DIM)
+    theirs.add(matrix)
+    faiss.write_index(theirs, str(tmp_path / "theirs"))
+    assert (tmp_path / "index" / "index.faiss").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
+@pytest.mark.parametrize("recipe", EVERY, ids=NAMES)
+def test_more_hits_than_documents_gives_each_document_once(recipe: VectorIndex, tmp_path: Path):
+    queries = random_vectors(3, seed=1)
+    found = build(tmp_path / "index", random_vectors(), recipe).search(queries, qids(queries), COUNT + 100)
+    assert found.group_by("qid", "docid").len()["len"].max() == 1
+    assert len(found) <= 3 * COUNT
+    if recipe.index_type in ("flat", "pq", "sq8", "binary") and not recipe.factory:
+        assert len(found) == 3 * COUNT
+
+
+def test_what_faiss_fills_up_with_is_never_a_hit(tmp_path: Path):
+    matrix = random_vectors()
+    index = build(tmp_path / "index", matrix, VectorIndex("ivf", nlist=8, nprobe=1))
+    queries = random_vectors(20, seed=2)
+    found = index.search(queries, qids(queries), COUNT)
+    sizes = found.group_by("qid").len()["len"]
+    assert sizes.max() < COUNT  # one list of eight: FAISS fills the rest of each row with -1
+    scores = pl.Series(
+        "score",
+        np.einsum(
+            "nd,nd->n", queries[found["qid"].str.slice(1).cast(int)], matrix[found["docid"].str.slice(1).cast(int)]
+        ),
+    )
+    np.testing.assert_allclose(found["score"], scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("recipe", EVERY, ids=NAMES)
+def test_an_index_built_twice_has_the_same_bytes(recipe: VectorIndex, tmp_path: Path):
+    files = []
+    for name in ("one", "two"):
+        build(tmp_path / name, random_vectors(), recipe)
+        files.append(
+            {path.name: path.read_bytes() for path in (tmp_path / name).rglob("*.*") if path.name != "manifest.json"}
+        )
+    assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("recipe", EVERY[:6], ids=NAMES[:6])
+def test_the_hits_of_a_query_do_not_depend_on_the_others(recipe: VectorIndex, tmp_path: Path):
+    index = build(tmp_path / "index", random_vectors(), recipe)
+    queries = random_vectors(300, seed=1)
+    together = index.search(queries, qids(queries), 20)
+    for row in (0, 17, 257, 299):
+        alone = index.search(queries[row : row + 1], [f"q{row}"], 20)
+        assert alone.equals(together.filter(pl.col("qid") == f"q{row}"))
+
+
+def test_equal_vectors_are_ordered_by_docid_also_at_the_cut(tmp_path: Path):
+    matrix = np.repeat(random_vectors(1), 20, axis=0)
+    ids = [str(number) for number in range(20)]
+    index = build(tmp_path / "index", matrix, VectorIndex(), ids[::-1])
+    found = index.search(matrix[:1], ["q"], 5)
+    assert found["docid"].to_list() == sorted(ids)[:5]
+
+
+def test_sign_codes_are_reordered_by_the_float_query(tmp_path: Path):
+    matrix, queries = random_vectors(50), random_vectors(5, seed=1)
+    matrix[7, 3] = 0.0  # sign(0) = +1
+    found = build(tmp_path / "index", matrix, VectorIndex("binary")).search(queries, qids(queries), 50)
+    wanted = exact(np.where(matrix >= 0, 1.0, -1.0), queries, 50)
+    both = found.join(wanted, on=["qid", "docid"])
+    np.testing.assert_allclose(both["score"], both["score_right"], atol=1e-4)
+    assert found.sort("qid", "rank")["docid"].to_list() == wanted["docid"].to_list()
+
+
+def test_sign_codes_need_no_whole_bytes(tmp_path: Path):
+    matrix = random_vectors(40, dim=13)
+    assert sign_bits(np.array([[0.0, -1.0, 2.0]])).tolist() == [[0b10100000]]
+    found = build(tmp_path / "index", matrix, VectorIndex("binary")).search(matrix, qids(matrix), 1)
+    assert found["docid"].to_list() == [f"d{row}" for row in range(40)]
+
+
+@pytest.mark.parametrize("recipe", EVERY, ids=NAMES)
+def test_pairs_are_scored_as_numpy_does_whatever_the_index(recipe: VectorIndex, tmp_path: Path):
+    matrix, queries = random_vectors(), random_vectors(4, seed=1)
+    index = build(tmp_path / "index", matrix, recipe)
+    rng = np.random.default_rng(2)
+    rows, asked = rng.integers(0, COUNT, 1000), rng.integers(0, 4, 1000)
+    pairs = pl.DataFrame({"qid": [f"q{q}" for q in asked], "docid": [f"d{row}" for row in rows]})
+    scored = np.where(matrix >= 0, 1, -1) if recipe.index_type == "binary" else matrix
+    wanted = (queries[asked] * scored[rows]).sum(1)
+    np.testing.assert_allclose(index.score(pairs, qids(queries), queries), wanted, atol=1e-5)
+    np.testing.assert_array_equal(index.vectors_of(rows), matrix[rows])
+
+
+@given(ids=st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1, max_size=20, unique=True))
+def test_ids_come_back_as_they_went_in(ids: list[str], tmp_path_factory: pytest.TempPathFactory):
+    matrix = np.eye(20, dtype=np.float32)[: len(ids)]
+    index = build(tmp_path_factory.mktemp("ids") / "index", matrix, VectorIndex(), ids)
+    found = index.search(matrix, ids, 1)
+    assert found["docid"].to_list() == ids == found["qid"].to_list()
+    assert index.score(pl.DataFrame({"qid": ids, "docid": ids}), ids, matrix).to_list() == [1.0] * len(ids)
+
+
+def test_a_pair_of_an_unknown_document_is_named(tmp_path: Path):
+    index = build(tmp_path / "index", random_vectors(), VectorIndex())
+    with pytest.raises(InputError, match="index: has no document nowhere"):
+        index.score(pl.DataFrame({"qid": ["q0"], "docid": ["nowhere"]}), ["q0"], random_vectors(1))
+    with pytest.raises(InputError, match="no vector was given for query q9"):
+        index.score(pl.DataFrame({"qid": ["q9"], "docid": ["d0"]}), ["q0"], random_vectors(1))
+
+
+def test_half_precision_on_disk_is_what_is_searched(tmp_path: Path):
+    matrix = random_vectors().astype(np.float16)
+    index = build(tmp_path / "index", matrix, VectorIndex())
+    found = index.search(random_vectors(2, seed=1), ["a", "b"], 3)
+    scores = index.score(found, ["a", "b"], random_vectors(2, seed=1))
+    np.testing.assert_allclose(found["score"], scores, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        (VectorIndex(factory="Nonsense7"), "--factory Nonsense7: FAISS makes no such index"),
+        (VectorIndex(factory="PQ7"), "--factory PQ7"),
+        (VectorIndex(factory="HNSW16,PQ4"), "does not measure the inner product"),
+        (VectorIndex("pq", pq_bytes=5), "--pq-bytes 5: does not divide"),
+        (VectorIndex("ivf", nlist=5000), "too few to train IVF5000,Flat"),
+    ],
+)
+def test_an_index_that_cannot_be_is_refused_in_words(recipe: VectorIndex, words: str, tmp_path: Path):
+    with pytest.raises(InputError) as error:
+        build(tmp_path / "index", random_vectors(), recipe)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_too_few_vectors_for_product_codes_are_said_so(tmp_path: Path):
+    with pytest.raises(InputError, match="20 vectors are too few to train PQ4"):
+        build(tmp_path / "index", random_vectors(20), VectorIndex("pq"))
+
+
+def replace_index(folder: Path, index: Any) -> None:
+    faiss.write_index(index, str(folder / "index.faiss"))
+
+
+def test_an_index_of_another_metric_is_refused(tmp_path: Path):
+    index = build(tmp_path / "index", random_vectors(), VectorIndex())
+    euclidean = faiss.IndexFlatL2(DIM)
+    euclidean.add(random_vectors())
+    replace_index(index.folder, euclidean)
+    with pytest.raises(InputError, match="does not measure the inner product"):
+        index.search(random_vectors(1), ["q"], 1)
+
+
+def test_an_index_of_another_corpus_or_a_broken_one_is_refused(tmp_path: Path):
+    index = build(tmp_path / "index", random_vectors(), VectorIndex("sq8"))
+    (index.folder / "index.faiss").write_bytes(b"IxSQ, but cut short")
+    with pytest.raises(InputError, match="cannot read it"):
+        index.search(random_vectors(1), ["q"], 1)
+    smaller = faiss.IndexFlatIP(DIM)
+    smaller.add(random_vectors(3))
+    replace_index(index.folder, smaller)
+    with pytest.raises(InputError, match="holds 3 vectors for 600 ids"):
+        index.search(random_vectors(1), ["q"], 1)
+
+
+def test_queries_of_another_length_are_refused(tmp_path: Path):
+    index = build(tmp_path / "index", random_vectors(), VectorIndex())
+    with pytest.raises(InputError, match="length 16, the queries have 8"):
+        index.search(random_vectors(1, dim=8), ["q"], 1)
+
+
+def test_settings_of_the_search_reach_the_index_or_are_refused(tmp_path: Path):
+    folder = tmp_path / "index"
+    build(folder, random_vectors(), VectorIndex("ivf", nlist=8, nprobe=1))
+    queries = random_vectors(5, seed=1)
+    every = vectors.DenseIndex.open(folder, nprobe=8).search(queries, qids(queries), 10)
+    assert overlap(every, exact(random_vectors(), queries, 10)) == 1.0
+    with pytest.raises(InputError, match="--ef-search 9: this kind of index has no such setting"):
+        vectors.DenseIndex.open(folder, ef_search=9).search(queries, qids(queries), 10)
+
+
+def test_no_queries_give_an_empty_run(tmp_path: Path):
+    index = build(tmp_path / "index", random_vectors(), VectorIndex())
+    found = index.search(random_vectors(0), [], 10)
+    assert found.columns == ["qid", "docid", "rank", "score"]
+    assert not len(found)
+
+
+def test_another_artifact_is_no_dense_index(tiny: Path):
+    with pytest.raises(InputError, match=r"is a collection .*a dense index is needed here"):
+        vectors.DenseIndex.open(tiny)
