@@ -9,7 +9,7 @@ SETUP := $(VENV)/.installed
 DATA ?= out/pydocs
 OUT ?= out/clear
 MODEL ?= minilm
-SEED ?= 42
+
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -1,44 +1,56 @@
-# CLEAR end to end: BM25, its errors as negatives, a dense model trained on its residual, both fused.
-#   make clear DATA=path/to/collection OUT=out/mine          any collection of `hybrid prepare`, with train, dev and test
-#   make demo                                                the embedded default, python-docs
+# CLEAR end to end: BM25, its errors as negatives, a dense model trained on BM25's residual, both fused.
+#
+#   make demo                           on python-docs, the collection that is made on the spot
+#   make clear DATA=FOLDER OUT=FOLDER   on any collection of `hybrid prepare` with train, dev and test
+#   make ablations DATA=... OUT=...     CLEAR, constant margin, random negatives: SEEDS of each (methods 2.6)
 
-DEV_QUERIES ?= 100
-MAX_STEPS ?=
-TRAIN ?= --batch-size 28 $(if $(MAX_STEPS),--max-steps $(MAX_STEPS))
-LENGTHS ?= --query-max-len 64 --doc-max-len 128
+SEED ?= 42
+SEEDS ?= 1 2 3
+DEMO_STEPS ?= 80
 MEASURES ?= MRR@10,nDCG@10,R@100,R@1000
+# MiniLM gives vectors of length 1, so scores are divided by 0.05 to reach a margin of 1.
+LENGTHS ?= --query-max-len 64 --doc-max-len 128
+TRAIN ?= --batch-size 28 --temperature 0.05 --eval-steps 20
+DEV_QUERIES ?= 100
 
-CORPUS := $(DATA)/manifest.json
+corpus := $(DATA)/manifest.json
 bm25 := $(OUT)/bm25/manifest.json
-methods := bm25 before after before-minmax before-sum after-rrf after-minmax clear
+trained := $(HYBRID) train-dense --model $(MODEL) $(TRAIN) $(LENGTHS) --dev $(OUT)/dev.parquet \
+    --dev-queries $(DEV_QUERIES) --overwrite
+tuned := --method weighted-sum --missing exact --overwrite
+rows := bm25 before after bm25+before-minmax bm25+before-tuned bm25+after-rrf bm25+after-minmax clear
+runs := $(foreach row,$(rows),$(OUT)/runs/$(row).test.parquet)
 
-demo: $(SETUP)  ## CLEAR on the documentation of your own Python libraries, in minutes
-	@$(MAKE) --no-print-directory clear DATA=out/demo/pydocs OUT=out/demo MAX_STEPS=$(or $(MAX_STEPS),80)
+demo: $(SETUP)  ## CLEAR on the docstrings of your own Python libraries
+	@$(MAKE) --no-print-directory clear DATA=out/demo/pydocs OUT=out/demo TRAIN='$(TRAIN) --max-steps $(DEMO_STEPS)'
 
-clear: $(SETUP) $(foreach method,$(methods),$(OUT)/runs/$(method).test.parquet)  ## CLEAR on DATA: train, search, fuse, evaluate
-	@$(HYBRID) evaluate $(DATA) --split test $(foreach method,$(methods),$(OUT)/runs/$(method).test.parquet) \
-	    --measures $(MEASURES) --baseline bm25.test,best
+clear: $(SETUP) $(runs)  ## CLEAR on DATA into OUT: train, search, fuse, evaluate
+	@$(HYBRID) evaluate $(DATA) --split test $(foreach row,$(rows),$(row)=$(OUT)/runs/$(row).test.parquet) \
+	    --measures $(MEASURES) --baseline bm25,after
 
 %/pydocs/manifest.json: | $(SETUP)
 	$(HYBRID) prepare python-docs --output $(@D) --overwrite
 
-$(OUT)/bm25/manifest.json: $(CORPUS) | $(SETUP)
+# ------------------------------------------------------------------------------------------------- index, mine, train
+
+$(bm25): $(corpus) | $(SETUP)
 	$(HYBRID) index-bm25 $(DATA) --output $(@D) --overwrite
 
 $(OUT)/train.parquet: $(bm25)
 	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) --seed $(SEED) --output $@ --overwrite
 
 $(OUT)/dev.parquet: $(bm25)
-	$(HYBRID) mine-negatives $(DATA) --split dev --index $(<D) --depth 100 --num-negatives 4 --seed $(SEED) --output $@ --overwrite
+	$(HYBRID) mine-negatives $(DATA) --split dev --index $(<D) --depth 100 --num-negatives 4 --output $@ --overwrite
 
 $(OUT)/after/manifest.json: $(OUT)/train.parquet $(OUT)/dev.parquet
-	$(HYBRID) train-dense $< --dev $(OUT)/dev.parquet --dev-queries $(DEV_QUERIES) --loss residual-margin \
-	    --model $(MODEL) $(TRAIN) $(LENGTHS) --seed $(SEED) --output $(@D) --overwrite
+	$(trained) $< --loss residual-margin --seed $(SEED) --output $(@D)
 
-$(OUT)/before-index/manifest.json: $(CORPUS) | $(SETUP)
+# ------------------------------------------------------------------------------------------------------ encode, search
+
+$(OUT)/before-index/manifest.json: $(corpus) | $(SETUP)
 	$(HYBRID) encode $(DATA) --model $(MODEL) $(LENGTHS) --output $(@D) --overwrite
 
-$(OUT)/after-index/manifest.json: $(OUT)/after/manifest.json $(CORPUS)
+%-index/manifest.json: %/manifest.json
 	$(HYBRID) encode $(DATA) --model $(<D) --output $(@D) --overwrite
 
 $(OUT)/runs/bm25.%.parquet: $(bm25)
@@ -49,3 +61,61 @@ $(OUT)/runs/before.%.parquet: $(OUT)/before-index/manifest.json
 
 $(OUT)/runs/after.%.parquet: $(OUT)/after-index/manifest.json
 	$(HYBRID) search $(DATA) --split $* --index $(<D) --output $@ --overwrite
+
+# ---------------------------------------------------------------------------------------------------------------- fuse
+
+$(OUT)/runs/bm25+%-minmax.test.parquet: $(OUT)/runs/bm25.test.parquet $(OUT)/runs/%.test.parquet
+	$(HYBRID) fuse $^ --method minmax --output $@ --overwrite
+
+$(OUT)/runs/bm25+%-rrf.test.parquet: $(OUT)/runs/bm25.test.parquet $(OUT)/runs/%.test.parquet
+	$(HYBRID) fuse $^ --method rrf --output $@ --overwrite
+
+$(OUT)/weights/%.json: $(OUT)/runs/bm25.dev.parquet $(OUT)/runs/%.dev.parquet
+	$(HYBRID) fuse $^ $(tuned) --index $(OUT)/bm25,$(OUT)/$*-index --qrels $(DATA) --split dev --tune --grid log --output $@
+
+$(OUT)/runs/bm25+%-tuned.test.parquet: $(OUT)/weights/%.json $(OUT)/runs/bm25.test.parquet $(OUT)/runs/%.test.parquet
+	$(HYBRID) fuse $(wordlist 2,3,$^) $(tuned) --index $(OUT)/bm25,$(OUT)/$*-index --weights @$< --output $@
+
+$(OUT)/runs/clear.test.parquet: $(OUT)/weights/after.json $(OUT)/runs/bm25.test.parquet $(OUT)/runs/after.test.parquet
+	$(HYBRID) fuse $(wordlist 2,3,$^) $(tuned) --index $(OUT)/bm25,$(OUT)/after-index --weights @$< --output $@
+
+# ----------------------------------------------------------------------------------------------------------- ablations
+# A variant VARIANT-SEED is an encoder below $(OUT)/ablations; its dev and test runs and its fusion lie beside it.
+
+variants := $(foreach variant,residual constant random,$(foreach seed,$(SEEDS),$(variant)-$(seed)))
+ablation := $(OUT)/ablations
+
+ablations: $(SETUP) $(foreach v,$(variants),$(ablation)/$(v).test.parquet $(ablation)/bm25+$(v).test.parquet) \
+    $(OUT)/runs/bm25.test.parquet $(OUT)/runs/before.test.parquet $(OUT)/runs/bm25+before-tuned.test.parquet  ## CLEAR's ablations, SEEDS of each
+	$(HYBRID) evaluate $(DATA) --split test bm25=$(OUT)/runs/bm25.test.parquet before=$(OUT)/runs/before.test.parquet \
+	    bm25+before=$(OUT)/runs/bm25+before-tuned.test.parquet \
+	    $(foreach v,$(variants),$(v)=$(ablation)/$(v).test.parquet bm25+$(v)=$(ablation)/bm25+$(v).test.parquet) \
+	    --measures $(MEASURES) --output $(ablation)/measurements.parquet --overwrite > $(ablation)/table.txt
+	$(VENV)/bin/python benchmarks/over_seeds.py $(ablation)/measurements.parquet
+
+$(ablation)/mined-%.parquet: $(bm25)
+	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) --seed $* --output $@ --overwrite
+
+$(ablation)/random-mined-%.parquet: $(bm25)
+	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) --prob 0 --seed $* --output $@ --overwrite
+
+$(ablation)/residual-%/manifest.json: $(ablation)/mined-%.parquet $(OUT)/dev.parquet
+	$(trained) $< --loss residual-margin --seed $* --output $(@D)
+
+$(ablation)/constant-%/manifest.json: $(ablation)/mined-%.parquet $(OUT)/dev.parquet
+	$(trained) $< --loss margin --seed $* --output $(@D)
+
+$(ablation)/random-%/manifest.json: $(ablation)/random-mined-%.parquet $(OUT)/dev.parquet
+	$(trained) $< --loss residual-margin --seed $* --output $(@D)
+
+$(ablation)/%.dev.parquet: $(ablation)/%-index/manifest.json
+	$(HYBRID) search $(DATA) --split dev --index $(<D) --output $@ --overwrite
+
+$(ablation)/%.test.parquet: $(ablation)/%-index/manifest.json
+	$(HYBRID) search $(DATA) --split test --index $(<D) --output $@ --overwrite
+
+$(ablation)/%.json: $(OUT)/runs/bm25.dev.parquet $(ablation)/%.dev.parquet
+	$(HYBRID) fuse $^ $(tuned) --index $(OUT)/bm25,$(ablation)/$*-index --qrels $(DATA) --split dev --tune --grid log --output $@
+
+$(ablation)/bm25+%.test.parquet: $(ablation)/%.json $(OUT)/runs/bm25.test.parquet $(ablation)/%.test.parquet
+	$(HYBRID) fuse $(wordlist 2,3,$^) $(tuned) --index $(OUT)/bm25,$(ablation)/$*-index --weights @$< --output $@
