@@ -177,7 +177,7 @@ def _encode_shard(
     if not finite.all():
         row = int(finite.argmin())
         raise HybridError(
-            f"{shard['id'][row].as_py()}: its vector is not finite, and {int((~finite).sum()) - 1} more like it; "
+            f"{'query' if of_queries else 'document'} {shard['id'][row].as_py()}: its vector is not finite, and {int((~finite).sum()) - 1} more like it; "
             "take --dtype fp32 and --vector-dtype float32, or another model"
         )
     vectors.write_shard(path, shard["id"].combine_chunks(), found, truncated=encoder.truncated - before)
