@@ -20,7 +20,7 @@ from hybrid_cli.cli import app
 from hybrid_cli.cli.common import GENERAL
 
 PAGE = Path(__file__).parent / "commands.md"
-_EXAMPLE = re.compile(r"\n\s*Example:\s*(?P<command>`[^`]+`|```.*?```)\s*$", re.DOTALL)
+_EXAMPLES = re.compile(r"\n\s*Examples?:(\s*`[^`]+`)+\s*$")
 _TYPES = {Path: "PATH", int: "INTEGER", float: "NUMBER", str: "TEXT", bool: ""}
 
 
@@ -31,7 +31,7 @@ class Parameter:
     Attributes:
         spelling: `--hits, -k`, or the name of an argument.
         value: what it takes; empty for a flag.
-        default: as one would type it; empty where there is none.
+        default: in code where one could type it, else in words; empty where there is none.
         panel: the group of the help it stands in.
     """
 
@@ -46,12 +46,12 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its whole name, its panel, its help without the example, the example, its parameters."""
+    """One command: its whole name, its panel, its help without the examples, the examples, its parameters."""
 
     name: str
     panel: str
     help: str
-    example: str
+    examples: tuple[str, ...]
     parameters: tuple[Parameter, ...]
 
 
@@ -64,17 +64,15 @@ def commands(typer: Typer = app, prefix: str = "hybrid", panel: str = "") -> Ite
         if info.callback is None:
             continue
         text = inspect.getdoc(info.callback) or ""
-        found = _EXAMPLE.search(text)
-        example = (
-            " ".join(found["command"].strip("`").removeprefix("sh\n").replace("\\\n", " ").split()) if found else ""
-        )
-        parameters = (parameter(each) for each in inspect.signature(info.callback).parameters.values())
+        found = _EXAMPLES.search(text)
+        examples = tuple(" ".join(line.split()) for line in re.findall(r"`([^`]+)`", found[0])) if found else ()
+        declared = inspect.signature(info.callback).parameters.values()
         yield Command(
             f"{prefix} {info.name}",
             panel or str(info.rich_help_panel),
-            _EXAMPLE.sub("", text),
-            example,
-            tuple(parameters),
+            _EXAMPLES.sub("", text),
+            examples,
+            tuple(map(parameter, declared)),
         )
 
 
@@ -90,8 +88,9 @@ def parameter(declared: inspect.Parameter) -> Parameter:
     elif not names:
         names = [f"--{declared.name.replace('_', '-')}"]
     required = declared.default is inspect.Parameter.empty
-    nothing = required or declared.default is None or declared.default is False
-    default = "" if nothing else _spelt(declared.default, names)
+    default = "" if required else _spelt(declared.default, names)
+    if isinstance(info.show_default, str):
+        default = f"({info.show_default})"
     value = "" if argument else info.metavar or _value(kind, info)
     return Parameter(
         ", ".join(names),
@@ -117,9 +116,11 @@ def _value(kind: Any, info: OptionInfo | ArgumentInfo) -> str:
 
 
 def _spelt(value: Any, names: list[str]) -> str:
+    if value is None or value is False:
+        return ""
     if value is True:  # of `--tied/--untied`, the first
-        return names[0].split("/")[0]
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        value = names[0].split("/")[0]
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 
 
 # ------------------------------------------------------------------------------------------------------------ the page
@@ -168,7 +169,7 @@ def _contents(found: list[Command], panels: list[str]) -> str:
 def _section(command: Command, shared: tuple[Parameter, ...]) -> Iterator[str]:
     yield f"### {command.name}"
     yield command.help
-    yield f"```sh\n{command.example}\n```"
+    yield "\n".join(["```sh", *command.examples, "```"])
     own = [each for each in command.parameters if each not in shared]
     groups = dict.fromkeys("" if each.argument else each.panel for each in own)
     for group in sorted(groups, key=lambda name: (name == GENERAL, name != "")):
@@ -180,7 +181,7 @@ def _table(rows: tuple[Parameter, ...] | list[Parameter]) -> str:
     lines = ["| | Takes | Default | |", "|---|---|---|---|"]
     for each in rows:
         takes = "" if not each.value else f"`{each.value}`"
-        default = "required" if each.required else f"`{each.default}`" if each.default else ""
+        default = "required" if each.required else each.default
         lines.append(f"| `{_cell(each.spelling)}` | {_cell(takes)} | {_cell(default)} | {_cell(each.help)} |")
     return "\n".join(lines)
 

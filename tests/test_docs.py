@@ -1,0 +1,297 @@
+"""What the documentation says is so: commands, examples, links, schemas, tables of methods."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args
+
+import polars as pl
+import pyarrow as pa
+import pytest
+import typer
+
+from hybrid_cli import artifacts
+from hybrid_cli.cli import app
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+SCRIPTS = sorted((ROOT / "examples").glob("*.sh"))
+_UsageError: Any = typer.BadParameter.__base__  # click's, which typer carries inside itself or not, by version
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("write_commands", DOCS / "write_commands.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def declared(generator: ModuleType) -> dict[str, Any]:
+    return {command.name: command for command in generator.commands()}
+
+
+# --------------------------------------------------------------------------------------------------- the commands
+
+
+def test_the_page_of_commands_is_what_the_help_says(generator):
+    assert generator.PAGE.read_text("utf-8") == generator.page(), "write it again: make docs"
+
+
+def test_every_command_has_help_and_an_example_of_itself(declared):
+    for name, command in declared.items():
+        assert command.help, name
+        assert command.examples, name
+        for example in command.examples:
+            assert example.startswith(name), name
+            assert not complaint(example), name
+
+
+def test_every_option_has_help(declared):
+    bare = [
+        f"{name} {each.spelling}" for name, command in declared.items() for each in command.parameters if not each.help
+    ]
+    assert not bare
+
+
+def test_every_command_has_a_section(declared):
+    headings = set(re.findall(r"^### (.*)$", (DOCS / "commands.md").read_text("utf-8"), re.MULTILINE))
+    assert headings == set(declared)
+
+
+# ----------------------------------------------------------------------------------------- lines that people will type
+
+
+def complaint(line: str) -> str:
+    """Why a command line would be refused before anything is read; empty where it would not."""
+    words = shlex.split(line)[1:]
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        if words[0] not in command.commands:
+            return f"no command {words[0]}"
+        command = command.commands[words.pop(0)]
+    if {"--help", "--version"} & set(words):
+        return ""
+    try:
+        command.make_context("hybrid", words)
+    except _UsageError as refused:
+        return f"{type(refused).__name__}: {refused}"
+    return ""
+
+
+def shell_lines(text: str) -> Iterator[str]:
+    """Every `hybrid ...` in a shell text: continued lines joined, variables and loops filled in with a first value."""
+    text = re.sub(r"\\\n\s*", " ", text)
+    values = dict(re.findall(r"^\s*(\w+)=\$\{\w+:-([^}]*)\}", text, re.MULTILINE))
+    for line in re.findall(r"^(?:\w+=[^\s$]+ ?)+$", text, re.MULTILINE):
+        values |= dict(word.split("=", 1) for word in line.split())
+    values |= dict(re.findall(r"\bfor (\w+) in ([^\s;$]+)", text))
+    for line in text.splitlines():
+        line = re.sub(r"\$\{?(\w+)\}?", lambda found: values.get(found[1], found[0]), line)
+        words = shlex.shlex(line, posix=True, punctuation_chars=True)
+        words.whitespace_split = True
+        yield from _calls(list(words))
+
+
+def _calls(words: list[str]) -> Iterator[str]:
+    """The parts of a line that call `hybrid`, cut where the shell cuts them."""
+    begin = None
+    for place, word in enumerate([*words, ";"]):
+        if begin is not None and (set(word) <= set(";|&()<>") or word in ("2>", "done")):
+            yield shlex.join(words[begin:place])
+            begin = None
+        if (
+            begin is None
+            and word == "hybrid"
+            and (place == 0 or words[place - 1] in ("do", "then", "time", ";", "&&", "|"))
+        ):
+            begin = place
+
+
+def typed() -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        for language, block in _FENCE.findall(page.read_text("utf-8")):
+            if language in ("sh", "bash", "console"):
+                yield from ((named(page), line) for line in shell_lines(block.replace("\n$ ", "\n").removeprefix("$ ")))
+    for script in SCRIPTS:
+        yield from ((named(script), line) for line in shell_lines(script.read_text("utf-8")))
+
+
+def test_shell_lines_are_found_in_loops_and_after_continuations():
+    text = "K=${K:-5}\nfor m in rrf minmax; do hybrid fuse a b \\\n  --method $m -k $K; done\n  hybrid doctor | head"
+    assert list(shell_lines(text)) == ["hybrid fuse a b --method rrf -k 5", "hybrid doctor"]
+
+
+def test_every_command_line_in_the_documentation_parses():
+    wrong = [f"{where}: {line}: {found}" for where, line in typed() if (found := complaint(line))]
+    assert not wrong
+
+
+def test_a_misspelt_line_would_be_noticed():
+    assert complaint("hybrid evaluat data run")
+    assert complaint("hybrid evaluate data run --mesures MRR@10")
+    assert complaint("hybrid evaluate data run --format tabel")
+
+
+def test_every_command_and_option_named_in_prose_exists(declared):
+    """Inline `hybrid stage --option` in a page, and options alone, are those of some command."""
+    options = {
+        word.strip()
+        for command in declared.values()
+        for p in command.parameters
+        for word in re.split("[,/]", p.spelling)
+    }
+    options |= {"--help", "-h", "--version"}
+    wrong = []
+    for page in PAGES:
+        prose = _FENCE.sub("", page.read_text("utf-8"))
+        for code in re.findall(r"`([^`\n]+)`", prose):
+            if found := re.match(r"hybrid ([a-z][\w-]*)", code):
+                known = any(name.split()[1] == found[1] for name in declared)
+                wrong += [] if known else [f"{named(page)}: {code}"]
+            if code.startswith(("hybrid ", "--")):
+                used = re.findall(r"(?<!\S)(--[a-z][\w-]*)", code)
+                wrong += [f"{named(page)}: {word}" for word in used if word not in options]
+    assert not wrong
+
+
+# ------------------------------------------------------------------------------------------------------- the pages
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", page.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_relative_links_lead_somewhere():
+    broken = []
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!\w+:)([^)\s]+)\)", _FENCE.sub("", page.read_text("utf-8"))):
+            path, _, anchor = target.partition("#")
+            goal = (page.parent / path).resolve() if path else page
+            if not goal.exists() or (anchor and goal.suffix == ".md" and anchor not in _anchors(goal)):
+                broken.append(f"{named(page)}: {target}")
+    assert not broken
+
+
+def test_every_page_is_reached_from_the_index():
+    index = (DOCS / "index.md").read_text("utf-8")
+    assert not [
+        named(page)
+        for page in PAGES[1:]
+        if page.name != "index.md" and f"({page.relative_to(DOCS).as_posix()}" not in index
+    ]
+
+
+def test_the_first_command_of_the_readme_stands_before_line_30():
+    lines = (ROOT / "README.md").read_text("utf-8").splitlines()
+    assert any(line.startswith(("make ", "hybrid ")) for line in lines[:30])
+    assert len(lines) <= 200
+
+
+def test_the_readme_names_every_folder_of_the_code():
+    text = (ROOT / "README.md").read_text("utf-8")
+    folders = {path.parent.name for path in (ROOT / "hybrid_cli").glob("*/__init__.py")}
+    assert not {name for name in folders if f"{name}/" not in text}
+
+
+def test_the_quickstart_is_the_script_that_the_tests_run():
+    page = (DOCS / "quickstart.md").read_text("utf-8")
+    blocks = [line for language, block in _FENCE.findall(page) if language == "sh" for line in block.splitlines()]
+    script = (ROOT / "examples" / "quickstart.sh").read_text("utf-8").splitlines()
+    assert [line for line in script if line and not line.startswith(("#", "set "))] == blocks
+
+
+def test_clear_by_hand_in_the_readme_is_the_script_that_the_tests_run():
+    text = (ROOT / "README.md").read_text("utf-8").split("\n## CLEAR by hand\n")[1]
+    block = _FENCE.search(text)[2].splitlines()
+    script = (ROOT / "examples" / "clear_by_hand.sh").read_text("utf-8")
+    assert block[1:] == script.split("\n\n", 1)[1].splitlines()
+
+
+# ------------------------------------------------------------------------------------------------- tables against code
+
+
+def rows_below(page: Path, heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading, without its head."""
+    text = page.read_text("utf-8").split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    lines = next(part for part in text.strip().split("\n\n") if part.startswith("|")).splitlines()
+    return [[cell.strip().strip("`") for cell in line[1:-1].split("|")] for line in lines[2:]]
+
+
+def _columns(schema: pa.Schema | pa.StructType, prefix: str = "") -> Iterator[list[str]]:
+    for column in schema:
+        if pa.types.is_list(column.type) and pa.types.is_struct(column.type.value_type):
+            yield [f"{prefix}{column.name}", "list of records"]
+            yield from _columns(column.type.value_type, f"{prefix}{column.name}[].")
+        else:
+            listed = pa.types.is_list(column.type)
+            yield [f"{prefix}{column.name}", f"list of {column.type.value_type}" if listed else str(column.type)]
+
+
+@pytest.mark.parametrize("kind", artifacts.SCHEMAS)
+def test_the_page_of_artifacts_has_the_schemas(kind):
+    rows = rows_below(DOCS / "artifacts.md", str(kind))
+    assert [row[:2] for row in rows] == list(_columns(artifacts.SCHEMAS[kind]))
+
+
+def test_the_page_of_artifacts_names_every_kind():
+    text = (DOCS / "artifacts.md").read_text("utf-8")
+    assert not [kind for kind in artifacts.Kind if f"| {kind} |" not in text]
+
+
+def test_the_page_of_fusion_has_every_method_and_rule():
+    from hybrid_cli import config
+    from hybrid_cli.fusion.methods import METHODS
+
+    rows = rows_below(DOCS / "fusion.md", "Methods")
+    assert [row[:3] for row in rows] == [[name, how.normalization, how.missing] for name, how in METHODS.items()]
+    rules = rows_below(DOCS / "fusion.md", "Documents that a list lacks")
+    assert [row[0] for row in rules] == list(get_args(config.Missing))
+    named = " ".join(row[0] for row in rows_below(DOCS / "fusion.md", "Lists that are hard to normalise"))
+    assert set(re.findall(r"[\w-]+", named)) >= set(get_args(config.Normalization)) - {"none"}
+
+
+@pytest.mark.parametrize("row", rows_below(DOCS / "fusion.md", "An example"), ids="-".join)
+def test_the_example_of_fusion_is_what_the_code_computes(row):
+    from hybrid_cli.fusion import lists
+    from hybrid_cli.fusion.methods import Recipe
+
+    method, missing, *printed = row
+    runs = [{"x": 10.0, "y": 8.0, "z": 5.0}, {"y": 3.0, "w": 2.5, "x": 1.0}]
+    true = [{"w": 4.0}, {"z": 0.5}]
+    tables = [
+        pl.DataFrame({"qid": "q", "docid": list(run), "rank": range(1, 4), "score": list(run.values())}) for run in runs
+    ]
+    side_by_side = lists.Lists.of(tables)
+    blocks = list(side_by_side.blocks())
+    if missing == "exact":
+        scorers = [lambda pairs, known=known: pl.Series([known[docid] for docid in pairs["docid"]]) for known in true]
+        blocks = lists.complete(blocks, side_by_side.qids, scorers)
+    fused = pl.concat(lists.fuse(blocks, side_by_side.qids, Recipe(method, (1.0, 1.0), missing), 10))
+    found = dict(fused.select("docid", "score").iter_rows())
+    assert printed == [f"{found[docid]:.4f}" if docid in found else "-" for docid in "wxyz"]
+
+
+@pytest.mark.parametrize("row", rows_below(DOCS / "evaluation.md", "Measures"), ids=lambda row: row[0])
+def test_every_spelling_of_a_measure_is_understood(row):
+    from hybrid_cli.evaluation.measures import parse_measures
+
+    names = [re.sub("@k$", "@10", name) for cell in row[:2] for name in re.findall(r"[\w@.-]+", cell)]
+    found = parse_measures(names)
+    assert len({measure.family for measure in found}) == 1
+    assert found[0].family.name == names[0].partition("@")[0]

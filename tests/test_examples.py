@@ -1,0 +1,48 @@
+"""The shell pipelines of examples/ and of the quickstart run as they stand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(script: str, folder: Path, **variables: str) -> str:
+    """What an example prints, run in `folder` with the `hybrid` of this Python."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", str(ROOT / "examples" / script)],
+        cwd=folder,
+        env={**os.environ, "PATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **variables},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_every_example_is_run_here():
+    text = Path(__file__).read_text("utf-8")
+    assert not [path.name for path in (ROOT / "examples").glob("*.sh") if f'"{path.name}"' not in text]
+
+
+def test_the_quickstart_runs(tmp_path: Path):
+    printed = run("quickstart.sh", tmp_path)
+    for name in ("bm25", "dense", "hybrid", "MRR@10"):
+        assert name in printed
+    assert "made from" in printed
+
+
+def test_clear_by_hand_runs(tmp_path: Path, tiny: Path):
+    printed = run("clear_by_hand.sh", tmp_path, DATA=str(tiny), STEPS="1", DEV="train", OUT="out")
+    assert "clear.test" in printed
+    assert (tmp_path / "out" / "weights.json").is_file()
+
+
+def test_the_own_collection_is_searched(tmp_path: Path):
+    printed = run("own_collection.sh", tmp_path)
+    assert "1.0000" in printed  # both queries find their document first
+    assert "salt" in printed.splitlines()[-1] or "Table salt" in printed
