@@ -241,8 +241,6 @@ def _check_scores(plan: _Plan, side_by_side: Lists, equal: bool) -> None:
     for name, path in plan.runs.items():
         number = len(spreads)
         scores = side_by_side.hits[number]["score"]
-        if not scores.is_finite().all():
-            raise InputError(f"{path}: has scores that are not finite; mend the run")
         if side_by_side.rising(number) > 0.5:
             raise InputError(f"{path}: its scores rise with the rank, as distances do; negate them")
         spreads[name] = float(scores.std() or 0.0)  # type: ignore[arg-type]

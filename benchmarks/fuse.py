@@ -1,0 +1,120 @@
+"""`hybrid fuse` against ranx: load two runs of 6,980 queries x 1,000 hits, fuse them by min-max, write the result.
+
+Each tool runs in a process of its own, Parquet to Parquet, from the start of Python to the written file; wall time,
+processor time and peak memory are compared, and the fused runs are checked against each other. ranx compiles at its
+first call on a machine; the best of `--repeat` calls counts.
+
+    python benchmarks/fuse.py [--queries 6980] [--hits 1000] [--repeat 2] [--folder DIR] [--no-ranx]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HYBRID = "from hybrid_cli.cli import main; main()"
+RANX = """
+import sys
+import pandas as pd
+from ranx import Run, fuse
+runs = []
+for path in sys.argv[1:3]:
+    frame = pd.read_parquet(path, columns=["qid", "docid", "score"])
+    frame = frame.astype({"qid": object, "docid": object, "score": float})
+    runs.append(Run.from_df(frame, q_id_col="qid", doc_id_col="docid", score_col="score"))
+fused = fuse(runs, norm="min-max", method="wsum", params={"weights": [0.5, 0.5]})
+fused.save(sys.argv[3])
+"""
+SHARED = 0.3  # of a list's documents stand in the other list too
+PASSAGES = 8_841_823
+
+
+def make_runs(folder: Path, queries: int, hits: int) -> None:
+    """Two runs with 30% of their documents in common, scored as BM25 (gamma) and as cosines (normal)."""
+    import numpy as np
+    import polars as pl
+
+    from hybrid_cli import artifacts
+    from hybrid_cli.artifacts import Kind, Manifest
+
+    rng = np.random.default_rng(42)
+    qids = np.sort(rng.choice(1_200_000, queries, replace=False)).astype(str)
+    pool = np.stack([rng.choice(PASSAGES, 2 * hits, replace=False) for _ in range(queries)])
+    common = round(hits * SHARED)
+    first = pool[:, :hits]
+    second = rng.permuted(
+        np.concatenate([rng.permuted(first, axis=1)[:, :common], pool[:, hits:]], 1)[:, :hits], axis=1
+    )
+    scores = {"lexical": rng.gamma(20.0, 1.0, (queries, hits)), "dense": rng.normal(0.5, 0.1, (queries, hits))}
+    for (name, values), docids in zip(scores.items(), (first, second), strict=True):
+        run = pl.DataFrame(
+            {
+                "qid": np.repeat(qids, hits),
+                "docid": docids.ravel().astype(str),
+                "rank": np.tile(np.arange(1, hits + 1, dtype=np.int32), queries),
+                "score": -np.sort(-values.astype(np.float32), axis=1).ravel(),
+            }
+        )
+        manifest = Manifest(Kind.RUN, "benchmark", {}, {})
+        artifacts.write_parquet(folder / f"{name}.parquet", [run.to_arrow()], artifacts.SCHEMAS[Kind.RUN], manifest)
+
+
+def measured(command: list[str]) -> tuple[float, float, float]:
+    """Wall seconds, processor seconds and peak resident gigabytes of a process."""
+    start = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"failed: {command}")
+    return time.monotonic() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20
+
+
+def agreement(ours: Path, theirs: Path) -> float:
+    """The share of ranx's ten best documents of each query that are ours too."""
+    import polars as pl
+
+    mine = pl.read_parquet(ours).filter(pl.col("rank") <= 10).select("qid", "docid")
+    other = pl.read_parquet(theirs).select(
+        pl.col("q_id").cast(pl.String).alias("qid"), pl.col("doc_id").cast(pl.String).alias("docid"), "score"
+    )
+    best = other.filter(pl.col("score").rank("ordinal", descending=True).over("qid") <= 10)
+    return len(best.join(mine, on=["qid", "docid"], how="semi")) / len(best)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--queries", type=int, default=6980)
+    parser.add_argument("--hits", type=int, default=1000)
+    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--no-ranx", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.folder or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "dense.parquet").exists():
+            make_runs(folder, options.queries, options.hits)
+        compare(folder, options.repeat, not options.no_ranx)
+
+
+def compare(folder: Path, repeat: int, with_ranx: bool) -> None:
+    runs = [str(folder / "lexical.parquet"), str(folder / "dense.parquet")]
+    ours, theirs = folder / "hybrid.parquet", folder / "ranx.parquet"
+    python = [sys.executable, "-c"]
+    arguments = ["fuse", *runs, "--method", "minmax", "--overwrite", "--output", str(ours)]
+    wall, processor, memory = min(measured([*python, HYBRID, *arguments]) for _ in range(repeat))
+    print(f"hybrid {wall:7.1f} s  {processor:7.1f} s processor  {memory:5.2f} GB", flush=True)
+    if with_ranx:
+        other = min(measured([*python, RANX, *runs, str(theirs)]) for _ in range(repeat))
+        print(f"ranx   {other[0]:7.1f} s  {other[1]:7.1f} s processor  {other[2]:5.2f} GB")
+        print(f"hybrid is {other[0] / wall:.1f} times as fast ({other[1] / processor:.1f} by processor time)")
+        print(f"of ranx's ten best documents of each query {agreement(ours, theirs):.4%} are hybrid's too")
+
+
+if __name__ == "__main__":
+    main()

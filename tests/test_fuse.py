@@ -1,0 +1,236 @@
+"""`fuse` as it is run: files in, a file out; exact scores from real indexes; weights that a later run reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from tiny_collection import TINY_DOCUMENTS
+from typer.testing import CliRunner
+
+from hybrid_cli import artifacts, runs
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.cli import app
+from hybrid_cli.config import Encoding, Tuning
+from hybrid_cli.encoders.encoder import Encoder
+from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation.measures import evaluate_run
+from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.fuse import fuse
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.search import search
+
+HITS = 4  # so that the lists lack documents
+
+
+@pytest.fixture(scope="module")
+def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two indexes of the tiny collection, and a run of each for its test queries."""
+    folder = tmp_path_factory.mktemp("fuse")
+    index_bm25(tiny, output=folder / "bm25")
+    encode(tiny, model=str(tiny_bert), encoding=Encoding(dtype="fp32"), output=folder / "dense")
+    for name in ("bm25", "dense"):
+        search(tiny, split="test", index=folder / name, hits=HITS, output=folder / f"{name}.parquet")
+    return folder
+
+
+def both(made: Path) -> list[Path]:
+    return [made / "bm25.parquet", made / "dense.parquet"]
+
+
+def indexes(made: Path) -> list[Path]:
+    return [made / "bm25", made / "dense"]
+
+
+def trec_file(path: Path, *rows: tuple[str, str, int, float]) -> Path:
+    lines = [f"{qid} Q0 {docid} {rank} {score} tag\n" for qid, docid, rank, score in rows]
+    path.write_text("".join(lines), "utf-8")
+    return path
+
+
+def test_exact_fusion_is_the_formula_over_all_candidates(made, tiny, tiny_bert, tmp_path):
+    output = fuse(
+        both(made), output=tmp_path / "f.parquet", method="weighted-sum", weights="0.5,1", indexes=indexes(made)
+    )
+    found = runs.read_run(output)
+    queries = pl.read_parquet(tiny / "queries.test.parquet")
+    encoder = Encoder.load(tiny_bert)
+    vectors = dict(zip(queries["qid"], encoder.encode_queries(queries["text"].to_list()), strict=True))
+    texts = {docid: (title, text) for docid, title, text in TINY_DOCUMENTS}
+    pairs = pl.concat([runs.read_run(path).select("qid", "docid") for path in both(made)]).unique()
+    lexical = LexicalIndex.open(made / "bm25").score(pairs, queries)
+    titles, bodies = zip(*(texts[docid] for docid in pairs["docid"]), strict=True)
+    passages = encoder.encode_documents(titles, bodies)
+    dense = [float(vectors[qid] @ passage) for qid, passage in zip(pairs["qid"], passages, strict=True)]
+    wanted = dict(zip(pairs.iter_rows(), (0.5 * lexical + pl.Series(dense)).to_list(), strict=True))
+    assert len(found) == len(wanted) > len(runs.read_run(both(made)[0]))
+    assert {(qid, docid): score for qid, docid, _, score in found.iter_rows()} == pytest.approx(wanted, abs=1e-4)
+
+
+def test_exact_scores_reach_below_the_depth_too(made, tmp_path):
+    shallow = fuse(both(made), output=tmp_path / "a.parquet", method="weighted-sum", depth=1, indexes=indexes(made))
+    deep = fuse(both(made), output=tmp_path / "b.parquet", method="weighted-sum", indexes=indexes(made))
+    scores = {(qid, docid): score for qid, docid, _, score in runs.read_run(deep).iter_rows()}
+    assert all(
+        scores[qid, docid] == pytest.approx(score, abs=1e-5)
+        for qid, docid, _, score in runs.read_run(shallow).iter_rows()
+    )
+
+
+def test_the_output_says_how_it_was_made_and_is_left_alone(made, tmp_path, capsys):
+    output = fuse(both(made), output=tmp_path / "f.parquet", hits=3)
+    manifest = artifacts.read_manifest(output, Kind.RUN)
+    assert manifest.options == {
+        "method": "minmax", "missing": "zero", "normalization": None, "rrf_k": 60.0, "depth": 1000,
+        "weights": [1.0, 1.0], "hits": 3,
+    }  # fmt: skip
+    assert {role: source["path"] for role, source in manifest.inputs.items()} == {
+        "run 1": str(both(made)[0]), "run 2": str(both(made)[1]),
+    }  # fmt: skip
+    assert manifest.counts["queries"] == 6
+    assert "share" in capsys.readouterr().err
+    assert runs.read_run(output)["rank"].max() == 3
+    fuse(both(made), output=output, hits=3)
+    assert "up to date" in capsys.readouterr().err
+    with pytest.raises(InputError, match="hits=3 then, 4 now"):
+        fuse(both(made), output=output, hits=4)
+
+
+def test_single_runs_stand_beside_the_fused_one(made, tiny, tmp_path, capsys):
+    output = fuse(both(made), output=tmp_path / "f.parquet", qrels=tiny, split="test", measure="nDCG@3")
+    printed = capsys.readouterr().out
+    qrels = pl.read_parquet(tiny / "qrels.test.parquet")
+    for path in (*both(made), output):
+        score = evaluate_run(runs.read_run(path), qrels, ["nDCG@3"])["value"].mean()
+        assert f"{score:.4f}" in printed
+
+
+def test_fusion_that_does_not_beat_the_best_run_is_warned_about(tmp_path, capsys):
+    good = trec_file(tmp_path / "good.trec", ("q", "right", 1, 2.0), ("q", "wrong", 2, 1.0))
+    bad = trec_file(tmp_path / "bad.trec", ("q", "wrong", 1, 2.0), ("q", "other", 2, 1.0))
+    qrels = tmp_path / "qrels.txt"
+    qrels.write_text("q 0 right 1\n")
+    fuse([good, bad], output=tmp_path / "f.parquet", weights=[0.1, 1], qrels=qrels)
+    assert "does not beat good alone (1.0000)" in capsys.readouterr().err
+    fuse([good, bad], output=tmp_path / "g.parquet", weights=[1, 0.1], qrels=qrels)
+    assert "does not beat" in capsys.readouterr().err  # as good is not better
+
+
+def test_raw_scores_of_unequal_scales_are_warned_about(tmp_path, capsys):
+    wide = trec_file(tmp_path / "wide.trec", ("q", "a", 1, 90.0), ("q", "b", 2, 10.0))
+    narrow = trec_file(tmp_path / "narrow.trec", ("q", "a", 1, 0.9), ("q", "b", 2, 0.8))
+    fuse([wide, narrow], output=tmp_path / "a.parquet", method="sum")
+    assert "the scores of wide spread 800 times as wide" in capsys.readouterr().err
+    fuse([wide, narrow], output=tmp_path / "b.parquet", method="sum", weights=[0.01, 1])
+    fuse([wide, narrow], output=tmp_path / "c.parquet", method="minmax")
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_tuned_weights_are_read_by_a_later_fusion(made, tiny, tmp_path, capsys):
+    weights = fuse(both(made), output=tmp_path / "w.json", qrels=tiny, split="test", tune=Tuning(step=0.25, folds=2))
+    content = json.loads(weights.read_text("utf-8"))
+    assert artifacts.read_manifest(weights, Kind.WEIGHTS).counts == {"queries": 5, "trials": 5}
+    assert content["runs"] == ["bm25", "dense"]
+    assert "held out" in capsys.readouterr().out
+    output = fuse(both(made), output=tmp_path / "f.parquet", weights=f"@{weights}")
+    qrels = pl.read_parquet(tiny / "qrels.test.parquet")
+    score = evaluate_run(runs.read_run(output), qrels, ["MRR@10"])["value"].mean()
+    assert score == pytest.approx(content["score"])
+    assert max(content["alone"].values()) <= content["score"]  # the ends of the grid are the runs themselves
+    for bad, message in (
+        ({"method": "rrf"}, "--method minmax, here it is rrf"),
+        ({"missing": "min"}, "--missing zero, here it is min"),
+        ({"inputs": [*both(made), weights.with_name("x=") / "y"]}, "no such file|2 runs"),
+    ):
+        with pytest.raises(InputError, match=message):
+            fuse(**{"inputs": both(made), "output": tmp_path / "g.parquet", "weights": f"@{weights}", **bad})
+    with pytest.raises(InputError, match="in the order bm25, dense"):
+        fuse(both(made)[::-1], output=tmp_path / "g.parquet", weights=f"@{weights}")
+
+
+def test_tuning_with_exact_scores(made, tiny, tmp_path):
+    settings = {"method": "weighted-sum", "indexes": indexes(made), "qrels": tiny, "split": "test"}
+    weights = fuse(both(made), output=tmp_path / "w.json", tune=Tuning(grid="log"), **settings)
+    output = fuse(both(made), output=tmp_path / "f.parquet", weights=f"@{weights}", **settings)
+    score = evaluate_run(runs.read_run(output), pl.read_parquet(tiny / "qrels.test.parquet"), ["MRR@10"])[
+        "value"
+    ].mean()
+    assert score == pytest.approx(json.loads(weights.read_text("utf-8"))["score"])
+
+
+def test_foreign_runs_with_odd_ids_and_several_lists(tmp_path):
+    first = trec_file(tmp_path / "a.trec", ("007", "NA", 1, 3.0), ("007", "1e5", 2, 2.0))
+    second = trec_file(tmp_path / "b.trec", ("007", "null", 1, 3.0), ("7", "NA", 1, 2.0))
+    third = trec_file(tmp_path / "c.trec", ("007", "1e5", 1, 0.5))
+    found = runs.read_run(fuse([first, second, third], output=tmp_path / "f.parquet", method="rrf"))
+    assert found.select("qid", "docid").rows() == [("007", "1e5"), ("007", "NA"), ("007", "null"), ("7", "NA")]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "weighted-sum"}, "needs the index of each run, in order .*--missing min .*zero, ignore, or drop"),
+        ({"method": "weighted-sum", "indexes": ["bm25"]}, "1 for 2 runs"),
+        ({"method": "weighted-sum", "indexes": ["dense", "bm25"]}, "was not searched in .*order of the runs"),
+        ({"indexes": ["bm25", "dense"]}, "with --missing exact only"),
+        ({"weights": "1"}, "1 numbers for 2 runs"),
+        ({"weights": "1,x"}, "needs numbers such as"),
+        ({"method": "nothing"}, "is unknown; .*minmax"),
+        ({"tune": Tuning()}, "needs --qrels"),
+        ({"measure": "MRR@"}, "measures"),
+        ({"output": "f.trec"}, "ends with .parquet"),
+        ({"missing": "none"}, "there are exact, min"),
+    ],
+)
+def test_what_cannot_be_fused_is_refused_before_any_work(made, tmp_path, options, message):
+    options = {**options, "output": tmp_path / options.get("output", "f.parquet")}
+    if "indexes" in options:
+        options["indexes"] = [made / name for name in options["indexes"]]
+    with pytest.raises(InputError, match=message):
+        fuse(both(made), **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_distances_infinite_scores_and_lone_runs_are_refused(made, tmp_path):
+    distances = trec_file(tmp_path / "l2.trec", ("q", "a", 1, 0.1), ("q", "b", 2, 0.9))
+    fine = trec_file(tmp_path / "fine.trec", ("q", "a", 1, 0.9), ("q", "b", 2, 0.1))
+    with pytest.raises(InputError, match=r"l2.trec: its scores rise with the rank, as distances do"):
+        fuse([fine, distances], output=tmp_path / "f.parquet")
+    infinite = trec_file(tmp_path / "inf.trec", ("q", "a", 1, float("inf")))
+    with pytest.raises(InputError, match=r"inf.trec: 1 scores are not finite"):
+        fuse([fine, infinite], output=tmp_path / "f.parquet")
+    with pytest.raises(InputError, match="name two or more"):
+        fuse([fine], output=tmp_path / "f.parquet")
+    with pytest.raises(InputError, match="a run file is needed"):
+        fuse([fine, made / "dense"], output=tmp_path / "f.parquet")
+
+
+def test_exact_scores_refuse_queries_that_have_changed(made, tiny, tmp_path):
+    queries = tmp_path / "queries.tsv"
+    queries.write_text("001\twhat does the moon do to the oceans\n")
+    run = search(None, queries=queries, index=made / "bm25", hits=1, output=tmp_path / "one.parquet")
+    other = search(None, queries=queries, index=made / "dense", hits=1, output=tmp_path / "two.parquet")
+    queries.write_text("001\tanother text\n")
+    settings = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "indexes": indexes(made)}
+    with pytest.raises(InputError, match="have changed since"):
+        fuse([run, other], **settings)
+    assert len(runs.read_run(fuse([run, other], **settings, queries=tiny, split="test")))
+
+
+def test_exact_scores_of_a_foreign_run_need_its_queries(made, tiny, tmp_path):
+    foreign = trec_file(tmp_path / "x.trec", ("001", "007", 1, 1.0), ("003", "lungs", 1, 1.0))
+    settings = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "indexes": indexes(made)}
+    with pytest.raises(InputError, match="does not say what queries it answers"):
+        fuse([both(made)[0], foreign], **settings)
+    assert len(runs.read_run(fuse([both(made)[0], foreign], **settings, queries=tiny, split="test")))
+
+
+def test_the_example_of_the_help_runs(made, tmp_path):
+    output = tmp_path / "clear.parquet"
+    words = f"fuse {made}/bm25.parquet {made}/dense.parquet --method weighted-sum --weights 0.5,1 --missing exact "
+    done = CliRunner().invoke(app, [*words.split(), "--index", f"{made}/bm25,{made}/dense", "--output", str(output)])
+    assert done.exit_code == 0, done.output
+    assert artifacts.read_manifest(output, Kind.RUN).options["missing"] == "exact"
