@@ -238,3 +238,13 @@ def test_what_is_no_examples_file_is_refused(tiny_bert, tmp_path):
         train_dense(file, tmp_path / "out", model=str(tiny_bert), plan=PLAN)
     with pytest.raises(InputError, match="no such file"):
         train_dense(tmp_path / "missing.parquet", tmp_path / "out", model=str(tiny_bert), plan=PLAN)
+
+
+def test_the_residual_margin_needs_lexical_scores_and_the_likelihood_does_not(examples, tiny_bert, tmp_path):
+    bare = tmp_path / "bare.parquet"
+    rows = pl.read_parquet(examples).with_columns(lexical_score=pl.lit(None, pl.Float32)).to_arrow()
+    artifacts.claim(bare, Kind.EXAMPLES, "test", inputs={}, options={}).write([rows])
+    plan = replace(PLAN, max_steps=1)
+    with pytest.raises(InputError, match="has no lexical scores"):
+        train_dense(bare, tmp_path / "residual", model=str(tiny_bert), plan=plan)
+    train_dense(bare, tmp_path / "nll", model=str(tiny_bert), plan=plan, objective=Objective(loss="nll"))

@@ -72,6 +72,8 @@ def train_dense(
     if claim.up_to_date:
         return output
     training = Examples(examples)
+    if objective.loss == "residual-margin":
+        training.check_lexical()
     torch.manual_seed(plan.seed)  # markers and projection start from it
     encoder = Encoder.load(model, device=device, **changes)
     pool = DevPool.of(Examples(dev).dev_rows(dev_queries)) if dev else None

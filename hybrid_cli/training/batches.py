@@ -46,6 +46,11 @@ class Examples:
     def __len__(self) -> int:
         return sum(self._sizes)
 
+    def check_lexical(self) -> None:
+        """Refuse examples that were mined without a lexical index, where an objective needs its scores."""
+        if pq.read_table(self._path, columns=["lexical_score"])["lexical_score"].null_count:
+            raise InputError(f"{self._path}: has no lexical scores; mine it with --index, or train with another --loss")
+
     def _known_positives(self) -> dict[str, frozenset[str]]:
         ids = pq.read_table(self._path, columns=["qid", "docid"])
         known: dict[str, set[str]] = {}
@@ -79,7 +84,7 @@ class Examples:
             docids=[document["docid"] for document in documents],
             titles=[document["title"] for document in documents],
             texts=[document["text"] for document in documents],
-            lexical=[document["lexical_score"] for document in documents],
+            lexical=[document["lexical_score"] or 0.0 for document in documents],
             positives=self._positives[row["qid"]],
         )
 

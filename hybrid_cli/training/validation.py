@@ -31,7 +31,7 @@ class DevPool:
             _, scores, relevant = queries.setdefault(row["qid"], (row["query"], {}, set()))
             for document in [row, *(row["negatives"] or [])]:
                 entry = documents.setdefault(document["docid"], (len(documents), document["title"], document["text"]))
-                scores[entry[0]] = document["lexical_score"]
+                scores[entry[0]] = document["lexical_score"] or 0.0
             relevant.add(documents[row["docid"]][0])
         return cls(
             queries=[query for query, _, _ in queries.values()],
