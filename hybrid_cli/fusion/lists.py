@@ -84,8 +84,10 @@ class Lists:
         begins, lengths = self.begins[number][first:last], self.lengths[number][first:last]
         ends = np.cumsum(lengths)
         ranks = np.arange(1, lengths.sum() + 1) - np.repeat(ends - lengths, lengths)
-        rows = np.repeat(begins, lengths) + ranks - 1
-        found = self.hits[number][rows]
+        if (begins[1:] == (begins + lengths)[:-1]).all():
+            found = self.hits[number].slice(begins[0], ends[-1])
+        else:
+            found = self.hits[number][np.repeat(begins, lengths) + ranks - 1]
         return pl.DataFrame(
             {
                 "query": np.repeat(np.arange(first, last, dtype=np.uint32), lengths),
