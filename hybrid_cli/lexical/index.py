@@ -23,7 +23,7 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical import kernels
 from hybrid_cli.lexical.analysis import Analyzer
-from hybrid_cli.lexical.feedback import Rm3, expanded, expands
+from hybrid_cli.lexical.feedback import Feedback, Rm3
 from hybrid_cli.lexical.impacts import Impacts, Postings
 
 LUCENE, IMPACTS, DOCIDS, PARAMETERS = "lucene", "impacts", "docids.parquet", "bm25.json"
@@ -87,7 +87,7 @@ class LexicalIndex:
     def under(self, k1: float, b: float) -> LexicalIndex:
         """The same index at another k1 and b."""
         other = LexicalIndex(Impacts.of(self.impacts.postings, k1, b), self.docids, self.language)
-        shared = ("_analyzer", "_dictionary", "_order", "_ranked_docids")
+        shared = ("_analyzer", "_dictionary", "_feedback", "_order", "_ranked_docids")
         other.__dict__.update({name: self.__dict__[name] for name in shared if name in self.__dict__})
         return other
 
@@ -97,11 +97,14 @@ class LexicalIndex:
 
     def bags(self, texts: Sequence[str]) -> Bags:
         """Analysed queries: the terms that the corpus knows, each once, its count as its boost."""
+        return self._bags(self._counted(texts), len(texts))
+
+    def _counted(self, texts: Sequence[str]) -> pl.DataFrame:
+        """query, term, boost: how often each term stands in each text."""
         tokens, lengths = self._analyzer.tokens(texts)
-        frame = pl.DataFrame(
-            {"query": np.repeat(np.arange(len(texts)), lengths), "term": pl.Series(pl.from_arrow(tokens))}
-        )
-        return self._bags(frame.group_by("query", "term").agg(boost=pl.len()), len(texts))
+        terms = pl.Series("term", pl.from_arrow(tokens), dtype=pl.String)
+        frame = pl.DataFrame({"query": np.repeat(np.arange(len(texts)), lengths), "term": terms})
+        return frame.group_by("query", "term").agg(boost=pl.len().cast(pl.Float64))
 
     def _bags(self, weighted: pl.DataFrame, queries: int) -> Bags:
         """From rows of (query, term, boost)."""
@@ -131,9 +134,10 @@ class LexicalIndex:
         """
         frames = [pl.DataFrame(schema=_RUN)]
         for part in queries.iter_slices(QUERIES_AT_ONCE):
-            bags = self.bags(part["text"].to_list())
+            weighted = self._counted(part["text"].to_list())
             if rm3 is not None:
-                bags = self._expand(bags, rm3, threads)
+                weighted = self._expanded(weighted, len(part), rm3, threads)
+            bags = self._bags(weighted, len(part))
             frames.append(self.search_bags(part["qid"], bags, hits, threads))
         return pl.concat(frames)
 
@@ -154,7 +158,7 @@ class LexicalIndex:
 
         def work(begin: int, end: int) -> None:
             part = bags.part(begin, end)
-            kernels.search(hits, *self._arguments(part), self._order, counts[begin:end], best[begin:end])
+            kernels.search(hits, self._order, counts[begin:end], best[begin:end], *self._arguments(part))
 
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(work, bounds[:-1], bounds[1:]))
@@ -213,48 +217,18 @@ class LexicalIndex:
         """[V] the weight of each term."""
         return self.impacts.idf
 
-    # ------------------------------------------------------------------------------------------------------ feedback
-
-    def _expand(self, bags: Bags, rm3: Rm3, threads: int | None) -> Bags:
-        """RM3 on the matrix: the terms of each query's first documents, weighted by their scores."""
-        counts, keys = self._ranked(bags, rm3.fb_docs, threads)
-        by_place = np.argsort(self._order)
-        scores, rows = kernels.scores_of(keys), by_place[np.minimum(kernels.places_of(keys), len(by_place) - 1)]
-        words = self.impacts.postings.terms
-        weighted: list[tuple[int, str, float]] = []
-        for query in range(len(bags)):
-            own = slice(bags.ends[query], bags.ends[query + 1])
-            terms = dict(zip(words.gather(bags.terms[own]), bags.boosts[own].tolist(), strict=True))
-            first = range(counts[query])
-            feedback = [(self._frequencies(rows[query, at]), float(scores[query, at])) for at in first]
-            weighted += [(query, term, weight) for term, weight in expanded(terms, feedback, rm3).items()]
-        schema = {"query": pl.Int64, "term": pl.String, "boost": pl.Float64}
-        return self._bags(pl.DataFrame(weighted, schema=schema, orient="row"), len(bags))
-
-    def _frequencies(self, row: int) -> dict[str, float]:
-        forward = self._forward
-        own = slice(forward.indptr[row], forward.indptr[row + 1])
-        ids, tfs = forward.indices[own], forward.data[own]
-        words = self.impacts.postings.terms.gather(ids)
-        return {word: float(tf) for word, tf, may in zip(words, tfs, self._expanding[ids], strict=True) if may}
-
-    @cached_property
-    def _forward(self) -> Any:
-        """scipy CSR [N, V] of term frequencies: documents by row."""
-        from scipy.sparse import csc_matrix
-
-        postings = self.impacts.postings
-        shape = (len(postings.lengths), len(self.impacts.idf))
-        return csc_matrix((postings.tfs, postings.rows, postings.indptr), shape=shape).tocsr()
-
-    @cached_property
-    def _expanding(self) -> npt.NDArray[np.bool_]:
-        """[V] the terms that may expand a query."""
-        postings = self.impacts.postings
-        pairs = zip(postings.terms, postings.df.tolist(), strict=True)
-        return np.array([expands(term, df, postings.counted) for term, df in pairs], bool)
+    def _expanded(self, weighted: pl.DataFrame, queries: int, rm3: Rm3, threads: int | None) -> pl.DataFrame:
+        """Queries with the terms of their first documents added: rows of (query, term, boost)."""
+        counts, keys = self._ranked(self._bags(weighted, queries), rm3.fb_docs, threads)
+        kept = np.arange(keys.shape[1]) < counts[:, None]
+        rows = np.argsort(self._order)[kernels.places_of(keys[kept])]
+        return self._feedback.expand(weighted, counts, rows, kernels.scores_of(keys[kept]), rm3)
 
     # --------------------------------------------------------------------------------------------------- what is shared
+
+    @cached_property
+    def _feedback(self) -> Feedback:
+        return Feedback(self.impacts.postings)
 
     @cached_property
     def _analyzer(self) -> Analyzer:

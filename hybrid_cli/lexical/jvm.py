@@ -2,6 +2,9 @@
 
 Pyserini's own start-up asks for the module `jdk.incubator.vector`, which a reduced runtime lacks and BM25 does not
 need. So the JVM starts here, with the jar that Pyserini carries; Pyserini, imported later, finds it running.
+
+Calls leave Python's lock, so that threads run Java side by side. But jnius keeps the object of a call on the method of
+its class: threads may share one object, and must not call a method on two objects of one class at the same time.
 """
 
 from __future__ import annotations

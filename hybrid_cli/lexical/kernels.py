@@ -18,7 +18,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def _jit(function: Function) -> Function:
     """Compile at the first call, and keep the code for later processes."""
-    compiled: Function = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    compile_: Any = numba.njit(cache=True, nogil=True, error_model="numpy")
+    compiled: Function = compile_(function)
     return compiled
 
 
@@ -122,6 +123,9 @@ def _keep_largest(keys: Any, found: int, hits: int) -> None:
 @_jit
 def search(
     hits: int,
+    order: Any,
+    counts: Any,
+    best: Any,
     ends: Any,
     terms: Any,
     weights: Any,
@@ -129,19 +133,16 @@ def search(
     rows: Any,
     tfs: Any,
     scale: Any,
-    order: Any,
-    counts: Any,
-    best: Any,
 ) -> None:
     """Rank documents for queries.
 
     Args:
         hits: how many to keep for each query.
-        ends: [Q+1] where each query's terms begin in `terms` and `weights` ([T]: term ids, weight = boost * idf).
-        indptr, rows, tfs: postings; scale: [N] of `Impacts`.
         order: [N] the place of each document in the order that settles ties.
         counts: [Q] filled with the number of hits.
         best: [Q, hits] filled with keys (see `_collect`), best first.
+        ends: [Q+1] where each query's terms begin in `terms` and `weights` ([T]: term ids, weight = boost * idf).
+        indptr, rows, tfs: postings; scale: [N] of `Impacts`.
     """  # fmt: skip
     sums = np.zeros(len(scale), np.float64)
     keys = np.empty(len(scale), np.uint64)

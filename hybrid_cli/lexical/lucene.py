@@ -10,7 +10,8 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,6 +126,7 @@ class _Searcher:
         self.mapper = find("com.fasterxml.jackson.databind.ObjectMapper")()
         self.analyzer = analyzer
         self.expander = _expander(folder, analyzer, k1, b, rm3) if rm3 else None
+        self.one_at_a_time = threading.Lock()
 
     def hits(self, text: str, hits: int) -> list[tuple[str, str, str, str]]:
         """(score, base64 of bytes that hold the docid, offset, length) of each hit, as strings."""
@@ -132,16 +134,20 @@ class _Searcher:
         return _HIT.findall(self.mapper.writeValueAsString(found))
 
     def _query(self, text: str) -> Any:
-        terms = self.expander.get_feedback_terms(text) if self.expander else None
+        terms = self.expander.get_feedback_terms(text) if self.expander else None  # None without a hit
         if terms is None:
             return self.generator.buildQuery(FIELD, self.analyzer.java, text)
-        should = jvm.java_class("org.apache.lucene.search.BooleanClause$Occur").SHOULD
-        query = jvm.java_class("org.apache.lucene.search.BooleanQuery$Builder")()
-        for term, weight in json.loads(self.mapper.writeValueAsString(terms)).items():
-            clause = jvm.java_class("org.apache.lucene.search.TermQuery")(
-                jvm.java_class("org.apache.lucene.index.Term")(FIELD, term)
-            )
-            query.add(jvm.java_class("org.apache.lucene.search.BoostQuery")(clause, weight), should)
+        weights: dict[str, float] = json.loads(self.mapper.writeValueAsString(terms))
+        with self.one_at_a_time:  # a builder is an object of this thread: see jvm
+            return self._weighted(weights)
+
+    def _weighted(self, weights: Mapping[str, float]) -> Any:
+        find = jvm.java_class
+        should = find("org.apache.lucene.search.BooleanClause$Occur").SHOULD
+        query = find("org.apache.lucene.search.BooleanQuery$Builder")()
+        for name, weight in weights.items():
+            term = find("org.apache.lucene.search.TermQuery")(find("org.apache.lucene.index.Term")(FIELD, name))
+            query.add(find("org.apache.lucene.search.BoostQuery")(term, weight), should)
         return query.build()
 
 

@@ -126,7 +126,7 @@ def _differs_in_parameters(output: Path, inputs: Mapping[str, Path], options: Ma
 
 def _build(collection: Path, work: Path, fields: Sequence[str], language: str, threads: int) -> None:
     corpus = partial(collections.documents, collection, DOCUMENTS_AT_ONCE)
-    with console.progress(STAGE, collections.document_count(collection), "documents") as advance:
+    with console.progress(STAGE, len(collections.docids(collection)), "documents") as advance:
         build(corpus, work, fields, language, threads, advance)
 
 
