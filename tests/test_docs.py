@@ -147,26 +147,31 @@ def test_a_misspelt_line_would_be_noticed():
     assert complaint("hybrid evaluate data run --format tabel")
 
 
+def misnamed(code: str, options: dict[str, set[str]]) -> bool:
+    """Whether inline code (`hybrid fuse --missing exact`, `fuse --missing`, `--missing`) names what is not there."""
+    words = [word for word in re.split(r"[\s,]+", code.removeprefix("hybrid ")) if word != "prepare"]
+    stage = next((name for name in options if words and name.split()[-1] == words[0]), "")
+    if code.startswith("hybrid ") and not stage and words and re.match("[a-z]", words[0]):
+        return True
+    if not stage and not code.startswith(("hybrid ", "-")):
+        return False
+    known = (options[stage] if stage else set().union(*options.values())) | {"--help", "--version"}
+    return not {re.split("[/=]", word)[0] for word in words if word.startswith("--")} <= known
+
+
 def test_every_command_and_option_named_in_prose_exists(declared):
-    """Inline `hybrid stage --option` in a page, and options alone, are those of some command."""
     options = {
-        word.strip()
-        for command in declared.values()
-        for p in command.parameters
-        for word in re.split("[,/]", p.spelling)
+        name: {word.strip() for each in command.parameters for word in re.split("[,/]", each.spelling)}
+        for name, command in declared.items()
     }
-    options |= {"--help", "-h", "--version"}
-    wrong = []
-    for page in PAGES:
-        prose = _FENCE.sub("", page.read_text("utf-8"))
-        for code in re.findall(r"`([^`\n]+)`", prose):
-            if found := re.match(r"hybrid ([a-z][\w-]*)", code):
-                known = any(name.split()[1] == found[1] for name in declared)
-                wrong += [] if known else [f"{named(page)}: {code}"]
-            if code.startswith(("hybrid ", "--")):
-                used = re.findall(r"(?<!\S)(--[a-z][\w-]*)", code)
-                wrong += [f"{named(page)}: {word}" for word in used if word not in options]
-    assert not wrong
+    assert misnamed("hybrid fues --missing exact", options)
+    assert misnamed("fuse --mising exact", options)
+    assert not [
+        f"{named(page)}: {code}"
+        for page in PAGES
+        for code in re.findall(r"`([^`\n]+)`", _FENCE.sub("", page.read_text("utf-8")))
+        if misnamed(code, options)
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------- the pages

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -29,11 +31,25 @@ def test_every_example_is_run_here():
     assert not [path.name for path in (ROOT / "examples").glob("*.sh") if f'"{path.name}"' not in text]
 
 
-def test_the_quickstart_runs(tmp_path: Path):
-    printed = run("quickstart.sh", tmp_path)
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder in which the quickstart was run, and what it printed."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    return folder, run("quickstart.sh", folder)
+
+
+def test_the_quickstart_runs(quickstart: tuple[Path, str]):
+    _, printed = quickstart
     for name in ("bm25", "dense", "hybrid", "MRR@10"):
         assert name in printed
     assert "made from" in printed
+
+
+def test_the_python_of_the_readme_runs(quickstart: tuple[Path, str], monkeypatch: pytest.MonkeyPatch):
+    block = (ROOT / "README.md").read_text("utf-8").split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(quickstart[0])
+    exec(compile(block.replace("data/pydocs", "data/rich"), "README.md", "exec"), {})
+    assert Path("out/rrf.parquet").is_file()
 
 
 def test_clear_by_hand_runs(tmp_path: Path, tiny: Path):
