@@ -42,7 +42,7 @@ class LexicalIndexing:
     language: str = "en"
     tune_measure: str = "MRR@10"
     tune_split: str = "dev"
-    tune_k1: tuple[float, ...] = (0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
+    tune_k1: tuple[float, ...] = (0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0)
     tune_b: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 

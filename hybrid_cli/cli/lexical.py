@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hybrid_cli.cli.common import Output, Split, Threads, comma_separated, command
+from hybrid_cli.cli.common import Output, Threads, comma_separated, command
 from hybrid_cli.config import Bm25, LexicalIndexing
 
 PANEL = "Lexical"
@@ -26,6 +26,14 @@ Fields = Annotated[str, typer.Option(help="What of a document is indexed: `title
 Language = Annotated[str, typer.Option(help="Analyzer: `en` (Porter's stemmer), or a code such as `de`, `fr`, `zh`.")]
 Tune = Annotated[bool, typer.Option("--tune", help="Choose k1 and b on a split's queries.", rich_help_panel=TUNING)]
 TuneMeasure = Annotated[str, typer.Option(help="What `--tune` raises.", rich_help_panel=TUNING)]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Of the collection; {LexicalIndexing.tune_split} if not given.",
+        rich_help_panel=TUNING,
+        show_default=False,
+    ),
+]
 Queries = Annotated[
     Path | None, typer.Option(help="A file of queries instead.", rich_help_panel=TUNING, show_default=False)
 ]

@@ -19,6 +19,7 @@ from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical import jvm
 
 ENGLISH = "en"
+STACKING = ("pl", "uk")  # several stems of a word stand at one position, and count once in Lucene's length
 FIELD = "contents"
 TEXTS_PER_CALL = 32
 _MARKER = "7h4e0b2r1i6d9"  # one word with digits: no stop word, not stemmed, in nobody's text

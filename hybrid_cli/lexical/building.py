@@ -7,17 +7,18 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical import lucene
-from hybrid_cli.lexical.analysis import Analyzer
-from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
+from hybrid_cli.lexical.analysis import STACKING, Analyzer
+from hybrid_cli.lexical.impacts import POSITIONS_FILE, Postings, PostingsBuilder
 from hybrid_cli.lexical.index import DOCIDS, IMPACTS, LUCENE
 
 Corpus = Callable[[], Iterable[pa.RecordBatch]]
-_SOURCE, _UNFINISHED = ".source", ".lucene"
+_SOURCE, _UNFINISHED, _UNFINISHED_IMPACTS = ".source", ".lucene", ".impacts"
 
 
 def build(
@@ -38,10 +39,16 @@ def build(
     if lucene_thread is not None:
         lucene_thread.start()
     if not (folder / IMPACTS).is_dir():
-        _count(corpus, fields, Analyzer(language), advance).save(folder / IMPACTS)
+        _count(corpus, fields, Analyzer(language), advance).save(folder / _UNFINISHED_IMPACTS)
+        (folder / _UNFINISHED_IMPACTS).rename(folder / IMPACTS)
     if lucene_thread is not None:
         lucene_thread.finish()
-    _compare(Postings.open(folder / IMPACTS), lucene.statistics(folder / LUCENE), folder)
+    postings = Postings.open(folder / IMPACTS)
+    _compare(postings, lucene.statistics(folder / LUCENE), folder)
+    if language in STACKING:
+        docids = pl.read_parquet(folder / DOCIDS)
+        known = docids.join(lucene.lengths(folder / LUCENE), on="docid", how="left", maintain_order="left")
+        np.save(folder / IMPACTS / POSITIONS_FILE, known["length"].fill_null(0).to_numpy())
 
 
 def _contents(batch: pa.RecordBatch, fields: Sequence[str]) -> pl.DataFrame:

@@ -21,6 +21,7 @@ from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import kernels
 
 TERMS_FILE = "terms.parquet"
+POSITIONS_FILE = "positions.npy"
 _ARRAYS = ("indptr", "rows", "tfs", "lengths")
 
 Ints = npt.NDArray[np.int32]
@@ -69,6 +70,7 @@ class Postings:
         rows: [nnz] documents, ascending within a term.
         tfs: [nnz] term frequencies.
         lengths: [N] tokens of each document, 0 for empty ones.
+        positions: [N] the length that BM25 corrects for, where an analyzer puts several tokens at one position.
     """
 
     terms: pl.Series
@@ -76,6 +78,7 @@ class Postings:
     rows: Ints
     tfs: Ints
     lengths: Ints
+    positions: Longs | None = None
 
     @property
     def df(self) -> Longs:
@@ -99,6 +102,8 @@ class Postings:
         frame.write_parquet(folder / TERMS_FILE)
         for name in _ARRAYS:
             np.save(folder / f"{name}.npy", getattr(self, name))
+        if self.positions is not None:
+            np.save(folder / POSITIONS_FILE, self.positions)
 
     @classmethod
     def open(cls, folder: Path) -> Postings:
@@ -110,6 +115,8 @@ class Postings:
         try:
             terms = pl.read_parquet(folder / TERMS_FILE, columns=["term"])["term"]
             arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS]
+            positions = folder / POSITIONS_FILE
+            arrays += [np.load(positions, mmap_mode="r")] if positions.is_file() else []
         except (OSError, ValueError, pl.exceptions.PolarsError) as error:
             raise HybridError(f"{folder}: is not a whole impact matrix ({error}); index again") from None
         return cls(terms, *arrays)
@@ -187,7 +194,8 @@ class Impacts:
         counted, one = postings.counted, np.float32(1)
         idf = np.log(1 + (counted - postings.df + 0.5) / (postings.df + 0.5)).astype(np.float32)
         average = np.float32(postings.tokens / counted) if counted else one
-        lengths = (postings.lengths if exact_length else quantised(postings.lengths)).astype(np.float32)
+        counted_lengths = postings.lengths if postings.positions is None else postings.positions
+        lengths = (counted_lengths if exact_length else quantised(counted_lengths)).astype(np.float32)
         k1_, b_ = np.float32(k1), np.float32(b)
         with np.errstate(divide="ignore"):  # k1 = 0 makes BM25 binary
             scale = one / (k1_ * ((one - b_) + b_ * lengths / average))

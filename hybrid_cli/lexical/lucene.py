@@ -26,9 +26,12 @@ from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.analysis import FIELD, Analyzer
 from hybrid_cli.lexical.feedback import Rm3
+from hybrid_cli.lexical.impacts import decode_length
 from hybrid_cli.lexical.index import LUCENE, read_parameters
 
-_HIT = re.compile(r'"score":([^,]+),"doc":[^[]*\[[^{]*\{"bytes":"([^"]*)","offset":(\d+),"length":(\d+)')
+_HIT = re.compile(r'"score":([^,]+),"doc":(\d+)[^[]*\[[^{]*\{"bytes":"([^"]*)","offset":(\d+),"length":(\d+)')
+Hit = tuple[str, str, str, str, str]  # score, Lucene's document, base64 of bytes that hold the docid, offset, length
+_NO_MORE = 2**31 - 1
 _MOST_CLAUSES = 1 << 20
 _LARGEST_BUFFER = 2048
 _RUN = {"qid": pl.String, "docid": pl.String, "rank": pl.Int32, "score": pl.Float32}
@@ -71,6 +74,24 @@ def statistics(folder: Path) -> Statistics:
     """Count what the Lucene index in `folder` holds."""
     reader = _reader(folder)
     return Statistics(reader.numDocs(), reader.getDocCount(FIELD), reader.getSumTotalTermFreq(FIELD))
+
+
+def lengths(folder: Path) -> pl.DataFrame:
+    """docid, length: what Lucene's one byte remembers of each document that has a token; two calls a document."""
+    reader = _reader(folder)
+    everything = jvm.java_class("org.apache.lucene.search.MatchAllDocsQuery")()
+    searcher = jvm.java_class("org.apache.lucene.search.IndexSearcher")(reader)
+    sort = jvm.java_class("io.anserini.search.SearchCollection").BREAK_SCORE_TIES_BY_DOCID
+    mapper = jvm.java_class("com.fasterxml.jackson.databind.ObjectMapper")()
+    hits = _HIT.findall(mapper.writeValueAsString(searcher.search(everything, max(1, reader.maxDoc()), sort, True)))
+    norms = jvm.java_class("org.apache.lucene.index.MultiDocValues").getNormValues(reader, FIELD)
+    found = {}
+    while (row := norms.nextDoc()) < _NO_MORE:
+        found[row] = decode_length(norms.longValue() & 0xFF)
+    return pl.DataFrame(
+        {"docid": list(_docids(hits)), "length": [found.get(int(row), 0) for _, row, *_ in hits]},
+        schema={"docid": pl.String, "length": pl.Int64},
+    )
 
 
 def _reader(folder: Path) -> Any:
@@ -128,8 +149,8 @@ class _Searcher:
         self.expander = _expander(folder, analyzer, k1, b, rm3) if rm3 else None
         self.one_at_a_time = threading.Lock()
 
-    def hits(self, text: str, hits: int) -> list[tuple[str, str, str, str]]:
-        """(score, base64 of bytes that hold the docid, offset, length) of each hit, as strings."""
+    def hits(self, text: str, hits: int) -> list[Hit]:
+        """The hits of a query."""
         found = self.searcher.search(self._query(text), hits, self.sort, True)
         return _HIT.findall(self.mapper.writeValueAsString(found))
 
@@ -159,7 +180,7 @@ def _expander(folder: Path, analyzer: Analyzer, k1: float, b: float, rm3: Rm3) -
     return searcher
 
 
-def _frame(qid: str, hits: list[tuple[str, str, str, str]]) -> pl.DataFrame:
+def _frame(qid: str, hits: list[Hit]) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "qid": pl.Series([qid], dtype=pl.String).extend_constant(qid, max(0, len(hits) - 1)).head(len(hits)),
@@ -171,6 +192,6 @@ def _frame(qid: str, hits: list[tuple[str, str, str, str]]) -> pl.DataFrame:
     )
 
 
-def _docids(hits: list[tuple[str, str, str, str]]) -> Iterator[str]:
-    for _, encoded, offset, length in hits:
+def _docids(hits: list[Hit]) -> Iterator[str]:
+    for _, _, encoded, offset, length in hits:
         yield base64.b64decode(encoded)[int(offset) : int(offset) + int(length)].decode("utf-8")

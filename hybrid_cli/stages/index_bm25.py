@@ -78,7 +78,8 @@ def index_bm25(
     )
     if claim.up_to_date:
         return output
-    jvm.start(java_heap)
+    if tune_measure or not recorded_only:
+        jvm.start(java_heap)
     threads = threads or _processors()
     with claim.folder(ignore=(LUCENE,)) as (work, counts):
         if recorded_only:
