@@ -31,8 +31,8 @@ test: $(SETUP)  ## run the tests
 	$(VENV)/bin/python -m pytest
 
 lint: $(SETUP)  ## ruff and mypy
-	$(VENV)/bin/ruff format --check hybrid_cli tests benchmarks
-	$(VENV)/bin/ruff check hybrid_cli tests benchmarks
+	$(VENV)/bin/ruff format --check hybrid_cli tests benchmarks docs
+	$(VENV)/bin/ruff check hybrid_cli tests benchmarks docs
 	$(VENV)/bin/mypy hybrid_cli
 
 docs: $(SETUP)  ## write docs/commands.md again from the help

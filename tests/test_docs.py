@@ -300,3 +300,8 @@ def test_every_spelling_of_a_measure_is_understood(row):
     found = parse_measures(names)
     assert len({measure.family for measure in found}) == 1
     assert found[0].family.name == names[0].partition("@")[0]
+
+
+def test_every_benchmark_is_named_on_the_page_of_performance():
+    text = (DOCS / "performance.md").read_text("utf-8")
+    assert not [path.name for path in (ROOT / "benchmarks").glob("*.py") if f"benchmarks/{path.name}" not in text]
