@@ -157,16 +157,13 @@ def _dense(index: Path, how: Searching, device: str, threads: int | None) -> Sea
     import torch
 
     from hybrid_cli import vectors
-    from hybrid_cli.encoders.encoder import Encoder
+    from hybrid_cli.vectors.exact import query_encoder
 
     if threads:
         torch.set_num_threads(threads)
         vectors.set_threads(threads)
     dense = vectors.DenseIndex.open(index, how.ef_search, how.nprobe)
-    options = dense.manifest.options
-    encoder = Encoder.load(how.model or options["model"], device=device, dtype=options["dtype"], **options["contract"])
-    if encoder.fingerprint != dense.fingerprint:
-        raise InputError(_refusal(index, dense, how.model or options["model"], encoder.contract.to_dict()))
+    encoder = query_encoder(dense, how.model, device)
 
     def searcher(queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         found = encoder.encode_queries(queries["text"].to_list())
@@ -175,25 +172,16 @@ def _dense(index: Path, how: Searching, device: str, threads: int | None) -> Sea
     return searcher
 
 
-def _refusal(index: Path, dense: Any, model: str, contract: dict[str, Any]) -> str:
-    """Why queries of this model do not belong to the index."""
-    stored = dense.contract
-    differ = [
-        f"{name}={stored.get(name)!r}, not {value!r}" for name, value in contract.items() if stored.get(name) != value
-    ]
-    what = "encoded with " + "; ".join(differ) if differ else "encoded by other weights"
-    return f"{index}: was {what} as {model} has; encode again, or name the model that made it with --model"
-
-
 def _stored_queries(source: Path, index: Path, how: Searching, threads: int | None) -> tuple[pl.DataFrame, Searcher]:
     """Query vectors that `encode` wrote: searched as they are, without a model."""
     from hybrid_cli import vectors
+    from hybrid_cli.vectors.exact import refusal
 
     vectors.set_threads(threads)
     dense = vectors.DenseIndex.open(index, how.ef_search, how.nprobe)
     counts = artifacts.read_manifest(source, Kind.VECTORS).counts
     if counts["encoder"] != dense.fingerprint:
-        raise InputError(_refusal(index, dense, str(source), counts["contract"]))
+        raise InputError(refusal(dense, str(source), counts["contract"]))
     stored = np.concatenate([vectors.read_shard(path) for path in vectors.shards(source)])
     queries = pl.DataFrame({"qid": vectors.read_ids(source)}).with_row_index("row")
 

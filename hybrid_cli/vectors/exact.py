@@ -114,13 +114,15 @@ def query_encoder(index: DenseIndex, model: str | None = None, device: str = "au
     model = model or options["model"]
     encoder = Encoder.load(model, device=device, dtype=options["dtype"], **options["contract"])
     if encoder.fingerprint != index.fingerprint:
-        raise InputError(
-            f"{index.folder}: was {_difference(index.contract, encoder.contract.to_dict())} as {model} has; encode "
-            "again, or name the model that made it with --model"
-        )
+        raise InputError(refusal(index, str(model), encoder.contract.to_dict()))
     return encoder
 
 
-def _difference(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    differ = [f"{name}={stored.get(name)!r}, not {value!r}" for name, value in now.items() if stored.get(name) != value]
-    return "encoded with " + "; ".join(differ) if differ else "encoded by other weights"
+def refusal(index: DenseIndex, model: str, contract: Mapping[str, Any]) -> str:
+    """Why queries that `model` encoded under `contract` do not belong to the index."""
+    stored = index.contract
+    differ = [
+        f"{name}={stored.get(name)!r}, not {value!r}" for name, value in contract.items() if stored.get(name) != value
+    ]
+    what = "encoded with " + "; ".join(differ) if differ else "encoded by other weights"
+    return f"{index.folder}: was {what} as {model} has; encode again, or name the model that made it with --model"
