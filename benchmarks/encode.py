@@ -1,8 +1,8 @@
 """Documents a second: `Encoder.encode_documents` beside `SentenceTransformer.encode`.
 
-Same model (minilm), same passages (docstrings of the standard library), same longest length and batch: sentence-transformers
-takes 32 passages of at most 128 word pieces, ours fills the same 4,096 tokens. The rounds alternate, so that a machine
-that is busy for a while is busy for all; the ratio is the median over rounds.
+Same model (minilm), same passages (docstrings of the standard library), same longest length, same batch:
+sentence-transformers takes 32 passages of at most 128 word pieces, ours the same 4,096 tokens. Rounds alternate, so
+that a machine that is busy for a while is busy for all; the ratio is the median over rounds.
 
     python benchmarks/encode.py --passages 600 --rounds 5
 """
@@ -47,7 +47,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--passages", type=int, default=600)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
     every = list(docstrings())
     texts = every[:: max(1, len(every) // arguments.passages)][: arguments.passages]
     titles = [""] * len(texts)
@@ -56,9 +58,7 @@ def main() -> None:
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         theirs[name] = SentenceTransformer(str(resolve("minilm")), device="cpu", model_kwargs={"dtype": dtype})
         theirs[name].max_seq_length = MAX_LENGTH
-    ours = {
-        name: Encoder.load("minilm", device="cpu", dtype=name, doc_max_len=MAX_LENGTH) for name in ("fp32", "bf16")
-    }
+    ours = {name: Encoder.load("minilm", device="cpu", dtype=name, doc_max_len=MAX_LENGTH) for name in ("fp32", "bf16")}
     ways: dict[str, Callable[[], np.ndarray]] = {
         "sentence-transformers fp32": lambda: theirs["fp32"].encode(texts, batch_size=BATCH),
         "sentence-transformers bf16": lambda: theirs["bf16"].encode(texts, batch_size=BATCH),

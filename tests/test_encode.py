@@ -179,3 +179,18 @@ def test_nothing_to_encode_is_refused(tmp_path: Path, tiny_bert: Path):
     pq.write_table(artifacts.SCHEMAS[Kind.CORPUS].empty_table(), tmp_path / "corpus.parquet")
     with pytest.raises(InputError, match="holds nothing to encode"):
         encode(tmp_path / "corpus.parquet", output=tmp_path / "index", model=str(tiny_bert))
+
+
+def test_another_index_over_the_same_vectors_encodes_nothing(tiny: Path, tiny_bert: Path, tmp_path: Path):
+    flat = encode(tiny, output=tmp_path / "flat", model=str(tiny_bert), encoding=EXACT)
+    graph = encode(flat, output=tmp_path / "graph", index=VectorIndex("hnsw", m=8))
+    direct = encode(
+        tiny, output=tmp_path / "direct", model=str(tiny_bert), encoding=EXACT, index=VectorIndex("hnsw", m=8)
+    )
+    assert contents(graph) == contents(direct)
+    manifest, made = artifacts.read_manifest(graph), artifacts.read_manifest(direct)
+    assert manifest.counts == made.counts
+    assert manifest.options == made.options
+    assert set(manifest.inputs) == {"vectors", "corpus"}
+    with pytest.raises(InputError, match="--factory Nonsense"):
+        encode(flat, output=tmp_path / "none", index=VectorIndex(factory="Nonsense"))

@@ -41,7 +41,12 @@ CONTRACT_OPTIONS = (
 INDEX = "Index"
 COMPUTE = "Computation"
 
-Collection = Annotated[Path | None, typer.Argument(help="A collection, or a corpus.", show_default=False)]
+Collection = Annotated[
+    Path | None,
+    typer.Argument(
+        help="A collection, or a corpus. Or a dense index: gives its vectors another index.", show_default=False
+    ),
+]
 Queries = Annotated[Path | None, typer.Option(help="A file of queries instead.", show_default=False)]
 
 

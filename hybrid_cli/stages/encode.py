@@ -45,7 +45,8 @@ def encode(
     run goes on with the first missing shard.
 
     Args:
-        collection: a collection or a corpus; not needed with `queries`.
+        collection: a collection or a corpus; not needed with `queries`. Or a dense index: its vectors get another
+            index, and nothing is encoded.
         model: `minilm`, a folder, or a Hugging Face id.
         contract: fields of the encoder's contract to change; they are kept with the index, and `search` applies them.
 
@@ -53,6 +54,8 @@ def encode(
         InputError: collection or model are not usable, or FAISS cannot build such an index.
         HybridError: the encoder gave a vector that is not finite.
     """
+    if collection is not None and _is_dense_index(collection):
+        return _index_again(collection, output, index, threads, overwrite)
     source, kind = _source(collection, queries, split)
     changes = {name: value for name, value in (contract or {}).items() if value is not None}
     dtype = _dtype(encoding, device)
@@ -79,6 +82,40 @@ def encode(
     encoder = Encoder.load(model, device=device, dtype=dtype, **changes)
     _write(claim, source, encoder, index, encoding)
     return output
+
+
+def _is_dense_index(path: Path) -> bool:
+    manifest = artifacts.find_manifest(path)
+    return manifest is not None and manifest.kind == Kind.DENSE_INDEX
+
+
+def _index_again(old: Path, output: Path, index: VectorIndex, threads: int | None, overwrite: bool) -> Path:
+    """Another index over the vectors of a dense index, which stay what they are; the corpus and model too."""
+    made = artifacts.read_manifest(old, Kind.DENSE_INDEX)
+    corpus = {role: Path(source["path"]) for role, source in made.inputs.items() if role == "corpus"}
+    claim = artifacts.claim(
+        output,
+        Kind.DENSE_INDEX,
+        "encode",
+        inputs={"vectors": old, **{role: path for role, path in corpus.items() if path.exists()}},
+        options={**made.options, **asdict(index)},
+        overwrite=overwrite,
+    )
+    if claim.up_to_date:
+        return output
+    vectors.set_threads(threads)
+    vectors.check_recipe(index, made.counts["dim"], made.counts["vectors"])
+    with claim.folder() as (work, counts):
+        for shard in vectors.shards(old):
+            vectors.share_shard(shard, work)
+        counts |= {**made.counts, "factory": _build(work, index, made.counts["vectors"])}
+    console.note(f"encode: {output}: {made.counts['vectors']:,} vectors of {old}, {counts['factory']}")
+    return output
+
+
+def _build(work: Path, index: VectorIndex, total: int) -> str:
+    with console.progress("index", total, "vectors") as advance:
+        return vectors.build(work, index, advance)
 
 
 def _source(collection: Path | None, queries: Path | None, split: str | None) -> tuple[Path, Kind]:
@@ -114,8 +151,7 @@ def _write(claim: Claim, source: Path, encoder: Encoder, index: VectorIndex, enc
                 else:
                     _encode_shard(path, shard, encoder, of_queries, encoding, advance)
         if not of_queries:
-            with console.progress("index", total, "vectors") as advance:
-                counts["factory"] = vectors.build(work, index, advance)
+            counts["factory"] = _build(work, index, total)
         truncated = sum(int(vectors.shard_facts(path).get("truncated", 0)) for path in vectors.shards(work))
         counts |= {
             "vectors": total,
@@ -132,7 +168,7 @@ def _write(claim: Claim, source: Path, encoder: Encoder, index: VectorIndex, enc
 
 def _documents(source: Path) -> tuple[Iterable[Texts], int]:
     batches = (batch.rename_columns(["id", "title", "text"]) for batch in collections.documents(source))
-    return batches, collections.document_count(source)
+    return batches, len(collections.docids(source))
 
 
 def _queries(source: Path) -> tuple[Iterable[Texts], int]:
@@ -175,9 +211,9 @@ def _encode_shard(
     found = np.concatenate(parts).astype(encoding.vector_dtype)
     finite = np.isfinite(found).all(1)
     if not finite.all():
-        row = int(finite.argmin())
+        text = f"{'query' if of_queries else 'document'} {shard['id'][int(finite.argmin())].as_py()}"
         raise HybridError(
-            f"{'query' if of_queries else 'document'} {shard['id'][row].as_py()}: its vector is not finite, and {int((~finite).sum()) - 1} more like it; "
+            f"{text}: its vector is not finite, and {int((~finite).sum()) - 1} more like it; "
             "take --dtype fp32 and --vector-dtype float32, or another model"
         )
     vectors.write_shard(path, shard["id"].combine_chunks(), found, truncated=encoder.truncated - before)

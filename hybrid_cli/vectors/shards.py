@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,20 @@ def write_shard(path: Path, ids: pa.Array, vectors: np.ndarray, **facts: int) ->
     scratch = path.with_name(f".{path.name}")
     pq.write_table(table, scratch, compression="zstd", use_dictionary=False, column_encoding=_SPLIT)
     scratch.replace(path)
+
+
+def share_shard(path: Path, folder: Path) -> None:
+    """Let the shard at `path` stand in another folder of vectors too, without a copy where the file system can."""
+    target = folder / VECTORS / path.name
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.hardlink_to(path)
+    except OSError:
+        scratch = target.with_name(f".{target.name}")
+        shutil.copyfile(path, scratch)
+        scratch.replace(target)
 
 
 def shards(folder: Path) -> list[Path]:
