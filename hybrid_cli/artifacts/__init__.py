@@ -17,7 +17,9 @@ from hybrid_cli.artifacts.manifests import (
     fingerprint,
     hash_folder,
     read_manifest,
+    row_count,
     source,
+    whole,
 )
 
 __all__ = [
@@ -35,6 +37,8 @@ __all__ = [
     "fingerprint",
     "hash_folder",
     "read_manifest",
+    "row_count",
     "source",
+    "whole",
     "write_parquet",
 ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -48,9 +49,9 @@ _dry: ContextVar[bool] = ContextVar("dry", default=False)
 
 
 @contextmanager
-def dry_run() -> Iterator[None]:
+def dry_run(dry: bool = True) -> Iterator[None]:
     """Within this context a stage stops (`DryRun`) where it would begin to work."""
-    token = _dry.set(True)
+    token = _dry.set(dry)
     try:
         yield
     finally:
@@ -90,7 +91,8 @@ class Claim:
     def folder(self, ignore: Sequence[str] = (), **counts: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
         """Yield (scratch folder, counts to fill in); the folder takes its name when the block ends well.
 
-        What an earlier, killed run of the same stage with the same inputs and options left is still in the folder.
+        What an earlier, killed run of the same stage with the same inputs and options left is still in the folder;
+        an InputError leaves nothing.
         Files named in `ignore` do not enter the fingerprint; hidden ones neither, and are removed at the end.
         """
         work = self.partial
@@ -101,12 +103,16 @@ class Claim:
             if not work.exists():
                 work.mkdir(parents=True)
                 begun.write_text(self.manifest.key(), "utf-8")
-            yield work, counts
-            for hidden in work.glob(".*"):
-                shutil.rmtree(hidden) if hidden.is_dir() else hidden.unlink()
+            try:
+                yield work, counts
+            except InputError:  # there is nothing to go on with
+                shutil.rmtree(work, ignore_errors=True)
+                raise
             seconds = round(time.monotonic() - self.started, 1)
             manifest = replace(self._done(counts), fingerprint=hash_folder(work, ignore), seconds=seconds)
             (work / MANIFEST).write_text(manifest.to_json(), "utf-8")
+            for hidden in (begun, *work.glob(".*")):  # without its claim nobody goes on with what is half removed
+                _remove(hidden)
             self._take_name(work)
 
     def _done(self, counts: dict[str, Any]) -> Manifest:
@@ -115,19 +121,19 @@ class Claim:
     @contextmanager
     def scratch(self) -> Iterator[Path]:
         """Yield a path beside the output, which takes its name when the block ends well: for files without manifest."""
-        self.output.parent.mkdir(parents=True, exist_ok=True)
-        _remove(self.partial)
-        try:
-            yield self.partial
-            self._take_name(self.partial)
-        except BaseException:
+        with _locked(self.partial):
             _remove(self.partial)
-            raise
+            try:
+                yield self.partial
+                self._take_name(self.partial)
+            except BaseException:
+                _remove(self.partial)
+                raise
 
     def _take_name(self, whole: Path) -> None:
         old = self.output.with_name(f".{self.output.name}.old")
         _remove(old)
-        if self.output.is_dir():  # a folder cannot be replaced in one step
+        if self.output.is_dir() or (self.output.exists() and whole.is_dir()):  # only files are replaced in one step
             self.output.rename(old)
         whole.rename(self.output)
         _remove(old)
@@ -141,6 +147,7 @@ def claim(
     inputs: Mapping[str, Path],
     options: Mapping[str, Any],
     overwrite: bool = False,
+    foreign: bool = False,
 ) -> Claim:
     """Refuse, skip or go, before any work.
 
@@ -149,27 +156,56 @@ def claim(
         inputs: role -> path, of everything that the result depends on.
         options: everything else that it depends on, as JSON values; not threads, devices or verbosity.
         overwrite: replace what stands at `output`, also when it is up to date.
+        foreign: the output has another tool's form, so its name may end in any way and it carries no manifest.
 
     Raises:
-        InputError: `output` holds something else, and `overwrite` was not given.
+        InputError: `output` cannot stand there, or holds something else and `overwrite` was not given.
         DryRun: within `dry_run()`.
     """
+    if not foreign:
+        _check_name(output, kind)
     sources = {role: source(path) for role, path in inputs.items()}
     wanted = Manifest(kind, stage, json.loads(json.dumps(dict(options))), sources)
     _restore_interrupted_replacement(output)
     existing = _existing(output)
     up_to_date = existing is not None and existing.key() == wanted.key() and not overwrite
     claimed = Claim(output, wanted, up_to_date)
+    if not up_to_date:
+        _check_place(output, inputs)
+        if output.exists() and not overwrite:
+            what = _difference(existing, wanted)
+            raise InputError(f"{output}: {what}; pass --overwrite to replace it, or name another")
+        if existing is None and not foreign and output.is_dir() and any(output.iterdir()):
+            raise InputError(f"{output}: is a folder that hybrid did not write; remove it, or name another")
     if _dry.get():
         raise DryRun(claimed)
     if up_to_date:
-        output.touch()  # so that make agrees
-        if output.is_dir():
-            (output / MANIFEST).touch()
+        with suppress(OSError):  # so that make agrees; a file system may be read-only
+            output.touch()
+            if output.is_dir():
+                (output / MANIFEST).touch()
         console.note(f"{stage}: {output} is up to date")
-    elif output.exists() and not overwrite:
-        raise InputError(f"{output}: {_difference(existing, wanted)}; pass --overwrite to replace it, or name another")
     return claimed
+
+
+def _check_name(output: Path, kind: Kind) -> None:
+    """Manifests are looked for by the name's end."""
+    suffix = ".json" if kind == Kind.WEIGHTS else ".parquet" if kind in SCHEMAS else ""
+    if not output.name.endswith(suffix):
+        raise InputError(f"{output}: needs a name that ends with {suffix}")
+
+
+def _check_place(output: Path, inputs: Mapping[str, Path]) -> None:
+    """Refuse now what would fail, or destroy an input, after hours of work."""
+    place = output.resolve()
+    for role, path in inputs.items():
+        if path.resolve().is_relative_to(place):
+            raise InputError(f"{output}: to replace it would remove the input '{role}' ({path}); name another output")
+    folder = next(parent for parent in place.parents if parent.exists())
+    if not folder.is_dir():
+        raise InputError(f"{folder}: is a file, so {output} cannot stand in it; name another output")
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise InputError(f"{folder}: may not be written to; name another output, or change its permissions")
 
 
 def _existing(output: Path) -> Manifest | None:
@@ -246,10 +282,15 @@ def _regroup(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema) ->
             table = pa.concat_tables(waiting)
             whole = count - count % _ROWS_PER_GROUP
             for begin in range(0, whole, _ROWS_PER_GROUP):
-                yield table.slice(begin, _ROWS_PER_GROUP).cast(schema).combine_chunks()
+                yield _compact(table.slice(begin, _ROWS_PER_GROUP).cast(schema))
             waiting, count = [table.slice(whole)], count - whole
     if count:
-        yield pa.concat_tables(waiting).cast(schema).combine_chunks()
+        yield _compact(pa.concat_tables(waiting).cast(schema))
+
+
+def _compact(table: pa.Table) -> pa.Table:
+    """The same rows in buffers of their own: those of a slice may hold its neighbours, which would be hashed too."""
+    return pa.concat_tables([table, table.slice(0, 0)]).combine_chunks()
 
 
 def _versions() -> dict[str, str]:
@@ -272,7 +313,9 @@ def _locked(work: Path) -> Iterator[None]:
     with lock.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            if not os.path.samestat(os.fstat(file.fileno()), lock.stat()):  # the one before removed it just now
+                raise BlockingIOError
+        except (BlockingIOError, FileNotFoundError):
             raise HybridError(
                 f"{work}: another hybrid process is writing this output; wait for it, or stop it"
             ) from None
@@ -290,7 +333,7 @@ def _restore_interrupted_replacement(output: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

@@ -115,7 +115,7 @@ def find_manifest(path: Path) -> Manifest | None:
         raise InputError(f"{path}: no such file or folder")
     if path.is_dir():
         file = path / MANIFEST
-        return _parse_manifest(file.read_text("utf-8"), path) if file.is_file() else None
+        return _parse_manifest(file.read_text("utf-8", "replace"), path) if file.is_file() else None
     if path.suffix == ".json":
         return _manifest_in_json(path)
     if path.suffix != ".parquet":
@@ -144,9 +144,24 @@ def _parse_manifest(text: str, path: Path) -> Manifest:
     return manifest
 
 
+def whole(path: Path) -> Path:
+    """Check that a Parquet file of an artifact is there from its first byte to its last, and return it."""
+    if not path.is_file():
+        raise InputError(f"{path}: is missing; make {path.parent} again")
+    _parquet_metadata(path)
+    return path
+
+
+def row_count(path: Path) -> int:
+    """The number of rows of a Parquet file, from its footer."""
+    return int(_parquet_metadata(path).num_rows)
+
+
 def _parquet_metadata(path: Path) -> pq.FileMetaData:
     try:
         return pq.read_metadata(path)
+    except PermissionError:
+        raise InputError(f"{path}: may not be read; change its permissions") from None
     except pa.ArrowException as error:
         first = str(error).splitlines()[0]
         raise InputError(f"{path}: is not a whole Parquet file ({first}); make it again") from None

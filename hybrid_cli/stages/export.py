@@ -56,7 +56,13 @@ def export(
     options = {"split": split, "hits": hits, "tag": tag}
     inputs = {"artifact": path} | ({"collection": collection} if collection else {})
     claim = artifacts.claim(
-        output, kind, f"export {form}", inputs=inputs, options={"format": form, **options}, overwrite=overwrite
+        output,
+        kind,
+        f"export {form}",
+        inputs=inputs,
+        options={"format": form, **options},
+        overwrite=overwrite,
+        foreign=True,
     )
     with claim.scratch() as scratch:
         count = write(path, scratch, {**options, "collection": collection})

@@ -114,7 +114,7 @@ def _folder_content(path: Path) -> Description:
     if (path / CONTRACT).is_file():
         content["contract"] = json.loads((path / CONTRACT).read_text("utf-8"))
     tables = sorted(path.glob("*.parquet")) + sorted(path.glob("*/part-*.parquet"))
-    content["tables"] = {str(table.relative_to(path)): pq.read_metadata(table).num_rows for table in tables}
+    content["tables"] = {str(table.relative_to(path)): artifacts.row_count(table) for table in tables}
     curves = (table for table in tables if {"step", "name", "value"} <= set(pq.read_schema(table).names))
     for curve in curves:
         content["last_values"] = _last_values(curve)
