@@ -14,6 +14,10 @@ from hybrid_cli import __version__
 from hybrid_cli.cli import analysis, data, lexical, retrieval, training
 from hybrid_cli.errors import HybridError
 
+_UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # Typer names only this child of it
+_FILE_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+_SHORT_WRITES = ("requested and", "inline_container")  # numpy and torch do not say why less was written than asked for
+
 PANELS = (data, lexical, training, retrieval, analysis)
 
 
@@ -53,29 +57,42 @@ def main() -> None:
     """Run one command; what a person can mend is one line on stderr, a bug keeps its traceback with `--debug`."""
     debug = "--debug" in sys.argv
     try:
-        app()
+        raise SystemExit(app(standalone_mode=False))
+    except _UsageError as error:
+        _refuse_usage(error)
     except HybridError as error:
         _stop(str(error), error.exit_code, error, debug)
-    except KeyboardInterrupt as error:
-        _stop("interrupted; the same command goes on where it can", 130, error, debug)
-    except BrokenPipeError:  # the reader of our output (`head`) has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(1) from None
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT):
-            _stop(f"{type(error).__name__}: {error} (--debug shows where)", 1, error, debug)
-        _stop(
-            f"{error.filename or 'writing'}: {(error.strerror or str(error)).lower()}; nothing was changed",
-            1,
-            error,
-            debug,
-        )
     except Exception as error:
+        if reason := _trouble_with_files(error):
+            where = getattr(error, "filename", None) or "the output"
+            _stop(f"{where}: {reason}; nothing was replaced", 1, error, debug)
         _stop(f"a bug in hybrid: {type(error).__name__}: {error} (--debug shows where)", 1, error, debug)
+
+
+def _trouble_with_files(error: Exception) -> str | None:
+    """What the disk or its permissions have to do with an error; each library has a class of its own for that."""
+    text = str(error)
+    if isinstance(error, OSError | RuntimeError) and any(words in text for words in _SHORT_WRITES):
+        return os.strerror(errno.ENOSPC).lower()
+    return next((os.strerror(code).lower() for code in _FILE_TROUBLE if os.strerror(code) in text), None)
+
+
+def _refuse_usage(error: typer.BadParameter) -> None:
+    """One line too; where no argument was given, the help has been printed already and the message is empty."""
+    message = error.format_message().rstrip(".")
+    if message:
+        command = error.ctx.command_path if error.ctx else "hybrid"
+        typer.echo(f"hybrid: {_one_line(message)}; see `{command} --help`", err=True)
+    raise SystemExit(error.exit_code)
 
 
 def _stop(message: str, code: int, error: BaseException, debug: bool) -> None:
     if debug:
         raise error
-    typer.echo(f"hybrid: {message}", err=True)
+    typer.echo(f"hybrid: {_one_line(message)}", err=True)
     raise SystemExit(code)
+
+
+def _one_line(message: str) -> str:
+    """What libraries say may go over several lines."""
+    return " ".join(line.strip() for line in message.splitlines() if line.strip())

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import HybridError, InputError
 
 GENERAL = "General"
 
@@ -24,6 +24,12 @@ Threads = Annotated[
 Device = Annotated[str, typer.Option(help="`auto`, `cpu`, `cuda`, `cuda:1`, `mps`.", rich_help_panel=GENERAL)]
 Hits = Annotated[int, typer.Option("--hits", "-k", min=1, help="Documents kept for each query.")]
 Split = Annotated[str | None, typer.Option(help="The split of a collection: train, dev, test, ...", show_default=False)]
+
+
+class Interrupted(HybridError):
+    """Ctrl-C. Typer would turn a KeyboardInterrupt into an exit without a word."""
+
+    exit_code = 130
 
 
 def _read_config(context: typer.Context, path: Path | None) -> Path | None:
@@ -91,13 +97,14 @@ def command(
             console.set_quiet(values.pop("quiet"))
             values.pop("debug")  # read by main, before parsing could fail
             values.pop("config")  # has done its work in the callback
-            if not (writes and values.pop("dry_run")):
-                return function(**values)
+            dry = writes and values.pop("dry_run")
             try:
-                with artifacts.dry_run():
+                with artifacts.dry_run(dry):
                     function(**values)
             except artifacts.DryRun as stopped:
                 _print_settings(stopped.claim)
+            except KeyboardInterrupt:
+                raise Interrupted("interrupted; the same command goes on where it can") from None
 
         wrapped.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
         wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *added]}
