@@ -83,16 +83,20 @@ def _short(path: Path, others: Sequence[Path]) -> str:
 
 def _read_trec(path: Path) -> pl.DataFrame:
     """qid Q0 docid rank score tag, split by any white space; ids stay strings whatever they look like."""
-    lines = pl.read_csv(
-        path, has_header=False, new_columns=["line"], separator="\x01", quote_char=None, schema={"line": pl.String}
-    )
-    fields = lines.select(pl.col("line").str.strip_chars().str.extract_all(r"\S+").alias("f"))
-    bad = fields.with_row_index().filter(pl.col("f").list.len() != 6)
-    if len(bad):
-        number = bad["index"][0] + 1
-        raise InputError(
-            f"{path}, line {number}: {bad['f'][0].len()} fields; a TREC run has six: qid Q0 docid rank score tag"
+    try:
+        lines = pl.read_csv(
+            path, has_header=False, new_columns=["line"], separator="\x01", quote_char=None, schema={"line": pl.String}
         )
+    except pl.exceptions.PolarsError as error:
+        raise InputError(f"{path}: is not a text file of a TREC run ({error})") from None
+    fields = lines.with_row_index("number", offset=1).select(
+        "number", pl.col("line").str.extract_all(r"\S+").alias("f")
+    )
+    fields = fields.filter(pl.col("f").list.len() > 0)
+    bad = fields.filter(pl.col("f").list.len() != 6)
+    if len(bad):
+        number, found = bad.row(0)
+        raise InputError(f"{path}, line {number}: {len(found)} fields; a TREC run has six: qid Q0 docid rank score tag")
     return fields.select(
         pl.col("f").list.get(0).alias("qid"),
         pl.col("f").list.get(2).alias("docid"),
@@ -103,20 +107,30 @@ def _read_trec(path: Path) -> pl.DataFrame:
 
 def _checked(run: pl.DataFrame, path: Path) -> pl.DataFrame:
     """A foreign run, its order settled: by rank where ranks are usable."""
-    bad = run.with_row_index("row").filter(pl.col("score").is_nan() | pl.col("score").is_null())
+    rows = run.with_row_index("row", offset=1)
+    lacking = rows.filter(pl.any_horizontal(pl.col("qid", "docid").is_null()))
+    if len(lacking):
+        raise InputError(f"{path}, row {lacking['row'][0]}: has no {_first_null(lacking)}; mend the run")
+    bad = rows.filter(pl.col("score").cast(pl.Float32).is_finite().fill_null(False).not_())
     if len(bad):
         row = bad.row(0, named=True)
         raise InputError(
-            f"{path}: {len(bad)} scores are not numbers, first in row {row['row'] + 1} "
+            f"{path}: {len(bad)} scores are not finite numbers, first in row {row['row']} "
             f"(query {row['qid']}, document {row['docid']}); mend the run"
         )
-    twice = run.with_row_index("row").filter(pl.struct("qid", "docid").is_duplicated())
+    twice = rows.filter(pl.struct("qid", "docid").is_duplicated())
     if len(twice):
         row = twice.row(0, named=True)
         raise InputError(
-            f"{path}: document {row['docid']} stands more than once for query {row['qid']} (row {row['row'] + 1}); "
+            f"{path}: document {row['docid']} stands more than once for query {row['qid']} (row {row['row']}); "
             "keep one of them"
         )
     usable = run["rank"].null_count() == 0 and not run.select(pl.struct("qid", "rank").is_duplicated().any()).item()
-    order = run.sort("qid", "rank", maintain_order=True) if usable else run
-    return order.select(COLUMNS) if usable else ranked(order.drop("rank"))
+    if not usable:
+        return ranked(run.drop("rank"))
+    ordered = run.sort("qid", "rank", maintain_order=True)  # others count from 0, or leave gaps
+    return ordered.with_columns(rank=pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("qid")).select(COLUMNS)
+
+
+def _first_null(rows: pl.DataFrame) -> str:
+    return "qid" if rows["qid"][0] is None else "docid"

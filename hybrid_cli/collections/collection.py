@@ -95,6 +95,21 @@ def document_count(path: Path) -> int:
     return sum(pq.read_metadata(part).num_rows for part in _parts(path))
 
 
+def docids(path: Path) -> pl.Series:
+    """The id of every document, in the order of the corpus.
+
+    Raises:
+        InputError: there are no documents, one has no id, or one has the id of another; with its row.
+    """
+    corpus = corpus_path(path)
+    frame = pl.scan_parquet(_parts(path)).select(pl.col("docid").cast(pl.String)).collect()
+    if not len(frame):
+        raise InputError(f"{corpus}: holds no documents; a corpus needs at least one")
+    _refuse_nulls(frame, ("docid",), corpus)
+    _refuse_twice(frame, ["docid"], corpus)
+    return frame["docid"]
+
+
 def texts(path: Path, docids: pl.Series) -> pl.DataFrame:
     """docid, title and text of the given documents only, in the order of the corpus; those it lacks are left out."""
     corpus_path(path)

@@ -166,12 +166,25 @@ def resolve(name: str) -> Path:
 
 
 def pick_device(device: str) -> str:
-    """`auto` as what there is: cuda, mps or cpu."""
+    """`auto` as what there is: cuda, mps or cpu.
+
+    Raises:
+        InputError: no such device, or not here.
+    """
     if device != "auto":
-        return device
+        return _present(device)
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _present(device: str) -> str:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # PyTorch asserts that it was built for CUDA
+        reason = str(error).splitlines()[0]
+        raise InputError(f"--device {device}: cannot be used here ({reason}); take auto or cpu") from None
+    return device
 
 
 def pick_dtype(dtype: Precision, device: str) -> torch.dtype:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
@@ -65,8 +66,10 @@ class Tower(nn.Module):
                 folder, use_safetensors=True, trust_remote_code=trust_remote_code, **unused
             )
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, SafetensorError) as error:
             raise InputError(f"{folder}: no model can be read there ({str(error).splitlines()[0]})") from None
+        if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers makes one up where no file is
+            raise InputError(f"{folder}: has no vocabulary (tokenizer.json or vocab.txt); save the tokenizer there too")
         if contract.markers != "none" and QUERY_MARKER not in tokenizer.all_special_tokens:
             tokenizer = _with_markers(backbone, tokenizer, contract.markers, folder)
         projection = _load_projection(folder, contract, backbone.config.hidden_size)

@@ -65,7 +65,8 @@ def _parse_source(item: str, default: int | None) -> Source:
     prefix, _, path = name.partition(":")
     if prefix != RUN or not path:
         raise InputError(f"--sources {item}: is none of bm25:N, random:N, run:PATH:N")
-    return Source(Path(path).stem, count, Path(path))
+    stem = Path(path).stem
+    return Source(f"{RUN}:{stem}" if stem in (BM25, RANDOM) else stem, count, Path(path))
 
 
 @dataclass
