@@ -1,0 +1,34 @@
+"""The command line inside the test's own process: as `hybrid ARGUMENTS` would, but without starting Python anew."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from typing import NamedTuple
+from unittest.mock import patch
+
+from hybrid_cli import console
+from hybrid_cli.cli import main
+
+
+class Done(NamedTuple):
+    """What a shell sees of a command."""
+
+    code: int
+    out: str
+    err: str
+
+
+def hybrid(*arguments: object) -> Done:
+    """Run `hybrid ARGUMENTS` through the program's entry point, and catch what it prints and its exit code."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    words = ["hybrid", *map(str, arguments)]
+    with patch.object(sys, "argv", words), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as stopped:
+            code = stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
+        finally:
+            console.set_quiet(False)
+    return Done(code, out.getvalue(), err.getvalue())
