@@ -185,7 +185,7 @@ class _Miner:
             the examples whose document the corpus has.
         """
         parts = []
-        with console.progress("read corpus", collections.document_count(self.collection), "documents") as advance:
+        with console.progress("read corpus", len(collections.docids(self.collection)), "documents") as advance:
             for batch in collections.documents(self.collection):
                 frame = pl.DataFrame(pl.from_arrow(batch))
                 parts.append(frame.select("docid", negatives.folded().hash().alias("hash")))
