@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from command import hybrid
 
 from hybrid_cli import artifacts, runs, vectors
 from hybrid_cli.artifacts import Kind
@@ -185,3 +186,22 @@ def test_a_snippet_shows_where_the_words_stand_together():
     assert len(shown) <= 110
     assert snippet("short\n text", "absent") == "short text"
     assert snippet("x" * 500, "absent", 100) == "x" * 100 + " ..."
+
+
+def test_the_command_takes_several_indexes_for_a_person_only(tiny: Path, lexical: Path, dense: Path, tmp_path: Path):
+    both = f"{lexical},{dense}"
+    seen = hybrid("search", "--index", both, "--query", "oxygen in the blood", "-k", 1)
+    assert seen.code == 0
+    assert seen.out.startswith(" 1. Lungs  [lungs: ")
+    refused = hybrid("search", tiny, "--split", "test", "--index", both, "--output", tmp_path / "run.parquet")
+    assert refused.code == 2
+    assert "name one --index and an --output" in refused.err
+    assert hybrid("search", tiny, "--split", "test", "--index", lexical).code == 2
+
+
+def test_a_dry_run_checks_everything_and_writes_nothing(tiny: Path, dense: Path, tmp_path: Path):
+    output = tmp_path / "run.parquet"
+    done = hybrid("search", tiny, "--split", "test", "--index", dense, "--output", output, "--dry-run")
+    assert done.code == 0
+    assert "would be written" in done.out
+    assert not output.exists()
