@@ -168,13 +168,14 @@ class Optimization:
 class Objective:
     """What a dense model is trained for; `xi` and `lexical_weight` as published for CLEAR (DualRM 4).
 
-    `temperature` divides the dense scores, `in_batch` lets the likelihood see the other queries' documents.
+    `temperature` divides the dense scores; None is 1, or 0.05 where vectors have length 1, whose scores would not reach
+    a margin of 1. `in_batch` lets the likelihood see the other queries' documents.
     """
 
     loss: Loss = "residual-margin"
     xi: float = 1.0
     lexical_weight: float = 0.1
-    temperature: float = 1.0
+    temperature: float | None = None
     in_batch: bool = True
 
 

@@ -8,9 +8,9 @@ SEED ?= 42
 SEEDS ?= 1 2 3
 DEMO_STEPS ?= 80
 MEASURES ?= MRR@10,nDCG@10,R@100,R@1000
-# MiniLM gives vectors of length 1, so scores are divided by 0.05 to reach a margin of 1.
+
 LENGTHS ?= --query-max-len 64 --doc-max-len 128
-TRAIN ?= --batch-size 28 --temperature 0.05 --eval-steps 20
+TRAIN ?= --batch-size 28 --eval-steps 20
 DEV_QUERIES ?= 100
 
 corpus := $(DATA)/manifest.json

@@ -24,7 +24,10 @@ OBJECTIVE = "Objective"
 Loss = Annotated[config.Loss, _option(OBJECTIVE, "CLEAR's residual margin, its constant-margin ablation, or DPR's.")]
 Xi = Annotated[float, _option(OBJECTIVE, "The margin where BM25 is undecided.")]
 LexicalWeight = Annotated[float, _option(OBJECTIVE, "Weight of BM25's advantage in the margin (lambda_train).")]
-Temperature = Annotated[float, _option(OBJECTIVE, "Divides the dense scores; vectors of length 1 need about 0.05.")]
+Temperature = Annotated[
+    float | None,
+    _option(OBJECTIVE, "Divides the dense scores; if not given 1, or 0.05 where vectors have length 1."),
+]
 InBatch = Annotated[
     bool,
     _option(
@@ -156,7 +159,7 @@ def train_dense(
     loss: Loss = Objective.loss,
     xi: Xi = Objective.xi,
     lexical_weight: LexicalWeight = Objective.lexical_weight,
-    temperature: Temperature = Objective.temperature,
+    temperature: Temperature = None,
     in_batch: InBatch = Objective.in_batch,
     model: Model = "minilm",
     pooling: Pooling = None,

@@ -13,7 +13,7 @@ import torch
 
 from hybrid_cli import artifacts, config, console
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.encoders.contract import Contract
+from hybrid_cli.encoders.contract import Contract, read_contract
 from hybrid_cli.encoders.encoder import Encoder, pick_device, pick_dtype, resolve
 from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples
@@ -21,6 +21,7 @@ from hybrid_cli.training.checkpoint import State
 from hybrid_cli.training.loop import fit
 from hybrid_cli.training.validation import DevPool
 
+UNIT_TEMPERATURE = 0.05  # as sentence-transformers trains vectors of length 1
 CONTRACT_OPTIONS = tuple(field.name for field in fields(Contract))
 
 
@@ -55,6 +56,8 @@ def train_dense(
         torch.set_num_threads(threads)
     precision = pick_dtype(plan.precision, pick_device(device))
     changes = {name: value for name, value in (contract or {}).items() if value is not None}
+    unit = read_contract(resolve(model)).changed(**changes).normalize
+    temperature = objective.temperature or (UNIT_TEMPERATURE if unit else 1.0)
     claim = artifacts.claim(
         output,
         Kind.ENCODER,
@@ -64,6 +67,7 @@ def train_dense(
             **asdict(objective),
             **asdict(plan),
             **changes,
+            "temperature": temperature,
             "precision": str(precision).removeprefix("torch."),  # what `auto` came to decides the weights
             "dev_queries": dev_queries,
         },
@@ -81,13 +85,11 @@ def train_dense(
         state = fit(
             encoder,
             training,
-            _objective(objective),
+            _objective(objective, temperature),
             plan,
             work,
             precision=precision,
-            validate=partial(pool.measure, lexical_weight=objective.lexical_weight * objective.temperature)
-            if pool
-            else None,
+            validate=partial(pool.measure, lexical_weight=objective.lexical_weight * temperature) if pool else None,
             criterion="dev_hybrid_MRR@10" if objective.loss == "residual-margin" else "dev_MRR@10",
         )
         encoder.save(work)
@@ -99,13 +101,14 @@ def train_dense(
     return output
 
 
-def _objective(settings: config.Objective) -> losses.Objective:
+def _objective(settings: config.Objective, temperature: float) -> losses.Objective:
     if settings.loss == "nll":
-        return partial(losses.nll, temperature=settings.temperature, in_batch=settings.in_batch)
-    hinge = partial(losses.margin, xi=settings.xi, temperature=settings.temperature)
+        return partial(losses.nll, temperature=temperature, in_batch=settings.in_batch)
     if settings.loss == "margin":
-        return hinge
-    return partial(losses.residual_margin, lexical_weight=settings.lexical_weight, **hinge.keywords)
+        return partial(losses.margin, xi=settings.xi, temperature=temperature)
+    return partial(
+        losses.residual_margin, xi=settings.xi, lexical_weight=settings.lexical_weight, temperature=temperature
+    )
 
 
 def _write_curve(path: Path, state: State) -> None:
