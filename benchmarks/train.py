@@ -10,6 +10,7 @@ import platform
 import statistics
 import time
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import scipy
@@ -32,7 +33,7 @@ def groups(count: int) -> list[Group]:
     documents = [d for d in python_docs.read_package("scipy", Path(scipy.__file__).parent) if len(d.rest) > 200]
     return [
         Group(a.summary, [a.name, b.name], [a.name, b.name], [a.rest, b.rest], [3.0, 1.0], frozenset([a.name]))
-        for a, b in zip(documents[:count], documents[1 : count + 1], strict=True)
+        for a, b in pairwise(documents[: count + 1])
     ]
 
 
