@@ -221,7 +221,7 @@ def _candidates(plan: _Plan, side_by_side: Lists, shares: list[np.ndarray]) -> I
 
     if not plan.exact:
         return watched()
-    with console.progress("score the missing", len(plan.exact), "lists") as advance:
+    with console.progress("score the missing", unit="pairs") as advance:
         scorers = [_counted(exact_scorer(source, plan.device), advance) for source in plan.exact]
         return lists.complete(watched(), side_by_side.qids, scorers)
 
@@ -229,7 +229,7 @@ def _candidates(plan: _Plan, side_by_side: Lists, shares: list[np.ndarray]) -> I
 def _counted(scorer: Scorer, advance: Callable[[int], None]) -> Scorer:
     def score(pairs: pl.DataFrame) -> pl.Series:
         found = scorer(pairs)
-        advance(1)
+        advance(len(pairs))
         return found
 
     return score
