@@ -1,0 +1,170 @@
+"""BM25 beside its peers: search against Pyserini, Anserini and bm25s; indexing against Anserini's IndexCollection.
+
+All measure the same 2,000 queries at 1,000 hits over the same index, in one process, in turns; the best of the turns
+counts, since another program on the machine can only slow one down. Our time is from the texts of the queries to the
+run as a table; bm25s gets queries that are analysed already.
+
+    python benchmarks/bm25.py [--collection FOLDER] [--queries 2000] [--hits 1000] [--repeat 3] [--threads N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OPENAI_API_KEY", "none")  # pyserini.search.lucene does not import without one
+
+import polars as pl
+
+from hybrid_cli import console
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections import python_docs
+from hybrid_cli.lexical import building, jvm, lucene
+from hybrid_cli.lexical.index import LUCENE, LexicalIndex
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.prepare import prepare
+
+K1, B = 0.9, 0.4
+
+
+def best(repeat: int, tasks: dict[str, Callable[[], Any]]) -> tuple[dict[str, float], dict[str, Any]]:
+    """Seconds of the fastest of `repeat` turns of each task, and what its last turn returned."""
+    seconds: dict[str, float] = {}
+    results: dict[str, Any] = {}
+    for _ in range(repeat):
+        for name, task in tasks.items():
+            start = time.perf_counter()
+            results[name] = task()
+            seconds[name] = min(seconds.get(name, float("inf")), time.perf_counter() - start)
+    return seconds, results
+
+
+def processor() -> str:
+    info = Path("/proc/cpuinfo")
+    names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line]
+    return f"{names[0] if names else platform.processor()}, {os.cpu_count()} processors, Java {jvm.find_java().version}"
+
+
+def make_queries(collection: Path, number: int) -> pl.DataFrame:
+    splits = [collections.queries_path(collection, split) for split in collections.splits(collection)]
+    return pl.concat([collections.read_queries(file) for file in splits]).select("qid", "text").head(number)
+
+
+def search_tasks(
+    index: Path, opened: LexicalIndex, queries: pl.DataFrame, hits: int, threads: int, scratch: Path
+) -> dict[str, Callable[[], Any]]:
+    import bm25s
+    from pyserini.search.lucene import LuceneSearcher
+
+    texts, qids = queries["text"].to_list(), queries["qid"].to_list()
+    bags, tokens = opened.bags(texts), opened.analyse(texts)
+    searcher = LuceneSearcher(str(index / LUCENE))
+    searcher.set_bm25(K1, B)
+    corpus = [opened.analyse(batch) for batch in contents(opened, scratch)]
+    retriever = bm25s.BM25(method="lucene", k1=K1, b=B, backend="numba")
+    retriever.index([document for batch in corpus for document in batch], show_progress=False)
+    known = [[token for token in query if token in retriever.vocab_dict] or [""] for query in tokens]
+    topics = scratch / "topics.tsv"
+    topics.write_text("".join(f"{n}\t{' '.join(text.split())}\n" for n, text in enumerate(texts)), "utf-8")
+    driver = ["-index", str(index / LUCENE), "-topics", str(topics), "-topicReader", "TsvInt", "-output"]
+    driver += [str(scratch / "run.txt"), "-bm25", "-bm25.k1", str(K1), "-bm25.b", str(B), "-hits", str(hits)]
+    driver += ["-threads", str(threads), "-quiet"]
+
+    def batch_search() -> dict[str, list[tuple[str, float]]]:
+        found = searcher.batch_search(texts, qids, hits, threads)
+        return {qid: [(hit.docid, hit.score) for hit in found[qid]] for qid in qids}
+
+    def retrieve(n_threads: int) -> Any:
+        return retriever.retrieve(known, k=hits, show_progress=False, backend_selection="numba", n_threads=n_threads)
+
+    return {
+        f"hybrid, {threads} threads": lambda: opened.search(queries, hits, threads),
+        "hybrid, 1 thread": lambda: opened.search(queries, hits, 1),
+        "hybrid, 1 thread, analysed": lambda: opened.search_bags(queries["qid"], bags, hits, 1),
+        "hybrid, 1 thread, analysed, arrays": lambda: opened._ranked(bags, hits, 1),
+        "bm25s (numba), 1 thread, analysed": lambda: retrieve(1),
+        f"bm25s (numba), {threads} threads, analysed": lambda: retrieve(threads),
+        "hybrid --engine lucene": lambda: lucene.search(index, queries, hits, threads),
+        "Pyserini batch_search": batch_search,
+        "Anserini SearchCollection": lambda: jvm.java_class("io.anserini.search.SearchCollection").main(driver),
+    }
+
+
+def contents(opened: LexicalIndex, scratch: Path) -> list[list[str]]:
+    batches = collections.documents(scratch / "collection")
+    return [building._contents(batch, ("title", "text"))["contents"].to_list() for batch in batches]
+
+
+def compare_search(index: Path, scratch: Path, options: argparse.Namespace) -> None:
+    queries = make_queries(scratch / "collection", options.queries)
+    opened = LexicalIndex.open(index, K1, B)
+    start = time.perf_counter()
+    opened.search(queries.head(1), 10, 1)
+    print(f"first query of the process: {time.perf_counter() - start:.2f} s")
+    tasks = search_tasks(index, opened, queries, options.hits, options.threads, scratch)
+    seconds, results = best(options.repeat, tasks)
+    ours = seconds[f"hybrid, {options.threads} threads"]
+    print(f"\nsearch: {len(queries):,} queries, {options.hits:,} hits, {len(opened.docids):,} documents")
+    for name, spent in seconds.items():
+        print(f"  {name:42} {len(queries) / spent:9,.0f} queries/s   hybrid is {spent / ours:6.1f} times as fast")
+    mine = results[f"hybrid, {options.threads} threads"]
+    theirs = [(qid, *hit) for qid, hits in results["Pyserini batch_search"].items() for hit in hits]
+    run = pl.DataFrame(theirs, schema=["qid", "docid", "score"], orient="row")
+    same = run.select("qid", "docid").equals(mine.select("qid", "docid"))
+    print(f"  the run of Pyserini has the same documents in the same order: {same} ({len(mine):,} hits)")
+    print(f"  the run of --engine lucene is equal to the last bit: {mine.equals(results['hybrid --engine lucene'])}")
+
+
+def compare_indexing(scratch: Path, options: argparse.Namespace) -> None:
+    collection, source = scratch / "collection", scratch / "json"
+    source.mkdir()
+    for part, batch in enumerate(collections.documents(collection)):
+        frame = building._contents(batch, ("title", "text")).rename({"docid": "id"})
+        for number, piece in enumerate(frame.iter_slices(-(-len(frame) // options.threads))):
+            piece.write_ndjson(source / f"part-{part:05d}-{number}.jsonl")
+
+    def anserini() -> None:
+        shutil.rmtree(scratch / "alone", ignore_errors=True)
+        lucene.build(source, scratch / "alone", "en", options.threads)
+
+    def hybrid() -> None:
+        index_bm25(collection, output=scratch / "bm25", threads=options.threads, overwrite=True)
+
+    seconds, _ = best(options.repeat, {"IndexCollection": anserini, "hybrid index-bm25": hybrid})
+    documents = collections.document_count(collection)
+    print(f"\nindexing: {documents:,} documents, document vectors stored, {options.threads} threads")
+    for name, spent in seconds.items():
+        ratio = spent / seconds["IndexCollection"]
+        print(f"  {name:42} {documents / spent:9,.0f} documents/s   {ratio:.2f} times IndexCollection's time")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--collection", type=Path, help="default: the docstrings of installed packages")
+    parser.add_argument("--queries", type=int, default=2000)
+    parser.add_argument("--hits", type=int, default=1000)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    options = parser.parse_args()
+    console.set_quiet(True)
+    print(processor())
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        if options.collection:
+            (scratch / "collection").symlink_to(options.collection.resolve())
+        else:
+            prepare(python_docs.source(), output=scratch / "collection")
+        jvm.start()
+        compare_indexing(scratch, options)
+        compare_search(scratch / "bm25", scratch, options)
+
+
+if __name__ == "__main__":
+    main()
