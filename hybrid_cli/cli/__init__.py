@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import traceback
 from typing import Any
 
 import typer
@@ -57,7 +58,7 @@ def main() -> None:
     """Run one command; what a person can mend is one line on stderr, a bug keeps its traceback with `--debug`."""
     debug = "--debug" in sys.argv
     try:
-        raise SystemExit(app(standalone_mode=False))
+        raise SystemExit(app(prog_name="hybrid", standalone_mode=False))
     except _UsageError as error:
         _refuse_usage(error)
     except HybridError as error:
@@ -88,7 +89,7 @@ def _refuse_usage(error: typer.BadParameter) -> None:
 
 def _stop(message: str, code: int, error: BaseException, debug: bool) -> None:
     if debug:
-        raise error
+        traceback.print_exception(error)
     typer.echo(f"hybrid: {_one_line(message)}", err=True)
     raise SystemExit(code)
 

@@ -44,12 +44,22 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
         raise InputError(f"{path}: is not a readable YAML file ({error})") from None
     if not isinstance(content, dict):
         raise InputError(f"{path}: needs lines of 'option: value'")
-    known = {parameter.name for parameter in context.command.params}
-    settings = {str(name).lstrip("-").replace("-", "_"): value for name, value in content.items()}
-    if unknown := sorted(set(settings) - known):
-        raise InputError(f"{path}: `hybrid {context.info_name}` has no option {', '.join(unknown)}")
+    known = {_plain(name): parameter for parameter in context.command.params for name in parameter.opts}
+    if unknown := sorted(str(name) for name in content if _plain(name) not in known):
+        raise InputError(f"{path}: `{context.command_path}` has no option {', '.join(unknown)}")
+    settings = {}
+    for name, value in content.items():
+        parameter: Any = known[_plain(name)]
+        several = parameter.multiple if parameter.param_type_name == "option" else parameter.nargs != 1
+        joined = isinstance(value, list) and not several
+        settings[parameter.name] = ",".join(map(str, value)) if joined else value
     context.default_map = {**(context.default_map or {}), **settings}
     return path
+
+
+def _plain(name: Any) -> str:
+    """`--fb-terms`, `fb-terms` and `fb_terms` are one option."""
+    return str(name).lstrip("-").replace("_", "-")
 
 
 _EVERYWHERE: dict[str, Any] = {

@@ -1,0 +1,241 @@
+"""The command line as a whole: help, settings, what is printed where, exit codes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+from command import hybrid
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.cli import PANELS, app, main
+from hybrid_cli.config import Evaluation
+
+COMMANDS = [
+    "prepare", "index-bm25", "mine-negatives", "train-dense", "encode", "search", "fuse", "evaluate", "inspect",
+    "export", "doctor",
+]  # fmt: skip
+SOURCES = ["python-docs", "beir", "msmarco", "dpr", "trec", "irds"]
+EVERYWHERE = ("--config", "--quiet", "--debug")
+READING_ONLY = ("inspect", "doctor")
+
+
+def shell(*arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hybrid_cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **settings)  # type: ignore[call-overload]
+
+
+def plain(text: str) -> str:
+    """Help without the frames and styles of a terminal."""
+    return re.sub(r"\s+", " ", re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", " ", text))
+
+
+@pytest.fixture(scope="module")
+def judged(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """`evaluate`'s arguments: a collection and a run of it."""
+    run = pl.read_parquet(tiny / "qrels.test.parquet").select("qid", "docid", rank="relevance", score="relevance")
+    path = tmp_path_factory.mktemp("runs") / "oracle.parquet"
+    claim = artifacts.claim(path, Kind.RUN, "test", inputs={}, options={})
+    claim.write([run.with_columns(pl.col("rank").rank("ordinal", descending=True).over("qid")).to_arrow()])
+    return [tiny, path]
+
+
+# ----------------------------------------------------------------------------------------------------------------- help
+
+
+def test_help_lists_every_stage_in_the_order_of_the_pipeline():
+    text = plain(hybrid("--help").out)
+    places = [text.index(f" {name} ") for name in COMMANDS]
+    assert places == sorted(places)
+    assert len(app.registered_commands) + len(app.registered_groups) == len(COMMANDS)
+
+
+def test_help_is_grouped_by_panels():
+    text = plain(hybrid("--help").out)
+    places = [text.index(f" {panel.PANEL} ") for panel in PANELS]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("command", [[name] for name in COMMANDS] + [["prepare", source] for source in SOURCES])
+def test_every_command_explains_itself_with_an_example(command):
+    done = hybrid(*command, "--help")
+    text = plain(done.out)
+    assert (done.code, done.err) == (0, "")
+    assert text.startswith(f" Usage: hybrid {' '.join(command)} ")
+    if command == ["prepare"]:
+        return
+    assert re.search(rf"Examples?: .*hybrid {' '.join(command)}\b", text)
+    writing = () if command[0] in READING_ONLY else ("--overwrite", "--dry-run")
+    missing = [option for option in (*EVERYWHERE, *writing) if option not in text]
+    assert not missing
+    assert ("--overwrite" in text) is bool(writing)
+
+
+@pytest.mark.parametrize("command", [[], ["prepare"]])
+def test_without_arguments_the_help_is_shown(command):
+    done = hybrid(*command)
+    assert done.code == 2
+    assert "Usage: hybrid" in done.out
+
+
+def test_the_version_is_one_word():
+    from hybrid_cli import __version__
+
+    assert hybrid("--version") == (0, __version__ + "\n", "")
+
+
+# ------------------------------------------------------------------------------------------------------------- settings
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(text: str) -> Path:
+        path = tmp_path / "settings.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def measured(done) -> set[str]:
+    return {line.split(",")[1] for line in done.out.splitlines()[1:]}
+
+
+def test_a_config_file_gives_defaults_and_the_command_line_wins(judged, config):
+    path = config("format: csv\nsplit: test\nmeasures: R@3\n")
+    assert measured(hybrid("evaluate", *judged, "--config", path)) == {"R@3"}
+    assert measured(hybrid("evaluate", *judged, "--config", path, "--measures", "P@1")) == {"P@1"}
+
+
+def test_a_config_file_takes_options_as_they_are_typed_and_lists(judged, config):
+    path = config("--format: csv\nsplit: test\nm: [R@3, P@1]\nrelevance_level: 2\nremove-query: true\n")
+    done = hybrid("evaluate", *judged, "--config", path)
+    assert measured(done) == {"R@3", "P@1"}
+    assert ",2," in done.out
+
+
+def test_a_config_file_may_hold_everything(judged, config):
+    path = config(f"inputs: [{judged[0]}, {judged[1]}]\nsplit: test\nformat: csv\nquiet: true\n")
+    done = hybrid("evaluate", "--config", path)
+    assert measured(done) == set(Evaluation().measures)
+    assert done.err == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("depth: 3\nmeasure: R@3\n", "settings.yaml: `hybrid evaluate` has no option depth, measure"),
+        ("form: csv\n", "settings.yaml: `hybrid evaluate` has no option form"),
+        ("- csv\n", "settings.yaml: needs lines of 'option: value'"),
+        ("format: [\n", "settings.yaml: is not a readable YAML file"),
+        ("relevance-level: high\n", "Invalid value for '--relevance-level'"),
+    ],
+)
+def test_a_config_file_that_does_not_fit_is_refused_in_one_line(judged, config, text, words):
+    done = hybrid("evaluate", *judged, "--config", config(text))
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert words in done.err
+
+
+def test_no_config_file_is_refused(judged, tmp_path):
+    done = hybrid("evaluate", *judged, "--config", tmp_path / "nothing.yaml")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "nothing.yaml" in done.err
+
+
+def test_a_dry_run_prints_the_settings_and_writes_nothing(judged, tmp_path):
+    output = tmp_path / "deep" / "values.parquet"
+    done = hybrid("evaluate", *judged, "--split", "test", "--measures", "P@1", "--output", output, "--dry-run")
+    settings = dict(line.split(maxsplit=1) for line in done.out.splitlines() if not line.startswith("run "))
+    assert (done.code, done.err) == (0, "")
+    assert settings["output"] == f"{output} (would be written)"
+    assert settings["qrels"] == f"{judged[0] / 'qrels.test.parquet'} (qrels)"
+    assert settings["measures"] == "['P@1']"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_says_what_is_up_to_date_and_refuses_what_a_run_would(judged, tmp_path):
+    output = tmp_path / "values.parquet"
+    command = ["evaluate", *judged, "--split", "test", "--measures", "P@1", "--output", output]
+    assert hybrid(*command).code == 0
+    before = output.read_bytes()
+    assert f"{output} (up to date)" in hybrid(*command, "--dry-run").out
+    done = hybrid(*command, "--relevance-level", 2, "--dry-run")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "relevance_level=1 then, 2 now" in done.err
+    assert output.read_bytes() == before
+
+
+# ------------------------------------------------------------------------------------------- what is printed, and where
+
+
+def test_results_are_on_stdout_and_notes_on_stderr(judged):
+    done = hybrid("evaluate", *judged, "--split", "test", "--format", "csv")
+    assert done.out.startswith("run,measure,mean")
+    assert "fewer than" in done.err
+    quiet = hybrid("evaluate", *judged, "--split", "test", "--format", "csv", "--quiet")
+    assert quiet == (0, done.out, "")
+
+
+def test_debug_shows_the_traceback_and_keeps_message_and_code(judged):
+    command = ["evaluate", *judged, "--split", "nowhere"]
+    brief, long = hybrid(*command), hybrid(*command, "--debug")
+    assert brief.code == long.code == 2
+    assert long.err.endswith(brief.err)
+    assert "Traceback" in long.err
+    assert "in qrels_path" in long.err
+    assert "Traceback" not in brief.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["evaluate", "--no-such-option"], "hybrid: No such option: --no-such-option"),
+        (["evaluate"], "hybrid: Missing argument 'inputs'; see `hybrid evaluate --help`"),
+        (["evaluat"], "hybrid: No such command 'evaluat'"),
+        (["prepare", "bier"], "hybrid: No such command 'bier'"),
+        (["evaluate", "x", "--format", "xml"], "hybrid: Invalid value for '--format'"),
+        (["search", "x", "--index", "y", "--hits", "0"], "hybrid: Invalid value for '--hits'"),
+        (["train-dense", "x", "--output", "y", "--batch-size", "many"], "hybrid: Invalid value for '--batch-size'"),
+        (["evaluate", "x", "--split"], "hybrid: Option '--split' requires an argument"),
+    ],
+)
+def test_usage_errors_are_one_line_and_exit_2(arguments, words):
+    done = hybrid(*arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done.err
+    assert done.err.startswith(words)
+
+
+def test_a_bug_is_one_line_that_says_so_and_exits_1(judged, monkeypatch):
+    from hybrid_cli.evaluation import summary
+
+    monkeypatch.setattr(summary, "show", lambda *_: {}["nothing"])
+    command = ["evaluate", *judged, "--split", "test", "--quiet"]
+    assert hybrid(*command) == (1, "", "hybrid: a bug in hybrid: KeyError: 'nothing' (--debug shows where)\n")
+    assert "Traceback" in hybrid(*command, "--debug").err
+
+
+@pytest.mark.parametrize("reader", ["head -n 1", "true"])
+def test_a_reader_that_leaves_early_is_no_error(judged, reader):
+    command = f"{sys.executable} -m hybrid_cli inspect --format json '{judged[1]}' | {reader}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert done.stdout == ("{\n" if reader.startswith("head") else "")
+
+
+def test_the_module_and_the_program_are_one(judged):
+    done = shell("evaluate", *judged, "--split", "nowhere")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == hybrid("evaluate", *judged, "--split", "nowhere").err
+
+
+def test_main_is_what_the_program_calls():
+    from importlib.metadata import entry_points
+
+    (program,) = entry_points(group="console_scripts", name="hybrid")
+    assert program.load() is main
