@@ -34,11 +34,12 @@ def build(
     Raises:
         HybridError: Lucene stopped, or counted otherwise than the matrix.
     """
+    analyzer = Analyzer(language)  # refuses a language before Lucene has begun
     lucene_thread = None if (folder / LUCENE).is_dir() else _Lucene(corpus, folder, fields, language, threads)
     if lucene_thread is not None:
         lucene_thread.start()
     if not (folder / IMPACTS).is_dir():
-        _count(corpus, fields, Analyzer(language), advance).save(folder / _UNFINISHED_IMPACTS)
+        _count(corpus, fields, analyzer, advance).save(folder / _UNFINISHED_IMPACTS)
         (folder / _UNFINISHED_IMPACTS).rename(folder / IMPACTS)
     if lucene_thread is not None:
         lucene_thread.finish()
