@@ -55,7 +55,10 @@ def build(source: Path, folder: Path, language: str, threads: int) -> None:
     settings = jvm.java_class("io.anserini.index.IndexCollection$Args")()
     settings.collectionClass = "JsonCollection"
     settings.generatorClass = "DefaultLuceneDocumentGenerator"
-    settings.input, settings.index = str(source), str(folder)
+    settings.input, settings.index = (
+        str(source.absolute()),
+        str(folder.absolute()),
+    )  # Java's current folder may be another
     settings.language, settings.threads = language, threads
     settings.storeDocvectors = True  # RM3 reads them
     settings.memoryBuffer = max(16, min(_LARGEST_BUFFER, jvm.largest_heap() // (3 << 20)))
@@ -96,7 +99,7 @@ def lengths(folder: Path) -> pl.DataFrame:
 
 def _reader(folder: Path) -> Any:
     try:
-        return jvm.java_class("io.anserini.index.IndexReaderUtils").getReader(str(folder))
+        return jvm.java_class("io.anserini.index.IndexReaderUtils").getReader(str(folder.absolute()))
     except jvm.java_errors() as error:
         raise HybridError(f"{folder}: is not a Lucene index ({str(error).splitlines()[0]}); index again") from None
 
@@ -174,7 +177,7 @@ class _Searcher:
 
 def _expander(folder: Path, analyzer: Analyzer, k1: float, b: float, rm3: Rm3) -> Any:
     """Anserini's searcher, of which only the expanded query is used."""
-    searcher = jvm.java_class("io.anserini.search.SimpleSearcher")(str(folder), analyzer.java)
+    searcher = jvm.java_class("io.anserini.search.SimpleSearcher")(str(folder.absolute()), analyzer.java)
     searcher.set_bm25(k1, b)
     searcher.set_rm3(None, rm3.fb_terms, rm3.fb_docs, rm3.original_query_weight, False, True)
     return searcher
