@@ -1,0 +1,407 @@
+"""What people get wrong: one line on stderr that names the file and what to do, exit code 2, and nothing is lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from command import Done, hybrid
+
+from hybrid_cli.config import Encoding
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.stages.search import search
+
+EXACT = Encoding(dtype="fp32")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One artifact of each kind."""
+    folder = tmp_path_factory.mktemp("made")
+    shutil.copytree(tiny, folder / "collection")
+    shutil.copytree(tiny_bert, folder / "model")
+    index_bm25(folder / "collection", output=folder / "bm25", threads=1)
+    encode(folder / "collection", output=folder / "dense", model=str(folder / "model"), encoding=EXACT)
+    for name in ("bm25", "dense"):
+        output = folder / f"{name}.parquet"
+        search(folder / "collection", split="test", index=folder / name, output=output, threads=1)
+    mine_negatives(folder / "collection", split="train", sources="random:2", output=folder / "train.parquet")
+    return folder
+
+
+@pytest.fixture
+def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder: links to one artifact of each kind, by short names."""
+    for path in made.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(*arguments: object, words: str, code: int = 2) -> Done:
+    """Run a command that must be refused in one line, and must leave the folder as it was."""
+    before = listing()
+    done = hybrid(*arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (code, "", 1), done
+    assert done.err.startswith("hybrid: ")
+    assert words in done.err
+    assert listing() == before
+    return done
+
+
+def listing() -> dict[str, bytes]:
+    """Every file below the current folder, links followed, with its bytes."""
+    return {str(path): path.read_bytes() for path in sorted(Path().glob("**/*")) if path.is_file()}
+
+
+COMMANDS = {
+    "index-bm25": "index-bm25 {} --output out",
+    "encode": "encode {} --model model --output out",
+    "encode --queries": "encode --queries {} --model model --output out",
+    "encode --model": "encode collection --model {} --output out",
+    "search": "search {} --split test --index bm25 --output out.parquet",
+    "search --index": "search collection --split test --index {} --output out.parquet",
+    "search --queries": "search --queries {} --index bm25 --output out.parquet",
+    "mine-negatives": "mine-negatives {} --split train --sources random:2 --output out.parquet",
+    "mine-negatives --index": "mine-negatives collection --split train --index {} --output out.parquet",
+    "mine-negatives run:": "mine-negatives collection --split train --sources run:{} --output out.parquet",
+    "mine-negatives --qrels": "mine-negatives collection --split train --sources random --qrels {} --output o.parquet",
+    "train-dense": "train-dense {} --model model --output out",
+    "train-dense --model": "train-dense train.parquet --model {} --output out",
+    "train-dense --dev": "train-dense train.parquet --model model --dev {} --output out",
+    "fuse": "fuse bm25.parquet {} --output out.parquet",
+    "fuse --index": "fuse bm25.parquet dense.parquet --method sum --missing exact --index {},dense --output o.parquet",
+    "evaluate": "evaluate collection --split test {}",
+    "evaluate QRELS": "evaluate {} bm25.parquet",
+    "evaluate --qrels": "evaluate --qrels {} bm25.parquet",
+    "inspect": "inspect {}",
+    "export": "export {} --format trec --output out",
+    "export --collection": "export dense.parquet --format dpr --collection {} --split test --output out",
+    "prepare beir": "prepare beir {} --output out",
+    "prepare trec": "prepare trec {} --output out",
+    "prepare msmarco": "prepare msmarco {} --output out",
+    "prepare dpr": "prepare dpr {} --output out",
+}
+
+
+def typed(command: str, path: str) -> list[str]:
+    return COMMANDS[command].format(path).split()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_missing_is_named(here, command):
+    refused(*typed(command, "nothing.parquet"), words="nothing.parquet: no ")
+
+
+READING_TABLES = (
+    "index-bm25", "encode", "encode --queries", "search --queries", "mine-negatives run:", "mine-negatives --qrels",
+    "train-dense", "train-dense --dev", "fuse", "evaluate", "evaluate --qrels", "inspect", "export",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", READING_TABLES)
+def test_half_a_parquet_file_is_named(here, made, command):
+    Path("cut.parquet").write_bytes((made / "bm25.parquet").read_bytes()[:-9])
+    done = refused(*typed(command, "cut.parquet"), words="cut.parquet: is not a whole Parquet file")
+    assert "make it again" in done.err
+
+
+@pytest.mark.parametrize(
+    ("command", "needed"),
+    [
+        ("index-bm25", "has no column 'docid' (found: a); a corpus file needs docid, title, text"),
+        ("encode", "has no column 'docid' (found: a); a corpus file needs docid, title, text"),
+        ("search --queries", "has no column 'qid' (found: a); a queries file needs qid, text, answers"),
+        ("mine-negatives run:", "has no column 'qid' (found: a); a run file needs qid, docid, rank, score"),
+        ("train-dense", "has no column 'qid' (found: a); a training examples file needs qid, query, docid"),
+        ("fuse", "has no column 'qid' (found: a); a run file needs qid, docid, rank, score"),
+        ("evaluate", "has no column 'qid' (found: a); a run file needs qid, docid, rank, score"),
+        ("evaluate --qrels", "has no column 'qid' (found: a); a qrels file needs qid, docid, relevance"),
+    ],
+)
+def test_another_schema_is_named_with_what_is_needed(here, command, needed):
+    pl.DataFrame({"a": [1]}).write_parquet("other.parquet")
+    refused(*typed(command, "other.parquet"), words=f"other.parquet: {needed}")
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "words"),
+    [
+        ("index-bm25", "bm25.parquet", "bm25.parquet: is a run (made by `search`); a corpus file is needed here"),
+        ("index-bm25", "bm25", "bm25: holds neither corpus.parquet nor corpus/part-*.parquet; make a collection with"),
+        ("encode", "train.parquet", "(made by `mine-negatives`); a corpus file is needed here"),
+        ("encode --model", "collection", "collection: no model can be read there"),
+        ("encode --model", "bm25.parquet", "bm25.parquet: no model folder there"),
+        ("search", "bm25", "bm25: holds no queries.SPLIT.parquet; name a collection with queries"),
+        ("search --index", "bm25.parquet", "bm25.parquet: is a run (made by `search`); an index is needed here"),
+        (
+            "search --index",
+            "collection",
+            "collection: is a collection (made by `prepare trec`); an index is needed here",
+        ),
+        ("search --queries", "dense.parquet", "is a run (made by `search`); a queries file is needed here"),
+        (
+            "mine-negatives --index",
+            "dense",
+            "dense: is a dense index (made by `encode`); a lexical index is needed here",
+        ),
+        ("mine-negatives run:", "dense", "dense: is a dense index folder; a run file is needed here"),
+        ("train-dense", "bm25.parquet", "is a run (made by `search`); a training examples file is needed here"),
+        ("train-dense", "bm25", "bm25: is a lexical index folder; a training examples file is needed here"),
+        ("fuse", "dense", "dense: is a dense index folder; a run file is needed here"),
+        ("fuse --index", "bm25.parquet", "bm25.parquet: is a run (made by `search`); an index is needed here"),
+        ("evaluate", "bm25", "bm25: is a lexical index folder; a run file is needed here"),
+        ("evaluate --qrels", "bm25.parquet", "is a run (made by `search`); a qrels file is needed here"),
+        ("evaluate QRELS", "bm25", "bm25: holds no qrels.SPLIT.parquet; name a collection with qrels, or a qrels file"),
+        ("export", "bm25", "bm25: is a lexical index, which has no form 'trec'"),
+        ("prepare beir", "collection", "collection: has no corpus.jsonl; a BEIR folder holds"),
+        ("prepare trec", "bm25.parquet", "bm25.parquet, line 1: byte"),
+    ],
+)
+def test_an_artifact_of_another_kind_is_named_for_what_it_is(here, command, path, words):
+    refused(*typed(command, path), words=words)
+
+
+# ---------------------------------------------------------------------------------------------------------- collections
+
+
+def collection(change: Callable[[str, pl.DataFrame], pl.DataFrame]) -> Path:
+    """A copy of the test split, its tables changed."""
+    folder = Path("changed")
+    folder.mkdir()
+    for name in ("corpus", "queries.test", "qrels.test"):
+        table = pl.read_parquet(Path("collection") / f"{name}.parquet")
+        change(name.split(".")[0], table).write_parquet(folder / f"{name}.parquet")
+    return folder
+
+
+def change_corpus(change: Callable[[pl.DataFrame], pl.DataFrame]) -> Path:
+    return collection(lambda role, table: change(table) if role == "corpus" else table)
+
+
+@pytest.mark.parametrize("command", ["index-bm25", "encode"])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda corpus: corpus.head(0), "corpus.parquet: holds no documents; a corpus needs at least one"),
+        (
+            lambda corpus: pl.concat([corpus, corpus.slice(1, 1)]),
+            "corpus.parquet, row 13: docid NA stands there a second time; keep one",
+        ),
+        (
+            lambda corpus: corpus.with_columns(docid=pl.when(pl.col("docid") != "null").then("docid")),
+            "corpus.parquet, row 3: has no docid",
+        ),
+    ],
+    ids=["empty", "twice", "without id"],
+)
+def test_a_corpus_that_cannot_be_indexed_is_refused_and_leaves_no_scratch(here, command, change, words):
+    change_corpus(change)
+    refused(*typed(command, "changed"), words=f"changed/{words}")
+
+
+def test_texts_without_words_can_be_indexed_and_searched(here):
+    change_corpus(lambda corpus: corpus.with_columns(title=pl.lit(""), text=pl.lit(" \n")))
+    assert hybrid("index-bm25", "changed", "--output", "empty", "--threads", 1).code == 0
+    done = hybrid("search", "collection", "--split", "test", "--index", "empty", "--output", "none.parquet")
+    assert (done.code, pl.read_parquet("none.parquet").height) == (0, 0)
+    assert "6 queries without any" in done.err
+
+
+@pytest.mark.parametrize("options", [[], ["--engine", "lucene"], ["--rm3"]])
+def test_queries_without_words_have_no_hits_and_harm_nobody(here, options):
+    texts = ["", "salt", "the of and", " \t", '?!*:("~^[', "to be or not to be"]
+
+    def change(role: str, table: pl.DataFrame) -> pl.DataFrame:
+        return table.with_columns(text=pl.Series(texts)) if role == "queries" else table
+
+    collection(change)
+    command = ["search", "changed", "--split", "test", "--index", "bm25", "--output", "run.parquet", *options]
+    assert hybrid(*command).code == 0
+    assert set(pl.read_parquet("run.parquet")["qid"]) == {"002"}
+    done = hybrid("evaluate", "changed", "--split", "test", "run.parquet", "--measures", "R@10", "--format", "csv")
+    assert done.out.splitlines()[1].startswith("run,R@10,0.2,5,"), "one of five is answered, the others count as 0"
+
+
+def test_a_dense_index_answers_a_query_without_words(here):
+    Path("queries.tsv").write_text("1\t\n2\t?!\n")
+    assert hybrid("search", "--queries", "queries.tsv", "--index", "dense", "--output", "run.parquet").code == 0
+    run = pl.read_parquet("run.parquet")
+    assert run["qid"].value_counts(sort=True).rows() == [("1", 12), ("2", 12)]
+    assert run["score"].is_finite().all()
+
+
+def unknown_document(role: str, table: pl.DataFrame) -> pl.DataFrame:
+    lost = table.head(1).with_columns(docid=pl.lit("lost")) if role == "qrels" else table.head(0)
+    return pl.concat([table, lost])
+
+
+def test_judgements_about_unknown_documents_are_said_by_who_needs_their_text(here):
+    collection(unknown_document)
+    done = hybrid("mine-negatives", "changed", "--split", "test", "--sources", "random:2", "--output", "x.parquet")
+    assert (done.code, "changed: 1 documents judged relevant are not in the corpus (lost); left out" in done.err) == (
+        0,
+        True,
+    )
+
+
+def test_judgements_about_unknown_documents_stop_prepare(here, tmp_path):
+    Path("corpus.tsv").write_text("d1\tsome words\n")
+    Path("queries.tsv").write_text("q1\twords\n")
+    Path("qrels.tsv").write_text("q1\t0\td1\t1\nq1\t0\td2\t1\n")
+    command = ["prepare", "msmarco", "corpus.tsv", "--queries", "test=queries.tsv", "--qrels", "test=qrels.tsv"]
+    done = refused(
+        *command, "--output", "out", words="qrels.tsv, line 2: judgements about documents that are not in the"
+    )
+    assert "pass --on-dangling drop" in done.err
+    assert hybrid(*command, "--output", "out", "--on-dangling", "drop").code == 0
+
+
+# ----------------------------------------------------------------------------------------------------------------- runs
+
+
+def changed_run(**columns: object) -> Path:
+    path = Path("run.parquet")
+    pl.read_parquet("dense.parquet").with_columns(**columns).write_parquet(path)  # type: ignore[arg-type]
+    return path
+
+
+SECOND = pl.int_range(pl.len()) == 1
+READING_RUNS = ("fuse", "evaluate", "mine-negatives run:", "export")
+
+
+@pytest.mark.parametrize("command", READING_RUNS)
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (
+            {"score": pl.when(SECOND).then(float("nan")).otherwise("score")},
+            "1 scores are not finite numbers, first in row 2",
+        ),
+        ({"docid": pl.lit("a")}, "document a stands more than once for query 001 (row 1)"),
+        ({"docid": pl.when(SECOND).then(None).otherwise("docid")}, "run.parquet, row 2: has no docid; mend the run"),
+    ],
+    ids=["nan", "twice", "no id"],
+)
+def test_a_run_that_cannot_be_trusted_is_refused_with_row_and_ids(here, command, columns, words):
+    changed_run(**columns)
+    assert "run.parquet" in refused(*typed(command, "run.parquet"), words=words).err
+
+
+def test_a_run_called_bm25_is_no_lexical_index(here):
+    command = ["mine-negatives", "collection", "--split", "train", "--output", "out.parquet"]
+    assert hybrid(*command, "--sources", "run:bm25.parquet:2").code == 0
+
+
+def test_a_run_of_other_queries_is_refused(here):
+    changed_run(qid=pl.lit("x-") + pl.col("qid"))
+    refused(*typed("evaluate", "run.parquet"), words="run.parquet: the run answers none of the 5 judged queries")
+
+
+# --------------------------------------------------------------------------------------------------- models and indexes
+
+
+def test_an_index_made_with_another_model_is_refused(here, made):
+    shutil.copytree(made / "model", "other", symlinks=True)
+    config = Path("other/config.json")
+    config.write_text(config.read_text().replace('"hidden_act": "gelu"', '"hidden_act": "relu"'))
+    command = typed("search --index", "dense")
+    refused(*command, "--model", "other", words="dense: was encoded by other weights as other has; encode again")
+    done = refused(*command, "--model", "minilm", words="dense: was encoded with normalize=False, not True")
+    assert "name the model that made it with --model" in done.err
+
+
+def test_the_name_of_a_hub_model_is_refused_offline(here, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for command in ("encode --model", "train-dense --model"):
+        done = refused(*typed(command, "owner/model"), words="owner/model: no such folder, and the Hugging Face hub")
+        assert "offline, name a folder or `minilm`" in done.err
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
+def test_a_device_that_is_not_here_is_refused(here, device):
+    for command in (typed("encode --model", "model"), typed("train-dense", "train.parquet")):
+        refused(*command, "--device", device, words=f"--device {device}: cannot be used here")
+
+
+def damaged(made: Path, name: str, file: str, *, cut: bool) -> Path:
+    """A copy of an artifact in which a file lacks its second half, or is gone."""
+    folder = Path("damaged")
+    shutil.copytree(made / name, folder)
+    content = (folder / file).read_bytes()
+    (folder / file).unlink()
+    if cut:
+        (folder / file).write_bytes(content[: len(content) // 2])
+    return folder
+
+
+@pytest.mark.parametrize("cut", [True, False], ids=["cut", "gone"])
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("dense", "index.faiss"),
+        ("dense", "docids.parquet"),
+        ("dense", "manifest.json"),
+        ("bm25", "docids.parquet"),
+        ("bm25", "bm25.json"),
+        ("bm25", "impacts/rows.npy"),
+        ("bm25", "impacts/terms.parquet"),
+        ("bm25", "manifest.json"),
+        ("model", "model.safetensors"),
+        ("model", "tokenizer.json"),
+        ("model", "config.json"),
+    ],
+)
+def test_a_damaged_folder_is_named_and_never_called_a_bug(here, made, name, file, cut):
+    folder = damaged(made, name, file, cut=cut)
+    command = typed("encode --model" if name == "model" else "search --index", str(folder))
+    done = hybrid(*command)
+    assert (done.code in (1, 2), done.err.count("\n")) == (True, 1), done
+    assert "damaged" in done.err
+    assert "bug" not in done.err
+    assert not Path("out.parquet").exists()
+
+
+@pytest.mark.parametrize("cut", [True, False], ids=["cut", "gone"])
+def test_inspect_says_what_is_damaged(here, made, cut):
+    folder = damaged(made, "dense", "docids.parquet", cut=cut)
+    done = hybrid("inspect", folder)
+    assert (done.code, "bug" in done.err) == ((2, False) if cut else (0, False)), done
+
+
+# ---------------------------------------------------------------------------------------------------- what stays, stays
+
+
+@pytest.mark.parametrize(
+    "command", ["fuse", "evaluate", "search --queries", "mine-negatives run:", "encode", "index-bm25"]
+)
+def test_an_unusable_input_leaves_an_older_output_alone_even_with_overwrite(here, made, command):
+    """`refused` compares all bytes; here the output that `--overwrite` may replace is among them."""
+    Path("cut.parquet").write_bytes((made / "bm25.parquet").read_bytes()[:-9])
+    output = Path("old.parquet" if command not in ("encode", "index-bm25") else "old")
+    shutil.copytree(made / "dense", output) if output.suffix == "" else shutil.copy(made / "dense.parquet", output)
+    arguments = [word if not word.startswith("out") else str(output) for word in typed(command, "cut.parquet")]
+    extra = ["--output", output] if command == "evaluate" else []
+    refused(*arguments, *extra, "--overwrite", words="cut.parquet: is not a whole Parquet file")
+
+
+def test_a_stage_is_never_its_own_input(here, made):
+    shutil.copytree(made / "collection", "mine", symlinks=True)
+    words = "to replace it would remove the input"
+    refused("index-bm25", "mine", "--output", "mine", "--overwrite", words=words)
+    refused("encode", "mine", "--model", "model", "--output", "mine", "--overwrite", words=words)
+    refused("fuse", "bm25.parquet", "dense.parquet", "--output", "dense.parquet", "--overwrite", words=words)
