@@ -35,7 +35,6 @@ def build(
         HybridError: Lucene stopped, or counted otherwise than the matrix.
     """
     analyzer = Analyzer(language)  # refuses a language before Lucene has begun
-    analyzer = Analyzer(language)  # an unknown language stops here, before Lucene's thread begins
     lucene_thread = None if (folder / LUCENE).is_dir() else _Lucene(corpus, folder, fields, language, threads)
     if lucene_thread is not None:
         lucene_thread.start()

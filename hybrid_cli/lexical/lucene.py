@@ -55,10 +55,8 @@ def build(source: Path, folder: Path, language: str, threads: int) -> None:
     settings = jvm.java_class("io.anserini.index.IndexCollection$Args")()
     settings.collectionClass = "JsonCollection"
     settings.generatorClass = "DefaultLuceneDocumentGenerator"
-    settings.input, settings.index = (
-        str(source.absolute()),
-        str(folder.absolute()),
-    )  # Java's current folder may be another
+    settings.input = str(source.absolute())  # Java's current folder may be another
+    settings.index = str(folder.absolute())
     settings.language, settings.threads = language, threads
     settings.storeDocvectors = True  # RM3 reads them
     settings.memoryBuffer = max(16, min(_LARGEST_BUFFER, jvm.largest_heap() // (3 << 20)))
