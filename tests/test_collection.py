@@ -67,7 +67,7 @@ def test_a_folder_without_corpus_is_refused(tmp_path: Path):
 
 
 def test_queries_where_a_corpus_is_needed_are_refused(tiny: Path):
-    with pytest.raises(InputError, match=r"is a queries .*; a corpus file is needed here"):
+    with pytest.raises(InputError, match=r"is queries .*; a corpus file is needed here"):
         collection.corpus_path(tiny / "queries.test.parquet")
 
 

@@ -222,7 +222,7 @@ def _difference(existing: Manifest | None, wanted: Manifest) -> str:
     if existing is None:
         return "is there already, without a manifest of hybrid"
     if existing.kind != wanted.kind or existing.stage != wanted.stage:
-        return f"is there already: a {existing.kind} made by `{existing.stage}`"
+        return f"is there already: {existing.kind.phrase} made by `{existing.stage}`"
     options = [
         f"{name}={existing.options.get(name)!r} then, {wanted.options.get(name)!r} now"
         for name in sorted({*existing.options, *wanted.options})

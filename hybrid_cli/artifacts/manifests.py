@@ -37,6 +37,13 @@ class Kind(StrEnum):
     LEARNING_CURVE = "learning curve"
     WEIGHTS = "fusion weights"
 
+    @property
+    def phrase(self) -> str:
+        """The word with its article, as it stands in a sentence: `a run`, `an encoder`, `training examples`."""
+        if self in (Kind.QUERIES, Kind.QRELS, Kind.EXAMPLES, Kind.VECTORS, Kind.MEASUREMENTS, Kind.WEIGHTS):
+            return str(self)
+        return f"{'an' if self == Kind.ENCODER else 'a'} {self}"
+
 
 _NEGATIVE = pa.struct(
     [
@@ -101,11 +108,15 @@ def read_manifest(path: Path, kind: Kind | None = None) -> Manifest:
         InputError: nothing is there, it is no artifact, or it is of another kind than `kind`.
     """
     manifest = find_manifest(path)
-    wanted = f"a {kind} is needed here" if kind else "an artifact of hybrid is needed here"
+    wanted = (
+        f"{kind.phrase} {'are' if kind.phrase == kind else 'is'} needed here"
+        if kind
+        else "an artifact of hybrid is needed here"
+    )
     if manifest is None:
         raise InputError(f"{path}: has no manifest, so it was not written by hybrid; {wanted}")
     if kind is not None and manifest.kind != kind:
-        raise InputError(f"{path}: is a {manifest.kind} (made by `{manifest.stage}`); {wanted}")
+        raise InputError(f"{path}: is {manifest.kind.phrase} (made by `{manifest.stage}`); {wanted}")
     return manifest
 
 
@@ -180,7 +191,9 @@ def check_table(path: Path, kind: Kind) -> Path:
         what = f"a {manifest.kind} folder" if manifest else "a folder"
         raise InputError(f"{path}: is {what}; a {kind} file is needed here")
     if manifest is not None and manifest.kind != kind:
-        raise InputError(f"{path}: is a {manifest.kind} (made by `{manifest.stage}`); a {kind} file is needed here")
+        raise InputError(
+            f"{path}: is {manifest.kind.phrase} (made by `{manifest.stage}`); a {kind} file is needed here"
+        )
     if path.suffix != ".parquet":
         raise InputError(f"{path}: is not a Parquet file; a {kind} file is needed here")
     found = _parquet_metadata(path).schema.to_arrow_schema()

@@ -50,7 +50,7 @@ def export(
     write = _WRITERS.get((kind, form))
     if write is None:
         ours = ", ".join(name for known, name in _WRITERS if known == kind) or "none"
-        raise InputError(f"{path}: is a {kind}, which has no form '{form}'; its forms: {ours}")
+        raise InputError(f"{path}: is {kind.phrase}, which has no form '{form}'; its forms: {ours}")
     if form == "dpr" and collection is None:
         raise InputError("--format dpr writes texts and answers; name their --collection")
     options = {"split": split, "hits": hits, "tag": tag}

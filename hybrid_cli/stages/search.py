@@ -102,7 +102,7 @@ def _checked_index(index: Path, how: Searching) -> Manifest:
     """The index's manifest; options that mean nothing to such an index are refused."""
     manifest = artifacts.read_manifest(index)
     if manifest.kind not in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
-        raise InputError(f"{index}: is a {manifest.kind} (made by `{manifest.stage}`); an index is needed here")
+        raise InputError(f"{index}: is {manifest.kind.phrase} (made by `{manifest.stage}`); an index is needed here")
     if unfit := sorted(set(_given(how)) - set(_relevant(how, manifest.kind))):
         options = ", ".join("--" + name.replace("_", "-") for name in unfit)
         raise InputError(f"{options}: means nothing to {index}, which is a {manifest.kind}")

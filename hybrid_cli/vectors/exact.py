@@ -50,7 +50,7 @@ def exact_source(run: Path, index: Path, queries: Path | None = None) -> ExactSo
     """
     manifest = artifacts.read_manifest(index)
     if manifest.kind not in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
-        raise InputError(f"{index}: is a {manifest.kind} (made by `{manifest.stage}`); an index is needed here")
+        raise InputError(f"{index}: is {manifest.kind.phrase} (made by `{manifest.stage}`); an index is needed here")
     made = artifacts.find_manifest(run)
     if made is None:
         if queries is None:
