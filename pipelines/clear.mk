@@ -6,11 +6,10 @@
 
 SEED ?= 42
 SEEDS ?= 1 2 3
-DEMO_STEPS ?= 80
+DEMO_STEPS ?= 50
 MEASURES ?= MRR@10,nDCG@10,R@100,R@1000
-
-LENGTHS ?= --query-max-len 64 --doc-max-len 128
-TRAIN ?= --batch-size 28 --eval-steps 20
+LENGTHS ?= --query-max-len 64 --doc-max-len 96
+TRAIN ?= --batch-size 28 --lr 1e-4 --eval-steps 25
 DEV_QUERIES ?= 100
 
 corpus := $(DATA)/manifest.json
@@ -82,7 +81,7 @@ $(OUT)/runs/clear.test.parquet: $(OUT)/weights/after.json $(OUT)/runs/bm25.test.
 # ----------------------------------------------------------------------------------------------------------- ablations
 # A variant VARIANT-SEED is an encoder below $(OUT)/ablations; its dev and test runs and its fusion lie beside it.
 
-variants := $(foreach variant,residual constant random,$(foreach seed,$(SEEDS),$(variant)-$(seed)))
+variants := $(foreach seed,$(SEEDS),$(foreach variant,residual constant random,$(variant)-$(seed)))
 ablation := $(OUT)/ablations
 
 ablations: $(SETUP) $(foreach v,$(variants),$(ablation)/$(v).test.parquet $(ablation)/bm25+$(v).test.parquet) \
