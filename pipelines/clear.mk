@@ -98,13 +98,13 @@ $(ablation)/mined-%.parquet: $(bm25)
 $(ablation)/random-mined-%.parquet: $(bm25)
 	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) --prob 0 --seed $* --output $@ --overwrite
 
-$(ablation)/residual-%/manifest.json: $(ablation)/mined-%.parquet $(OUT)/dev.parquet
+$(SEEDS:%=$(ablation)/residual-%/manifest.json): $(ablation)/residual-%/manifest.json: $(ablation)/mined-%.parquet $(OUT)/dev.parquet
 	$(trained) $< --loss residual-margin --seed $* --output $(@D)
 
-$(ablation)/constant-%/manifest.json: $(ablation)/mined-%.parquet $(OUT)/dev.parquet
+$(SEEDS:%=$(ablation)/constant-%/manifest.json): $(ablation)/constant-%/manifest.json: $(ablation)/mined-%.parquet $(OUT)/dev.parquet
 	$(trained) $< --loss margin --seed $* --output $(@D)
 
-$(ablation)/random-%/manifest.json: $(ablation)/random-mined-%.parquet $(OUT)/dev.parquet
+$(SEEDS:%=$(ablation)/random-%/manifest.json): $(ablation)/random-%/manifest.json: $(ablation)/random-mined-%.parquet $(OUT)/dev.parquet
 	$(trained) $< --loss residual-margin --seed $* --output $(@D)
 
 $(ablation)/%.dev.parquet: $(ablation)/%-index/manifest.json
