@@ -10,14 +10,13 @@ DATA ?= out/pydocs
 OUT ?= out/clear
 MODEL ?= minilm
 
-
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: help setup demo test lint bench docs clear ablations clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) pipelines/*.mk | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(SETUP)  ## make .venv and install hybrid with all that it needs
 
@@ -34,6 +33,10 @@ lint: $(SETUP)  ## ruff and mypy
 	$(VENV)/bin/ruff format --check hybrid_cli tests benchmarks docs
 	$(VENV)/bin/ruff check hybrid_cli tests benchmarks docs
 	$(VENV)/bin/mypy hybrid_cli
+
+bench: $(SETUP)  ## measure beside the peers (installs them; takes a while)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA),bench]'
+	for each in bm25 encode train fuse evaluate; do $(VENV)/bin/python benchmarks/$$each.py || exit 1; done
 
 docs: $(SETUP)  ## write docs/commands.md again from the help
 	$(VENV)/bin/python docs/write_commands.py

@@ -25,7 +25,7 @@ demo: $(SETUP)  ## CLEAR on the docstrings of your own Python libraries
 
 clear: $(SETUP) $(runs)  ## CLEAR on DATA into OUT: train, search, fuse, evaluate
 	@$(HYBRID) evaluate $(DATA) --split test $(foreach row,$(rows),$(row)=$(OUT)/runs/$(row).test.parquet) \
-	    --measures $(MEASURES) --baseline bm25,after
+	    --measures $(MEASURES) --baseline bm25,before,after
 
 %/pydocs/manifest.json: | $(SETUP)
 	$(HYBRID) prepare python-docs --output $(@D) --overwrite
@@ -84,8 +84,10 @@ $(OUT)/runs/clear.test.parquet: $(OUT)/weights/after.json $(OUT)/runs/bm25.test.
 variants := $(foreach seed,$(SEEDS),$(foreach variant,residual constant random,$(variant)-$(seed)))
 ablation := $(OUT)/ablations
 
-ablations: $(SETUP) $(foreach v,$(variants),$(ablation)/$(v).test.parquet $(ablation)/bm25+$(v).test.parquet) \
-    $(OUT)/runs/bm25.test.parquet $(OUT)/runs/before.test.parquet $(OUT)/runs/bm25+before-tuned.test.parquet  ## CLEAR's ablations, SEEDS of each
+ablated := $(foreach v,$(variants),$(ablation)/$(v).test.parquet $(ablation)/bm25+$(v).test.parquet)
+compared := $(foreach row,bm25 before bm25+before-tuned,$(OUT)/runs/$(row).test.parquet)
+
+ablations: $(SETUP) $(ablated) $(compared)  ## CLEAR, constant margin, random negatives on DATA: SEEDS of each
 	$(HYBRID) evaluate $(DATA) --split test bm25=$(OUT)/runs/bm25.test.parquet before=$(OUT)/runs/before.test.parquet \
 	    bm25+before=$(OUT)/runs/bm25+before-tuned.test.parquet \
 	    $(foreach v,$(variants),$(v)=$(ablation)/$(v).test.parquet bm25+$(v)=$(ablation)/bm25+$(v).test.parquet) \
