@@ -1,0 +1,162 @@
+"""kill -9 and Ctrl-C: what was there stays, and the same command again gives what an undisturbed one gives.
+
+`train-dense` and `encode`, which go on from checkpoints and shards, have their own such tests.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from command import hybrid
+from tiny_collection import write_tiny_source
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.runs import read_run
+
+KILLED_AT = {
+    "its first rows": "claims.pq.ParquetWriter.write_table = die",
+    "its last moment": "claims.Claim._take_name = die",
+}
+PROGRAM = """
+import os, signal
+from hybrid_cli.artifacts import claims
+from hybrid_cli.cli import main
+def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+{}
+main()
+"""
+STAGES = {
+    "prepare": "prepare trec docs.jsonl --topics test=topics.test.tsv --qrels test=qrels.test.txt --output out",
+    "mine-negatives": "mine-negatives tiny --split train --index bm25 --threads 1 --output out.parquet",
+    "search": "search tiny --split test --index bm25 --threads 1 --output out.parquet",
+    "fuse": "fuse bm25.parquet other.parquet --output out.parquet",
+    "evaluate": "evaluate tiny --split test bm25.parquet --output out.parquet",
+    "export": "export bm25.parquet --format msmarco --output out.tsv",
+}
+
+
+@pytest.fixture(scope="module")
+def made(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the stages read."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "tiny").symlink_to(tiny)
+    write_tiny_source(folder)
+    assert hybrid("index-bm25", tiny, "--output", folder / "bm25", "--threads", 1).code == 0
+    for name, k1 in (("bm25", 0.9), ("other", 2)):
+        command = ["search", tiny, "--split", "test", "--index", folder / "bm25", "--k1", k1]
+        assert hybrid(*command, "--output", folder / f"{name}.parquet").code == 0
+    return folder
+
+
+@pytest.fixture
+def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for path in made.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+    return tmp_path
+
+
+def bytes_of(path: Path) -> dict[str, bytes]:
+    """Every file of an artifact but `manifest.json`, which holds the duration, and Lucene's, which hold random ids."""
+    if path.is_file():
+        return {"": path.read_bytes()}
+    files = {file.relative_to(path): file for file in path.rglob("*") if file.is_file()}
+    kept = {name for name in files if name.name != artifacts.MANIFEST and name.parts[0] != "lucene"}
+    assert kept
+    return {str(name): files[name].read_bytes() for name in kept}
+
+
+def hidden() -> list[str]:
+    return [path.name for path in Path().iterdir() if path.name.startswith(".")]
+
+
+def started(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "hybrid_cli", *map(str, arguments)], stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None, f"over before {path} was there: {process.communicate()[1]}"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize(
+    ("stage", "moment"),
+    [(stage, moment) for stage in STAGES for moment in KILLED_AT if (stage, moment) != ("export", "its first rows")],
+)
+def test_a_stage_killed_at(here, stage, moment):
+    words = STAGES[stage].split()
+    output = Path(words[-1])
+    assert hybrid(*words).code == 0
+    whole = bytes_of(output)
+    shutil.rmtree(output) if output.is_dir() else output.unlink()
+    code = PROGRAM.format(KILLED_AT[moment])
+    killed = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not output.exists(), "half an artifact took its name"
+    assert f".{output.name}.partial" in hidden()
+    assert hybrid(*words).code == 0
+    assert bytes_of(output) == whole
+    assert hidden() == []
+
+
+def test_a_killed_replacement_leaves_the_old_output(here):
+    words = STAGES["fuse"].split()
+    assert hybrid(*words, "--method", "rrf").code == 0
+    old = bytes_of(Path("out.parquet"))
+    code = PROGRAM.format(KILLED_AT["its last moment"])
+    subprocess.run([sys.executable, "-c", code, *words, "--overwrite"], capture_output=True, check=False)
+    assert bytes_of(Path("out.parquet")) == old
+    assert artifacts.read_manifest(Path("out.parquet"), Kind.RUN).options["method"] == "rrf"
+    assert hybrid(*words, "--overwrite").code == 0
+    assert bytes_of(Path("out.parquet")) != old
+    assert hidden() == []
+
+
+def test_a_killed_index_bm25_ends_with_the_same_index(here, made):
+    process = started("index-bm25", "tiny", "--output", "out", "--threads", 1)
+    wait_for(Path(".out.partial/.source"), process)
+    process.kill()
+    process.communicate()
+    assert not Path("out").exists()
+    assert hybrid("index-bm25", "tiny", "--output", "out", "--threads", 1).code == 0
+    assert bytes_of(Path("out")) == bytes_of(made / "bm25")
+    assert artifacts.fingerprint(Path("out")) == artifacts.fingerprint(made / "bm25")
+    command = "search tiny --split test --index out --engine lucene --output run.parquet"
+    assert hybrid(*command.split()).code == 0
+    assert read_run(Path("run.parquet")).equals(read_run(Path("bm25.parquet")))
+    assert hidden() == []
+
+
+INTERRUPTED = "hybrid: interrupted; the same command goes on where it can\n"
+
+
+def test_ctrl_c_in_prepare_is_one_line_exits_130_and_leaves_nothing(here):
+    Path("corpus.tsv").write_text("".join(f"{row}\tpassage number {row}\n" for row in range(300_000)))
+    process = started("prepare", "msmarco", "corpus.tsv", "--output", "out")
+    wait_for(Path(".out.partial"), process)
+    process.send_signal(signal.SIGINT)
+    assert (process.communicate()[1], process.returncode) == (INTERRUPTED, 130)
+    assert not Path("out").exists()
+    assert hidden() == []
+
+
+def test_ctrl_c_while_java_is_at_work_is_one_line_and_exits_130(here):
+    process = started("index-bm25", "tiny", "--output", "out", "--threads", 1)
+    wait_for(Path(".out.partial/.source"), process)
+    process.send_signal(signal.SIGINT)
+    assert (process.communicate()[1], process.returncode) == (INTERRUPTED, 130)
+    assert not Path("out").exists()
