@@ -222,6 +222,17 @@ def test_a_folders_fingerprint_is_of_names_and_contents_but_not_of_what_is_hidde
         assert fingerprint(other) != first
 
 
+def test_a_folders_fingerprint_does_not_depend_on_the_order_of_its_listing(tmp_path, monkeypatch):
+    for name in "abc":
+        (tmp_path / name).write_text(name)
+    listed = sorted(tmp_path.iterdir())
+    found = set()
+    for order in (listed, listed[::-1]):
+        monkeypatch.setattr(Path, "rglob", lambda *_, order=order: iter(order))
+        found.add(artifacts.hash_folder(tmp_path))
+    assert len(found) == 1
+
+
 # ---------------------------------------------------------------------------------------------------------------- claim
 
 
@@ -492,7 +503,7 @@ def without_privileges():
     )
     assert libc.capget(header, held) == 0
     fewer = (ctypes.c_uint32 * 6)(*held)
-    fewer[0] &= ~0b110  # effective: CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    fewer[0] &= ~0b1110  # effective: CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER
     assert libc.capset(header, fewer) == 0
     try:
         yield
@@ -507,6 +518,9 @@ def read_only(tmp_path, monkeypatch):
     folder.mkdir()
     write_run(folder / "run.parquet", hits=10)
     pq.write_table(run_table(), folder / "foreign.parquet")
+    (folder / "run.parquet").chmod(0o444)
+    if os.geteuid() == 0:  # the owner may always touch a file
+        os.chown(folder / "run.parquet", 65534, 65534)
     folder.chmod(0o555)
     monkeypatch.chdir(folder)
     yield folder
@@ -524,10 +538,10 @@ def test_what_is_up_to_date_may_be_read_only(read_only):
 
 
 def test_a_file_that_may_not_be_read_is_one_line(read_only):
-    Path("run.parquet").chmod(0)
+    Path("foreign.parquet").chmod(0)
     with without_privileges():
-        done = hybrid("inspect", "run.parquet")
-    assert (done.code, done.err) == (2, "hybrid: run.parquet: may not be read; change its permissions\n")
+        done = hybrid("inspect", "foreign.parquet")
+    assert (done.code, done.err) == (2, "hybrid: foreign.parquet: may not be read; change its permissions\n")
 
 
 def test_a_full_disk_is_one_line_and_leaves_what_was_there(tmp_path):
