@@ -103,6 +103,7 @@ def table(
 ) -> None:
     """Print a table on stdout, the first column and those in `left` to the left, the others to the right."""
     from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
     from rich.table import Table
 
     drawn = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
@@ -110,5 +111,5 @@ def table(
         words = position == 0 or column in left
         drawn.add_column(column, justify="left" if words else "right", no_wrap=not words)
     for row in rows:
-        drawn.add_row(*row)
+        drawn.add_row(*map(escape, row))
     stdout().print(drawn)
