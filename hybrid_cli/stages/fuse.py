@@ -73,7 +73,6 @@ def fuse(
     plan = _Plan(named, recipe, depth, hits, _exact_sources(named, recipe, indexes, queries, split), device)
     if tune is not None:
         return _tune(plan, output, judgements, measure, tune, weights, overwrite)
-    _check_suffix(output, ".parquet")
     claim = artifacts.claim(
         output,
         Kind.RUN,
@@ -155,11 +154,6 @@ def _weights(given: str | Sequence[float] | None, recipe: Recipe, names: list[st
 
 def _weights_file(given: str | Sequence[float] | None) -> dict[str, Path]:
     return {"weights": Path(given[1:])} if isinstance(given, str) and given.startswith("@") else {}
-
-
-def _check_suffix(output: Path, suffix: str) -> None:
-    if output.suffix != suffix:
-        raise InputError(f"{output}: needs a name that ends with {suffix}")
 
 
 # -------------------------------------------------------------------------------------------------------- exact scores
@@ -290,7 +284,6 @@ def _tune(
         raise InputError("--tune: needs --qrels, a file or a collection with --split; never those you will report on")
     if weights is not None:
         raise InputError("--tune: finds the weights; leave --weights out")
-    _check_suffix(output, ".json")
     claim = artifacts.claim(
         output,
         Kind.WEIGHTS,
