@@ -9,13 +9,12 @@ SEEDS ?= 1 2 3
 DEMO_STEPS ?= 50
 MEASURES ?= MRR@10,nDCG@10,R@100,R@1000
 LENGTHS ?= --query-max-len 64 --doc-max-len 96
-TRAIN ?= --batch-size 28 --lr 1e-4 --eval-steps 25
+TRAIN ?= --batch-size 28 --lr 5e-5
 DEV_QUERIES ?= 100
 
 corpus := $(DATA)/manifest.json
 bm25 := $(OUT)/bm25/manifest.json
-trained := $(HYBRID) train-dense --model $(MODEL) $(TRAIN) $(LENGTHS) --dev $(OUT)/dev.parquet \
-    --dev-queries $(DEV_QUERIES) --overwrite
+trained := $(HYBRID) train-dense --model $(MODEL) $(TRAIN) $(LENGTHS) --overwrite
 tuned := --method weighted-sum --missing exact --overwrite
 rows := bm25 before after bm25+before-minmax bm25+before-tuned bm25+after-rrf bm25+after-minmax clear
 runs := $(foreach row,$(rows),$(OUT)/runs/$(row).test.parquet)
@@ -42,7 +41,8 @@ $(OUT)/dev.parquet: $(bm25)
 	$(HYBRID) mine-negatives $(DATA) --split dev --index $(<D) --depth 100 --num-negatives 4 --output $@ --overwrite
 
 $(OUT)/after/manifest.json: $(OUT)/train.parquet $(OUT)/dev.parquet
-	$(trained) $< --loss residual-margin --seed $(SEED) --output $(@D)
+	$(trained) $< --loss residual-margin --dev $(OUT)/dev.parquet --dev-queries $(DEV_QUERIES) --eval-steps 25 \
+	    --seed $(SEED) --output $(@D)
 
 # ------------------------------------------------------------------------------------------------------ encode, search
 
@@ -79,7 +79,8 @@ $(OUT)/runs/clear.test.parquet: $(OUT)/weights/after.json $(OUT)/runs/bm25.test.
 	$(HYBRID) fuse $(wordlist 2,3,$^) $(tuned) --index $(OUT)/bm25,$(OUT)/after-index --weights @$< --output $@
 
 # ----------------------------------------------------------------------------------------------------------- ablations
-# A variant VARIANT-SEED is an encoder below $(OUT)/ablations; its dev and test runs and its fusion lie beside it.
+# A variant VARIANT-SEED is an encoder below $(OUT)/ablations; its dev and test runs and its fusion lie beside it. All are
+# taken at their last step, so that no choice of weights stands between them.
 
 variants := $(foreach seed,$(SEEDS),$(foreach variant,residual constant random,$(variant)-$(seed)))
 ablation := $(OUT)/ablations
@@ -100,13 +101,13 @@ $(ablation)/mined-%.parquet: $(bm25)
 $(ablation)/random-mined-%.parquet: $(bm25)
 	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) --prob 0 --seed $* --output $@ --overwrite
 
-$(SEEDS:%=$(ablation)/residual-%/manifest.json): $(ablation)/residual-%/manifest.json: $(ablation)/mined-%.parquet $(OUT)/dev.parquet
+$(SEEDS:%=$(ablation)/residual-%/manifest.json): $(ablation)/residual-%/manifest.json: $(ablation)/mined-%.parquet
 	$(trained) $< --loss residual-margin --seed $* --output $(@D)
 
-$(SEEDS:%=$(ablation)/constant-%/manifest.json): $(ablation)/constant-%/manifest.json: $(ablation)/mined-%.parquet $(OUT)/dev.parquet
+$(SEEDS:%=$(ablation)/constant-%/manifest.json): $(ablation)/constant-%/manifest.json: $(ablation)/mined-%.parquet
 	$(trained) $< --loss margin --seed $* --output $(@D)
 
-$(SEEDS:%=$(ablation)/random-%/manifest.json): $(ablation)/random-%/manifest.json: $(ablation)/random-mined-%.parquet $(OUT)/dev.parquet
+$(SEEDS:%=$(ablation)/random-%/manifest.json): $(ablation)/random-%/manifest.json: $(ablation)/random-mined-%.parquet
 	$(trained) $< --loss residual-margin --seed $* --output $(@D)
 
 $(ablation)/%.dev.parquet: $(ablation)/%-index/manifest.json

@@ -22,7 +22,7 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.config import Objective, Optimization
 from hybrid_cli.encoders.encoder import Encoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.stages.train_dense import SUM_WEIGHTS, train_dense
 from hybrid_cli.training.batches import Examples, allowed, batches
 from hybrid_cli.training.loop import rate_factor
 from hybrid_cli.training.validation import DevPool
@@ -112,7 +112,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(examples, tiny
     train_dense(examples, tmp_path / "whole", model=str(tiny_bert), plan=plan)
     code = (
         "import sys; from pathlib import Path; from hybrid_cli.config import Optimization;"
-        "from hybrid_cli.stages.train_dense import train_dense;"
+        "from hybrid_cli.stages.train_dense import SUM_WEIGHTS, train_dense;"
         f"train_dense(Path(sys.argv[1]), Path(sys.argv[3]), model=sys.argv[2], plan={plan!r}, threads=1)"
     )
     killed = tmp_path / "killed"
@@ -160,7 +160,7 @@ def test_training_lowers_the_loss_and_lifts_dev(examples, tiny_bert, tmp_path):
     best = artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"]
     assert curve.filter(name="dev_hybrid_MRR@10", step=best)["value"].item() == dev.max()
     pool = DevPool.of(Examples(examples).dev_rows(200))
-    assert pool.measure(Encoder.load(out), 0.1)["dev_hybrid_MRR@10"] == pytest.approx(dev.max())
+    assert pool.measure(Encoder.load(out), SUM_WEIGHTS)["dev_hybrid_MRR@10"] == pytest.approx(dev.max())
 
 
 @pytest.mark.parametrize(

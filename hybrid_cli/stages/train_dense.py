@@ -21,6 +21,7 @@ from hybrid_cli.training.checkpoint import State
 from hybrid_cli.training.loop import fit
 from hybrid_cli.training.validation import DevPool
 
+SUM_WEIGHTS = tuple(round(0.1 * tenths, 1) for tenths in range(1, 10))  # CLEAR's grid for lambda_test (DualRM 4)
 UNIT_TEMPERATURE = 0.05  # as sentence-transformers trains vectors of length 1
 CONTRACT_OPTIONS = tuple(field.name for field in fields(Contract))
 
@@ -89,7 +90,9 @@ def train_dense(
             plan,
             work,
             precision=precision,
-            validate=partial(pool.measure, lexical_weight=objective.lexical_weight * temperature) if pool else None,
+            validate=partial(pool.measure, lexical_weights=[temperature * weight for weight in SUM_WEIGHTS])
+            if pool
+            else None,
             criterion="dev_hybrid_MRR@10" if objective.loss == "residual-margin" else "dev_MRR@10",
         )
         encoder.save(work)

@@ -42,20 +42,24 @@ class DevPool:
             lexical=[list(scores.values()) for _, scores, _ in queries.values()],
         )
 
-    def measure(self, encoder: Encoder, lexical_weight: float) -> dict[str, float]:
+    def measure(self, encoder: Encoder, lexical_weights: Sequence[float]) -> dict[str, float]:
         """Mean reciprocal rank, cut at 10.
 
         Returns:
-            `dev_MRR@10`: dense scores over the whole pool; `dev_hybrid_MRR@10`: `lexical_weight * s_lex + s` over each
-            query's own candidates, the pairs whose lexical score is known.
+            `dev_MRR@10`: dense scores over the whole pool; `dev_hybrid_MRR@10`: `weight * s_lex + s` over each query's
+            own candidates, the pairs whose lexical score is known, at the best of `lexical_weights`.
         """
         scores = encoder.encode_queries(self.queries) @ encoder.encode_documents(self.titles, self.texts).T
         dense = [_reciprocal_rank(row, relevant) for row, relevant in zip(scores, self.relevant, strict=True)]
-        hybrid = []
+        hybrid = max(self._hybrid(scores, weight) for weight in lexical_weights)
+        return {"dev_MRR@10": float(np.mean(dense)), "dev_hybrid_MRR@10": hybrid}
+
+    def _hybrid(self, scores: np.ndarray, lexical_weight: float) -> float:
+        values = []
         for row, relevant, own, lexical in zip(scores, self.relevant, self.candidates, self.lexical, strict=True):
             combined = row[own] + lexical_weight * np.asarray(lexical, np.float32)
-            hybrid.append(_reciprocal_rank(combined, [own.index(document) for document in relevant]))
-        return {"dev_MRR@10": float(np.mean(dense)), "dev_hybrid_MRR@10": float(np.mean(hybrid))}
+            values.append(_reciprocal_rank(combined, [own.index(document) for document in relevant]))
+        return float(np.mean(values))
 
 
 def _reciprocal_rank(scores: np.ndarray, relevant: list[int], cut: int = 10) -> float:
