@@ -10,7 +10,7 @@ DEMO_STEPS ?= 50
 MEASURES ?= MRR@10,nDCG@10,R@100,R@1000
 LENGTHS ?= --query-max-len 64 --doc-max-len 96
 TRAIN ?= --batch-size 28 --lr 5e-5
-DEV_QUERIES ?= 100
+DEV_QUERIES ?= 200
 
 corpus := $(DATA)/manifest.json
 bm25 := $(OUT)/bm25/manifest.json
