@@ -9,6 +9,7 @@ SETUP := $(VENV)/.installed
 DATA ?= out/pydocs
 OUT ?= out/clear
 MODEL ?= minilm
+DEMO_STEPS ?= 50
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -28,6 +29,9 @@ $(SETUP): pyproject.toml constraints.txt
 
 test: $(SETUP)  ## run the tests
 	$(VENV)/bin/python -m pytest
+
+demo: $(SETUP)  ## CLEAR on the docstrings of your own Python libraries
+	@$(MAKE) --no-print-directory clear DATA=out/demo/pydocs OUT=out/demo TRAIN='$(TRAIN) --max-steps $(DEMO_STEPS)'
 
 lint: $(SETUP)  ## ruff and mypy
 	$(VENV)/bin/ruff format --check hybrid_cli tests benchmarks docs

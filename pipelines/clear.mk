@@ -6,7 +6,6 @@
 
 SEED ?= 42
 SEEDS ?= 1 2 3
-DEMO_STEPS ?= 50
 MEASURES ?= MRR@10,nDCG@10,R@100,R@1000
 LENGTHS ?= --query-max-len 64 --doc-max-len 96
 TRAIN ?= --batch-size 28 --lr 5e-5
@@ -18,9 +17,6 @@ trained := $(HYBRID) train-dense --model $(MODEL) $(TRAIN) $(LENGTHS) --overwrit
 tuned := --method weighted-sum --missing exact --overwrite
 rows := bm25 before after bm25+before-minmax bm25+before-tuned bm25+after-rrf bm25+after-minmax clear
 runs := $(foreach row,$(rows),$(OUT)/runs/$(row).test.parquet)
-
-demo: $(SETUP)  ## CLEAR on the docstrings of your own Python libraries
-	@$(MAKE) --no-print-directory clear DATA=out/demo/pydocs OUT=out/demo TRAIN='$(TRAIN) --max-steps $(DEMO_STEPS)'
 
 clear: $(SETUP) $(runs)  ## CLEAR on DATA into OUT: train, search, fuse, evaluate
 	@$(HYBRID) evaluate $(DATA) --split test $(foreach row,$(rows),$(row)=$(OUT)/runs/$(row).test.parquet) \
