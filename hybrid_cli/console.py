@@ -55,7 +55,8 @@ def progress(what: str, total: int | None = None, unit: str = "items") -> Iterat
 
     def rate() -> str:
         seconds = time.monotonic() - start
-        return f"{count:,} {unit} in {duration(seconds)} ({count / max(seconds, 1e-9):,.0f}/s)"
+        each = count / max(seconds, 1e-9)
+        return f"{count:,} {unit} in {duration(seconds)} ({each:,.{0 if each >= 10 else 1}f}/s)"
 
     if sys.stderr.isatty() and not _quiet:
         from rich.console import Console

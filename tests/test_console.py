@@ -34,3 +34,11 @@ def test_quiet_silences_notes_but_not_warnings(capsys):
     finally:
         console.set_quiet(False)
     assert capsys.readouterr().err == "warning: look at this\n"
+
+
+def test_a_slow_step_does_not_run_at_nothing_a_second(capsys, monkeypatch):
+    clock = iter([0.0, 0.0, 30.0, 30.0, 30.0, 30.0])
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    with console.progress("train", 10, "steps") as advance:
+        advance(10)
+    assert capsys.readouterr().err == "train: 10 steps in 30.0s (0.3/s)\n"
