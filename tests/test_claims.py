@@ -1,0 +1,267 @@
+"""A name that exists is a whole artifact, whoever writes and whatever fails."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from small_artifacts import HITS, claim, interrupted, run_table, scratch_in, write_folder, write_run
+
+from hybrid_cli import artifacts, runs
+from hybrid_cli.artifacts import MANIFEST, DryRun, Kind
+from hybrid_cli.errors import HybridError, InputError
+
+# ---------------------------------------------------------------------------------------------------------------- claim
+
+
+def test_the_same_call_again_is_up_to_date_and_leaves_the_bytes(tmp_path, capsys):
+    path = write_run(tmp_path / "run.parquet", hits=10)
+    before = path.read_bytes()
+    again = claim(path, hits=10)
+    assert again.up_to_date
+    assert path.read_bytes() == before
+    assert capsys.readouterr().err == f"search: {path} is up to date\n"
+
+
+def test_what_is_up_to_date_is_newer_than_its_inputs_for_make(tmp_path):
+    for path in (write_run(tmp_path / "run.parquet"), write_folder(tmp_path / "index")):
+        os.utime(path, (1, 1))
+        claim(path, kind=artifacts.read_manifest(path).kind)
+        assert path.stat().st_mtime > 1
+
+
+def test_other_options_are_refused_and_named(tmp_path):
+    path = write_run(tmp_path / "run.parquet", hits=10, k1=0.9)
+    with pytest.raises(InputError, match=r"was made differently: hits=10 then, 20 now; pass --overwrite to replace it"):
+        claim(path, hits=20, k1=0.9)
+
+
+def test_a_changed_input_is_refused_and_named(tmp_path):
+    queries = tmp_path / "queries.tsv"
+    queries.write_text("1\twords\n")
+    path = write_run(tmp_path / "run.parquet", inputs={"queries": queries})
+    assert claim(path, inputs={"queries": queries}).up_to_date
+    queries.write_text("1\tother words\n")
+    with pytest.raises(InputError, match="was made differently: input 'queries' has changed"):
+        claim(path, inputs={"queries": queries})
+
+
+def test_an_input_that_only_moved_has_not_changed(tmp_path):
+    first = tmp_path / "queries.tsv"
+    first.write_text("1\twords\n")
+    path = write_run(tmp_path / "run.parquet", inputs={"queries": first})
+    assert claim(path, inputs={"queries": first.rename(tmp_path / "moved.tsv")}).up_to_date
+
+
+def test_overwrite_does_the_work_again_also_where_nothing_changed(tmp_path):
+    path = write_run(tmp_path / "run.parquet", hits=10)
+    assert not claim(path, hits=10, overwrite=True).up_to_date
+    write_run(path, HITS[:1], hits=20, overwrite=True)
+    assert artifacts.read_manifest(path).counts == {"rows": 1}
+
+
+def test_what_others_wrote_is_refused_until_overwrite(tmp_path):
+    path = tmp_path / "run.parquet"
+    path.write_text("my thesis")
+    with pytest.raises(InputError, match="is there already, without a manifest of hybrid"):
+        claim(path)
+    write_run(path, overwrite=True)
+    assert runs.read_run(path).height == 3
+
+
+def test_a_folder_that_hybrid_did_not_write_is_never_replaced(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    claim(home, kind=Kind.DENSE_INDEX, overwrite=True)  # an empty one may be
+    (home / "thesis.tex").write_text("words")
+    with pytest.raises(InputError, match="home: is a folder that hybrid did not write; remove it, or name another"):
+        claim(home, kind=Kind.DENSE_INDEX, overwrite=True)
+
+
+def test_an_output_that_holds_an_input_is_refused_whatever_is_said(tmp_path):
+    folder = write_folder(tmp_path / "data")
+    for output, source in (
+        (folder, folder / "vectors.bin"),
+        (folder, folder),
+        (tmp_path / "x" / ".." / "data", folder),
+    ):
+        with pytest.raises(InputError, match=r"would remove the input 'corpus' .*; name another output"):
+            claim(output, kind=Kind.LEXICAL_INDEX, inputs={"corpus": source}, overwrite=True)
+    assert (folder / "vectors.bin").exists()
+
+
+def test_a_name_that_manifests_are_not_looked_for_in_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"run: needs a name that ends with \.parquet"):
+        claim(tmp_path / "run")
+    with pytest.raises(InputError, match=r"w\.parquet: needs a name that ends with \.json"):
+        claim(tmp_path / "w.parquet", kind=Kind.WEIGHTS)
+    claim(tmp_path / "run.trec", foreign=True)
+
+
+def test_an_output_below_a_file_is_refused_before_any_work(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"file: is a file, so .*run\.parquet cannot stand in it"):
+        claim(tmp_path / "file" / "deep" / "run.parquet")
+
+
+def test_a_dry_run_checks_everything_and_writes_nothing(tmp_path):
+    path = tmp_path / "new" / "run.parquet"
+    with artifacts.dry_run():
+        with pytest.raises(DryRun) as stopped:
+            claim(path, hits=10)
+        assert not stopped.value.claim.up_to_date
+        with pytest.raises(InputError, match="needs a name"):
+            claim(tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+    write_run(path, hits=10)
+    with artifacts.dry_run():
+        with pytest.raises(DryRun) as stopped:
+            claim(path, hits=10)
+        assert stopped.value.claim.up_to_date
+        with pytest.raises(InputError, match="made differently"):
+            claim(path, hits=20)
+
+
+# ------------------------------------------------------------------------------------------------------------ atomicity
+
+
+class Trouble(Exception):
+    pass
+
+
+def failing(rows):
+    yield run_table(rows)
+    raise Trouble
+
+
+@pytest.mark.parametrize("before", [None, HITS])
+def test_a_failure_while_writing_leaves_what_was_there_and_no_scratch(tmp_path, before):
+    path = tmp_path / "run.parquet"
+    if before:
+        write_run(path, before)
+    old = path.read_bytes() if before else None
+    with pytest.raises(Trouble):
+        claim(path, overwrite=True).write(failing(HITS[:1]))
+    assert (path.read_bytes() if before else None) == old
+    assert scratch_in(tmp_path) == []
+    assert path.exists() is bool(before)
+
+
+def test_rows_of_another_schema_are_not_written(tmp_path):
+    with pytest.raises(KeyError):
+        claim(tmp_path / "run.parquet").write([pa.table({"qid": ["q"]})])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failure_inside_a_folder_leaves_the_old_one_and_what_to_go_on_with(tmp_path):
+    path = write_folder(tmp_path / "index", "old")
+    for attempt in (1, 2):
+        found = interrupted(path, Trouble(), overwrite=True, hits=2)
+        assert found is (attempt == 2), "the second attempt finds what the first has done"
+        assert (path / "vectors.bin").read_text() == "old"
+    with claim(path, kind=Kind.DENSE_INDEX, overwrite=True, hits=2).folder():
+        pass
+    assert sorted(file.name for file in path.iterdir()) == [MANIFEST, "shard"]
+    assert scratch_in(tmp_path) == []
+
+
+def test_an_unusable_input_leaves_no_scratch_folder(tmp_path):
+    interrupted(tmp_path / "index", InputError("row 7: has no docid"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_left_by_other_options_is_not_gone_on_with(tmp_path):
+    interrupted(tmp_path / "x", Trouble(), dim=8)
+    with claim(tmp_path / "x", kind=Kind.DENSE_INDEX, dim=16).folder() as (work, _):
+        assert not (work / "shard").exists()
+
+
+def test_hidden_state_is_gone_when_the_folder_takes_its_name(tmp_path):
+    with claim(tmp_path / "x", kind=Kind.ENCODER).folder(steps=3) as (work, counts):
+        (work / ".checkpoint-7").mkdir()
+        (work / ".checkpoint-7" / "state").write_text("x")
+        (work / "model").write_text("x")
+        counts["examples"] = 4
+    assert sorted(file.name for file in (tmp_path / "x").iterdir()) == [MANIFEST, "model"]
+    assert artifacts.read_manifest(tmp_path / "x").counts == {"steps": 3, "examples": 4}
+
+
+@pytest.mark.parametrize("old", ["file", "folder", "link"])
+@pytest.mark.parametrize("new", ["file", "folder"])
+def test_files_and_folders_replace_each_other(tmp_path, old, new):
+    path = tmp_path / "x.parquet"
+    if old == "file":
+        write_run(path)
+    else:
+        write_folder(path if old == "folder" else tmp_path / "elsewhere")
+    if old == "link":
+        path.symlink_to(tmp_path / "elsewhere")
+    (write_run if new == "file" else write_folder)(path, overwrite=True)
+    assert path.is_file() is (new == "file")
+    assert not path.is_symlink()
+    assert scratch_in(tmp_path) == []
+
+
+def test_a_replacement_that_was_cut_between_its_two_renames_is_undone(tmp_path):
+    path = write_folder(tmp_path / "index", "old")
+    path.rename(tmp_path / ".index.old")
+    assert claim(path, kind=Kind.DENSE_INDEX).up_to_date
+    assert (path / "vectors.bin").read_text() == "old"
+    assert scratch_in(tmp_path) == []
+
+
+# --------------------------------------------------------------------------------------------------------- two writers
+
+
+def hold(path: Path, folder: bool, ready, release) -> None:
+    """Another process in the middle of writing."""
+
+    def rows():
+        ready.set()
+        release.wait(60)
+        yield run_table()
+
+    if not folder:
+        claim(path).write(rows())
+        return
+    with claim(path, kind=Kind.DENSE_INDEX).folder():
+        next(rows())
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_second_writer_is_refused_while_the_first_one_writes(tmp_path, folder):
+    path = tmp_path / ("index" if folder else "run.parquet")
+    context = multiprocessing.get_context("fork")
+    ready, release = context.Event(), context.Event()
+    first = context.Process(target=hold, args=(path, folder, ready, release))
+    first.start()
+    try:
+        assert ready.wait(60)
+        with pytest.raises(HybridError, match="another hybrid process is writing this output; wait for it, or stop it"):
+            (write_folder if folder else write_run)(path)
+        assert not path.exists()
+    finally:
+        release.set()
+        first.join()
+    assert first.exitcode == 0
+    assert artifacts.find_manifest(path) is not None
+    assert scratch_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_killed_writer_keeps_nobody_out(tmp_path, folder):
+    path = tmp_path / ("index" if folder else "run.parquet")
+    context = multiprocessing.get_context("fork")
+    ready, release = context.Event(), context.Event()
+    first = context.Process(target=hold, args=(path, folder, ready, release))
+    first.start()
+    assert ready.wait(60)
+    os.kill(first.pid, signal.SIGKILL)
+    first.join()
+    assert scratch_in(tmp_path)
+    (write_folder if folder else write_run)(path)
+    assert scratch_in(tmp_path) == []

@@ -1,0 +1,155 @@
+"""What disks and foreign files do to artifacts: permissions, full disks, runs that are none."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from command import hybrid
+from small_artifacts import HITS, claim, foreign, run_table, scratch_in, write_run
+
+from hybrid_cli import runs
+from hybrid_cli.errors import InputError
+
+# ---------------------------------------------------------------------------------------------- permissions, full disks
+
+
+@contextmanager
+def without_privileges():
+    """Root may read and write whatever the permissions say; within this context it may not."""
+    if os.geteuid() != 0:
+        yield
+        return
+    if sys.platform != "linux":
+        pytest.skip("root has no permissions to lack")
+    libc, header, held = (
+        ctypes.CDLL(None, use_errno=True),
+        (ctypes.c_uint32 * 2)(0x20080522, 0),
+        (ctypes.c_uint32 * 6)(),
+    )
+    assert libc.capget(header, held) == 0
+    fewer = (ctypes.c_uint32 * 6)(*held)
+    fewer[0] &= ~0b1110  # effective: CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER
+    assert libc.capset(header, fewer) == 0
+    try:
+        yield
+    finally:
+        assert libc.capset(header, held) == 0
+
+
+@pytest.fixture
+def read_only(tmp_path, monkeypatch):
+    """The current folder, with a run and without the permission to write."""
+    folder = tmp_path / "read-only"
+    folder.mkdir()
+    write_run(folder / "run.parquet", hits=10)
+    pq.write_table(run_table(), folder / "foreign.parquet")
+    (folder / "run.parquet").chmod(0o444)
+    if os.geteuid() == 0:  # the owner may always touch a file
+        os.chown(folder / "run.parquet", 65534, 65534)
+    folder.chmod(0o555)
+    monkeypatch.chdir(folder)
+    yield folder
+    folder.chmod(0o755)
+
+
+def test_a_folder_that_may_not_be_written_to_is_refused_before_any_work(read_only):
+    with without_privileges(), pytest.raises(InputError, match="read-only: may not be written to; name another output"):
+        claim(Path("deep/new.parquet"))
+
+
+def test_what_is_up_to_date_may_be_read_only(read_only):
+    with without_privileges():
+        assert claim(Path("run.parquet"), hits=10).up_to_date
+
+
+def test_a_file_that_may_not_be_read_is_one_line(read_only):
+    Path("foreign.parquet").chmod(0)
+    with without_privileges():
+        done = hybrid("inspect", "foreign.parquet")
+    assert (done.code, done.err) == (2, "hybrid: foreign.parquet: may not be read; change its permissions\n")
+
+
+def test_a_full_disk_is_one_line_and_leaves_what_was_there(tmp_path):
+    """A limit on the size of files stands for the disk, which a test cannot fill."""
+    table = pl.DataFrame({"qid": [f"query {i * 7919 % 100_003}" for i in range(20_000)]})
+    table = table.with_columns(docid=pl.col("qid").hash().cast(pl.String), rank=pl.lit(1, pl.Int32), score=pl.lit(1.0))
+    table.write_parquet(tmp_path / "run.parquet")
+    output = tmp_path / "out.trec"
+    output.write_text("old")
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, 1 << 14))
+
+    command = [sys.executable, "-m", "hybrid_cli", "export", "run.parquet", "--format", "msmarco"]
+    done = subprocess.run(
+        [*command, "--output", output.name, "--overwrite"],
+        cwd=tmp_path,
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "hybrid: the output: file too large; nothing was replaced" in done.stderr
+    assert output.read_text() == "old"
+    assert scratch_in(tmp_path) == []
+
+
+# ----------------------------------------------------------------------------------------------------------- bad runs
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), None])
+def test_scores_that_are_no_numbers_are_refused_with_row_and_ids(tmp_path, bad):
+    frame = pl.DataFrame(pl.from_arrow(run_table()))
+    frame = frame.with_columns(score=pl.Series([3.0, bad, 1.0], dtype=pl.Float32))
+    with pytest.raises(InputError, match=r"x\.parquet: 1 scores are not finite.* row 2 \(query q1, document b\)"):
+        runs.read_run(foreign(tmp_path / "x.parquet", frame))
+
+
+def test_a_document_twice_for_a_query_is_refused_with_row_and_ids(tmp_path):
+    frame = pl.DataFrame(pl.from_arrow(run_table([*HITS, ("q1", "b", 3, 0.5)])))
+    with pytest.raises(InputError, match=r"x\.parquet: document b stands more than once for query q1 \(row 2\)"):
+        runs.read_run(foreign(tmp_path / "x.parquet", frame))
+
+
+@pytest.mark.parametrize("column", ["qid", "docid"])
+def test_a_hit_without_an_id_is_refused(tmp_path, column):
+    frame = pl.DataFrame(pl.from_arrow(run_table())).with_columns(
+        pl.when(pl.int_range(pl.len()) == 1).then(None).otherwise(column).alias(column)
+    )
+    with pytest.raises(InputError, match=rf"x\.parquet, row 2: has no {column}"):
+        runs.read_run(foreign(tmp_path / "x.parquet", frame))
+
+
+def test_ranks_count_from_one_whoever_counted_them(tmp_path):
+    lines = ["q1 Q0 a 0 5 t", "", "q1 Q0 b 1 4 t", "q2 Q0 c 7 3 t", "q2 Q0 a 9 9 t"]
+    (tmp_path / "run.trec").write_text("\n".join(lines) + "\n")
+    found = runs.read_run(tmp_path / "run.trec")
+    assert found.rows() == [("q1", "a", 1, 5.0), ("q1", "b", 2, 4.0), ("q2", "c", 1, 3.0), ("q2", "a", 2, 9.0)]
+    assert found.schema["rank"] == pl.Int32
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"q1 Q0 a 1 5 t\n\nq1 Q0 b 2\n", "run.trec, line 3: 4 fields; a TREC run has six"),
+        (b"q1 Q0 \xff 1 5 t\n", "run.trec: is not a text file of a TREC run"),
+        (b"PAR1\x00\x01\x01\xfe\n", "run.trec: is not a text file of a TREC run"),
+        (b"q1 Q0 a 1 high t\n", "scores are not finite numbers"),
+    ],
+)
+def test_a_file_that_is_no_trec_run_is_refused_with_its_line(tmp_path, content, words):
+    (tmp_path / "run.trec").write_bytes(content)
+    with pytest.raises(InputError, match=words):
+        runs.read_run(tmp_path / "run.trec")
