@@ -175,9 +175,10 @@ def test_every_contract_trains(examples, tiny_bert, tmp_path, contract):
     assert encoder.encode_queries(["river"]).shape == (1, contract.get("dim", 16))
 
 
-def test_half_precision_trains(examples, tiny_bert, tmp_path):
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_trains(examples, tiny_bert, tmp_path, precision):
     out = train_dense(
-        examples, tmp_path / "out", model=str(tiny_bert), plan=replace(PLAN, precision="bf16", max_steps=2)
+        examples, tmp_path / "out", model=str(tiny_bert), plan=replace(PLAN, precision=precision, max_steps=2)
     )
     assert np.isfinite(Encoder.load(out).encode_queries(["river"])).all()
 
