@@ -3,61 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from hybrid_cli import artifacts, config, console, runs
+from hybrid_cli import artifacts, config, console
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.collections import collection
-from hybrid_cli.collections.answers import MODES
 from hybrid_cli.config import AnswerMatch, Correction, SignificanceTest
-from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation import accuracy, significance
-from hybrid_cli.evaluation.measures import (
-    ACCURACY,
-    HOLE,
-    Measure,
-    coverage,
-    evaluate_run,
-    mean_of,
-    parse_measures,
-)
-from hybrid_cli.evaluation.significance import CORRECTIONS
-from hybrid_cli.evaluation.summary import MOST_BASELINES, TESTS, Summary
+from hybrid_cli.evaluation.judging import Comparing, Plan, measure, summarize
+from hybrid_cli.evaluation.summary import Summary
 
-_COUNTS = ("judged", "answered", "missing", "unjudged", HOLE, "removed")
 _DEFAULT = config.Evaluation()
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What is measured, and against which files; None for those that no measure asks for."""
-
-    runs: dict[str, Path]
-    measures: list[Measure]
-    qrels: Path | None
-    queries: Path | None
-    corpus: Path | None
-    level: int
-    answer_match: AnswerMatch
-    remove_query: bool
-
-    def inputs(self) -> dict[str, Path]:
-        files = {"qrels": self.qrels, "queries": self.queries, "corpus": self.corpus}
-        given = {role: path for role, path in files.items() if path is not None}
-        return given | {f"run {name}": path for name, path in self.runs.items()}
-
-    def options(self) -> dict[str, Any]:
-        return {
-            "runs": list(self.runs),
-            "measures": [measure.name for measure in self.measures],
-            "relevance_level": self.level,
-            "answer_match": self.answer_match,
-            "remove_query": self.remove_query,
-        }
 
 
 def evaluate(
@@ -81,177 +38,38 @@ def evaluate(
     """Measure runs.
 
     Args:
-        inputs: a collection (or a qrels file), then the runs; with `qrels`, runs only. A run may be `name=path`.
-        split: which split of the collection.
-        qrels: judgements, if not those of a collection.
-        queries, corpus: for `acc@k`, if not those of the collection.
-        measures: names as `measures.parse_measures` reads them.
-        relevance_level: the lowest grade that is relevant, for measures without `(rel=N)`.
-        baselines: names of the runs that all are compared with; the first run if none is named.
-        test: which test the marks in tables show; both are computed.
-        correction: over the comparisons of one measure.
-        answer_match: answers as `string` or as `regex`.
-        remove_query: leave out hits whose id is that of their query (BEIR's rule for ArguAna and Quora).
+        inputs, split, qrels, queries, corpus, measures, relevance_level, answer_match, remove_query: see `Plan.of`.
+        baselines, test, correction, seed: see `Comparing`.
         output: where the values of every query will stand, if anywhere.
 
     Raises:
         InputError: an unusable measure, file or name.
     """
-    _check("test", test, TESTS)
-    _check("correction", correction, CORRECTIONS)
-    _check("answer match", answer_match, MODES)
-    wanted = parse_measures(measures, relevance_level)
-    judgements, named = _split_inputs(inputs, qrels)
-    chosen = _baselines(baselines, list(named))
-    files = _files(judgements, split, queries, corpus, wanted)
-    plan = _Plan(named, wanted, *files, relevance_level, answer_match, remove_query)
-    values, found = _measured(plan, output, overwrite)
-    permutations = _DEFAULT.permutations
-    comparisons = significance.compare(values, chosen, correction=correction, permutations=permutations, seed=seed)
-    settings = {
-        "relevance_level": relevance_level,
-        "nothing_relevant": found["nothing_relevant"],
-        "test": test,
-        "correction": correction,
-        "alpha": _DEFAULT.alpha,
-        "permutations": permutations,
-        "seed": seed,
-    }
-    counts = {run: {name: found["runs"][run][name] for name in _COUNTS if name in found["runs"][run]} for run in named}
-    return Summary(values, counts, comparisons, chosen, settings)
+    plan = Plan.of(
+        inputs,
+        split=split,
+        qrels=qrels,
+        queries=queries,
+        corpus=corpus,
+        measures=measures,
+        relevance_level=relevance_level,
+        answer_match=answer_match,
+        remove_query=remove_query,
+    )
+    how = Comparing(baselines, test, correction, seed).checked(list(plan.runs))
+    return summarize(plan, *_measured(plan, output, overwrite), how)
 
 
-def _check(what: str, given: str, known: Sequence[str]) -> None:
-    if given not in known:
-        raise InputError(f"{what} '{given}' is unknown; there are {', '.join(known)}")
-
-
-# -------------------------------------------------------------------------------------------------------------- files
-
-
-def _split_inputs(inputs: Sequence[str | Path], qrels: Path | None) -> tuple[Path, dict[str, Path]]:
-    """Where the judgements are, and the runs by name."""
-    judgements, given = (Path(inputs[0]), inputs[1:]) if qrels is None and inputs else (qrels, inputs)
-    if judgements is None or not given:
-        raise InputError(
-            "name a collection (or --qrels FILE) and at least one run: `hybrid evaluate COLLECTION RUN...`"
-        )
-    named = runs.named(given)
-    for path in named.values():
-        if not path.exists():
-            raise InputError(f"{path}: no such file; a run is needed here")
-    return judgements, named
-
-
-def _baselines(given: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The names of the baselines, each once."""
-    if unknown := [name for name in given if name not in names]:
-        raise InputError(f"--baseline {', '.join(unknown)}: no such run; there are {', '.join(names)}")
-    chosen = list(dict.fromkeys(given)) or list(names[:1])
-    if len(chosen) > MOST_BASELINES:
-        raise InputError(f"--baseline: {len(chosen)} runs; at most {MOST_BASELINES} can be told apart by a letter")
-    return chosen
-
-
-def _files(
-    judgements: Path, split: str | None, queries: Path | None, corpus: Path | None, measures: Sequence[Measure]
-) -> tuple[Path | None, Path | None, Path | None]:
-    """The qrels, queries and corpus that the measures ask for."""
-    kinds = {measure.family is ACCURACY for measure in measures}
-    qrels = collection.qrels_path(judgements, split) if False in kinds else None
-    if True not in kinds:
-        return qrels, None, None
-    if judgements.is_file() and not (queries and corpus):
-        raise InputError("acc@k needs answers and texts: name a collection, or --queries FILE and --corpus FILE")
-    return qrels, queries or collection.queries_path(judgements, split), collection.corpus_path(corpus or judgements)
-
-
-# ---------------------------------------------------------------------------------------------------------- measuring
-
-
-def _measured(plan: _Plan, output: Path | None, overwrite: bool) -> tuple[pl.DataFrame, Mapping[str, Any]]:
+def _measured(plan: Plan, output: Path | None, overwrite: bool) -> tuple[pl.DataFrame, Mapping[str, Any]]:
     """Values and counts, from `output` where they stand there already."""
     if output is None:
-        return _measure(plan)
+        return measure(plan)
     claim = artifacts.claim(
         output, Kind.MEASUREMENTS, "evaluate", inputs=plan.inputs(), options=plan.options(), overwrite=overwrite
     )
     if claim.up_to_date:
         return pl.read_parquet(output), artifacts.read_manifest(output, Kind.MEASUREMENTS).counts
-    values, found = _measure(plan)
+    values, found = measure(plan)
     claim.write([values.to_arrow()], **found)
     console.note(f"evaluate: {len(values):,} values of {len(plan.runs)} runs -> {output}")
     return values, found
-
-
-def _measure(plan: _Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """run, measure, qid, value; and the counts of each run."""
-    qrels = collection.read_qrels(plan.qrels) if plan.qrels else None
-    asked = accuracy.with_answers(collection.read_queries(plan.queries)) if plan.queries else None
-    passages = _passages(plan, asked) if asked is not None else {}
-    frames, counts = [], {}
-    with console.progress("evaluate", total=len(plan.runs), unit="runs") as advance:
-        for name, path in plan.runs.items():
-            run, removed = _read(path, plan.remove_query)
-            try:
-                values, counts[name] = _judge(plan, run, qrels, asked, passages)
-            except InputError as error:
-                raise InputError(f"{path}: {error}") from None
-            counts[name] |= {"removed": removed} if plan.remove_query else {}
-            frames.append(values.select(pl.lit(name).alias("run"), "measure", "qid", "value"))
-            _note_depth(name, run, plan.measures)
-            advance(1)
-    return pl.concat(frames), {"runs": counts, "nothing_relevant": _without_relevant(qrels, plan.level)}
-
-
-def _read(path: Path, remove_query: bool) -> tuple[pl.DataFrame, int]:
-    """The run, and how many hits were left out because they are their own query."""
-    run = runs.read_run(path)
-    if not remove_query:
-        return run, 0
-    kept = run.filter(pl.col("qid") != pl.col("docid"))
-    return kept, len(run) - len(kept)
-
-
-def _judge(
-    plan: _Plan, run: pl.DataFrame, qrels: pl.DataFrame | None, asked: pl.DataFrame | None, passages: Mapping[str, str]
-) -> tuple[pl.DataFrame, dict[str, float]]:
-    """The values of one run in the order of the measures, and its counts."""
-    values: list[pl.DataFrame] = []
-    counts: dict[str, float] = {}
-    if asked is not None:
-        counts |= coverage(run, asked["qid"])
-        values.append(accuracy.evaluate_answers(run, asked, passages, plan.measures, plan.answer_match))
-    if qrels is not None:
-        names = [measure.name for measure in plan.measures if measure.family is not ACCURACY]
-        judged = evaluate_run(run, qrels, [*names, HOLE], plan.level)
-        counts |= coverage(run, qrels["qid"]) | {HOLE: mean_of(judged, HOLE)}
-        values.append(judged.filter(pl.col("measure").is_in(names)))
-    order = {measure.name: position for position, measure in enumerate(plan.measures)}
-    place = pl.col("measure").replace_strict(order, return_dtype=pl.Int32)
-    return pl.concat(values).sort(place, maintain_order=True), counts
-
-
-def _passages(plan: _Plan, asked: pl.DataFrame) -> dict[str, str]:
-    """The texts that any run has among its first hits, ready to be searched for answers."""
-    assert plan.corpus is not None
-    docids = [
-        accuracy.candidates(_read(path, plan.remove_query)[0], asked, plan.measures) for path in plan.runs.values()
-    ]
-    texts = collection.texts(plan.corpus, pl.concat(docids).unique())
-    return accuracy.passages(texts, plan.answer_match)
-
-
-def _without_relevant(qrels: pl.DataFrame | None, level: int) -> int:
-    """How many judged queries have no document of that grade."""
-    if qrels is None:
-        return 0
-    return qrels["qid"].n_unique() - qrels.filter(pl.col("relevance") >= level)["qid"].n_unique()
-
-
-def _note_depth(name: str, run: pl.DataFrame, measures: Sequence[Measure]) -> None:
-    """Say where a measure looks deeper than the run goes."""
-    longest = run.group_by("qid").len()["len"].to_list() if len(run) else [0]
-    deeper = [measure.name for measure in measures if measure.cutoff and measure.cutoff > max(longest)]
-    if deeper:
-        console.note(f"{name}: has at most {max(longest):,} hits a query, fewer than {', '.join(deeper)} could see")
