@@ -9,7 +9,6 @@ import argparse
 import platform
 import statistics
 import time
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from hybrid_cli.collections import python_docs
 from hybrid_cli.config import Optimization
 from hybrid_cli.encoders.encoder import Encoder, pick_dtype, resolve
 from hybrid_cli.training.batches import Group
+from hybrid_cli.training.dense import DenseLearner
 from hybrid_cli.training.loop import Trainer
 from hybrid_cli.training.losses import residual_margin
 
@@ -67,7 +67,7 @@ def main() -> None:
     batches = [groups(BATCH * (steps + 1))[i * BATCH : (i + 1) * BATCH] for i in range(steps + 1)]
     precision = pick_dtype("auto", "cpu")
     encoder = Encoder.load("minilm", device="cpu", normalize=False, query_max_len=QUERY_LEN, doc_max_len=DOC_LEN)
-    trainer = Trainer(encoder, partial(residual_margin), Optimization(batch_size=BATCH), precision)
+    trainer = Trainer(DenseLearner(encoder, residual_margin, precision), Optimization(batch_size=BATCH))
     folder = resolve("minilm")
     model = AutoModel.from_pretrained(folder, add_pooling_layer=False).train()
     tokenizer = AutoTokenizer.from_pretrained(folder)

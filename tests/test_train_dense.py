@@ -23,7 +23,7 @@ from hybrid_cli.config import Objective, Optimization
 from hybrid_cli.encoders.encoder import Encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.train_dense import SUM_WEIGHTS, train_dense
-from hybrid_cli.training.batches import Examples, allowed, batches
+from hybrid_cli.training.batches import Examples, allowed
 from hybrid_cli.training.loop import rate_factor
 from hybrid_cli.training.validation import DevPool
 
@@ -202,12 +202,12 @@ def test_the_manifest_says_where_the_encoder_came_from(examples, tiny_bert, tmp_
 
 
 def test_order_and_draws_do_not_depend_on_where_one_begins(examples):
-    source = Examples(examples)
-    whole = list(batches(source, size=4, negatives=2, seed=7, epochs=3, done=0))
+    source, plan = Examples(examples), replace(PLAN, negatives=2, epochs=3, seed=7)
+    whole = list(source.batches(plan))
     assert len(whole) == 3 * 5
     assert len(whole[4]) == 2, "the last batch of an epoch is shorter"
     for done in (1, 5, 7, 14):
-        assert list(batches(source, size=4, negatives=2, seed=7, epochs=3, done=done)) == whole[done:]
+        assert list(source.batches(plan, done)) == whole[done:]
     first, second = ({g.docids[0] for batch in whole[e * 5 : e * 5 + 5] for g in batch} for e in (0, 1))
     assert first == second == {f"p{i}" for i in range(18)}
     assert [g.docids for g in whole[0]] != [g.docids for g in whole[5]]
@@ -215,7 +215,7 @@ def test_order_and_draws_do_not_depend_on_where_one_begins(examples):
 
 def test_another_positive_in_the_batch_is_no_negative(examples):
     source = Examples(examples)
-    batch = next(batches(source, size=18, negatives=1, seed=0, epochs=1, done=0))
+    batch = next(source.batches(replace(PLAN, batch_size=18)))
     mask = allowed(batch)
     columns = [docid for group in batch for docid in group.docids]
     for row, group in enumerate(batch):

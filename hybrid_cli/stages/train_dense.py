@@ -18,7 +18,8 @@ from hybrid_cli.encoders.encoder import Encoder, pick_device, pick_dtype, resolv
 from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.checkpoint import State
-from hybrid_cli.training.loop import fit
+from hybrid_cli.training.dense import DenseLearner
+from hybrid_cli.training.loop import fit, steps_of
 from hybrid_cli.training.validation import DevPool
 
 SUM_WEIGHTS = tuple(round(0.1 * tenths, 1) for tenths in range(1, 10))  # CLEAR's grid for lambda_test (DualRM 4)
@@ -82,17 +83,16 @@ def train_dense(
     torch.manual_seed(plan.seed)  # markers and projection start from it
     encoder = Encoder.load(model, device=device, **changes)
     pool = DevPool.of(Examples(dev).dev_rows(dev_queries)) if dev else None
+    learner = DenseLearner(encoder, _objective(objective, temperature), precision, plan.chunk_size)
+    weights = [temperature * weight for weight in SUM_WEIGHTS]
     with claim.folder() as (work, counts):
         state = fit(
-            encoder,
-            training,
-            _objective(objective, temperature),
+            learner,
+            partial(training.batches, plan),
             plan,
+            steps_of(plan, len(training)),
             work,
-            precision=precision,
-            validate=partial(pool.measure, lexical_weights=[temperature * weight for weight in SUM_WEIGHTS])
-            if pool
-            else None,
+            validate=partial(pool.measure, encoder, lexical_weights=weights) if pool else None,
             criterion="dev_hybrid_MRR@10" if objective.loss == "residual-margin" else "dev_MRR@10",
         )
         encoder.save(work)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
+from hybrid_cli.config import Optimization
 from hybrid_cli.errors import InputError
 
 
@@ -88,6 +90,13 @@ class Examples:
             positives=self._positives[row["qid"]],
         )
 
+    def batches(self, plan: Optimization, done: int = 0) -> Iterator[list[Group]]:
+        """Batches over all epochs, the last one of an epoch shorter; the first `done` are passed over."""
+        steps = -(-len(self) // plan.batch_size)
+        for epoch in range(done // steps, plan.epochs):
+            skip = (done - epoch * steps) * plan.batch_size if epoch == done // steps else 0
+            yield from _batched(self.epoch(epoch, plan.seed, plan.negatives, skip), plan.batch_size)
+
     def dev_rows(self, most: int) -> list[dict[str, Any]]:
         """The first `most` examples with all their negatives, for validation."""
         rows: list[dict[str, Any]] = []
@@ -98,21 +107,9 @@ class Examples:
         return rows
 
 
-def batches(
-    examples: Examples, *, size: int, negatives: int, seed: int, epochs: int, done: int
-) -> Iterator[list[Group]]:
-    """Batches of `size` groups over all epochs, the last one of an epoch shorter; the first `done` are passed over."""
-    steps = -(-len(examples) // size)
-    for epoch in range(done // steps, epochs):
-        skip = (done - epoch * steps) * size if epoch == done // steps else 0
-        waiting: list[Group] = []
-        for group in examples.epoch(epoch, seed, negatives, skip):
-            waiting.append(group)
-            if len(waiting) == size:
-                yield waiting
-                waiting = []
-        if waiting:
-            yield waiting
+def _batched(groups: Iterator[Group], size: int) -> Iterator[list[Group]]:
+    while batch := list(islice(groups, size)):
+        yield batch
 
 
 def lexical_scores(groups: list[Group]) -> Tensor:

@@ -1,0 +1,81 @@
+"""What `train-dense` trains: an encoder whose vectors of queries and documents meet in an objective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hybrid_cli.encoders.encoder import Encoder, batches_by_length
+from hybrid_cli.encoders.tower import Tower
+from hybrid_cli.training.batches import Group, allowed, lexical_scores
+from hybrid_cli.training.gradients import backward
+from hybrid_cli.training.losses import Objective, Terms, Vectors
+
+_TOKENS_AT_ONCE = 4096
+
+Chunk = tuple[Tower, Tensor, Tensor]
+
+
+class DenseLearner:
+    """Batches of queries with their documents to gradients of an encoder.
+
+    Args:
+        objective: vectors to loss terms.
+        precision: what the forward pass computes in.
+        chunk_size: texts encoded at once with gradient caching; None encodes the batch in one go.
+    """
+
+    def __init__(self, encoder: Encoder, objective: Objective, precision: torch.dtype, chunk_size: int | None = None):
+        self.model, self.objective, self.precision, self.chunk_size = encoder, objective, precision, chunk_size
+
+    def backward(self, groups: list[Group], scale: Callable[[Tensor], Tensor]) -> Terms:
+        """Add the gradients of one batch; the terms of its loss."""
+        device = self.model.device
+        chunks, order = self._chunks(groups)
+        lexical, mask = lexical_scores(groups).to(device), allowed(groups).to(device)
+
+        def loss(vectors: Tensor) -> tuple[Tensor, Terms]:
+            queries, documents = vectors[order].split([len(groups), lexical.numel()])
+            terms = self.objective(Vectors(queries, documents.view(*lexical.shape, -1), lexical, mask))
+            return scale(torch.stack(list(terms.values())).sum()), terms
+
+        def encode(chunk: Chunk) -> Tensor:
+            with self._autocast():
+                vectors: Tensor = chunk[0](chunk[1].to(device), chunk[2].to(device))
+            return vectors.float()
+
+        cached = self.chunk_size is not None
+        # Around all chunks, autocast casts the weights once; under caching the casts of the pass without graph must go.
+        with nullcontext() if cached else self._autocast():
+            return {name: term.detach() for name, term in backward(encode, chunks, loss, cached=cached).items()}
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.model.device.type, self.precision, enabled=self.precision != torch.float32)
+
+    def _chunks(self, groups: list[Group]) -> tuple[list[Chunk], Tensor]:
+        """The batch's texts in chunks of similar length, and the place of each (queries, then documents) in them."""
+        encoder, contract = self.model, self.model.contract
+        queries = [contract.query(group.query) for group in groups]
+        documents = [
+            contract.document(title, text)
+            for group in groups
+            for title, text in zip(group.titles, group.texts, strict=True)
+        ]
+        chunks, rows = self._chunks_of(encoder.query_tower, queries, contract.query_max_len)
+        more, more_rows = self._chunks_of(encoder.document_tower, documents, contract.doc_max_len)
+        return chunks + more, torch.argsort(torch.cat([rows, len(queries) + more_rows]))
+
+    def _chunks_of(self, tower: Tower, texts: list[str], max_length: int) -> tuple[list[Chunk], Tensor]:
+        tokens = tower.tokenizer(texts, truncation=True, max_length=max_length, return_token_type_ids=False)[
+            "input_ids"
+        ]
+        parts = list(batches_by_length([len(ids) for ids in tokens], _TOKENS_AT_ONCE, self.chunk_size))
+        chunks = []
+        for rows in parts:
+            padded = tower.tokenizer.pad({"input_ids": [tokens[row] for row in rows]}, return_tensors="pt")
+            chunks.append((tower, padded["input_ids"], padded["attention_mask"]))
+        return chunks, torch.from_numpy(np.concatenate(parts))
