@@ -1,0 +1,198 @@
+"""The ratio of complementarity, overlap and RBO: golden values, laws, and pytrec_eval's ranks."""
+
+from __future__ import annotations
+
+from math import isnan
+
+import polars as pl
+import pytest
+import pytrec_eval
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid_cli.evaluation.complementarity import (
+    Sets,
+    changes,
+    first_relevant,
+    most_changed,
+    overlap,
+    rbo,
+    sets,
+    tally,
+)
+
+RUN = {"qid": pl.String, "docid": pl.String, "rank": pl.Int32, "score": pl.Float32}
+QRELS = {"qid": pl.String, "docid": pl.String, "relevance": pl.Int32}
+
+
+def as_run(lists: dict[str, list[str] | str]) -> pl.DataFrame:
+    rows = [(qid, docid, rank, 1.0 / rank) for qid, docids in lists.items() for rank, docid in enumerate(docids, 1)]
+    return pl.DataFrame(rows, schema=RUN, orient="row")
+
+
+def as_qrels(judgements: dict[str, dict[str, int]]) -> pl.DataFrame:
+    rows = [(qid, docid, grade) for qid, grades in judgements.items() for docid, grade in grades.items()]
+    return pl.DataFrame(rows, schema=QRELS, orient="row")
+
+
+def as_ranks(ranks: dict[str, int | None]) -> pl.DataFrame:
+    return pl.DataFrame(list(ranks.items()), schema={"qid": pl.String, "rank": pl.Int32}, orient="row")
+
+
+def only(frame: pl.DataFrame) -> float:
+    return float(frame["value"].item())
+
+
+# --------------------------------------------------------------------------------------------------- the first relevant
+
+
+def test_every_judged_query_with_something_relevant_has_a_row_in_the_order_of_the_qrels() -> None:
+    qrels = as_qrels({"q3": {"c": 1}, "q1": {"a": 0, "b": 2, "d": 1}, "q2": {"a": 0}, "q4": {"x": 1}})
+    run = as_run({"q1": "abd", "q4": "abc", "q9": "a"})
+    assert first_relevant(run, qrels).rows() == [("q3", None), ("q1", 2), ("q4", None)]
+    assert first_relevant(run, qrels, level=2).rows() == [("q1", 2)]
+    assert dict(first_relevant(run, qrels).schema) == {"qid": pl.String, "rank": pl.Int32}
+
+
+def test_the_order_is_that_of_the_rank_column_whatever_the_order_of_the_rows() -> None:
+    run = as_run({"q1": "abc", "q2": "cab"}).reverse()
+    assert first_relevant(run, as_qrels({"q1": {"c": 1}, "q2": {"c": 1}})).rows() == [("q1", 3), ("q2", 1)]
+
+
+documents = st.permutations("abcdefgh").flatmap(lambda docids: st.integers(0, 8).map(lambda length: docids[:length]))
+runs = st.dictionaries(st.sampled_from(["q1", "q2", "q3", "q4"]), documents)
+judgements = st.dictionaries(
+    st.sampled_from(["q1", "q2", "q3", "q4", "q5"]),
+    st.dictionaries(st.sampled_from("abcdefghxy"), st.integers(0, 2), min_size=1),
+    min_size=1,
+)
+
+
+@given(runs, judgements, st.sampled_from([1, 2]))
+def test_the_rank_is_the_inverse_of_pytrec_evals_reciprocal_rank(lists, judged, level) -> None:
+    found = dict(first_relevant(as_run(lists), as_qrels(judged), level).rows())
+    assert set(found) == {qid for qid, grades in judged.items() if max(grades.values()) >= level}
+    evaluator = pytrec_eval.RelevanceEvaluator(judged, {"recip_rank"}, relevance_level=level)
+    scored = {qid: {docid: -float(at) for at, docid in enumerate(docids)} for qid, docids in lists.items()}
+    theirs = evaluator.evaluate(scored)
+    for qid, rank in found.items():
+        assert theirs.get(qid, {}).get("recip_rank", 0.0) == (1 / rank if rank else 0.0)
+
+
+# ------------------------------------------------------------------------------------------------------ the two sets
+
+
+def test_the_published_example() -> None:
+    """D = {1..5}, S = {4, 5, 6} of 8 queries: RoC .6, two that fail (methods 12.4)."""
+    dense = as_ranks({str(q): 1 if q <= 5 else None for q in range(1, 9)})
+    sparse = as_ranks({str(q): 1 if 4 <= q <= 6 else 20 for q in range(1, 9)})
+    found = sets(dense, sparse, 10)
+    assert found == Sets(10, queries=8, dense=5, sparse=3, dense_only=3, sparse_only=1, both=2, fail=2)
+    assert found.roc == 3 / 5
+    assert found.mirror == 1 / 3
+    assert found.oracle == 6 / 8
+
+
+def test_the_cutoff_belongs_to_the_set_and_what_is_beyond_does_not() -> None:
+    dense, sparse = as_ranks({"1": 10, "2": 11}), as_ranks({"2": 1, "1": None})
+    assert (sets(dense, sparse, 10).dense_only, sets(dense, sparse, 10).sparse_only) == (1, 1)
+    assert (sets(dense, sparse, 11).dense, sets(dense, sparse, 11).both) == (2, 1)
+
+
+def test_the_ratio_is_nan_where_its_set_is_empty() -> None:
+    nothing, something = as_ranks({"1": None}), as_ranks({"1": 3})
+    assert isnan(sets(nothing, something, 10).roc)
+    assert sets(nothing, something, 10).mirror == 1
+    assert isnan(sets(something, nothing, 10).mirror)
+    assert sets(nothing, nothing, 10).oracle == 0
+    assert isnan(sets(nothing.clear(), nothing.clear(), 10).oracle)
+
+
+ranks = st.one_of(st.none(), st.integers(1, 30))
+pairs = st.lists(st.tuples(ranks, ranks), min_size=1, max_size=40)
+
+
+@given(pairs, st.integers(1, 30))
+def test_counts_add_up_and_swapping_the_runs_mirrors(found, cutoff) -> None:
+    dense, sparse = (as_ranks({str(n): pair[side] for n, pair in enumerate(found)}) for side in (0, 1))
+    ours, swapped = sets(dense, sparse, cutoff), sets(sparse, dense, cutoff)
+    assert ours.dense_only + ours.both + ours.sparse_only + ours.fail == ours.queries == len(found)
+    assert ours.dense == ours.dense_only + ours.both
+    assert ours.sparse == ours.sparse_only + ours.both
+    assert (swapped.dense, swapped.dense_only, swapped.both) == (ours.sparse, ours.sparse_only, ours.both)
+    assert swapped.mirror == ours.roc or isnan(ours.roc)
+    assert swapped.oracle == ours.oracle
+    if ours.dense:
+        assert ours.roc + ours.both / ours.dense == pytest.approx(1)
+
+
+# ------------------------------------------------------------------------------------------------- two lists of hits
+
+
+def test_golden_values_of_rbo() -> None:
+    ten, other = as_run({"q": "abcdefghij"}), as_run({"q": "bacdefghxy"})
+    assert only(rbo(ten, other)) == pytest.approx(0.817733, abs=5e-7)
+    assert only(rbo(ten, ten)) == pytest.approx(1)
+    hundred = as_run({"q": [str(n) for n in range(150)]})
+    assert only(rbo(hundred, hundred)) == pytest.approx(1)
+    assert only(rbo(ten, as_run({"q": "klmno"}))) == 0
+
+
+def by_definition(a: list[str], b: list[str], p: float) -> float:
+    """Webber, Moffat and Zobel 2010, equation 32, written out."""
+    short, long = sorted((a, b), key=len)
+    s, n = len(short), len(long)
+    if not s:
+        return 0.0
+    x = [0] + [len(set(short[:d]) & set(long[:d])) for d in range(1, n + 1)]
+    seen = sum(x[d] / d * p**d for d in range(1, n + 1))
+    taken_on = sum(x[s] * (d - s) / (s * d) * p**d for d in range(s + 1, n + 1))
+    return (1 - p) / p * (seen + taken_on) + ((x[n] - x[s]) / n + x[s] / s) * p**n
+
+
+@given(documents, documents, st.sampled_from([0.5, 0.9, 0.98]), st.sampled_from([3, 8, 100]))
+def test_rbo_is_the_published_formula_symmetric_and_between_0_and_1(a, b, p, depth) -> None:
+    one, two = as_run({"q": a, "other": "a"}), as_run({"q": b, "other": "a"})
+    found = dict(rbo(one, two, p, depth).rows()).get("q", 0.0)
+    assert found == pytest.approx(by_definition(a[:depth], b[:depth], p), abs=1e-12)
+    assert found == pytest.approx(dict(rbo(two, one, p, depth).rows()).get("q", 0.0), abs=1e-12)
+    assert -1e-12 <= found <= 1 + 1e-12
+
+
+@given(documents, documents, st.integers(1, 9))
+def test_overlap_is_the_common_share_of_the_first_hits(a, b, cutoff) -> None:
+    found = dict(overlap(as_run({"q": a}), as_run({"q": b}), cutoff).rows())
+    longer = max(len(a[:cutoff]), len(b[:cutoff]))
+    assert found == ({"q": len(set(a[:cutoff]) & set(b[:cutoff])) / longer} if longer else {})
+
+
+def test_a_query_that_one_run_lacks_has_overlap_0() -> None:
+    one, two = as_run({"q1": "ab", "q2": "ab"}), as_run({"q3": "ab", "q2": "bc"})
+    assert overlap(one, two, 10).rows() == [("q1", 0), ("q2", 0.5), ("q3", 0)]
+    assert rbo(one, two).filter(pl.col("qid") != "q2").rows() == [("q1", 0), ("q3", 0)]
+
+
+# ----------------------------------------------------------------------------------------------------- query by query
+
+VALUES = pl.DataFrame(
+    [
+        (run, "MRR@10", f"q{n}", value)
+        for run, row in {"a": (1, 0, 0.5, 0, 0.2), "b": (0, 1, 0.25, 0, 0.2), "fused": (0.5, 1, 1, 0, 0.1)}.items()
+        for n, value in enumerate(row)
+    ],
+    schema={"run": pl.String, "measure": pl.String, "qid": pl.String, "value": pl.Float64},
+    orient="row",
+)
+
+
+def test_wins_ties_and_losses_against_each_and_against_the_better() -> None:
+    assert tally(changes(VALUES, "fused", ["a"], "MRR@10")) == (2, 1, 2)
+    assert tally(changes(VALUES, "fused", ["b"], "MRR@10")) == (2, 2, 1)
+    assert tally(changes(VALUES, "fused", ["a", "b"], "MRR@10")) == (1, 2, 2)
+
+
+def test_the_most_changed_queries_are_those_furthest_from_the_better_run() -> None:
+    hurt, helped = most_changed(changes(VALUES, "fused", ["a", "b"], "MRR@10"), 5)
+    assert hurt.rows() == [("q0", 0.5, 1.0, -0.5), ("q4", 0.1, 0.2, -0.1)]
+    assert helped.rows() == [("q2", 1.0, 0.5, 0.5)]
+    assert most_changed(changes(VALUES, "fused", ["a", "b"], "MRR@10"), 1)[0]["qid"].to_list() == ["q0"]
