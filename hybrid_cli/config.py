@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
-Loss = Literal["residual-margin", "margin", "nll"]
+Loss = Literal["residual-margin", "margin", "nll", "roc"]
 Pooling = Literal["mean", "cls"]
 Markers = Literal["none", "replace", "prepend"]
 AnswerMatch = Literal["string", "regex"]
@@ -170,6 +170,10 @@ class Objective:
 
     `temperature` divides the dense scores; None is 1, or 0.05 where vectors have length 1, whose scores would not reach
     a margin of 1. `in_batch` lets the likelihood see the other queries' documents.
+
+    RoC's two pieces go with every loss: `ortho_weight` that of the squared cosines with BM25's vectors, `mask_matches`
+    the share of matched word pieces hidden from the encoder. None is 0, or as published for the loss `roc`: 1 and .15
+    (RoC 4.1). `ortho_seed` is that of the projection (methods 15, row 13).
     """
 
     loss: Loss = "residual-margin"
@@ -177,6 +181,9 @@ class Objective:
     lexical_weight: float = 0.1
     temperature: float | None = None
     in_batch: bool = True
+    ortho_weight: float | None = None
+    ortho_seed: int = 0
+    mask_matches: float | None = None
 
 
 @dataclass(frozen=True)

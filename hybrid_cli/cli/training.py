@@ -21,7 +21,9 @@ def _option(panel: str, text: str, *names: str, **limits: Any) -> Any:
 
 
 OBJECTIVE = "Objective"
-Loss = Annotated[config.Loss, _option(OBJECTIVE, "CLEAR's residual margin, its constant-margin ablation, or DPR's.")]
+Loss = Annotated[
+    config.Loss, _option(OBJECTIVE, "CLEAR's residual margin, its constant margin, DPR's likelihood, or RoC's.")
+]
 Xi = Annotated[float, _option(OBJECTIVE, "The margin where BM25 is undecided.")]
 LexicalWeight = Annotated[float, _option(OBJECTIVE, "Weight of BM25's advantage in the margin (lambda_train).")]
 Temperature = Annotated[
@@ -32,6 +34,27 @@ InBatch = Annotated[
     bool,
     _option(
         OBJECTIVE, "Let `nll` see the other queries' documents too.", "--in-batch-negatives/--no-in-batch-negatives"
+    ),
+]
+
+OrthoWeight = Annotated[
+    float | None,
+    _option(OBJECTIVE, "Weight of RoC's orthogonality to BM25's vectors; if not given 1 for `roc`, else 0.", min=0),
+]
+OrthoSeed = Annotated[int, _option(OBJECTIVE, "Seed of the projection of BM25's vectors.")]
+MaskMatches = Annotated[
+    float | None,
+    _option(
+        OBJECTIVE,
+        "Share of the query's words masked in documents while training (RoC); if not given .15 for `roc`, else 0.",
+        min=0,
+        max=1,
+    ),
+]
+TrainingIndex = Annotated[
+    Path | None,
+    _option(
+        OBJECTIVE, "Lexical index: BM25's vectors for the orthogonality, and RoC in the learning curve.", "--index"
     ),
 ]
 
@@ -161,6 +184,10 @@ def train_dense(
     lexical_weight: LexicalWeight = Objective.lexical_weight,
     temperature: Temperature = None,
     in_batch: InBatch = Objective.in_batch,
+    ortho_weight: OrthoWeight = None,
+    ortho_seed: OrthoSeed = Objective.ortho_seed,
+    mask_matches: MaskMatches = None,
+    index: TrainingIndex = None,
     model: Model = "minilm",
     pooling: Pooling = None,
     tied: Tied = None,
@@ -195,7 +222,8 @@ def train_dense(
 ) -> None:
     """Train a dense encoder on mined examples.
 
-    Stopped anywhere, the same command goes on from the last checkpoint and ends with the same weights.
+    Stopped anywhere, the same command goes on from the last checkpoint and ends with the same weights. The two pieces
+    of RoC, --ortho-weight and --mask-matches, go with every loss.
 
     Example: `hybrid train-dense out/train.parquet --loss residual-margin --model minilm --output out/clear`
     """
@@ -209,6 +237,7 @@ def train_dense(
         objective=_settings(Objective, given),
         plan=_settings(Optimization, given),
         contract={name: given[name] for name in CONTRACT_OPTIONS},
+        index=index,
         dev=dev,
         dev_queries=dev_queries,
         device=device,

@@ -22,6 +22,12 @@ ENGLISH = "en"
 STACKING = ("pl", "uk")  # several stems of a word stand at one position, and count once in Lucene's length
 FIELD = "contents"
 TEXTS_PER_CALL = 32
+# fmt: off
+STOP_WORDS = frozenset(
+    {"a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
+     "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with"}
+)  # what the English analyzer drops
+# fmt: on
 _MARKER = "7h4e0b2r1i6d9"  # one word with digits: no stop word, not stemmed, in nobody's text
 _BETWEEN = f"\n{_MARKER}\n"
 

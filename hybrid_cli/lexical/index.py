@@ -212,6 +212,14 @@ class LexicalIndex:
         shape = (len(postings.lengths), len(self.impacts.idf))
         return csc_matrix((self.impacts.values(), postings.rows, postings.indptr), shape=shape)
 
+    def rows(self, docids: pl.Series) -> Any:
+        """scipy CSR [n, V]: the rows of `documents` for those ids, in their order.
+
+        Raises:
+            InputError: a docid that the index lacks.
+        """
+        return self.documents.tocsr()[_places(docids, self.docids, "the lexical index has no document")]
+
     @property
     def idf(self) -> npt.NDArray[np.float32]:
         """[V] the weight of each term."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import torch
 
@@ -15,15 +17,21 @@ from hybrid_cli import artifacts, config, console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.contract import Contract, read_contract
 from hybrid_cli.encoders.encoder import Encoder, pick_device, pick_dtype, resolve
+from hybrid_cli.errors import InputError
+from hybrid_cli.lexical import projection
+from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.checkpoint import State
 from hybrid_cli.training.dense import DenseLearner
-from hybrid_cli.training.loop import fit, steps_of
+from hybrid_cli.training.lexical_side import LexicalSide
+from hybrid_cli.training.loop import Validate, fit, steps_of
+from hybrid_cli.training.masking import MatchMasking
 from hybrid_cli.training.validation import DevPool
 
 SUM_WEIGHTS = tuple(round(0.1 * tenths, 1) for tenths in range(1, 10))  # CLEAR's grid for lambda_test (DualRM 4)
 UNIT_TEMPERATURE = 0.05  # as sentence-transformers trains vectors of length 1
+PROJECTION = "lexical_projection.json"
 CONTRACT_OPTIONS = tuple(field.name for field in fields(Contract))
 
 
@@ -35,6 +43,7 @@ def train_dense(
     objective: config.Objective = config.Objective(),  # noqa: B008 - frozen
     plan: config.Optimization = config.Optimization(),  # noqa: B008 - frozen
     contract: Mapping[str, Any] | None = None,
+    index: Path | None = None,
     dev: Path | None = None,
     dev_queries: int = 200,
     device: str = "auto",
@@ -48,43 +57,41 @@ def train_dense(
         output: folder of the encoder; a killed training goes on from its last checkpoint.
         model: where to start: `minilm`, a folder, or a Hugging Face id.
         contract: fields of the encoder's contract to set (pooling, markers, lengths, ...).
+        index: the lexical index whose vectors the encoder's are to be orthogonal to; with it, the learning curve on dev
+            shows the squared cosines and RoC.
         dev: training examples of a dev split; the best weights on their pool are kept.
         dev_queries: how many of them.
 
     Raises:
-        InputError: examples or model are not usable.
+        InputError: examples, model or index are not usable, or do not fit together.
     """
     if threads:
         torch.set_num_threads(threads)
     precision = pick_dtype(plan.precision, pick_device(device))
     changes = {name: value for name, value in (contract or {}).items() if value is not None}
-    unit = read_contract(resolve(model)).changed(**changes).normalize
-    temperature = objective.temperature or (UNIT_TEMPERATURE if unit else 1.0)
-    claim = artifacts.claim(
+    objective = _completed(objective, unit=read_contract(resolve(model)).changed(**changes).normalize)
+    if objective.ortho_weight and index is None:
+        raise InputError("orthogonality needs BM25's vectors: give --index, or --ortho-weight 0")
+    claim = _claim(
         output,
-        Kind.ENCODER,
-        "train-dense",
-        inputs={"examples": examples, "model": resolve(model), **({"dev": dev} if dev else {})},
-        options={
-            **asdict(objective),
-            **asdict(plan),
-            **changes,
-            "temperature": temperature,
-            "precision": str(precision).removeprefix("torch."),  # what `auto` came to decides the weights
-            "dev_queries": dev_queries,
-        },
-        overwrite=overwrite,
+        {"examples": examples, "model": resolve(model), "index": index, "dev": dev},
+        {**asdict(objective), **asdict(plan), **changes, "precision": precision, "dev_queries": dev_queries},
+        overwrite,
     )
     if claim.up_to_date:
         return output
-    training = Examples(examples)
+    training, validation = Examples(examples), Examples(dev) if dev else None
     if objective.loss == "residual-margin":
         training.check_lexical()
     torch.manual_seed(plan.seed)  # markers and projection start from it
     encoder = Encoder.load(model, device=device, **changes)
-    pool = DevPool.of(Examples(dev).dev_rows(dev_queries)) if dev else None
-    learner = DenseLearner(encoder, _objective(objective, temperature), precision, plan.chunk_size)
-    weights = [temperature * weight for weight in SUM_WEIGHTS]
+    side = _lexical_side(index, encoder.dim, objective, [training, *([validation] if validation else [])])
+    orthogonal = side if objective.ortho_weight else None
+    if orthogonal:
+        _check_projection(resolve(model), orthogonal.projection)
+    learner = DenseLearner(
+        encoder, _loss(objective), precision, plan.chunk_size, orthogonal, _masking(encoder, objective.mask_matches)
+    )
     with claim.folder() as (work, counts):
         state = fit(
             learner,
@@ -92,10 +99,12 @@ def train_dense(
             plan,
             steps_of(plan, len(training)),
             work,
-            validate=partial(pool.measure, encoder, lexical_weights=weights) if pool else None,
+            validate=_validate(encoder, validation, dev_queries, objective, side),
             criterion="dev_hybrid_MRR@10" if objective.loss == "residual-margin" else "dev_MRR@10",
         )
         encoder.save(work)
+        if orthogonal:
+            (work / PROJECTION).write_text(json.dumps(orthogonal.projection.to_dict()) + "\n", "utf-8")
         _write_curve(work / "curve.parquet", state)
         counts.update(examples=len(training), steps=state.step, best_step=state.best_step)
     console.note(
@@ -104,14 +113,78 @@ def train_dense(
     return output
 
 
-def _objective(settings: config.Objective, temperature: float) -> losses.Objective:
-    if settings.loss == "nll":
-        return partial(losses.nll, temperature=temperature, in_batch=settings.in_batch)
-    if settings.loss == "margin":
-        return partial(losses.margin, xi=settings.xi, temperature=temperature)
-    return partial(
-        losses.residual_margin, xi=settings.xi, lexical_weight=settings.lexical_weight, temperature=temperature
+def _claim(
+    output: Path, inputs: Mapping[str, Path | None], options: Mapping[str, Any], overwrite: bool
+) -> artifacts.Claim:
+    settled = {
+        "precision": str(options["precision"]).removeprefix("torch."),  # what `auto` came to decides the weights
+        "projection_version": projection.VERSION,
+    }
+    given = {role: path for role, path in inputs.items() if path is not None}
+    return artifacts.claim(
+        output, Kind.ENCODER, "train-dense", inputs=given, options={**options, **settled}, overwrite=overwrite
     )
+
+
+def _completed(objective: config.Objective, unit: bool) -> config.Objective:
+    """The objective with what was not given: as the loss and the length of the vectors ask for."""
+    published = objective.loss == "roc"
+    return replace(
+        objective,
+        temperature=objective.temperature or (UNIT_TEMPERATURE if unit else 1.0),
+        ortho_weight=(1.0 if published else 0.0) if objective.ortho_weight is None else objective.ortho_weight,
+        mask_matches=(0.15 if published else 0.0) if objective.mask_matches is None else objective.mask_matches,
+    )
+
+
+def _loss(objective: config.Objective) -> losses.Objective:
+    temperature, weight = objective.temperature or 1.0, objective.lexical_weight
+    relevance = {
+        "nll": partial(losses.nll, temperature=temperature, in_batch=objective.in_batch),
+        "roc": partial(losses.nll, temperature=temperature, in_batch=objective.in_batch),
+        "margin": partial(losses.margin, xi=objective.xi, temperature=temperature),
+        "residual-margin": partial(
+            losses.residual_margin, xi=objective.xi, lexical_weight=weight, temperature=temperature
+        ),
+    }[objective.loss]
+    if not objective.ortho_weight:
+        return relevance
+    return losses.added(relevance, partial(losses.orthogonality, weight=objective.ortho_weight))
+
+
+def _masking(encoder: Encoder, share: float | None) -> MatchMasking | None:
+    return MatchMasking(encoder.document_tower.tokenizer, encoder.contract, share) if share else None
+
+
+def _lexical_side(
+    index: Path | None, dim: int, objective: config.Objective, sources: Sequence[Examples]
+) -> LexicalSide | None:
+    if index is None:
+        return None
+    docids = pl.concat([examples.docids() for examples in sources]).unique()
+    return LexicalSide(LexicalIndex.open(index), projection.SignProjection(dim, objective.ortho_seed), docids)
+
+
+def _check_projection(model: Path, wanted: projection.SignProjection) -> None:
+    """Refuse to go on with an encoder that was made orthogonal to another projection."""
+    if not (model / PROJECTION).is_file():
+        return
+    trained = json.loads((model / PROJECTION).read_text("utf-8"))
+    if trained != wanted.to_dict():
+        was, now = (", ".join(f"{name} {value}" for name, value in d.items()) for d in (trained, wanted.to_dict()))
+        raise InputError(
+            f"{model}: was trained orthogonal to another projection of BM25 ({was}; now {now}); "
+            "give its --ortho-seed and --dim, or start from another model"
+        )
+
+
+def _validate(
+    encoder: Encoder, dev: Examples | None, most: int, objective: config.Objective, side: LexicalSide | None
+) -> Validate | None:
+    if dev is None:
+        return None
+    weights = [(objective.temperature or 1.0) * weight for weight in SUM_WEIGHTS]
+    return partial(DevPool.of(dev.dev_rows(most)).measure, encoder, weights, side)
 
 
 def _write_curve(path: Path, state: State) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from hybrid_cli.errors import InputError
 
 @dataclass(frozen=True)
 class Group:
-    """A query with its positive and the negatives drawn for this step."""
+    """A query with its positive and the negatives drawn for this step; `noise` seeds what else is random in it."""
 
     query: str
     docids: list[str]
@@ -32,6 +33,7 @@ class Group:
     texts: list[str]
     lexical: list[float]
     positives: frozenset[str]
+    noise: int = 0
 
 
 class Examples:
@@ -52,6 +54,13 @@ class Examples:
         """Refuse examples that were mined without a lexical index, where an objective needs its scores."""
         if pq.read_table(self._path, columns=["lexical_score"])["lexical_score"].null_count:
             raise InputError(f"{self._path}: has no lexical scores; mine it with --index, or train with another --loss")
+
+    def docids(self) -> pl.Series:
+        """Every document that an example names, once."""
+        table = pl.from_arrow(pq.read_table(self._path, columns=["docid", "negatives"]))
+        assert isinstance(table, pl.DataFrame)
+        negatives = table["negatives"].explode(empty_as_null=False).struct.field("docid")
+        return pl.concat([table["docid"], negatives.drop_nulls()]).unique().sort()
 
     def _known_positives(self) -> dict[str, frozenset[str]]:
         ids = pq.read_table(self._path, columns=["qid", "docid"])
@@ -88,6 +97,7 @@ class Examples:
             texts=[document["text"] for document in documents],
             lexical=[document["lexical_score"] or 0.0 for document in documents],
             positives=self._positives[row["qid"]],
+            noise=int(rng.integers(2**62)),
         )
 
     def batches(self, plan: Optimization, done: int = 0) -> Iterator[list[Group]]:

@@ -13,7 +13,9 @@ from hybrid_cli.encoders.encoder import Encoder, batches_by_length
 from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.training.batches import Group, allowed, lexical_scores
 from hybrid_cli.training.gradients import backward
+from hybrid_cli.training.lexical_side import LexicalSide
 from hybrid_cli.training.losses import Objective, Terms, Vectors
+from hybrid_cli.training.masking import MatchMasking
 
 _TOKENS_AT_ONCE = 4096
 
@@ -27,20 +29,32 @@ class DenseLearner:
         objective: vectors to loss terms.
         precision: what the forward pass computes in.
         chunk_size: texts encoded at once with gradient caching; None encodes the batch in one go.
+        lexical: BM25's own vectors, where the objective asks for them.
+        masking: what of the documents is hidden from the encoder.
     """
 
-    def __init__(self, encoder: Encoder, objective: Objective, precision: torch.dtype, chunk_size: int | None = None):
+    def __init__(
+        self,
+        encoder: Encoder,
+        objective: Objective,
+        precision: torch.dtype,
+        chunk_size: int | None = None,
+        lexical: LexicalSide | None = None,
+        masking: MatchMasking | None = None,
+    ):
         self.model, self.objective, self.precision, self.chunk_size = encoder, objective, precision, chunk_size
+        self.lexical, self.masking = lexical, masking
 
     def backward(self, groups: list[Group], scale: Callable[[Tensor], Tensor]) -> Terms:
         """Add the gradients of one batch; the terms of its loss."""
         device = self.model.device
         chunks, order = self._chunks(groups)
-        lexical, mask = lexical_scores(groups).to(device), allowed(groups).to(device)
+        scores, mask = lexical_scores(groups).to(device), allowed(groups).to(device)
+        constants = self._lexical_vectors(groups)
 
         def loss(vectors: Tensor) -> tuple[Tensor, Terms]:
-            queries, documents = vectors[order].split([len(groups), lexical.numel()])
-            terms = self.objective(Vectors(queries, documents.view(*lexical.shape, -1), lexical, mask))
+            queries, documents = vectors[order].split([len(groups), scores.numel()])
+            terms = self.objective(Vectors(queries, documents.view(*scores.shape, -1), scores, mask, *constants))
             return scale(torch.stack(list(terms.values())).sum()), terms
 
         def encode(chunk: Chunk) -> Tensor:
@@ -56,26 +70,52 @@ class DenseLearner:
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.model.device.type, self.precision, enabled=self.precision != torch.float32)
 
+    def _lexical_vectors(self, groups: list[Group]) -> tuple[Tensor, ...]:
+        """[B, d] and [B, G, d], or nothing."""
+        if self.lexical is None:
+            return ()
+        queries = self.lexical.queries([group.query for group in groups])
+        documents = self.lexical.documents([docid for group in groups for docid in group.docids])
+        shaped = documents.reshape(len(groups), -1, documents.shape[1])
+        return tuple(torch.from_numpy(vectors).to(self.model.device) for vectors in (queries, shaped))
+
     def _chunks(self, groups: list[Group]) -> tuple[list[Chunk], Tensor]:
         """The batch's texts in chunks of similar length, and the place of each (queries, then documents) in them."""
         encoder, contract = self.model, self.model.contract
-        queries = [contract.query(group.query) for group in groups]
-        documents = [
+        queries = _tokens(
+            encoder.query_tower, [contract.query(group.query) for group in groups], contract.query_max_len
+        )
+        texts = [
             contract.document(title, text)
             for group in groups
             for title, text in zip(group.titles, group.texts, strict=True)
         ]
-        chunks, rows = self._chunks_of(encoder.query_tower, queries, contract.query_max_len)
-        more, more_rows = self._chunks_of(encoder.document_tower, documents, contract.doc_max_len)
+        documents = _tokens(encoder.document_tower, texts, contract.doc_max_len)
+        if self.masking is not None:
+            documents = self._masked(groups, queries, documents)
+        chunks, rows = self._batched(encoder.query_tower, queries)
+        more, more_rows = self._batched(encoder.document_tower, documents)
         return chunks + more, torch.argsort(torch.cat([rows, len(queries) + more_rows]))
 
-    def _chunks_of(self, tower: Tower, texts: list[str], max_length: int) -> tuple[list[Chunk], Tensor]:
-        tokens = tower.tokenizer(texts, truncation=True, max_length=max_length, return_token_type_ids=False)[
-            "input_ids"
+    def _masked(self, groups: list[Group], queries: list[list[int]], documents: list[list[int]]) -> list[list[int]]:
+        """The documents with some of what each one's query has too hidden."""
+        assert self.masking is not None
+        width = len(documents) // len(groups)
+        return [
+            self.masking(document, queries[place // width], [groups[place // width].noise, place % width])
+            for place, document in enumerate(documents)
         ]
+
+    def _batched(self, tower: Tower, tokens: list[list[int]]) -> tuple[list[Chunk], Tensor]:
         parts = list(batches_by_length([len(ids) for ids in tokens], _TOKENS_AT_ONCE, self.chunk_size))
         chunks = []
         for rows in parts:
             padded = tower.tokenizer.pad({"input_ids": [tokens[row] for row in rows]}, return_tensors="pt")
             chunks.append((tower, padded["input_ids"], padded["attention_mask"]))
         return chunks, torch.from_numpy(np.concatenate(parts))
+
+
+def _tokens(tower: Tower, texts: list[str], max_length: int) -> list[list[int]]:
+    encoded = tower.tokenizer(texts, truncation=True, max_length=max_length, return_token_type_ids=False)
+    ids: list[list[int]] = encoded["input_ids"]
+    return ids

@@ -24,12 +24,16 @@ class Vectors:
         documents: [B, G, d]; the first of each group is the positive, the others are its hard negatives.
         lexical: [B, G] exact lexical scores of those pairs; constants of the data.
         allowed: [B, B * G]; False where another document of the batch is a positive of the query too.
+        lexical_queries, lexical_documents: [B, d] and [B, G, d] BM25's own vectors, projected; constants too, and there
+            only where `orthogonality` is trained.
     """
 
     queries: Tensor
     documents: Tensor
     lexical: Tensor
     allowed: Tensor
+    lexical_queries: Tensor | None = None
+    lexical_documents: Tensor | None = None
 
 
 Objective = Callable[[Vectors], Terms]
@@ -66,3 +70,34 @@ def nll(vectors: Vectors, temperature: float = 1.0, in_batch: bool = True) -> Te
     scores = vectors.queries @ vectors.documents.flatten(0, 1).T / temperature
     targets = torch.arange(size, device=scores.device) * group
     return {"nll": functional.cross_entropy(scores.masked_fill(~vectors.allowed, -torch.inf), targets)}
+
+
+def orthogonality(vectors: Vectors, weight: float = 1.0) -> Terms:
+    """Squared cosines between what the encoder and BM25 say of one text (RoC, eq. 8): their means over the queries and
+    over all documents of the batch, added.
+
+    A random projection has 1/d of each at the start, whatever the encoder does. No gradient goes into the lexical
+    vectors; one that is all zero (a query of stop words) adds 0.
+
+    Raises:
+        ValueError: there are no lexical vectors.
+    """
+    if vectors.lexical_queries is None or vectors.lexical_documents is None:
+        raise ValueError("orthogonality needs lexical vectors")
+    queries = squared_cosine(vectors.queries, vectors.lexical_queries)
+    documents = squared_cosine(vectors.documents, vectors.lexical_documents)
+    return {"orthogonality": weight * (queries.mean() + documents.mean())}
+
+
+def squared_cosine(vectors: Tensor, constants: Tensor) -> Tensor:
+    """[...] from [..., d] and [..., d]; 0 where either is all zero."""
+    return functional.cosine_similarity(vectors, constants.detach(), dim=-1, eps=1e-8).square()
+
+
+def added(*objectives: Objective) -> Objective:
+    """The objective whose terms are those of all."""
+
+    def together(vectors: Vectors) -> Terms:
+        return {name: term for objective in objectives for name, term in objective(vectors).items()}
+
+    return together

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from hybrid_cli.encoders.encoder import Encoder
+from hybrid_cli.training.lexical_side import LexicalSide
+from hybrid_cli.training.losses import squared_cosine
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,7 @@ class DevPool:
     """Dev examples as a small collection: every positive and negative of every query is a document of the pool."""
 
     queries: list[str]
+    docids: list[str]
     titles: list[str]
     texts: list[str]
     relevant: list[list[int]]
@@ -35,6 +39,7 @@ class DevPool:
             relevant.add(documents[row["docid"]][0])
         return cls(
             queries=[query for query, _, _ in queries.values()],
+            docids=list(documents),
             titles=[title for _, title, _ in documents.values()],
             texts=[text for _, _, text in documents.values()],
             relevant=[sorted(relevant) for _, _, relevant in queries.values()],
@@ -42,17 +47,44 @@ class DevPool:
             lexical=[list(scores.values()) for _, scores, _ in queries.values()],
         )
 
-    def measure(self, encoder: Encoder, lexical_weights: Sequence[float]) -> dict[str, float]:
-        """Mean reciprocal rank, cut at 10.
+    def measure(
+        self, encoder: Encoder, lexical_weights: Sequence[float], lexical: LexicalSide | None = None
+    ) -> dict[str, float]:
+        """Values for the learning curve.
 
         Returns:
             `dev_MRR@10`: dense scores over the whole pool; `dev_hybrid_MRR@10`: `weight * s_lex + s` over each query's
-            own candidates, the pairs whose lexical score is known, at the best of `lexical_weights`.
+            own candidates, the pairs whose lexical score is known, at the best of `lexical_weights`. With `lexical`
+            also `dev_cos2`: the mean squared cosine between the encoder's and BM25's vectors, over queries and over
+            documents, the mean of both; and `dev_RoC@10` over the whole pool, unless no query has a relevant document
+            among its first ten.
         """
-        scores = encoder.encode_queries(self.queries) @ encoder.encode_documents(self.titles, self.texts).T
-        dense = [_reciprocal_rank(row, relevant) for row, relevant in zip(scores, self.relevant, strict=True)]
+        queries = encoder.encode_queries(self.queries)
+        documents = encoder.encode_documents(self.titles, self.texts)
+        scores = queries @ documents.T
+        dense = self._reciprocal_ranks(scores)
         hybrid = max(self._hybrid(scores, weight) for weight in lexical_weights)
-        return {"dev_MRR@10": float(np.mean(dense)), "dev_hybrid_MRR@10": hybrid}
+        values = {"dev_MRR@10": float(np.mean(dense)), "dev_hybrid_MRR@10": hybrid}
+        if lexical is None:
+            return values
+        sides = [
+            squared_cosine(torch.from_numpy(ours), torch.from_numpy(theirs)).mean().item()
+            for ours, theirs in (
+                (queries, lexical.queries(self.queries)),
+                (documents, lexical.documents(self.docids)),
+            )
+        ]
+        found = dense > 0
+        alone = found & (self._reciprocal_ranks(lexical.scores(self.queries, self.docids)) == 0)
+        return {
+            **values,
+            "dev_cos2": float(np.mean(sides)),
+            **({"dev_RoC@10": float(alone.sum() / found.sum())} if found.any() else {}),
+        }
+
+    def _reciprocal_ranks(self, scores: np.ndarray) -> np.ndarray:
+        """[n] from scores [n, documents of the pool]."""
+        return np.array([_reciprocal_rank(row, own) for row, own in zip(scores, self.relevant, strict=True)])
 
     def _hybrid(self, scores: np.ndarray, lexical_weight: float) -> float:
         values = []
