@@ -99,6 +99,8 @@ def test_a_name_that_manifests_are_not_looked_for_in_is_refused(tmp_path):
         claim(tmp_path / "run")
     with pytest.raises(InputError, match=r"w\.parquet: needs a name that ends with \.json"):
         claim(tmp_path / "w.parquet", kind=Kind.WEIGHTS)
+    with pytest.raises(InputError, match=r"r: needs a name that ends with \.html"):
+        claim(tmp_path / "r", kind=Kind.REPORT)
     claim(tmp_path / "run.trec", foreign=True)
 
 

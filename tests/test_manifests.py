@@ -31,12 +31,16 @@ def test_a_manifest_says_what_an_artifact_is_and_where_it_came_from(tmp_path):
     assert {"hybrid", "pyarrow", "polars", "torch"} <= set(manifest.versions)
 
 
-def test_parquet_json_and_folders_all_carry_theirs(tmp_path):
-    weights = tmp_path / "w.json"
+def test_parquet_json_pages_and_folders_all_carry_theirs(tmp_path):
+    weights, page = tmp_path / "w.json", tmp_path / "r.html"
     claim(weights, kind=Kind.WEIGHTS, method="minmax").write_json({"weights": [1, 2]}, runs=2)
     assert json.loads(weights.read_text())["weights"] == [1, 2]
-    for path in (weights, write_run(tmp_path / "r.parquet"), write_folder(tmp_path / "index")):
+    claim(page, kind=Kind.REPORT, title="</script><b>").write_html("<html><head></head><body>1 < 2</body></html>")
+    assert page.read_text().count("</script>") == 1
+    for path in (weights, page, write_run(tmp_path / "r.parquet"), write_folder(tmp_path / "index")):
         assert artifacts.read_manifest(path).stage == "search"
+    assert artifacts.read_manifest(page).options == {"title": "</script><b>"}
+    assert claim(page, kind=Kind.REPORT, title="</script><b>").up_to_date
 
 
 def test_no_file_holds_the_clock_so_equal_work_is_equal_bytes(tmp_path):
@@ -49,7 +53,8 @@ def test_foreign_files_have_no_manifest(tmp_path):
     (tmp_path / "run.trec").write_text("q1 Q0 a 1 3 t\n")
     (tmp_path / "folder").mkdir()
     (tmp_path / "some.json").write_text("[1]")
-    for name in ("foreign.parquet", "run.trec", "folder", "some.json"):
+    (tmp_path / "some.html").write_text("<html></html>")
+    for name in ("foreign.parquet", "run.trec", "folder", "some.json", "some.html"):
         assert artifacts.find_manifest(tmp_path / name) is None
         with pytest.raises(InputError, match="has no manifest, so it was not written by hybrid; a run is needed here"):
             artifacts.read_manifest(tmp_path / name, Kind.RUN)

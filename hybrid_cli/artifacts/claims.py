@@ -32,9 +32,21 @@ from hybrid_cli.artifacts.manifests import (
 )
 from hybrid_cli.errors import HybridError, InputError
 
+_SUFFIXES = {Kind.WEIGHTS: ".json", Kind.REPORT: ".html"}
 _ROWS_PER_GROUP = 1 << 16
 _REPEATING = {Kind.RUN: ["qid"]}  # columns worth a dictionary, where not all are: half the time, a third less to store
-_LIBRARIES = ("hybrid", "torch", "transformers", "pyserini", "faiss-cpu", "faiss-gpu", "pyarrow", "polars", "numpy")
+_LIBRARIES = (
+    "hybrid",
+    "torch",
+    "transformers",
+    "pyserini",
+    "faiss-cpu",
+    "faiss-gpu",
+    "pyarrow",
+    "polars",
+    "numpy",
+    "altair",
+)
 
 
 class DryRun(Exception):
@@ -87,6 +99,15 @@ class Claim:
             scratch.write_text(text + "\n", "utf-8")
         return manifest
 
+    def write_html(self, page: str, **counts: Any) -> Manifest:
+        """Write a page, its manifest as a data block at the end of its head."""
+        digest = new_hash()
+        digest.update(page.encode())
+        manifest = replace(self._done(counts), fingerprint=digest.hexdigest())
+        with self.scratch() as scratch:
+            scratch.write_text(page.replace("</head>", f"{manifest.to_html()}</head>", 1), "utf-8")
+        return manifest
+
     @contextmanager
     def folder(self, ignore: Sequence[str] = (), **counts: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
         """Yield (scratch folder, counts to fill in); the folder takes its name when the block ends well.
@@ -116,7 +137,7 @@ class Claim:
             self._take_name(work)
 
     def _done(self, counts: dict[str, Any]) -> Manifest:
-        return replace(self.manifest, counts=counts, versions=_versions())
+        return replace(self.manifest, counts=counts)
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -165,7 +186,7 @@ def claim(
     if not foreign:
         _check_name(output, kind)
     sources = {role: source(path) for role, path in inputs.items()}
-    wanted = Manifest(kind, stage, json.loads(json.dumps(dict(options))), sources)
+    wanted = Manifest(kind, stage, json.loads(json.dumps(dict(options))), sources, versions=_versions())
     _restore_interrupted_replacement(output)
     existing = _existing(output)
     up_to_date = existing is not None and existing.key() == wanted.key() and not overwrite
@@ -190,7 +211,7 @@ def claim(
 
 def _check_name(output: Path, kind: Kind) -> None:
     """Manifests are looked for by the name's end."""
-    suffix = ".json" if kind == Kind.WEIGHTS else ".parquet" if kind in SCHEMAS else ""
+    suffix = _SUFFIXES.get(kind, ".parquet" if kind in SCHEMAS else "")
     if not output.name.endswith(suffix):
         raise InputError(f"{output}: needs a name that ends with {suffix}")
 

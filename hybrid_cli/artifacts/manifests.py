@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -18,6 +19,8 @@ from hybrid_cli.errors import InputError
 FORMAT = 1
 MANIFEST = "manifest.json"
 METADATA_KEY = b"hybrid"
+_DATA_BLOCK = '<script type="application/json" id="hybrid-manifest">\n{}</script>\n'
+_IN_PAGE = re.compile(_DATA_BLOCK.format("(.*?)"), re.DOTALL)
 
 
 class Kind(StrEnum):
@@ -36,15 +39,18 @@ class Kind(StrEnum):
     MEASUREMENTS = "measurements"
     LEARNING_CURVE = "learning curve"
     WEIGHTS = "fusion weights"
+    REPORT = "report"
+    FIGURES = "figures"
 
     @property
     def phrase(self) -> str:
         """The word with its article, as it stands in a sentence: `a run`, `an encoder`, `training examples`."""
-        if self in (Kind.QUERIES, Kind.QRELS, Kind.EXAMPLES, Kind.VECTORS, Kind.MEASUREMENTS, Kind.WEIGHTS):
+        if self in _PLURAL:
             return str(self)
         return f"{'an' if self == Kind.ENCODER else 'a'} {self}"
 
 
+_PLURAL = {Kind.QUERIES, Kind.QRELS, Kind.EXAMPLES, Kind.VECTORS, Kind.MEASUREMENTS, Kind.WEIGHTS, Kind.FIGURES}
 _NEGATIVE = pa.struct(
     [
         ("docid", pa.string()),
@@ -100,6 +106,10 @@ class Manifest:
         """As `manifest.json` holds it."""
         return json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
+    def to_html(self) -> str:
+        """As a data block of a page; no text in it can end the block."""
+        return _DATA_BLOCK.format(self.to_json().replace("<", "\\u003c"))
+
 
 def read_manifest(path: Path, kind: Kind | None = None) -> Manifest:
     """The manifest of the artifact at `path`.
@@ -129,6 +139,9 @@ def find_manifest(path: Path) -> Manifest | None:
         return _parse_manifest(file.read_text("utf-8", "replace"), path) if file.is_file() else None
     if path.suffix == ".json":
         return _manifest_in_json(path)
+    if path.suffix == ".html":
+        block = _IN_PAGE.search(path.read_text("utf-8", "replace"))
+        return _parse_manifest(block[1], path) if block else None
     if path.suffix != ".parquet":
         return None
     text = (_parquet_metadata(path).metadata or {}).get(METADATA_KEY)
