@@ -1,0 +1,83 @@
+"""Areas of the drawn circles are the counts, measured otherwise than the code computes them."""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid_cli.evaluation.report.venn import Circle, circles, lens, radius
+
+
+def measured(one: Circle, other: Circle, strips: int = 20_000) -> float:
+    """The common area by integration: thin strips across, each as high as the lower of the two circles there."""
+    begin, end = max(one.left, other.left), min(one.right, other.right)
+    if begin >= end:
+        return 0.0
+    # nodes that crowd at both ends, where the height of a circle rises steeply
+    angles = (np.arange(strips) + 0.5) * pi / strips
+    x = (begin + end) / 2 - (end - begin) / 2 * np.cos(angles)
+    widths = (end - begin) / 2 * np.sin(angles) * pi / strips
+    heights = [np.sqrt(np.maximum(circle.radius**2 - (x - circle.x) ** 2, 0)) for circle in (one, other)]
+    return float(2 * (np.minimum(*heights) * widths).sum())
+
+
+@st.composite
+def counts(draw: st.DrawFn) -> tuple[int, int, int]:
+    one, other = draw(st.integers(0, 10_000)), draw(st.integers(0, 10_000))
+    return one, other, draw(st.integers(0, min(one, other)))
+
+
+@given(counts())
+def test_areas_and_overlap_are_the_counts(given_counts: tuple[int, int, int]):
+    one, other, both = given_counts
+    first, second = circles(one, other, both)
+    assert pi * first.radius**2 == pytest.approx(one)
+    assert pi * second.radius**2 == pytest.approx(other)
+    assert measured(first, second) == pytest.approx(both, rel=1e-5, abs=1e-3)
+    assert min(first.left, second.left) == pytest.approx(0, abs=1e-9)
+
+
+@given(st.floats(0.1, 100), st.floats(0.1, 100), st.floats(0, 1))
+def test_the_formula_of_the_lens_agrees_with_the_integral(one: float, other: float, share: float):
+    distance = share * (one + other)
+    area = lens(one, other, distance)
+    assert area == pytest.approx(measured(Circle(0, one), Circle(distance, other)), rel=1e-5, abs=1e-5)
+    assert area == pytest.approx(lens(other, one, distance))
+
+
+def test_a_lens_of_two_unit_circles_at_distance_one():
+    assert lens(1, 1, 1) == pytest.approx(2 * pi / 3 - sqrt(3) / 2)
+
+
+def test_by_throwing_points():
+    """Neither formula nor integral: the share of random points in a box that both circles hold."""
+    first, second = circles(600, 400, 150)
+    points = np.random.default_rng(0).uniform(0, 1, (400_000, 2))
+    height = 2 * first.radius
+    x, y = points[:, 0] * second.right, (points[:, 1] - 0.5) * height
+    inside = [(x - circle.x) ** 2 + y**2 <= circle.radius**2 for circle in (first, second)]
+    assert (inside[0] & inside[1]).mean() * second.right * height == pytest.approx(150, rel=0.02)
+
+
+@pytest.mark.parametrize(("one", "other"), [(9, 4), (4, 9), (5, 5), (1, 0), (0, 3)])
+def test_sets_without_a_common_member_touch_from_outside(one: int, other: int):
+    first, second = circles(one, other, 0)
+    assert second.left == pytest.approx(first.right)
+
+
+def test_a_set_within_the_other_touches_from_inside():
+    outer, inner = circles(9, 4, 4)
+    assert inner.right == pytest.approx(outer.right)
+    assert inner.left > outer.left
+    inner, outer = circles(4, 9, 4)
+    assert (outer.left, inner.left) == (0, 0)
+    assert outer.right > inner.right
+
+
+def test_equal_sets_are_one_circle():
+    first, second = circles(7, 7, 7)
+    assert (first.x, first.radius) == (second.x, second.radius) == (radius(7), radius(7))
