@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, console
 from hybrid_cli.config import Precision
 from hybrid_cli.encoders.contract import FILE, Contract, read_contract
 from hybrid_cli.encoders.tower import Tower
@@ -71,6 +71,8 @@ class Encoder(nn.Module):
         document = query
         if not contract.tied:
             document = Tower.load(folder / "document" if two_folders else folder, contract, trust_remote_code)
+        if query.left_out:
+            console.note(f"{folder}: {', '.join(query.left_out)} left out: heads of pretraining, no part of an encoder")
         encoder = cls(contract, query, document, contract_fingerprint(weights, contract))
         return encoder.to(device=pick_device(device), dtype=pick_dtype(dtype, pick_device(device))).eval()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,16 @@ from hybrid_cli.encoders.contract import DOCUMENT_MARKER, QUERY_MARKER, Contract
 from hybrid_cli.errors import InputError
 
 _ST = "sentence_transformers.models"
+_UNUSED = {"pooler", "position_ids"}  # parts of a checkpoint that are not worth a word
 _LAYERS = ("linear", "norm")  # as sentence-transformers names the weights of Dense and LayerNorm
 
 
 class Tower(nn.Module):
-    """Token ids to vectors."""
+    """Token ids to vectors.
+
+    Attributes:
+        left_out: heads of the checkpoint that an encoder has no use for (`cls`, Condenser's `c_head`).
+    """
 
     def __init__(
         self,
@@ -41,6 +46,7 @@ class Tower(nn.Module):
         pooling: Pooling,
         normalize: bool,
         projection: nn.Sequential | None,
+        left_out: Sequence[str] = (),
     ):
         super().__init__()
         self.backbone = backbone
@@ -48,32 +54,41 @@ class Tower(nn.Module):
         self.pooling = pooling
         self.normalize = normalize
         self.projection = projection
+        self.left_out = left_out
 
     @classmethod
     def load(cls, folder: Path, contract: Contract, trust_remote_code: bool = False) -> Tower:
         """Read a tower; markers and projection that the contract has and the folder lacks are added, seeded by torch.
 
         Raises:
-            InputError: no checkpoint in safetensors form, or no vocabulary for the markers.
+            InputError: no whole checkpoint in safetensors form, or no vocabulary for the markers.
         """
         logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        _refuse_pickles(folder)
         try:
             config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
             # BERT's kin bring a pooler over [CLS] that nothing here uses
             unused = {"add_pooling_layer": False} if config.model_type in ("bert", "roberta", "xlm-roberta") else {}
-            backbone = AutoModel.from_pretrained(
-                folder, use_safetensors=True, trust_remote_code=trust_remote_code, **unused
+            backbone, report = AutoModel.from_pretrained(
+                folder,
+                use_safetensors=True,
+                trust_remote_code=trust_remote_code,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # `_refuse_missing` does not
+                **unused,
             )
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         except (OSError, ValueError, SafetensorError) as error:
             raise InputError(f"{folder}: no model can be read there ({str(error).splitlines()[0]})") from None
         if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers makes one up where no file is
             raise InputError(f"{folder}: has no vocabulary (tokenizer.json or vocab.txt); save the tokenizer there too")
+        _refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
         if contract.markers != "none" and QUERY_MARKER not in tokenizer.all_special_tokens:
             tokenizer = _with_markers(backbone, tokenizer, contract.markers, folder)
         projection = _load_projection(folder, contract, backbone.config.hidden_size)
-        return cls(backbone, tokenizer, contract.pooling, contract.normalize, projection)
+        extra = {key.split(".")[0] for key in report["unexpected_keys"] if not _UNUSED & {*key.split(".")}}
+        return cls(backbone, tokenizer, contract.pooling, contract.normalize, projection, sorted(extra))
 
     @property
     def dim(self) -> int:
@@ -131,6 +146,22 @@ def pool(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
         return states[:, 0]
     weights = mask.unsqueeze(-1).to(states.dtype)
     return (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+
+
+def _refuse_pickles(folder: Path) -> None:
+    if (folder / "config.json").is_file() and not any(folder.glob("*.safetensors")):
+        raise InputError(
+            f"{folder}: has no model.safetensors, and hybrid opens no pickles (pytorch_model.bin); where you trust it, "
+            'convert it: python -c "from transformers import AutoModelForMaskedLM as M, AutoTokenizer as T; '
+            "[C.from_pretrained('MODEL').save_pretrained('FOLDER') for C in (M, T)]\""
+        )
+
+
+def _refuse_missing(folder: Path, keys: Collection[str]) -> None:
+    """What the checkpoint lacks, or has in another shape, would begin at random; of poolers nothing here is used."""
+    if missing := sorted(key for key in keys if not key.startswith("pooler.")):
+        shown = ", ".join(missing[:3]) + (f", and {len(missing) - 3} more" if len(missing) > 3 else "")
+        raise InputError(f"{folder}: lacks weights that its config.json asks for ({shown}); save it whole there")
 
 
 def _with_markers(backbone: PreTrainedModel, tokenizer: Any, markers: Markers, folder: Path) -> Any:
