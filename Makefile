@@ -14,7 +14,7 @@ DEMO_STEPS ?= 50
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help setup demo test lint bench docs clear ablations clean
+.PHONY: help setup demo test lint bench docs clear ablations roc clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,4 +48,6 @@ docs: $(SETUP)  ## write docs/commands.md again from the help
 clean:  ## remove what the pipelines made (not .venv)
 	rm -rf out
 
+include pipelines/common.mk
 include pipelines/clear.mk
+include pipelines/roc.mk

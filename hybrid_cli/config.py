@@ -8,6 +8,7 @@ from typing import Literal
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Loss = Literal["residual-margin", "margin", "nll", "roc"]
 Pooling = Literal["mean", "cls"]
+Keep = Literal["best", "last"]
 Markers = Literal["none", "replace", "prepend"]
 AnswerMatch = Literal["string", "regex"]
 Correction = Literal["holm", "bonferroni", "none"]
@@ -24,6 +25,7 @@ FusionMethod = Literal[
 Normalization = Literal["none", "minmax", "max", "sum", "l2", "zscore", "rank", "borda", "dbsf"]
 Missing = Literal["exact", "min", "zero", "ignore", "drop"]
 Grid = Literal["linear", "log"]
+Attack = Literal["synonym-adversary"]
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,7 @@ class Optimization:
         learning_rate: at its peak; linear warm-up over the share `warmup` of the steps, then linear decay to 0.
         clip: largest norm of the gradient.
         eval_steps: steps between two looks at the dev pool; None looks ten times.
+        keep: the weights that were best on dev, or those of the last step.
         checkpoint_steps: steps between two checkpoints.
     """
 
@@ -160,6 +163,7 @@ class Optimization:
     clip: float = 1.0
     precision: Precision = "auto"
     eval_steps: int | None = None
+    keep: Keep = "best"
     checkpoint_steps: int = 100
     seed: int = 42
 
@@ -208,6 +212,21 @@ class Evaluation:
     correction: Correction = "holm"
     alpha: float = 0.05
     permutations: int = 10_000
+    seed: int = 42
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """How queries are attacked (methods 15, row 24)."""
+
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Folds:
+    """Into how many parts queries are split for cross-validation (Robust04's five, methods 10.8), and how."""
+
+    folds: int = 5
     seed: int = 42
 
 

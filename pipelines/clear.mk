@@ -4,17 +4,6 @@
 #   make clear DATA=FOLDER OUT=FOLDER   on any collection of `hybrid prepare` with train, dev and test
 #   make ablations DATA=... OUT=...     CLEAR, constant margin, random negatives: SEEDS of each (methods 2.6)
 
-SEED ?= 42
-SEEDS ?= 1 2 3
-MEASURES ?= MRR@10,nDCG@10,R@100,R@1000
-LENGTHS ?= --query-max-len 64 --doc-max-len 96
-TRAIN ?= --batch-size 28 --lr 5e-5
-DEV_QUERIES ?= 200
-
-corpus := $(DATA)/manifest.json
-bm25 := $(OUT)/bm25/manifest.json
-trained := $(HYBRID) train-dense --model $(MODEL) $(TRAIN) $(LENGTHS) --overwrite
-tuned := --method weighted-sum --missing exact --overwrite
 rows := bm25 before after bm25+before-minmax bm25+before-tuned bm25+after-rrf bm25+after-minmax clear
 runs := $(foreach row,$(rows),$(OUT)/runs/$(row).test.parquet)
 
@@ -22,42 +11,12 @@ clear: $(SETUP) $(runs)  ## CLEAR on DATA into OUT: train, search, fuse, evaluat
 	@$(HYBRID) evaluate $(DATA) --split test $(foreach row,$(rows),$(row)=$(OUT)/runs/$(row).test.parquet) \
 	    --measures $(MEASURES) --baseline bm25,before,after
 
-%/pydocs/manifest.json: | $(SETUP)
-	$(HYBRID) prepare python-docs --output $(@D) --overwrite
-
-# ------------------------------------------------------------------------------------------------- index, mine, train
-
-$(bm25): $(corpus) | $(SETUP)
-	$(HYBRID) index-bm25 $(DATA) --output $(@D) --overwrite
-
-$(OUT)/train.parquet: $(bm25)
-	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) --seed $(SEED) --output $@ --overwrite
-
-$(OUT)/dev.parquet: $(bm25)
-	$(HYBRID) mine-negatives $(DATA) --split dev --index $(<D) --depth 100 --num-negatives 4 --output $@ --overwrite
-
 $(OUT)/after/manifest.json: $(OUT)/train.parquet $(OUT)/dev.parquet
 	$(trained) $< --loss residual-margin --dev $(OUT)/dev.parquet --dev-queries $(DEV_QUERIES) --eval-steps 25 \
 	    --seed $(SEED) --output $(@D)
 
-# ------------------------------------------------------------------------------------------------------ encode, search
-
-$(OUT)/before-index/manifest.json: $(corpus) | $(SETUP)
-	$(HYBRID) encode $(DATA) --model $(MODEL) $(LENGTHS) --output $(@D) --overwrite
-
-%-index/manifest.json: %/manifest.json
-	$(HYBRID) encode $(DATA) --model $(<D) --output $(@D) --overwrite
-
-$(OUT)/runs/bm25.%.parquet: $(bm25)
-	$(HYBRID) search $(DATA) --split $* --index $(<D) --output $@ --overwrite
-
-$(OUT)/runs/before.%.parquet: $(OUT)/before-index/manifest.json
-	$(HYBRID) search $(DATA) --split $* --index $(<D) --output $@ --overwrite
-
 $(OUT)/runs/after.%.parquet: $(OUT)/after-index/manifest.json
 	$(HYBRID) search $(DATA) --split $* --index $(<D) --output $@ --overwrite
-
-# ---------------------------------------------------------------------------------------------------------------- fuse
 
 $(OUT)/runs/bm25+%-minmax.test.parquet: $(OUT)/runs/bm25.test.parquet $(OUT)/runs/%.test.parquet
 	$(HYBRID) fuse $^ --method minmax --output $@ --overwrite
@@ -75,8 +34,7 @@ $(OUT)/runs/clear.test.parquet: $(OUT)/weights/after.json $(OUT)/runs/bm25.test.
 	$(HYBRID) fuse $(wordlist 2,3,$^) $(tuned) --index $(OUT)/bm25,$(OUT)/after-index --weights @$< --output $@
 
 # ----------------------------------------------------------------------------------------------------------- ablations
-# A variant VARIANT-SEED is an encoder below $(OUT)/ablations; its dev and test runs and its fusion lie beside it. All are
-# taken at their last step, so that no choice of weights stands between them.
+# All variants are taken at their last step, so that no choice of weights stands between them.
 
 variants := $(foreach seed,$(SEEDS),$(foreach variant,residual constant random,$(variant)-$(seed)))
 ablation := $(OUT)/ablations
@@ -91,8 +49,7 @@ ablations: $(SETUP) $(ablated) $(compared)  ## CLEAR, constant margin, random ne
 	    --measures $(MEASURES) --output $(ablation)/measurements.parquet --overwrite > $(ablation)/table.txt
 	$(VENV)/bin/python benchmarks/over_seeds.py $(ablation)/measurements.parquet
 
-$(ablation)/mined-%.parquet: $(bm25)
-	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) --seed $* --output $@ --overwrite
+$(eval $(call study,$(ablation),MRR@10))
 
 $(ablation)/random-mined-%.parquet: $(bm25)
 	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) --prob 0 --seed $* --output $@ --overwrite
@@ -105,15 +62,3 @@ $(SEEDS:%=$(ablation)/constant-%/manifest.json): $(ablation)/constant-%/manifest
 
 $(SEEDS:%=$(ablation)/random-%/manifest.json): $(ablation)/random-%/manifest.json: $(ablation)/random-mined-%.parquet
 	$(trained) $< --loss residual-margin --seed $* --output $(@D)
-
-$(ablation)/%.dev.parquet: $(ablation)/%-index/manifest.json
-	$(HYBRID) search $(DATA) --split dev --index $(<D) --output $@ --overwrite
-
-$(ablation)/%.test.parquet: $(ablation)/%-index/manifest.json
-	$(HYBRID) search $(DATA) --split test --index $(<D) --output $@ --overwrite
-
-$(ablation)/%.json: $(OUT)/runs/bm25.dev.parquet $(ablation)/%.dev.parquet
-	$(HYBRID) fuse $^ $(tuned) --index $(OUT)/bm25,$(ablation)/$*-index --qrels $(DATA) --split dev --tune --grid log --output $@
-
-$(ablation)/bm25+%.test.parquet: $(ablation)/%.json $(OUT)/runs/bm25.test.parquet $(ablation)/%.test.parquet
-	$(HYBRID) fuse $(wordlist 2,3,$^) $(tuned) --index $(OUT)/bm25,$(ablation)/$*-index --weights @$< --output $@

@@ -114,6 +114,7 @@ VALIDATION = "Validation"
 Dev = Annotated[Path | None, _option(VALIDATION, "Examples of a dev split; the best weights on their pool are kept.")]
 DevQueries = Annotated[int, _option(VALIDATION, "How many of them.", min=1)]
 EvalSteps = Annotated[int | None, _option(VALIDATION, "Steps between two looks; ten looks if not given.", min=1)]
+Keep = Annotated[config.Keep, _option(VALIDATION, "Weights of the best look on dev, or of the last step.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -215,6 +216,7 @@ def train_dense(
     dev: Dev = None,
     dev_queries: DevQueries = 200,
     eval_steps: EvalSteps = None,
+    keep: Keep = Optimization.keep,
     seed: Seed = Optimization.seed,
     device: Device = "auto",
     threads: Threads = None,

@@ -80,7 +80,7 @@ def fit(
     look_every = plan.eval_steps or max(1, total // LOOKS)
     stream = batches(state.step * plan.accumulate)
     if validate and not state.curve:
-        _look(model, validate, criterion, state, work)
+        _look(model, validate, criterion, plan, state, work)
     with console.progress("train", total, "steps") as advance:
         advance(state.step)
         for step in range(state.step, total):
@@ -90,7 +90,7 @@ def fit(
             state.step = step + 1
             state.curve += [(state.step, name, value) for name, value in terms.items()]
             if validate and (state.step % look_every == 0 or state.step == total):
-                _look(model, validate, criterion, state, work)
+                _look(model, validate, criterion, plan, state, work)
             if state.step % plan.checkpoint_steps == 0:
                 checkpoint.save(work, model, trainer.optimizer, trainer.scaler, state)
             advance(1)
@@ -107,13 +107,13 @@ def rate_factor(step: int, total: int, warmup: float) -> float:
     return (total - step) / max(1, total - rising)
 
 
-def _look(model: nn.Module, validate: Validate, criterion: str, state: State, work: Path) -> None:
+def _look(model: nn.Module, validate: Validate, criterion: str, plan: Optimization, state: State, work: Path) -> None:
     model.eval()
     values = validate()
     model.train()
     state.curve += [(state.step, name, value) for name, value in values.items()]
     console.note(f"step {state.step}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
-    if values[criterion] > state.best:
+    if plan.keep == "best" and values[criterion] > state.best:
         state.best, state.best_step = values[criterion], state.step
         checkpoint.save_best(work, model)
 
