@@ -16,7 +16,7 @@ from hybrid_cli.encoders.encoder import Encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
-from hybrid_cli.stages.search import look, search, snippet
+from hybrid_cli.stages.search import look, search
 
 EXACT = Encoding(dtype="fp32")
 
@@ -175,17 +175,6 @@ def test_a_person_sees_the_rank_in_each_list_of_a_fusion(
 def test_a_query_that_finds_nothing_says_so(lexical: Path, capsys: pytest.CaptureFixture[str]):
     assert not len(look("xylophone", indexes=[lexical]))
     assert capsys.readouterr().out == "no hits\n"
-
-
-def test_a_snippet_shows_where_the_words_stand_together():
-    text = "Salt. " + "Nothing of interest stands here. " * 20 + "Sea water holds salt. " + "The end. " * 20
-    shown = snippet(text, "salt in sea water", 100)
-    assert "Sea water holds salt." in shown
-    assert shown.startswith("... ")
-    assert shown.endswith(" ...")
-    assert len(shown) <= 110
-    assert snippet("short\n text", "absent") == "short text"
-    assert snippet("x" * 500, "absent", 100) == "x" * 100 + " ..."
 
 
 def test_the_command_takes_several_indexes_for_a_person_only(tiny: Path, lexical: Path, dense: Path, tmp_path: Path):

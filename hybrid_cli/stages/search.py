@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,11 +13,11 @@ import polars as pl
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.snippets import snippet
 from hybrid_cli.config import Retrieval, Searching
 from hybrid_cli.errors import InputError
 
 _QUERIES_AT_ONCE = 1024
-_SNIPPET_CHARACTERS = 240
 
 _LEXICAL = ("engine", "k1", "b", "rm3", "fb_terms", "fb_docs", "fb_weight")
 _DENSE = ("model", "ef_search", "nprobe")
@@ -268,21 +267,3 @@ def _print_hits(query: str, best: pl.DataFrame, names: Sequence[str], texts: dic
         console.result(f"{rank:2}. {title or row['docid']}  [{row['docid']}: {details}]")
         if text:
             console.result(f"    {snippet(text, query)}")
-
-
-def snippet(text: str, query: str, size: int = _SNIPPET_CHARACTERS) -> str:
-    """About `size` characters of `text` on one line, from where most of the query's words stand close together."""
-    line = " ".join(text.split())
-    words = {word for word in re.findall(r"\w+", query.casefold()) if len(word) > 2}
-    places = [
-        (match.start(), match.group()) for match in re.finditer(r"\w+", line.casefold()) if match.group() in words
-    ]
-    begin = max(
-        (start for start, _ in places),
-        key=lambda start: len({word for place, word in places if start <= place < start + size - 40}),
-        default=0,
-    )
-    begin = line.rfind(" ", 0, max(0, begin - 40)) + 1 if begin > 40 else 0
-    end = len(line) if len(line) <= begin + size else line.rfind(" ", begin, begin + size)
-    end = end if end > begin else begin + size
-    return ("... " if begin else "") + line[begin:end] + (" ..." if end < len(line) else "")
