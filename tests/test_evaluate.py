@@ -162,7 +162,7 @@ def test_marks_tell_better_from_worse_and_the_legend_tells_the_test(
 ) -> None:
     show(evaluate(big(tmp_path), measures=["P@1"], baselines=["bad"], correction="bonferroni"))
     lines = capsys.readouterr().out.splitlines()
-    figures = {words[0]: words[-1] for words in (line.split() for line in lines) if len(words) > 1}
+    figures = {words[0]: words[1] for words in (line.split() for line in lines) if len(words) > 1}
     table = "\n".join(lines)
     assert "1.0000ᵃ" in table
     assert ".0000⁻ᵃ" in table
@@ -175,7 +175,9 @@ def test_marks_tell_better_from_worse_and_the_legend_tells_the_test(
 def test_points_stand_below_each_other_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show(evaluate(big(tmp_path), measures=["P@1"], baselines=["bad"]))
     means = capsys.readouterr().out.split("queries")[0]
-    assert len({line.rindex(".") for line in means.splitlines() if "000" in line}) == 1
+    rows = [line for line in means.splitlines() if "±" in line]
+    assert len({line.index(".") for line in rows}) == 1
+    assert len({line.index("±") for line in rows}) == 1
 
 
 def test_json_csv_and_markdown_hold_the_same_figures(tmp_path: Path) -> None:
@@ -192,8 +194,13 @@ def test_json_csv_and_markdown_hold_the_same_figures(tmp_path: Path) -> None:
     assert (flat["missing"], flat["correction"], flat["baseline"]) == ("0", "holm", "bad")
     assert next(row for row in rows if row["run"] == "bad")["baseline"] == ""
     markdown = as_markdown(summary)
-    assert "| good\\|best | **1.0000ᵃ** | **1.0000ᵃ** |" in markdown
-    assert "| bad (a) | .2500 | .2500 |" in markdown
+    low, high = content["runs"][1]["intervals"]["P@1"]
+    assert low < content["runs"][1]["means"]["P@1"] == 1 / 4 < high
+    assert (float(flat["low"]), float(flat["high"])) == tuple(content["runs"][2]["intervals"]["P@1"])
+    half = f"±{(high - low) / 2:.3f}".replace("0.", ".")
+    assert "| good\\|best | **1.0000ᵃ** ±.000 | **1.0000ᵃ** ±.000 |" in markdown
+    assert f"| bad (a) | .2500 {half} | .2500 {half} |" in markdown
+    assert "± half of the 95% interval of the mean: 1,000 bootstrap samples of the queries, seed 42." in markdown
 
 
 def test_one_run_has_no_marks_no_bold_figure_and_no_comparison(tiny: Path, paths: list[Path]) -> None:

@@ -13,7 +13,10 @@ from math import nan
 import numpy as np
 import polars as pl
 
+from hybrid_cli import config
 from hybrid_cli.evaluation.measures import in_order
+
+_DEFAULT = config.Complementarity()
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,9 @@ def overlap(run_a: pl.DataFrame, run_b: pl.DataFrame, cutoff: int) -> pl.DataFra
     return lengths.join(common, on="qid", how="left", maintain_order="left").select("qid", value=share)
 
 
-def rbo(run_a: pl.DataFrame, run_b: pl.DataFrame, p: float = 0.9, depth: int = 100) -> pl.DataFrame:
+def rbo(
+    run_a: pl.DataFrame, run_b: pl.DataFrame, p: float = _DEFAULT.rbo_p, depth: int = _DEFAULT.rbo_depth
+) -> pl.DataFrame:
     """Rank-biased overlap of the first hits of two runs, extrapolated (Webber et al. 2010, equation 32).
 
     With A_d the overlap at depth d, lists of k hits have (1-p) sum_d p^(d-1) A_d + A_k p^k. In a list that is shorter

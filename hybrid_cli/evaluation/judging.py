@@ -14,7 +14,7 @@ from hybrid_cli.collections import collection
 from hybrid_cli.collections.answers import MODES
 from hybrid_cli.config import AnswerMatch, Correction, SignificanceTest
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation import accuracy, significance
+from hybrid_cli.evaluation import accuracy, intervals, significance
 from hybrid_cli.evaluation.measures import (
     ACCURACY,
     HOLE,
@@ -198,11 +198,12 @@ def measure(plan: Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
 
 
 def summarize(plan: Plan, values: pl.DataFrame, found: Mapping[str, Any], how: Comparing) -> Summary:
-    """What `measure` returned, with the comparisons."""
-    permutations = _DEFAULT.permutations
+    """What `measure` returned, with the comparisons and the intervals."""
+    permutations, resamples, confidence = _DEFAULT.permutations, _DEFAULT.resamples, _DEFAULT.confidence
     comparisons = significance.compare(
         values, list(how.baselines), correction=how.correction, permutations=permutations, seed=how.seed
     )
+    estimates = intervals.intervals(values, resamples=resamples, confidence=confidence, seed=how.seed)
     settings = {
         "relevance_level": plan.level,
         "nothing_relevant": found["nothing_relevant"],
@@ -210,12 +211,14 @@ def summarize(plan: Plan, values: pl.DataFrame, found: Mapping[str, Any], how: C
         "correction": how.correction,
         "alpha": _DEFAULT.alpha,
         "permutations": permutations,
+        "resamples": resamples,
+        "confidence": confidence,
         "seed": how.seed,
     }
     counts = {
         run: {name: found["runs"][run][name] for name in _COUNTS if name in found["runs"][run]} for run in plan.runs
     }
-    return Summary(values, counts, comparisons, how.baselines, settings)
+    return Summary(values, counts, comparisons, estimates, how.baselines, settings)
 
 
 def _judge(

@@ -15,6 +15,7 @@ import polars as pl
 from hybrid_cli import console
 from hybrid_cli.config import SignificanceTest
 from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation import layout
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,13 +39,16 @@ class Summary:
         values: run, measure, qid, value.
         counts: run -> judged, answered, missing and unjudged queries; `Judged@10`; `removed` hits where asked for.
         comparisons: what `significance.compare` returns.
+        intervals: of the means, as `intervals.intervals` returns them.
         baselines: the runs that the others were compared with, in the order of their letters.
-        settings: relevance_level, test, correction, alpha, permutations, seed, nothing_relevant.
+        settings: relevance_level, test, correction, alpha, permutations, resamples, confidence, seed,
+            nothing_relevant.
     """
 
     values: pl.DataFrame
     counts: Mapping[str, Mapping[str, float]]
     comparisons: pl.DataFrame
+    intervals: pl.DataFrame
     baselines: Sequence[str]
     settings: Mapping[str, Any]
 
@@ -61,8 +65,13 @@ class Summary:
     @property
     def means(self) -> dict[tuple[str, str], float]:
         """(run, measure) -> the mean over all judged queries, 0 for those that the run misses."""
-        grouped = self.values.group_by("run", "measure", maintain_order=True).agg(pl.mean("value"))
-        return {(run, measure): mean for run, measure, mean in grouped.iter_rows()}
+        return {(run, name): mean for run, name, mean in self.intervals.select("run", "measure", "mean").iter_rows()}
+
+    @property
+    def ends(self) -> dict[tuple[str, str], tuple[float, float]]:
+        """(run, measure) -> the ends of the confidence interval of the mean."""
+        rows = self.intervals.select("run", "measure", "low", "high").iter_rows()
+        return {(run, name): (low, high) for run, name, low, high in rows}
 
     def queries(self, measure: str) -> int:
         """The number of queries behind the mean of a measure."""
@@ -84,9 +93,14 @@ def show(summary: Summary, form: Format = "table") -> None:
 
 def as_json(summary: Summary) -> str:
     """Everything, for programs; a p-value that does not exist is null."""
-    means = summary.means
+    means, ends, names = summary.means, summary.ends, summary.measures
     runs = [
-        {"run": run, "means": {name: means[run, name] for name in summary.measures}, **summary.counts[run]}
+        {
+            "run": run,
+            "means": {name: means[run, name] for name in names},
+            "intervals": {name: list(ends[run, name]) for name in names},
+            **summary.counts[run],
+        }
         for run in summary.runs
     ]
     comparisons = [
@@ -109,9 +123,10 @@ def as_csv(summary: Summary) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     columns = summary.comparisons.drop("run", "measure", "queries").columns
-    writer.writerow(["run", "measure", "mean", "queries", *counts, *columns, *summary.settings])
-    for (run, measure), mean in summary.means.items():
-        ours = [run, measure, repr(mean), summary.queries(measure), *(summary.counts[run][name] for name in counts)]
+    writer.writerow(["run", "measure", "mean", "low", "high", "queries", *counts, *columns, *summary.settings])
+    for run, measure, *estimate in summary.intervals.iter_rows():
+        ours = [run, measure, *map(repr, estimate), summary.queries(measure)]
+        ours += [summary.counts[run][name] for name in counts]
         compared = summary.comparisons.filter(run=run, measure=measure).drop("run", "measure", "queries")
         for row in compared.iter_rows() if len(compared) else [("",) * len(columns)]:
             writer.writerow([*ours, *row, *summary.settings.values()])
@@ -120,35 +135,22 @@ def as_csv(summary: Summary) -> str:
 
 def as_markdown(summary: Summary) -> str:
     """Three tables (means, comparisons, counts) and the legend."""
-    best = _best(summary)
+    best, widths = _best(summary), _half_widths(summary)
     means = [
-        [_label(summary, run), *(f"**{text}**" if (run, name) in best else text for name, text in row.items())]
+        [
+            _label(summary, run),
+            *((f"**{text}**" if (run, name) in best else text) + f" {widths[run, name]}" for name, text in row.items()),
+        ]
         for run, row in _figures(summary).items()
     ]
     names = [_COUNTS.get(name, name) for name in next(iter(summary.counts.values()))]
-    counts = [[run, *map(_count, row.values())] for run, row in summary.counts.items()]
-    blocks = [_markdown_table(["run", *summary.measures], means)]
+    counts = [[run, *map(layout.count, row.values())] for run, row in summary.counts.items()]
+    blocks = [layout.markdown_table(["run", *summary.measures], means)]
     if len(summary.comparisons):
-        rows = [[_cell(value) for value in row] for row in summary.comparisons.drop("queries").iter_rows()]
-        blocks.append(_markdown_table(summary.comparisons.drop("queries").columns, rows, left=3))
-    blocks.append(_markdown_table(["queries", *names], counts))
+        rows = [[layout.cell(value) for value in row] for row in summary.comparisons.drop("queries").iter_rows()]
+        blocks.append(layout.markdown_table(summary.comparisons.drop("queries").columns, rows, left=3))
+    blocks.append(layout.markdown_table(["queries", *names], counts))
     return "\n\n".join([*blocks, *_legend(summary)])
-
-
-def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    rules = [":--" if position < left else "--:" for position in range(len(columns))]
-    escaped = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (columns, rules, *rows)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
-
-
-def _cell(value: Any) -> str:
-    return (
-        ""
-        if isinstance(value, float) and math.isnan(value)
-        else f"{value:.4g}"
-        if isinstance(value, float)
-        else str(value)
-    )
 
 
 # ------------------------------------------------------------------------------------------------------------- people
@@ -166,55 +168,41 @@ def _means_table(summary: Summary) -> Table:
     """One row a run; cells are padded, so that the points stand below each other whatever marks follow."""
     from rich.text import Text
 
-    best, figures = _best(summary), _figures(summary)
-    table = _table("run", summary.measures, justify="left")
+    best, figures, widths = _best(summary), _figures(summary), _half_widths(summary)
+    table = layout.table("run", summary.measures, justify="left", wrap=True)
     whole = {name: any(row[name].startswith("1") for row in figures.values()) for name in summary.measures}
+    longest = {name: max(len(row[name]) for row in figures.values()) for name in summary.measures}
     for run, row in figures.items():
-        cells = [
-            Text(text if text.startswith("1") or not whole[name] else f" {text}", "bold" if (run, name) in best else "")
-            for name, text in row.items()
-        ]
-        table.add_row(Text(_label(summary, run)), *cells)
+        cells = []
+        for name, text in row.items():
+            shown = text if text.startswith("1") or not whole[name] else f" {text}"
+            bold = "bold" if (run, name) in best else ""
+            cells.append(Text(shown.ljust(longest[name] + 1), bold).append(widths[run, name], "not bold dim"))
+        table.add_row(Text(_label(summary, run), no_wrap=True), *cells)
     return table
 
 
 def _counts_table(summary: Summary) -> Table:
     from rich.text import Text
 
-    table = _table("queries", [_COUNTS.get(name, name) for name in next(iter(summary.counts.values()))])
+    table = layout.table("queries", [_COUNTS.get(name, name) for name in next(iter(summary.counts.values()))])
     for run, counts in summary.counts.items():
-        table.add_row(Text(run), *map(_count, counts.values()))
+        table.add_row(Text(run), *map(layout.count, counts.values()))
     return table
-
-
-def _table(first: str, others: Sequence[str], justify: Literal["left", "right"] = "right") -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column(first)
-    for name in others:
-        table.add_column(Text(name), justify=justify, no_wrap=True)
-    return table
-
-
-def _figure(value: float) -> str:
-    """.5460, as the field's tables have it; 1.0000 for one."""
-    return f"{value:.4f}".removeprefix("0")
-
-
-def _count(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else _figure(value)
 
 
 def _figures(summary: Summary) -> dict[str, dict[str, str]]:
     """run -> measure -> mean with the letters of the baselines from which it differs."""
     means, marks = summary.means, _marks(summary)
     return {
-        run: {name: _figure(means[run, name]) + marks.get((run, name), "") for name in summary.measures}
+        run: {name: layout.figure(means[run, name]) + marks.get((run, name), "") for name in summary.measures}
         for run in summary.runs
     }
+
+
+def _half_widths(summary: Summary) -> dict[tuple[str, str], str]:
+    """(run, measure) -> `±.021`, half of what the confidence interval covers."""
+    return {key: f"±{layout.figure((high - low) / 2, 3)}" for key, (low, high) in summary.ends.items()}
 
 
 def _marks(summary: Summary) -> dict[tuple[str, str], str]:
@@ -233,8 +221,8 @@ def _marks(summary: Summary) -> dict[tuple[str, str], str]:
 def _best(summary: Summary) -> set[tuple[str, str]]:
     """The runs that show the highest figure of a measure; none where there is one run only."""
     means = summary.means
-    top = {name: max(_figure(means[run, name]) for run in summary.runs) for name in summary.measures}
-    return {key for key, mean in means.items() if len(summary.runs) > 1 and _figure(mean) == top[key[1]]}
+    top = {name: max(layout.figure(means[run, name]) for run in summary.runs) for name in summary.measures}
+    return {key for key, mean in means.items() if len(summary.runs) > 1 and layout.figure(mean) == top[key[1]]}
 
 
 def _label(summary: Summary, run: str) -> str:
@@ -246,6 +234,10 @@ def _label(summary: Summary, run: str) -> str:
 
 def _legend(summary: Summary) -> Iterator[str]:
     settings = summary.settings
+    yield (
+        f"± half of the {settings['confidence']:.0%} interval of the mean: {settings['resamples']:,} bootstrap samples "
+        f"of the queries, seed {settings['seed']}."
+    )
     if len(summary.comparisons):
         marks = [_RAISED[letter] for letter, _ in zip(_LETTERS, summary.baselines, strict=False)]
         letters = ", ".join(f"{mark} better than {name}" for mark, name in zip(marks, summary.baselines, strict=True))
