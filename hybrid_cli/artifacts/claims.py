@@ -326,6 +326,22 @@ def _versions() -> dict[str, str]:
     return found
 
 
+def share(path: Path, place: Path) -> None:
+    """Give a file or folder of an artifact a second name; where the file system cannot, copy it.
+
+    Artifacts are replaced, never written into, so neither name will see the other change. What is there stays.
+    """
+    for file in (path, *sorted(path.rglob("*"))):
+        target = place / file.relative_to(path)
+        if file.is_dir():
+            target.mkdir(parents=True, exist_ok=True)
+        elif not target.exists():
+            try:
+                os.link(file, target)
+            except OSError:
+                shutil.copy2(file, target)
+
+
 @contextmanager
 def _locked(work: Path) -> Iterator[None]:
     """Keep a second process with the same output out while this one writes."""

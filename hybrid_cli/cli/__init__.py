@@ -23,12 +23,16 @@ PANELS = (data, lexical, training, retrieval, analysis)
 
 
 class _InPipelineOrder(TyperGroup):
-    """Lists commands as the panels stand; Typer itself puts commands with sub-commands last."""
+    """Lists commands as the panels stand, `prepare` first; Typer puts commands with sub-commands last."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         panels = [panel.PANEL for panel in PANELS]
-        names = super().list_commands(ctx)
-        return sorted(names, key=lambda name: panels.index(getattr(self.commands[name], "rich_help_panel", "")))
+
+        def place(name: str) -> tuple[int, bool]:
+            found: Any = self.commands[name]
+            return panels.index(found.rich_help_panel), not hasattr(found, "commands")
+
+        return sorted(super().list_commands(ctx), key=place)
 
 
 app = typer.Typer(

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hybrid_cli.cli.common import Output, Seed, comma_separated, command
-from hybrid_cli.config import OnDangling, OnDuplicate, Preparation, PythonDocs
+from hybrid_cli import config
+from hybrid_cli.cli.common import Output, Seed, Split, comma_separated, command
+from hybrid_cli.config import Folds, OnDangling, OnDuplicate, Perturbation, Preparation, PythonDocs
 from hybrid_cli.errors import InputError
 
 PANEL = "Data"
@@ -37,6 +38,8 @@ _sources = typer.Typer(no_args_is_help=True, help="Bring a collection in: `prepa
 def register(app: typer.Typer) -> None:
     """Add this panel's commands to the application."""
     app.add_typer(_sources, name="prepare", rich_help_panel=PANEL)
+    command(app, PANEL)(split)
+    command(app, PANEL)(perturb)
 
 
 @command(_sources, SOURCES)
@@ -223,6 +226,79 @@ def irds(
 
     source = reader.source(reader.by_split(ids))
     prepare(source, output=output, on_duplicate=on_duplicate, on_dangling=on_dangling, overwrite=overwrite)
+
+
+def split(
+    collection: Annotated[Path, typer.Argument(help="A collection with judgements.")],
+    output: Output,
+    folds: Annotated[
+        int | None,
+        typer.Option(min=2, help="How many; with --given, how many it must have.", show_default=str(Folds.folds)),
+    ] = None,
+    given: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folds that somebody chose: a JSON list of lists of query ids, or lines of id and fold.",
+            show_default=False,
+        ),
+    ] = None,
+    splits: Annotated[
+        str | None,
+        typer.Option(
+            "--split", help="Whose queries: a split, several with commas, or `all`.", show_default="the only one"
+        ),
+    ] = None,
+    seed: Seed = Folds.seed,
+    overwrite: bool = False,
+) -> None:
+    """Part the judged queries into folds for cross-validation.
+
+    Writes a collection over the same documents with the splits `test-1`, `dev-1`, `train-1`, `test-2`, ...: `test-i` is
+    part i of the queries, `dev-i` the next part, `train-i` the rest; `all` is all of them. One index serves all folds.
+
+    Example:
+
+    `hybrid split data/robust04 --folds 5 --output out/folds`
+    """
+    from hybrid_cli.stages import split as stage
+
+    stage.split(
+        collection,
+        output=output,
+        splits=comma_separated(splits),
+        folds=folds,
+        given=given,
+        seed=seed,
+        overwrite=overwrite,
+    )
+
+
+def perturb(
+    collection: Annotated[Path, typer.Argument(help="A collection: its queries of --split, judgements and texts.")],
+    output: Output,
+    attack: Annotated[config.Attack, typer.Option(help="What becomes of the queries.", show_default=False)],
+    split: Split = None,
+    wordnet: Annotated[
+        Path | None,
+        typer.Option(help="WordNet's folder or zip file.", show_default="where nltk or Debian's wordnet-base puts it"),
+    ] = None,
+    seed: Seed = Perturbation.seed,
+    overwrite: bool = False,
+) -> None:
+    """Make a split's queries harder, for `search --queries`.
+
+    `synonym-adversary`: each word that a relevant document has too becomes a random synonym from WordNet that none of
+    them has; where there is no such synonym, it stays. BM25 loses what it matched; a model of meaning should not.
+
+    Example:
+
+    `hybrid perturb data/pydocs --split test --attack synonym-adversary --output out/adversary.parquet`
+    """
+    from hybrid_cli.stages import perturb as stage
+
+    stage.perturb(
+        collection, output=output, attack=attack, split=split, wordnet=wordnet, seed=seed, overwrite=overwrite
+    )
 
 
 def _by_split(values: list[str] | None, option: str) -> dict[str, Path]:

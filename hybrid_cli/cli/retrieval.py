@@ -29,6 +29,7 @@ def register(app: typer.Typer) -> None:
     command(app, PANEL)(encode)
     command(app, PANEL)(search)
     command(app, PANEL)(fuse)
+    command(app, PANEL)(join)
 
 
 def _option(panel: str, text: str, *names: str, **limits: Any) -> Any:
@@ -298,3 +299,21 @@ def fuse(
         device=device,
         overwrite=overwrite,
     )
+
+
+def join(
+    runs: Annotated[list[Path], typer.Argument(help="Two or more runs, no query in two of them.")],
+    output: Output,
+    overwrite: bool = False,
+) -> None:
+    """Put runs of different queries together, as they are.
+
+    For cross-validation: the test runs of all folds become one run, which is measured once.
+
+    Example:
+
+    `hybrid join out/test-1.parquet out/test-2.parquet out/test-3.parquet --output out/all.parquet`
+    """
+    from hybrid_cli.stages import join as stage
+
+    stage.join(runs, output=output, overwrite=overwrite)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -83,7 +82,8 @@ def index_bm25(
     threads = threads or _processors()
     with claim.folder(ignore=(LUCENE,)) as (work, counts):
         if recorded_only:
-            _link(output, work)
+            for part in (LUCENE, IMPACTS, DOCIDS):
+                artifacts.share(output / part, work / part)
         else:
             _build(collection, work, fields, language, threads)
         index = LexicalIndex.load(work, language, parameters)
@@ -129,21 +129,6 @@ def _build(collection: Path, work: Path, fields: Sequence[str], language: str, t
     corpus = partial(collections.documents, collection, DOCUMENTS_AT_ONCE)
     with console.progress(STAGE, len(collections.docids(collection)), "documents") as advance:
         build(corpus, work, fields, language, threads, advance)
-
-
-def _link(source: Path, work: Path) -> None:
-    """Give the files of an index a second name in `work`; where the file system cannot, copy them."""
-    for file in sorted(
-        path for name in (LUCENE, IMPACTS, DOCIDS) for path in [source / name, *(source / name).rglob("*")]
-    ):
-        target = work / file.relative_to(source)
-        if file.is_dir():
-            target.mkdir(exist_ok=True)
-        elif not target.exists():
-            try:
-                os.link(file, target)
-            except OSError:
-                shutil.copy2(file, target)
 
 
 def _tune(index: LexicalIndex, inputs: Mapping[str, Path], measure: str, threads: int) -> Tuning:

@@ -1,0 +1,1 @@
+"""Attacks on queries, and the WordNet that some of them draw from."""
