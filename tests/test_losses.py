@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from hybrid_cli.training.losses import Vectors, margin, nll, residual_margin
+from hybrid_cli.training.losses import (
+    Vectors,
+    added,
+    margin,
+    nll,
+    orthogonality,
+    residual_margin,
+    squared_cosine,
+)
 
 
 def scored(positive: list[float], negative: list[float], lexical: list[tuple[float, float]]) -> Vectors:
@@ -99,3 +108,65 @@ def test_a_false_in_batch_negative_does_not_count():
     first = -2 + math.log(sum(math.exp(s) for s in (2, 1, 0)))
     second = -5 + math.log(sum(math.exp(s) for s in (2, 1, 5, 0)))
     assert nll(vectors)["nll"].item() == pytest.approx((first + second) / 2)
+
+
+def test_squared_cosine_of_the_golden_vectors():
+    cosines = squared_cosine(torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([[1.0, 2.0, 2.0]]))
+    assert cosines.item() == pytest.approx(1 / 9)
+
+
+def test_a_zero_lexical_vector_adds_nothing_and_gives_a_finite_gradient():
+    queries = torch.ones(1, 3, requires_grad=True)
+    squared_cosine(queries, torch.zeros(1, 3)).sum().backward()
+    assert squared_cosine(queries, torch.zeros(1, 3)).item() == 0
+    assert queries.grad is not None
+    assert torch.isfinite(queries.grad).all()
+
+
+def random_vectors(seed: int) -> Vectors:
+    generator = torch.Generator().manual_seed(seed)
+    sizes = ((4, 6), (4, 3, 6), (4, 3), (4, 6), (4, 3, 6))
+    queries, documents, lexical, own, theirs = (torch.randn(*size, generator=generator) for size in sizes)
+    return Vectors(queries, documents, lexical, torch.ones(4, 12, dtype=torch.bool), own, theirs)
+
+
+@given(st.integers(0, 1000), st.floats(0, 100))
+def test_orthogonality_is_the_mean_over_queries_and_over_all_documents(seed, weight):
+    vectors = random_vectors(seed)
+    assert vectors.lexical_queries is not None
+    assert vectors.lexical_documents is not None
+
+    def of(ours: torch.Tensor, theirs: torch.Tensor) -> list[float]:
+        pairs = zip(ours.reshape(-1, 6), theirs.reshape(-1, 6), strict=True)
+        return [((a @ b) / (a.norm() * b.norm())).item() ** 2 for a, b in pairs]
+
+    queries = of(vectors.queries, vectors.lexical_queries)
+    documents = of(vectors.documents, vectors.lexical_documents)
+    expected = weight * (sum(queries) / 4 + sum(documents) / 12)
+    assert orthogonality(vectors, weight)["orthogonality"].item() == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_no_gradient_reaches_the_lexical_vectors():
+    vectors = random_vectors(0)
+    for vector in (vectors.queries, vectors.lexical_queries, vectors.lexical_documents):
+        assert vector is not None
+        vector.requires_grad_()
+    orthogonality(vectors)["orthogonality"].backward()
+    assert vectors.queries.grad is not None
+    assert vectors.lexical_queries is not None
+    assert vectors.lexical_queries.grad is None
+    assert vectors.lexical_documents is not None
+    assert vectors.lexical_documents.grad is None
+
+
+@pytest.mark.parametrize("objective", [nll, residual_margin])
+def test_pieces_compose(objective):
+    vectors = random_vectors(1)
+    both = added(objective, orthogonality)(vectors)
+    assert both == {**objective(vectors), **orthogonality(vectors)}
+
+
+def test_orthogonality_without_lexical_vectors_is_a_mistake():
+    vectors = replace(random_vectors(0), lexical_queries=None)
+    with pytest.raises(ValueError, match="needs lexical vectors"):
+        orthogonality(vectors)
