@@ -140,7 +140,7 @@ def evaluate_run(run: pl.DataFrame, qrels: pl.DataFrame, measures: Sequence[str]
     wanted = parse_measures(measures, level)
     depth = _deepest(wanted)
     _check_overlap(run, qrels)
-    return _values(_judged_hits(in_order(run, depth), qrels), wanted)
+    return _values(judged_hits(in_order(run, depth), qrels), wanted)
 
 
 def evaluate_positions(judged: pl.DataFrame, measures: Sequence[str], level: int = 1) -> pl.DataFrame:
@@ -208,7 +208,7 @@ def in_order(run: pl.DataFrame, depth: int | None = None) -> pl.DataFrame:
     return hits if depth is None else hits.filter(pl.col("position") <= depth)
 
 
-def _judged_hits(hits: pl.DataFrame, qrels: pl.DataFrame) -> pl.DataFrame:
+def judged_hits(hits: pl.DataFrame, qrels: pl.DataFrame) -> pl.DataFrame:
     """The qrels with the position of each document in the run, null where it was not retrieved."""
     found = hits.lazy().join(qrels.lazy().select("qid", "docid"), on=["qid", "docid"], how="semi")
     judged = qrels.lazy().join(found, on=["qid", "docid"], how="left", maintain_order="left").collect()

@@ -1,0 +1,28 @@
+"""How much of what is relevant a run has found by each depth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+DEPTHS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
+
+
+def recall_by_depth(judged: pl.DataFrame, depths: Sequence[int], level: int = 1) -> pl.DataFrame:
+    """Mean recall over all judged queries, 0 for those without anything relevant, as R@k has it.
+
+    Args:
+        judged: qid, relevance and `position` of the judged documents, as `measures.judged_hits` returns them.
+        depths: in rising order.
+        level: the lowest grade that is relevant.
+
+    Returns:
+        depth, recall.
+    """
+    relevant = judged.filter(pl.col("relevance") >= level)
+    share = (1 / pl.len()).over("qid") / judged["qid"].n_unique()
+    found = relevant.with_columns(share=share).drop_nulls("position").sort("position")
+    summed = found.select(depth=pl.col("position").cast(pl.Int64), recall=pl.col("share").cum_sum())
+    asked = pl.DataFrame({"depth": depths}, schema={"depth": pl.Int64})
+    return asked.join_asof(summed, on="depth").with_columns(pl.col("recall").fill_null(0.0))
