@@ -110,13 +110,18 @@ def docids(path: Path) -> pl.Series:
     return frame["docid"]
 
 
+def scan(path: Path) -> pl.LazyFrame:
+    """corpus_row (from 0 on), docid, title and text in corpus order; a missing title or text is empty."""
+    corpus_path(path)
+    return pl.scan_parquet(_parts(path), row_index_name="corpus_row").select(
+        "corpus_row", pl.col("docid").cast(pl.String), pl.col("title", "text").cast(pl.String).fill_null("")
+    )
+
+
 def texts(path: Path, docids: pl.Series) -> pl.DataFrame:
     """docid, title and text of the given documents only, in the order of the corpus; those it lacks are left out."""
-    corpus_path(path)
     wanted = pl.LazyFrame({"docid": docids.cast(pl.String).unique()})
-    corpus = pl.scan_parquet(_parts(path)).select(
-        pl.col("docid").cast(pl.String), pl.col("title", "text").cast(pl.String).fill_null("")
-    )
+    corpus = scan(path).drop("corpus_row")
     return corpus.join(wanted, on="docid", how="semi", maintain_order="left").collect(engine="streaming")
 
 

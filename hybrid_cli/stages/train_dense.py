@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 import torch
 
 from hybrid_cli import artifacts, config, console
@@ -20,9 +19,8 @@ from hybrid_cli.encoders.encoder import Encoder, pick_device, pick_dtype, resolv
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical import projection
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.training import losses
+from hybrid_cli.training import checkpoint, losses
 from hybrid_cli.training.batches import Examples
-from hybrid_cli.training.checkpoint import State
 from hybrid_cli.training.dense import DenseLearner
 from hybrid_cli.training.lexical_side import LexicalSide
 from hybrid_cli.training.loop import Validate, fit, steps_of
@@ -105,7 +103,7 @@ def train_dense(
         encoder.save(work)
         if orthogonal:
             (work / PROJECTION).write_text(json.dumps(orthogonal.projection.to_dict()) + "\n", "utf-8")
-        _write_curve(work / "curve.parquet", state)
+        checkpoint.write_curve(work, state, "train-dense")
         counts.update(examples=len(training), steps=state.step, best_step=state.best_step)
     console.note(
         f"train-dense: {output}: {len(training):,} examples, {state.step:,} steps, kept step {state.best_step:,}"
@@ -185,10 +183,3 @@ def _validate(
         return None
     weights = [(objective.temperature or 1.0) * weight for weight in SUM_WEIGHTS]
     return partial(DevPool.of(dev.dev_rows(most)).measure, encoder, weights, side)
-
-
-def _write_curve(path: Path, state: State) -> None:
-    steps, names, values = zip(*state.curve, strict=True)
-    table = pa.table({"step": steps, "name": names, "value": values})
-    manifest = artifacts.Manifest(Kind.LEARNING_CURVE, "train-dense", {}, {})
-    artifacts.write_parquet(path, [table], artifacts.SCHEMAS[Kind.LEARNING_CURVE], manifest)

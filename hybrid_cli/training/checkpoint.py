@@ -1,4 +1,4 @@
-"""What an interrupted training goes on from, and the best model so far."""
+"""What an interrupted training goes on from, the best model so far, and the curve that stays."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 import torch
 from safetensors.torch import load_model, save_model
 from torch import nn
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
 
 
 @dataclass
@@ -65,3 +69,11 @@ def load_best(work: Path, model: nn.Module) -> bool:
     if file.is_file():
         load_model(model, str(file))
     return file.is_file()
+
+
+def write_curve(folder: Path, state: State, stage: str) -> None:
+    """Write `curve.parquet`: step, name, value."""
+    steps, names, values = zip(*state.curve, strict=True)
+    table = pa.table({"step": steps, "name": names, "value": values})
+    manifest = artifacts.Manifest(Kind.LEARNING_CURVE, stage, {}, {})
+    artifacts.write_parquet(folder / "curve.parquet", [table], artifacts.SCHEMAS[Kind.LEARNING_CURVE], manifest)
