@@ -169,6 +169,32 @@ class Optimization:
 
 
 @dataclass(frozen=True)
+class Pretraining(Optimization):
+    """Training on a corpus alone, with Condenser's settings (methods 3.5); no validation picks the weights.
+
+    Attributes:
+        cocondenser: add the Condenser head and the corpus contrastive loss.
+        batch_size: spans in a batch; with coCondenser documents, which give two spans each.
+        max_length: word pieces of a span, special tokens included.
+        mask_share: of a span's word pieces, hidden in whole words.
+        skip_from: layer whose token states enter the Condenser head; None is the middle one.
+        held_out: documents that are never trained on, a tenth of the corpus at most; their loss is in the learning
+            curve.
+    """
+
+    epochs: int = 8
+    batch_size: int = 32
+    learning_rate: float = 1e-4
+    weight_decay: float = 0.01
+    keep: Keep = "last"
+    cocondenser: bool = False
+    max_length: int = 256
+    mask_share: float = 0.15
+    skip_from: int | None = None
+    held_out: int = 200
+
+
+@dataclass(frozen=True)
 class Objective:
     """What a dense model is trained for; `xi` and `lexical_weight` as published for CLEAR (DualRM 4).
 

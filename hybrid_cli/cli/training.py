@@ -10,7 +10,7 @@ import typer
 
 from hybrid_cli import config
 from hybrid_cli.cli.common import Device, Output, Seed, Split, Threads, command
-from hybrid_cli.config import Mining, Objective, Optimization
+from hybrid_cli.config import Mining, Objective, Optimization, Pretraining
 
 PANEL = "Training"
 Settings = TypeVar("Settings")
@@ -90,6 +90,18 @@ Clip = Annotated[float, _option(OPTIMISATION, "Largest norm of the gradient.")]
 Precision = Annotated[config.Precision, _option(OPTIMISATION, "`auto` is bf16 where the processor has it.")]
 CheckpointSteps = Annotated[int, _option(OPTIMISATION, "Steps between two checkpoints.", min=1)]
 
+SPANS = "Spans of the corpus"
+Cocondenser = Annotated[
+    bool, _option(SPANS, "Condenser's head, and two spans of a document found among all of the batch.", "--cocondenser")
+]
+SpanBatch = Annotated[int, _option(OPTIMISATION, "Spans in a batch; with --cocondenser documents.", min=1)]
+MaxLength = Annotated[int, _option(SPANS, "Word pieces of a span.", min=4)]
+MaskShare = Annotated[float, _option(SPANS, "Share of them that is hidden, in whole words.", min=0.01, max=0.99)]
+SkipFrom = Annotated[
+    int | None, _option(SPANS, "Layer whose states enter Condenser's head; the middle one if not given.", min=0)
+]
+HeldOut = Annotated[int, _option(SPANS, "Documents kept for validation, a tenth at most.", min=0)]
+
 SOURCES = "Where negatives come from"
 Sources = Annotated[str, _option(SOURCES, "`bm25`, `random`, `run:PATH`; several with numbers: `bm25:6,random:2`.")]
 LexicalIndex = Annotated[Path | None, _option(SOURCES, "Lexical index: the source `bm25`, and exact scores.")]
@@ -120,6 +132,7 @@ Keep = Annotated[config.Keep, _option(VALIDATION, "Weights of the best look on d
 def register(app: typer.Typer) -> None:
     """Add this panel's commands to the application."""
     command(app, PANEL)(mine_negatives)
+    command(app, PANEL)(pretrain)
     command(app, PANEL)(train_dense)
 
 
@@ -175,6 +188,45 @@ def mine_negatives(
         threads=threads,
         overwrite=overwrite,
     )
+
+
+def pretrain(
+    collection: Annotated[Path, typer.Argument(help="A collection, for its corpus.")],
+    output: Output,
+    model: Model = "minilm",
+    cocondenser: Cocondenser = Pretraining.cocondenser,
+    max_length: MaxLength = Pretraining.max_length,
+    mask_share: MaskShare = Pretraining.mask_share,
+    skip_from: SkipFrom = None,
+    held_out: HeldOut = Pretraining.held_out,
+    epochs: Epochs = Pretraining.epochs,
+    max_steps: MaxSteps = None,
+    batch_size: SpanBatch = Pretraining.batch_size,
+    chunk_size: ChunkSize = None,
+    learning_rate: LearningRate = Pretraining.learning_rate,
+    warmup: Warmup = Pretraining.warmup,
+    weight_decay: WeightDecay = Pretraining.weight_decay,
+    clip: Clip = Pretraining.clip,
+    precision: Precision = Pretraining.precision,
+    eval_steps: EvalSteps = None,
+    checkpoint_steps: CheckpointSteps = Pretraining.checkpoint_steps,
+    seed: Seed = Pretraining.seed,
+    device: Device = "auto",
+    threads: Threads = None,
+    overwrite: bool = False,
+) -> None:
+    """Train an encoder on a corpus alone: to fill in masked words.
+
+    The output is where `train-dense --model` starts. Stopped anywhere, the same command goes on from the last
+    checkpoint and ends with the same weights.
+
+    Example: `hybrid pretrain data/pydocs --model minilm --max-steps 1000 --output out/adapted`
+    """
+    given = locals()
+    from hybrid_cli.stages.pretrain import pretrain
+
+    plan = _settings(Pretraining, given)
+    pretrain(collection, output, model=model, plan=plan, device=device, threads=threads, overwrite=overwrite)
 
 
 def train_dense(
@@ -249,5 +301,6 @@ def train_dense(
 
 
 def _settings(kind: type[Settings], given: dict[str, Any]) -> Settings:
-    """The settings whose fields are named as the options are."""
-    return kind(**{field.name: given[field.name] for field in fields(kind)})  # type: ignore[arg-type]
+    """The settings whose fields are named as the options are; what is no option stays as it is."""
+    named = {field.name: given[field.name] for field in fields(kind) if field.name in given}  # type: ignore[arg-type]
+    return kind(**named)

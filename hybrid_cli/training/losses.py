@@ -101,3 +101,18 @@ def added(*objectives: Objective) -> Objective:
         return {name: term for objective in objectives for name, term in objective(vectors).items()}
 
     return together
+
+
+def span_contrast(vectors: Tensor) -> Terms:
+    """Corpus contrastive loss of coCondenser (Gao and Callan, 2022; methods 3.5).
+
+    Each span is to find the other span of its document among all other spans of the batch, by inner product without a
+    temperature.
+
+    Args:
+        vectors: [2 * B, d]; rows 2i and 2i + 1 are spans of one document.
+    """
+    scores = vectors @ vectors.T
+    itself = torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)
+    others = torch.arange(len(vectors), device=vectors.device) ^ 1
+    return {"span_contrast": functional.cross_entropy(scores.masked_fill(itself, -torch.inf), others)}
