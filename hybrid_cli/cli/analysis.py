@@ -16,6 +16,7 @@ _EVALUATION = config.Evaluation()
 _MEASURES = ",".join(_EVALUATION.measures)
 _WHAT = "What is measured"
 _TESTS = "Significance"
+_BESIDE = "Complementarity"
 
 _Runs = Annotated[
     list[str],
@@ -33,21 +34,39 @@ _RemoveQuery = Annotated[
 _AnswerMatch = Annotated[config.AnswerMatch, typer.Option(help="How acc@k finds answers.", rich_help_panel=_WHAT)]
 _Answers = Annotated[
     Path | None,
-    typer.Option(help="Answers for acc@k, if not the collection's.", show_default=False, rich_help_panel=_WHAT),
+    typer.Option(
+        help="Answers and texts of queries, if not the collection's.", show_default=False, rich_help_panel=_WHAT
+    ),
 ]
 _Texts = Annotated[
     Path | None,
-    typer.Option(help="Texts for acc@k, if not the collection's.", show_default=False, rich_help_panel=_WHAT),
+    typer.Option(help="Texts of documents, if not the collection's.", show_default=False, rich_help_panel=_WHAT),
 ]
 _Baseline = Annotated[
     str | None,
-    typer.Option(help="Runs to compare all with; the first if not given.", show_default=False, rich_help_panel=_TESTS),
+    typer.Option(
+        help="Runs to compare all with; if not given, those of --complement, or the first.",
+        show_default=False,
+        rich_help_panel=_TESTS,
+    ),
 ]
 _Test = Annotated[
     config.SignificanceTest, typer.Option(help="Which of the two tests marks the table.", rich_help_panel=_TESTS)
 ]
 _Correction = Annotated[
     config.Correction, typer.Option(help="Over the comparisons of one measure.", rich_help_panel=_TESTS)
+]
+_Complement = Annotated[
+    tuple[str, str] | None,
+    typer.Option(
+        metavar="DENSE SPARSE",
+        help="Two runs, by name or path: what each finds alone.",
+        show_default=False,
+        rich_help_panel=_BESIDE,
+    ),
+]
+_Changed = Annotated[
+    int, typer.Option(min=0, help="Queries hurt and helped most that are shown.", rich_help_panel=_BESIDE)
 ]
 
 
@@ -72,6 +91,8 @@ def evaluate(
     baseline: _Baseline = None,
     test: _Test = _EVALUATION.test,
     correction: _Correction = _EVALUATION.correction,
+    complement: _Complement = None,
+    changed: _Changed = config.Complementarity.changed,
     form: Annotated[
         Literal["table", "json", "csv", "markdown"], typer.Option("--format", help="How to print the result.")
     ] = "table",
@@ -109,6 +130,8 @@ def evaluate(
         correction=correction,
         answer_match=answer_match,
         remove_query=remove_query,
+        complement=complement,
+        changed=changed,
         seed=seed,
         output=output,
         overwrite=overwrite,

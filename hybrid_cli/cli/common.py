@@ -50,7 +50,7 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
     settings = {}
     for name, value in content.items():
         parameter: Any = known[_plain(name)]
-        several = parameter.multiple if parameter.param_type_name == "option" else parameter.nargs != 1
+        several = getattr(parameter, "multiple", False) or parameter.nargs != 1
         joined = isinstance(value, list) and not several
         settings[parameter.name] = ",".join(map(str, value)) if joined else value
     context.default_map = {**(context.default_map or {}), **settings}

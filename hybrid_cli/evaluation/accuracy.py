@@ -75,6 +75,26 @@ def evaluate_answers(
     )
 
 
+def judgements(
+    hits: pl.DataFrame, queries: pl.DataFrame, found: Mapping[str, str], mode: AnswerMatch = "string"
+) -> pl.DataFrame:
+    """Hits judged by the answers in their texts.
+
+    Args:
+        hits: qid, docid, each pair once.
+        queries, found: as for `evaluate_answers`.
+
+    Returns:
+        qid, docid, relevance (1) of the hits that bear an answer. Every query has a row more without a docid, so that
+        one whose answers no hit bears is known to have something relevant.
+    """
+    bears = {qid: matcher(answers, mode) for qid, answers in queries.select("qid", "answers").iter_rows()}
+    rows: list[tuple[str, str | None, int]] = [(qid, None, 1) for qid in bears]
+    rows += [(qid, docid, 1) for qid, docid in hits.iter_rows() if qid in bears and bears[qid](_passage(docid, found))]
+    schema = {"qid": pl.String, "docid": pl.String, "relevance": pl.Int32}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
 def _depth(measures: Sequence[Measure]) -> int:
     return max(measure.cutoff or 0 for measure in measures if measure.family is ACCURACY)
 
@@ -85,10 +105,12 @@ def _first_answer(
     """The rank of the first passage that bears an answer."""
     bears = matcher(answers, mode)
     for rank, docid in enumerate(docids, 1):
-        if docid not in found:
-            raise InputError(
-                f"the run has document '{docid}', which the corpus lacks; name the corpus it was made from"
-            )
-        if bears(found[docid]):
+        if bears(_passage(docid, found)):
             return rank
     return None
+
+
+def _passage(docid: str, found: Mapping[str, str]) -> str:
+    if docid not in found:
+        raise InputError(f"the run has document '{docid}', which the corpus lacks; name the corpus it was made from")
+    return found[docid]

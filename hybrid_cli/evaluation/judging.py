@@ -192,7 +192,7 @@ def measure(plan: Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
                 raise InputError(f"{path}: {error}") from None
             counts[name] |= {"removed": removed} if plan.remove_query else {}
             frames.append(values.select(pl.lit(name).alias("run"), "measure", "qid", "value"))
-            _note_depth(name, run, plan.measures)
+            note_depth(name, run, {measure.name: measure.cutoff for measure in plan.measures if measure.cutoff})
             advance(1)
     return pl.concat(frames), {"runs": counts, "nothing_relevant": _without_relevant(qrels, plan.level)}
 
@@ -255,9 +255,8 @@ def _without_relevant(qrels: pl.DataFrame | None, level: int) -> int:
     return qrels["qid"].n_unique() - qrels.filter(pl.col("relevance") >= level)["qid"].n_unique()
 
 
-def _note_depth(name: str, run: pl.DataFrame, measures: Sequence[Measure]) -> None:
-    """Say where a measure looks deeper than the run goes."""
+def note_depth(name: str, run: pl.DataFrame, cutoffs: Mapping[str, int]) -> None:
+    """Say what (name -> cutoff) looks deeper than a run goes."""
     longest = run.group_by("qid").len()["len"].to_list() if len(run) else [0]
-    deeper = [measure.name for measure in measures if measure.cutoff and measure.cutoff > max(longest)]
-    if deeper:
+    if deeper := [what for what, cutoff in cutoffs.items() if cutoff > max(longest)]:
         console.note(f"{name}: has at most {max(longest):,} hits a query, fewer than {', '.join(deeper)} could see")

@@ -15,10 +15,12 @@ import polars as pl
 from hybrid_cli import console
 from hybrid_cli.config import SignificanceTest
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation import layout
+from hybrid_cli.evaluation import complement_view, layout
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from hybrid_cli.evaluation.complement import Complement
 
 Format = Literal["table", "json", "csv", "markdown"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -43,6 +45,7 @@ class Summary:
         baselines: the runs that the others were compared with, in the order of their letters.
         settings: relevance_level, test, correction, alpha, permutations, resamples, confidence, seed,
             nothing_relevant.
+        complement: two of the runs beside each other, where that was asked for.
     """
 
     values: pl.DataFrame
@@ -51,6 +54,7 @@ class Summary:
     intervals: pl.DataFrame
     baselines: Sequence[str]
     settings: Mapping[str, Any]
+    complement: Complement | None = None
 
     @property
     def runs(self) -> list[str]:
@@ -114,23 +118,32 @@ def as_json(summary: Summary) -> str:
         "comparisons": comparisons,
         **summary.settings,
     }
+    if summary.complement:
+        content["complement"] = complement_view.as_dict(summary.complement)
     return json.dumps(content, indent=2, ensure_ascii=False)
 
 
 def as_csv(summary: Summary) -> str:
-    """A row for each run, measure and baseline it was compared with (one without a baseline where with none)."""
-    counts = list(next(iter(summary.counts.values())))
+    """A row for each run, measure and baseline it was compared with (one without a baseline where with none).
+
+    Then, where two runs were set beside each other, a row for each figure of that.
+    """
+    rows = [*_csv_rows(summary), *(complement_view.figures(summary.complement) if summary.complement else ())]
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    columns = summary.comparisons.drop("run", "measure", "queries").columns
-    writer.writerow(["run", "measure", "mean", "low", "high", "queries", *counts, *columns, *summary.settings])
-    for run, measure, *estimate in summary.intervals.iter_rows():
-        ours = [run, measure, *map(repr, estimate), summary.queries(measure)]
-        ours += [summary.counts[run][name] for name in counts]
-        compared = summary.comparisons.filter(run=run, measure=measure).drop("run", "measure", "queries")
-        for row in compared.iter_rows() if len(compared) else [("",) * len(columns)]:
-            writer.writerow([*ours, *row, *summary.settings.values()])
+    columns = dict.fromkeys([*rows[0], *summary.comparisons.columns, *summary.settings])
+    writer = csv.DictWriter(out, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**row, **summary.settings} for row in rows)
     return out.getvalue().removesuffix("\n")
+
+
+def _csv_rows(summary: Summary) -> Iterator[dict[str, Any]]:
+    for run, measure, mean, low, high in summary.intervals.iter_rows():
+        ours = {"run": run, "measure": measure, "mean": repr(mean), "low": repr(low), "high": repr(high)}
+        ours |= {"queries": summary.queries(measure), **summary.counts[run]}
+        compared = summary.comparisons.filter(run=run, measure=measure)
+        for row in compared.iter_rows(named=True) if len(compared) else [{}]:
+            yield {**ours, **row}
 
 
 def as_markdown(summary: Summary) -> str:
@@ -149,8 +162,10 @@ def as_markdown(summary: Summary) -> str:
     if len(summary.comparisons):
         rows = [[layout.cell(value) for value in row] for row in summary.comparisons.drop("queries").iter_rows()]
         blocks.append(layout.markdown_table(summary.comparisons.drop("queries").columns, rows, left=3))
-    blocks.append(layout.markdown_table(["queries", *names], counts))
-    return "\n\n".join([*blocks, *_legend(summary)])
+    blocks += [layout.markdown_table(["queries", *names], counts), *_legend(summary)]
+    if summary.complement:
+        blocks.append(complement_view.as_markdown(summary.complement))
+    return "\n\n".join(blocks)
 
 
 # ------------------------------------------------------------------------------------------------------------- people
@@ -162,6 +177,8 @@ def _show_table(summary: Summary) -> None:
     out.print(_counts_table(summary))
     for line in _legend(summary):
         out.print(line, markup=False, highlight=False)
+    if summary.complement:
+        complement_view.show(summary.complement)
 
 
 def _means_table(summary: Summary) -> Table:

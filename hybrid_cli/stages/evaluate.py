@@ -1,8 +1,9 @@
-"""Runs and judgements to measures of every query, their means, and the significance of the differences."""
+"""Runs and judgements to measures of every query, their means, the significance of the differences, complementarity."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import polars as pl
 from hybrid_cli import artifacts, config, console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.config import AnswerMatch, Correction, SignificanceTest
+from hybrid_cli.evaluation.complement import Texts, names_of, set_beside, with_pair, with_reciprocal_rank
 from hybrid_cli.evaluation.judging import Comparing, Plan, measure, summarize
 from hybrid_cli.evaluation.summary import Summary
 
@@ -31,6 +33,8 @@ def evaluate(
     correction: Correction = _DEFAULT.correction,
     answer_match: AnswerMatch = _DEFAULT.answer_match,
     remove_query: bool = False,
+    complement: tuple[str, str] | None = None,
+    changed: int = config.Complementarity.changed,
     seed: int = _DEFAULT.seed,
     output: Path | None = None,
     overwrite: bool = False,
@@ -39,12 +43,17 @@ def evaluate(
 
     Args:
         inputs, split, qrels, queries, corpus, measures, relevance_level, answer_match, remove_query: see `Plan.of`.
-        baselines, test, correction, seed: see `Comparing`.
+        baselines, test, correction, seed: see `Comparing`; with `complement` its two runs are the baselines if none
+            is named.
+        complement: two runs, by name or path, that are set beside each other: the one whose own finds are measured
+            (normally the dense run), then the other (normally BM25). A path that is no run yet joins the runs.
+        changed: queries hurt most and queries helped most that are shown of each other run.
         output: where the values of every query will stand, if anywhere.
 
     Raises:
         InputError: an unusable measure, file or name.
     """
+    inputs, sides = with_pair(inputs, qrels, complement or ())
     plan = Plan.of(
         inputs,
         split=split,
@@ -56,8 +65,15 @@ def evaluate(
         answer_match=answer_match,
         remove_query=remove_query,
     )
-    how = Comparing(baselines, test, correction, seed).checked(list(plan.runs))
-    return summarize(plan, *_measured(plan, output, overwrite), how)
+    pair = names_of(sides, plan) if complement else ()
+    how = Comparing(baselines or pair, test, correction, seed).checked(list(plan.runs))
+    if not pair:
+        return summarize(plan, *_measured(plan, output, overwrite), how)
+    values, found = _measured(with_reciprocal_rank(plan), output, overwrite)
+    values = values.filter(pl.col("measure").is_in([wanted.name for wanted in plan.measures]))
+    texts = Texts.of(qrels or Path(inputs[0]), split, queries, corpus)
+    beside = set_beside(plan, values, pair, texts, config.Complementarity(changed=changed))
+    return replace(summarize(plan, values, found, how), complement=beside)
 
 
 def _measured(plan: Plan, output: Path | None, overwrite: bool) -> tuple[pl.DataFrame, Mapping[str, Any]]:
