@@ -285,7 +285,9 @@ def perturb(
     seed: Seed = Perturbation.seed,
     overwrite: bool = False,
 ) -> None:
-    """Make a split's queries harder, for `search --queries`.
+    """Make the queries of a split harder to answer by their words.
+
+    `search --queries` takes what is written.
 
     `synonym-adversary`: each word that a relevant document has too becomes a random synonym from WordNet that none of
     them has; where there is no such synonym, it stays. BM25 loses what it matched; a model of meaning should not.

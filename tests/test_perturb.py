@@ -1,0 +1,130 @@
+"""`perturb` as it is run: a collection and WordNet's files in, queries out that `search` reads."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES
+
+from hybrid_cli import artifacts, runs
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.collections import collection
+from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.evaluation.perturbations.wordnet import find
+from hybrid_cli.lexical.analysis import Analyzer
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.perturb import perturb
+from hybrid_cli.stages.search import search
+
+DATA = Path(__file__).parent / "data" / "wordnet"
+ATTACK = "synonym-adversary"
+
+
+def attacked(source: Path, output: Path, **settings) -> dict[str, str]:
+    path = perturb(source, split="test", attack=ATTACK, output=output, **{"wordnet": DATA, **settings})
+    return dict(pl.read_parquet(path).select("qid", "text").iter_rows())
+
+
+def with_queries(tiny: Path, folder: Path, queries: pl.DataFrame) -> Path:
+    """The tiny collection with other test queries, as another program might have written them."""
+    shutil.copytree(tiny, folder)
+    queries.write_parquet(folder / "queries.test.parquet")
+    return folder
+
+
+def test_words_of_relevant_documents_give_way_to_synonyms_that_are_not_there(tiny, tmp_path):
+    """`tide` and `great water` share a word with the relevant document, `sodium` does; 006 has no judgement."""
+    found = attacked(tiny, tmp_path / "a.parquet")
+    assert found["001"] in {f"what does the {moon} do to the deep" for moon in ("night lamp", "Luna")}
+    assert found["002"] == "salt in brine water"
+    assert found["003"] == "breath in the red juice"
+    assert found["004"] in {f"{near} arrow for a ask" for near in ("adjacent", "close")}
+    assert found["005"] == "to be or not to be"
+    assert found["006"] == "price of tea in China"
+
+
+def test_what_was_done_is_counted_and_said(tiny, tmp_path, capsys):
+    attacked(tiny, tmp_path / "a.parquet")
+    manifest = artifacts.read_manifest(tmp_path / "a.parquet", Kind.QUERIES)
+    assert manifest.options == {"attack": ATTACK, "seed": 0}
+    assert set(manifest.inputs) == {"queries", "qrels", "corpus", "wordnet"}
+    assert manifest.counts == {
+        "rows": 6, "queries": 6, "changed": 4, "unchanged_rate": 1 - 4 / 6, "without_relevant": 1,
+        "matched": 10, "replaced": 8, "without_synonym": 2,
+    }  # fmt: skip
+    printed = capsys.readouterr().err
+    assert "6 queries, 4 changed (33.3% unchanged, 1 without a relevant document)" in printed
+    assert "10 words stand in a relevant document, 8 replaced, 2 without a synonym" in printed
+    attacked(tiny, tmp_path / "a.parquet")
+    assert "up to date" in capsys.readouterr().err
+
+
+def test_ids_answers_and_order_stay(tiny, tmp_path):
+    queries = pl.read_parquet(tiny / "queries.test.parquet").reverse()
+    queries = queries.with_columns(answers=pl.Series([["yes"], None, ["a", "b"], [], None, None]))
+    source = with_queries(tiny, tmp_path / "collection", queries)
+    attacked(source, tmp_path / "a.parquet")
+    found = collection.read_queries(tmp_path / "a.parquet")
+    assert found.drop("text").equals(queries.drop("text").select("qid", "answers"))
+
+
+@pytest.mark.parametrize("order", ["reversed", "alone"])
+def test_a_query_does_not_depend_on_the_others(tiny, tmp_path, order):
+    queries = pl.read_parquet(tiny / "queries.test.parquet")
+    queries = queries.reverse() if order == "reversed" else queries.filter(pl.col("qid") == "001")
+    whole = {seed: attacked(tiny, tmp_path / f"{seed}.parquet", seed=seed) for seed in range(4)}
+    assert len({tuple(found.values()) for found in whole.values()}) > 1
+    source = with_queries(tiny, tmp_path / "collection", queries)
+    for seed, found in whole.items():
+        again = attacked(source, tmp_path / f"again-{seed}.parquet", seed=seed)
+        assert again == {qid: found[qid] for qid in queries["qid"]}
+
+
+def test_documents_of_grade_0_are_not_relevant(tiny, tmp_path):
+    """`moon landing`, which has no oceans but a moon, is judged 0 for query 001."""
+    source = with_queries(tiny, tmp_path / "collection", pl.read_parquet(tiny / "queries.test.parquet"))
+    qrels = pl.read_parquet(tiny / "qrels.test.parquet").filter(pl.col("docid") != "007")
+    qrels.write_parquet(source / "qrels.test.parquet")
+    assert attacked(source, tmp_path / "a.parquet")["001"] == "what does the moon do to the oceans"
+
+
+def test_search_reads_them_and_bm25_loses_its_match(tiny, tmp_path):
+    attacked(tiny, tmp_path / "a.parquet")
+    index_bm25(tiny, output=tmp_path / "bm25", threads=1)
+    search(None, queries=tmp_path / "a.parquet", index=tmp_path / "bm25", output=tmp_path / "run.parquet")
+    hits = runs.read_run(tmp_path / "run.parquet").filter(pl.col("qid") == "003")
+    assert not {"lungs", "órgãos"} & set(hits["docid"])
+
+
+def test_with_the_real_wordnet_no_new_term_stands_in_a_relevant_document(tiny, tmp_path):
+    try:
+        real = find()
+    except HybridError as missing:
+        pytest.skip(str(missing))
+    found = attacked(tiny, tmp_path / "a.parquet", wordnet=real)
+    texts = {docid: f"{title} {text}" for docid, title, text in TINY_DOCUMENTS}
+    analyzer = Analyzer()
+    changed = 0
+    for qid, text in TINY_QUERIES["test"]:
+        documents = [texts[docid] for judged, docid, grade in TINY_JUDGEMENTS["test"] if judged == qid and grade]
+        relevant = {term for terms in analyzer.analyse(documents) for term in terms}
+        before, after = (set(terms) for terms in analyzer.analyse([text, found[qid]]))
+        assert not (after - before) & relevant
+        changed += bool(before & relevant - after)
+    assert changed == 4
+
+
+def test_bad_input_is_refused_before_any_work(tiny, tmp_path):
+    output = tmp_path / "a.parquet"
+    with pytest.raises(InputError, match="--attack typos: is unknown; there are synonym-adversary"):
+        perturb(tiny, split="test", attack="typos", wordnet=DATA, output=output)
+    with pytest.raises(InputError, match="has several splits"):
+        perturb(tiny, attack=ATTACK, wordnet=DATA, output=output)
+    with pytest.raises(InputError, match="holds no WordNet"):
+        perturb(tiny, split="test", attack=ATTACK, wordnet=tiny, output=output)
+    with pytest.raises(InputError, match=r"needs a name that ends with \.parquet"):
+        perturb(tiny, split="test", attack=ATTACK, wordnet=DATA, output=tmp_path / "a.tsv")
+    assert not list(tmp_path.iterdir())
