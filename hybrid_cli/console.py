@@ -42,6 +42,15 @@ def duration(seconds: float) -> str:
     return f"{minutes}m {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"
 
 
+def size(count: float) -> str:
+    """`640 B`, `12.3 MB`: decimal units, as disks and papers count."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"
+
+
 @contextmanager
 def progress(what: str, total: int | None = None, unit: str = "items") -> Iterator[Callable[[int], None]]:
     """Yield `advance(n)`: a bar on a terminal; elsewhere a line every half minute and one at the end.

@@ -265,6 +265,17 @@ def new_hash() -> Any:
     return hashlib.blake2b(digest_size=16)
 
 
+def parts(path: Path) -> dict[str, int]:
+    """Name -> bytes: of a file itself, of each thing in a folder (a folder's name ends with `/`)."""
+    if path.is_file():
+        return {path.name: path.stat().st_size}
+    sizes = {}
+    for part in sorted(path.iterdir()):
+        files = part.rglob("*") if part.is_dir() else [part]
+        sizes[part.name + ("/" if part.is_dir() else "")] = sum(f.stat().st_size for f in files if f.is_file())
+    return sizes
+
+
 def source(path: Path) -> dict[str, str]:
     """The entry of a manifest's `inputs` for `path`."""
     manifest = find_manifest(path)

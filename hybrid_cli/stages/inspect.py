@@ -43,7 +43,7 @@ def inspect(path: Path, *, form: Literal["text", "json"] = "text") -> Descriptio
         known = asdict(manifest)
         described |= {name: known[name] for name in _MANIFEST_FIELDS}
         described["inputs"] = list(_lineage(manifest, (path.resolve(),)))
-    described["parts"] = dict(_parts(path))
+    described["parts"] = artifacts.parts(path)
     described |= _content(path)
     if form == "json":
         console.result(json.dumps(described, indent=2, ensure_ascii=False, default=str))
@@ -72,16 +72,6 @@ def _lineage(manifest: Manifest, above: tuple[Path, ...]) -> Iterator[Descriptio
                     entry["stage"] = source.stage
                     entry["inputs"] = list(_lineage(source, (*above, path.resolve())))
         yield entry
-
-
-def _parts(path: Path) -> Iterator[tuple[str, int]]:
-    """Name and bytes of a file, or of each thing in a folder."""
-    if path.is_file():
-        yield path.name, path.stat().st_size
-        return
-    for part in sorted(path.iterdir()):
-        files = part.rglob("*") if part.is_dir() else [part]
-        yield part.name + ("/" if part.is_dir() else ""), sum(file.stat().st_size for file in files if file.is_file())
 
 
 # ----------------------------------------------------------------------------------------------------------- content
@@ -215,7 +205,7 @@ def _show(described: Description) -> None:
     elif "rows" in described:
         _pairs("content", _size_of_table(described))
     tables = described.get("tables", {})
-    rows = {name: f"{_bytes(size)}" for name, size in described["parts"].items()}
+    rows = {name: console.size(size) for name, size in described["parts"].items()}
     _pairs("on disk", rows | {name: f"{count:,} rows" for name, count in tables.items() if name not in rows})
     _pairs("columns", described.get("columns", {}))
     last = described.get("last_values", {})
@@ -263,11 +253,3 @@ def _tree(inputs: list[Description]) -> Tree:
         return branch
 
     return grow(Tree(Text("\nmade from", style="bold")), inputs)
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"
