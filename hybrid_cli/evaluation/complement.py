@@ -139,16 +139,16 @@ def set_beside(
     measure = plan.measures[0].name
     values = values.filter(measure=measure)
     heads = _heads(plan, pair, how)
-    relevant = _relevant(plan, heads)
+    relevant = relevant_documents(plan, heads)
     first = {name: first_relevant(head, relevant) for name, head in heads.items()}
     others = [name for name in plan.runs if name not in pair]
     picked = pick(values, others, pair, measure, how.changed)
     hits = first_hits(heads, relevant, picked, how.shown)
     targets = buckets.targets(relevant) if plan.qrels else relevant.clear()
-    queries, documents = _texts(texts, pl.concat([targets["docid"], hits["docid"]]))
+    queries, documents = known_texts(texts, pl.concat([targets["docid"], hits["docid"]]))
     queries = queries.join(first[dense], on="qid", how="semi")
     halves = buckets.easy_hard(first[sparse], sparse)
-    groups = [halves, *_groups(targets, queries, documents)]
+    groups = [halves, *grouped(targets, queries, documents)]
     return Complement(
         dense=dense,
         sparse=sparse,
@@ -181,7 +181,7 @@ def _depth(how: config.Complementarity) -> int:
     return max(*how.cutoffs, how.rbo_depth)
 
 
-def _relevant(plan: Plan, heads: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+def relevant_documents(plan: Plan, heads: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     """qid, docid, relevance of all that is relevant.
 
     Where answers are all that is measured, these are the first hits with an answer in their text.
@@ -196,7 +196,7 @@ def _relevant(plan: Plan, heads: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     return accuracy.judgements(hits, asked, passages, plan.answer_match)
 
 
-def _texts(texts: Texts | None, docids: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
+def known_texts(texts: Texts | None, docids: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
     """qid, text of the queries; docid, title, text of the documents; without rows where there are no texts."""
     if texts is not None:
         return collection.read_queries(texts.queries).select("qid", "text"), collection.texts(texts.corpus, docids)
@@ -209,7 +209,7 @@ def _texts(texts: Texts | None, docids: pl.Series) -> tuple[pl.DataFrame, pl.Dat
     return queries, documents
 
 
-def _groups(targets: pl.DataFrame, queries: pl.DataFrame, documents: pl.DataFrame) -> list[Buckets]:
+def grouped(targets: pl.DataFrame, queries: pl.DataFrame, documents: pl.DataFrame) -> list[Buckets]:
     """The queries by lengths and by shared words, as far as their texts are known."""
     if not len(queries):
         return []

@@ -30,7 +30,7 @@ _LETTERS = "abcdefghijklmnoprstuvwxyz"
 _RAISED = dict(zip(_LETTERS, "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", strict=True))
 MOST_BASELINES = len(_LETTERS)
 _BELOW = "⁻"
-_COUNTS = {"judged": "judged", "answered": "answered", "missing": "missing = 0", "unjudged": "unjudged"}
+COUNTS = {"judged": "judged", "answered": "answered", "missing": "missing = 0", "unjudged": "unjudged"}
 
 
 @dataclass(frozen=True)
@@ -148,21 +148,21 @@ def _csv_rows(summary: Summary) -> Iterator[dict[str, Any]]:
 
 def as_markdown(summary: Summary) -> str:
     """Three tables (means, comparisons, counts) and the legend."""
-    best, widths = _best(summary), _half_widths(summary)
+    best, widths = leaders(summary), _half_widths(summary)
     means = [
         [
-            _label(summary, run),
+            lettered(summary, run),
             *((f"**{text}**" if (run, name) in best else text) + f" {widths[run, name]}" for name, text in row.items()),
         ]
         for run, row in _figures(summary).items()
     ]
-    names = [_COUNTS.get(name, name) for name in next(iter(summary.counts.values()))]
+    names = [COUNTS.get(name, name) for name in next(iter(summary.counts.values()))]
     counts = [[run, *map(layout.count, row.values())] for run, row in summary.counts.items()]
     blocks = [layout.markdown_table(["run", *summary.measures], means)]
     if len(summary.comparisons):
         rows = [[layout.cell(value) for value in row] for row in summary.comparisons.drop("queries").iter_rows()]
         blocks.append(layout.markdown_table(summary.comparisons.drop("queries").columns, rows, left=3))
-    blocks += [layout.markdown_table(["queries", *names], counts), *_legend(summary)]
+    blocks += [layout.markdown_table(["queries", *names], counts), *legend(summary)]
     if summary.complement:
         blocks.append(complement_view.as_markdown(summary.complement))
     return "\n\n".join(blocks)
@@ -175,7 +175,7 @@ def _show_table(summary: Summary) -> None:
     out = console.stdout()
     out.print(_means_table(summary))
     out.print(_counts_table(summary))
-    for line in _legend(summary):
+    for line in legend(summary):
         out.print(line, markup=False, highlight=False)
     if summary.complement:
         complement_view.show(summary.complement)
@@ -185,7 +185,7 @@ def _means_table(summary: Summary) -> Table:
     """One row a run; cells are padded, so that the points stand below each other whatever marks follow."""
     from rich.text import Text
 
-    best, figures, widths = _best(summary), _figures(summary), _half_widths(summary)
+    best, figures, widths = leaders(summary), _figures(summary), _half_widths(summary)
     table = layout.table("run", summary.measures, justify="left", wrap=True)
     whole = {name: any(row[name].startswith("1") for row in figures.values()) for name in summary.measures}
     longest = {name: max(len(row[name]) for row in figures.values()) for name in summary.measures}
@@ -195,14 +195,14 @@ def _means_table(summary: Summary) -> Table:
             shown = text if text.startswith("1") or not whole[name] else f" {text}"
             bold = "bold" if (run, name) in best else ""
             cells.append(Text(shown.ljust(longest[name] + 1), bold).append(widths[run, name], "not bold dim"))
-        table.add_row(Text(_label(summary, run), no_wrap=True), *cells)
+        table.add_row(Text(lettered(summary, run), no_wrap=True), *cells)
     return table
 
 
 def _counts_table(summary: Summary) -> Table:
     from rich.text import Text
 
-    table = layout.table("queries", [_COUNTS.get(name, name) for name in next(iter(summary.counts.values()))])
+    table = layout.table("queries", [COUNTS.get(name, name) for name in next(iter(summary.counts.values()))])
     for run, counts in summary.counts.items():
         table.add_row(Text(run), *map(layout.count, counts.values()))
     return table
@@ -210,7 +210,7 @@ def _counts_table(summary: Summary) -> Table:
 
 def _figures(summary: Summary) -> dict[str, dict[str, str]]:
     """run -> measure -> mean with the letters of the baselines from which it differs."""
-    means, marks = summary.means, _marks(summary)
+    means, marks = summary.means, significant(summary)
     return {
         run: {name: layout.figure(means[run, name]) + marks.get((run, name), "") for name in summary.measures}
         for run in summary.runs
@@ -222,7 +222,7 @@ def _half_widths(summary: Summary) -> dict[tuple[str, str], str]:
     return {key: f"±{layout.figure((high - low) / 2, 3)}" for key, (low, high) in summary.ends.items()}
 
 
-def _marks(summary: Summary) -> dict[tuple[str, str], str]:
+def significant(summary: Summary) -> dict[tuple[str, str], str]:
     """(run, measure) -> raised letters of the baselines it is significantly above, then those it is below."""
     marks: dict[tuple[str, str], list[str]] = {}
     if not len(summary.comparisons):
@@ -235,21 +235,22 @@ def _marks(summary: Summary) -> dict[tuple[str, str], str]:
     return {key: "".join(sorted(letters, key=lambda mark: mark.startswith(_BELOW))) for key, letters in marks.items()}
 
 
-def _best(summary: Summary) -> set[tuple[str, str]]:
+def leaders(summary: Summary) -> set[tuple[str, str]]:
     """The runs that show the highest figure of a measure; none where there is one run only."""
     means = summary.means
     top = {name: max(layout.figure(means[run, name]) for run in summary.runs) for name in summary.measures}
     return {key for key, mean in means.items() if len(summary.runs) > 1 and layout.figure(mean) == top[key[1]]}
 
 
-def _label(summary: Summary, run: str) -> str:
+def lettered(summary: Summary, run: str) -> str:
     """The run's name, with its letter where it is a baseline that marks refer to."""
     if run not in summary.baselines or not len(summary.comparisons):
         return run
     return f"{run} ({_LETTERS[summary.baselines.index(run)]})"
 
 
-def _legend(summary: Summary) -> Iterator[str]:
+def legend(summary: Summary) -> Iterator[str]:
+    """What intervals, marks and zeros mean, a line each."""
     settings = summary.settings
     yield (
         f"± half of the {settings['confidence']:.0%} interval of the mean: {settings['resamples']:,} bootstrap samples "
