@@ -110,7 +110,7 @@ def describe(
         hits: what `first_hits` returns.
         queries: qid, text. documents: docid, title, text. Both may lack rows.
     """
-    asked = dict(queries.join(picked, on="qid", how="semi").select("qid", "text").iter_rows())
+    asked = {qid: " ".join(text.split()) for qid, text in queries.join(picked, on="qid", how="semi").iter_rows()}
     text = pl.col("text").fill_null("").str.head(_TEXT_CHARACTERS)
     told = hits.join(documents, on="docid", how="left", maintain_order="left").with_columns(
         pl.col("title").fill_null(""), text

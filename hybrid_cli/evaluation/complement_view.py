@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _BAR_CELLS = 72
 _WIDEST = 120
+_MARKDOWN_CHARACTERS = 80
 _SHADES = ("█", "blue"), ("▒", "magenta"), ("░", "yellow"), ("·", "dim")
 _RELEVANT = "●"
 
@@ -50,6 +51,7 @@ def as_dict(complement: Complement) -> dict[str, Any]:
         "measure": complement.measure,
         "cutoffs": cuts,
         "rbo": complement.rbo,
+        "depth": complement.depth,
         "absent": dict(complement.absent),
         "contests": [asdict(contest) for contest in complement.contests],
         "changed": [asdict(changed) for changed in complement.changed],
@@ -76,10 +78,11 @@ def figures(complement: Complement) -> Iterator[dict[str, Any]]:
     queries = complement.sets[0].queries
     yield _row(pair, "RBO", complement.rbo, queries)
     for contest in complement.contests:
-        yield {"measure": complement.measure, "queries": queries, **asdict(contest), "baseline": contest.base}
+        row = asdict(contest)
+        yield {"measure": f"{complement.measure} query by query", "baseline": row.pop("base"), **row}
     for group, means in complement.groups:
         for bucket, run, size, mean in means.iter_rows():
-            yield _row(run, f"{complement.measure} ({group.name}: {bucket})", mean, size)
+            yield _row(run, f"{complement.measure} | {group.name} | {bucket}", mean, size)
     for run, share in complement.above.items():
         yield _row(run, f"above {complement.sparse} on {HARD}", share, queries - queries // 2)
 
@@ -121,7 +124,8 @@ def _sets_block(complement: Complement) -> _Block:
         shares = [f"{count:,} {count / max(cut.queries, 1):3.0%}" for count in counts]
         rows.append([str(cut.cutoff), _ratio(cut.roc), _ratio(cut.mirror), *shares, layout.figure(share, 3)])
     notes = [
-        f"D: {dense} has a relevant document among its first k hits; S: {sparse} has; of {cuts[0].queries:,} queries.",
+        f"D: {dense} has a relevant document among its first k hits; S: {sparse} has one. "
+        f"Shares are of {cuts[0].queries:,} queries with something relevant.",
         "RoC = D only / D; mirror = S only / S; oracle = D or S; overlap: mean share of the first k hits in common; "
         f"rank-biased overlap: {layout.figure(complement.rbo, 3)}.",
     ]
@@ -195,7 +199,7 @@ def as_markdown(complement: Complement) -> str:
         parts.append(f"### {title[0].upper()}{title[1:]}")
         for changed in queries:
             heads = [_head(name, listed, complement.depth) for name, listed in changed.lists.items()]
-            rows = [list(row) for row in _side_by_side(changed)]
+            rows = [[hit[:_MARKDOWN_CHARACTERS] for hit in row] for row in _side_by_side(changed)]
             parts += [f"**{changed.qid}** {changed.text}", layout.markdown_table(heads, rows, left=len(heads))]
     return "\n\n".join(parts)
 
