@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -53,4 +54,12 @@ def scratch_in(folder: Path) -> list[str]:
 
 def foreign(path: Path, frame: pl.DataFrame) -> Path:
     frame.write_parquet(path)
+    return path
+
+
+def write_corpus(path: Path, texts: Sequence[str]) -> Path:
+    """A corpus of untitled documents d0, d1, ..."""
+    docids = [f"d{number}" for number in range(len(texts))]
+    table = pa.table([docids, [""] * len(texts), list(texts)], schema=SCHEMAS[Kind.CORPUS])
+    claim(path, kind=Kind.CORPUS).write([table])
     return path

@@ -18,6 +18,7 @@ from hybrid_cli.training.losses import (
     nll,
     orthogonality,
     residual_margin,
+    span_contrast,
     squared_cosine,
 )
 
@@ -170,3 +171,24 @@ def test_orthogonality_without_lexical_vectors_is_a_mistake():
     vectors = replace(random_vectors(0), lexical_queries=None)
     with pytest.raises(ValueError, match="needs lexical vectors"):
         orthogonality(vectors)
+
+
+@given(st.integers(1, 5), st.integers(0, 1000))
+def test_span_contrast_is_the_mean_over_spans_of_finding_the_other_one(documents, seed):
+    vectors = torch.randn(2 * documents, 3, generator=torch.Generator().manual_seed(seed))
+    total = 0.0
+    for i, vector in enumerate(vectors):
+        sums = sum(math.exp(vector @ other) for j, other in enumerate(vectors) if j != i)
+        total -= math.log(math.exp(vector @ vectors[i + 1 if i % 2 == 0 else i - 1]) / sums)
+    assert span_contrast(vectors)["span_contrast"].item() == pytest.approx(total / (2 * documents), abs=1e-5)
+
+
+@given(st.permutations(range(4)), st.lists(st.booleans(), min_size=4, max_size=4))
+def test_span_contrast_is_invariant_under_the_order_of_documents_and_of_their_spans(order, swapped):
+    vectors = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+    moved = [vectors[2 * i + (place ^ swap)] for i, swap in zip(order, swapped, strict=True) for place in (0, 1)]
+    torch.testing.assert_close(span_contrast(torch.stack(moved)), span_contrast(vectors))
+
+
+def test_one_document_alone_has_nothing_to_tell_apart():
+    assert span_contrast(torch.randn(2, 3))["span_contrast"] == 0

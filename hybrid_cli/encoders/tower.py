@@ -63,8 +63,7 @@ class Tower(nn.Module):
         Raises:
             InputError: no whole checkpoint in safetensors form, or no vocabulary for the markers.
         """
-        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        silence_transformers()
         _refuse_pickles(folder)
         try:
             config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
@@ -138,6 +137,12 @@ class Tower(nn.Module):
             folder / "config_sentence_transformers.json",
             {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "dot"},
         )
+
+
+def silence_transformers() -> None:
+    """Keep its reports and bars off the terminal; what a person should know is said in our words."""
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def pool(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:

@@ -12,6 +12,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 from transformers.activations import ACT2FN
 
 from hybrid_cli import console
+from hybrid_cli.encoders.tower import silence_transformers
 from hybrid_cli.errors import InputError
 from hybrid_cli.training.whole_words import IGNORED
 
@@ -44,13 +45,16 @@ class MaskedLanguageModel(nn.Module):
         Raises:
             InputError: an architecture whose head is not one module, or without such a layer.
         """
+        silence_transformers()
         try:
             whole, report = AutoModelForMaskedLM.from_pretrained(folder, use_safetensors=True, output_loading_info=True)
         except ValueError as error:
             raise InputError(f"{folder}: no model that fills in words ({str(error).splitlines()[0]})") from None
         heads = [module for name, module in whole.named_children() if name != whole.base_model_prefix]
         if len(heads) != 1:
-            raise InputError(f"{folder}: pretrain knows the heads of BERT, RoBERTa and their kin, not {type(whole)}")
+            raise InputError(
+                f"{folder}: pretrain knows the heads of BERT, RoBERTa and their kin, not {type(whole).__name__}"
+            )
         if any(not key.startswith(f"{whole.base_model_prefix}.") for key in report["missing_keys"]):
             console.note(f"{folder}: has no head that names words; a new one, tied to the embeddings, begins at random")
         return cls(whole.float(), heads[0], *_condenser(folder, whole, skip_from) if condenser else (None,))

@@ -97,11 +97,11 @@ class Corpus:
 
     def _epoch(self, epoch: int, skip: int) -> Iterator[Unit]:
         for block in self._blocks(epoch):
-            if skip >= self._sizes[block]:
+            if skip and skip >= self._sizes[block]:
                 skip -= self._sizes[block]
                 continue
             units = self._block(block, epoch)
-            for place in self._rng(_UNITS, epoch, block).permutation(len(units))[max(0, skip) :]:
+            for place in self._rng(_UNITS, epoch, block).permutation(len(units))[skip:]:
                 yield units[place]
             skip = 0
 

@@ -40,7 +40,7 @@ class Pieces:
 def pieces(tokenizer: Any, texts: Sequence[str]) -> Iterator[Pieces]:
     """Cut texts into word pieces; words are the tokenizer's own, for BERT what `##` continues."""
     options = {"add_special_tokens": False, "return_attention_mask": False, "return_token_type_ids": False}
-    for encoding in tokenizer(list(texts), **options).encodings:
+    for encoding in tokenizer(list(texts), **options).encodings if texts else []:
         ids = np.asarray(encoding.ids, np.int32)
         words = np.asarray(encoding.word_ids, np.int32)
         yield Pieces(ids, np.flatnonzero(np.diff(words, prepend=-1, append=-1)) if len(ids) else np.zeros(1, np.int64))

@@ -1,0 +1,116 @@
+"""The masked language model against transformers' own loss, and Condenser's head against its definition."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import AutoModelForMaskedLM, DistilBertConfig, DistilBertForMaskedLM
+
+from hybrid_cli.errors import InputError
+from hybrid_cli.training.condenser import HEAD_FILE, MaskedLanguageModel
+from hybrid_cli.training.whole_words import IGNORED
+
+IDS = torch.tensor([[101, 7592, 103, 2088, 102, 0], [101, 103, 3899, 3216, 103, 102]])
+MASK = (IDS != 0).long()
+LABELS = torch.where(IDS == 103, torch.tensor([[9, 9, 2023, 9, 9, 9], [9, 1996, 9, 9, 2182, 9]]), IGNORED)
+
+
+def load(folder, condenser=False, skip_from=None) -> MaskedLanguageModel:
+    torch.manual_seed(0)
+    return MaskedLanguageModel.load(folder, condenser=condenser, skip_from=skip_from).eval()
+
+
+class Through(nn.Module):
+    """A head that leaves its input as it is."""
+
+    def forward(self, states, src_key_padding_mask):
+        return states
+
+
+def test_the_loss_is_that_of_transformers(tiny_bert):
+    model = load(tiny_bert)
+    losses = model(IDS, MASK, LABELS)[1]
+    theirs = model.whole(IDS, attention_mask=MASK, labels=LABELS).loss
+    torch.testing.assert_close(losses.sum() / 3, theirs)
+    assert losses.shape == (2, 1)
+
+
+def test_a_text_without_labels_has_no_loss(tiny_bert):
+    labels = LABELS.clone()
+    labels[0] = IGNORED
+    losses = load(tiny_bert)(IDS, MASK, labels)[1]
+    assert losses[0] == 0
+    assert losses[1] > 0
+
+
+def test_the_condenser_head_reads_the_late_cls_and_early_tokens(tiny_bert):
+    model = load(tiny_bert, condenser=True, skip_from=1)
+    model.condenser = Through()
+    vectors, losses = model(IDS, MASK, LABELS)
+    states = model.backbone(IDS, attention_mask=MASK, output_hidden_states=True).hidden_states
+    mixed = [torch.cat([states[2][row][:1], states[1][row][1:]]) for row in range(2)]
+    expected = [
+        sum(functional.cross_entropy(model.whole.cls(mixed[row])[place], LABELS[row, place]) for place in places)
+        for row, places in enumerate([[2], [1, 4]])
+    ]
+    torch.testing.assert_close(losses[:, 1], torch.stack(expected))
+    torch.testing.assert_close(vectors, states[2][:, 0])
+
+
+def test_early_tokens_are_of_the_middle_layer_if_not_said_otherwise(tiny_bert):
+    assert load(tiny_bert, condenser=True).skip == 1
+    assert load(tiny_bert, condenser=True, skip_from=0).skip == 0
+
+
+def test_padding_does_not_count(tiny_bert):
+    model = load(tiny_bert, condenser=True)
+    longer = [functional.pad(t, (0, 4), value=v) for t, v in ((IDS, 0), (MASK, 0), (LABELS, IGNORED))]
+    for plain, padded in zip(model(IDS, MASK, LABELS), model(*longer), strict=True):
+        torch.testing.assert_close(plain, padded)
+
+
+def test_a_new_head_is_said_tied_and_the_same_for_the_same_seed(tiny_bert, capsys):
+    model = load(tiny_bert)
+    assert "has no head that names words; a new one, tied to the embeddings" in capsys.readouterr().err
+    assert model.whole.get_output_embeddings().weight is model.backbone.get_input_embeddings().weight
+    torch.testing.assert_close(load(tiny_bert)(IDS, MASK, LABELS)[1], model(IDS, MASK, LABELS)[1])
+
+
+@pytest.mark.parametrize("condenser", [False, True])
+def test_a_saved_model_goes_on_with_its_heads(tiny_bert, tmp_path, capsys, condenser):
+    model = load(tiny_bert, condenser=condenser)
+    shutil.copytree(tiny_bert, tmp_path, dirs_exist_ok=True)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    model.save(tmp_path)
+    capsys.readouterr()
+    again = load(tmp_path, condenser=condenser)
+    assert capsys.readouterr().err == (f"{tmp_path}: goes on with its Condenser head\n" if condenser else "")
+    for mine, theirs in zip(model(IDS, MASK, LABELS), again(IDS, MASK, LABELS), strict=True):
+        torch.testing.assert_close(mine, theirs)
+    assert (tmp_path / HEAD_FILE).is_file() == condenser
+    theirs = AutoModelForMaskedLM.from_pretrained(tmp_path)(IDS, attention_mask=MASK, labels=LABELS).loss
+    torch.testing.assert_close(theirs, model(IDS, MASK, LABELS)[1][:, 0].sum() / 3)
+
+
+def test_a_layer_that_is_not_there_is_refused(tiny_bert):
+    with pytest.raises(InputError, match="--skip-from 2: the model has 2 layers"):
+        load(tiny_bert, condenser=True, skip_from=2)
+
+
+def test_heads_of_other_architectures_are_refused(tiny_bert, tmp_path):
+    DistilBertForMaskedLM(DistilBertConfig(vocab_size=50, dim=8, hidden_dim=8, n_layers=1, n_heads=1)).save_pretrained(
+        tmp_path
+    )
+    with pytest.raises(InputError, match="knows the heads of BERT, RoBERTa and their kin, not DistilBertForMaskedLM"):
+        load(tmp_path)
+    config = json.loads((tiny_bert / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "gpt2", "architectures": ["GPT2Model"]}))
+    with pytest.raises(InputError, match="no model that fills in words"):
+        load(tmp_path)

@@ -1,0 +1,140 @@
+"""The stream of masked spans: every document once an epoch, in an order that only the seed decides."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_artifacts import write_corpus
+from transformers import AutoTokenizer
+
+from hybrid_cli.config import Pretraining
+from hybrid_cli.encoders.contract import Contract
+from hybrid_cli.encoders.encoder import resolve
+from hybrid_cli.errors import InputError
+from hybrid_cli.training import corpus as corpora
+from hybrid_cli.training.corpus import Corpus
+from hybrid_cli.training.whole_words import IGNORED
+
+PLAN = Pretraining(batch_size=4, epochs=3, max_length=12, held_out=3, seed=7)
+TEXTS = [f"number{n} " + "alpha beta gamma delta " * (n % 5) for n in range(40)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(resolve("minilm"))
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(corpora, "BLOCK", 8)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.parquet", TEXTS)
+
+
+@pytest.fixture
+def open_corpus(path, tokenizer):
+    return lambda **changes: Corpus(path, tokenizer, Contract().document, replace(PLAN, **changes))
+
+
+def plain(spans) -> list[tuple[int, ...]]:
+    """Every span of a batch as it was before masking, without [CLS] and [SEP]."""
+    pairs = zip(spans.ids, spans.labels, strict=True)
+    return [tuple(np.where(labels == IGNORED, ids, labels)[1:-1].tolist()) for ids, labels in pairs]
+
+
+def same(one, other) -> bool:
+    flat = [[*spans.ids, *spans.labels] for spans in (one, other)]
+    return len(flat[0]) == len(flat[1]) and all(map(np.array_equal, *flat))
+
+
+def numbers(tokenizer, spans) -> list[str]:
+    """The documents whose beginning stands in these spans."""
+    texts = [tokenizer.decode(ids) for ids in spans]
+    return [text.split()[0] for text in texts if text.startswith("number")]
+
+
+def test_an_epoch_holds_every_piece_of_every_document_once(open_corpus, tokenizer):
+    spans = [span for batch in open_corpus(epochs=1, held_out=0).batches() for span in plain(batch)]
+    assert Counter(numbers(tokenizer, spans)) == Counter(text.split()[0] for text in TEXTS)
+    whole = tokenizer(TEXTS, add_special_tokens=False)["input_ids"]
+    assert Counter(piece for span in spans for piece in span) == Counter(piece for ids in whole for piece in ids)
+    assert max(map(len, spans)) <= PLAN.max_length - 2
+
+
+def test_epochs_differ_in_order_and_masks_not_in_content(open_corpus):
+    corpus = open_corpus()
+    batches = list(corpus.batches())
+    each = -(-len(corpus) // 4)
+    assert len(batches) == 3 * each
+    epochs = [[span for batch in batches[e * each : (e + 1) * each] for span in plain(batch)] for e in range(3)]
+    assert Counter(epochs[0]) == Counter(epochs[1]) == Counter(epochs[2])
+    assert epochs[0] != epochs[1]
+    masks = [Counter(tuple(ids.tolist()) for batch in batches[e * each : (e + 1) * each] for ids in batch.ids)
+             for e in range(2)]  # fmt: skip
+    assert masks[0] != masks[1]
+
+
+@pytest.mark.parametrize("cocondenser", [False, True])
+def test_batches_do_not_depend_on_where_one_begins(open_corpus, cocondenser):
+    whole = list(open_corpus(cocondenser=cocondenser).batches())
+    for done in (1, 5, len(whole) // 3, len(whole) // 3 + 1, len(whole) - 1):
+        rest = list(open_corpus(cocondenser=cocondenser).batches(done))
+        assert len(rest) == len(whole) - done
+        assert all(map(same, rest, whole[done:]))
+
+
+def test_the_seed_decides_the_order(open_corpus):
+    first, again, other = (next(open_corpus(seed=seed).batches()) for seed in (1, 1, 2))
+    assert same(first, again)
+    assert not same(first, other)
+
+
+def test_documents_of_a_block_are_mixed_with_one_another(open_corpus, tokenizer):
+    spans = [span for batch in open_corpus(epochs=1, held_out=0).batches() for span in plain(batch)]
+    order = [int(name.removeprefix("number")) // 8 for name in numbers(tokenizer, spans)]
+    assert sum(order[i] != order[i + 1] for i in range(39)) == 4, "five blocks, one after the other"
+    assert numbers(tokenizer, spans) != [text.split()[0] for text in TEXTS]
+
+
+def test_held_out_documents_are_never_trained_on(open_corpus, tokenizer):
+    corpus = open_corpus(max_length=64)
+    held = numbers(tokenizer, plain(corpus.held_out()))
+    assert len(held) == len(set(held)) == corpus.held == 3
+    trained = {name for batch in corpus.batches() for name in numbers(tokenizer, plain(batch))}
+    assert trained == {text.split()[0] for text in TEXTS} - set(held)
+    assert same(corpus.held_out(), open_corpus(max_length=64).held_out())
+
+
+def test_a_tenth_is_held_out_at_most_and_none_where_none_is_wanted(open_corpus):
+    assert open_corpus(held_out=100).held == 4
+    assert open_corpus(held_out=0).held_out() is None
+
+
+def test_cocondenser_takes_two_spans_of_each_document_that_has_two_words(open_corpus, tokenizer):
+    batches = list(open_corpus(cocondenser=True, epochs=1, held_out=0).batches())
+    assert [len(batch.ids) for batch in batches] == [8] * 8, "documents of one word are left out"
+    for batch in batches:
+        spans = plain(batch)
+        assert len(numbers(tokenizer, spans[1::2])) == 0, "the second span stands after the first"
+    later = next(open_corpus(cocondenser=True, held_out=0).batches(8))
+    earlier = {span for batch in batches for span in plain(batch)}
+    assert set(plain(later)) - earlier, "cut anew every epoch"
+
+
+def test_no_more_is_counted_than_steps_ask_for(open_corpus):
+    corpus = open_corpus(max_steps=2)
+    assert 8 <= len(corpus) < len(open_corpus())
+    first_two = [batch for batch, _ in zip(corpus.batches(), range(2), strict=False)]
+    assert all(map(same, first_two, open_corpus().batches()))
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["", "", ""]])
+def test_a_corpus_without_words_is_refused(tmp_path, tokenizer, texts):
+    with pytest.raises(InputError, match="holds no words to train on"):
+        Corpus(write_corpus(tmp_path / "corpus.parquet", texts), tokenizer, Contract().document, PLAN)

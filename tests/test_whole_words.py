@@ -1,0 +1,102 @@
+"""Masking: whole words, BERT's shares, no special tokens, the same for the same seed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from hybrid_cli.encoders.encoder import resolve
+from hybrid_cli.errors import InputError
+from hybrid_cli.training.spans import pieces
+from hybrid_cli.training.whole_words import IGNORED, WholeWordMasking
+
+TEXT = (
+    "Compute the eigenvalues and right eigenvectors of a square array. The number w is an eigenvalue of a if there "
+    "exists a vector v such that a @ v = w * v, hence unnormalized. [SEP] Broadcasting rules apply, [MASK] or not; "
+    "see numpy.linalg.eigvalsh for symmetrically stored arrays, and \u16a0\u16a1\u16a2 for something that is unknown. "
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(resolve("minilm"))
+
+
+@pytest.fixture(scope="module")
+def span(tokenizer):
+    (found,) = pieces(tokenizer, [TEXT * 3])
+    return found
+
+
+def masked(tokenizer, span, seed: int, share: float = 0.15):
+    return WholeWordMasking(tokenizer, share)(span, np.random.default_rng(seed))
+
+
+def test_cls_and_sep_stand_around_the_span_and_nothing_else_changes_where_nothing_is_asked(tokenizer, span):
+    ids, labels = masked(tokenizer, span, 0)
+    assert (ids[0], ids[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
+    assert (labels[0], labels[-1]) == (IGNORED, IGNORED)
+    kept = labels[1:-1] == IGNORED
+    np.testing.assert_array_equal(ids[1:-1][kept], span.ids[kept])
+    np.testing.assert_array_equal(labels[1:-1][~kept], span.ids[~kept])
+
+
+@pytest.mark.parametrize("share", [0.05, 0.15, 0.4])
+def test_the_share_is_reached_and_never_passed(tokenizer, span, share):
+    shares = [(masked(tokenizer, span, seed, share)[1] != IGNORED).sum() / len(span.ids) for seed in range(100)]
+    assert max(shares) <= share
+    assert np.mean(shares) == pytest.approx(share, abs=0.01)
+
+
+def test_a_word_is_asked_for_whole_or_not_at_all(tokenizer, span):
+    for seed in range(50):
+        asked = masked(tokenizer, span, seed)[1][1:-1] != IGNORED
+        for begin, end in pairwise(span.starts):
+            assert asked[begin:end].all() or not asked[begin:end].any()
+
+
+def test_special_tokens_are_never_asked_for_and_never_put_in(tokenizer, span):
+    special = set(tokenizer.all_special_ids)
+    assert special & set(span.ids.tolist()) >= {tokenizer.sep_token_id, tokenizer.mask_token_id, tokenizer.unk_token_id}
+    for seed in range(100):
+        ids, labels = masked(tokenizer, span, seed, 0.9)
+        asked = labels != IGNORED
+        assert not special & set(labels[asked].tolist())
+        assert not (special - {tokenizer.mask_token_id}) & set(ids[asked].tolist())
+
+
+def test_eight_of_ten_become_mask_one_any_other_piece_and_one_stays(tokenizer, span):
+    counts = np.zeros(3)
+    for seed in range(200):
+        ids, labels = masked(tokenizer, span, seed)
+        asked = labels != IGNORED
+        mask, same = ids[asked] == tokenizer.mask_token_id, ids[asked] == labels[asked]
+        counts += [mask.sum(), (~mask & ~same).sum(), same.sum()]
+    np.testing.assert_allclose(counts / counts.sum(), [0.8, 0.1, 0.1], atol=0.02)
+
+
+def test_the_same_seed_masks_the_same(tokenizer, span):
+    for one, other in zip(masked(tokenizer, span, 5), masked(tokenizer, span, 5), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert (masked(tokenizer, span, 5)[1] != masked(tokenizer, span, 6)[1]).any()
+
+
+def test_one_word_is_asked_for_even_where_the_share_is_less(tokenizer):
+    (short,) = pieces(tokenizer, ["unsqueezed arrays"])
+    labels = masked(tokenizer, short, 0)[1]
+    assert (labels != IGNORED).any()
+
+
+def test_a_span_of_special_tokens_alone_has_nothing_to_ask_for(tokenizer):
+    (nothing,) = pieces(tokenizer, ["[SEP] [UNK]"])
+    assert (masked(tokenizer, nothing, 0)[1] == IGNORED).all()
+
+
+def test_a_tokenizer_without_mask_token_is_refused(tokenizer):
+    other = AutoTokenizer.from_pretrained(resolve("minilm"))
+    other.mask_token = None
+    with pytest.raises(InputError, match="the model has no mask token; pretraining needs a BERT or its kin"):
+        WholeWordMasking(other, 0.15)
