@@ -120,9 +120,8 @@ def scan(path: Path) -> pl.LazyFrame:
 
 def texts(path: Path, docids: pl.Series) -> pl.DataFrame:
     """docid, title and text of the given documents only, in the order of the corpus; those it lacks are left out."""
-    wanted = pl.LazyFrame({"docid": docids.cast(pl.String).unique()})
-    corpus = scan(path).drop("corpus_row")
-    return corpus.join(wanted, on="docid", how="semi", maintain_order="left").collect(engine="streaming")
+    wanted = pl.col("docid").is_in(docids.cast(pl.String).unique().implode())  # a filter is read before the texts are
+    return scan(path).drop("corpus_row").filter(wanted).collect(engine="streaming")
 
 
 # -------------------------------------------------------------------------------------------------- queries and qrels
