@@ -1,10 +1,14 @@
 """`hybrid evaluate` against ranx: load one run of 6,980 queries x 1,000 hits and compute four measures.
 
+Then `evaluate --complement` of two such runs against `evaluate` of the two alone, with the values of every query
+written to a file: once without texts, and once with as many passages as MS MARCO has (`--passages 0` leaves that out).
+
 Each tool runs in a process of its own, from the start of Python to the printed means; the best wall time of some
 repeats counts (so that ranx's compiled code is cached), the means must agree. ranx reads its JSON form, or Parquet
 through pandas; hybrid reads Parquet, and its time includes counts, Judged@10 and printing.
 
-    python benchmarks/evaluate.py [--queries 6980] [--hits 1000] [--ranx json,parquet] [--folder DIR]
+    python benchmarks/evaluate.py [--queries 6980] [--hits 1000] [--ranx json,parquet] [--passages 8841823]
+                                  [--folder DIR]
 """
 
 from __future__ import annotations
@@ -16,7 +20,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
+
+import numpy as np
+import polars as pl
 
 MEASURES = ("MRR@10", "nDCG@10", "R@100", "R@1000")
 RANX_MEASURES = ("mrr@10", "ndcg@10", "recall@100", "recall@1000")
@@ -39,9 +47,6 @@ print(json.dumps({name: float(value) for name, value in evaluate(qrels, run, mea
 
 def make_data(folder: Path, queries: int, hits: int) -> None:
     """A run, and qrels of one relevant document a query (six in a hundred have two), two thirds of them retrieved."""
-    import numpy as np
-    import polars as pl
-
     from hybrid_cli import artifacts
     from hybrid_cli.artifacts import Kind, Manifest
 
@@ -64,7 +69,8 @@ def make_data(folder: Path, queries: int, hits: int) -> None:
     ordered = sorted(pairs)
     qrels = pl.DataFrame({"qid": [q for q, _ in ordered], "docid": [d for _, d in ordered]})
     qrels = qrels.with_columns(relevance=pl.lit(1, dtype=pl.Int32))
-    for kind, name, frame in ((Kind.RUN, "run", run), (Kind.QRELS, "qrels", qrels)):
+    other = another_run(run, qrels, rng)
+    for kind, name, frame in ((Kind.RUN, "run", run), (Kind.RUN, "other", other), (Kind.QRELS, "qrels", qrels)):
         manifest = Manifest(kind, "benchmark", {}, {})
         artifacts.write_parquet(folder / f"{name}.parquet", [frame.to_arrow()], artifacts.SCHEMAS[kind], manifest)
     judged: dict[str, dict[str, int]] = {}
@@ -73,6 +79,37 @@ def make_data(folder: Path, queries: int, hits: int) -> None:
     (folder / "qrels.json").write_text(json.dumps(judged))
     listed = dict(zip(qids.tolist(), zip(docids.astype(str).tolist(), scores.tolist(), strict=True), strict=True))
     (folder / "run.json").write_text(json.dumps({qid: dict(zip(*hit, strict=True)) for qid, hit in listed.items()}))
+
+
+def another_run(run: pl.DataFrame, qrels: pl.DataFrame, rng: np.random.Generator) -> pl.DataFrame:
+    """The same queries: about half of the documents, in another order, and as many others."""
+    from hybrid_cli import runs
+
+    own = pl.Series(rng.integers(0, 8_841_823, len(run))).cast(pl.String)
+    kept = pl.Series(rng.random(len(run)) < 0.5) | run["docid"].is_in(qrels["docid"].implode())
+    hits = run.select("qid", docid=pl.when(kept).then("docid").otherwise(own), score=rng.gamma(20.0, 1.0, len(run)))
+    return runs.ranked(hits.unique(["qid", "docid"], maintain_order=True))
+
+
+def make_texts(folder: Path, passages: int) -> None:
+    """Queries of 6 words, and passages of 56 with ids from 0, in parts of a million."""
+    rng = np.random.default_rng(42)
+    syllables = ["ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "vo"]
+    words = np.array(["".join(parts) for parts in product(syllables, repeat=3)])
+    pieces = pl.Series([" ".join(rng.choice(words, 14)) for _ in range(50_000)])
+    (folder / "corpus").mkdir()
+    for part, begin in enumerate(range(0, passages, 1_000_000)):
+        docids = pl.Series(range(begin, min(begin + 1_000_000, passages)))
+        text = [pieces.gather(rng.integers(0, len(pieces), len(docids))).alias(str(piece)) for piece in range(4)]
+        frame = pl.DataFrame(text).select(
+            docids.cast(pl.String).alias("docid"),
+            pl.lit("").alias("title"),
+            pl.concat_str(pl.all(), separator=" ").alias("text"),
+        )
+        frame.write_parquet(folder / "corpus" / f"part-{part:05}.parquet", compression="zstd")
+    qids = pl.read_parquet(folder / "qrels.parquet")["qid"].unique(maintain_order=True)
+    asked = [" ".join(rng.choice(words, 6)) for _ in qids]
+    pl.DataFrame({"qid": qids, "text": asked}).write_parquet(folder / "queries.parquet")
 
 
 def measured(command: list[str]) -> tuple[float, float, float, str]:
@@ -92,6 +129,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=6980)
     parser.add_argument("--hits", type=int, default=1000)
     parser.add_argument("--ranx", default="json,parquet")
+    parser.add_argument("--passages", type=int, default=8_841_823)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
@@ -100,7 +138,10 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "run.json").exists():
             make_data(folder, options.queries, options.hits)
-        compare(folder, options.ranx.split(","), options.repeat)
+        if options.passages and not (folder / "queries.parquet").exists():
+            make_texts(folder, options.passages)
+        compare(folder, options.ranx.split(",") if options.ranx else [], options.repeat)
+        set_beside(folder, bool(options.passages), options.repeat)
 
 
 def compare(folder: Path, forms: list[str], repeat: int) -> None:
@@ -118,6 +159,23 @@ def compare(folder: Path, forms: list[str], repeat: int) -> None:
         show(f"ranx ({form})", other, other_cpu, memory, values)
         print(f"  hybrid is {other / seconds:.1f} times as fast ({other_cpu / cpu:.1f} in CPU time)")
         assert all(abs(a - b) < 1e-9 for a, b in zip(means, values, strict=True)), "the means differ"
+
+
+def set_beside(folder: Path, texts: bool, repeat: int) -> None:
+    """What `--complement` adds; the output file is written anew each time."""
+    alone = [sys.executable, "-c", HYBRID, "evaluate", "--qrels", str(folder / "qrels.parquet")]
+    alone += [str(folder / "run.parquet"), str(folder / "other.parquet"), "-m", ",".join(MEASURES), "--format", "json"]
+    alone += ["--output", str(folder / "measurements.parquet"), "--overwrite"]
+    beside = [*alone, "--complement", "run", "other"]
+    with_texts = [*beside, "--queries", str(folder / "queries.parquet"), "--corpus", str(folder / "corpus")]
+    commands = {"two runs": alone, "--complement": beside} | ({"with texts": with_texts} if texts else {})
+    base = 0.0
+    for name, command in commands.items():
+        seconds, cpu, gigabytes, output = min(measured(command) for _ in range(repeat))
+        means = [mean for run in json.loads(output)["runs"] for mean in run["means"].values()]
+        show(name, seconds, cpu, gigabytes, means)
+        base = base or seconds
+        print(f"  {seconds / base:.2f} times the time of evaluate alone")
 
 
 def show(name: str, seconds: float, cpu: float, gigabytes: float, means: list[float]) -> None:

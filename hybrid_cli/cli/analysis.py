@@ -108,11 +108,13 @@ def evaluate(
     pytrec_eval judges. Means go over all judged queries, with 0 for those that a run misses. The rank column is the
     order. Measures: MRR@k, nDCG@k, MAP@k, P@k, R@k (recall), Success@k, Rprec, Bpref, Judged@k; acc@k is the share of
     questions with an answer among the texts of the first k hits. `recip_rank`, `ndcg_cut_10`, `AP(rel=2)` are
-    understood too.
+    understood too. `--complement` says what a dense run finds that BM25 does not, and which queries fusion hurts.
 
-    Example:
+    Examples:
 
     `hybrid evaluate data/pydocs --split test out/bm25.parquet out/clear.parquet --measures MRR@10,nDCG@10,R@100`
+
+    `hybrid evaluate data/pydocs --split test out/clear.parquet --complement out/dense.parquet out/bm25.parquet`
     """
     from hybrid_cli.evaluation.summary import show
     from hybrid_cli.stages import evaluate as stage
