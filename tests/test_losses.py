@@ -192,3 +192,13 @@ def test_span_contrast_is_invariant_under_the_order_of_documents_and_of_their_sp
 
 def test_one_document_alone_has_nothing_to_tell_apart():
     assert span_contrast(torch.randn(2, 3))["span_contrast"] == 0
+
+
+@given(st.integers(0, 1000))
+def test_a_rotation_of_the_encoder_changes_the_squared_cosines_and_no_score(seed):
+    """What orthogonality asks for can be had without any change of a ranking."""
+    vectors = random_vectors(seed)
+    rotation, _ = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(seed)))
+    rotated = replace(vectors, queries=vectors.queries @ rotation, documents=vectors.documents @ rotation)
+    torch.testing.assert_close(nll(rotated)["nll"], nll(vectors)["nll"], rtol=1e-4, atol=1e-5)
+    assert orthogonality(rotated)["orthogonality"] != orthogonality(vectors)["orthogonality"]
