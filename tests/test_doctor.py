@@ -21,7 +21,14 @@ def test_a_machine_that_runs_this_suite_lacks_nothing(capsys):
 
 
 def test_what_is_missing_says_what_to_type():
-    for check in (*stage._python(), stage._faiss(), *stage._torch(), *stage._models(), *stage._extras()):
+    for check in (
+        *stage._python(),
+        stage._faiss(),
+        *stage._torch(),
+        *stage._models(),
+        stage._wordnet(),
+        *stage._extras(),
+    ):
         assert check.present or check.advice
 
 

