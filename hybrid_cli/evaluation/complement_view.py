@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hybrid_cli.evaluation.complement import Complement
     from hybrid_cli.evaluation.complementarity import Sets
 
-_BAR_CELLS = 72
+_BAR_CELLS, _BAR_LABEL = 72, 5
 _WIDEST = 120
 _MARKDOWN_CHARACTERS = 80
 _SHADES = ("█", "blue"), ("▒", "magenta"), ("░", "yellow"), ("·", "dim")
@@ -174,7 +174,7 @@ def _changed_in_groups(complement: Complement) -> Iterator[tuple[str, list[Chang
 
 def _head(name: str, listed: Listed, depth: int) -> str:
     first = f"first relevant at {listed.first}" if listed.first else f"nothing relevant in {depth}"
-    return f"{name} {layout.figure(listed.value)}, {first}"
+    return f"{name} {layout.figure(listed.value)},\n{first}"
 
 
 def _side_by_side(changed: Changed) -> Iterator[tuple[str, ...]]:
@@ -192,7 +192,7 @@ def _hit(hit: Hit) -> str:
 def as_markdown(complement: Complement) -> str:
     """Tables under headings; the first documents of changed queries side by side."""
     first, *others = _blocks(complement)
-    parts = [*_markdown(first), "\n".join(f"    {line.plain}" for line in _bars(complement))]
+    parts = [*_markdown(first), "\n".join(f"    {line.plain}" for line in _bars(complement, _BAR_CELLS))]
     for block in others:
         parts += _markdown(block)
     for title, queries in _changed_in_groups(complement):
@@ -212,7 +212,7 @@ def show(complement: Complement) -> None:
     """Print tables, bars and the most changed queries on stdout."""
     out = console.stdout()
     first, *others = _blocks(complement)
-    _print(out, first, _bars(complement))
+    _print(out, first, _bars(complement, min(_BAR_CELLS, out.width - _BAR_LABEL)))
     for block in others:
         _print(out, block)
     for title, queries in _changed_in_groups(complement):
@@ -225,7 +225,7 @@ def _print(out: Console, block: _Block, bars: Iterable[Text] = ()) -> None:
     from rich.text import Text
 
     out.print(f"\n{block.title}", style="bold", markup=False, highlight=False)
-    table = layout.table(block.columns[0], block.columns[1:])
+    table = layout.table(block.columns[0], block.columns[1:], wrap=True)
     for row in block.rows:
         table.add_row(*map(Text, row))
     out.print(table)
@@ -235,16 +235,16 @@ def _print(out: Console, block: _Block, bars: Iterable[Text] = ()) -> None:
         out.print(note, markup=False, highlight=False)
 
 
-def _bars(complement: Complement) -> Iterator[Text]:
+def _bars(complement: Complement, cells: int) -> Iterator[Text]:
     """A line for each cutoff: which of the two finds how many of the queries; then what the shades mean."""
     from rich.text import Text
 
     for cut in complement.sets:
-        line = Text(f"{cut.cutoff:>4} ")
-        for (glyph, colour), cells in zip(_SHADES, bar(cut, _BAR_CELLS), strict=True):
-            line.append(glyph * cells, colour)
+        line = Text(f"{cut.cutoff} ".rjust(_BAR_LABEL))
+        for (glyph, colour), size in zip(_SHADES, bar(cut, cells), strict=True):
+            line.append(glyph * size, colour)
         yield line
-    legend = Text("   k ")
+    legend = Text("k ".rjust(_BAR_LABEL))
     names = (f"{complement.dense} only", "both", f"{complement.sparse} only", "neither")
     for (glyph, colour), name in zip(_SHADES, names, strict=True):
         legend.append(glyph, colour).append(f" {name}   ")
