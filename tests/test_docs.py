@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
@@ -76,10 +77,15 @@ def test_every_command_has_a_section(declared):
 # ----------------------------------------------------------------------------------------- lines that people will type
 
 
+@cache
+def program() -> Any:
+    return typer.main.get_command(app)
+
+
 def complaint(line: str) -> str:
     """Why a command line would be refused before anything is read; empty where it would not."""
     words = shlex.split(line)[1:]
-    command: Any = typer.main.get_command(app)
+    command = program()
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         if words[0] not in command.commands:
             return f"no command {words[0]}"
