@@ -1,0 +1,101 @@
+"""Word pieces a second of `pretrain` against a bare transformers loop on the same spans, in turn, in one run.
+
+python benchmarks/pretrain.py [--steps 6] [--length 128] [--batch 16] [--cocondenser]
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import scipy
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer, DataCollatorForLanguageModeling
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.collections import python_docs
+from hybrid_cli.config import Pretraining
+from hybrid_cli.encoders.contract import Contract
+from hybrid_cli.encoders.encoder import pick_dtype, resolve
+from hybrid_cli.training.condenser import MaskedLanguageModel
+from hybrid_cli.training.corpus import Corpus
+from hybrid_cli.training.loop import Trainer
+from hybrid_cli.training.pretraining import PretrainingLearner
+from hybrid_cli.training.whole_words import IGNORED
+
+
+def corpus_of_docstrings(folder: Path) -> Path:
+    """Real texts, as a corpus."""
+    found = list(python_docs.read_package("scipy", Path(scipy.__file__).parent))[:1000]
+    columns = [[d.name for d in found], [d.name for d in found], [f"{d.summary} {d.rest}" for d in found]]
+    table = pa.table(columns, schema=artifacts.SCHEMAS[Kind.CORPUS])
+    artifacts.claim(folder / "corpus.parquet", Kind.CORPUS, "benchmark", inputs={}, options={}).write([table])
+    return folder / "corpus.parquet"
+
+
+def bare(model, collator, optimizer, spans, precision) -> None:
+    """What a person writes in ten lines: the library's collator, its model, its loss over all logits."""
+    batch = collator([{"input_ids": ids} for ids in spans])
+    with torch.autocast("cpu", precision, enabled=precision != torch.float32):
+        loss = model(**batch).loss
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    loss.item()
+
+
+def main() -> None:
+    """Time both, step by step in turn, and print the ratio."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--cocondenser", action="store_true", help="spans in pairs, both heads, the contrastive loss")
+    given = parser.parse_args()
+    folder, precision = resolve("minilm"), pick_dtype("auto", "cpu")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    documents = given.batch // 2 if given.cocondenser else given.batch
+    plan = Pretraining(batch_size=documents, max_length=given.length, cocondenser=given.cocondenser, held_out=0)
+    with tempfile.TemporaryDirectory() as scratch:
+        stream = Corpus(corpus_of_docstrings(Path(scratch)), tokenizer, Contract().document, plan).batches()
+        batches = list(islice(stream, given.steps + 1))
+    ours = MaskedLanguageModel.load(folder, condenser=given.cocondenser, skip_from=None)
+    trainer = Trainer(PretrainingLearner(ours, tokenizer, precision), plan)
+    model = AutoModelForMaskedLM.from_pretrained(folder).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
+    seconds: dict[str, list[float]] = {"hybrid": [], "bare": []}
+    pieces = [sum(map(len, batch.ids)) for batch in batches]
+    for number, batch in enumerate(batches):
+        spans = [
+            np.where(labels == IGNORED, ids, labels).tolist()
+            for ids, labels in zip(batch.ids, batch.labels, strict=True)
+        ]
+        for name, step in (
+            ("hybrid", lambda batch=batch: trainer.step(iter([batch]))),
+            ("bare", lambda spans=spans: bare(model, collator, optimizer, spans, precision)),
+        ):
+            start = time.perf_counter()
+            step()
+            if number:  # the first one warms up
+                seconds[name].append(time.perf_counter() - start)
+    print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, {precision}")
+    print(f"MiniLM, {given.batch} spans of at most {given.length} word pieces, {given.steps} steps each")
+    for name, values in seconds.items():
+        rates = [count / value for count, value in zip(pieces[1:], values, strict=True)]
+        print(f"{name:8} {statistics.median(rates):8,.0f} word pieces/s (median)")
+    ratios = [bare / ours for ours, bare in zip(seconds["hybrid"], seconds["bare"], strict=True)]
+    print(f"hybrid / bare: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+
+
+if __name__ == "__main__":
+    main()
