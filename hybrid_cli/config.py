@@ -267,6 +267,25 @@ class Complementarity:
 
 
 @dataclass(frozen=True)
+class Reporting:
+    """What the report shows.
+
+    Attributes:
+        changed: queries that a run hurts most, and as many that it helps most.
+        shown: hits of each list.
+        drawn: cutoffs with a Venn diagram.
+        dots: most queries in a scatter.
+        answers_depth: hits in which answers are looked for where there are no judgements.
+    """
+
+    changed: int = 10
+    shown: int = 10
+    drawn: tuple[int, ...] = (1, 10, 100)
+    dots: int = 10_000
+    answers_depth: int = 100
+
+
+@dataclass(frozen=True)
 class Perturbation:
     """How queries are attacked (methods 15, row 24)."""
 

@@ -33,7 +33,10 @@ ONLY_IN = {
     "pyserini": ("lexical",),
     "pickle": (),
 }
-HEAVY = ("torch", "transformers", "faiss", "jnius", "polars", "scipy", "pyserini", "pandas", "sklearn", "numba")
+HEAVY = (
+    "torch", "transformers", "faiss", "jnius", "polars", "scipy", "pyserini", "pandas", "sklearn", "numba", "altair",
+    "jinja2", "vl_convert",
+)  # fmt: skip
 
 
 def named(file: Path) -> str:

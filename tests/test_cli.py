@@ -18,7 +18,7 @@ from hybrid_cli.config import Evaluation
 
 COMMANDS = [
     "prepare", "split", "perturb", "index-bm25", "mine-negatives", "train-dense", "encode", "search", "fuse", "join",
-    "evaluate", "inspect", "export", "doctor",
+    "evaluate", "report", "inspect", "export", "doctor",
 ]  # fmt: skip
 SOURCES = ["python-docs", "beir", "msmarco", "dpr", "trec", "irds"]
 EVERYWHERE = ("--config", "--quiet", "--debug")

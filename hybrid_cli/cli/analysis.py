@@ -70,9 +70,13 @@ _Changed = Annotated[
 ]
 
 
+_Qrels = Annotated[Path | None, typer.Option(help="Judgements, if not a collection's.", show_default=False)]
+
+
 def register(app: typer.Typer) -> None:
     """Add this panel's commands to the application."""
     command(app, PANEL)(evaluate)
+    command(app, PANEL)(report)
     command(app, PANEL, writes=False)(inspect)
     command(app, PANEL)(export)
     command(app, PANEL, writes=False)(doctor)
@@ -81,7 +85,7 @@ def register(app: typer.Typer) -> None:
 def evaluate(
     inputs: _Runs,
     split: Split = None,
-    qrels: Annotated[Path | None, typer.Option(help="Judgements, if not a collection's.", show_default=False)] = None,
+    qrels: _Qrels = None,
     measures: _Measures = _MEASURES,
     relevance_level: _Level = _EVALUATION.relevance_level,
     remove_query: _RemoveQuery = False,
@@ -139,6 +143,79 @@ def evaluate(
         overwrite=overwrite,
     )
     show(summary, form)
+
+
+def report(
+    inputs: _Runs,
+    output: Output,
+    split: Split = None,
+    qrels: _Qrels = None,
+    measures: _Measures = _MEASURES,
+    relevance_level: _Level = _EVALUATION.relevance_level,
+    remove_query: _RemoveQuery = False,
+    answer_match: _AnswerMatch = _EVALUATION.answer_match,
+    queries: _Answers = None,
+    corpus: _Texts = None,
+    baseline: _Baseline = None,
+    test: _Test = _EVALUATION.test,
+    correction: _Correction = _EVALUATION.correction,
+    complement: _Complement = None,
+    changed: _Changed = config.Reporting.changed,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Encoders whose learning curves are shown, besides those that the runs come from.", show_default=False
+        ),
+    ] = None,
+    index: Annotated[
+        str | None,
+        typer.Option(
+            help="RUN=FOLDER, for runs whose manifests do not lead to their indexes; several with commas.",
+            show_default=False,
+        ),
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(help="A folder, where the figures will stand as pictures too.", show_default=False)
+    ] = None,
+    seed: Seed = _EVALUATION.seed,
+    overwrite: bool = False,
+) -> None:
+    """Show what runs find, where they differ and why, on one HTML page.
+
+    The page holds everything it needs and opens offline. It begins with the findings in plain words; then come the
+    measures with intervals and tests, recall at every depth, area-true Venn diagrams of what two runs find, every query
+    as a dot, the ranked lists of the queries that change most, means in groups of queries, learning curves, and index
+    size against quality. Without --complement the two runs are the only one searched in a dense index and the only one
+    searched in a lexical index.
+
+    Example:
+
+    `hybrid report data/pydocs --split test out/bm25.parquet out/dense.parquet out/clear.parquet -o out/report.html`
+    """
+    from hybrid_cli.stages import report as stage
+
+    stage.report(
+        inputs,
+        output=output,
+        split=split,
+        qrels=qrels,
+        queries=queries,
+        corpus=corpus,
+        measures=comma_separated(measures),
+        relevance_level=relevance_level,
+        baselines=comma_separated(baseline),
+        test=test,
+        correction=correction,
+        answer_match=answer_match,
+        remove_query=remove_query,
+        complement=complement,
+        changed=changed,
+        models=comma_separated(model),
+        indexes=comma_separated(index),
+        png=png,
+        seed=seed,
+        overwrite=overwrite,
+    )
 
 
 def inspect(

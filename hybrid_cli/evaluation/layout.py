@@ -15,6 +15,11 @@ def figure(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.{digits}f}"
 
 
+def signed(value: float, digits: int = 3) -> str:
+    """+.250 or -.250."""
+    return ("+" if value > 0 else "") + figure(value, digits)
+
+
 def count(value: float) -> str:
     """1,234 for a number of things, .5460 for a share."""
     return f"{value:,}" if isinstance(value, int) else figure(value)

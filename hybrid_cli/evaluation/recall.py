@@ -26,3 +26,16 @@ def recall_by_depth(judged: pl.DataFrame, depths: Sequence[int], level: int = 1)
     summed = found.select(depth=pl.col("position").cast(pl.Int64), recall=pl.col("share").cum_sum())
     asked = pl.DataFrame({"depth": depths}, schema={"depth": pl.Int64})
     return asked.join_asof(summed, on="depth").with_columns(pl.col("recall").fill_null(0.0))
+
+
+def answered_by_depth(first: pl.DataFrame, depths: Sequence[int]) -> pl.DataFrame:
+    """The share of the queries with something relevant by each depth, as Success@k and acc@k have it.
+
+    Args:
+        first: qid, rank of the first relevant document, null where there is none.
+
+    Returns:
+        depth, recall.
+    """
+    shares = [int((first["rank"] <= depth).sum()) / max(len(first), 1) for depth in depths]
+    return pl.DataFrame({"depth": depths, "recall": shares}, schema={"depth": pl.Int64, "recall": pl.Float64})

@@ -83,7 +83,7 @@ def _content(path: Path) -> Description:
         return _folder_content(path)
     if path.suffix == ".parquet":
         return _table_content(path)
-    return {"head": _head(path)}
+    return {} if path.suffix == ".html" else {"head": _head(path)}
 
 
 def _table_content(path: Path) -> Description:

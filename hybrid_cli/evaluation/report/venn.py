@@ -25,6 +25,10 @@ class Circle:
         """Where it ends."""
         return self.x + self.radius
 
+    def drawn(self, scale: float, shift: float) -> Circle:
+        """The same at another scale, moved to the right."""
+        return Circle(self.x * scale + shift, self.radius * scale)
+
 
 def radius(count: float) -> float:
     """Of the circle with that area."""
