@@ -17,8 +17,42 @@ import pytest
 from command import hybrid
 from small_artifacts import HITS, claim, foreign, run_table, scratch_in, write_run
 
-from hybrid_cli import runs
+from hybrid_cli import artifacts, runs
 from hybrid_cli.errors import InputError
+
+# --------------------------------------------------------------------------------------------------------- shared files
+
+
+def tree(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_files_are_shared_by_link_or_where_there_are_none_by_copy(tmp_path, monkeypatch, links):
+    def refuse(*_: object) -> None:
+        raise OSError("this file system has no links")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    source, place = tmp_path / "source", tmp_path / "place"
+    (source / "parts").mkdir(parents=True)
+    (source / "parts" / "one").write_text("1")
+    (source / "two").write_text("2")
+    artifacts.share(source, place)
+    artifacts.share(source / "two", tmp_path / "alone")
+    assert tree(place) == tree(source) == {"parts/one": "1", "two": "2"}
+    assert (
+        os.path.samefile(source / "two", place / "two") is os.path.samefile(source / "two", tmp_path / "alone") is links
+    )
+
+
+def test_what_is_there_already_stays(tmp_path):
+    for name in ("source", "place"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    artifacts.share(tmp_path / "source", tmp_path / "place")
+    assert tree(tmp_path / "place") == {"file": "place"}
+
 
 # ---------------------------------------------------------------------------------------------- permissions, full disks
 
