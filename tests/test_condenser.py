@@ -9,7 +9,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import AutoModelForMaskedLM, DistilBertConfig, DistilBertForMaskedLM
+from transformers import (
+    AutoModelForMaskedLM,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.training.condenser import HEAD_FILE, MaskedLanguageModel
@@ -32,8 +38,18 @@ class Through(nn.Module):
         return states
 
 
-def test_the_loss_is_that_of_transformers(tiny_bert):
-    model = load(tiny_bert)
+@pytest.fixture(params=["bert", "roberta"])
+def checkpoint(request, tiny_bert, tmp_path):
+    if request.param == "bert":
+        return tiny_bert
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    RobertaForMaskedLM(RobertaConfig(vocab_size=8000, pad_token_id=0, **sizes)).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_the_loss_is_that_of_transformers(checkpoint):
+    model = load(checkpoint)
     losses = model(IDS, MASK, LABELS)[1]
     theirs = model.whole(IDS, attention_mask=MASK, labels=LABELS).loss
     torch.testing.assert_close(losses.sum() / 3, theirs)
@@ -67,8 +83,8 @@ def test_early_tokens_are_of_the_middle_layer_if_not_said_otherwise(tiny_bert):
     assert load(tiny_bert, condenser=True, skip_from=0).skip == 0
 
 
-def test_padding_does_not_count(tiny_bert):
-    model = load(tiny_bert, condenser=True)
+def test_padding_does_not_count(checkpoint):
+    model = load(checkpoint, condenser=True)
     longer = [functional.pad(t, (0, 4), value=v) for t, v in ((IDS, 0), (MASK, 0), (LABELS, IGNORED))]
     for plain, padded in zip(model(IDS, MASK, LABELS), model(*longer), strict=True):
         torch.testing.assert_close(plain, padded)
