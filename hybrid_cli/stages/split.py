@@ -91,8 +91,9 @@ def _read(files: dict[str, Path], names: Sequence[str]) -> tuple[pl.DataFrame, p
     qrels = pl.concat(collections.read_qrels(files[f"qrels {name}"]) for name in names)
     twice = queries.filter(pl.col("qid").is_duplicated())
     if len(twice):
-        qid, *homes = twice["qid"][0], *twice.filter(pl.col("qid") == twice["qid"][0])["split"]
-        raise InputError(f"query {qid} stands in the splits {' and '.join(homes)}; name those to part with --split")
+        qid = twice["qid"][0]
+        homes = " and ".join(twice.filter(pl.col("qid") == qid)["split"])
+        raise InputError(f"query {qid} stands in the splits {homes}; name those to part with --split")
     return queries, qrels.join(queries, on="qid", how="semi", maintain_order="left")
 
 
