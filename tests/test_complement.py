@@ -229,7 +229,8 @@ def test_all_forms_hold_the_same_figures(tiny: Path, paths: list[Path], capsys: 
         assert "2 of these queries are missing from bm25 and count as not found." in text
         assert "█ dense only" in text
         assert "what does the moon do to the oceans" in text
-        assert "● 007  Tides The pull of the moon" in text
+        assert "● 007" in text
+        assert "Tides The pull of the moon" in text
         assert "share of the Hard queries with a higher reciprocal rank than bm25: dense .333, clear 1.000" in text
 
 

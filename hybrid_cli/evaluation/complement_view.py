@@ -177,13 +177,19 @@ def _head(name: str, listed: Listed, depth: int) -> str:
     return f"{name} {layout.figure(listed.value)},\n{first}"
 
 
-def _side_by_side(changed: Changed) -> Iterator[tuple[str, ...]]:
-    """Rank by rank the documents of each list."""
-    return zip_longest(*([_hit(hit) for hit in listed.hits] for listed in changed.lists.values()), fillvalue="")
+def _side_by_side(changed: Changed, characters: int) -> Iterator[tuple[str, ...]]:
+    """Rank by rank the documents of each list: the id on one line, title and text on the next."""
+    hits = ([_hit(hit, characters) for hit in listed.hits] for listed in changed.lists.values())
+    return zip_longest(*hits, fillvalue="")
 
 
-def _hit(hit: Hit) -> str:
-    return f"{_RELEVANT if hit.relevant else ' '} {hit.docid}  {' '.join(f'{hit.title} {hit.text}'.split())}"
+def _hit(hit: Hit, characters: int) -> str:
+    """Long ids keep their end, which tells them apart."""
+    room = characters - 2
+    docid = hit.docid if len(hit.docid) <= room else f"…{hit.docid[1 - room :]}"
+    words = " ".join(f"{hit.title if hit.title != hit.docid else ''} {hit.text}".split())
+    text = words if len(words) <= room else f"{words[: room - 1]}…"
+    return f"{_RELEVANT if hit.relevant else ' '} {docid}\n  {text}"
 
 
 # -------------------------------------------------------------------------------------------------------------- forms
@@ -199,7 +205,7 @@ def as_markdown(complement: Complement) -> str:
         parts.append(f"### {title[0].upper()}{title[1:]}")
         for changed in queries:
             heads = [_head(name, listed, complement.depth) for name, listed in changed.lists.items()]
-            rows = [[hit[:_MARKDOWN_CHARACTERS] for hit in row] for row in _side_by_side(changed)]
+            rows = [list(row) for row in _side_by_side(changed, _MARKDOWN_CHARACTERS)]
             parts += [f"**{changed.qid}** {changed.text}", layout.markdown_table(heads, rows, left=len(heads))]
     return "\n\n".join(parts)
 
@@ -226,6 +232,7 @@ def _print(out: Console, block: _Block, bars: Iterable[Text] = ()) -> None:
 
     out.print(f"\n{block.title}", style="bold", markup=False, highlight=False)
     table = layout.table(block.columns[0], block.columns[1:], wrap=True)
+    table.padding = (0, 1, 0, 0)
     for row in block.rows:
         table.add_row(*map(Text, row))
     out.print(table)
@@ -259,9 +266,9 @@ def _print_changed(out: Console, changed: Changed, depth: int) -> None:
     width = min(out.width, _WIDEST)
     out.print(Text.assemble((changed.qid, "bold"), f"  {changed.text}"), width=width)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    characters = width // len(changed.lists) - 3
     for name, listed in changed.lists.items():
-        column = width // len(changed.lists) - 3
-        table.add_column(Text(_head(name, listed, depth)), width=column, no_wrap=True, overflow="ellipsis")
-    for row in _side_by_side(changed):
+        table.add_column(Text(_head(name, listed, depth)), width=characters, no_wrap=True, overflow="ellipsis")
+    for row in _side_by_side(changed, characters):
         table.add_row(*(Text(hit, "bold" if hit.startswith(_RELEVANT) else "") for hit in row))
     out.print(table)
