@@ -9,13 +9,20 @@ ROC_MEASURES ?= MRR@10,MAP,R@20,R@100,Success@10
 ROC_TRAIN ?= --max-steps 60 --dev-queries 60 --eval-steps 20
 roc := $(OUT)/roc
 
-roc_variants := $(foreach seed,$(SEEDS),$(foreach variant,dense clear E I EI,$(variant)-$(seed)))
+roc_names := dense clear E I EI
+roc_variants := $(foreach seed,$(SEEDS),$(foreach name,$(roc_names),$(name)-$(seed)))
 roc_runs := $(foreach v,$(roc_variants),$(v)=$(roc)/$(v).test.parquet bm25+$(v)=$(roc)/bm25+$(v).test.parquet)
+roc_first := $(firstword $(SEEDS))
+roc_first_runs := dense=$(roc)/dense-$(roc_first).test.parquet \
+    $(foreach name,$(roc_names),bm25+$(name)=$(roc)/bm25+$(name)-$(roc_first).test.parquet)
 
-roc: $(SETUP) $(OUT)/runs/bm25.test.parquet $(foreach v,$(roc_variants),$(roc)/bm25+$(v).test.parquet)  ## RoC's seven runs on DATA: SEEDS of each, a table
+roc: $(SETUP) $(OUT)/runs/bm25.test.parquet $(foreach v,$(roc_variants),$(roc)/bm25+$(v).test.parquet)  ## RoC's seven runs on DATA: SEEDS of each, a table, a report
 	$(HYBRID) evaluate $(DATA) --split test bm25=$(OUT)/runs/bm25.test.parquet $(roc_runs) --measures $(ROC_MEASURES) \
 	    --output $(roc)/measurements.parquet --overwrite > $(roc)/table.txt
 	$(VENV)/bin/python benchmarks/over_seeds.py $(roc)/measurements.parquet --sparse bm25 --baseline bm25+dense,bm25+clear
+	$(HYBRID) report $(DATA) --split test bm25=$(OUT)/runs/bm25.test.parquet $(roc_first_runs) --complement dense bm25 \
+	    --measures MRR@10,MAP,R@20,R@100 $(foreach v,$(roc_names),--model $(roc)/$(v)-$(roc_first)) \
+	    --output $(roc)/report.html --overwrite
 
 $(eval $(call study,$(roc),MAP))
 
