@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -234,7 +236,8 @@ def test_queries_without_words_have_no_hits_and_harm_nobody(here, options):
     assert hybrid(*command).code == 0
     assert set(pl.read_parquet("run.parquet")["qid"]) == {"002"}
     done = hybrid("evaluate", "changed", "--split", "test", "run.parquet", "--measures", "R@10", "--format", "csv")
-    assert done.out.splitlines()[1].startswith("run,R@10,0.2,5,"), "one of five is answered, the others count as 0"
+    (row,) = csv.DictReader(io.StringIO(done.out))
+    assert (row["mean"], row["queries"]) == ("0.2", "5"), "one of five is answered, the others count as 0"
 
 
 def test_a_dense_index_answers_a_query_without_words(here):
