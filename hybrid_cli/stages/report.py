@@ -128,8 +128,9 @@ def _held(named: Mapping[str, Path], given: Sequence[str]) -> dict[str, list[Hel
 
 def _curves(named: Mapping[str, Path], given: Sequence[str]) -> dict[str, Path]:
     """Name -> folder of every encoder whose learning curve is shown."""
-    found = [str(folder) for path in named.values() for folder in lineage.curves(path)]
-    models = runs.named([*given, *(folder for folder in dict.fromkeys(found) if folder not in given)])
+    known = {folder.resolve() for folder in runs.named(given).values()}
+    found = dict.fromkeys(folder for path in named.values() for folder in lineage.curves(path))
+    models = runs.named([*given, *(folder for folder in found if folder.resolve() not in known)])
     for folder in models.values():
         if not (folder / lineage.CURVE).is_file():
             raise InputError(f"--model {folder}: holds no {lineage.CURVE}; an encoder of `train-dense` is needed here")

@@ -32,10 +32,11 @@ def section(found: Complement, runs: Sequence[str], cutoffs: Sequence[int]) -> S
 
 def _figure(sets: Sets, pair: tuple[str, str], runs: Sequence[str], scale: float) -> Figure:
     ratio = _ratio(sets.roc)
+    name = f"venn-at-{sets.cutoff}"
     return Figure(
-        f"venn-at-{sets.cutoff}",
+        name,
         f"First {sets.cutoff} hits: RoC {ratio}" if sets.cutoff > 1 else f"First hit: RoC {ratio}",
-        diagram(sets, pair, runs, scale),
+        diagram(name, sets, pair, runs, scale),
         f"{pair[0]} only {sets.dense_only:,} · both {sets.both:,} · {pair[1]} only {sets.sparse_only:,} · "
         f"neither {sets.fail:,} · of {sets.queries:,} queries",
         legend=pair,

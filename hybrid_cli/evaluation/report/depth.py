@@ -32,7 +32,7 @@ def _figure(curves: Mapping[str, pl.DataFrame], runs: Sequence[str], title: str,
         for run, curve in curves.items()
         for depth, recall in curve.select("depth", "recall").iter_rows()
     ]
-    base = chart(rows).encode(
+    base = chart("recall").encode(
         alt.X("depth:Q", title="first k hits")
         .scale(type="log")
         .axis(values=[1, 3, 10, 30, 100, 300, 1000], format="~s"),
@@ -44,7 +44,7 @@ def _figure(curves: Mapping[str, pl.DataFrame], runs: Sequence[str], title: str,
     return Figure(
         "recall-by-depth",
         title,
-        plain(lines + base.mark_circle(size=36, opacity=1), height=340),
+        plain(lines + base.mark_circle(size=36, opacity=1), {"recall": rows}, height=340),
         f"{what} Where one curve lies above another at small k and below it at large k, the first ranks better and the "
         "second finds more.",
         legend=runs,

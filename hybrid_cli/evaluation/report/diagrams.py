@@ -25,8 +25,13 @@ def scale(drawn: Sequence[Sets]) -> float:
     return (WIDTH - 2 * _MARGIN - _GAP) / max(widest, 1.0)
 
 
-def diagram(sets: Sets, pair: tuple[str, str], runs: Sequence[str], scale: float) -> Any:
-    """The specification of one diagram; the pair has the colours that it has among all runs."""
+def diagram(name: str, sets: Sets, pair: tuple[str, str], runs: Sequence[str], scale: float) -> Any:
+    """The specification of one diagram; the pair has the colours that it has among all runs.
+
+    Args:
+        name: with which the names of its data begin.
+        scale: pixels to a unit, as `scale` returns them.
+    """
     layout = _Layout.of(sets, scale)
     shapes = zip(layout.circles, (*pair, _NEITHER), (sets.dense, sets.sparse, sets.fail), strict=True)
     drawn = [
@@ -41,7 +46,7 @@ def diagram(sets: Sets, pair: tuple[str, str], runs: Sequence[str], scale: float
         if count
     ]
     found, beside = (drawn[:-1], drawn[-1:]) if sets.fail else (drawn, [])
-    return _spec(found, beside, list(layout.labels(sets)), runs, layout)
+    return _spec(name, found, beside, list(layout.labels(sets)), runs, layout)
 
 
 def _pair(sets: Sets) -> tuple[int, int, int]:
@@ -102,6 +107,7 @@ def _fits(count: int, room: float) -> bool:
 
 
 def _spec(
+    name: str,
     found: list[dict[str, Any]],
     beside: list[dict[str, Any]],
     labels: list[dict[str, Any]],
@@ -113,10 +119,13 @@ def _spec(
     x, y = alt.X("x:Q", scale=ends["x"], axis=None), alt.Y("y:Q", scale=ends["y"], axis=None)
     tooltip = [alt.Tooltip("run:N", title="found by"), alt.Tooltip("queries:N")]
     size = alt.Size("size:Q", scale=None)
-    sets = chart(found).mark_point(shape="circle", filled=True, fillOpacity=0.4, strokeWidth=1.5, strokeOpacity=1)
-    others = chart(beside).mark_point(shape="circle", filled=False, style="outline", opacity=1)
-    written = chart(labels).encode(x, y)
+    sets = chart(f"{name}-sets").mark_point(
+        shape="circle", filled=True, fillOpacity=0.4, strokeWidth=1.5, strokeOpacity=1
+    )
+    others = chart(f"{name}-neither").mark_point(shape="circle", filled=False, style="outline", opacity=1)
+    written = chart(f"{name}-counts").encode(x, y)
     lines = written.mark_rule(style="guide").encode(alt.Y("from:Q", scale=ends["y"], axis=None), alt.Y2("to:Q"))
     texts = written.mark_text(fontSize=13, baseline="middle").encode(alt.Text("text:N"))
     circles = sets.encode(x, y, size, colours(runs), tooltip=tooltip) + others.encode(x, y, size, tooltip=tooltip)
-    return plain(circles + lines + texts, height=round(height), width=WIDTH)
+    data = {f"{name}-sets": found, f"{name}-neither": beside, f"{name}-counts": labels}
+    return plain(circles + lines + texts, data, height=round(height), width=WIDTH)

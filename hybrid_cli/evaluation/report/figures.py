@@ -21,16 +21,7 @@ def write(folder: Path, figures: Iterable[Figure]) -> int:
         spec = dict(figure.spec)
         if spec["width"] == "container":
             spec["width"] = _WIDE if figure.wide else _WIDTH
-        picture = vl_convert.vegalite_to_png(
-            spec, scale=_SCALE, config=theme.chart_config("light", legend=True), vl_version=_version()
-        )
+        picture = vl_convert.vegalite_to_png(spec, scale=_SCALE, config=theme.chart_config("light", legend=True))
         (folder / f"{figure.name}.png").write_bytes(picture)
         count += 1
     return count
-
-
-def _version() -> str:
-    """Of Vega-Lite, as Altair writes it."""
-    import altair
-
-    return ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])

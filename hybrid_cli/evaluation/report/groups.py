@@ -22,6 +22,7 @@ def section(groups: Sequence[tuple[Buckets, pl.DataFrame]], measure: str, runs: 
 
 
 def _figure(number: int, group: Buckets, means: pl.DataFrame, measure: str, runs: Sequence[str]) -> Figure:
+    name = f"groups-{number + 1}"
     rows = [
         {
             "bucket": bucket,
@@ -35,7 +36,7 @@ def _figure(number: int, group: Buckets, means: pl.DataFrame, measure: str, runs
     ]
     order = list(dict.fromkeys(row["label"] for row in rows))
     bars = (
-        chart(rows)
+        chart(name)
         .mark_bar(cornerRadiusEnd=2)
         .encode(
             alt.Y("label:N", title=None, sort=order).scale(paddingInner=0.3).axis(ticks=False, labelLimit=140),
@@ -52,9 +53,9 @@ def _figure(number: int, group: Buckets, means: pl.DataFrame, measure: str, runs
     )
     note = f" {group.note[:1].upper()}{group.note[1:]}." if group.note else ""
     return Figure(
-        f"groups-{number + 1}",
+        name,
         f"By {group.name}",
-        plain(bars, height=len(order) * (len(runs) * _BAR + _GAP)),
+        plain(bars, {name: rows}, height=len(order) * (len(runs) * _BAR + _GAP)),
         f"Mean {measure} of each group; behind its name the number of its queries.{note}",
         legend=runs,
     )

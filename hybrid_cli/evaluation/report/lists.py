@@ -30,8 +30,8 @@ def section(found: Findings, analyse: Analyse) -> Section:
     cases = {
         heading: [_case(found, marker, match, *row) for row in queries.select("qid", "change").iter_rows()]
         for heading, queries in (
-            (f"Where {match.run} helps most", found.helped),
-            (f"Where {match.run} hurts most", found.hurt),
+            (f"Where {match.run} gains most", found.helped),
+            (f"Where {match.run} loses most", found.hurt),
         )
     }
     text = (

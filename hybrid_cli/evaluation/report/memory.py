@@ -64,7 +64,7 @@ def _figure(
         for run, size in sizes.items()
     ]
     across = alt.Scale(type="log", domain=[min(sizes.values()) / _ROOM, max(sizes.values()) * _ROOM], nice=False)
-    base = chart(rows).encode(
+    base = chart("memory").encode(
         alt.X("bytes:Q", title="bytes that a search reads", scale=across).axis(format="~s", tickCount=5, grid=False),
         alt.Y("mean:Q", title=measure).scale(zero=False, padding=24).axis(tickCount=5, format=".2~f"),
         tooltip=[alt.Tooltip("run:N"), alt.Tooltip("size:N"), alt.Tooltip("shown:N", title=measure)],
@@ -74,7 +74,7 @@ def _figure(
     return Figure(
         "memory",
         f"{measure} and bytes",
-        plain(dots + names, height=300),
+        plain(dots + names, {"memory": rows}, height=300),
         "The bytes on disk of what a search of these indexes reads; of a fused run those of both sides. "
         "The encoder of the queries is not counted. Up and to the left is better.",
         wide=True,

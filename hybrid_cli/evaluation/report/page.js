@@ -8,7 +8,8 @@
     drawn.forEach((figure) => figure.finalize());
     const scheme = night.matches ? "dark" : "light";
     const options = {
-      actions: false, ast: true, config: content.config[scheme], renderer: "svg", tooltip: { theme: scheme },
+      actions: false, ast: true, config: content.config[scheme], mode: "vega-lite", renderer: "svg",
+      tooltip: { theme: scheme },
     };
     const places = [...document.querySelectorAll("[data-figure]")];
     drawn = await Promise.all(places.map((place) =>

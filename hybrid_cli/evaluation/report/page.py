@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -100,7 +101,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page, in the order in which its fields are shown.
+    """A part of the page; its fields are shown in this order, folded tables at the end.
 
     Attributes:
         cases: heading -> queries.
@@ -109,8 +110,8 @@ class Section:
     name: str
     title: str
     text: Sequence[str] = ()
-    tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
+    tables: Sequence[Table] = ()
     cases: Mapping[str, Sequence[Case]] = field(default_factory=dict)
 
 
@@ -121,15 +122,13 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
         summary: sentences that stand first.
         runs: names of the runs in the order of their colours.
     """
-    import vl_convert
-
     figures = [figure for section in sections for figure in section.figures]
     content = {
-        "specs": {each.name: {key: part for key, part in each.spec.items() if key != "datasets"} for each in figures},
+        "specs": {each.name: {**each.spec, "datasets": {}, "description": each.title} for each in figures},
         "datasets": {name: rows for each in figures for name, rows in each.spec["datasets"].items()},  # some share them
         "config": {scheme: theme.chart_config(scheme, legend=False) for scheme in theme.COLOURS},
     }
-    scripts = [vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"), _source("page.js")] if figures else []
+    scripts = [_in_script(program) for program in (_vega(), _source("page.js"))] if figures else []
     return _template().render(
         title=title,
         subtitle=subtitle,
@@ -137,8 +136,8 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
         sections=sections,
         colours={run: f"var(--run-{place % theme.RUN_COLOURS})" for place, run in enumerate(runs)},
         style=Markup(theme.style_sheet() + _source("page.css")),
-        scripts=[Markup(_in_script(script)) for script in scripts],
-        allowed=[_digest(_in_script(script)) for script in scripts],
+        scripts=[Markup(script) for script in scripts],
+        allowed=[_digest(script) for script in scripts],
         content=Markup(as_data(content)),
         figure=layout.figure,
         signed=layout.signed,
@@ -148,6 +147,14 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
 def as_data(content: Any) -> str:
     """JSON that no text in it can end as a block of a page."""
     return json.dumps(content, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+@cache
+def _vega() -> str:
+    """Vega, Vega-Lite and what embeds them, as one program."""
+    import vl_convert
+
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
 def _in_script(program: str) -> str:

@@ -17,6 +17,7 @@ from hybrid_cli.evaluation.report.page import Cell, Figure, Section, Table
 
 _TEXT_CHARACTERS = 160
 _SPACING, _WIDEST = 0.008, 0.045  # of the axis: between the dots of one place, and the radius of the fullest place
+_CORNERS = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
 _GOLDEN_ANGLE = np.pi * (3 - np.sqrt(5))
 
 
@@ -32,7 +33,7 @@ def section(found: Findings, most: int) -> Section:
     dots = _dots(drawn, found.matches, found.queries, runs)
     sampled = f" Drawn are {most:,} of {len(wide):,} queries, chosen at random." if len(wide) > most else ""
     figures = [_figure(number, match, measure, dots, runs, sampled) for number, match in enumerate(found.matches)]
-    return Section("queries", "Query by query", tables=[_table(values, found.matches, measure)], figures=figures)
+    return Section("queries", "Query by query", figures=figures, tables=[_table(values, found.matches, measure)])
 
 
 def _table(values: pl.DataFrame, matches: Sequence[Match], measure: str) -> Table:
@@ -62,7 +63,7 @@ def _dots(
     """A row a query: its text, its values (v0, v1, ... in the order of the runs), a place and a winner a match."""
     columns: dict[str, Any] = {
         "q": wide["qid"].to_list(),
-        "t": [_shortened(texts.get(qid, "")) for qid in wide["qid"]],
+        "t": [_shortened(texts.get(qid) or qid) for qid in wide["qid"]],
         **{f"v{place}": wide[run].round(4).to_list() for place, run in enumerate(runs)},
     }
     for number, match in enumerate(matches):
@@ -106,19 +107,21 @@ def _figure(
         alt.Tooltip("q:N", title="id"),
         *(alt.Tooltip(f"v{runs.index(name)}:Q", title=name, format=".3f") for name in shown),
     ]
-    base = chart(dots).encode(
+    base = chart("queries").encode(
         alt.X(f"x{number}:Q", title=f"{measure} of {match.base}", scale=ends, axis=axis),
         alt.Y(f"y{number}:Q", title=f"{measure} of {match.run}", scale=ends, axis=axis),
         tooltip=tooltip,
     )
     equal = base.transform_filter(f"datum.w{number} === null").mark_circle(size=14, style="quiet")
     decided = base.transform_filter(f"datum.w{number} !== null").mark_circle(size=18, opacity=0.75)
-    corners = chart([{"x": 0, "y": 0}, {"x": 1, "y": 1}])
+    corners = chart("corners")
     diagonal = corners.mark_line(style="guide").encode(alt.X("x:Q", scale=ends), alt.Y("y:Q", scale=ends))
     return Figure(
         f"queries-{number + 1}",
         f"{match.run} against {match.base}",
-        plain(diagonal + equal + decided.encode(colours(runs, f"w{number}")), height=440),
+        plain(
+            diagonal + equal + decided.encode(colours(runs, f"w{number}")), {"queries": dots, "corners": _CORNERS}, 440
+        ),
         f"A dot is a query. Above the diagonal {match.run} is better; the colour is that of the better run, grey where "
         f"both are equal. Dots of equal values are spread round their place.{sampled} Hover to read the query.",
         legend=[name for name in runs if name in shown],

@@ -28,12 +28,12 @@ def section(curves: Mapping[str, pl.DataFrame]) -> Section:
 
 
 def _figure(number: int, curve: pl.DataFrame, models: list[str]) -> Figure:
-    name = curve["name"][0]
+    name, place = curve["name"][0], f"training-{number + 1}"
     rows = [
         {"model": model, "step": step, "value": value}
         for model, step, value in thinned(curve).select("model", "step", "value").iter_rows()
     ]
-    base = chart(rows).encode(
+    base = chart(place).encode(
         alt.X("step:Q", title="step").axis(tickCount=5, format="~s"),
         alt.Y("value:Q", title=name).scale(zero=False).axis(tickCount=5),
         colours(models, "model"),
@@ -48,7 +48,7 @@ def _figure(number: int, curve: pl.DataFrame, models: list[str]) -> Figure:
     thin = curve.group_by("model").len()["len"].max() or 0
     stretches = f" Means of {MOST_POINTS} stretches of the training." if int(str(thin)) > MOST_POINTS else ""
     what = "A value on the dev pool" if name.startswith("dev") else "A term of the loss"
-    return Figure(f"training-{number + 1}", name, plain(drawn, height=220), f"{what}.{stretches}", legend=models)
+    return Figure(place, name, plain(drawn, {place: rows}, height=220), f"{what}.{stretches}", legend=models)
 
 
 def thinned(curve: pl.DataFrame, most: int = MOST_POINTS) -> pl.DataFrame:
