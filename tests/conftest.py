@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 from tiny_collection import TINY_JUDGEMENTS, TINY_QUERIES, write_tiny_source
+
+if TYPE_CHECKING:
+    from report_study import Study
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -53,3 +57,11 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     BertModel(shape, add_pooling_layer=False).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Study:
+    """Runs of BM25, of a trained encoder and of both, with all that they were made from."""
+    from report_study import make
+
+    return make(tmp_path_factory.mktemp("study"), tiny_bert)

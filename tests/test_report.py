@@ -1,0 +1,309 @@
+"""The command `report`: what stands on the page, from which figures; the browser looks at it in test_report_page."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from command import hybrid
+from report_study import ATTACK, Study
+from test_evaluate import RUNS, write_run
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.errors import InputError
+from hybrid_cli.stages.report import report
+
+MEASURES = ["MRR@10", "R@100"]
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    return [write_run(tmp_path / f"{name}.parquet", hits) for name, hits in RUNS.items()]
+
+
+@pytest.fixture(scope="module")
+def whole(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with every part, `report.html`, and its figures in the folder `figures`."""
+    folder = tmp_path_factory.mktemp("whole")
+    report(study.inputs, split="test", output=folder / "report.html", png=folder / "figures")
+    return folder
+
+
+class Page:
+    """A page read back: its text, its sections, the specifications and data of its charts."""
+
+    def __init__(self, path: Path):
+        self.html = path.read_text("utf-8")
+        found = re.search(r'<script type="application/json" id="content">(.*?)</script>', self.html, re.DOTALL)
+        self.content: dict[str, Any] = json.loads(found[1]) if found else {"specs": {}, "datasets": {}}
+        self.sections = re.findall(r'<section id="([^"]+)"', self.html)
+        self.text = " ".join(
+            unescape(re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", self.html, flags=re.DOTALL)).split()
+        )
+
+    def rows(self, figure: str) -> list[dict[str, Any]]:
+        """All rows of a chart, of its layers in turn."""
+        spec = self.content["specs"][figure]
+        names = [layer["data"]["name"] for layer in spec.get("layer", []) if "data" in layer] or [spec["data"]["name"]]
+        return [row for name in dict.fromkeys(names) for row in self.content["datasets"][name]]
+
+
+def page(inputs: list[Any], folder: Path, **settings: Any) -> Page:
+    return Page(report(inputs, output=folder / "report.html", **settings))
+
+
+# -------------------------------------------------------------------------------------------------------- what is there
+
+
+def test_the_summary_says_in_words_what_the_figures_say(tiny: Path, paths: list[Path], tmp_path: Path):
+    shown = page([tiny, *paths], tmp_path, split="test", measures=MEASURES, complement=("dense", "bm25"))
+    # MRR@10 of clear is 1, of both others (1/2 + 1 + 1) / 5; dense finds 001, 002 and 004, bm25 001, 002 and 003
+    assert "clear has the highest MRR@10, 1.0000. That is .5000 more than bm25" in shown.text
+    assert "which may be chance (p = " in shown.text
+    assert "Among the first 10 hits dense finds something relevant for 3 of 5 (60%) queries, bm25 for 3." in shown.text
+    assert "1 of dense's are missed by bm25 (RoC .33), 1 of bm25's by dense; both miss 1." in shown.text
+    assert "A perfect choice between the two would answer 4 of 5 (80%); clear answers 5." in shown.text
+    assert "clear is better than the better of dense and bm25 on 2 queries, worse on 0 and equal on 3" in shown.text
+
+
+def test_every_part_is_there_where_there_is_something_to_show(whole: Path):
+    shown = Page(whole / "report.html")
+    assert shown.sections == [
+        "summary", "measures", "depth", "complement", "queries", "changed", "groups", "training", "memory",
+        "provenance",
+    ]  # fmt: skip
+    assert len(shown.rows("queries-1")) == 7 + 2  # dots, and the ends of the diagonal
+    assert {row["model"] for row in shown.rows("training-1")} == {"encoder"}
+    assert [row["run"] for row in shown.rows("memory")] == ["<b>bm25</b>", "dense", "fused"]
+
+
+def test_one_run_alone_is_compared_with_nothing(tiny: Path, paths: list[Path], tmp_path: Path):
+    shown = page([tiny, paths[0]], tmp_path, split="test", measures=MEASURES)
+    assert shown.sections == ["summary", "measures", "depth", "groups", "provenance"]
+    assert "bm25 has MRR@10 .5000 over 5 judged queries (95% interval" in shown.text
+
+
+def test_without_texts_queries_and_documents_have_their_ids(tiny: Path, paths: list[Path], tmp_path: Path):
+    qrels = tiny / "qrels.test.parquet"
+    shown = page([*paths[:2]], tmp_path, qrels=qrels, measures=MEASURES, complement=("dense", "bm25"))
+    assert "órgãos" in shown.text
+    assert "oxygen in the blood" not in shown.text
+    assert [name for name in shown.content["specs"] if name.startswith("groups")] == ["groups-1"]  # easy or hard
+
+
+def test_runs_that_are_equal_everywhere_say_so(tiny: Path, paths: list[Path], tmp_path: Path):
+    shown = page([tiny, f"one={paths[0]}", f"two={paths[0]}"], tmp_path, split="test", measures=MEASURES)
+    assert "two has the same." in shown.text
+    assert "changed" not in shown.sections
+
+
+def test_an_undefined_ratio_is_named_as_such(tiny: Path, paths: list[Path], tmp_path: Path):
+    empty = write_run(tmp_path / "empty.parquet", {"001": ["void"]})
+    shown = page([tiny, paths[0], empty], tmp_path, split="test", measures=MEASURES, complement=("empty", "bm25"))
+    assert "RoC is not defined at k = 1, 5, 10, 20, 100: empty finds nothing there." in shown.text
+    assert "nan" not in shown.text.lower()
+    assert [row["run"] for row in shown.rows("venn-at-10") if "size" in row] == ["bm25", "neither"]
+
+
+def test_answers_alone_are_enough(tmp_path: Path):
+    hits = {"one": {"1": ["a", "b"], "2": ["b"]}, "two": {"1": ["b"], "2": ["a"]}}
+    paths = [write_run(tmp_path / f"{name}.parquet", rows) for name, rows in hits.items()]
+    queries, corpus = tmp_path / "queries.parquet", tmp_path / "corpus.parquet"
+    asked = {"qid": ["1", "2"], "text": ["river?", "sea?"], "answers": [["Nile"], ["Nile"]]}
+    pl.DataFrame(asked).write_parquet(queries)
+    texts = {"docid": ["a", "b"], "title": ["", ""], "text": ["no river", "on the nile."]}
+    pl.DataFrame(texts).write_parquet(corpus)
+    settings = {"measures": ["acc@1", "acc@2"], "queries": queries, "corpus": corpus, "complement": ("one", "two")}
+    shown = page([queries, *paths], tmp_path, **settings)
+    assert "Questions answered by depth k" in shown.text
+    curve = {(row["run"], row["depth"]): row["recall"] for row in shown.rows("recall-by-depth")}
+    assert curve == {("one", 1): 0.5, ("one", 2): 1.0, ("two", 1): 0.5}
+    assert shown.html.count('class="relevant"') == 3  # the hits with an answer, in all lists shown
+
+
+# ------------------------------------------------------------------------------------------------------------- figures
+
+
+def test_circles_are_true_to_the_counts(whole: Path):
+    from hybrid_cli.evaluation.report.venn import lens
+
+    shown = Page(whole / "report.html")
+    scales = set()
+    for cutoff in (1, 10, 100):
+        drawn = [row for row in shown.rows(f"venn-at-{cutoff}") if "size" in row]
+        caption = re.search(rf'data-figure="venn-at-{cutoff}".*?<p class="note">(.*?)</p>', shown.html, re.DOTALL)[1]
+        only, both, other, neither, _ = (int(re.findall(r"\d+", part)[-1]) for part in unescape(caption).split(" · "))
+        counts = [count for count in (only + both, other + both, neither) if count]
+        scales |= {round(row["size"] / count, 6) for row, count in zip(drawn, counts, strict=True)}
+        if only + both and other + both:
+            radii = [row["size"] ** 0.5 / 2 for row in drawn[:2]]
+            shared = lens(*radii, drawn[1]["x"] - drawn[0]["x"]) / (np.pi / 4) / next(iter(scales))
+            assert shared == pytest.approx(both, abs=1e-4)
+    assert len(scales) == 1
+
+
+def test_dots_of_one_place_form_a_disc_and_a_lone_dot_stays():
+    from hybrid_cli.evaluation.report.queries import spread
+
+    x, y = np.array([0.0] * 500 + [0.5]), np.array([1.0] * 500 + [0.25])
+    right, up = spread(x, y)
+    assert (right[500], up[500]) == (0, 0)
+    distances = np.hypot(right[:500], up[:500])
+    assert distances.max() < 0.05
+    gaps = np.hypot(right[:500, None] - right[:500], up[:500, None] - up[:500]) + np.eye(500)
+    assert gaps.min() > 0.001
+
+
+def test_long_curves_keep_their_means():
+    from hybrid_cli.evaluation.report.training import thinned
+
+    values = np.random.default_rng(0).normal(size=1000)
+    curve = pl.DataFrame({"model": "m", "step": np.arange(1, 1001), "value": values})
+    thin = thinned(curve, 200)
+    assert len(thin) == 200
+    assert thin["value"].to_list() == pytest.approx(values.reshape(200, 5).mean(1).tolist())
+    assert thinned(curve.head(7), 200)["value"].to_list() == pytest.approx(values[:7].tolist())
+
+
+def test_figures_become_pictures(whole: Path):
+    folder, shown = whole / "figures", Page(whole / "report.html")
+    assert {path.stem for path in folder.glob("*.png")} == set(shown.content["specs"])
+    for path in folder.glob("*.png"):
+        head = path.read_bytes()[:24]
+        width, height = struct.unpack(">II", head[16:24])
+        assert head[1:4] == b"PNG"
+        assert width > 900
+        assert height > 300
+    assert artifacts.read_manifest(folder, Kind.FIGURES).counts["figures"] == len(shown.content["specs"])
+
+
+# ------------------------------------------------------------------------------------------------------- ranked lists
+
+
+def test_lists_flag_what_is_relevant_and_say_where_the_rest_is(tiny: Path, tmp_path: Path):
+    others = ["NA", "null", "1e5", "bm25", "dense", "void", "hamlet", "lungs", "moon landing", "órgãos"]
+    first = write_run(tmp_path / "first.parquet", {"001": ["007"], "002": [*others, "salt"]})
+    second = write_run(tmp_path / "second.parquet", {"001": others, "002": ["salt"]})
+    shown = page([tiny, first, second], tmp_path, split="test", measures=["nDCG@10"], relevance_level=2)
+    assert "Relevant document salt stands at rank 11." in shown.text
+    assert "Relevant document 007 was not found." in shown.text
+    assert "relevant, grade 2" in shown.text
+    assert "judged 1" in shown.text  # NA for 002, below the level
+
+
+def test_words_are_marked_by_their_stems(tiny: Path, tmp_path: Path):
+    first = write_run(tmp_path / "first.parquet", {"001": ["007"]})
+    second = write_run(tmp_path / "second.parquet", {"001": ["void"]})
+    shown = page([tiny, second, first], tmp_path, split="test", measures=MEASURES)
+    assert "what does the moon do to the oceans" in shown.text
+    marked = set(re.findall(r"<mark>(.*?)</mark>", shown.html))
+    assert {"moon", "oceans"} <= marked
+    assert not {"the", "to", "of"} & marked
+
+
+def test_without_java_words_are_marked_as_they_are_written(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    from hybrid_cli.errors import HybridError
+    from hybrid_cli.evaluation.report import contents
+
+    def refuse(language: str) -> None:
+        raise HybridError("no Java 21 or later")
+
+    monkeypatch.setattr(contents, "Analyzer", refuse)
+    first, second = (write_run(tmp_path / f"{d}.parquet", {"001": [d]}) for d in ("007", "void"))
+    shown = page([tiny, second, first], tmp_path, split="test", measures=MEASURES)
+    assert "without stems: no Java" in capsys.readouterr().err
+    assert "<mark>the</mark>" in shown.html
+
+
+# --------------------------------------------------------------------------------------------------------- the artifact
+
+
+def test_a_report_is_an_artifact(study: Study, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    output = whole / "report.html"
+    assert artifacts.read_manifest(output, Kind.REPORT).options["complement"] == ["dense", "<b>bm25</b>"]
+    report(study.inputs, split="test", output=output)
+    assert "up to date" in capsys.readouterr().err
+    with pytest.raises(InputError, match="made differently: changed=10 then, 3 now"):
+        report(study.inputs, split="test", output=output, changed=3)
+    again = report(study.inputs, split="test", output=tmp_path / "again.html")
+    assert again.read_bytes() == output.read_bytes()
+    told = hybrid("inspect", output)
+    assert "report, made by `report`" in told.out
+    assert "made from" in told.out
+
+
+def test_pictures_may_come_later(tiny: Path, paths: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    output, folder = tmp_path / "report.html", tmp_path / "figures"
+    for png in (None, folder, folder):
+        report([tiny, paths[0]], split="test", measures=MEASURES, output=output, png=png)
+    told = capsys.readouterr().err
+    assert told.count(f"{output} is up to date") == 2
+    assert told.count(f"{folder} is up to date") == 1
+
+
+def test_no_text_ends_a_block(whole: Path):
+    html = Page(whole / "report.html").html
+    assert ATTACK not in html
+    head, body = html.split("<body>", 1)
+    assert head.count("</head>") == head.count("<script") == head.count("</script>") == 1  # the manifest
+    assert body.count("</script>") == 3  # data, Vega, our own
+    assert re.search(r"script-src( 'sha256-[^']+'){2}\"", html)
+
+
+def test_the_command_passes_everything_on(tiny: Path, paths: list[Path], tmp_path: Path):
+    arguments = [tiny, "--split", "test", *paths, "--complement", "dense", "bm25", "-m", "MRR@10,R@100"]
+    output = tmp_path / "report.html"
+    dry = hybrid("report", *arguments, "--output", output, "--baseline", "clear", "--dry-run")
+    assert (dry.code, output.exists()) == (0, False)
+    assert re.search(r"baselines +\['clear'\]", dry.out)
+    done = hybrid("report", *arguments, "--output", output, "--png", tmp_path / "png", "--changed", 1)
+    assert done.code == 0
+    assert "figures of 3 runs" in done.err
+    assert Page(output).html.count('<details class="case">') == 1  # of two queries helped; none is hurt
+
+
+# ----------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_what_cannot_be_shown_is_refused_in_a_line(tiny: Path, study: Study, paths: list[Path], tmp_path: Path):
+    output = tmp_path / "report.html"
+    for settings, message in (
+        ({"complement": ("dense", "nowhere")}, "--complement nowhere: no such run"),
+        ({"complement": ("dense", "dense")}, "two different runs"),
+        ({"indexes": [str(study.lexical_index)]}, "is written RUN=FOLDER; the runs are bm25, dense, clear"),
+        ({"indexes": [f"none={study.lexical_index}"]}, "is written RUN=FOLDER"),
+        ({"indexes": [f"bm25={study.encoder}"]}, "is an encoder .*; an index is needed here"),
+        ({"models": [str(study.dense_index)]}, "holds no curve.parquet; an encoder of `train-dense` is needed here"),
+        ({"measures": ["MRR@0"]}, "the cutoff must be 1 or more"),
+        ({"baselines": ["none"]}, "no such run"),
+    ):
+        with pytest.raises(InputError, match=message):
+            report([tiny, *paths], split="test", output=output, **settings)
+    with pytest.raises(InputError, match=r"needs a name that ends with \.html"):
+        report([tiny, *paths], split="test", output=tmp_path / "report")
+    assert not output.exists()
+
+
+def test_indexes_and_models_may_be_named(tiny: Path, study: Study, paths: list[Path], tmp_path: Path):
+    shown = page(
+        [tiny, *paths],
+        tmp_path,
+        split="test",
+        measures=MEASURES,
+        indexes=[f"bm25={study.lexical_index}", f"clear={study.lexical_index}", f"clear={study.dense_index}"],
+        models=[f"mine={study.encoder}"],
+    )
+    sizes = {row["run"]: row["bytes"] for row in shown.rows("memory")}
+    dense = sum((study.dense_index / name).stat().st_size for name in ("index.faiss", "docids.parquet"))
+    assert sizes["clear"] - sizes["bm25"] == dense
+    assert {row["model"] for row in shown.rows("training-1")} == {"mine"}

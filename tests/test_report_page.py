@@ -1,0 +1,192 @@
+"""The report in a real browser: it opens offline, draws every chart, fits a phone, and lets no text break out."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_study import ATTACK, HOSTILE_QUERIES, Study
+from tiny_collection import TINY_DOCUMENTS
+
+from hybrid_cli.stages.report import report
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"no browser is installed ({', '.join(BROWSERS)})")
+
+PATIENCE, DRAWING = 180_000, 60_000  # milliseconds; a busy machine may need as many seconds as an idle one needs tenths
+WIDTHS = {"phone": 390, "desktop": 1280}
+JUDGED, RUNS = 7, 3
+# Marks of each chart: queries are dots, but for the line of the diagonal; circles and counts make up a diagram.
+MARKS = """places => places.map(place => [place.dataset.figure, {
+  marks: place.querySelectorAll("svg .role-mark > :is(path, line)").length,
+  texts: [...place.querySelectorAll("svg .mark-text.role-mark text")].map(text => text.textContent),
+  lost: [...place.querySelectorAll("svg *")].filter(mark => /NaN|undefined/.test(
+    [...mark.attributes].map(attribute => attribute.value).join(" "))).length,
+  wide: place.querySelector("svg")?.getBoundingClientRect().width ?? 0,
+  room: place.getBoundingClientRect().width,
+}])"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def html(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return report(study.inputs, split="test", output=tmp_path_factory.mktemp("report") / "report.html")
+
+
+class Seen:
+    """A page that was opened, and all that went wrong with it."""
+
+    def __init__(self, browser: Any, path: Path, width: int = 1280, scheme: str = "light"):
+        self.faults: list[str] = []
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        context.set_default_timeout(PATIENCE)
+        self.page = context.new_page()
+        self.page.on("console", lambda message: self.faults.append(f"console {message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
+        self.page.on("request", lambda request: self._request(request.url, path))
+        self.page.goto(path.as_uri())
+        try:
+            self.page.wait_for_function("document.documentElement.dataset.drawn", timeout=DRAWING)
+        except sync_api.TimeoutError:
+            self.faults.append("the charts were not drawn")
+        self.charts = dict(self.page.eval_on_selector_all("[data-figure]", MARKS))
+        for name, chart in self.charts.items():
+            if not chart["marks"]:
+                self.faults.append(f"chart {name} is empty")
+            if chart["lost"]:
+                self.faults.append(f"chart {name} has {chart['lost']} marks without a place")
+            if chart["wide"] > chart["room"] + 1:
+                self.faults.append(f"chart {name} is {chart['wide']} pixels wide where {chart['room']} are free")
+        if (across := self.page.evaluate("document.documentElement.scrollWidth")) > width:
+            self.faults.append(f"the page is {across} pixels wide on a screen of {width}")
+
+    def _request(self, url: str, path: Path) -> None:
+        if url != path.as_uri():
+            self.faults.append(f"request: {url}")
+
+    def close(self) -> None:
+        self.page.context.close()
+
+
+@pytest.fixture
+def seen(browser: Any) -> Iterator[Callable[..., Seen]]:
+    opened: list[Seen] = []
+
+    def look(*arguments: Any, **settings: Any) -> Seen:
+        opened.append(Seen(browser, *arguments, **settings))
+        return opened[-1]
+
+    yield look
+    for each in opened:
+        each.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_the_report_opens_without_a_fault(seen: Callable[..., Seen], html: Path, width: int, scheme: str):
+    shown = seen(html, width=width, scheme=scheme)
+    assert not shown.faults
+    assert shown.page.evaluate("document.documentElement.dataset.drawn") == scheme
+    assert {"recall-by-depth", "venn-at-1", "queries-1", "queries-2", "groups-4", "training-1", "memory"} <= set(
+        shown.charts
+    )
+
+
+def test_every_query_is_a_dot_and_every_count_is_written(seen: Callable[..., Seen], html: Path):
+    shown = seen(html)
+    for name in ("queries-1", "queries-2"):
+        assert shown.charts[name]["marks"] == JUDGED + 1  # and the diagonal
+    assert shown.charts["memory"]["texts"] == ["<b>bm25</b>", "dense", "fused"]
+    for cutoff in (1, 10, 100):
+        written = shown.charts[f"venn-at-{cutoff}"]["texts"]
+        counts = [int(text.split()[0]) for text in written if text[0].isdigit()]
+        assert sum(counts) == JUDGED
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ('"field":"recall"', '"field":"recal"', "recall-by-depth"),
+        ('"mark":{"type":"bar"', '"mark":{"type":"tick"', None),
+        ('"field":"bytes"', '"field":"byte"', "memory"),
+        ('<main>', '<main><img src="https://example.org/pixel.png" alt="">', "Content Security Policy"),
+        ('<main>', "<main><script>window.broken = 1</script>", "Content Security Policy"),
+        ("vegaEmbed(place", "vegaEmbeded(place", "not drawn"),
+        ("<main>", '<main><p style="width: 1300px">.</p>', "pixels wide"),
+    ],
+)  # fmt: skip
+def test_a_broken_page_is_noticed(
+    seen: Callable[..., Seen], html: Path, tmp_path: Path, old: str, new: str, fault: str | None
+):
+    text = html.read_text("utf-8")
+    assert old in text
+    broken = tmp_path / "broken.html"
+    broken.write_text(text.replace(old, new), "utf-8")
+    faults = seen(broken).faults
+    assert any(fault in each for each in faults) if fault else not faults
+
+
+def test_no_text_breaks_out(seen: Callable[..., Seen], html: Path):
+    page = seen(html).page
+    page.eval_on_selector_all("details", "all => all.forEach(each => each.open = true)")
+    text = page.inner_text("main")
+    for query in (HOSTILE_QUERIES[0][1], "<b>bm25</b>", f"</script></head>{ATTACK}"):
+        assert query in text
+    assert page.evaluate("window.broken === undefined")
+    assert not page.query_selector_all("main img, main svg [onload], main b, main textarea, main script")
+    assert page.title() == "a<b>&amp;c, test"
+
+
+def test_hovering_a_dot_shows_its_query(seen: Callable[..., Seen], html: Path):
+    page = seen(html).page
+    told = set()
+    for dot in page.query_selector_all('[data-figure="queries-1"] .mark-symbol path'):
+        dot.dispatch_event("mousemove", {"bubbles": True})
+        told.add(page.inner_text("#vg-tooltip-element"))
+    assert any("oxygen in the blood" in each for each in told)
+    assert any(ATTACK in each for each in told)
+    assert page.evaluate("window.broken === undefined")
+
+
+def test_lists_open_with_the_keyboard_and_flag_what_is_relevant(seen: Callable[..., Seen], html: Path):
+    page = seen(html, width=390).page
+    first = page.query_selector("details.case")
+    first.query_selector("summary").focus()
+    page.keyboard.press("Enter")
+    assert first.query_selector(".list").is_visible()
+    assert page.query_selector_all("details.case li.relevant .flag")
+    assert page.query_selector_all("details.case mark")
+    tables = page.query_selector_all(".scroll")
+    assert tables
+    assert all(table.get_attribute("tabindex") == "0" for table in tables)
+
+
+def test_the_page_follows_the_reader_into_the_night(seen: Callable[..., Seen], html: Path):
+    shown = seen(html)
+    colour = 'getComputedStyle(document.querySelector("[data-figure=recall-by-depth] .mark-symbol path")).fill'
+    day = shown.page.evaluate(colour)
+    shown.page.emulate_media(color_scheme="dark")
+    shown.page.wait_for_function("document.documentElement.dataset.drawn === 'dark'")
+    assert shown.page.evaluate(colour) != day
+    assert not shown.faults
+
+
+def test_tables_and_lists_need_no_program(browser: Any, html: Path):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(html.as_uri())
+    assert TINY_DOCUMENTS[0][1] in page.content()
+    assert "MRR@10" in page.inner_text("table >> nth=0")
+    context.close()
