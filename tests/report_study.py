@@ -28,7 +28,7 @@ HOSTILE_DOCUMENTS = [
     ("d&2", "<!-- moon -->", "]]> Oceans of oxygen <svg onload='window.broken = 1'> \x1b\\u003c"),
 ]
 HOSTILE_QUERIES = [("q<b>", f"{ATTACK}</script> moon & 'salt'"), ('q"2', "</textarea> <b>oxygen</b> oceans")]
-HOSTILE_JUDGEMENTS = [("q<b>", "d<i>1</i>", 1), ('q"2', "d&2", 2)]
+HOSTILE_JUDGEMENTS = [("q<b>", "moon landing", 1), ('q"2', "d&2", 2)]
 
 
 @dataclass(frozen=True)

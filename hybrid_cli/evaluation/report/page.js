@@ -4,16 +4,26 @@
   const night = window.matchMedia("(prefers-color-scheme: dark)");
   let drawn = [];
 
-  async function draw() {
-    drawn.forEach((figure) => figure.finalize());
-    const scheme = night.matches ? "dark" : "light";
+  // A chart that fails says so in its place, and leaves the others alone.
+  async function drawInto(place, scheme) {
     const options = {
       actions: false, ast: true, config: content.config[scheme], mode: "vega-lite", renderer: "svg",
       tooltip: { theme: scheme },
     };
+    try {
+      return await vegaEmbed(place, { ...content.specs[place.dataset.figure], datasets: content.datasets }, options);
+    } catch (error) {
+      place.textContent = `This chart could not be drawn: ${error.message}`;
+      console.error(`${place.dataset.figure}: ${error.message}`);
+      return null;
+    }
+  }
+
+  async function draw() {
+    drawn.forEach((figure) => figure?.finalize());
+    const scheme = night.matches ? "dark" : "light";
     const places = [...document.querySelectorAll("[data-figure]")];
-    drawn = await Promise.all(places.map((place) =>
-      vegaEmbed(place, { ...content.specs[place.dataset.figure], datasets: content.datasets }, options)));
+    drawn = await Promise.all(places.map((place) => drawInto(place, scheme)));
     document.documentElement.dataset.drawn = scheme;
   }
 
