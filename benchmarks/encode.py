@@ -1,4 +1,4 @@
-"""Documents a second: `Encoder.encode_documents` beside `SentenceTransformer.encode`.
+"""Documents a second: `TransformerEncoder.encode_documents` beside `SentenceTransformer.encode`.
 
 Same model (minilm), same passages (docstrings of the standard library), same longest length, same batch:
 sentence-transformers takes 32 passages of at most 128 word pieces, ours the same 4,096 tokens. Rounds alternate, so
@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from hybrid_cli.encoders.encoder import Encoder, resolve
+from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.transformer import TransformerEncoder
 
 MAX_LENGTH = 128
 BATCH = 32
@@ -58,7 +59,10 @@ def main() -> None:
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         theirs[name] = SentenceTransformer(str(resolve("minilm")), device="cpu", model_kwargs={"dtype": dtype})
         theirs[name].max_seq_length = MAX_LENGTH
-    ours = {name: Encoder.load("minilm", device="cpu", dtype=name, doc_max_len=MAX_LENGTH) for name in ("fp32", "bf16")}
+    ours = {
+        name: TransformerEncoder.load("minilm", device="cpu", dtype=name, doc_max_len=MAX_LENGTH)
+        for name in ("fp32", "bf16")
+    }
     ways: dict[str, Callable[[], np.ndarray]] = {
         "sentence-transformers fp32": lambda: theirs["fp32"].encode(texts, batch_size=BATCH),
         "sentence-transformers bf16": lambda: theirs["bf16"].encode(texts, batch_size=BATCH),

@@ -24,7 +24,7 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import python_docs
 from hybrid_cli.config import Pretraining
 from hybrid_cli.encoders.contract import Contract
-from hybrid_cli.encoders.encoder import pick_dtype, resolve
+from hybrid_cli.encoders.models import pick_dtype, resolve
 from hybrid_cli.training.condenser import MaskedLanguageModel
 from hybrid_cli.training.corpus import Corpus
 from hybrid_cli.training.loop import Trainer

@@ -19,7 +19,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from hybrid_cli.collections import python_docs
 from hybrid_cli.config import Optimization
-from hybrid_cli.encoders.encoder import Encoder, pick_dtype, resolve
+from hybrid_cli.encoders.models import pick_dtype, resolve
+from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.training.batches import Group
 from hybrid_cli.training.dense import DenseLearner
 from hybrid_cli.training.loop import Trainer
@@ -66,7 +67,9 @@ def main() -> None:
     steps = parser.parse_args().steps
     batches = [groups(BATCH * (steps + 1))[i * BATCH : (i + 1) * BATCH] for i in range(steps + 1)]
     precision = pick_dtype("auto", "cpu")
-    encoder = Encoder.load("minilm", device="cpu", normalize=False, query_max_len=QUERY_LEN, doc_max_len=DOC_LEN)
+    encoder = TransformerEncoder.load(
+        "minilm", device="cpu", normalize=False, query_max_len=QUERY_LEN, doc_max_len=DOC_LEN
+    )
     trainer = Trainer(DenseLearner(encoder, residual_margin, precision), Optimization(batch_size=BATCH))
     folder = resolve("minilm")
     model = AutoModel.from_pretrained(folder, add_pooling_layer=False).train()

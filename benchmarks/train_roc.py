@@ -17,7 +17,8 @@ import torch
 
 from hybrid_cli.collections import python_docs
 from hybrid_cli.config import Optimization
-from hybrid_cli.encoders.encoder import Encoder, pick_dtype
+from hybrid_cli.encoders.models import pick_dtype
+from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.projection import SignProjection
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -46,7 +47,7 @@ def main() -> None:
         examples, lexical = Examples(mined), LexicalIndex.open(index)
         learners = {}
         for name in ("nll", "nll + E + I"):
-            encoder = Encoder.load("minilm", device="cpu", query_max_len=QUERY_LEN, doc_max_len=DOC_LEN)
+            encoder = TransformerEncoder.load("minilm", device="cpu", query_max_len=QUERY_LEN, doc_max_len=DOC_LEN)
             precision = pick_dtype("auto", "cpu")
             side = LexicalSide(lexical, SignProjection(encoder.dim), examples.docids())
             masking = MatchMasking(encoder.document_tower.tokenizer, encoder.contract, 0.15)

@@ -24,7 +24,8 @@ FusionMethod = Literal[
 ]  # fmt: skip
 Normalization = Literal["none", "minmax", "max", "sum", "l2", "zscore", "rank", "borda", "dbsf"]
 Missing = Literal["exact", "min", "zero", "ignore", "drop"]
-Grid = Literal["linear", "log"]
+Grid = Literal["linear", "log", "reciprocal"]
+Combine = Literal["concat", "sum"]
 Attack = Literal["synonym-adversary"]
 
 
@@ -65,6 +66,7 @@ class Searching:
         k1, b: BM25's parameters, if not those that the index recorded.
         rm3: expand queries by the first hits: `fb_terms` terms of `fb_docs` documents; the query keeps `fb_weight`.
         model: the encoder of the queries, if it is not where the index recorded it.
+        weight: of a combination's second encoder, if not its own.
         ef_search, nprobe: how far to look in a graph or in inverted lists, if not as the index recorded.
     """
 
@@ -76,6 +78,7 @@ class Searching:
     fb_docs: int = 10
     fb_weight: float = 0.5
     model: str | None = None
+    weight: float | None = None
     ef_search: int | None = None
     nprobe: int | None = None
 
@@ -322,7 +325,8 @@ class Tuning:
     """How fusion weights are searched for (methods 9.5).
 
     Attributes:
-        grid: `linear`: all weights that add up to 1; `log`: the last run has weight 1, the others .001 to 1000.
+        grid: `linear`: all weights that add up to 1; `log`: the last run has weight 1, the others .001 to 1000;
+            `reciprocal`: .1, .2, ... 1 and their reciprocals (SPAR). The last two go on where an end point is best.
         step: between two weights of the linear grid.
         folds: parts of the queries, each scored with the weights that the others chose.
     """
@@ -331,3 +335,22 @@ class Tuning:
     step: float = 0.05
     folds: int = 5
     seed: int = 42
+
+
+@dataclass(frozen=True)
+class Combining:
+    """How two encoders become one, and how the weight of the second is searched for (SPAR, methods 7.2).
+
+    Attributes:
+        how: vectors side by side, or added.
+        weight: of the second encoder, on the query side.
+        depth: documents of each half alone that tuning looks at.
+        measure: that tuning raises.
+        grid: of the weights tried.
+    """
+
+    how: Combine = "concat"
+    weight: float = 1.0
+    depth: int = 100
+    measure: str = "R@100"
+    grid: Grid = "reciprocal"

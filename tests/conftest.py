@@ -41,7 +41,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    from hybrid_cli.encoders.encoder import resolve
+    from hybrid_cli.encoders.models import resolve
 
     folder = tmp_path_factory.mktemp("tiny_bert")
     tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"))
@@ -65,3 +65,24 @@ def study(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Study:
     from report_study import make
 
     return make(tmp_path_factory.mktemp("study"), tiny_bert)
+
+
+@pytest.fixture(scope="session")
+def tiny_lambda(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A static encoder of 6 dimensions with random tables over the terms of `tiny`, half of which share four rows."""
+    import torch
+
+    from hybrid_cli.encoders.static import StaticEncoder
+    from hybrid_cli.lexical.index import LexicalIndex
+    from hybrid_cli.stages.index_bm25 import index_bm25
+
+    folder = tmp_path_factory.mktemp("tiny_lambda")
+    index = LexicalIndex.open(index_bm25(tiny, output=folder / "bm25"))
+    terms = len(index.idf) // 2
+    encoder = StaticEncoder.over(index, ("title", "text"), dim=6, most_terms=terms, shared_rows=4)
+    torch.manual_seed(0)
+    for table in encoder.parameters():
+        torch.nn.init.normal_(table)
+    (folder / "lambda").mkdir()
+    encoder.save(folder / "lambda")
+    return folder / "lambda"

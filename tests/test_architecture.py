@@ -19,7 +19,8 @@ LAYERS = (
     {"cli"},
     {"stages"},
     {"training", "evaluation", "fusion", "vectors"},
-    {"encoders", "lexical", "collections"},
+    {"encoders"},
+    {"lexical", "collections"},
     {"runs"},
     {"artifacts", "config", "console", "errors"},
 )

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from hybrid_cli.config import Pretraining
 from hybrid_cli.encoders.contract import Contract
-from hybrid_cli.encoders.encoder import resolve
+from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import InputError
 from hybrid_cli.training import corpus as corpora
 from hybrid_cli.training.corpus import Corpus

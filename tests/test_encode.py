@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from hybrid_cli import artifacts, vectors
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.config import Encoding, VectorIndex
-from hybrid_cli.encoders.encoder import Encoder
+from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.stages.encode import encode
 
@@ -51,7 +51,7 @@ def test_the_index_holds_the_encoders_vectors_in_the_order_of_the_corpus(tiny: P
     index = vectors.DenseIndex.open(folder)
     corpus = pq.read_table(tiny / "corpus.parquet")
     assert index.docids.to_list() == corpus["docid"].to_pylist() == vectors.read_ids(folder).to_list()
-    encoder = Encoder.load(tiny_bert, device="cpu")
+    encoder = TransformerEncoder.load(tiny_bert, device="cpu")
     wanted = encoder.encode_documents(corpus["title"].to_pylist(), corpus["text"].to_pylist())
     np.testing.assert_allclose(index.vectors_of(np.arange(12)), wanted, atol=1e-5)
 
@@ -60,7 +60,7 @@ def test_the_manifest_states_the_contract_and_the_weights(tiny: Path, tiny_bert:
     changed = {"pooling": "cls", "doc_max_len": 8, "doc_prefix": "passage: ", "query_max_len": None}
     folder = encode(tiny, output=tmp_path / "index", model=str(tiny_bert), encoding=EXACT, contract=changed)
     manifest = artifacts.read_manifest(folder, Kind.DENSE_INDEX)
-    encoder = Encoder.load(tiny_bert, pooling="cls", doc_max_len=8, doc_prefix="passage: ")
+    encoder = TransformerEncoder.load(tiny_bert, pooling="cls", doc_max_len=8, doc_prefix="passage: ")
     assert manifest.counts["contract"] == encoder.contract.to_dict()
     assert manifest.counts["encoder"] == encoder.fingerprint
     assert manifest.options["contract"] == {"pooling": "cls", "doc_max_len": 8, "doc_prefix": "passage: "}
@@ -159,7 +159,7 @@ def test_the_size_of_batches_changes_vectors_by_rounding_only(tiny: Path, tiny_b
 def test_a_vector_that_is_not_finite_stops_the_run_and_names_the_document(tiny: Path, tiny_bert: Path, tmp_path: Path):
     broken = shutil.copytree(tiny_bert, tmp_path / "broken")
     weights = load_file(broken / "model.safetensors")
-    sodium = Encoder.load(tiny_bert).document_tower.tokenizer("sodium")["input_ids"][1]
+    sodium = TransformerEncoder.load(tiny_bert).document_tower.tokenizer("sodium")["input_ids"][1]
     weights["embeddings.word_embeddings.weight"][sodium] = float("nan")
     save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(HybridError, match=r"^document NA: its vector is not finite, and 1 more like it"):

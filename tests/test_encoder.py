@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from hybrid_cli.encoders.contract import Contract, read_contract
-from hybrid_cli.encoders.encoder import Encoder, batches_by_length, resolve
+from hybrid_cli.encoders.contract import Contract, differences, read_contract
+from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.tower import pool
+from hybrid_cli.encoders.transformer import TransformerEncoder, batches_by_length
 from hybrid_cli.errors import InputError
 
 TEXTS = [
@@ -29,7 +30,7 @@ def sentence_transformer(folder):
 
 
 def test_minilm_gives_the_vectors_of_sentence_transformers():
-    encoder = Encoder.load("minilm")
+    encoder = TransformerEncoder.load("minilm")
     assert encoder.contract == Contract(normalize=True, query_max_len=256, doc_max_len=256)
     expected = sentence_transformer(resolve("minilm")).encode(TEXTS)
     np.testing.assert_allclose(encoder.encode_documents([""] * len(TEXTS), TEXTS), expected, atol=1e-5)
@@ -48,7 +49,7 @@ def test_minilm_gives_the_vectors_of_sentence_transformers():
 )
 def test_a_saved_encoder_is_a_sentence_transformers_model(tiny_bert, tmp_path, overrides):
     torch.manual_seed(3)
-    encoder = Encoder.load(tiny_bert, query_max_len=40, doc_max_len=40, **overrides)
+    encoder = TransformerEncoder.load(tiny_bert, query_max_len=40, doc_max_len=40, **overrides)
     encoder.save(tmp_path / "model")
     other = sentence_transformer(tmp_path / "model")
     expected = other.encode(TEXTS, prompt_name="document")
@@ -58,16 +59,16 @@ def test_a_saved_encoder_is_a_sentence_transformers_model(tiny_bert, tmp_path, o
 
 @pytest.mark.parametrize("overrides", [{}, {"tied": False}, {"markers": "replace", "dim": 4}])
 def test_saving_and_loading_changes_nothing(tiny_bert, tmp_path, overrides):
-    encoder = Encoder.load(tiny_bert, **overrides)
+    encoder = TransformerEncoder.load(tiny_bert, **overrides)
     encoder.save(tmp_path / "model")
-    again = Encoder.load(tmp_path / "model")
+    again = TransformerEncoder.load(tmp_path / "model")
     assert again.contract == encoder.contract
     np.testing.assert_array_equal(again.encode_queries(TEXTS), encoder.encode_queries(TEXTS))
     np.testing.assert_array_equal(again.encode_documents(TEXTS, TEXTS), encoder.encode_documents(TEXTS, TEXTS))
 
 
 def test_markers_stand_in_place_of_cls(tiny_bert):
-    tokens = Encoder.load(tiny_bert, markers="replace").query_tower.tokenizer
+    tokens = TransformerEncoder.load(tiny_bert, markers="replace").query_tower.tokenizer
     contract = Contract(markers="replace")
     ids = tokens([contract.query("a dog"), contract.document("cat", "runs")])["input_ids"]
     assert tokens.convert_ids_to_tokens(ids[0]) == ["[unused1]", "a", "dog", "[SEP]"]
@@ -75,7 +76,7 @@ def test_markers_stand_in_place_of_cls(tiny_bert):
 
 
 def test_markers_tell_queries_from_documents(tiny_bert):
-    encoder = Encoder.load(tiny_bert, markers="replace")
+    encoder = TransformerEncoder.load(tiny_bert, markers="replace")
     assert not np.allclose(encoder.encode_queries(["a dog"]), encoder.encode_documents([""], ["a dog"]))
 
 
@@ -85,13 +86,13 @@ def test_mean_pooling_ignores_padding():
 
 
 def test_vectors_do_not_depend_on_the_batch(tiny_bert):
-    encoder = Encoder.load(tiny_bert)
+    encoder = TransformerEncoder.load(tiny_bert)
     alone = np.concatenate([encoder.encode_queries([text]) for text in TEXTS])
     np.testing.assert_allclose(encoder.encode_queries(TEXTS, batch_tokens=30), alone, atol=1e-6)
 
 
 def test_scores_are_inner_products_not_cosines(tiny_bert):
-    norms = np.linalg.norm(Encoder.load(tiny_bert).encode_queries(TEXTS), axis=1)
+    norms = np.linalg.norm(TransformerEncoder.load(tiny_bert).encode_queries(TEXTS), axis=1)
     assert not np.allclose(norms, 1)
 
 
@@ -108,16 +109,18 @@ def test_a_title_is_joined_with_the_separator_of_the_contract():
 
 
 def test_the_fingerprint_changes_with_weights_and_contract(tiny_bert, tmp_path):
-    first = Encoder.load(tiny_bert)
-    assert first.fingerprint == Encoder.load(tiny_bert).fingerprint
-    assert first.fingerprint != Encoder.load(tiny_bert, pooling="cls").fingerprint
+    first = TransformerEncoder.load(tiny_bert)
+    assert first.fingerprint == TransformerEncoder.load(tiny_bert).fingerprint
+    assert first.fingerprint != TransformerEncoder.load(tiny_bert, pooling="cls").fingerprint
     first.query_tower.backbone.embeddings.word_embeddings.weight.data[5] += 1
     first.save(tmp_path / "other")
-    assert Encoder.load(tmp_path / "other").fingerprint != first.fingerprint
+    assert TransformerEncoder.load(tmp_path / "other").fingerprint != first.fingerprint
 
 
 def test_differences_are_said_in_words():
-    assert Contract().differences(replace(Contract(), pooling="cls")) == ["pooling='mean', not 'cls'"]
+    assert differences(Contract().to_dict(), replace(Contract(), pooling="cls").to_dict()) == [
+        "pooling='mean', not 'cls'"
+    ]
 
 
 def test_an_unknown_model_is_refused_in_one_line(tmp_path):
@@ -126,7 +129,7 @@ def test_an_unknown_model_is_refused_in_one_line(tmp_path):
     with pytest.raises(InputError, match="offline, name a folder or `minilm`"):
         resolve("nobody/no-such-model")
     with pytest.raises(InputError, match="no model can be read there"):
-        Encoder.load(tmp_path)
+        TransformerEncoder.load(tmp_path)
 
 
 def test_a_contract_from_the_future_is_refused(tmp_path):

@@ -166,15 +166,15 @@ def test_a_form_that_a_kind_does_not_have_is_refused_with_those_it_has(tied, tmp
 
 def test_an_encoder_becomes_a_model_of_sentence_transformers(tiny_bert, tmp_path):
     models = pytest.importorskip("sentence_transformers")
-    from hybrid_cli.encoders.encoder import Encoder
+    from hybrid_cli.encoders.transformer import TransformerEncoder
 
     claim = artifacts.claim(tmp_path / "encoder", Kind.ENCODER, "test", inputs={}, options={})
     with claim.folder() as (work, _):
-        Encoder.load(tiny_bert, device="cpu", normalize=True).save(work)
+        TransformerEncoder.load(tiny_bert, device="cpu", normalize=True).save(work)
     export(tmp_path / "encoder", form="sentence-transformers", output=tmp_path / "model")
     assert not (tmp_path / "model" / artifacts.MANIFEST).exists()
     texts = ["two high tides a day", "salt"]
-    ours = Encoder.load(tmp_path / "encoder", device="cpu").encode_documents(["", ""], texts)
+    ours = TransformerEncoder.load(tmp_path / "encoder", device="cpu").encode_documents(["", ""], texts)
     theirs = models.SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(texts)
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 

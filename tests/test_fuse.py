@@ -14,7 +14,7 @@ from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.cli import app
 from hybrid_cli.config import Encoding, Tuning
-from hybrid_cli.encoders.encoder import Encoder
+from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.lexical.index import LexicalIndex
@@ -57,7 +57,7 @@ def test_exact_fusion_is_the_formula_over_all_candidates(made, tiny, tiny_bert, 
     )
     found = runs.read_run(output)
     queries = pl.read_parquet(tiny / "queries.test.parquet")
-    encoder = Encoder.load(tiny_bert)
+    encoder = TransformerEncoder.load(tiny_bert)
     vectors = dict(zip(queries["qid"], encoder.encode_queries(queries["text"].to_list()), strict=True))
     texts = {docid: (title, text) for docid, title, text in TINY_DOCUMENTS}
     pairs = pl.concat([runs.read_run(path).select("qid", "docid") for path in both(made)]).unique()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from hybrid_cli.encoders.contract import Contract
-from hybrid_cli.encoders.encoder import resolve
+from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical import jvm

@@ -24,7 +24,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.config import Optimization, Pretraining
 from hybrid_cli.encoders.contract import read_contract
-from hybrid_cli.encoders.encoder import Encoder
+from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.pretrain import pretrain
 from hybrid_cli.stages.train_dense import train_dense
@@ -111,9 +111,9 @@ def test_the_output_is_an_encoder_that_everything_opens(corpus, tiny_bert, tmp_p
     out = pretrain(corpus, tmp_path / "out", model=str(tiny_bert), plan=plan)
     wanted = {"pooling": "cls", "normalize": False} if cocondenser else {}
     assert read_contract(out) == replace(read_contract(tiny_bert), **wanted)
-    encoder = Encoder.load(out)
+    encoder = TransformerEncoder.load(out)
     vectors = encoder.encode_documents([""] * 3, TEXTS)
-    assert not np.allclose(vectors, Encoder.load(tiny_bert).encode_documents([""] * 3, TEXTS), atol=1e-3)
+    assert not np.allclose(vectors, TransformerEncoder.load(tiny_bert).encode_documents([""] * 3, TEXTS), atol=1e-3)
     tokens = AutoTokenizer.from_pretrained(out)(TEXTS, padding=True, return_tensors="pt")
     states = AutoModel.from_pretrained(out).eval()(**tokens).last_hidden_state
     if cocondenser:
@@ -150,7 +150,7 @@ def test_train_dense_starts_from_it(corpus, tiny_bert, tmp_path, capsys, coconde
     trained = train_dense(
         examples, tmp_path / "dense", model=str(out), plan=Optimization(max_steps=1), contract={"tied": False}
     )
-    assert Encoder.load(trained).contract == replace(read_contract(out), tied=False)
+    assert TransformerEncoder.load(trained).contract == replace(read_contract(out), tied=False)
     assert f"{out}: cls left out: heads of pretraining, no part of an encoder" in capsys.readouterr().err
 
 
@@ -158,7 +158,7 @@ def test_train_dense_starts_from_it(corpus, tiny_bert, tmp_path, capsys, coconde
 def test_half_precision_trains(corpus, tiny_bert, tmp_path, precision):
     plan = replace(PLAN, precision=precision, max_steps=2, cocondenser=True, chunk_size=3)
     out = pretrain(corpus, tmp_path / "out", model=str(tiny_bert), plan=plan)
-    assert np.isfinite(Encoder.load(out).encode_queries(TEXTS)).all()
+    assert np.isfinite(TransformerEncoder.load(out).encode_queries(TEXTS)).all()
 
 
 def test_the_command_takes_a_collection(tiny, tiny_bert, tmp_path):
@@ -208,7 +208,7 @@ def test_a_model_without_mask_token_is_refused(corpus, tiny_bert, tmp_path):
 
 
 def test_two_towers_are_refused_with_what_to_name(corpus, tiny_bert, tmp_path):
-    Encoder.load(tiny_bert, tied=False).save(tmp_path / "two")
+    TransformerEncoder.load(tiny_bert, tied=False).save(tmp_path / "two")
     with pytest.raises(InputError, match=r"two: has two towers; pretrain one of them: .*/two/document or .*/two/query"):
         pretrain(corpus, tmp_path / "out", model=str(tmp_path / "two"), plan=PLAN)
     pretrain(corpus, tmp_path / "out", model=str(tmp_path / "two" / "query"), plan=replace(PLAN, max_steps=1))

@@ -12,7 +12,7 @@ from command import hybrid
 from hybrid_cli import artifacts, runs, vectors
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.config import Encoding, Searching, VectorIndex
-from hybrid_cli.encoders.encoder import Encoder
+from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -36,7 +36,7 @@ def test_a_dense_run_is_the_inner_products_of_the_encoders_vectors(
     tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path
 ):
     run = runs.read_run(search(tiny, split="test", index=dense, output=tmp_path / "run.parquet", hits=5))
-    encoder = Encoder.load(tiny_bert, device="cpu")
+    encoder = TransformerEncoder.load(tiny_bert, device="cpu")
     texts = pq.read_table(tiny / "queries.test.parquet")["text"].to_pylist()
     corpus = pq.read_table(tiny / "corpus.parquet").to_pydict()
     scores = encoder.encode_queries(texts) @ encoder.encode_documents(corpus["title"], corpus["text"]).T
@@ -68,7 +68,7 @@ def test_settings_of_the_contract_hold_for_the_queries_too(tiny: Path, tiny_bert
     changed = {"query_prefix": "query: ", "pooling": "cls"}
     index = encode(tiny, output=tmp_path / "index", model=str(tiny_bert), encoding=EXACT, contract=changed)
     run = runs.read_run(search(tiny, split="test", index=index, output=tmp_path / "run.parquet", hits=1))
-    encoder = Encoder.load(tiny_bert, device="cpu", **changed)
+    encoder = TransformerEncoder.load(tiny_bert, device="cpu", **changed)
     queries = encoder.encode_queries(pq.read_table(tiny / "queries.test.parquet")["text"].to_pylist())
     opened = vectors.DenseIndex.open(index)
     pairs = opened.score(run, run["qid"].to_list(), queries)
@@ -82,7 +82,7 @@ def test_another_model_is_refused_with_the_difference(tiny: Path, tiny_bert: Pat
         return str(error.value)
 
     assert "query_max_len=64, not 256" in searched_with("minilm")
-    encoder = Encoder.load(tiny_bert, device="cpu")
+    encoder = TransformerEncoder.load(tiny_bert, device="cpu")
     encoder.document_tower.backbone.embeddings.word_embeddings.weight.data += 0.1
     encoder.save(tmp_path / "trained")
     assert "was encoded by other weights" in searched_with(str(tmp_path / "trained"))

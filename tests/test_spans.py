@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from hybrid_cli.encoders.encoder import resolve
+from hybrid_cli.encoders.models import resolve
 from hybrid_cli.training.spans import Pieces, consecutive, pieces, two
 
 WORD_SIZES = st.lists(st.integers(1, 4), max_size=40)

@@ -20,7 +20,7 @@ import torch
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.config import Objective, Optimization
-from hybrid_cli.encoders.encoder import Encoder
+from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.train_dense import SUM_WEIGHTS, train_dense
 from hybrid_cli.training.batches import Examples, allowed
@@ -137,7 +137,8 @@ def test_gradient_caching_reaches_the_same_weights(examples, tiny_bert, tmp_path
     train_dense(examples, tmp_path / "plain", model=str(tiny_bert), plan=plan, objective=nll)
     train_dense(examples, tmp_path / "cached", model=str(tiny_bert), plan=replace(plan, chunk_size=100), objective=nll)
     plain, cached = (
-        Encoder.load(tmp_path / name).encode_queries(["river bank", "matrix"]) for name in ("plain", "cached")
+        TransformerEncoder.load(tmp_path / name).encode_queries(["river bank", "matrix"])
+        for name in ("plain", "cached")
     )
     np.testing.assert_allclose(plain, cached, atol=1e-4)
 
@@ -160,7 +161,7 @@ def test_training_lowers_the_loss_and_lifts_dev(examples, tiny_bert, tmp_path):
     best = artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"]
     assert curve.filter(name="dev_hybrid_MRR@10", step=best)["value"].item() == dev.max()
     pool = DevPool.of(Examples(examples).dev_rows(200))
-    assert pool.measure(Encoder.load(out), SUM_WEIGHTS)["dev_hybrid_MRR@10"] == pytest.approx(dev.max())
+    assert pool.measure(TransformerEncoder.load(out), SUM_WEIGHTS)["dev_hybrid_MRR@10"] == pytest.approx(dev.max())
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,7 @@ def test_every_contract_trains(examples, tiny_bert, tmp_path, contract):
     out = train_dense(
         examples, tmp_path / "out", model=str(tiny_bert), plan=replace(PLAN, max_steps=2), contract=contract
     )
-    encoder = Encoder.load(out)
+    encoder = TransformerEncoder.load(out)
     assert {name: getattr(encoder.contract, name) for name in contract} == contract
     assert encoder.encode_queries(["river"]).shape == (1, contract.get("dim", 16))
 
@@ -180,7 +181,7 @@ def test_half_precision_trains(examples, tiny_bert, tmp_path, precision):
     out = train_dense(
         examples, tmp_path / "out", model=str(tiny_bert), plan=replace(PLAN, precision=precision, max_steps=2)
     )
-    assert np.isfinite(Encoder.load(out).encode_queries(["river"])).all()
+    assert np.isfinite(TransformerEncoder.load(out).encode_queries(["river"])).all()
 
 
 def test_an_up_to_date_encoder_is_left_alone_and_other_options_are_refused(examples, tiny_bert, tmp_path, capsys):

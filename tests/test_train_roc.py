@@ -14,7 +14,7 @@ import torch
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.config import Objective, Optimization
-from hybrid_cli.encoders.encoder import Encoder
+from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.projection import SignProjection
@@ -74,7 +74,7 @@ def test_the_curve_shows_what_an_evaluation_of_the_encoder_would(examples, index
     trained = train_dense(
         examples, tmp_path / "roc", model=str(tiny_bert), objective=ROC, plan=PLAN, index=index, dev=examples
     )
-    encoder, source = Encoder.load(trained), Examples(examples)
+    encoder, source = TransformerEncoder.load(trained), Examples(examples)
     pool = DevPool.of(source.dev_rows(200))
     lexical = LexicalIndex.open(index)
     dense = encoder.encode_queries(pool.queries) @ encoder.encode_documents(pool.titles, pool.texts).T
@@ -131,7 +131,7 @@ def test_masking_changes_training_and_not_the_encoder_that_is_saved(examples, ti
     out = train_dense(examples, tmp_path / "masked", model=str(tiny_bert), objective=masked, plan=PLAN)
     train_dense(examples, tmp_path / "plain", model=str(tiny_bert), objective=Objective(loss="nll"), plan=PLAN)
     assert weights(out) != weights(tmp_path / "plain")
-    encoder = Encoder.load(out)
+    encoder = TransformerEncoder.load(out)
     once, again = (encoder.encode_documents([""], ["the heart pumps blood"]) for _ in range(2))
     np.testing.assert_array_equal(once, again)
 
@@ -147,7 +147,9 @@ def test_gradient_caching_and_masking_reach_the_same_weights(examples, index, ti
             plan=replace(plan, chunk_size=chunk_size),
             index=index,
         )
-    plain, cached = (Encoder.load(tmp_path / name).encode_queries(["river bank"]) for name in ("plain", "cached"))
+    plain, cached = (
+        TransformerEncoder.load(tmp_path / name).encode_queries(["river bank"]) for name in ("plain", "cached")
+    )
     np.testing.assert_allclose(plain, cached, atol=1e-4)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from hybrid_cli.encoders.encoder import resolve
+from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import InputError
 from hybrid_cli.training.spans import pieces
 from hybrid_cli.training.whole_words import IGNORED, WholeWordMasking

@@ -18,7 +18,7 @@ from hybrid_cli.cli.training import (
     QueryPrefix,
     TitleSeparator,
 )
-from hybrid_cli.config import Encoding, Fusion, Retrieval, Searching, Tuning, VectorIndex
+from hybrid_cli.config import Combining, Encoding, Fusion, Retrieval, Searching, Tuning, VectorIndex
 from hybrid_cli.errors import InputError
 
 PANEL = "Retrieval"
@@ -26,6 +26,7 @@ PANEL = "Retrieval"
 
 def register(app: typer.Typer) -> None:
     """Add this panel's commands to the application."""
+    command(app, PANEL)(combine)
     command(app, PANEL)(encode)
     command(app, PANEL)(search)
     command(app, PANEL)(fuse)
@@ -51,11 +52,76 @@ Collection = Annotated[
 Queries = Annotated[Path | None, typer.Option(help="A file of queries instead.", show_default=False)]
 
 
+TUNED = "Tuning"
+
+
+def combine(
+    models: Annotated[list[str], typer.Argument(help="Two encoders: `minilm`, a folder, or a Hugging Face id.")],
+    *,
+    output: Output,
+    how: Annotated[config.Combine, typer.Option(help="Vectors side by side, or added.")] = Combining.how,
+    weight: Annotated[float, typer.Option(help="Of the second encoder, on the query side.")] = Combining.weight,
+    tune: Annotated[
+        Path | None,
+        _option(TUNED, "Find the weight on the judged queries of this collection.", show_default=False),
+    ] = None,
+    split: Annotated[str, _option(TUNED, "The split of that collection.")] = "dev",
+    index: Annotated[
+        Path | None,
+        _option(TUNED, "What `encode` made of the two models, at any weight.", show_default=False),
+    ] = None,
+    measure: Annotated[str, _option(TUNED, "What the weight is to raise.")] = Combining.measure,
+    depth: Annotated[
+        int, _option(TUNED, "Documents of each half alone that are scored by both.", min=1)
+    ] = Combining.depth,
+    grid: Annotated[
+        config.Grid, _option(TUNED, ".1 to 10 (`reciprocal`) or .001 to 1000 (`log`); further where an end is best.")
+    ] = Combining.grid,
+    device: Device = "auto",
+    overwrite: bool = False,
+) -> None:
+    """Make one encoder of two: vectors side by side, or added, the second one weighted.
+
+    An index made by the combination serves every weight, since the weight is on the query side.
+
+    Examples:
+
+    `hybrid combine out/dense out/lambda --output out/spar`
+
+    `hybrid combine out/dense out/lambda --tune data/pydocs --index out/spar-index --output out/spar-tuned`
+    """
+    from hybrid_cli.stages import combine as stage
+
+    if len(models) != 2:
+        raise InputError(f"combine: needs two encoders, got {len(models)}")
+    if tune is not None and index is None:
+        raise InputError("--tune: needs --index, what `encode` made of the two models")
+    stage.combine(
+        models,
+        output,
+        how=Combining(how, weight, depth, measure, grid),
+        tune=None if tune is None or index is None else stage.Judged(tune, split, index),
+        device=device,
+        overwrite=overwrite,
+    )
+
+
 def encode(
     collection: Collection = None,
     *,
     output: Output,
-    model: Annotated[str, typer.Option(help="`minilm`, a folder, or a Hugging Face id.")] = "minilm",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="`minilm`, a folder, or a Hugging Face id. Twice: the two are combined.", show_default="minilm"
+        ),
+    ] = None,
+    combine: Annotated[
+        config.Combine, typer.Option(help="Two models: vectors side by side, or added.")
+    ] = Combining.how,
+    weight: Annotated[
+        float, typer.Option(help="Two models: of the second one, on the query side; `search` may change it.")
+    ] = Combining.weight,
     queries: Queries = None,
     split: Split = None,
     index_type: Annotated[
@@ -110,12 +176,18 @@ def encode(
     `hybrid encode data/pydocs --model out/clear --output out/clear-index`
     """
     given = locals()
+    from hybrid_cli.encoders.combination import Recipe
     from hybrid_cli.stages.encode import encode
 
+    models = model or ["minilm"]
+    if len(models) > 2:
+        raise InputError(f"--model: stands there {len(models)} times; one or two models are encoded with")
     encode(
         collection,
         output=output,
-        model=model,
+        model=models[0],
+        second=models[1] if len(models) == 2 else None,
+        combine=Recipe(combine, weight),
         queries=queries,
         split=split,
         index=VectorIndex(index_type, factory, m, ef_construction, ef_search, nlist, nprobe, pq_bytes, seed),
@@ -165,6 +237,9 @@ def search(
     model: Annotated[
         str | None, _option(DENSE, "The encoder, if it is no longer where the index recorded it.", show_default=False)
     ] = None,
+    weight: Annotated[
+        float | None, _option(DENSE, "Of a combination's second encoder, if not its own.", show_default=False)
+    ] = None,
     ef_search: Annotated[int | None, _option(DENSE, "`hnsw`: candidates, if not as the index recorded.", min=1)] = None,
     nprobe: Annotated[int | None, _option(DENSE, "`ivf`: lists, if not as the index recorded.", min=1)] = None,
     device: Device = "auto",
@@ -183,7 +258,7 @@ def search(
     """
     from hybrid_cli.stages import search as stage
 
-    how = Searching(engine, k1, b, rm3, fb_terms, fb_docs, fb_weight, model, ef_search, nprobe)
+    how = Searching(engine, k1, b, rm3, fb_terms, fb_docs, fb_weight, model, weight, ef_search, nprobe)
     indexes = [Path(path) for path in comma_separated(index)]
     if query is not None:
         stage.look(
@@ -212,7 +287,7 @@ def search(
     )
 
 
-ABSENT, COMPARED, TUNED = "Documents that a list lacks", "Comparison", "Tuning"
+ABSENT, COMPARED = "Documents that a list lacks", "Comparison"
 
 
 def fuse(

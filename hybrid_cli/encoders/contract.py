@@ -8,6 +8,7 @@ the same things, or a plain checkpoint.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hybrid_cli.config import Markers, Pooling
 from hybrid_cli.errors import InputError
 
 FILE = "encoder.json"
+TRANSFORMER = "transformer"
 QUERY_MARKER, DOCUMENT_MARKER = "[unused1]", "[unused2]"
 
 
@@ -82,18 +84,29 @@ class Contract:
         """As manifests and `encoder.json` hold it."""
         return asdict(self)
 
-    def differences(self, other: Contract) -> list[str]:
-        """In words, what `other` does differently."""
-        mine, theirs = self.to_dict(), other.to_dict()
-        return [f"{name}={mine[name]!r}, not {theirs[name]!r}" for name in mine if mine[name] != theirs[name]]
+
+def kind_of(folder: Path) -> str:
+    """`transformer`, or what `encoder.json` says: `static`, `combination`.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    if not (folder / FILE).is_file():
+        return TRANSFORMER
+    try:
+        return str(json.loads((folder / FILE).read_text("utf-8")).get("kind", TRANSFORMER))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{folder / FILE}: is not a contract that this hybrid knows ({error})") from None
 
 
 def read_contract(folder: Path) -> Contract:
-    """The contract that a model folder states: ours, sentence-transformers', or the defaults of a plain checkpoint.
+    """The contract that a transformer's folder states: ours, sentence-transformers', or a plain checkpoint's defaults.
 
     Raises:
-        InputError: the contract names something that this version does not know.
+        InputError: the contract names something that this version does not know, or is another kind of encoder's.
     """
+    if (kind := kind_of(folder)) != TRANSFORMER:
+        raise InputError(f"{folder}: is a {kind} encoder; a transformer is needed here")
     if (folder / FILE).is_file():
         try:
             return Contract(**json.loads((folder / FILE).read_text("utf-8")))
@@ -131,3 +144,15 @@ def _from_sentence_transformers(folder: Path) -> Contract:
 
 def _json(file: Path) -> Any:
     return json.loads(file.read_text("utf-8")) if file.is_file() else {}
+
+
+def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """In words, what two contracts, as manifests hold them, do differently to a document."""
+    found = []
+    for name in [*stored, *(name for name in now if name not in stored)]:
+        mine, theirs = stored.get(name), now.get(name)
+        if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+            found += [f"{name} {difference}" for difference in differences(mine, theirs)]
+        elif name != "weight" and mine != theirs:
+            found.append(f"{name}={mine!r}, not {theirs!r}")
+    return found

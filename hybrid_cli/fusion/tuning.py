@@ -91,16 +91,17 @@ def tune(
 
 
 def _search(runs: int, how: Tuning, attempt: Callable[[Iterable[Weights]], Weights]) -> Weights:
-    """The best of the grid; a logarithmic one grows by two decades where its best is an end point."""
+    """The best of the grid; all but a linear one grow by two decades where their best is an end point."""
     if how.grid == "linear":
         return attempt(linear_grid(runs, how.step))
-    low, high = -_DECADES, _DECADES
+    low, high = (-_DECADES, _DECADES) if how.grid == "log" else (-1, 1)
+    chosen = attempt(log_grid(runs, low, high) if how.grid == "log" else reciprocal_grid(runs))
     while True:
-        chosen = attempt(log_grid(runs, low, high))
         lower, upper = min(chosen[:-1]) <= 10.0**low, max(chosen[:-1]) >= 10.0**high
         if not (lower and -low < _MOST_DECADES) and not (upper and high < _MOST_DECADES):
             return chosen
         low, high = low - _EXTENSION * lower, high + _EXTENSION * upper
+        chosen = attempt(log_grid(runs, low, high))
 
 
 def linear_grid(runs: int, step: float) -> list[Weights]:
@@ -120,6 +121,14 @@ def linear_grid(runs: int, step: float) -> list[Weights]:
 def log_grid(runs: int, low: int, high: int) -> list[Weights]:
     """1, 2 and 5 times the powers of ten from 10^low to 10^high for each run but the last, whose weight is 1."""
     ladder = [float(f"{digit}e{power}") for power in range(low, high) for digit in _LADDER] + [10.0**high]
+    _check_size(len(ladder) ** (runs - 1), runs)
+    return [(*weights, 1.0) for weights in product(ladder, repeat=runs - 1)]
+
+
+def reciprocal_grid(runs: int) -> list[Weights]:
+    """.1, .2, ... 1 and their reciprocals for each run but the last, whose weight is 1 (SPAR, methods 7.2)."""
+    tenths = [tenth / 10 for tenth in range(1, 11)]
+    ladder = sorted({*tenths, *(1 / weight for weight in tenths)})
     _check_size(len(ladder) ** (runs - 1), runs)
     return [(*weights, 1.0) for weights in product(ladder, repeat=runs - 1)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,8 +15,12 @@ from hybrid_cli import artifacts, console, vectors
 from hybrid_cli.artifacts import Claim, Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.config import Encoding, VectorIndex
-from hybrid_cli.encoders.encoder import Encoder, pick_device, pick_dtype, resolve
+from hybrid_cli.encoders import combination
+from hybrid_cli.encoders.combination import Combination, Recipe
+from hybrid_cli.encoders.encoder import Encoder, open_encoder
+from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
 from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.vectors.exact import COMBINED
 
 _AT_ONCE = 1024  # texts between two beats of the progress line
 _CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 2048, 1 << 16
@@ -30,6 +34,8 @@ def encode(
     *,
     output: Path,
     model: str = "minilm",
+    second: str | None = None,
+    combine: Recipe = Recipe(),  # noqa: B008 - frozen
     queries: Path | None = None,
     split: str | None = None,
     index: VectorIndex = VectorIndex(),  # noqa: B008 - frozen
@@ -48,6 +54,7 @@ def encode(
         collection: a collection or a corpus; not needed with `queries`. Or a dense index: its vectors get another
             index, and nothing is encoded.
         model: `minilm`, a folder, or a Hugging Face id.
+        second: another one to combine it with, by `combine`; the combination then lies in the index.
         contract: fields of the encoder's contract to change; they are kept with the index, and `search` applies them.
 
     Raises:
@@ -59,13 +66,15 @@ def encode(
     source, kind = _source(collection, queries, split)
     changes = {name: value for name, value in (contract or {}).items() if value is not None}
     dtype = _dtype(encoding, device)
+    folders = _folders(model, second, changes)
     claim = artifacts.claim(
         output,
         kind,
         "encode",
-        inputs={"corpus" if kind == Kind.DENSE_INDEX else "queries": source, "model": resolve(model)},
+        inputs={"corpus" if kind == Kind.DENSE_INDEX else "queries": source, **folders},
         options={
             "model": model,
+            **({} if second is None else {"second": second, **asdict(combine)}),
             "contract": changes,
             "dtype": dtype,
             "vector_dtype": encoding.vector_dtype,
@@ -79,9 +88,20 @@ def encode(
     if threads:
         torch.set_num_threads(threads)
         vectors.set_threads(threads)
-    encoder = Encoder.load(model, device=device, dtype=dtype, **changes)
-    _write(claim, source, encoder, index, encoding)
+    encoders = [open_encoder(folder, device=device, dtype=dtype, overrides=changes) for folder in folders.values()]
+    encoder = encoders[0] if second is None else Combination(combine, encoders)
+    _write(claim, source, encoder, index, encoding, list(folders.values()))
     return output
+
+
+def _folders(model: str, second: str | None, changes: Mapping[str, Any]) -> dict[str, Path]:
+    """The models by role; two keep their own contracts."""
+    if second is None:
+        return {"model": resolve(model)}
+    if changes:
+        options = ", ".join("--" + name.replace("_", "-") for name in changes)
+        raise InputError(f"{options}: means nothing to two models; each keeps its own contract")
+    return {"model": resolve(model), "second": resolve(second)}
 
 
 def _is_dense_index(path: Path) -> bool:
@@ -135,7 +155,9 @@ def _dtype(encoding: Encoding, device: str) -> Any:
     return names[pick_dtype(encoding.dtype, pick_device(device))]
 
 
-def _write(claim: Claim, source: Path, encoder: Encoder, index: VectorIndex, encoding: Encoding) -> None:
+def _write(
+    claim: Claim, source: Path, encoder: Encoder, index: VectorIndex, encoding: Encoding, models: Sequence[Path]
+) -> None:
     of_queries = claim.manifest.kind == Kind.VECTORS
     texts, total = (_queries if of_queries else _documents)(source)
     if not total:
@@ -143,6 +165,8 @@ def _write(claim: Claim, source: Path, encoder: Encoder, index: VectorIndex, enc
     if not of_queries:
         vectors.check_recipe(index, encoder.dim, total)
     with claim.folder() as (work, counts):
+        if isinstance(encoder, Combination) and len(models) > 1:
+            combination.write(work / COMBINED, models, encoder.recipe)
         with console.progress("encode", total, "texts") as advance:
             for number, shard in enumerate(_regrouped(texts, encoding.shard_size)):
                 path = vectors.shard_path(work, number)
@@ -158,7 +182,7 @@ def _write(claim: Claim, source: Path, encoder: Encoder, index: VectorIndex, enc
             "dim": encoder.dim,
             "truncated": truncated,
             "encoder": encoder.fingerprint,
-            "contract": encoder.contract.to_dict(),
+            "contract": encoder.describe(),
         }
     console.note(
         f"encode: {claim.output}: {total:,} {'queries' if of_queries else 'documents'}, {encoder.dim} dimensions, "

@@ -13,8 +13,9 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.config import Pretraining
 from hybrid_cli.encoders.contract import Contract, read_contract
-from hybrid_cli.encoders.encoder import Encoder, pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
 from hybrid_cli.encoders.tower import Tower
+from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.training import checkpoint
 from hybrid_cli.training.checkpoint import State
@@ -84,7 +85,7 @@ def pretrain(
             validate=partial(learner.measure, held_out) if held_out else None,
         )
         tower.backbone = network.backbone
-        Encoder(contract, tower, tower).save(work)
+        TransformerEncoder(contract, tower, tower).save(work)
         network.save(work)
         checkpoint.write_curve(work, state, "pretrain")
         counts.update(documents=corpus.documents, held_out=corpus.held, spans=len(corpus), steps=state.step)

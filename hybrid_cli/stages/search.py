@@ -20,7 +20,7 @@ from hybrid_cli.errors import InputError
 _QUERIES_AT_ONCE = 1024
 
 _LEXICAL = ("engine", "k1", "b", "rm3", "fb_terms", "fb_docs", "fb_weight")
-_DENSE = ("model", "ef_search", "nprobe")
+_DENSE = ("model", "weight", "ef_search", "nprobe")
 
 Searcher = Callable[
     [pl.DataFrame, int], Iterator[pl.DataFrame]
@@ -54,7 +54,7 @@ def search(
     manifest = _checked_index(index, how)
     inputs = {"index": index, "queries": source}
     if how.model is not None:
-        from hybrid_cli.encoders.encoder import resolve
+        from hybrid_cli.encoders.models import resolve
 
         inputs["model"] = resolve(how.model)
     claim = artifacts.claim(
@@ -162,7 +162,7 @@ def _dense(index: Path, how: Searching, device: str, threads: int | None) -> Sea
         torch.set_num_threads(threads)
         vectors.set_threads(threads)
     dense = vectors.DenseIndex.open(index, how.ef_search, how.nprobe)
-    encoder = query_encoder(dense, how.model, device)
+    encoder = query_encoder(dense, how.model, device, how.weight)
 
     def searcher(queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         found = encoder.encode_queries(queries["text"].to_list())

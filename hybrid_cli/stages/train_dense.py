@@ -15,7 +15,8 @@ import torch
 from hybrid_cli import artifacts, config, console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.contract import Contract, read_contract
-from hybrid_cli.encoders.encoder import Encoder, pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical import projection
 from hybrid_cli.lexical.index import LexicalIndex
@@ -82,7 +83,7 @@ def train_dense(
     if objective.loss == "residual-margin":
         training.check_lexical()
     torch.manual_seed(plan.seed)  # markers and projection start from it
-    encoder = Encoder.load(model, device=device, **changes)
+    encoder = TransformerEncoder.load(model, device=device, **changes)
     side = _lexical_side(index, encoder.dim, objective, [training, *([validation] if validation else [])])
     orthogonal = side if objective.ortho_weight else None
     if orthogonal:
@@ -150,7 +151,7 @@ def _loss(objective: config.Objective) -> losses.Objective:
     return losses.added(relevance, partial(losses.orthogonality, weight=objective.ortho_weight))
 
 
-def _masking(encoder: Encoder, share: float | None) -> MatchMasking | None:
+def _masking(encoder: TransformerEncoder, share: float | None) -> MatchMasking | None:
     return MatchMasking(encoder.document_tower.tokenizer, encoder.contract, share) if share else None
 
 
@@ -177,7 +178,7 @@ def _check_projection(model: Path, wanted: projection.SignProjection) -> None:
 
 
 def _validate(
-    encoder: Encoder, dev: Examples | None, most: int, objective: config.Objective, side: LexicalSide | None
+    encoder: TransformerEncoder, dev: Examples | None, most: int, objective: config.Objective, side: LexicalSide | None
 ) -> Validate | None:
     if dev is None:
         return None

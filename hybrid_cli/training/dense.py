@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybrid_cli.encoders.encoder import Encoder, batches_by_length
 from hybrid_cli.encoders.tower import Tower
+from hybrid_cli.encoders.transformer import TransformerEncoder, batches_by_length
 from hybrid_cli.training.batches import Group, allowed, lexical_scores
 from hybrid_cli.training.gradients import backward
 from hybrid_cli.training.lexical_side import LexicalSide
@@ -35,7 +35,7 @@ class DenseLearner:
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: TransformerEncoder,
         objective: Objective,
         precision: torch.dtype,
         chunk_size: int | None = None,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybrid_cli.encoders.encoder import batches_by_length
+from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.training.condenser import MaskedLanguageModel
 from hybrid_cli.training.corpus import Spans
 from hybrid_cli.training.gradients import backward

@@ -13,6 +13,7 @@ import polars as pl
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.collections import collection
+from hybrid_cli.encoders.contract import differences
 from hybrid_cli.errors import InputError
 from hybrid_cli.vectors.index import DenseIndex
 from hybrid_cli.vectors.shards import read_ids, read_shard, shards
@@ -20,6 +21,7 @@ from hybrid_cli.vectors.shards import read_ids, read_shard, shards
 if TYPE_CHECKING:
     from hybrid_cli.encoders.encoder import Encoder
 
+COMBINED = "encoder"  # in the folder of an index, the combination that made it
 Scorer = Callable[[pl.DataFrame], pl.Series]
 
 
@@ -93,7 +95,7 @@ def _dense_scores(source: ExactSource, pairs: pl.DataFrame, device: str) -> pl.S
         vectors = np.concatenate([read_shard(path) for path in shards(source.queries)])
         return index.score(pairs, read_ids(source.queries).to_list(), vectors)
     asked = _asked(source.queries, pairs)
-    encoder = query_encoder(index, source.searched.get("model"), device)
+    encoder = query_encoder(index, source.searched.get("model"), device, source.searched.get("weight"))
     return index.score(pairs, asked["qid"].to_list(), encoder.encode_queries(asked["text"].to_list()))
 
 
@@ -102,27 +104,31 @@ def _asked(queries: Path, pairs: pl.DataFrame) -> pl.DataFrame:
     return collection.read_queries(queries).filter(pl.col("qid").is_in(pairs["qid"].unique().implode()))
 
 
-def query_encoder(index: DenseIndex, model: str | None = None, device: str = "auto") -> Encoder:
-    """The encoder that made a dense index, from `model` or from where the index recorded it.
+def query_encoder(
+    index: DenseIndex, model: str | Path | None = None, device: str = "auto", weight: float | None = None
+) -> Encoder:
+    """The encoder that made a dense index: `model`, the combination that lies in the index, or where it was recorded.
+
+    Args:
+        weight: of a combination's second encoder, if not its own.
 
     Raises:
         InputError: what is there now makes other vectors.
     """
-    from hybrid_cli.encoders.encoder import Encoder
+    from hybrid_cli.encoders.encoder import open_encoder
 
     options = index.manifest.options
-    model = model or options["model"]
-    encoder = Encoder.load(model, device=device, dtype=options["dtype"], **options["contract"])
+    inside = index.folder / COMBINED
+    model = model or (inside if inside.is_dir() else options["model"])
+    changes = {**options["contract"], **({} if weight is None else {"weight": weight})}
+    encoder = open_encoder(model, device=device, dtype=options["dtype"], overrides=changes)
     if encoder.fingerprint != index.fingerprint:
-        raise InputError(refusal(index, str(model), encoder.contract.to_dict()))
+        raise InputError(refusal(index, str(model), encoder.describe()))
     return encoder
 
 
 def refusal(index: DenseIndex, model: str, contract: Mapping[str, Any]) -> str:
     """Why queries that `model` encoded under `contract` do not belong to the index."""
-    stored = index.contract
-    differ = [
-        f"{name}={stored.get(name)!r}, not {value!r}" for name, value in contract.items() if stored.get(name) != value
-    ]
+    differ = differences(index.contract, contract)
     what = "encoded with " + "; ".join(differ) if differ else "encoded by other weights"
     return f"{index.folder}: was {what} as {model} has; encode again, or name the model that made it with --model"

