@@ -176,7 +176,7 @@ def test_foreign_runs_with_odd_ids_and_several_lists(tmp_path):
         ({"method": "weighted-sum", "indexes": ["bm25"]}, "1 for 2 runs"),
         ({"method": "weighted-sum", "indexes": ["dense", "bm25"]}, "was not searched in .*order of the runs"),
         ({"indexes": ["bm25", "dense"]}, "with --missing exact only"),
-        ({"weights": "1"}, "1 numbers for 2 runs"),
+        ({"weights": "1"}, "1 numbers for 2; one is needed for each"),
         ({"weights": "1,x"}, "needs numbers such as"),
         ({"method": "nothing"}, "is unknown; .*minmax"),
         ({"tune": Tuning()}, "needs --qrels"),

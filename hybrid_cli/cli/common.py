@@ -26,6 +26,11 @@ Hits = Annotated[int, typer.Option("--hits", "-k", min=1, help="Documents kept f
 Split = Annotated[str | None, typer.Option(help="The split of a collection: train, dev, test, ...", show_default=False)]
 
 
+def option(panel: str, text: str, *names: str, **limits: Any) -> Any:
+    """An option with its panel in the help; `names` where it is not called as its parameter."""
+    return typer.Option(*names, help=text, rich_help_panel=panel, **limits)
+
+
 class Interrupted(HybridError):
     """Ctrl-C. Typer would turn a KeyboardInterrupt into an exit without a word."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
 from hybrid_cli import config
-from hybrid_cli.cli.common import Device, Hits, Output, Seed, Split, Threads, comma_separated, command
+from hybrid_cli.cli.common import Device, Output, Seed, Split, Threads, comma_separated, command, option
 from hybrid_cli.cli.training import (
     DocMaxLen,
     DocPrefix,
@@ -18,7 +18,7 @@ from hybrid_cli.cli.training import (
     QueryPrefix,
     TitleSeparator,
 )
-from hybrid_cli.config import Combining, Encoding, Fusion, Retrieval, Searching, Tuning, VectorIndex
+from hybrid_cli.config import Combining, Encoding, Retrieval, Searching, VectorIndex
 from hybrid_cli.errors import InputError
 
 PANEL = "Retrieval"
@@ -29,12 +29,6 @@ def register(app: typer.Typer) -> None:
     command(app, PANEL)(combine)
     command(app, PANEL)(encode)
     command(app, PANEL)(search)
-    command(app, PANEL)(fuse)
-    command(app, PANEL)(join)
-
-
-def _option(panel: str, text: str, *names: str, **limits: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel, **limits)
 
 
 CONTRACT_OPTIONS = (
@@ -63,19 +57,19 @@ def combine(
     weight: Annotated[float, typer.Option(help="Of the second encoder, on the query side.")] = Combining.weight,
     tune: Annotated[
         Path | None,
-        _option(TUNED, "Find the weight on the judged queries of this collection.", show_default=False),
+        option(TUNED, "Find the weight on the judged queries of this collection.", show_default=False),
     ] = None,
-    split: Annotated[str, _option(TUNED, "The split of that collection.")] = "dev",
+    split: Annotated[str, option(TUNED, "The split of that collection.")] = "dev",
     index: Annotated[
         Path | None,
-        _option(TUNED, "What `encode` made of the two models, at any weight.", show_default=False),
+        option(TUNED, "What `encode` made of the two models, at any weight.", show_default=False),
     ] = None,
-    measure: Annotated[str, _option(TUNED, "What the weight is to raise.")] = Combining.measure,
+    measure: Annotated[str, option(TUNED, "What the weight is to raise.")] = Combining.measure,
     depth: Annotated[
-        int, _option(TUNED, "Documents of each half alone that are scored by both.", min=1)
+        int, option(TUNED, "Documents of each half alone that are scored by both.", min=1)
     ] = Combining.depth,
     grid: Annotated[
-        config.Grid, _option(TUNED, ".1 to 10 (`reciprocal`) or .001 to 1000 (`log`); further where an end is best.")
+        config.Grid, option(TUNED, ".1 to 10 (`reciprocal`) or .001 to 1000 (`log`); further where an end is best.")
     ] = Combining.grid,
     device: Device = "auto",
     overwrite: bool = False,
@@ -126,24 +120,24 @@ def encode(
     split: Split = None,
     index_type: Annotated[
         config.IndexType,
-        _option(INDEX, "Exact (`flat`), graph, inverted lists, product codes, 8 bits, sign bits."),
+        option(INDEX, "Exact (`flat`), graph, inverted lists, product codes, 8 bits, sign bits."),
     ] = VectorIndex.index_type,
-    factory: Annotated[str | None, _option(INDEX, "Any other FAISS factory string: `OPQ64,IVF1024,PQ64`.")] = None,
-    m: Annotated[int, _option(INDEX, "`hnsw`: links of a vector.", "--M", min=2)] = VectorIndex.m,
+    factory: Annotated[str | None, option(INDEX, "Any other FAISS factory string: `OPQ64,IVF1024,PQ64`.")] = None,
+    m: Annotated[int, option(INDEX, "`hnsw`: links of a vector.", "--M", min=2)] = VectorIndex.m,
     ef_construction: Annotated[
-        int, _option(INDEX, "`hnsw`: candidates while building.", min=1)
+        int, option(INDEX, "`hnsw`: candidates while building.", min=1)
     ] = VectorIndex.ef_construction,
     ef_search: Annotated[
-        int, _option(INDEX, "`hnsw`: candidates while searching, unless `search` says otherwise.", min=1)
+        int, option(INDEX, "`hnsw`: candidates while searching, unless `search` says otherwise.", min=1)
     ] = VectorIndex.ef_search,
     nlist: Annotated[
-        int, _option(INDEX, "`ivf`: lists; 0 takes 4 times the square root of the documents.", min=0)
+        int, option(INDEX, "`ivf`: lists; 0 takes 4 times the square root of the documents.", min=0)
     ] = VectorIndex.nlist,
     nprobe: Annotated[
-        int, _option(INDEX, "`ivf`: lists looked into, unless `search` says otherwise.", min=1)
+        int, option(INDEX, "`ivf`: lists looked into, unless `search` says otherwise.", min=1)
     ] = VectorIndex.nprobe,
     pq_bytes: Annotated[
-        int, _option(INDEX, "`pq`: bytes of a vector; 0 takes one for four dimensions.", min=0)
+        int, option(INDEX, "`pq`: bytes of a vector; 0 takes one for four dimensions.", min=0)
     ] = VectorIndex.pq_bytes,
     pooling: Pooling = None,
     normalize: Normalize = None,
@@ -153,14 +147,12 @@ def encode(
     query_max_len: QueryMaxLen = None,
     doc_max_len: DocMaxLen = None,
     dtype: Annotated[
-        config.Precision, _option(COMPUTE, "Of the model; `auto` is bf16 where the processor has it.")
+        config.Precision, option(COMPUTE, "Of the model; `auto` is bf16 where the processor has it.")
     ] = Encoding.dtype,
-    vector_dtype: Annotated[config.VectorType, _option(COMPUTE, "Of the vectors on disk.")] = Encoding.vector_dtype,
-    shard_size: Annotated[
-        int, _option(COMPUTE, "Texts in a shard: what a kill can cost.", min=1)
-    ] = Encoding.shard_size,
+    vector_dtype: Annotated[config.VectorType, option(COMPUTE, "Of the vectors on disk.")] = Encoding.vector_dtype,
+    shard_size: Annotated[int, option(COMPUTE, "Texts in a shard: what a kill can cost.", min=1)] = Encoding.shard_size,
     batch_tokens: Annotated[
-        int, _option(COMPUTE, "Word pieces in a batch, padding included; 0 lets the device decide.", min=0)
+        int, option(COMPUTE, "Word pieces in a batch, padding included; 0 lets the device decide.", min=0)
     ] = Encoding.batch_tokens,
     seed: Seed = VectorIndex.seed,
     device: Device = "auto",
@@ -201,6 +193,7 @@ def encode(
 
 LEXICAL = "Lexical index"
 DENSE = "Dense index"
+JOINT = "Several indexes as one"
 
 
 def search(
@@ -208,7 +201,9 @@ def search(
         Path | None, typer.Argument(help="A collection: its queries of --split.", show_default=False)
     ] = None,
     *,
-    index: Annotated[str, typer.Option(help="A lexical or a dense index; with --query also several: `a,b`.")],
+    index: Annotated[
+        str, typer.Option(help="A lexical or a dense index; with --query or --exact also several: `a,b`.")
+    ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where the run will stand.", show_default=False)
     ] = None,
@@ -225,23 +220,34 @@ def search(
         int | None,
         typer.Option("--hits", "-k", min=1, help="Documents kept for each query.", show_default="1000; --query: 10"),
     ] = None,
-    engine: Annotated[config.Engine, _option(LEXICAL, "The impact matrix, or Lucene itself.")] = Searching.engine,
-    k1: Annotated[float | None, _option(LEXICAL, "If not as the index recorded it.", min=0)] = None,
-    b: Annotated[float | None, _option(LEXICAL, "If not as the index recorded it.", min=0, max=1)] = None,
-    rm3: Annotated[bool, _option(LEXICAL, "Expand the query by its first hits.", "--rm3")] = Searching.rm3,
-    fb_terms: Annotated[int, _option(LEXICAL, "`--rm3`: terms of the feedback.", min=1)] = Searching.fb_terms,
-    fb_docs: Annotated[int, _option(LEXICAL, "`--rm3`: documents of the feedback.", min=1)] = Searching.fb_docs,
+    engine: Annotated[config.Engine, option(LEXICAL, "The impact matrix, or Lucene itself.")] = Searching.engine,
+    k1: Annotated[float | None, option(LEXICAL, "If not as the index recorded it.", min=0)] = None,
+    b: Annotated[float | None, option(LEXICAL, "If not as the index recorded it.", min=0, max=1)] = None,
+    rm3: Annotated[bool, option(LEXICAL, "Expand the query by its first hits.", "--rm3")] = Searching.rm3,
+    fb_terms: Annotated[int, option(LEXICAL, "`--rm3`: terms of the feedback.", min=1)] = Searching.fb_terms,
+    fb_docs: Annotated[int, option(LEXICAL, "`--rm3`: documents of the feedback.", min=1)] = Searching.fb_docs,
     fb_weight: Annotated[
-        float, _option(LEXICAL, "`--rm3`: weight of the original query.", min=0, max=1)
+        float, option(LEXICAL, "`--rm3`: weight of the original query.", min=0, max=1)
     ] = Searching.fb_weight,
     model: Annotated[
-        str | None, _option(DENSE, "The encoder, if it is no longer where the index recorded it.", show_default=False)
+        str | None, option(DENSE, "The encoder, if it is no longer where the index recorded it.", show_default=False)
     ] = None,
     weight: Annotated[
-        float | None, _option(DENSE, "Of a combination's second encoder, if not its own.", show_default=False)
+        float | None, option(DENSE, "Of a combination's second encoder, if not its own.", show_default=False)
     ] = None,
-    ef_search: Annotated[int | None, _option(DENSE, "`hnsw`: candidates, if not as the index recorded.", min=1)] = None,
-    nprobe: Annotated[int | None, _option(DENSE, "`ivf`: lists, if not as the index recorded.", min=1)] = None,
+    exact: Annotated[
+        bool, option(JOINT, "Score every document by the weighted sum of all indexes' scores, exactly.", "--exact")
+    ] = False,
+    weights: Annotated[
+        str | None,
+        option(
+            JOINT,
+            "`--exact`: one for each index, in order: `1,0.1`; or `@FILE` that `fuse --tune` wrote.",
+            show_default="equal",
+        ),
+    ] = None,
+    ef_search: Annotated[int | None, option(DENSE, "`hnsw`: candidates, if not as the index recorded.", min=1)] = None,
+    nprobe: Annotated[int | None, option(DENSE, "`ivf`: lists, if not as the index recorded.", min=1)] = None,
     device: Device = "auto",
     threads: Threads = None,
     overwrite: bool = False,
@@ -254,12 +260,19 @@ def search(
 
     `hybrid search data/pydocs --split test --index out/bm25 --hits 1000 --output out/bm25.parquet`
 
+    `hybrid search data/pydocs --split test --exact --index out/clear-index,out/bm25 --weights 1,0.5
+    --output out/exact.parquet`
+
     `hybrid search --index out/bm25,out/clear-index --query "remove a file"`
     """
     from hybrid_cli.stages import search as stage
 
     how = Searching(engine, k1, b, rm3, fb_terms, fb_docs, fb_weight, model, weight, ef_search, nprobe)
     indexes = [Path(path) for path in comma_separated(index)]
+    if exact and query is not None:
+        raise InputError("search --exact: writes a run; leave --query out")
+    if weights is not None and not exact:
+        raise InputError("--weights: is for --exact")
     if query is not None:
         stage.look(
             query,
@@ -271,124 +284,22 @@ def search(
             threads=threads,
         )
         return
-    if output is None or len(indexes) != 1:
-        raise InputError("search: name one --index and an --output for the run, or words to look for with --query")
-    stage.search(
-        collection,
-        index=indexes[0],
-        output=output,
-        split=split,
-        queries=queries,
-        hits=hits or Retrieval.hits,
-        how=how,
-        device=device,
-        threads=threads,
-        overwrite=overwrite,
-    )
-
-
-ABSENT, COMPARED = "Documents that a list lacks", "Comparison"
-
-
-def fuse(
-    runs: Annotated[list[str], typer.Argument(help="Two or more runs (Parquet or TREC; `name=path` names one).")],
-    *,
-    output: Output,
-    method: Annotated[
-        str, typer.Option(help=f"{', '.join(get_args(config.FusionMethod))}; ranx's names are understood.")
-    ] = Fusion.method,
-    weights: Annotated[
-        str | None,
-        typer.Option(help="One for each run, in order: `0.5,1`; or `@FILE` that --tune wrote.", show_default="equal"),
-    ] = None,
-    normalize: Annotated[
-        config.Normalization | None,
-        typer.Option(help="Of each list, instead of the method's own.", show_default="the method's"),
-    ] = None,
-    rrf_k: Annotated[float, typer.Option("--rrf-k", help="`rrf`: the constant added to ranks.")] = Fusion.rrf_k,
-    depth: Annotated[int, typer.Option(min=1, help="Hits taken from each run.")] = Fusion.depth,
-    hits: Hits = Fusion.hits,
-    missing: Annotated[
-        config.Missing | None,
-        _option(
-            ABSENT,
-            "`exact`: computed from --index. `min`: the list's lowest score. `zero`: 0, never above that. `ignore`: "
-            "the list is left out. `drop`: the document is.",
-            show_default="the method's",
-        ),
-    ] = None,
-    index: Annotated[
-        str | None, _option(ABSENT, "`exact`: the index of each run, in order: `a,b`.", show_default=False)
-    ] = None,
-    queries: Annotated[
-        Path | None,
-        _option(ABSENT, "`exact`: queries or a collection, if not as the runs recorded.", show_default=False),
-    ] = None,
-    qrels: Annotated[
-        Path | None, _option(COMPARED, "Judgements or a collection: prints each run's score.", show_default=False)
-    ] = None,
-    split: Split = None,
-    measure: Annotated[str, _option(COMPARED, "What is compared, and what --tune raises.")] = Fusion.measure,
-    tune: Annotated[bool, _option(TUNED, "Find the weights on --qrels and write them as JSON.", "--tune")] = False,
-    grid: Annotated[
-        config.Grid, _option(TUNED, "Weights that add up to 1; or .001 to 1000 beside 1 for the last run.")
-    ] = Tuning.grid,
-    step: Annotated[float, _option(TUNED, "Between two weights of the linear grid.")] = Tuning.step,
-    folds: Annotated[int, _option(TUNED, "Parts of the queries for the held-out score.", min=2)] = Tuning.folds,
-    seed: Seed = Tuning.seed,
-    device: Device = "auto",
-    overwrite: bool = False,
-) -> None:
-    """Fuse runs into one, or find the weights to fuse them with.
-
-    A method normalises each list, combines the lists, and says what a list gives to a document that it lacks:
-    `minmax` gives 0, `weighted-sum` the exact score. With --qrels the single runs' scores stand beside the fused one.
-
-    Examples:
-
-    `hybrid fuse out/bm25.parquet out/dense.parquet --method minmax --output out/minmax.parquet`
-
-    `hybrid fuse out/bm25.parquet out/dense.parquet --method weighted-sum --weights 0.5,1 --missing exact
-    --index out/bm25,out/clear-index --output out/clear.parquet`
-
-    `hybrid fuse dev/bm25.parquet dev/dense.parquet --tune --qrels data/pydocs --split dev --output out/weights.json`
-    """
-    from hybrid_cli.stages import fuse as stage
-
-    stage.fuse(
-        runs,
-        output=output,
-        method=method,
-        weights=weights,
-        missing=missing,
-        normalization=normalize,
-        rrf_k=rrf_k,
-        depth=depth,
-        hits=hits,
-        indexes=[Path(path) for path in comma_separated(index)],
-        queries=queries,
-        qrels=qrels,
-        split=split,
-        measure=measure,
-        tune=Tuning(grid, step, folds, seed) if tune else None,
-        device=device,
-        overwrite=overwrite,
-    )
-
-
-def join(
-    runs: Annotated[list[Path], typer.Argument(help="Two or more runs, no query in two of them.")],
-    output: Output,
-    overwrite: bool = False,
-) -> None:
-    """Put runs of different queries together, as they are.
-
-    For cross-validation: the test runs of all folds become one run, which is measured once.
-
-    Example:
-
-    `hybrid join out/test-1.parquet out/test-2.parquet out/test-3.parquet --output out/all.parquet`
-    """
-    from hybrid_cli.stages import join as stage
-
-    stage.join(runs, output=output, overwrite=overwrite)
+    if output is None or (len(indexes) != 1 and not exact):
+        raise InputError(
+            "search: name one --index and an --output for the run, or several with --exact, or words to look for with "
+            "--query"
+        )
+    settings: dict[str, Any] = {
+        "output": output,
+        "split": split,
+        "queries": queries,
+        "hits": hits or Retrieval.hits,
+        "how": how,
+        "device": device,
+        "threads": threads,
+        "overwrite": overwrite,
+    }
+    if exact:
+        stage.search_exactly(collection, indexes=indexes, weights=weights, **settings)
+    else:
+        stage.search(collection, index=indexes[0], **settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,37 @@ def content(tuned: Tuned, alone: Mapping[str, float], measure: str) -> dict[str,
         "within_1_percent": [list(span) for span in tuned.flat],
         "trials": [{"weights": list(weights), "score": score} for weights, score in tuned.trials],
     }
+
+
+def chosen_weights(given: str | Sequence[float] | None, recipe: Recipe, names: Sequence[str]) -> Recipe:
+    """The recipe with the weights that a person gave: numbers, the text `0.5,1`, or `@FILE`; None leaves its own.
+
+    Args:
+        names: of what is weighed, in order.
+
+    Raises:
+        InputError: no numbers, too few, or a file for other runs or another recipe.
+    """
+    weights = recipe.weights if given is None else _parsed(given, recipe, names)
+    if len(weights) != len(names):
+        raise InputError(f"--weights: {len(weights)} numbers for {len(names)}; one is needed for each, in order")
+    return replace(recipe, weights=weights)
+
+
+def _parsed(given: str | Sequence[float], recipe: Recipe, names: Sequence[str]) -> tuple[float, ...]:
+    if not isinstance(given, str):
+        return tuple(float(weight) for weight in given)
+    if given.startswith("@"):
+        return read_weights(Path(given[1:]), recipe, names)
+    try:
+        return tuple(float(weight) for weight in given.split(","))
+    except ValueError:
+        raise InputError(f"--weights {given}: needs numbers such as 0.5,1, or @FILE that --tune wrote") from None
+
+
+def weights_file(given: object) -> dict[str, Path]:
+    """The file among a stage's inputs, where weights are given as `@FILE`."""
+    return {"weights": Path(given[1:])} if isinstance(given, str) and given.startswith("@") else {}
 
 
 def read_weights(path: Path, recipe: Recipe, names: Sequence[str]) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from hybrid_cli.lexical.impacts import Impacts, Postings
 
 LUCENE, IMPACTS, DOCIDS, PARAMETERS = "lucene", "impacts", "docids.parquet", "bm25.json"
 QUERIES_AT_ONCE = 4096
+Barred: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # [Q+1] ends of each query's part; [B] rows
 _RUN = {"qid": pl.String, "docid": pl.String, "rank": pl.Int32, "score": pl.Float32}
 
 
@@ -143,45 +144,47 @@ class LexicalIndex:
 
     def search_bags(self, qids: pl.Series, bags: Bags, hits: int, threads: int | None = None) -> pl.DataFrame:
         """As `search`, for queries that are analysed already."""
-        counts, keys = self._ranked(bags, hits, threads)
-        return self._run(qids, counts, keys)
+        counts, docids, scores = self.hits(bags, hits, threads)
+        ranks = np.arange(1, len(docids) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
+        qid = qids.cast(pl.String).gather(np.repeat(np.arange(len(counts)), counts))
+        return pl.DataFrame({"qid": qid, "docid": docids, "rank": ranks, "score": scores}, schema=_RUN)
+
+    def hits(
+        self, bags: Bags, hits: int, threads: int | None = None, barred: Barred | None = None
+    ) -> tuple[npt.NDArray[np.int32], pl.Series, npt.NDArray[np.float32]]:
+        """As `search_bags`, in plain arrays: [Q] hits of each query; docids and scores, query after query, best first.
+
+        `barred` documents are not found, and others take their places.
+        """
+        counts, keys = self._ranked(bags, hits, threads, barred)
+        found = keys[np.arange(keys.shape[1]) < counts[:, None]]
+        return counts, self._ranked_docids.gather(kernels.places_of(found)), kernels.scores_of(found)
 
     def _ranked(
-        self, bags: Bags, hits: int, threads: int | None = None
+        self, bags: Bags, hits: int, threads: int | None = None, barred: Barred | None = None
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint64]]:
         """How many hits each query has, and [Q, hits] keys of `kernels.search`."""
         hits = max(1, min(hits, len(self.docids)))
         counts = np.zeros(len(bags), np.int32)
         best = np.empty((len(bags), hits), np.uint64)
-        workers = max(1, min(threads or _processors(), len(bags)))
+        workers = max(1, min(threads or processors(), len(bags)))
+        ends, rows = (np.zeros(len(bags) + 1, np.int64), np.zeros(0, np.int64)) if barred is None else barred
         bounds = [len(bags) * at // (4 * workers) for at in range(4 * workers + 1)]
 
         def work(begin: int, end: int) -> None:
-            part = bags.part(begin, end)
-            kernels.search(hits, self._order, counts[begin:end], best[begin:end], *self._arguments(part))
+            part, barred_ends = bags.part(begin, end), ends[begin : end + 1]
+            found = counts[begin:end], best[begin:end]
+            kernels.search(hits, self._order, *found, barred_ends, rows, *self.kernel_arguments(part))
 
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(work, bounds[:-1], bounds[1:]))
         return counts, best
 
-    def _arguments(self, bags: Bags) -> tuple[Any, ...]:
+    def kernel_arguments(self, bags: Bags) -> tuple[Any, ...]:
+        """Queries and postings in the order in which `kernels` takes them, from `ends` to `scale`."""
         postings = self.impacts.postings
         weights = bags.boosts * self.impacts.idf[bags.terms]
         return bags.ends, bags.terms, weights, postings.indptr, postings.rows, postings.tfs, self.impacts.scale
-
-    def _run(self, qids: pl.Series, counts: npt.NDArray[np.int32], keys: npt.NDArray[np.uint64]) -> pl.DataFrame:
-        places = np.arange(keys.shape[1], dtype=np.int32)
-        kept = places < counts[:, None]
-        found = keys[kept]
-        return pl.DataFrame(
-            {
-                "qid": qids.cast(pl.String).gather(np.repeat(np.arange(len(counts)), counts)),
-                "docid": self._ranked_docids.gather(kernels.places_of(found)),
-                "rank": np.broadcast_to(places + 1, kept.shape)[kept],
-                "score": kernels.scores_of(found),
-            },
-            schema=_RUN,
-        )
 
     # -------------------------------------------------------------------------------------------------- exact scores
 
@@ -194,7 +197,7 @@ class LexicalIndex:
         numbers = _places(pairs["qid"], queries["qid"], "no text was given for query")
         rows = _places(pairs["docid"], self.docids, "the lexical index has no document")
         bags = self.bags(queries["text"].to_list())
-        return pl.Series("score", kernels.score_pairs(numbers, rows, *self._arguments(bags)), dtype=pl.Float32)
+        return pl.Series("score", kernels.score_pairs(numbers, rows, *self.kernel_arguments(bags)), dtype=pl.Float32)
 
     def query_matrix(self, texts: Sequence[str]) -> Any:
         """scipy CSR [n, V]: how often each term stands in each text; `query_matrix @ documents.T` is BM25."""
@@ -268,6 +271,16 @@ def read_parameters(folder: Path) -> dict[str, Any]:
     return found
 
 
+def check_corpus(index: Path, corpus: Path) -> None:
+    """Refuse a lexical index of another corpus."""
+    made_from = artifacts.read_manifest(index, Kind.LEXICAL_INDEX).inputs
+    known = {source["fingerprint"] for source in made_from.values()}
+    if known and artifacts.fingerprint(corpus) not in known:
+        raise InputError(
+            f"{index}: was made from another corpus than {corpus}; index this one with `hybrid index-bm25`"
+        )
+
+
 def _places(ids: pl.Series, among: pl.Series, complaint: str) -> npt.NDArray[np.int64]:
     """Where each id stands in `among`."""
     table = pl.DataFrame({"id": among.cast(pl.String)}).with_row_index("at")
@@ -278,5 +291,6 @@ def _places(ids: pl.Series, among: pl.Series, complaint: str) -> npt.NDArray[np.
     return found.to_numpy().astype(np.int64)
 
 
-def _processors() -> int:
+def processors() -> int:
+    """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

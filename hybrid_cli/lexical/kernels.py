@@ -24,6 +24,8 @@ def _jit(function: Function) -> Function:
 
 
 _ONE = np.float32(1)
+_HALF = np.uint64(32)
+_SIGN = np.uint32(1 << 31)
 
 
 @_jit
@@ -126,6 +128,8 @@ def search(
     order: Any,
     counts: Any,
     best: Any,
+    barred_ends: Any,
+    barred: Any,
     ends: Any,
     terms: Any,
     weights: Any,
@@ -141,6 +145,7 @@ def search(
         order: [N] the place of each document in the order that settles ties.
         counts: [Q] filled with the number of hits.
         best: [Q, hits] filled with keys (see `_collect`), best first.
+        barred: rows of documents that a query must not find; those of query i are [barred_ends[i]:barred_ends[i+1]].
         ends: [Q+1] where each query's terms begin in `terms` and `weights` ([T]: term ids, weight = boost * idf).
         indptr, rows, tfs: postings; scale: [N] of `Impacts`.
     """  # fmt: skip
@@ -149,6 +154,8 @@ def search(
     for query in range(len(counts)):
         begin, end = ends[query], ends[query + 1]
         postings = _sum(begin, end, terms, weights, indptr, rows, tfs, scale, sums)
+        for at in range(barred_ends[query], barred_ends[query + 1]):
+            sums[barred[at]] = 0
         found = _collect(begin, end, terms, indptr, rows, order, sums, postings, keys)
         if found > hits:
             _keep_largest(keys, found, hits)
@@ -182,9 +189,85 @@ def score_pairs(
     return out
 
 
+@_jit
+def _ordered(bits: Any) -> Any:
+    """The bits of a float32, changed so that they order as floats of either sign do."""
+    return ~bits if bits >> np.uint32(31) else bits | _SIGN
+
+
+@_jit
+def _unordered(bits: Any) -> Any:
+    """The float32's bits again."""
+    return bits ^ _SIGN if bits >> np.uint32(31) else ~bits
+
+
+@_jit
+def keep_best(
+    first: int,
+    dense: Any,
+    weight: float,
+    order: Any,
+    hits: int,
+    ends: Any,
+    terms: Any,
+    weights: Any,
+    cursors: Any,
+    indptr: Any,
+    rows: Any,
+    tfs: Any,
+    scale: Any,
+    counts: Any,
+    floors: Any,
+    keys: Any,
+) -> None:
+    """Add BM25 to other scores of a block of documents, and keep each query's best of this and earlier blocks.
+
+    Args:
+        first: row of the block's first document.
+        dense: [Q, B] float32 scores of the block's documents.
+        weight: of BM25.
+        order, ends, terms, weights, indptr, rows, tfs, scale: as for `search`; hits: how many are to be found.
+        cursors: [T] the first posting of each term of each query that no block has read; moved on.
+        counts: [Q] keys held so far; floors: [Q] scores below these are not among the best.
+        keys: [Q, more than hits] keys of `signed_scores_of`, in any order.
+    """  # fmt: skip
+    size = dense.shape[1]
+    sums = np.zeros(size, np.float64)
+    one_score = np.empty(1, np.float32)
+    one_key = one_score.view(np.uint32)
+    for query in range(len(dense)):
+        for at in range(ends[query], ends[query + 1]):
+            posting, last, idf = cursors[at], indptr[terms[at] + 1], weights[at]
+            while posting < last and rows[posting] < first + size:
+                row = rows[posting]
+                sums[row - first] += idf - idf / (_ONE + np.float32(tfs[posting]) * scale[row])
+                posting += 1
+            cursors[at] = posting
+        found, floor, mine = counts[query], floors[query], keys[query]
+        for place in range(size):
+            score = np.float32(dense[query, place] + weight * np.float64(np.float32(sums[place])))
+            sums[place] = 0
+            if score >= floor:
+                one_score[0] = score if score != 0 else np.float32(0)  # of -0 and 0 neither is better
+                mine[found] = (np.uint64(_ordered(one_key[0])) << _HALF) | np.uint64(0xFFFFFFFF - order[first + place])
+                found += 1
+                if found == len(mine):
+                    _keep_largest(mine, found, hits)
+                    found = hits
+                    one_key[0] = _unordered(np.uint32(mine[:hits].min() >> _HALF))
+                    floor = one_score[0]
+        counts[query], floors[query] = found, floor
+
+
 def scores_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
     """The scores inside keys of `search`."""
     return (keys >> np.uint64(32)).astype(np.uint32).view(np.float32)
+
+
+def signed_scores_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
+    """The scores inside keys of `keep_best`, which may be negative."""
+    bits = (keys >> _HALF).astype(np.uint32)
+    return np.where(bits & _SIGN, bits ^ _SIGN, ~bits).view(np.float32)
 
 
 def places_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:

@@ -20,7 +20,7 @@ from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run, mea
 from hybrid_cli.fusion import lists, tuning
 from hybrid_cli.fusion.lists import Lists, Scorer
 from hybrid_cli.fusion.methods import METHODS, Recipe, method_name
-from hybrid_cli.fusion.weights import content, read_weights
+from hybrid_cli.fusion.weights import chosen_weights, content, weights_file
 from hybrid_cli.vectors.exact import ExactSource, exact_scorer, exact_source
 
 _WIDE = 10.0  # one list's scores spread so many times as wide as another's: it decides alone
@@ -77,7 +77,7 @@ def fuse(
         output,
         Kind.RUN,
         "fuse",
-        inputs=plan.inputs() | _weights_file(weights),
+        inputs=plan.inputs() | weights_file(weights),
         options=plan.options() | {"weights": list(recipe.weights), "hits": hits},
         overwrite=overwrite,
     )
@@ -131,29 +131,8 @@ def _recipe(
             raise InputError(f"--{option} {given}: is unknown; there are {', '.join(get_args(known))}")
     if rrf_k <= -1:
         raise InputError(f"--rrf-k {rrf_k:g}: must be above -1, for it is added to ranks from 1")
-    rule = missing or METHODS[name].missing
-    recipe = Recipe(name, (1.0,) * len(named), rule, normalization, rrf_k)
-    chosen = _weights(weights, recipe, list(named))
-    if len(chosen) != len(named):
-        raise InputError(f"--weights: {len(chosen)} numbers for {len(named)} runs; one is needed for each, in order")
-    return Recipe(name, chosen, rule, normalization, rrf_k)
-
-
-def _weights(given: str | Sequence[float] | None, recipe: Recipe, names: list[str]) -> tuple[float, ...]:
-    if given is None:
-        return recipe.weights
-    if not isinstance(given, str):
-        return tuple(float(weight) for weight in given)
-    if given.startswith("@"):
-        return read_weights(Path(given[1:]), recipe, names)
-    try:
-        return tuple(float(weight) for weight in given.split(","))
-    except ValueError:
-        raise InputError(f"--weights {given}: needs numbers such as 0.5,1, or @FILE that --tune wrote") from None
-
-
-def _weights_file(given: str | Sequence[float] | None) -> dict[str, Path]:
-    return {"weights": Path(given[1:])} if isinstance(given, str) and given.startswith("@") else {}
+    recipe = Recipe(name, (1.0,) * len(named), missing or METHODS[name].missing, normalization, rrf_k)
+    return chosen_weights(weights, recipe, list(named))
 
 
 # -------------------------------------------------------------------------------------------------------- exact scores

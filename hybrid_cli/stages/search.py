@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.artifacts import Claim, Kind, Manifest
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.snippets import snippet
 from hybrid_cli.config import Retrieval, Searching
 from hybrid_cli.errors import InputError
+
+if TYPE_CHECKING:
+    from hybrid_cli.vectors.joint import JointIndex
 
 _QUERIES_AT_ONCE = 1024
 
@@ -52,39 +55,102 @@ def search(
     """
     source = _queries_source(collection, queries, split)
     manifest = _checked_index(index, how)
-    inputs = {"index": index, "queries": source}
-    if how.model is not None:
-        from hybrid_cli.encoders.models import resolve
-
-        inputs["model"] = resolve(how.model)
     claim = artifacts.claim(
         output,
         Kind.RUN,
         "search",
-        inputs=inputs,
+        inputs={"index": index, "queries": source, **_model(how)},
         options={"hits": hits, **_relevant(how, manifest.kind)},
         overwrite=overwrite,
     )
     if claim.up_to_date:
         return output
-    table, searcher = _opened(source, index, manifest, how, device, threads)
+    _write(claim, *_opened(source, index, manifest, how, device, threads), hits)
+    return output
+
+
+def search_exactly(
+    collection: Path | None,
+    *,
+    indexes: Sequence[Path],
+    output: Path,
+    weights: str | Sequence[float] | None = None,
+    split: str | None = None,
+    queries: Path | None = None,
+    hits: int = Retrieval.hits,
+    how: Searching = Searching(),  # noqa: B008 - frozen
+    device: str = "auto",
+    threads: int | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Score every document by the weighted sum of several indexes, for every query, and write the run.
+
+    No list of candidates stands between: the run is what `fuse --method weighted-sum --missing exact` comes to when
+    its lists are as long as the corpus. Of a dense index of any type the stored vectors count.
+
+    Args:
+        indexes: of one corpus, in the order of the weights: dense ones, and one lexical index at most.
+        weights: numbers, `1,0.1` or `@FILE` that `fuse --tune` wrote; equal if not given.
+
+    Raises:
+        InputError: inputs or options are not usable together.
+    """
+    from hybrid_cli.fusion.methods import Recipe
+    from hybrid_cli.fusion.weights import chosen_weights, weights_file
+    from hybrid_cli.vectors.joint import JointIndex
+
+    source = _queries_source(collection, queries, split)
+    if source.is_dir():
+        raise InputError(f"{source}: holds vectors; search --exact needs the texts of the queries")
+    options = _relevant_together([_checked_index(index, Searching()) for index in indexes], how)
+    names = [index.name for index in indexes]
+    recipe = chosen_weights(weights, Recipe("weighted-sum", (1.0,) * len(indexes), "exact"), names)
+    claim = artifacts.claim(
+        output,
+        Kind.RUN,
+        "search --exact",
+        inputs={
+            **{f"index {number}": index for number, index in enumerate(indexes, 1)},
+            "queries": source,
+            **_model(how),
+            **weights_file(weights),
+        },
+        options={"hits": hits, "weights": list(recipe.weights), **options},
+        overwrite=overwrite,
+    )
+    if not claim.up_to_date:
+        joint = JointIndex.open(indexes, recipe.weights, how.k1, how.b)
+        table = collections.read_queries(source).select("qid", "text")
+        _write(claim, table, _jointly(joint, how, device, threads), hits)
+    return output
+
+
+def _write(claim: Claim, queries: pl.DataFrame, searcher: Searcher, hits: int) -> None:
     answered: list[int] = []
 
     def blocks() -> Iterator[Any]:
-        with console.progress("search", len(table), "queries") as advance:
-            for begin in range(0, len(table), _QUERIES_AT_ONCE):
-                some = table.slice(begin, _QUERIES_AT_ONCE)
+        with console.progress("search", len(queries), "queries") as advance:
+            for begin in range(0, len(queries), _QUERIES_AT_ONCE):
+                some = queries.slice(begin, _QUERIES_AT_ONCE)
                 for run in searcher(some, hits):
                     answered.append(run["qid"].n_unique())
                     yield run.to_arrow()
                 advance(len(some))
 
-    written = claim.write(blocks(), queries=len(table))
+    written = claim.write(blocks(), queries=len(queries))
     console.note(
-        f"search: {output}: {len(table):,} queries, {written.counts['rows']:,} hits"
-        + (f", {len(table) - sum(answered):,} queries without any" if sum(answered) < len(table) else "")
+        f"search: {claim.output}: {len(queries):,} queries, {written.counts['rows']:,} hits"
+        + (f", {len(queries) - sum(answered):,} queries without any" if sum(answered) < len(queries) else "")
     )
-    return output
+
+
+def _model(how: Searching) -> dict[str, Path]:
+    """The encoder among the inputs, where one is named."""
+    if how.model is None:
+        return {}
+    from hybrid_cli.encoders.models import resolve
+
+    return {"model": resolve(how.model)}
 
 
 def _queries_source(collection: Path | None, queries: Path | None, split: str | None) -> Path:
@@ -102,10 +168,24 @@ def _checked_index(index: Path, how: Searching) -> Manifest:
     manifest = artifacts.read_manifest(index)
     if manifest.kind not in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
         raise InputError(f"{index}: is {manifest.kind.phrase} (made by `{manifest.stage}`); an index is needed here")
-    if unfit := sorted(set(_given(how)) - set(_relevant(how, manifest.kind))):
-        options = ", ".join("--" + name.replace("_", "-") for name in unfit)
-        raise InputError(f"{options}: means nothing to {index}, which is a {manifest.kind}")
+    _check_fit(how, _relevant(how, manifest.kind), f"{index}, which is a {manifest.kind}")
     return manifest
+
+
+def _relevant_together(manifests: Sequence[Manifest], how: Searching) -> dict[str, Any]:
+    """The settings of an exact search; those of an encoder are for the only one."""
+    kinds = [manifest.kind for manifest in manifests]
+    names = [*(("k1", "b") if Kind.LEXICAL_INDEX in kinds else ())]
+    names += ("model", "weight") if kinds.count(Kind.DENSE_INDEX) == 1 else ()
+    found = {name: getattr(how, name) for name in names}
+    _check_fit(how, found, "an exact search of these indexes")
+    return found
+
+
+def _check_fit(how: Searching, relevant: Mapping[str, Any], what: str) -> None:
+    if unfit := sorted(set(_given(how)) - set(relevant)):
+        options = ", ".join("--" + name.replace("_", "-") for name in unfit)
+        raise InputError(f"{options}: means nothing to {what}")
 
 
 def _given(how: Searching) -> dict[str, Any]:
@@ -167,6 +247,22 @@ def _dense(index: Path, how: Searching, device: str, threads: int | None) -> Sea
     def searcher(queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         found = encoder.encode_queries(queries["text"].to_list())
         return dense.search_blocks(found, queries["qid"].to_list(), hits)
+
+    return searcher
+
+
+def _jointly(joint: JointIndex, how: Searching, device: str, threads: int | None) -> Searcher:
+    import torch
+
+    from hybrid_cli.vectors.exact import query_encoder
+
+    if threads:
+        torch.set_num_threads(threads)
+    encoders = [query_encoder(index, how.model, device, how.weight) for index in joint.dense]
+
+    def searcher(queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
+        texts = queries["text"].to_list()
+        return joint.search_blocks([encoder.encode_queries(texts) for encoder in encoders], queries, hits, threads)
 
     return searcher
 

@@ -160,9 +160,30 @@ class DenseIndex:
         queries = _positions(pairs["qid"], pl.Series(qids, dtype=pl.String), "no vector was given for query")
         scores = np.empty(len(pairs), np.float32)
         for mine, vectors in self._stored(rows):
-            vectors = np.where(vectors >= 0, np.float32(1), np.float32(-1)) if self.binary else vectors
-            scores[mine] = np.einsum("nd,nd->n", query_vectors[queries[mine]], vectors)
+            scores[mine] = np.einsum("nd,nd->n", query_vectors[queries[mine]], self._scored(vectors))
         return pl.Series("score", scores)
+
+    def blocks(self, size: int) -> Iterator[Vectors]:
+        """What `score` multiplies queries with, `size` rows at a time in their order, the last block shorter.
+
+        A flat index is mapped; of the others one shard is in memory.
+        """
+        if self.manifest.counts["factory"] == FLAT:
+            path, shape = self.folder / INDEX, (len(self.docids), self.dim)
+            stored = np.memmap(path, "<f4", "c", path.stat().st_size - 4 * shape[0] * shape[1], shape)
+            yield from (stored[begin : begin + size] for begin in range(0, len(stored), size))
+            return
+        waiting = np.empty((0, self.dim), np.float32)
+        for path in shards(self.folder):
+            waiting = np.concatenate([waiting, self._scored(read_shard(path))])
+            whole = len(waiting) // size * size
+            yield from (waiting[begin : begin + size] for begin in range(0, whole, size))
+            waiting = waiting[whole:]
+        if len(waiting):
+            yield waiting
+
+    def _scored(self, vectors: Vectors) -> Vectors:
+        return np.where(vectors >= 0, np.float32(1), np.float32(-1)) if self.binary else vectors
 
     def vectors_of(self, rows: np.ndarray) -> Vectors:
         """The stored vectors [n, d] of some rows."""
