@@ -26,7 +26,7 @@ Normalization = Literal["none", "minmax", "max", "sum", "l2", "zscore", "rank", 
 Missing = Literal["exact", "min", "zero", "ignore", "drop"]
 Grid = Literal["linear", "log", "reciprocal"]
 Combine = Literal["concat", "sum"]
-Attack = Literal["synonym-adversary"]
+Attack = Literal["synonym-adversary", "shuffle"]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli.evaluation.perturbations.adversary import FUNCTION_WORDS, draw, replace_matches
+from hybrid_cli.evaluation.perturbations.adversary import FUNCTION_WORDS, replace_matches
+from hybrid_cli.evaluation.perturbations.attack import draw
 
 # Synonyms in capitals, so that a test can tell them from what was there; each word of one is a term.
 SYNONYMS = {
@@ -59,7 +60,7 @@ def test_every_synonym_that_fits_is_taken_for_some_seed():
 
 def test_words_are_counted():
     found = attack("the moon, salt and lungs of the sea", "moon", "salt", "sodium", "lungs", "the", "and")
-    assert (found.matched, found.replaced) == (3, 1)
+    assert found.counts == {"matched": 3, "replaced": 1, "without_synonym": 2}
 
 
 def test_function_words_stay_though_they_have_synonyms():
@@ -94,7 +95,7 @@ def test_a_synonym_without_terms_cannot_be_searched_for_and_is_not_taken():
         return {word for word in words.split() if len(word) > 2}
 
     found = replace_matches("moon", {"moon"}, only_long, lambda word: ["it"], lambda word: 0)
-    assert (found.text, found.matched, found.replaced) == ("moon", 1, 0)
+    assert (found.text, found.counts["matched"], found.counts["replaced"]) == ("moon", 1, 0)
 
 
 @given(queries, documents, st.integers(0, 5))
@@ -109,7 +110,7 @@ def test_only_matched_words_change_and_nothing_of_a_relevant_document_comes_in(t
     whole = re.fullmatch(pattern, found.text)
     assert whole, (text, found.text)
     assert len(set(zip(places, whole.groups(), strict=True))) == len(set(places))  # one synonym for each word
-    assert found.replaced == len(places) <= found.matched
+    assert found.counts["replaced"] == len(places) <= found.counts["matched"]
     assert relevant.isdisjoint(terms(" ".join(whole.groups())))
 
 

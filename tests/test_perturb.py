@@ -12,6 +12,7 @@ from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
+from hybrid_cli.config import Searching
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation.perturbations.wordnet import find
 from hybrid_cli.lexical.analysis import Analyzer
@@ -56,8 +57,7 @@ def test_what_was_done_is_counted_and_said(tiny, tmp_path, capsys):
         "matched": 10, "replaced": 8, "without_synonym": 2,
     }  # fmt: skip
     printed = capsys.readouterr().err
-    assert "6 queries, 4 changed (33.3% unchanged, 1 without a relevant document)" in printed
-    assert "10 words stand in a relevant document, 8 replaced, 2 without a synonym" in printed
+    assert "6 queries, 4 changed (33.3% unchanged); 1 without relevant, 10 matched, 8 replaced" in printed
     attacked(tiny, tmp_path / "a.parquet")
     assert "up to date" in capsys.readouterr().err
 
@@ -117,10 +117,57 @@ def test_with_the_real_wordnet_no_new_term_stands_in_a_relevant_document(tiny, t
     assert changed == 4
 
 
+# -------------------------------------------------------------------------------------------------------------- shuffle
+
+
+def shuffled(source: Path, output: Path, **settings) -> dict[str, str]:
+    path = perturb(source, split="test", attack="shuffle", output=output, **settings)
+    return dict(pl.read_parquet(path).select("qid", "text").iter_rows())
+
+
+def test_shuffled_words_are_the_same_words_in_an_order_of_the_seed(tiny, tmp_path):
+    texts = dict(pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text").iter_rows())
+    found = {seed: shuffled(tiny, tmp_path / f"{seed}.parquet", seed=seed) for seed in range(6)}
+    for seed, queries in found.items():
+        assert {qid: sorted(text.split()) for qid, text in queries.items()} == {
+            qid: sorted(text.split()) for qid, text in texts.items()
+        }
+        manifest = artifacts.read_manifest(tmp_path / f"{seed}.parquet", Kind.QUERIES)
+        assert set(manifest.inputs) == {"queries"}
+        assert manifest.counts["changed"] == sum(queries[qid] != text for qid, text in texts.items())
+    assert len({queries["005"] for queries in found.values()}) == 6
+
+
+@pytest.mark.parametrize("order", ["reversed", "alone"])
+def test_a_shuffled_query_does_not_depend_on_the_others(tiny, tmp_path, order):
+    queries = pl.read_parquet(tiny / "queries.test.parquet")
+    queries = queries.reverse() if order == "reversed" else queries.filter(pl.col("qid") == "001")
+    whole = shuffled(tiny, tmp_path / "whole.parquet")
+    again = shuffled(with_queries(tiny, tmp_path / "collection", queries), tmp_path / "again.parquet")
+    assert again == {qid: whole[qid] for qid in queries["qid"]}
+
+
+@pytest.mark.parametrize("engine", ["matrix", "lucene"])
+def test_bm25_does_not_see_the_shuffle_to_the_last_bit(tiny, tmp_path, engine):
+    shuffled(tiny, tmp_path / "shuffled.parquet")
+    index_bm25(tiny, output=tmp_path / "bm25", threads=1)
+    how = Searching(engine=engine)
+    for name, queries in (("before", tiny), ("after", tmp_path / "shuffled.parquet")):
+        split = "test" if queries == tiny else None
+        search(
+            None, queries=queries, split=split, index=tmp_path / "bm25", how=how, output=tmp_path / f"{name}.parquet"
+        )
+    before, after = (runs.read_run(tmp_path / f"{name}.parquet") for name in ("before", "after"))
+    assert len(before) == 9
+    assert before.equals(after)
+
+
 def test_bad_input_is_refused_before_any_work(tiny, tmp_path):
     output = tmp_path / "a.parquet"
-    with pytest.raises(InputError, match="--attack typos: is unknown; there are synonym-adversary"):
+    with pytest.raises(InputError, match="--attack typos: is unknown; there are synonym-adversary, shuffle"):
         perturb(tiny, split="test", attack="typos", wordnet=DATA, output=output)
+    with pytest.raises(InputError, match="--wordnet: means nothing to --attack shuffle"):
+        perturb(tiny, split="test", attack="shuffle", wordnet=DATA, output=output)
     with pytest.raises(InputError, match="has several splits"):
         perturb(tiny, attack=ATTACK, wordnet=DATA, output=output)
     with pytest.raises(InputError, match="holds no WordNet"):

@@ -289,6 +289,8 @@ def perturb(
 
     `search --queries` takes what is written.
 
+    `shuffle`: the words between white space in a random order. BM25 does not see it; a model of meaning may.
+
     `synonym-adversary`: each word that a relevant document has too becomes a random synonym from WordNet that none of
     them has; where there is no such synonym, it stays. BM25 loses what it matched; a model of meaning should not.
 

@@ -1,1 +1,1 @@
-"""Attacks on queries, and the WordNet that some of them draw from."""
+"""Attacks on queries, one function each, and the WordNet that some of them draw from."""

@@ -6,10 +6,20 @@ and Zou, 2019) from every sense and part of speech in WordNet, one word or sever
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import cache
+from pathlib import Path
+
+import polars as pl
+
+from hybrid_cli import console
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.evaluation.perturbations.attack import Attacked, Draw, Rewrite
+from hybrid_cli.evaluation.perturbations.wordnet import WordNet
+from hybrid_cli.lexical.analysis import Analyzer
+
+_DOCUMENTS_AT_ONCE = 1024
 
 # Runs of letters, digits and underscores; an apostrophe may stand inside, but a possessive 's is not part of the word.
 _WORD = re.compile(r"(?<!\w['\u2019])\b\w+(?:['\u2019](?!s\b)\w+)*", re.IGNORECASE)
@@ -33,13 +43,43 @@ FUNCTION_WORDS = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Attacked:
-    """A query's new text, how many of its words stand in a relevant document, and how many of those were replaced."""
+def begin(queries: pl.DataFrame, files: Mapping[str, Path]) -> Rewrite:
+    """The attack on `queries`, terms being those of BM25; a document of grade 1 or above is relevant.
 
-    text: str
-    matched: int
-    replaced: int
+    Args:
+        files: `qrels`, `corpus` and `wordnet`.
+    """
+    analyzer = Analyzer()
+    qrels = collections.read_qrels(files["qrels"]).join(queries, on="qid", how="semi")
+    relevant = _relevant_terms(qrels, files["corpus"], analyzer)
+    synonyms = cache(WordNet(files["wordnet"]).synonyms)
+
+    @cache
+    def terms(words: str) -> Set[str]:
+        return frozenset(analyzer.analyse([words])[0])
+
+    def rewrite(qid: str, text: str, draw: Draw) -> Attacked:
+        attacked = replace_matches(text, relevant.get(qid, frozenset()), terms, synonyms, draw)
+        return Attacked(attacked.text, {"without_relevant": int(qid not in relevant), **attacked.counts})
+
+    return rewrite
+
+
+def _relevant_terms(qrels: pl.DataFrame, corpus: Path, analyzer: Analyzer) -> dict[str, set[str]]:
+    """For each query, the terms of all its relevant documents together; queries without any are left out."""
+    pairs = qrels.filter(pl.col("relevance") >= 1)
+    documents = collections.texts(corpus, pairs["docid"])
+    terms: dict[str, set[str]] = {}
+    with console.progress("read the relevant", len(documents), "documents") as advance:
+        for some in documents.iter_slices(_DOCUMENTS_AT_ONCE):
+            words = analyzer.analyse([f"{title}\n{text}" for _, title, text in some.rows()])
+            terms |= zip(some["docid"], map(set, words), strict=True)
+            advance(len(some))
+    found: dict[str, set[str]] = {}
+    for qid, docid in pairs.select("qid", "docid").iter_rows():
+        if docid in terms:
+            found.setdefault(qid, set()).update(terms[docid])
+    return found
 
 
 def replace_matches(
@@ -47,7 +87,7 @@ def replace_matches(
     relevant: Set[str],
     terms: Callable[[str], Set[str]],
     synonyms: Callable[[str], Sequence[str]],
-    draw: Callable[[str], int],
+    draw: Draw,
 ) -> Attacked:
     """Replace each word of `text` that stands in a relevant document by a synonym that stands in none.
 
@@ -59,6 +99,9 @@ def replace_matches(
         terms: of a word, or of several. Two words are one where they share a term.
         synonyms: of a word in lower case.
         draw: a number for a word in lower case, which says which of its synonyms is taken.
+
+    Returns:
+        the text, with the number of words that stand in a relevant document, of those replaced, and of the others.
     """
     matched = replaced = 0
 
@@ -76,15 +119,10 @@ def replace_matches(
         return chosen[0].upper() + chosen[1:] if found[0][0].isupper() else chosen
 
     attacked = _WORD.sub(replacement, text)
-    return Attacked(attacked, matched, replaced)
+    counts = {"matched": matched, "replaced": replaced, "without_synonym": matched - replaced}
+    return Attacked(attacked, counts)
 
 
 def _elsewhere(terms: Set[str], relevant: Set[str]) -> bool:
     """Whether a synonym can be searched for at all, and no part of it stands in a relevant document."""
     return bool(terms) and terms.isdisjoint(relevant)
-
-
-def draw(seed: int, attack: str, qid: str, word: str) -> int:
-    """A number that depends on nothing else: not on the other words, nor on the order of the queries."""
-    key = "\0".join((str(seed), attack, qid, word))
-    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest())

@@ -1,0 +1,49 @@
+"""What an attack on queries is: what it reads, and what becomes of one query."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import polars as pl
+
+Need = Literal["qrels", "corpus", "wordnet"]
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """A query's new text, and what an attack counts of its own: name -> number, the same names for every query."""
+
+    text: str
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+Draw = Callable[[str], int]  # a number for a name; the only chance that an attack may take
+Rewrite = Callable[[str, str, Draw], Attacked]  # qid, text
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One way to make queries harder.
+
+    Attributes:
+        begin: from all queries (qid, text) and the files that it needs, what rewrites each of them.
+        needs: files that it reads besides the queries.
+    """
+
+    begin: Callable[[pl.DataFrame, Mapping[str, Path]], Rewrite]
+    needs: tuple[Need, ...] = ()
+
+
+def of_words(change: Callable[[str, Draw], str]) -> Attack:
+    """An attack that needs nothing but a query's words."""
+    return Attack(lambda queries, files: lambda qid, text, draw: Attacked(change(text, draw)))
+
+
+def draw(seed: int, attack: str, qid: str, name: str) -> int:
+    """A number that depends on nothing else: not on other draws, nor on the order of the queries."""
+    key = "\0".join((str(seed), attack, qid, name))
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest())
