@@ -5,7 +5,7 @@ The tie rule lives here and nowhere else: score descending, then docid ascending
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -63,6 +63,18 @@ def named(paths: Sequence[str | Path]) -> dict[str, Path]:
             raise InputError(f"two runs are named '{chosen}' ({taken[chosen]} and {path}); write name={path}")
         taken[chosen] = path
     return taken
+
+
+def pick(given: str, known: Mapping[str, Path], option: str) -> Path:
+    """The path of a run given by the name that it has among `known`, or as a path or `name=path`.
+
+    Raises:
+        InputError: there is no such run or file.
+    """
+    path = known[given] if given in known else next(iter(named([given]).values()))
+    if not path.exists():
+        raise InputError(f"{option} {given}: no such run or file; the runs are {', '.join(known) or 'none'}")
+    return path
 
 
 def _name_and_path(text: str) -> tuple[str | None, Path]:

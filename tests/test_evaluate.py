@@ -104,6 +104,41 @@ def test_accuracy_reads_answers_and_texts_and_needs_no_qrels(tmp_path: Path) -> 
         evaluate([queries, run], measures=["acc@1"])
 
 
+def test_overlap_with_a_run_is_a_measure_of_all_runs(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
+    output = tmp_path / "values.parquet"
+    settings = {"split": "test", "measures": ["MRR@10", "R@2"], "overlap_with": "bm25"}
+    summary = evaluate([tiny, *paths], output=output, **settings)
+    assert summary.measures == ["MRR@10", "R@2", "RBO"]
+    assert summary.means["bm25", "RBO"] == pytest.approx(3 / 5)  # 004 and 005 have no hits of it; 006 is not judged
+    # in 001 and 003 a list of one document holds the second of a list of two: .1/.9 * .5 * .81 + .5 * .81
+    values = summary.values.filter(run="clear", measure="RBO").select("qid", "value").rows()
+    assert [qid for qid, _ in values] == ["001", "002", "003", "004", "005"]
+    assert [value for _, value in values] == pytest.approx([0.45, 1, 0.45, 0, 0])
+    low, high = summary.ends["clear", "RBO"]
+    assert low < summary.means["clear", "RBO"] < high
+    assert pl.read_parquet(output).equals(summary.values)
+    assert "RBO: rank-biased overlap with bm25, p = 0.9, first 100 hits" in as_markdown(summary)
+    assert json.loads(as_json(summary))["overlap_with"] == "bm25"
+    by_path = evaluate([tiny, *paths[1:]], **{**settings, "overlap_with": str(paths[0])})
+    assert by_path.runs == ["dense", "clear"]
+    assert by_path.means["clear", "RBO"] == summary.means["clear", "RBO"]
+    beside = evaluate([tiny, *paths], **settings, complement=("dense", "bm25"))
+    assert beside.means["clear", "RBO"] == summary.means["clear", "RBO"]
+
+
+def test_overlap_leaves_out_what_is_left_out_and_needs_a_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run.parquet", {"q": ["q", "a"]})
+    other = write_run(tmp_path / "other.parquet", {"q": ["a"]})
+    qrels = tmp_path / "qrels.txt"
+    qrels.write_text("q 0 a 1\n")
+    apart = evaluate([qrels, run], measures=["MRR@10"], overlap_with=str(other))
+    assert apart.means["run", "RBO"] < 1
+    same = evaluate([qrels, run], measures=["MRR@10"], overlap_with=str(other), remove_query=True)
+    assert same.means["run", "RBO"] == pytest.approx(1)
+    with pytest.raises(InputError, match="--overlap-with bm25: no such run or file; the runs are run"):
+        evaluate([qrels, run], overlap_with="bm25")
+
+
 def test_runs_of_one_name_carry_their_folders(tiny: Path, tmp_path: Path) -> None:
     one, two = (write_run(tmp_path / name / "bm25.parquet", RUNS["bm25"]) for name in ("one", "two"))
     assert evaluate([tiny, one, two], split="test").runs == ["one/bm25", "two/bm25"]

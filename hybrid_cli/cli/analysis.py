@@ -95,6 +95,14 @@ def evaluate(
     baseline: _Baseline = None,
     test: _Test = _EVALUATION.test,
     correction: _Correction = _EVALUATION.correction,
+    overlap_with: Annotated[
+        str | None,
+        typer.Option(
+            help="A run, by name or path: every run's rank-biased overlap with it, as a measure.",
+            show_default=False,
+            rich_help_panel=_BESIDE,
+        ),
+    ] = None,
     complement: _Complement = None,
     changed: _Changed = config.Complementarity.changed,
     form: Annotated[
@@ -112,7 +120,8 @@ def evaluate(
     pytrec_eval judges. Means go over all judged queries, with 0 for those that a run misses. The rank column is the
     order. Measures: MRR@k, nDCG@k, MAP@k, P@k, R@k (recall), Success@k, Rprec, Bpref, Judged@k; acc@k is the share of
     questions with an answer among the texts of the first k hits. `recip_rank`, `ndcg_cut_10`, `AP(rel=2)` are
-    understood too. `--complement` says what a dense run finds that BM25 does not, and which queries fusion hurts.
+    understood too. `--complement` says what a dense run finds that BM25 does not, and which queries fusion hurts;
+    `--overlap-with` how much each run's list is like BM25's.
 
     Examples:
 
@@ -136,6 +145,7 @@ def evaluate(
         correction=correction,
         answer_match=answer_match,
         remove_query=remove_query,
+        overlap_with=overlap_with,
         complement=complement,
         changed=changed,
         seed=seed,

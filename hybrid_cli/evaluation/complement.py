@@ -95,9 +95,7 @@ def with_pair(
     added: list[str | Path] = []
     paths: list[Path] = []
     for given in pair:
-        path = known[given] if given in known else next(iter(runs.named([given]).values()))
-        if not path.exists():
-            raise InputError(f"--complement {given}: no such run or file; the runs are {', '.join(known) or 'none'}")
+        path = runs.pick(given, known, "--complement")
         if path.resolve() in [other.resolve() for other in paths]:
             raise InputError(f"--complement {' '.join(pair)}: needs two different runs")
         if path.resolve() not in [other.resolve() for other in known.values()]:

@@ -15,6 +15,7 @@ from hybrid_cli.collections.answers import MODES
 from hybrid_cli.config import AnswerMatch, Correction, SignificanceTest
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import accuracy, intervals, significance
+from hybrid_cli.evaluation.complementarity import rbo
 from hybrid_cli.evaluation.measures import (
     ACCURACY,
     HOLE,
@@ -27,6 +28,7 @@ from hybrid_cli.evaluation.measures import (
 from hybrid_cli.evaluation.significance import CORRECTIONS
 from hybrid_cli.evaluation.summary import MOST_BASELINES, TESTS, Summary
 
+OVERLAP = "RBO"
 _COUNTS = ("judged", "answered", "missing", "unjudged", HOLE, "removed")
 _DEFAULT = config.Evaluation()
 
@@ -64,7 +66,10 @@ class Comparing:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured, and against which files; None for those that no measure asks for."""
+    """What is measured, and against which files; None for those that no measure asks for.
+
+    `overlap_with` is the run with which every run's rank-biased overlap is measured, if any: its name and path.
+    """
 
     runs: dict[str, Path]
     measures: list[Measure]
@@ -74,6 +79,7 @@ class Plan:
     level: int
     answer_match: AnswerMatch
     remove_query: bool
+    overlap_with: tuple[str, Path] | None = None
 
     @classmethod
     def of(
@@ -88,6 +94,7 @@ class Plan:
         relevance_level: int = _DEFAULT.relevance_level,
         answer_match: AnswerMatch = _DEFAULT.answer_match,
         remove_query: bool = False,
+        overlap_with: str | None = None,
     ) -> Plan:
         """The plan that a person's words come to.
 
@@ -100,6 +107,7 @@ class Plan:
             relevance_level: the lowest grade that is relevant, for measures without `(rel=N)`.
             answer_match: answers as `string` or as `regex`.
             remove_query: leave out hits whose id is that of their query (BEIR's rule for ArguAna and Quora).
+            overlap_with: a run, by the name that it has among the inputs, or as a path or `name=path`.
 
         Raises:
             InputError: an unusable measure, file or name.
@@ -108,12 +116,19 @@ class Plan:
         wanted = parse_measures(measures, relevance_level)
         judgements, named = _split_inputs(inputs, qrels)
         files = _files(judgements, split, queries, corpus, wanted)
-        return cls(named, wanted, *files, relevance_level, answer_match, remove_query)
+        other = (overlap_with, runs.pick(overlap_with, named, "--overlap-with")) if overlap_with else None
+        return cls(named, wanted, *files, relevance_level, answer_match, remove_query, other)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of all measures."""
+        return [*(measure.name for measure in self.measures), *([OVERLAP] if self.overlap_with else [])]
 
     def inputs(self) -> dict[str, Path]:
         """Role -> path, of all that the values depend on."""
         files = {"qrels": self.qrels, "queries": self.queries, "corpus": self.corpus}
         given = {role: path for role, path in files.items() if path is not None}
+        given |= {"overlap with": self.overlap_with[1]} if self.overlap_with else {}
         return given | {f"run {name}": path for name, path in self.runs.items()}
 
     def options(self) -> dict[str, Any]:
@@ -128,7 +143,13 @@ class Plan:
 
     def read(self, name: str) -> tuple[pl.DataFrame, int]:
         """A run, and how many hits were left out because they are their own query."""
-        run = runs.read_run(self.runs[name])
+        return self._kept(runs.read_run(self.runs[name]))
+
+    def other(self) -> pl.DataFrame | None:
+        """The run to measure the overlap with."""
+        return self._kept(runs.read_run(self.overlap_with[1]))[0] if self.overlap_with else None
+
+    def _kept(self, run: pl.DataFrame) -> tuple[pl.DataFrame, int]:
         if not self.remove_query:
             return run, 0
         kept = run.filter(pl.col("qid") != pl.col("docid"))
@@ -182,6 +203,7 @@ def measure(plan: Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
     qrels = collection.read_qrels(plan.qrels) if plan.qrels else None
     asked = accuracy.with_answers(collection.read_queries(plan.queries)) if plan.queries else None
     passages = _passages(plan, asked) if asked is not None else {}
+    other = plan.other()
     frames, counts = [], {}
     with console.progress("evaluate", total=len(plan.runs), unit="runs") as advance:
         for name, path in plan.runs.items():
@@ -190,6 +212,8 @@ def measure(plan: Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
                 values, counts[name] = _judge(plan, run, qrels, asked, passages)
             except InputError as error:
                 raise InputError(f"{path}: {error}") from None
+            if other is not None:
+                values = pl.concat([values, _overlap(run, other, values)])
             counts[name] |= {"removed": removed} if plan.remove_query else {}
             frames.append(values.select(pl.lit(name).alias("run"), "measure", "qid", "value"))
             note_depth(name, run, {measure.name: measure.cutoff for measure in plan.measures if measure.cutoff})
@@ -214,6 +238,7 @@ def summarize(plan: Plan, values: pl.DataFrame, found: Mapping[str, Any], how: C
         "resamples": resamples,
         "confidence": confidence,
         "seed": how.seed,
+        **({"overlap_with": plan.overlap_with[0]} if plan.overlap_with else {}),
     }
     counts = {
         run: {name: found["runs"][run][name] for name in _COUNTS if name in found["runs"][run]} for run in plan.runs
@@ -238,6 +263,14 @@ def _judge(
     order = {measure.name: position for position, measure in enumerate(plan.measures)}
     place = pl.col("measure").replace_strict(order, return_dtype=pl.Int32)
     return pl.concat(values).sort(place, maintain_order=True), counts
+
+
+def _overlap(run: pl.DataFrame, other: pl.DataFrame, values: pl.DataFrame) -> pl.DataFrame:
+    """Rank-biased overlap over the queries of the first measure; 0 where a run has no hits."""
+    queries = values.filter(pl.col("measure") == pl.col("measure").first()).select("qid")
+    found = queries.join(rbo(run, other), on="qid", how="left", maintain_order="left")
+    named = found.select("qid", pl.lit(OVERLAP).alias("measure"), pl.col("value").fill_null(0.0))
+    return named.select(values.columns)
 
 
 def _passages(plan: Plan, asked: pl.DataFrame) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import polars as pl
 
-from hybrid_cli import console
+from hybrid_cli import config, console
 from hybrid_cli.config import SignificanceTest
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import complement_view, layout
@@ -44,7 +44,7 @@ class Summary:
         intervals: of the means, as `intervals.intervals` returns them.
         baselines: the runs that the others were compared with, in the order of their letters.
         settings: relevance_level, test, correction, alpha, permutations, resamples, confidence, seed,
-            nothing_relevant.
+            nothing_relevant; overlap_with where that was asked for.
         complement: two of the runs beside each other, where that was asked for.
     """
 
@@ -268,6 +268,12 @@ def legend(summary: Summary) -> Iterator[str]:
         yield (
             f"{settings['nothing_relevant']:,} judged queries have nothing relevant "
             f"(grade {settings['relevance_level']} or more) and count as 0."
+        )
+    if "overlap_with" in settings:
+        how = config.Complementarity()
+        yield (
+            f"RBO: rank-biased overlap with {settings['overlap_with']}, p = {how.rbo_p:g}, first {how.rbo_depth} hits, "
+            "extrapolated."
         )
 
 

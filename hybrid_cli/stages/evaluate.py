@@ -33,6 +33,7 @@ def evaluate(
     correction: Correction = _DEFAULT.correction,
     answer_match: AnswerMatch = _DEFAULT.answer_match,
     remove_query: bool = False,
+    overlap_with: str | None = None,
     complement: tuple[str, str] | None = None,
     changed: int = config.Complementarity.changed,
     seed: int = _DEFAULT.seed,
@@ -42,7 +43,8 @@ def evaluate(
     """Measure runs.
 
     Args:
-        inputs, split, qrels, queries, corpus, measures, relevance_level, answer_match, remove_query: see `Plan.of`.
+        inputs, split, qrels, queries, corpus, measures, relevance_level, answer_match, remove_query, overlap_with:
+            see `Plan.of`.
         baselines, test, correction, seed: see `Comparing`; with `complement` its two runs are the baselines if none
             is named.
         complement: two runs, by name or path, that are set beside each other: the one whose own finds are measured
@@ -64,13 +66,14 @@ def evaluate(
         relevance_level=relevance_level,
         answer_match=answer_match,
         remove_query=remove_query,
+        overlap_with=overlap_with,
     )
     pair = names_of(sides, plan) if complement else ()
     how = Comparing(baselines or pair, test, correction, seed).checked(list(plan.runs))
     if not pair:
         return summarize(plan, *_measured(plan, output, overwrite), how)
     values, found = _measured(with_reciprocal_rank(plan), output, overwrite)
-    values = values.filter(pl.col("measure").is_in([wanted.name for wanted in plan.measures]))
+    values = values.filter(pl.col("measure").is_in(plan.columns))
     texts = Texts.of(qrels or Path(inputs[0]), split, queries, corpus)
     beside = set_beside(plan, values, pair, texts, config.Complementarity(changed=changed))
     return replace(summarize(plan, values, found, how), complement=beside)
