@@ -24,6 +24,7 @@ def _jit(function: Function) -> Function:
 
 
 _ONE = np.float32(1)
+_SMALLEST = np.finfo(np.float32).tiny  # above 0, and normal: processors are slow with what is smaller
 _HALF = np.uint64(32)
 _SIGN = np.uint32(1 << 31)
 
@@ -67,36 +68,6 @@ def _sum(
 
 
 @_jit
-def _collect(
-    begin: int, end: int, terms: Any, indptr: Any, rows: Any, order: Any, sums: Any, postings: int, keys: Any
-) -> int:
-    """Turn sums into keys and set them back to 0. A key holds the score's bits above the complement of the tie order.
-
-    Scores are positive, so their bits order as they do, and the largest key is the best hit.
-    """
-    bits = np.empty(1, np.float32)
-    as_int = bits.view(np.uint32)
-    found = 0
-    if postings > len(sums):
-        for row in range(len(sums)):
-            if sums[row] > 0:
-                bits[0] = np.float32(sums[row])
-                keys[found] = (np.uint64(as_int[0]) << np.uint64(32)) | np.uint64(0xFFFFFFFF - order[row])
-                found += 1
-                sums[row] = 0
-        return found
-    for at in range(begin, end):
-        for posting in range(indptr[terms[at]], indptr[terms[at] + 1]):
-            row = rows[posting]
-            if sums[row] > 0:
-                bits[0] = np.float32(sums[row])
-                keys[found] = (np.uint64(as_int[0]) << np.uint64(32)) | np.uint64(0xFFFFFFFF - order[row])
-                found += 1
-                sums[row] = 0
-    return found
-
-
-@_jit
 def _keep_largest(keys: Any, found: int, hits: int) -> None:
     """Bring the `hits` largest of the first `found` keys to the front, in any order (Hoare's selection)."""
     low, high = 0, found - 1
@@ -120,6 +91,51 @@ def _keep_largest(keys: Any, found: int, hits: int) -> None:
             low = left
         else:
             return
+
+
+@_jit
+def _collect(
+    begin: int, end: int, terms: Any, indptr: Any, rows: Any, order: Any, sums: Any, postings: int, keys: Any, hits: int
+) -> int:
+    """Turn sums into keys, best `hits` of them first in any order, and set the sums back to 0; return how many.
+
+    A key holds the score's bits above the complement of the tie order. Scores are positive, so their bits order as they
+    do, and the largest key is the best hit. Few documents pass the score of the worst of the best so far, so that most
+    sums are only looked at; `keys` has room for twice as many as are kept.
+    """
+    score = np.empty(1, np.float32)
+    bits = score.view(np.uint32)
+    found, floor = 0, _SMALLEST
+    if postings > len(sums):
+        for row in range(len(sums)):
+            if np.float32(sums[row]) >= floor:
+                score[0] = np.float32(sums[row])
+                keys[found] = (np.uint64(bits[0]) << np.uint64(32)) | np.uint64(0xFFFFFFFF - order[row])
+                found, floor = _trimmed(keys, found + 1, hits, floor, score, bits)
+        sums[:] = 0
+    else:
+        for at in range(begin, end):
+            for posting in range(indptr[terms[at]], indptr[terms[at] + 1]):
+                row = rows[posting]
+                if np.float32(sums[row]) >= floor:
+                    score[0] = np.float32(sums[row])
+                    keys[found] = (np.uint64(bits[0]) << np.uint64(32)) | np.uint64(0xFFFFFFFF - order[row])
+                    found, floor = _trimmed(keys, found + 1, hits, floor, score, bits)
+                sums[row] = 0
+    if found > hits:
+        _keep_largest(keys, found, hits)
+        found = hits
+    return found
+
+
+@_jit
+def _trimmed(keys: Any, found: int, hits: int, floor: Any, score: Any, bits: Any) -> Any:
+    """(how many keys, the score to reach): where the room is full, only the best `hits` stay."""
+    if found < len(keys):
+        return found, floor
+    _keep_largest(keys, found, hits)
+    bits[0] = np.uint32(keys[:hits].min() >> np.uint64(32))
+    return hits, score[0]
 
 
 @_jit
@@ -150,16 +166,13 @@ def search(
         indptr, rows, tfs: postings; scale: [N] of `Impacts`.
     """  # fmt: skip
     sums = np.zeros(len(scale), np.float64)
-    keys = np.empty(len(scale), np.uint64)
+    keys = np.empty(2 * hits, np.uint64)
     for query in range(len(counts)):
         begin, end = ends[query], ends[query + 1]
         postings = _sum(begin, end, terms, weights, indptr, rows, tfs, scale, sums)
         for at in range(barred_ends[query], barred_ends[query + 1]):
             sums[barred[at]] = 0
-        found = _collect(begin, end, terms, indptr, rows, order, sums, postings, keys)
-        if found > hits:
-            _keep_largest(keys, found, hits)
-            found = hits
+        found = _collect(begin, end, terms, indptr, rows, order, sums, postings, keys, hits)
         ordered = np.sort(keys[:found])
         for place in range(found):
             best[query, place] = ordered[found - 1 - place]
