@@ -205,7 +205,7 @@ def test_same_text_finds_copies_of_any_positive_of_the_query():
             "text": ["and\ttext", "and text", "title and text", "and texts"],
         }
     )
-    texts = corpus.select("docid", negatives.folded().hash().alias("hash"))
+    texts = corpus.select("docid", negatives.folded("title", "text").hash().alias("hash"))
     found = negatives.same_text(texts, pl.DataFrame({"qid": ["q1"], "docid": ["p"]}))
     assert set(found.iter_rows()) == {("q1", "p"), ("q1", "copy"), ("q1", "moved")}
 

@@ -5,7 +5,7 @@ key `hybrid`, folders in `manifest.json`. A stage claims its output, writes besi
 is a whole artifact. Files hold no clock time: the same inputs and options give the same bytes.
 """
 
-from hybrid_cli.artifacts.claims import Claim, DryRun, claim, dry_run, share, write_parquet
+from hybrid_cli.artifacts.claims import Claim, DryRun, claim, dry_run, regrouped, share, write_parquet
 from hybrid_cli.artifacts.manifests import (
     FORMAT,
     MANIFEST,
@@ -39,6 +39,7 @@ __all__ = [
     "hash_folder",
     "parts",
     "read_manifest",
+    "regrouped",
     "row_count",
     "share",
     "source",

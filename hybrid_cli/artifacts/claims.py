@@ -32,7 +32,7 @@ from hybrid_cli.artifacts.manifests import (
 )
 from hybrid_cli.errors import HybridError, InputError
 
-_SUFFIXES = {Kind.WEIGHTS: ".json", Kind.REPORT: ".html"}
+_SUFFIXES = {Kind.WEIGHTS: ".json", Kind.REPORT: ".html", Kind.LABELS: ""}  # a folder of tables
 _ROWS_PER_GROUP = 1 << 16
 _REPEATING = {Kind.RUN: ["qid"]}  # columns worth a dictionary, where not all are: half the time, a third less to store
 _LIBRARIES = (
@@ -293,20 +293,26 @@ class _HashSink:
 
 def _regroup(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:
     """The same rows in tables of `_ROWS_PER_GROUP` (the last one shorter), cast to `schema`."""
+    named = (pa.table(batch).select(schema.names) for batch in batches)
+    for table in regrouped(named, _ROWS_PER_GROUP):
+        yield _compact(table.cast(schema))
+
+
+def regrouped(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
+    """The same rows in tables of `size`, the last one shorter."""
     waiting: list[pa.Table] = []
     count = 0
-    for batch in batches:
-        table = pa.table(batch) if isinstance(batch, pa.RecordBatch) else batch
-        waiting.append(table.select(schema.names))
-        count += len(table)
-        if count >= _ROWS_PER_GROUP:
+    for part in tables:
+        waiting.append(part)
+        count += len(part)
+        if count >= size:
             table = pa.concat_tables(waiting)
-            whole = count - count % _ROWS_PER_GROUP
-            for begin in range(0, whole, _ROWS_PER_GROUP):
-                yield _compact(table.slice(begin, _ROWS_PER_GROUP).cast(schema))
+            whole = count - count % size
+            for begin in range(0, whole, size):
+                yield table.slice(begin, size)
             waiting, count = [table.slice(whole)], count - whole
     if count:
-        yield _compact(pa.concat_tables(waiting).cast(schema))
+        yield pa.concat_tables(waiting)
 
 
 def _compact(table: pa.Table) -> pa.Table:

@@ -32,6 +32,7 @@ class Kind(StrEnum):
     QRELS = "qrels"
     LEXICAL_INDEX = "lexical index"
     EXAMPLES = "training examples"
+    LABELS = "teacher labels"
     ENCODER = "encoder"
     DENSE_INDEX = "dense index"
     VECTORS = "vectors"
@@ -50,7 +51,16 @@ class Kind(StrEnum):
         return f"{'an' if self == Kind.ENCODER else 'a'} {self}"
 
 
-_PLURAL = {Kind.QUERIES, Kind.QRELS, Kind.EXAMPLES, Kind.VECTORS, Kind.MEASUREMENTS, Kind.WEIGHTS, Kind.FIGURES}
+_PLURAL = {
+    Kind.QUERIES,
+    Kind.QRELS,
+    Kind.EXAMPLES,
+    Kind.LABELS,
+    Kind.VECTORS,
+    Kind.MEASUREMENTS,
+    Kind.WEIGHTS,
+    Kind.FIGURES,
+}
 _NEGATIVE = pa.struct(
     [
         ("docid", pa.string()),
@@ -73,6 +83,15 @@ SCHEMAS: dict[Kind, pa.Schema] = {
             ("text", pa.string()),
             ("lexical_score", pa.float32()),
             ("negatives", pa.list_(_NEGATIVE)),
+        ]
+    ),
+    Kind.LABELS: pa.schema(
+        [
+            ("qid", pa.string()),
+            ("text", pa.string()),
+            ("source", pa.string()),
+            ("docids", pa.list_(pa.string())),
+            ("scores", pa.list_(pa.float32())),
         ]
     ),
     Kind.RUN: pa.schema([("qid", pa.string()), ("docid", pa.string()), ("rank", pa.int32()), ("score", pa.float32())]),

@@ -10,6 +10,7 @@ import typer
 
 from hybrid_cli import config
 from hybrid_cli.cli.common import Device, Output, Seed, Split, Threads, command
+from hybrid_cli.cli.labelling import label
 from hybrid_cli.config import Mining, Objective, Optimization, Pretraining
 
 PANEL = "Training"
@@ -132,6 +133,7 @@ Keep = Annotated[config.Keep, _option(VALIDATION, "Weights of the best look on d
 def register(app: typer.Typer) -> None:
     """Add this panel's commands to the application."""
     command(app, PANEL)(mine_negatives)
+    command(app, PANEL)(label)
     command(app, PANEL)(pretrain)
     command(app, PANEL)(train_dense)
 

@@ -15,7 +15,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.answers import matcher, passage_form
 from hybrid_cli.config import Mining
 from hybrid_cli.errors import InputError
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.lexical.index import LexicalIndex, check_corpus
 from hybrid_cli.training import negatives
 from hybrid_cli.training.negatives import BM25, RANDOM, Limits, Source, Tally
 
@@ -88,7 +88,7 @@ def mine_negatives(
     if claim.up_to_date:
         return output
     if index:
-        _check_corpus(index, inputs["corpus"])
+        check_corpus(index, inputs["corpus"])
     questions = collections.read_queries(query_file)
     if answer_filter and not questions["answers"].list.len().sum():
         raise InputError(f"{query_file}: no question has answers, so --answer-filter has nothing to look for")
@@ -116,15 +116,6 @@ def _check_options(plan: list[Source], index: Path | None, depth: int, skip_top:
         raise InputError(f"--prob {prob}: a probability lies between 0 and 1")
     if index is None and any(source.name == BM25 for source in plan):
         raise InputError("the source bm25 needs --index, a lexical index of the collection (`hybrid index-bm25`)")
-
-
-def _check_corpus(index: Path, corpus: Path) -> None:
-    made_from = artifacts.read_manifest(index, Kind.LEXICAL_INDEX).inputs
-    known = {source["fingerprint"] for source in made_from.values()}
-    if known and artifacts.fingerprint(corpus) not in known:
-        raise InputError(
-            f"{index}: was made from another corpus than {corpus}; index this one with `hybrid index-bm25`"
-        )
 
 
 def _examples(queries: pl.DataFrame, qrels: pl.DataFrame, qrels_file: Path) -> tuple[pl.DataFrame, int]:
@@ -188,7 +179,7 @@ class _Miner:
         with console.progress("read corpus", len(collections.docids(self.collection)), "documents") as advance:
             for batch in collections.documents(self.collection):
                 frame = pl.DataFrame(pl.from_arrow(batch))
-                parts.append(frame.select("docid", negatives.folded().hash().alias("hash")))
+                parts.append(frame.select("docid", negatives.folded("title", "text").hash().alias("hash")))
                 advance(len(batch))
         corpus = pl.concat(parts)
         self.docids = corpus["docid"]

@@ -272,10 +272,9 @@ def _shuffled(chosen: pl.DataFrame) -> pl.DataFrame:
     return chosen.with_columns(pl.Series("key", again)).sort("example", "key", "docid").drop("key")
 
 
-def folded(title: str = "title", text: str = "text") -> pl.Expr:
-    """Title and text with every run of white space as one space: what 'the same text' compares."""
-    joined = pl.concat_str(pl.col(title), pl.col(text), separator=" ")
-    return joined.str.replace_all(r"\s+", " ").str.strip_chars()
+def folded(*columns: str) -> pl.Expr:
+    """The columns (title, text) joined, every run of white space as one space: what 'the same text' compares."""
+    return pl.concat_str(*columns, separator=" ").str.replace_all(r"\s+", " ").str.strip_chars()
 
 
 def same_text(texts: pl.DataFrame, positives: pl.DataFrame) -> pl.DataFrame:

@@ -1,0 +1,99 @@
+"""Teacher labels: sentences of a corpus labelled by the impact matrix, beside Pyserini's batch_search.
+
+Our time is that of the whole command in a process where Java runs already: opening the index, splitting the corpus into
+sentences, choosing among them, analysing, searching, writing shards. Pyserini gets the texts of a part of the same
+queries, and its hits stay in memory. Both take turns, and the best of the turns counts, since another program on the
+machine can only slow one down. Memory is the peak of a process of its own, for N and for four times N queries.
+
+    python benchmarks/label.py [--collection FOLDER] [--queries 20000] [--depth 50] [--repeat 3] [--threads N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("OPENAI_API_KEY", "none")  # pyserini.search.lucene does not import without one
+
+import polars as pl
+from bm25 import K1, B, best, processor
+
+from hybrid_cli import console
+from hybrid_cli.collections import python_docs
+from hybrid_cli.config import Labelling
+from hybrid_cli.lexical.index import LUCENE
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.label import label
+from hybrid_cli.stages.prepare import prepare
+from hybrid_cli.training.labels import Labels
+
+THEIR_QUERIES = 2000
+
+
+def compare(collection: Path, index: Path, scratch: Path, options: argparse.Namespace) -> None:
+    from pyserini.search.lucene import LuceneSearcher
+
+    output = scratch / "labels"
+    how = Labelling(queries_from="all", max_queries=options.queries, depth=options.depth)
+
+    def ours() -> pl.DataFrame:
+        label(collection, output=output, index=index, how=how, threads=options.threads, overwrite=True)
+        return pl.concat(Labels(output).tables())
+
+    mine = ours()
+    part = mine.sample(min(THEIR_QUERIES, len(mine)), seed=0)
+    texts, qids = part["text"].to_list(), part["qid"].to_list()
+    searcher = LuceneSearcher(str(index / LUCENE))
+    searcher.set_bm25(K1, B)
+
+    def theirs() -> list[list[str]]:
+        found = searcher.batch_search(texts, qids, options.depth, options.threads)
+        return [[hit.docid for hit in found[qid]] for qid in qids]
+
+    seconds, results = best(options.repeat, {"hybrid label": ours, "Pyserini batch_search": theirs})
+    rates = {"hybrid label": len(mine) / seconds["hybrid label"]}
+    rates["Pyserini batch_search"] = len(part) / seconds["Pyserini batch_search"]
+    print(f"\n{len(mine):,} sentences, depth {options.depth}, {options.threads} threads")
+    for name, rate in rates.items():
+        print(f"  {name:24} {rate:9,.0f} queries/s   hybrid is {rates['hybrid label'] / rate:5.1f} times as fast")
+    same = sum(a == b for a, b in zip(part["docids"].to_list(), results["Pyserini batch_search"], strict=True))
+    print(f"  Pyserini's lists are the same for {same:,} of {len(part):,} queries")
+
+
+def compare_memory(collection: Path, index: Path, scratch: Path, options: argparse.Namespace) -> None:
+    """Peak memory of the command for some queries and for four times as many."""
+    print("\npeak memory")
+    for number in (options.queries, 4 * options.queries):
+        command = [sys.executable, "-m", "hybrid_cli", "label", collection, "--index", index, "--queries-from", "all"]
+        command += ["--max-queries", number, "--depth", options.depth, "--output", scratch / f"labels-{number}", "-q"]
+        process = subprocess.Popen([*map(str, command)])
+        _, status, usage = os.wait4(process.pid, 0)
+        assert status == 0
+        found = len(Labels(scratch / f"labels-{number}"))
+        print(f"  {found:9,} queries {console.size(usage.ru_maxrss * 1024):>10}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--collection", type=Path, help="default: the docstrings of installed packages")
+    parser.add_argument("--queries", type=int, default=20_000)
+    parser.add_argument("--depth", type=int, default=Labelling.depth)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    options = parser.parse_args()
+    console.set_quiet(True)
+    print(processor())
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        collection = options.collection or prepare(python_docs.source(), output=scratch / "collection")
+        index = index_bm25(collection, output=scratch / "bm25")
+        compare(collection, index, scratch, options)
+        compare_memory(collection, index, scratch, options)
+
+
+if __name__ == "__main__":
+    main()
