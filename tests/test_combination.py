@@ -108,6 +108,24 @@ def test_two_models_of_encode_are_the_combination_and_lie_in_the_index(
     assert one.equals(other)
 
 
+@pytest.mark.parametrize("how", ["concat", "sum"])
+def test_two_indexes_are_combined_without_encoding(indexed: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, how):
+    second = indexed / ("lambda" if how == "concat" else "dense")
+    model = str(second.parent / "model" / "part-2") if how == "concat" else str(tiny_bert)
+    index = encode(
+        indexed / "dense", beside=second, combine=Recipe(how, 0.7), encoding=Encoding(shard_size=5),
+        output=tmp_path / "joined",
+    )  # fmt: skip
+    encoded = encode(
+        tiny, model=str(tiny_bert), second=model, combine=Recipe(how, 0.7), encoding=EXACT, output=tmp_path / "encoded"
+    )
+    one, other = (found(tiny, path, tmp_path / f"{path.name}.parquet") for path in (index, encoded))
+    assert one.drop("score").equals(other.drop("score"))
+    np.testing.assert_allclose(one["score"], other["score"], atol=1e-5)
+    with pytest.raises(InputError, match="a dense index is needed here"):
+        encode(tiny, beside=second, output=tmp_path / "no")
+
+
 def test_a_sum_has_its_cross_terms(tiny: Path, tiny_bert: Path, tmp_path: Path):
     model = combine([str(tiny_bert), str(tiny_bert)], tmp_path / "model", how=Combining("sum", 3.0))
     encoder, alone = open_encoder(model), open_encoder(tiny_bert)

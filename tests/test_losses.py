@@ -14,8 +14,11 @@ from torch.nn import functional
 from hybrid_cli.training.losses import (
     Vectors,
     added,
+    divergence,
+    listwise,
     margin,
     nll,
+    on_other,
     orthogonality,
     residual_margin,
     span_contrast,
@@ -202,3 +205,40 @@ def test_a_rotation_of_the_encoder_changes_the_squared_cosines_and_no_score(seed
     rotated = replace(vectors, queries=vectors.queries @ rotation, documents=vectors.documents @ rotation)
     torch.testing.assert_close(nll(rotated)["nll"], nll(vectors)["nll"], rtol=1e-4, atol=1e-5)
     assert orthogonality(rotated)["orthogonality"] != orthogonality(vectors)["orthogonality"]
+
+
+def test_divergence_is_zero_for_equal_scores_up_to_a_constant_and_counts_rows_alike():
+    teacher = torch.tensor([[1.0, 3.0, 2.0], [0.0, 0.0, 5.0]])
+    assert divergence(teacher + 7, teacher).item() == pytest.approx(0, abs=1e-6)
+    uniform = torch.zeros(2, 3)
+    wanted = [sum(p * math.log(p * 3) for p in functional.softmax(row, 0).tolist()) for row in teacher]
+    assert divergence(uniform, teacher).item() == pytest.approx(sum(wanted) / 2, abs=1e-5)
+    assert divergence(uniform, teacher, 1e6).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_listwise_sees_every_document_of_the_batch_and_leaves_the_teacher_alone():
+    vectors = scored([1.0, 2.0], [0.0, 3.0], [(0.0, 0.0), (0.0, 0.0)])
+    teacher = torch.tensor([[1.0, 0.0, 2.0, 3.0], [0.0, 0.0, 9.0, 0.0]], requires_grad=True)
+    loss = listwise(replace(vectors, other=teacher))["listwise"]
+    scores = torch.tensor([[1.0, 0.0, 2.0, 3.0]] * 2)
+    assert loss.item() == pytest.approx(divergence(scores, teacher).item())
+    assert not loss.requires_grad  # neither these vectors nor the teacher are trained
+
+
+def test_the_likelihood_of_a_sum_trains_its_weight():
+    vectors = scored([1.0, 2.0], [0.0, 3.0], [(0.0, 0.0), (0.0, 0.0)])
+    other = torch.tensor([[2.0, 0.0, 1.0, 0.0], [0.0, 1.0, 4.0, 0.0]])
+    weight = torch.tensor(0.5, requires_grad=True)
+    loss = nll(replace(vectors, other=other), temperature=2.0, other_weight=weight)["nll"]
+    sums = (torch.tensor([[1.0, 0.0, 2.0, 3.0]] * 2) + 0.5 * other) / 2
+    assert loss.item() == pytest.approx(functional.cross_entropy(sums, torch.tensor([0, 2])).item())
+    loss.backward()
+    assert weight.grad is not None
+    assert weight.grad.item() < 0  # the other model is right about both, so more of it is better
+
+
+def test_the_other_models_scores_stand_for_the_lexical_ones():
+    vectors = scored([3.0, 3.0], [2.5, 2.5], [(12.0, 9.0), (5.0, 14.0)])
+    other = torch.tensor([[12.0, 9.0, 0.0, 0.0], [0.0, 0.0, 5.0, 14.0]])
+    blank = replace(vectors, lexical=torch.zeros(2, 2), other=other)
+    assert on_other(residual_margin)(blank)["residual_margin"].item() == pytest.approx(0.8)

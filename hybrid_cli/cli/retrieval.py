@@ -110,6 +110,13 @@ def encode(
             help="`minilm`, a folder, or a Hugging Face id. Twice: the two are combined.", show_default="minilm"
         ),
     ] = None,
+    beside: Annotated[
+        Path | None,
+        typer.Option(
+            help="Combine the dense index named first with this one, of the same corpus; nothing is encoded.",
+            show_default=False,
+        ),
+    ] = None,
     combine: Annotated[
         config.Combine, typer.Option(help="Two models: vectors side by side, or added.")
     ] = Combining.how,
@@ -179,6 +186,7 @@ def encode(
         output=output,
         model=models[0],
         second=models[1] if len(models) == 2 else None,
+        beside=beside,
         combine=Recipe(combine, weight),
         queries=queries,
         split=split,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from hybrid_cli import config
-from hybrid_cli.cli.common import Device, Output, Seed, Split, Threads, command
+from hybrid_cli.cli.common import Device, Output, Seed, Split, Threads, command, option
 from hybrid_cli.cli.labelling import label
 from hybrid_cli.config import Mining, Objective, Optimization, Pretraining
 
@@ -17,35 +17,31 @@ PANEL = "Training"
 Settings = TypeVar("Settings")
 
 
-def _option(panel: str, text: str, *names: str, **limits: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel, **limits)
-
-
 OBJECTIVE = "Objective"
 Loss = Annotated[
-    config.Loss, _option(OBJECTIVE, "CLEAR's residual margin, its constant margin, DPR's likelihood, or RoC's.")
+    config.Loss, option(OBJECTIVE, "CLEAR's residual margin, its constant margin, DPR's likelihood, or RoC's.")
 ]
-Xi = Annotated[float, _option(OBJECTIVE, "The margin where BM25 is undecided.")]
-LexicalWeight = Annotated[float, _option(OBJECTIVE, "Weight of BM25's advantage in the margin (lambda_train).")]
+Xi = Annotated[float, option(OBJECTIVE, "The margin where BM25 is undecided.")]
+LexicalWeight = Annotated[float, option(OBJECTIVE, "Weight of BM25's advantage in the margin (lambda_train).")]
 Temperature = Annotated[
     float | None,
-    _option(OBJECTIVE, "Divides the dense scores; if not given 1, or 0.05 where vectors have length 1."),
+    option(OBJECTIVE, "Divides the dense scores; if not given 1, or 0.05 where vectors have length 1."),
 ]
 InBatch = Annotated[
     bool,
-    _option(
+    option(
         OBJECTIVE, "Let `nll` see the other queries' documents too.", "--in-batch-negatives/--no-in-batch-negatives"
     ),
 ]
 
 OrthoWeight = Annotated[
     float | None,
-    _option(OBJECTIVE, "Weight of RoC's orthogonality to BM25's vectors; if not given 1 for `roc`, else 0.", min=0),
+    option(OBJECTIVE, "Weight of RoC's orthogonality to BM25's vectors; if not given 1 for `roc`, else 0.", min=0),
 ]
-OrthoSeed = Annotated[int, _option(OBJECTIVE, "Seed of the projection of BM25's vectors.")]
+OrthoSeed = Annotated[int, option(OBJECTIVE, "Seed of the projection of BM25's vectors.")]
 MaskMatches = Annotated[
     float | None,
-    _option(
+    option(
         OBJECTIVE,
         "Share of the query's words masked in documents while training (RoC); if not given .15 for `roc`, else 0.",
         min=0,
@@ -54,80 +50,88 @@ MaskMatches = Annotated[
 ]
 TrainingIndex = Annotated[
     Path | None,
-    _option(
-        OBJECTIVE, "Lexical index: BM25's vectors for the orthogonality, and RoC in the learning curve.", "--index"
+    option(OBJECTIVE, "Lexical index: BM25's vectors for the orthogonality, and RoC in the learning curve.", "--index"),
+]
+
+WithFrozen = Annotated[
+    str | None,
+    option(
+        OBJECTIVE,
+        "An encoder that stays as it is, such as a Lambda: train what completes it. `nll` learns its weight in the "
+        "sum, `residual-margin` takes its scores for BM25's.",
+        show_default=False,
     ),
 ]
 
 ENCODER = "Encoder (what is not given is as the model says)"
-Model = Annotated[str, _option(ENCODER, "Where to start: `minilm`, a folder, or a Hugging Face id.")]
-Pooling = Annotated[config.Pooling | None, _option(ENCODER, "Masked mean of all tokens, or [CLS].")]
-Tied = Annotated[bool | None, _option(ENCODER, "One tower for both sides, or two.", "--tied/--untied")]
-Markers = Annotated[config.Markers | None, _option(ENCODER, "CLEAR's [QRY] and [DOC]: in place of [CLS], or after it.")]
-QueryPrefix = Annotated[str | None, _option(ENCODER, "Put before every query.")]
-DocPrefix = Annotated[str | None, _option(ENCODER, "Put before every document.")]
-TitleSeparator = Annotated[str | None, _option(ENCODER, "Between title and text; DPR's is ' [SEP] '.")]
-QueryMaxLen = Annotated[int | None, _option(ENCODER, "Word pieces of a query.")]
-DocMaxLen = Annotated[int | None, _option(ENCODER, "Word pieces of a document.")]
-Dim = Annotated[int | None, _option(ENCODER, "Project to so many dimensions.", min=1)]
+Model = Annotated[str, option(ENCODER, "Where to start: `minilm`, a folder, or a Hugging Face id.")]
+Pooling = Annotated[config.Pooling | None, option(ENCODER, "Masked mean of all tokens, or [CLS].")]
+Tied = Annotated[bool | None, option(ENCODER, "One tower for both sides, or two.", "--tied/--untied")]
+Markers = Annotated[config.Markers | None, option(ENCODER, "CLEAR's [QRY] and [DOC]: in place of [CLS], or after it.")]
+QueryPrefix = Annotated[str | None, option(ENCODER, "Put before every query.")]
+DocPrefix = Annotated[str | None, option(ENCODER, "Put before every document.")]
+TitleSeparator = Annotated[str | None, option(ENCODER, "Between title and text; DPR's is ' [SEP] '.")]
+QueryMaxLen = Annotated[int | None, option(ENCODER, "Word pieces of a query.")]
+DocMaxLen = Annotated[int | None, option(ENCODER, "Word pieces of a document.")]
+Dim = Annotated[int | None, option(ENCODER, "Project to so many dimensions.", min=1)]
 ProjectionNorm = Annotated[
-    bool | None, _option(ENCODER, "A LayerNorm after the projection.", "--projection-norm/--no-projection-norm")
+    bool | None, option(ENCODER, "A LayerNorm after the projection.", "--projection-norm/--no-projection-norm")
 ]
-Normalize = Annotated[bool | None, _option(ENCODER, "Vectors of length 1.", "--normalize/--no-normalize")]
+Normalize = Annotated[bool | None, option(ENCODER, "Vectors of length 1.", "--normalize/--no-normalize")]
 
 OPTIMISATION = "Optimisation"
-Epochs = Annotated[int, _option(OPTIMISATION, "Passes over the examples.", min=1)]
-MaxSteps = Annotated[int | None, _option(OPTIMISATION, "Stop there instead.", min=1)]
-BatchSize = Annotated[int, _option(OPTIMISATION, "Queries in a batch.", min=1)]
-Negatives = Annotated[int, _option(OPTIMISATION, "Hard negatives drawn for each query.", min=1)]
-Accumulate = Annotated[int, _option(OPTIMISATION, "Batches to a step.", min=1)]
+Epochs = Annotated[int, option(OPTIMISATION, "Passes over the examples.", min=1)]
+MaxSteps = Annotated[int | None, option(OPTIMISATION, "Stop there instead.", min=1)]
+BatchSize = Annotated[int, option(OPTIMISATION, "Queries in a batch.", min=1)]
+Negatives = Annotated[int, option(OPTIMISATION, "Hard negatives drawn for each query.", min=1)]
+Accumulate = Annotated[int, option(OPTIMISATION, "Batches to a step.", min=1)]
 ChunkSize = Annotated[
-    int | None, _option(OPTIMISATION, "Texts in memory at once (gradient caching; the same gradient).", min=1)
+    int | None, option(OPTIMISATION, "Texts in memory at once (gradient caching; the same gradient).", min=1)
 ]
-LearningRate = Annotated[float, _option(OPTIMISATION, "At its peak.", "--learning-rate", "--lr")]
-Warmup = Annotated[float, _option(OPTIMISATION, "Share of the steps that warm up.", min=0, max=1)]
-WeightDecay = Annotated[float, _option(OPTIMISATION, "AdamW's.")]
-Clip = Annotated[float, _option(OPTIMISATION, "Largest norm of the gradient.")]
-Precision = Annotated[config.Precision, _option(OPTIMISATION, "`auto` is bf16 where the processor has it.")]
-CheckpointSteps = Annotated[int, _option(OPTIMISATION, "Steps between two checkpoints.", min=1)]
+LearningRate = Annotated[float, option(OPTIMISATION, "At its peak.", "--learning-rate", "--lr")]
+Warmup = Annotated[float, option(OPTIMISATION, "Share of the steps that warm up.", min=0, max=1)]
+WeightDecay = Annotated[float, option(OPTIMISATION, "AdamW's.")]
+Clip = Annotated[float, option(OPTIMISATION, "Largest norm of the gradient.")]
+Precision = Annotated[config.Precision, option(OPTIMISATION, "`auto` is bf16 where the processor has it.")]
+CheckpointSteps = Annotated[int, option(OPTIMISATION, "Steps between two checkpoints.", min=1)]
 
 SPANS = "Spans of the corpus"
 Cocondenser = Annotated[
-    bool, _option(SPANS, "Condenser's head, and two spans of a document found among all of the batch.", "--cocondenser")
+    bool, option(SPANS, "Condenser's head, and two spans of a document found among all of the batch.", "--cocondenser")
 ]
-SpanBatch = Annotated[int, _option(OPTIMISATION, "Spans in a batch; with --cocondenser documents.", min=1)]
-MaxLength = Annotated[int, _option(SPANS, "Word pieces of a span.", min=4)]
-MaskShare = Annotated[float, _option(SPANS, "Share of them that is hidden, in whole words.", min=0.01, max=0.99)]
+SpanBatch = Annotated[int, option(OPTIMISATION, "Spans in a batch; with --cocondenser documents.", min=1)]
+MaxLength = Annotated[int, option(SPANS, "Word pieces of a span.", min=4)]
+MaskShare = Annotated[float, option(SPANS, "Share of them that is hidden, in whole words.", min=0.01, max=0.99)]
 SkipFrom = Annotated[
-    int | None, _option(SPANS, "Layer whose states enter Condenser's head; the middle one if not given.", min=0)
+    int | None, option(SPANS, "Layer whose states enter Condenser's head; the middle one if not given.", min=0)
 ]
-HeldOut = Annotated[int, _option(SPANS, "Documents kept for validation, a tenth at most.", min=0)]
+HeldOut = Annotated[int, option(SPANS, "Documents kept for validation, a tenth at most.", min=0)]
 
 SOURCES = "Where negatives come from"
-Sources = Annotated[str, _option(SOURCES, "`bm25`, `random`, `run:PATH`; several with numbers: `bm25:6,random:2`.")]
-LexicalIndex = Annotated[Path | None, _option(SOURCES, "Lexical index: the source `bm25`, and exact scores.")]
-Depth = Annotated[int, _option(SOURCES, "Deepest rank that gives negatives.", min=1)]
-SkipTop = Annotated[int, _option(SOURCES, "Ranks left out at the top.", min=0)]
+Sources = Annotated[str, option(SOURCES, "`bm25`, `random`, `run:PATH`; several with numbers: `bm25:6,random:2`.")]
+LexicalIndex = Annotated[Path | None, option(SOURCES, "Lexical index: the source `bm25`, and exact scores.")]
+Depth = Annotated[int, option(SOURCES, "Deepest rank that gives negatives.", min=1)]
+SkipTop = Annotated[int, option(SOURCES, "Ranks left out at the top.", min=0)]
 NumNegatives = Annotated[
-    int | None, _option(SOURCES, f"Negatives of an example; {Mining.num_negatives} if no source says.", min=1)
+    int | None, option(SOURCES, f"Negatives of an example; {Mining.num_negatives} if no source says.", min=1)
 ]
-Prob = Annotated[float, _option(SOURCES, "Probability of a source's own negative, else a random document.")]
+Prob = Annotated[float, option(SOURCES, "Probability of a source's own negative, else a random document.")]
 
 FILTERS = "Filters"
 ExcludeSameText = Annotated[
-    bool, _option(FILTERS, "Drop what repeats the text of a positive.", "--exclude-same-text/--keep-same-text")
+    bool, option(FILTERS, "Drop what repeats the text of a positive.", "--exclude-same-text/--keep-same-text")
 ]
-AnswerFilter = Annotated[bool, _option(FILTERS, "Drop texts that hold an answer.", "--answer-filter")]
+AnswerFilter = Annotated[bool, option(FILTERS, "Drop texts that hold an answer.", "--answer-filter")]
 RelativeMargin = Annotated[
-    float | None, _option(FILTERS, "Drop what scores above this share of the positive's score: 0.95.")
+    float | None, option(FILTERS, "Drop what scores above this share of the positive's score: 0.95.")
 ]
-MaxScore = Annotated[float | None, _option(FILTERS, "Drop what scores above this.")]
+MaxScore = Annotated[float | None, option(FILTERS, "Drop what scores above this.")]
 
 VALIDATION = "Validation"
-Dev = Annotated[Path | None, _option(VALIDATION, "Examples of a dev split; the best weights on their pool are kept.")]
-DevQueries = Annotated[int, _option(VALIDATION, "How many of them.", min=1)]
-EvalSteps = Annotated[int | None, _option(VALIDATION, "Steps between two looks; ten looks if not given.", min=1)]
-Keep = Annotated[config.Keep, _option(VALIDATION, "Weights of the best look on dev, or of the last step.")]
+Dev = Annotated[Path | None, option(VALIDATION, "Examples of a dev split; the best weights on their pool are kept.")]
+DevQueries = Annotated[int, option(VALIDATION, "How many of them.", min=1)]
+EvalSteps = Annotated[int | None, option(VALIDATION, "Steps between two looks; ten looks if not given.", min=1)]
+Keep = Annotated[config.Keep, option(VALIDATION, "Weights of the best look on dev, or of the last step.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -227,7 +231,7 @@ def pretrain(
     given = locals()
     from hybrid_cli.stages.pretrain import pretrain
 
-    plan = _settings(Pretraining, given)
+    plan = settings(Pretraining, given)
     pretrain(collection, output, model=model, plan=plan, device=device, threads=threads, overwrite=overwrite)
 
 
@@ -243,6 +247,7 @@ def train_dense(
     ortho_seed: OrthoSeed = Objective.ortho_seed,
     mask_matches: MaskMatches = None,
     index: TrainingIndex = None,
+    with_frozen: WithFrozen = None,
     model: Model = "minilm",
     pooling: Pooling = None,
     tied: Tied = None,
@@ -290,10 +295,11 @@ def train_dense(
         examples,
         output,
         model=model,
-        objective=_settings(Objective, given),
-        plan=_settings(Optimization, given),
+        objective=settings(Objective, given),
+        plan=settings(Optimization, given),
         contract={name: given[name] for name in CONTRACT_OPTIONS},
         index=index,
+        with_frozen=with_frozen,
         dev=dev,
         dev_queries=dev_queries,
         device=device,
@@ -302,7 +308,7 @@ def train_dense(
     )
 
 
-def _settings(kind: type[Settings], given: dict[str, Any]) -> Settings:
+def settings(kind: type[Settings], given: dict[str, Any]) -> Settings:
     """The settings whose fields are named as the options are; what is no option stays as it is."""
     named = {field.name: given[field.name] for field in fields(kind) if field.name in given}  # type: ignore[arg-type]
     return kind(**named)

@@ -20,7 +20,7 @@ from hybrid_cli.encoders.combination import Combination, Recipe
 from hybrid_cli.encoders.encoder import Encoder, open_encoder
 from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.vectors.exact import COMBINED
+from hybrid_cli.vectors.exact import COMBINED, model_of, query_encoder
 
 _AT_ONCE = 1024  # texts between two beats of the progress line
 _CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 2048, 1 << 16
@@ -35,6 +35,7 @@ def encode(
     output: Path,
     model: str = "minilm",
     second: str | None = None,
+    beside: Path | None = None,
     combine: Recipe = Recipe(),  # noqa: B008 - frozen
     queries: Path | None = None,
     split: str | None = None,
@@ -55,12 +56,16 @@ def encode(
             index, and nothing is encoded.
         model: `minilm`, a folder, or a Hugging Face id.
         second: another one to combine it with, by `combine`; the combination then lies in the index.
+        beside: where `collection` is a dense index, another one of the same corpus: both are combined from the vectors
+            that they hold, and nothing is encoded.
         contract: fields of the encoder's contract to change; they are kept with the index, and `search` applies them.
 
     Raises:
         InputError: collection or model are not usable, or FAISS cannot build such an index.
         HybridError: the encoder gave a vector that is not finite.
     """
+    if beside is not None:
+        return _index_both([collection or beside, beside], combine, output, index, encoding, overwrite)
     if collection is not None and _is_dense_index(collection):
         return _index_again(collection, output, index, threads, overwrite)
     source, kind = _source(collection, queries, split)
@@ -130,6 +135,60 @@ def _index_again(old: Path, output: Path, index: VectorIndex, threads: int | Non
             vectors.share_shard(shard, work)
         counts |= {**made.counts, "factory": _build(work, index, made.counts["vectors"])}
     console.note(f"encode: {output}: {made.counts['vectors']:,} vectors of {old}, {counts['factory']}")
+    return output
+
+
+def _index_both(
+    indexes: Sequence[Path], combine: Recipe, output: Path, index: VectorIndex, encoding: Encoding, overwrite: bool
+) -> Path:
+    """One index of two over one corpus, by the combination of the encoders that made them; nothing is encoded."""
+    opened = [vectors.DenseIndex.open(path) for path in indexes]
+    if not opened[0].docids.equals(opened[1].docids):
+        raise InputError(
+            f"{indexes[1]}: holds other documents than {indexes[0]}; encode one collection with both models"
+        )
+    claim = artifacts.claim(
+        output,
+        Kind.DENSE_INDEX,
+        "encode",
+        inputs={"vectors": indexes[0], "beside": indexes[1]},
+        options={
+            **{name: opened[0].manifest.options[name] for name in ("model", "dtype")},
+            "contract": {},
+            "vector_dtype": encoding.vector_dtype,
+            "shard_size": encoding.shard_size,
+            **asdict(combine),
+            **asdict(index),
+        },
+        overwrite=overwrite,
+    )
+    if claim.up_to_date:
+        return output
+    for each in opened:
+        if each.manifest.options["contract"]:
+            raise InputError(
+                f"{each.folder}: was encoded with options of its own; save them with the model, and encode"
+            )
+    encoder = Combination(combine, [query_encoder(each) for each in opened])
+    total = len(opened[0].docids)
+    vectors.check_recipe(index, encoder.dim, total)
+    with claim.folder() as (work, counts):
+        combination.write(work / COMBINED, [model_of(each) for each in opened], combine)
+        for number, begin in enumerate(range(0, total, encoding.shard_size)):
+            rows = np.arange(begin, min(total, begin + encoding.shard_size))
+            halves = [each.vectors_of(rows) for each in opened]
+            whole = np.hstack(halves) if combine.how == "concat" else halves[0] + halves[1]
+            ids = opened[0].docids.gather(rows).to_arrow()
+            vectors.write_shard(vectors.shard_path(work, number), ids, whole.astype(encoding.vector_dtype))
+        counts |= {
+            "factory": _build(work, index, total),
+            "vectors": total,
+            "dim": encoder.dim,
+            "truncated": max(each.manifest.counts["truncated"] for each in opened),
+            "encoder": encoder.fingerprint,
+            "contract": encoder.describe(),
+        }
+    console.note(f"encode: {output}: {total:,} vectors of {indexes[0]} and {indexes[1]}, {encoder.dim} dimensions")
     return output
 
 

@@ -15,6 +15,7 @@ import torch
 from hybrid_cli import artifacts, config, console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.contract import Contract, read_contract
+from hybrid_cli.encoders.encoder import open_encoder
 from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
@@ -26,10 +27,11 @@ from hybrid_cli.training.dense import DenseLearner
 from hybrid_cli.training.lexical_side import LexicalSide
 from hybrid_cli.training.loop import Validate, fit, steps_of
 from hybrid_cli.training.masking import MatchMasking
+from hybrid_cli.training.teacher import FrozenEncoder, FrozenWeight
 from hybrid_cli.training.validation import DevPool
 
 SUM_WEIGHTS = tuple(round(0.1 * tenths, 1) for tenths in range(1, 10))  # CLEAR's grid for lambda_test (DualRM 4)
-UNIT_TEMPERATURE = 0.05  # as sentence-transformers trains vectors of length 1
+LIKELIHOODS = ("nll", "roc")
 PROJECTION = "lexical_projection.json"
 CONTRACT_OPTIONS = tuple(field.name for field in fields(Contract))
 
@@ -43,6 +45,7 @@ def train_dense(
     plan: config.Optimization = config.Optimization(),  # noqa: B008 - frozen
     contract: Mapping[str, Any] | None = None,
     index: Path | None = None,
+    with_frozen: str | None = None,
     dev: Path | None = None,
     dev_queries: int = 200,
     device: str = "auto",
@@ -58,6 +61,8 @@ def train_dense(
         contract: fields of the encoder's contract to set (pooling, markers, lengths, ...).
         index: the lexical index whose vectors the encoder's are to be orthogonal to; with it, the learning curve on dev
             shows the squared cosines and RoC.
+        with_frozen: an encoder, such as a Lambda, that stays as it is while this one learns beside it: the likelihood
+            is that of the sum of both, with a weight that is learned; the residual margin is that of its scores.
         dev: training examples of a dev split; the best weights on their pool are kept.
         dev_queries: how many of them.
 
@@ -69,18 +74,15 @@ def train_dense(
     precision = pick_dtype(plan.precision, pick_device(device))
     changes = {name: value for name, value in (contract or {}).items() if value is not None}
     objective = _completed(objective, unit=read_contract(resolve(model)).changed(**changes).normalize)
-    if objective.ortho_weight and index is None:
-        raise InputError("orthogonality needs BM25's vectors: give --index, or --ortho-weight 0")
-    claim = _claim(
-        output,
-        {"examples": examples, "model": resolve(model), "index": index, "dev": dev},
-        {**asdict(objective), **asdict(plan), **changes, "precision": precision, "dev_queries": dev_queries},
-        overwrite,
-    )
+    _check(objective, index, with_frozen)
+    inputs = {"examples": examples, "model": resolve(model), "index": index, "dev": dev}
+    inputs["frozen"] = resolve(with_frozen) if with_frozen else None
+    options = {**asdict(objective), **asdict(plan), **changes, "precision": precision, "dev_queries": dev_queries}
+    claim = _claim(output, inputs, options, overwrite)
     if claim.up_to_date:
         return output
     training, validation = Examples(examples), Examples(dev) if dev else None
-    if objective.loss == "residual-margin":
+    if objective.loss == "residual-margin" and with_frozen is None:
         training.check_lexical()
     torch.manual_seed(plan.seed)  # markers and projection start from it
     encoder = TransformerEncoder.load(model, device=device, **changes)
@@ -88,9 +90,11 @@ def train_dense(
     orthogonal = side if objective.ortho_weight else None
     if orthogonal:
         _check_projection(resolve(model), orthogonal.projection)
-    learner = DenseLearner(
-        encoder, _loss(objective), precision, plan.chunk_size, orthogonal, _masking(encoder, objective.mask_matches)
-    )
+    frozen = FrozenEncoder(open_encoder(with_frozen, device=device)) if with_frozen else None
+    beside = FrozenWeight(objective.temperature or 1.0) if with_frozen else None
+    encoder.add_module("frozen_weight", beside)  # so that it is trained, checkpointed and put back with the encoder
+    masking = _masking(encoder, objective.mask_matches)
+    learner = DenseLearner(encoder, _loss(objective, beside), precision, plan.chunk_size, orthogonal, masking, frozen)
     with claim.folder() as (work, counts):
         state = fit(
             learner,
@@ -106,10 +110,20 @@ def train_dense(
             (work / PROJECTION).write_text(json.dumps(orthogonal.projection.to_dict()) + "\n", "utf-8")
         checkpoint.write_curve(work, state, "train-dense")
         counts.update(examples=len(training), steps=state.step, best_step=state.best_step)
+        if beside is not None and objective.loss in LIKELIHOODS:
+            counts["frozen_weight"] = beside().item()
+            console.note(f"train-dense: learned weight of {with_frozen} in the sum: {counts['frozen_weight']:.3g}")
     console.note(
         f"train-dense: {output}: {len(training):,} examples, {state.step:,} steps, kept step {state.best_step:,}"
     )
     return output
+
+
+def _check(objective: config.Objective, index: Path | None, with_frozen: str | None) -> None:
+    if with_frozen and objective.loss == "margin":
+        raise InputError("--loss margin: has no place for --with-frozen; use nll, roc or residual-margin")
+    if objective.ortho_weight and index is None:
+        raise InputError("orthogonality needs BM25's vectors: give --index, or --ortho-weight 0")
 
 
 def _claim(
@@ -130,22 +144,29 @@ def _completed(objective: config.Objective, unit: bool) -> config.Objective:
     published = objective.loss == "roc"
     return replace(
         objective,
-        temperature=objective.temperature or (UNIT_TEMPERATURE if unit else 1.0),
+        temperature=objective.temperature or losses.usual_temperature(unit),
         ortho_weight=(1.0 if published else 0.0) if objective.ortho_weight is None else objective.ortho_weight,
         mask_matches=(0.15 if published else 0.0) if objective.mask_matches is None else objective.mask_matches,
     )
 
 
-def _loss(objective: config.Objective) -> losses.Objective:
+def _loss(objective: config.Objective, beside: FrozenWeight | None = None) -> losses.Objective:
     temperature, weight = objective.temperature or 1.0, objective.lexical_weight
-    relevance = {
-        "nll": partial(losses.nll, temperature=temperature, in_batch=objective.in_batch),
-        "roc": partial(losses.nll, temperature=temperature, in_batch=objective.in_batch),
+
+    def likelihood(vectors: losses.Vectors) -> losses.Terms:
+        return losses.nll(vectors, temperature, objective.in_batch, beside() if beside is not None else None)
+
+    relevances: dict[config.Loss, losses.Objective] = {
+        "nll": likelihood,
+        "roc": likelihood,
         "margin": partial(losses.margin, xi=objective.xi, temperature=temperature),
         "residual-margin": partial(
             losses.residual_margin, xi=objective.xi, lexical_weight=weight, temperature=temperature
         ),
-    }[objective.loss]
+    }
+    relevance = relevances[objective.loss]
+    if beside is not None and objective.loss not in LIKELIHOODS:
+        relevance = losses.on_other(relevance)
     if not objective.ortho_weight:
         return relevance
     return losses.added(relevance, partial(losses.orthogonality, weight=objective.ortho_weight))

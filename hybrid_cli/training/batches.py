@@ -105,7 +105,7 @@ class Examples:
         steps = -(-len(self) // plan.batch_size)
         for epoch in range(done // steps, plan.epochs):
             skip = (done - epoch * steps) * plan.batch_size if epoch == done // steps else 0
-            yield from _batched(self.epoch(epoch, plan.seed, plan.negatives, skip), plan.batch_size)
+            yield from batched(self.epoch(epoch, plan.seed, plan.negatives, skip), plan.batch_size)
 
     def dev_rows(self, most: int) -> list[dict[str, Any]]:
         """The first `most` examples with all their negatives, for validation."""
@@ -117,7 +117,8 @@ class Examples:
         return rows
 
 
-def _batched(groups: Iterator[Group], size: int) -> Iterator[list[Group]]:
+def batched(groups: Iterator[Group], size: int) -> Iterator[list[Group]]:
+    """Lists of `size`, the last one shorter."""
     while batch := list(islice(groups, size)):
         yield batch
 

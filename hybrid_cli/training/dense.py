@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from hybrid_cli.training.masking import MatchMasking
 _TOKENS_AT_ONCE = 4096
 
 Chunk = tuple[Tower, Tensor, Tensor]
+Scorer = Callable[[list[Group]], npt.NDArray[np.float32]]
 
 
 class DenseLearner:
@@ -31,6 +33,7 @@ class DenseLearner:
         chunk_size: texts encoded at once with gradient caching; None encodes the batch in one go.
         lexical: BM25's own vectors, where the objective asks for them.
         masking: what of the documents is hidden from the encoder.
+        other: a batch to another model's scores of it, where the objective asks for them.
     """
 
     def __init__(
@@ -41,20 +44,21 @@ class DenseLearner:
         chunk_size: int | None = None,
         lexical: LexicalSide | None = None,
         masking: MatchMasking | None = None,
+        other: Scorer | None = None,
     ):
         self.model, self.objective, self.precision, self.chunk_size = encoder, objective, precision, chunk_size
-        self.lexical, self.masking = lexical, masking
+        self.lexical, self.masking, self.other = lexical, masking, other
 
     def backward(self, groups: list[Group], scale: Callable[[Tensor], Tensor]) -> Terms:
         """Add the gradients of one batch; the terms of its loss."""
         device = self.model.device
         chunks, order = self._chunks(groups)
         scores, mask = lexical_scores(groups).to(device), allowed(groups).to(device)
-        constants = self._lexical_vectors(groups)
+        constants = self._constants(groups)
 
         def loss(vectors: Tensor) -> tuple[Tensor, Terms]:
             queries, documents = vectors[order].split([len(groups), scores.numel()])
-            terms = self.objective(Vectors(queries, documents.view(*scores.shape, -1), scores, mask, *constants))
+            terms = self.objective(Vectors(queries, documents.view(*scores.shape, -1), scores, mask, **constants))
             return scale(torch.stack(list(terms.values())).sum()), terms
 
         def encode(chunk: Chunk) -> Tensor:
@@ -70,14 +74,16 @@ class DenseLearner:
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.model.device.type, self.precision, enabled=self.precision != torch.float32)
 
-    def _lexical_vectors(self, groups: list[Group]) -> tuple[Tensor, ...]:
-        """[B, d] and [B, G, d], or nothing."""
-        if self.lexical is None:
-            return ()
-        queries = self.lexical.queries([group.query for group in groups])
-        documents = self.lexical.documents([docid for group in groups for docid in group.docids])
-        shaped = documents.reshape(len(groups), -1, documents.shape[1])
-        return tuple(torch.from_numpy(vectors).to(self.model.device) for vectors in (queries, shaped))
+    def _constants(self, groups: list[Group]) -> dict[str, Tensor]:
+        """What else of `Vectors` the objective asks for."""
+        found = {}
+        if self.lexical is not None:
+            documents = self.lexical.documents([docid for group in groups for docid in group.docids])
+            found["lexical_queries"] = self.lexical.queries([group.query for group in groups])
+            found["lexical_documents"] = documents.reshape(len(groups), -1, documents.shape[1])
+        if self.other is not None:
+            found["other"] = self.other(groups)
+        return {name: torch.from_numpy(values).to(self.model.device) for name, values in found.items()}
 
     def _chunks(self, groups: list[Group]) -> tuple[list[Chunk], Tensor]:
         """The batch's texts in chunks of similar length, and the place of each (queries, then documents) in them."""

@@ -6,7 +6,7 @@ Each takes `Vectors` and returns its terms by name; the loss is their sum, and t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -26,6 +26,8 @@ class Vectors:
         allowed: [B, B * G]; False where another document of the batch is a positive of the query too.
         lexical_queries, lexical_documents: [B, d] and [B, G, d] BM25's own vectors, projected; constants too, and there
             only where `orthogonality` is trained.
+        other: [B, B * G] another model's scores of every query with every document of the batch, there only where it
+            is imitated or completed.
     """
 
     queries: Tensor
@@ -34,9 +36,15 @@ class Vectors:
     allowed: Tensor
     lexical_queries: Tensor | None = None
     lexical_documents: Tensor | None = None
+    other: Tensor | None = None
 
 
 Objective = Callable[[Vectors], Terms]
+
+
+def usual_temperature(unit: bool) -> float:
+    """What divides scores: nothing, or for vectors of length 1 .05, with which sentence-transformers trains them."""
+    return 0.05 if unit else 1.0
 
 
 def residual_margin(vectors: Vectors, xi: float = 1.0, lexical_weight: float = 0.1, temperature: float = 1.0) -> Terms:
@@ -57,19 +65,36 @@ def margin(vectors: Vectors, xi: float = 1.0, temperature: float = 1.0) -> Terms
     return {"margin": residual_margin(vectors, xi, 0.0, temperature)["residual_margin"]}
 
 
-def nll(vectors: Vectors, temperature: float = 1.0, in_batch: bool = True) -> Terms:
+def nll(vectors: Vectors, temperature: float = 1.0, in_batch: bool = True, other_weight: Tensor | None = None) -> Terms:
     """Negative log-likelihood of the positive (DPR).
 
     The others are all documents of the batch, hard negatives of other queries included (methods 3.1), or with
-    `in_batch=False` the query's own negatives alone.
+    `in_batch=False` the query's own negatives alone. With `other_weight` (a scalar, which may be trained) the scores
+    are those of the sum with the other model (SPAR's joint training, methods 7.2).
     """
     size, group = vectors.lexical.shape
+    scores = vectors.queries @ vectors.documents.flatten(0, 1).T
+    if other_weight is not None:
+        assert vectors.other is not None
+        scores = scores + other_weight * vectors.other
+    own = torch.arange(size, device=scores.device)
     if not in_batch:
-        own = torch.einsum("bd,bgd->bg", vectors.queries, vectors.documents) / temperature
-        return {"nll": functional.cross_entropy(own, own.new_zeros(size, dtype=torch.long))}
-    scores = vectors.queries @ vectors.documents.flatten(0, 1).T / temperature
-    targets = torch.arange(size, device=scores.device) * group
-    return {"nll": functional.cross_entropy(scores.masked_fill(~vectors.allowed, -torch.inf), targets)}
+        groups = scores.view(size, size, group)[own, own] / temperature
+        return {"nll": functional.cross_entropy(groups, torch.zeros_like(own))}
+    seen = (scores / temperature).masked_fill(~vectors.allowed, -torch.inf)
+    return {"nll": functional.cross_entropy(seen, own * group)}
+
+
+def on_other(objective: Objective) -> Objective:
+    """The objective with the other model's scores in the place of the lexical ones."""
+
+    def replaced(vectors: Vectors) -> Terms:
+        assert vectors.other is not None
+        size, group = vectors.lexical.shape
+        own = torch.arange(size, device=vectors.other.device)
+        return objective(replace(vectors, lexical=vectors.other.view(size, size, group)[own, own]))
+
+    return replaced
 
 
 def orthogonality(vectors: Vectors, weight: float = 1.0) -> Terms:
@@ -87,6 +112,22 @@ def orthogonality(vectors: Vectors, weight: float = 1.0) -> Terms:
     queries = squared_cosine(vectors.queries, vectors.lexical_queries)
     documents = squared_cosine(vectors.documents, vectors.lexical_documents)
     return {"orthogonality": weight * (queries.mean() + documents.mean())}
+
+
+def listwise(vectors: Vectors, temperature: float = 1.0, own_temperature: float = 1.0) -> Terms:
+    """What another model's scores of all documents of the batch say, against what the vectors say (`divergence`).
+
+    The vectors' scores are divided by `own_temperature` first, so that those of unit vectors can reach the other's.
+    """
+    assert vectors.other is not None
+    scores = vectors.queries @ vectors.documents.flatten(0, 1).T / own_temperature
+    return {"listwise": divergence(scores, vectors.other, temperature)}
+
+
+def divergence(scores: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
+    """KL divergence of soft-max(scores / T) from soft-max(teacher / T), [B, C] each; the mean over the rows."""
+    wanted, found = (functional.log_softmax(values / temperature, dim=1) for values in (teacher.detach(), scores))
+    return functional.kl_div(found, wanted, log_target=True, reduction="batchmean")
 
 
 def squared_cosine(vectors: Tensor, constants: Tensor) -> Tensor:

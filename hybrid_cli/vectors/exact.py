@@ -118,13 +118,20 @@ def query_encoder(
     from hybrid_cli.encoders.encoder import open_encoder
 
     options = index.manifest.options
-    inside = index.folder / COMBINED
-    model = model or (inside if inside.is_dir() else options["model"])
+    model = model or model_of(index)
     changes = {**options["contract"], **({} if weight is None else {"weight": weight})}
     encoder = open_encoder(model, device=device, dtype=options["dtype"], overrides=changes)
     if encoder.fingerprint != index.fingerprint:
         raise InputError(refusal(index, str(model), encoder.describe()))
     return encoder
+
+
+def model_of(index: DenseIndex) -> Path:
+    """Where the encoder of an index is: in the index itself, or where the index recorded it."""
+    from hybrid_cli.encoders.models import resolve
+
+    inside = index.folder / COMBINED
+    return inside if inside.is_dir() else resolve(index.manifest.options["model"])
 
 
 def refusal(index: DenseIndex, model: str, contract: Mapping[str, Any]) -> str:

@@ -1,33 +1,23 @@
-"""Every default, once. Frozen, typed, free of heavy imports; the command line takes its defaults from here."""
+"""The settings of collections, indexes, runs and what is said of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
-Loss = Literal["residual-margin", "margin", "nll", "roc"]
-Pooling = Literal["mean", "cls"]
-Keep = Literal["best", "last"]
-Markers = Literal["none", "replace", "prepend"]
-AnswerMatch = Literal["string", "regex"]
-Correction = Literal["holm", "bonferroni", "none"]
-SignificanceTest = Literal["t", "permutation"]
-Engine = Literal["matrix", "lucene"]
-VectorType = Literal["float32", "float16"]
-IndexType = Literal["flat", "hnsw", "ivf", "pq", "sq8", "binary"]
-QueriesFrom = Literal["all", "sampled", "cropped"]
-OnDuplicate = Literal["error", "first", "last"]
-OnDangling = Literal["error", "drop", "keep"]
-FusionMethod = Literal[
-    "minmax", "weighted-sum", "sum", "product", "rrf", "zscore", "dbsf", "borda", "isr", "log-isr", "rbc",
-    "combsum", "combmnz", "combanz", "combmax", "combmin", "combmed",
-]  # fmt: skip
-Normalization = Literal["none", "minmax", "max", "sum", "l2", "zscore", "rank", "borda", "dbsf"]
-Missing = Literal["exact", "min", "zero", "ignore", "drop"]
-Grid = Literal["linear", "log", "reciprocal"]
-Combine = Literal["concat", "sum"]
-Attack = Literal["synonym-adversary", "shuffle"]
+from hybrid_cli.config.choices import (
+    AnswerMatch,
+    Combine,
+    Correction,
+    Engine,
+    FusionMethod,
+    Grid,
+    IndexType,
+    OnDangling,
+    OnDuplicate,
+    Precision,
+    SignificanceTest,
+    VectorType,
+)
 
 
 @dataclass(frozen=True)
@@ -85,40 +75,6 @@ class Searching:
 
 
 @dataclass(frozen=True)
-class Mining:
-    """Negatives from the errors of a first stage (CLEAR 3.3: uniform over BM25's top 1,000)."""
-
-    sources: str = "bm25"
-    depth: int = 1000
-    skip_top: int = 0
-    num_negatives: int = 8
-    prob: float = 1.0
-    seed: int = 42
-
-
-@dataclass(frozen=True)
-class Labelling:
-    """What a sparse teacher labels, and how deep (methods 7.1).
-
-    Attributes:
-        queries_from: the corpus's sentences: all, SPAR's sample, or that sample cropped to the length of a question.
-        max_queries: a uniform part of so many; all if None.
-        depth: hits kept for each query.
-        keep_own: a sentence may find the passage that it was taken from.
-        keep_same_text: a query may find passages whose whole text it is.
-        shard_size: queries in a file, which bounds the memory.
-    """
-
-    queries_from: QueriesFrom = "sampled"
-    max_queries: int | None = None
-    depth: int = 50
-    keep_own: bool = True
-    keep_same_text: bool = True
-    shard_size: int = 8_192
-    seed: int = 42
-
-
-@dataclass(frozen=True)
 class Preparation:
     """What `prepare` does with rows that cannot all stand, and from what length it calls a text over-long."""
 
@@ -157,89 +113,6 @@ class VectorIndex:
     nprobe: int = 64
     pq_bytes: int = 0
     seed: int = 42
-
-
-@dataclass(frozen=True)
-class Optimization:
-    """How a model is optimised; one set for every training command.
-
-    Attributes:
-        epochs: passes over the examples.
-        max_steps: stop (and end the decay) there instead, if given.
-        batch_size: queries in a batch.
-        negatives: hard negatives of each, drawn anew every epoch.
-        accumulate: batches to an optimiser step; in-batch negatives stay within a batch.
-        chunk_size: texts encoded at once with gradient caching; None encodes the batch in one go.
-        learning_rate: at its peak; linear warm-up over the share `warmup` of the steps, then linear decay to 0.
-        clip: largest norm of the gradient.
-        eval_steps: steps between two looks at the dev pool; None looks ten times.
-        keep: the weights that were best on dev, or those of the last step.
-        checkpoint_steps: steps between two checkpoints.
-    """
-
-    epochs: int = 1
-    max_steps: int | None = None
-    batch_size: int = 28
-    negatives: int = 1
-    accumulate: int = 1
-    chunk_size: int | None = None
-    learning_rate: float = 2e-5
-    warmup: float = 0.1
-    weight_decay: float = 0.0
-    clip: float = 1.0
-    precision: Precision = "auto"
-    eval_steps: int | None = None
-    keep: Keep = "best"
-    checkpoint_steps: int = 100
-    seed: int = 42
-
-
-@dataclass(frozen=True)
-class Pretraining(Optimization):
-    """Training on a corpus alone, with Condenser's settings (methods 3.5); no validation picks the weights.
-
-    Attributes:
-        cocondenser: add the Condenser head and the corpus contrastive loss.
-        batch_size: spans in a batch; with coCondenser documents, which give two spans each.
-        max_length: word pieces of a span, special tokens included.
-        mask_share: of a span's word pieces, hidden in whole words.
-        skip_from: layer whose token states enter the Condenser head; None is the middle one.
-        held_out: documents that are never trained on, a tenth of the corpus at most; their loss is in the learning
-            curve.
-    """
-
-    epochs: int = 8
-    batch_size: int = 32
-    learning_rate: float = 1e-4
-    weight_decay: float = 0.01
-    keep: Keep = "last"
-    cocondenser: bool = False
-    max_length: int = 256
-    mask_share: float = 0.15
-    skip_from: int | None = None
-    held_out: int = 200
-
-
-@dataclass(frozen=True)
-class Objective:
-    """What a dense model is trained for; `xi` and `lexical_weight` as published for CLEAR (DualRM 4).
-
-    `temperature` divides the dense scores; None is 1, or 0.05 where vectors have length 1, whose scores would not reach
-    a margin of 1. `in_batch` lets the likelihood see the other queries' documents.
-
-    RoC's two pieces go with every loss: `ortho_weight` that of the squared cosines with BM25's vectors, `mask_matches`
-    the share of matched word pieces hidden from the encoder. None is 0, or as published for the loss `roc`: 1 and .15
-    (RoC 4.1). `ortho_seed` is that of the projection (methods 15, row 13).
-    """
-
-    loss: Loss = "residual-margin"
-    xi: float = 1.0
-    lexical_weight: float = 0.1
-    temperature: float | None = None
-    in_batch: bool = True
-    ortho_weight: float | None = None
-    ortho_seed: int = 0
-    mask_matches: float | None = None
 
 
 @dataclass(frozen=True)

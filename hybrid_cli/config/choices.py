@@ -1,0 +1,31 @@
+"""What may be chosen, by name."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Loss = Literal["residual-margin", "margin", "nll", "roc"]
+Pooling = Literal["mean", "cls"]
+Keep = Literal["best", "last"]
+Markers = Literal["none", "replace", "prepend"]
+AnswerMatch = Literal["string", "regex"]
+Correction = Literal["holm", "bonferroni", "none"]
+SignificanceTest = Literal["t", "permutation"]
+Engine = Literal["matrix", "lucene"]
+VectorType = Literal["float32", "float16"]
+IndexType = Literal["flat", "hnsw", "ivf", "pq", "sq8", "binary"]
+OnDuplicate = Literal["error", "first", "last"]
+OnDangling = Literal["error", "drop", "keep"]
+FusionMethod = Literal[
+    "minmax", "weighted-sum", "sum", "product", "rrf", "zscore", "dbsf", "borda", "isr", "log-isr", "rbc",
+    "combsum", "combmnz", "combanz", "combmax", "combmin", "combmed",
+]  # fmt: skip
+Normalization = Literal["none", "minmax", "max", "sum", "l2", "zscore", "rank", "borda", "dbsf"]
+Missing = Literal["exact", "min", "zero", "ignore", "drop"]
+Grid = Literal["linear", "log", "reciprocal"]
+Combine = Literal["concat", "sum"]
+LambdaEncoder = Literal["transformer", "static"]
+ImitationLoss = Literal["contrastive", "listwise"]
+Attack = Literal["synonym-adversary", "shuffle"]
+QueriesFrom = Literal["all", "sampled", "cropped"]

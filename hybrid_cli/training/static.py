@@ -1,0 +1,180 @@
+"""What trains a static encoder: bags of terms, exact teacher scores over many passages, and a list-wise loss.
+
+Everything is a product of sparse matrices with the two tables. The candidates of a step are the teacher's best passages
+for its queries and a draw from the whole collection, all of a small one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+
+from hybrid_cli.config import StaticTraining
+from hybrid_cli.encoders.static import StaticEncoder
+from hybrid_cli.lexical.index import Bags, LexicalIndex
+from hybrid_cli.training.losses import Terms, divergence
+
+_SVD_DOCUMENTS = 50_000
+
+Sparse = Any  # scipy CSR, float32
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step: weights of the queries' and the candidates' terms, and the teacher's scores of all pairs.
+
+    Attributes:
+        queries: CSR [B, rows of the tables].
+        documents: CSR [C, rows of the tables].
+        teacher: [B, C]
+    """
+
+    queries: Sparse
+    documents: Sparse
+    teacher: Tensor
+
+
+class BagsOfTerms:
+    """Batches for a static encoder from the impact matrix of a collection.
+
+    Args:
+        index: the teacher.
+        encoder: whose rows the terms become.
+        texts: sentences or questions as queries too; None trains on random bags of a document's terms alone.
+    """
+
+    def __init__(self, index: LexicalIndex, encoder: StaticEncoder, plan: StaticTraining, texts: pl.Series | None):
+        self._index, self._plan, self._texts = index, plan, texts
+        self._impacts = index.documents.tocsr()
+        self._rows = encoder.rows_of(index.impacts.postings.terms)
+        self._scale = np.sqrt(encoder.idf[self._rows])
+        self._places = pl.DataFrame({"docid": index.docids}).with_row_index("row")
+        self._width = len(encoder.idf)
+
+    def batches(self, done: int = 0) -> Iterator[Batch]:
+        """One batch a step without end; the first `done` are passed over. Draws depend on (seed, step) alone."""
+        step = done
+        while True:
+            yield self._batch(np.random.default_rng([self._plan.seed, step]))
+            step += 1
+
+    def documents(self, rows: np.ndarray) -> Sparse:
+        """CSR [n, rows of the tables] of the weights of some documents' terms, as `StaticEncoder` weighs them."""
+        chosen = self._impacts[rows]
+        saturated = chosen.data / self._index.idf[chosen.indices]
+        return self._in_rows(chosen, saturated * self._scale[chosen.indices])
+
+    def _batch(self, rng: np.random.Generator) -> Batch:
+        plan, size = self._plan, len(self._index.docids)
+        given = round(plan.text_share * plan.batch_size) if self._texts is not None else 0
+        bags = self._random_bags(rng, plan.batch_size - given)
+        if given:
+            bags = _joined(bags, self._text_bags(rng, given))
+        if plan.sampled >= size:
+            candidates = np.arange(size)
+        else:
+            drawn = rng.integers(size, size=plan.sampled)
+            candidates = np.unique(np.concatenate([drawn, self._best(bags)]))
+        counts = self._matrix(bags)
+        teacher = (counts @ self._impacts[candidates].T).toarray().astype(np.float32)
+        queries = self._in_rows(counts, counts.data * self._scale[counts.indices])
+        return Batch(queries, self.documents(candidates), torch.from_numpy(teacher))
+
+    def _random_bags(self, rng: np.random.Generator, count: int) -> Bags:
+        """A few of the terms of as many random documents, each once."""
+        low, high = self._plan.query_terms
+        indptr, indices = self._impacts.indptr, self._impacts.indices
+        chosen = []
+        for row in rng.integers(len(indptr) - 1, size=count):
+            terms = indices[indptr[row] : indptr[row + 1]]
+            chosen.append(rng.choice(terms, min(len(terms), int(rng.integers(low, high + 1))), replace=False))
+        ends = np.concatenate(([0], np.cumsum([len(terms) for terms in chosen])))
+        terms = np.concatenate(chosen).astype(np.int32)
+        return Bags(ends, terms, np.ones(len(terms), np.float32))
+
+    def _text_bags(self, rng: np.random.Generator, count: int) -> Bags:
+        assert self._texts is not None
+        return self._index.bags(self._texts.gather(rng.integers(len(self._texts), size=count)).to_list())
+
+    def _best(self, bags: Bags) -> np.ndarray:
+        """Rows of the teacher's best documents for each query."""
+        numbers = pl.Series("qid", range(len(bags)))
+        found = self._index.search_bags(numbers, bags, self._plan.hard)
+        return found.join(self._places, on="docid")["row"].to_numpy()
+
+    def _matrix(self, bags: Bags) -> Sparse:
+        from scipy.sparse import csr_matrix
+
+        return csr_matrix((bags.boosts, bags.terms, bags.ends), shape=(len(bags), len(self._index.idf)))
+
+    def _in_rows(self, matrix: Sparse, values: np.ndarray) -> Sparse:
+        """The matrix over terms as one over rows of the tables."""
+        from scipy.sparse import csr_matrix
+
+        columns, shape = self._rows[matrix.indices], (matrix.shape[0], self._width)
+        return csr_matrix((values.astype(np.float32), columns, matrix.indptr), shape=shape)
+
+
+class StaticLearner:
+    """Batches to gradients of the two tables."""
+
+    precision = torch.float32
+
+    def __init__(self, encoder: StaticEncoder, temperature: float):
+        self.model, self.temperature = encoder, temperature
+
+    def backward(self, batch: Batch, scale: Callable[[Tensor], Tensor]) -> Terms:
+        """Add the gradients of one batch; the terms of its loss."""
+        queries: Tensor = _Product.apply(batch.queries, self.model.query_table)  # type: ignore[no-untyped-call]
+        documents: Tensor = _Product.apply(batch.documents, self.model.document_table)  # type: ignore[no-untyped-call]
+        loss = divergence(queries @ documents.T, batch.teacher, self.temperature)
+        scale(loss).backward()
+        return {"listwise": loss.detach()}
+
+
+class _Product(torch.autograd.Function):
+    """A constant sparse matrix [n, rows] times a table [rows, d]."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Sparse, table: Tensor) -> Tensor:
+        ctx.matrix = matrix
+        return torch.from_numpy(matrix @ table.detach().numpy())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
+        return None, torch.from_numpy(ctx.matrix.T @ gradients[0].numpy())
+
+
+def start(encoder: StaticEncoder, source: BagsOfTerms, documents: int, seed: int) -> None:
+    """Begin both tables with the right singular vectors of the documents' weights: the best tables for raw scores.
+
+    Args:
+        documents: how many the collection has; of a large one a part is drawn.
+    """
+    from scipy.sparse.linalg import svds
+
+    rng = np.random.default_rng(seed)
+    rows = np.arange(documents)
+    if documents > _SVD_DOCUMENTS:
+        rows = np.sort(rng.choice(documents, _SVD_DOCUMENTS, replace=False))
+    weights = source.documents(rows)
+    rank = min(encoder.dim, min(weights.shape) - 1)
+    table = rng.normal(0, 0.01, (weights.shape[1], encoder.dim)).astype(np.float32)
+    if rank > 0:
+        table[:, :rank] = svds(weights, k=rank, random_state=seed)[2][::-1].T
+    for parameter in (encoder.query_table, encoder.document_table):
+        parameter.data = torch.from_numpy(table.copy())
+
+
+def _joined(first: Bags, second: Bags) -> Bags:
+    return Bags(
+        np.concatenate([first.ends, first.ends[-1] + second.ends[1:]]),
+        np.concatenate([first.terms, second.terms]),
+        np.concatenate([first.boosts, second.boosts]),
+    )

@@ -1,0 +1,78 @@
+"""Training beside a frozen encoder: its weight is learned, it stays as it is, the result is half of a combination."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from hybrid_cli import artifacts
+from hybrid_cli.config import Objective, Optimization
+from hybrid_cli.encoders.encoder import open_encoder
+from hybrid_cli.errors import InputError
+from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.teacher import FrozenEncoder, FrozenWeight
+
+PLAN = Optimization(batch_size=4, epochs=20, max_steps=20, learning_rate=1e-3, precision="fp32", checkpoint_steps=6)
+
+
+@pytest.fixture(scope="module")
+def examples(tiny: Path, tiny_lambda: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("frozen") / "examples.parquet"
+    return mine_negatives(tiny, split="train", index=tiny_lambda.parent / "bm25", output=output)
+
+
+@pytest.mark.parametrize("loss", ["nll", "roc", "residual-margin"])
+def test_a_model_learns_beside_a_frozen_one(examples: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path, loss):
+    before = artifacts.fingerprint(tiny_lambda)
+    objective = Objective(loss, ortho_weight=0)
+    beside = train_dense(
+        examples,
+        tmp_path / "beside",
+        model=str(tiny_bert),
+        objective=objective,
+        plan=PLAN,
+        with_frozen=str(tiny_lambda),
+    )
+    alone = train_dense(examples, tmp_path / "alone", model=str(tiny_bert), objective=objective, plan=PLAN)
+    assert artifacts.fingerprint(tiny_lambda) == before
+    vectors = [open_encoder(folder).encode_queries(["salt water"]) for folder in (beside, alone)]
+    assert not np.allclose(*vectors, atol=1e-3)
+    manifest = artifacts.read_manifest(beside)
+    assert manifest.inputs["frozen"]["fingerprint"] == before
+    weight = manifest.counts.get("frozen_weight")
+    assert (weight is None) == (loss == "residual-margin")
+    assert weight is None or (weight > 0 and weight != 1)
+    curve = pl.read_parquet(beside / "curve.parquet")["value"].to_list()
+    assert np.mean(curve[-4:]) < np.mean(curve[:4])
+
+
+def test_a_frozen_models_scores_are_of_all_pairs(examples: Path, tiny_lambda: Path):
+    groups = next(Examples(examples).batches(replace(PLAN, batch_size=3)))
+    encoder = open_encoder(tiny_lambda)
+    scores = FrozenEncoder(encoder)(groups)
+    assert scores.shape == (3, 6)
+    last = groups[2]
+    document = encoder.encode_documents(last.titles[1:], last.texts[1:])[0]
+    query = encoder.encode_queries([groups[0].query])[0]
+    assert scores[0, 5] == pytest.approx(float(query @ document), abs=1e-5)
+
+
+def test_the_weight_begins_at_the_temperature():
+    weight = FrozenWeight(0.05)
+    assert weight().item() == pytest.approx(0.05)
+    weight().backward()
+    assert weight.logarithm.grad is not None
+    assert weight.logarithm.grad.item() == pytest.approx(50)
+
+
+def test_a_constant_margin_has_no_place_for_it(examples: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path):
+    with pytest.raises(InputError, match="--loss margin: has no place for --with-frozen"):
+        train_dense(
+            examples, tmp_path / "no", model=str(tiny_bert), objective=Objective("margin"), with_frozen=str(tiny_lambda)
+        )
