@@ -3,9 +3,9 @@
 Our time is that of the whole command in a process where Java runs already: opening the index, splitting the corpus into
 sentences, choosing among them, analysing, searching, writing shards. Pyserini gets the texts of a part of the same
 queries, and its hits stay in memory. Both take turns, and the best of the turns counts, since another program on the
-machine can only slow one down. Memory is the peak of a process of its own, for N and for four times N queries.
+machine can only slow one down. Memory is the peak of a process of its own, for a quarter of the queries and for all.
 
-    python benchmarks/label.py [--collection FOLDER] [--queries 20000] [--depth 50] [--repeat 3] [--threads N]
+    python benchmarks/label.py [--collection FOLDER] [--queries N] [--depth 50] [--repeat 3] [--threads N]
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from bm25 import K1, B, best, processor
 
 from hybrid_cli import console
 from hybrid_cli.collections import python_docs
+from hybrid_cli.collections.sentences import Sentences
 from hybrid_cli.config import Labelling
 from hybrid_cli.lexical.index import LUCENE
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -65,9 +66,10 @@ def compare(collection: Path, index: Path, scratch: Path, options: argparse.Name
 
 
 def compare_memory(collection: Path, index: Path, scratch: Path, options: argparse.Namespace) -> None:
-    """Peak memory of the command for some queries and for four times as many."""
+    """Peak memory of the command for a quarter of the queries and for all."""
+    whole = options.queries or Sentences(collection, "all", Labelling.seed).count()["queries"]
     print("\npeak memory")
-    for number in (options.queries, 4 * options.queries):
+    for number in (whole // 4, whole):
         command = [sys.executable, "-m", "hybrid_cli", "label", collection, "--index", index, "--queries-from", "all"]
         command += ["--max-queries", number, "--depth", options.depth, "--output", scratch / f"labels-{number}", "-q"]
         process = subprocess.Popen([*map(str, command)])
@@ -80,7 +82,7 @@ def compare_memory(collection: Path, index: Path, scratch: Path, options: argpar
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--collection", type=Path, help="default: the docstrings of installed packages")
-    parser.add_argument("--queries", type=int, default=20_000)
+    parser.add_argument("--queries", type=int, help="default: every sentence")
     parser.add_argument("--depth", type=int, default=Labelling.depth)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Claim, Kind
@@ -15,10 +18,11 @@ from hybrid_cli.collections import sentences
 from hybrid_cli.collections.sentences import Sentences
 from hybrid_cli.config import Labelling
 from hybrid_cli.errors import InputError
-from hybrid_cli.lexical.index import LexicalIndex, check_corpus
+from hybrid_cli.lexical.index import LexicalIndex, check_corpus, processors
 from hybrid_cli.training import labelling, labels
 from hybrid_cli.training.labelling import MatrixTeacher, RunTeacher
 
+_SHARDS_AT_ONCE = 2
 _HITS_IN_A_SHARD = 1 << 22  # whatever the depth, a shard is held in memory
 _QUESTIONS = "train"  # the split whose questions say how long cropped sentences are: it is there to be learned from
 
@@ -39,7 +43,7 @@ def label(
 ) -> Path:
     """Label queries with a teacher's best documents, and write shards of them.
 
-    Memory holds one shard, whatever the number of queries; a given run is held whole. A killed labelling goes on with
+    Memory holds two shards, whatever the number of queries; a given run is held whole. A killed labelling goes on with
     the first missing shard.
 
     Args:
@@ -62,7 +66,9 @@ def label(
     source = _given_queries(inputs["queries"], how) if given else _sentences(inputs, _language(index), how)
     teacher = _teacher(inputs, source, how, threads)
     with claim.folder() as (work, counts):
-        counts |= source.counts | _write(claim, work, source, teacher, how)
+        counts |= source.counts | _write(
+            claim, work, source, teacher, how, min(_SHARDS_AT_ONCE, threads or processors())
+        )
         if not counts["labelled"]:
             raise InputError(f"{collection}: the teacher finds nothing for any of {counts['queries']:,} queries")
     console.note(
@@ -163,21 +169,44 @@ def _teacher(inputs: dict[str, Path], source: _Queries, how: Labelling, threads:
     return MatrixTeacher(LexicalIndex.open(inputs["index"]), inputs["corpus"], how, threads)
 
 
-def _write(claim: Claim, work: Path, source: _Queries, teacher: Teacher, how: Labelling) -> dict[str, int]:
+def _write(
+    claim: Claim, work: Path, source: _Queries, teacher: Teacher, how: Labelling, workers: int
+) -> dict[str, int]:
     """Label shard after shard; what an earlier, killed labelling wrote stays."""
     size = min(how.shard_size, max(1, _HITS_IN_A_SHARD // how.depth))
     counts = {"queries": source.total, "labelled": 0, "without_hits": 0, "hits": 0, "shards": 0}
-    tables = (block.to_arrow() for block in source.blocks)
+
+    def write(number: int, shard: pa.Table) -> tuple[Path, int]:
+        path = labels.shard_path(work, number)
+        if not path.exists():
+            queries = pl.DataFrame(pl.from_arrow(shard))
+            hits = teacher.hits(queries)
+            labels.write_shard(path, labelling.labelled(queries, hits), claim.manifest, hits=len(hits[1]))
+        return path, len(shard)
+
+    shards = enumerate(artifacts.regrouped((block.to_arrow() for block in source.blocks), size))
     with console.progress("label", source.total, "queries") as advance:
-        for number, shard in enumerate(artifacts.regrouped(tables, size)):
-            path = labels.shard_path(work, number)
-            if not path.exists():
-                queries = pl.DataFrame(pl.from_arrow(shard))
-                hits = teacher.hits(queries)
-                labels.write_shard(path, labelling.labelled(queries, hits), claim.manifest, hits=len(hits[1]))
+        for path, asked in _side_by_side(write, shards, workers):
             counts["labelled"] += artifacts.row_count(path)
-            counts["without_hits"] += len(shard) - artifacts.row_count(path)
+            counts["without_hits"] += asked - artifacts.row_count(path)
             counts["hits"] += artifacts.read_manifest(path, Kind.LABELS).counts["hits"]
             counts["shards"] += 1
-            advance(len(shard))
+            advance(asked)
     return counts
+
+
+def _side_by_side(
+    write: Callable[[int, pa.Table], tuple[Path, int]], shards: Iterable[tuple[int, pa.Table]], workers: int
+) -> Iterator[tuple[Path, int]]:
+    """What `write` returns for each shard, in order, with as many at work as there are workers.
+
+    Java, the search and the files wait for each other within a shard, so that two shards make more of two processors.
+    """
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[Future[tuple[Path, int]]] = deque()
+        for shard in shards:
+            if len(waiting) == workers:
+                yield waiting.popleft().result()
+            waiting.append(pool.submit(write, *shard))
+        while waiting:
+            yield waiting.popleft().result()

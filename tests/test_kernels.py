@@ -1,0 +1,62 @@
+"""The search over postings against plain arithmetic: however few or many postings, hits and ties."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid_cli.lexical import kernels
+from hybrid_cli.lexical.impacts import Impacts, count
+
+
+def plain(impacts: Impacts, terms: list[int], barred: list[int], order: np.ndarray, hits: int) -> list[tuple]:
+    """(place in the tie order, score), best first."""
+    postings = impacts.postings
+    sums = np.zeros(len(postings.lengths))
+    for term in terms:
+        for at in range(postings.indptr[term], postings.indptr[term + 1]):
+            row, weight = postings.rows[at], impacts.idf[term]
+            sums[row] += weight - weight / (np.float32(1) + np.float32(postings.tfs[at]) * impacts.scale[row])
+    sums[barred] = 0
+    found = [(-np.float32(sums[row]), order[row]) for row in np.flatnonzero(sums)]
+    return [(place, -score) for score, place in sorted(found)[:hits]]
+
+
+def flat(lists: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Where each list ends, and all of them in a row."""
+    return np.cumsum([0, *map(len, lists)]), np.array([item for each in lists for item in each], np.int64)
+
+
+@given(
+    seed=st.integers(0, 999),
+    size=st.integers(1, 400),
+    rare=st.floats(0.001, 0.9),
+    hits=st.integers(1, 60),
+    data=st.data(),
+)
+def test_search_finds_what_sorting_every_sum_finds(seed, size, rare, hits, data):
+    """Few postings are read one by one, many by a walk over all documents; equal documents make ties."""
+    rng = np.random.default_rng(seed)
+    vocabulary = ["rare", "half", "all"]
+    chances = [rare, 0.5, 1.0]
+    documents = [
+        [word for word, chance in zip(vocabulary, chances, strict=True) for _ in range(3) if rng.random() < chance]
+        for _ in range(size)
+    ]
+    impacts = Impacts.of(count(documents), 0.9, 0.4)
+    words = impacts.postings.terms.to_list()
+    queries = [[words.index(word)] for word in vocabulary if word in words] + [list(range(len(words))), []]
+    barred = [data.draw(st.lists(st.integers(0, size - 1), max_size=3)) for _ in queries]
+    order, hits = rng.permutation(size).astype(np.int32), min(hits, size)
+    counts, best = np.zeros(len(queries), np.int32), np.zeros((len(queries), hits), np.uint64)
+    ends, terms = flat(queries)
+    postings = impacts.postings
+    kernels.search(
+        hits, order, counts, best, *flat(barred),
+        ends, terms.astype(np.int32), impacts.idf[terms], postings.indptr, postings.rows, postings.tfs, impacts.scale,
+    )  # fmt: skip
+    for number, query in enumerate(queries):
+        keys = best[number, : counts[number]]
+        found = list(zip(kernels.places_of(keys).tolist(), kernels.scores_of(keys).tolist(), strict=True))
+        assert found == plain(impacts, query, barred[number], order, hits)
