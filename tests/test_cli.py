@@ -17,8 +17,8 @@ from hybrid_cli.cli import PANELS, app, main
 from hybrid_cli.config import Evaluation
 
 COMMANDS = [
-    "prepare", "split", "perturb", "index-bm25", "mine-negatives", "pretrain", "train-dense", "encode", "search",
-    "fuse", "join", "evaluate", "report", "inspect", "export", "doctor",
+    "prepare", "split", "perturb", "index-bm25", "mine-negatives", "label", "pretrain", "train-dense", "train-lambda",
+    "combine", "encode", "search", "fuse", "join", "evaluate", "report", "inspect", "export", "doctor",
 ]  # fmt: skip
 SOURCES = ["python-docs", "beir", "msmarco", "dpr", "trec", "irds"]
 EVERYWHERE = ("--config", "--quiet", "--debug")

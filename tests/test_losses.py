@@ -17,6 +17,7 @@ from hybrid_cli.training.losses import (
     divergence,
     listwise,
     margin,
+    nested,
     nll,
     on_other,
     orthogonality,
@@ -242,3 +243,19 @@ def test_the_other_models_scores_stand_for_the_lexical_ones():
     other = torch.tensor([[12.0, 9.0, 0.0, 0.0], [0.0, 0.0, 5.0, 14.0]])
     blank = replace(vectors, lexical=torch.zeros(2, 2), other=other)
     assert on_other(residual_margin)(blank)["residual_margin"].item() == pytest.approx(0.8)
+
+
+def test_nested_is_the_mean_over_the_prefixes():
+    torch.manual_seed(1)
+    queries, documents = torch.randn(3, 8), torch.randn(3, 2, 8)
+    vectors = Vectors(queries, documents, torch.zeros(3, 2), torch.ones(3, 6, dtype=torch.bool))
+    each = [nll(replace(vectors, queries=queries[:, :d], documents=documents[..., :d]))["nll"].item() for d in (2, 8)]
+    assert nested(nll, [2, 8], unit=False)(vectors)["nll"].item() == pytest.approx(sum(each) / 2)
+    seen = []
+
+    def lengths(part: Vectors) -> dict[str, torch.Tensor]:
+        seen.append(part.documents.norm(dim=-1))
+        return nll(part)
+
+    nested(lengths, [2, 8], unit=True)(vectors)
+    assert all(torch.allclose(norms, torch.ones(3, 2)) for norms in seen)

@@ -138,6 +138,14 @@ def _print_settings(claim: artifacts.Claim) -> None:
         typer.echo(f"{name:24} {value}")
 
 
+def numbers(option: str, value: str | None) -> tuple[int, ...]:
+    """`32,64` as whole numbers; nothing as none."""
+    try:
+        return tuple(int(item) for item in comma_separated(value))
+    except ValueError:
+        raise InputError(f"{option} {value}: needs whole numbers, as in 32,64,128") from None
+
+
 def comma_separated(value: str | None) -> list[str]:
     """`a,b,c` as a list; nothing as an empty one."""
     return [item.strip() for item in value.split(",") if item.strip()] if value else []

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from hybrid_cli import config
-from hybrid_cli.cli.common import Device, Output, Seed, Threads, command, option
+from hybrid_cli.cli.common import Device, Output, Seed, Threads, command, numbers, option
 from hybrid_cli.cli.training import (
+    ENCODER,
     OPTIMISATION,
     PANEL,
     VALIDATION,
@@ -20,6 +21,7 @@ from hybrid_cli.cli.training import (
     DocPrefix,
     EvalSteps,
     Model,
+    Nested,
     Normalize,
     Pooling,
     Precision,
@@ -65,6 +67,7 @@ def train_lambda(
         int, option(TEACHER, "`listwise`: passages of a list beside one of the best.", min=1)
     ] = Imitation.passages,
     temperature: Annotated[float, option(TEACHER, "`listwise`: of both soft-maxes.")] = Imitation.temperature,
+    nested: Nested = None,
     model: Model = "minilm",
     pooling: Pooling = None,
     tied: Tied = None,
@@ -77,7 +80,7 @@ def train_lambda(
     normalize: Normalize = None,
     dim: Annotated[
         int | None,
-        option("Encoder (what is not given is as the model says)", "Length of the vectors; 64 if static.", min=1),
+        option(ENCODER, "Length of the vectors; 64 if static.", min=1),
     ] = None,
     most_terms: Annotated[
         int, option(STATIC, "Terms with a vector of their own, the most frequent ones.", min=1)
@@ -133,6 +136,7 @@ def train_lambda(
     `hybrid train-lambda data/pydocs --encoder static --index out/bm25 --dim 64 --output out/light`
     """
     given = {name: value for name, value in locals().items() if value is not None}
+    given["nested"] = numbers("--nested", nested)
     from hybrid_cli.stages import train_lambda as stage
 
     sources = stage.Sources(collection, index, labels, dev, dev_queries)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from hybrid_cli import config
-from hybrid_cli.cli.common import Device, Output, Seed, Split, Threads, command, option
+from hybrid_cli.cli.common import Device, Output, Seed, Split, Threads, command, numbers, option
 from hybrid_cli.cli.labelling import label
 from hybrid_cli.config import Mining, Objective, Optimization, Pretraining
 
@@ -53,6 +53,10 @@ TrainingIndex = Annotated[
     option(OBJECTIVE, "Lexical index: BM25's vectors for the orthogonality, and RoC in the learning curve.", "--index"),
 ]
 
+Nested = Annotated[
+    str | None,
+    option(OBJECTIVE, "Train these prefixes of the vectors too (Matryoshka): `32,64,128`.", show_default=False),
+]
 WithFrozen = Annotated[
     str | None,
     option(
@@ -248,6 +252,7 @@ def train_dense(
     mask_matches: MaskMatches = None,
     index: TrainingIndex = None,
     with_frozen: WithFrozen = None,
+    nested: Nested = None,
     model: Model = "minilm",
     pooling: Pooling = None,
     tied: Tied = None,
@@ -288,7 +293,7 @@ def train_dense(
 
     Example: `hybrid train-dense out/train.parquet --loss residual-margin --model minilm --output out/clear`
     """
-    given = locals()
+    given = {**locals(), "nested": numbers("--nested", nested)}
     from hybrid_cli.stages.train_dense import CONTRACT_OPTIONS, train_dense
 
     train_dense(

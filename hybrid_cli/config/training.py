@@ -113,6 +113,7 @@ class Imitation:
         passages: list-wise, passages of a list drawn for each query beside one of the best.
         temperature: list-wise, of both soft-maxes; 1 is BM25's own scale. Scores of vectors of length 1 are divided by
             .05 before, whatever the loss.
+        nested: lengths of prefixes that are trained too (Matryoshka).
     """
 
     loss: ImitationLoss = "contrastive"
@@ -120,6 +121,7 @@ class Imitation:
     negatives: int = 5
     passages: int = 3
     temperature: float = 1.0
+    nested: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ class StaticTraining(Optimization):
         hard: the teacher's best documents for each query that are among a step's candidates.
         sampled: other candidates, drawn from the collection.
         temperature: of both soft-maxes.
+        nested: lengths of prefixes that are trained too (Matryoshka).
     """
 
     max_steps: int | None = 1200
@@ -148,6 +151,7 @@ class StaticTraining(Optimization):
     hard: int = 8
     sampled: int = 1024
     temperature: float = 1.0
+    nested: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -159,7 +163,8 @@ class Objective:
 
     RoC's two pieces go with every loss: `ortho_weight` that of the squared cosines with BM25's vectors, `mask_matches`
     the share of matched word pieces hidden from the encoder. None is 0, or as published for the loss `roc`: 1 and .15
-    (RoC 4.1). `ortho_seed` is that of the projection (methods 15, row 13).
+    (RoC 4.1). `ortho_seed` is that of the projection (methods 15, row 13). `nested` are lengths of prefixes of the
+    vectors that are trained too (Matryoshka).
     """
 
     loss: Loss = "residual-margin"
@@ -170,3 +175,4 @@ class Objective:
     ortho_weight: float | None = None
     ortho_seed: int = 0
     mask_matches: float | None = None
+    nested: tuple[int, ...] = ()

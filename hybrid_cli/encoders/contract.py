@@ -36,6 +36,8 @@ class Contract:
         query_max_len, doc_max_len: in word pieces, special tokens included; what is longer is cut.
         dim: size of the projection, or None for the encoder's own.
         projection_norm: whether a LayerNorm follows the projection (DrBoost, methods 5.1).
+        prefix: how many values of a vector are kept, from its beginning; all if None. For models whose prefixes were
+            trained too (Matryoshka).
     """
 
     pooling: Pooling = "mean"
@@ -49,6 +51,7 @@ class Contract:
     doc_max_len: int = 180
     dim: int | None = None
     projection_norm: bool = True
+    prefix: int | None = None
 
     @property
     def query_head(self) -> str:
@@ -81,8 +84,8 @@ class Contract:
         return new
 
     def to_dict(self) -> dict[str, Any]:
-        """As manifests and `encoder.json` hold it."""
-        return asdict(self)
+        """As manifests and `encoder.json` hold it; without a prefix as before there was one, so that hashes stay."""
+        return {name: value for name, value in asdict(self).items() if (name, value) != ("prefix", None)}
 
 
 def kind_of(folder: Path) -> str:

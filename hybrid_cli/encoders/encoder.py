@@ -76,8 +76,9 @@ def open_encoder(
     folder, changes = resolve(str(name)), dict(overrides or {})
     kind = kind_of(folder)
     if kind == static.KIND:
+        prefix = changes.pop("prefix", None)
         _refuse(folder, changes, kind)
-        return StaticEncoder.load(folder)
+        return StaticEncoder.load(folder, prefix)
     if kind == combination.KIND:
         weight = changes.pop("weight", None)
         _refuse(folder, changes, kind)

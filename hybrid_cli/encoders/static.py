@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -110,22 +110,29 @@ class StaticEncoder(nn.Module):
         return cls(contract, postings.terms.gather(kept), index.idf[kept])
 
     @classmethod
-    def load(cls, folder: Path) -> StaticEncoder:
+    def load(cls, folder: Path, prefix: int | None = None) -> StaticEncoder:
         """Open what `save` wrote.
 
+        Args:
+            prefix: how many values of each vector are kept, from its beginning; all if None.
+
         Raises:
-            InputError: a file is missing or does not fit.
+            InputError: a file is missing or does not fit, or the vectors are shorter.
         """
         try:
             stored: dict[str, Any] = json.loads((folder / FILE).read_text("utf-8"))
             stored.pop("kind")
             contract = StaticContract(**{**stored, "fields": tuple(stored["fields"])})
             known = pl.read_parquet(folder / _TERMS)
+            if prefix is not None and not 0 < prefix <= contract.dim:
+                raise InputError(f"--prefix {prefix}: the vectors of {folder} have {contract.dim} values")
+            contract = replace(contract, dim=prefix or contract.dim)
             encoder = cls(contract, known["term"], known["idf"].to_numpy())
-            encoder.load_state_dict(load_file(folder / _TABLES))
+            tables = load_file(folder / _TABLES)
+            encoder.load_state_dict({name: table[:, : contract.dim].contiguous() for name, table in tables.items()})
         except (OSError, TypeError, ValueError, RuntimeError, pl.exceptions.PolarsError) as error:
             raise InputError(f"{folder}: is no whole static encoder ({str(error).splitlines()[0]})") from None
-        files = "".join(artifacts.fingerprint(folder / name) for name in (FILE, _TERMS, _TABLES))
+        files = "".join(artifacts.fingerprint(folder / name) for name in (FILE, _TERMS, _TABLES)) + str(prefix or "")
         encoder.fingerprint = hashlib.blake2b(files.encode(), digest_size=16).hexdigest()
         return encoder.eval()
 

@@ -47,6 +47,7 @@ class Tower(nn.Module):
         normalize: bool,
         projection: nn.Sequential | None,
         left_out: Sequence[str] = (),
+        prefix: int | None = None,
     ):
         super().__init__()
         self.backbone = backbone
@@ -55,6 +56,7 @@ class Tower(nn.Module):
         self.normalize = normalize
         self.projection = projection
         self.left_out = left_out
+        self.prefix = prefix
 
     @classmethod
     def load(cls, folder: Path, contract: Contract, trust_remote_code: bool = False) -> Tower:
@@ -87,11 +89,21 @@ class Tower(nn.Module):
             tokenizer = _with_markers(backbone, tokenizer, contract.markers, folder)
         projection = _load_projection(folder, contract, backbone.config.hidden_size)
         extra = {key.split(".")[0] for key in report["unexpected_keys"] if not _UNUSED & {*key.split(".")}}
-        return cls(backbone, tokenizer, contract.pooling, contract.normalize, projection, sorted(extra))
+        tower = cls(
+            backbone, tokenizer, contract.pooling, contract.normalize, projection, sorted(extra), contract.prefix
+        )
+        if contract.prefix is not None and not 0 < contract.prefix <= tower.full_dim:
+            raise InputError(f"--prefix {contract.prefix}: the vectors of {folder} have {tower.full_dim} values")
+        return tower
 
     @property
     def dim(self) -> int:
         """Length of the vectors."""
+        return self.prefix or self.full_dim
+
+    @property
+    def full_dim(self) -> int:
+        """Length before they are cut."""
         linear = self.projection[0] if self.projection is not None else None
         return int(linear.out_features if isinstance(linear, nn.Linear) else self.backbone.config.hidden_size)
 
@@ -113,6 +125,7 @@ class Tower(nn.Module):
         vectors = pool(states.float(), attention_mask, self.pooling)
         if self.projection is not None:
             vectors = self.projection(vectors)
+        vectors = vectors[:, : self.prefix]
         return functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
     def save(self, folder: Path, contract: Contract) -> None:

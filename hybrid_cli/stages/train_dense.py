@@ -33,7 +33,7 @@ from hybrid_cli.training.validation import DevPool
 SUM_WEIGHTS = tuple(round(0.1 * tenths, 1) for tenths in range(1, 10))  # CLEAR's grid for lambda_test (DualRM 4)
 LIKELIHOODS = ("nll", "roc")
 PROJECTION = "lexical_projection.json"
-CONTRACT_OPTIONS = tuple(field.name for field in fields(Contract))
+CONTRACT_OPTIONS = tuple(field.name for field in fields(Contract) if field.name != "prefix")
 
 
 def train_dense(
@@ -94,7 +94,8 @@ def train_dense(
     beside = FrozenWeight(objective.temperature or 1.0) if with_frozen else None
     encoder.add_module("frozen_weight", beside)  # so that it is trained, checkpointed and put back with the encoder
     masking = _masking(encoder, objective.mask_matches)
-    learner = DenseLearner(encoder, _loss(objective, beside), precision, plan.chunk_size, orthogonal, masking, frozen)
+    loss = _nested(_loss(objective, beside), objective.nested, encoder)
+    learner = DenseLearner(encoder, loss, precision, plan.chunk_size, orthogonal, masking, frozen)
     with claim.folder() as (work, counts):
         state = fit(
             learner,
@@ -124,6 +125,8 @@ def _check(objective: config.Objective, index: Path | None, with_frozen: str | N
         raise InputError("--loss margin: has no place for --with-frozen; use nll, roc or residual-margin")
     if objective.ortho_weight and index is None:
         raise InputError("orthogonality needs BM25's vectors: give --index, or --ortho-weight 0")
+    if objective.ortho_weight and objective.nested:
+        raise InputError("--nested: the orthogonality is to whole vectors only; give --ortho-weight 0")
 
 
 def _claim(
@@ -170,6 +173,12 @@ def _loss(objective: config.Objective, beside: FrozenWeight | None = None) -> lo
     if not objective.ortho_weight:
         return relevance
     return losses.added(relevance, partial(losses.orthogonality, weight=objective.ortho_weight))
+
+
+def _nested(loss: losses.Objective, dims: Sequence[int], encoder: TransformerEncoder) -> losses.Objective:
+    """The loss of prefixes too, where any are named."""
+    losses.check_nested(dims, encoder.dim)
+    return losses.nested(loss, [*dims, encoder.dim], encoder.contract.normalize) if dims else loss
 
 
 def _masking(encoder: TransformerEncoder, share: float | None) -> MatchMasking | None:

@@ -31,7 +31,7 @@ from hybrid_cli.training.teacher import ExactTeacher
 
 DEV_DEPTH = 50
 CRITERION = "dev_MRR"
-CONTRACT_OPTIONS = tuple(field.name for field in fields(Contract) if field.name != "markers")
+CONTRACT_OPTIONS = tuple(field.name for field in fields(Contract) if field.name not in ("markers", "prefix"))
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,12 @@ def train_lambda(
     torch.manual_seed(plan.seed)  # a projection starts from it
     encoder = TransformerEncoder.load(model, device=device, **changes)
     own = losses.usual_temperature(encoder.contract.normalize)
-    objective = partial(losses.nll, temperature=own)
+    objective: losses.Objective = partial(losses.nll, temperature=own)
     if how.loss == "listwise":
         objective = partial(losses.listwise, temperature=how.temperature, own_temperature=own)
+    if how.nested:
+        losses.check_nested(how.nested, encoder.dim)
+        objective = losses.nested(objective, [*how.nested, encoder.dim], encoder.contract.normalize)
     teacher = ExactTeacher(index) if index is not None and how.loss == "listwise" else None
     learner = DenseLearner(encoder, objective, precision, plan.chunk_size, other=teacher)
     with claim.folder() as (work, counts):
@@ -161,7 +164,7 @@ def train_static_lambda(
         static.start(encoder, source, len(index.docids), plan.seed)
     with claim.folder() as (work, counts):
         state = fit(
-            static.StaticLearner(encoder, plan.temperature),
+            static.StaticLearner(encoder, plan.temperature, plan.nested),
             source.batches,
             plan,
             plan.max_steps or StaticTraining.max_steps or 1,

@@ -5,12 +5,14 @@ Each takes `Vectors` and returns its terms by name; the loss is their sum, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from hybrid_cli.errors import InputError
 
 Terms = dict[str, Tensor]
 
@@ -133,6 +135,38 @@ def divergence(scores: Tensor, teacher: Tensor, temperature: float = 1.0) -> Ten
 def squared_cosine(vectors: Tensor, constants: Tensor) -> Tensor:
     """[...] from [..., d] and [..., d]; 0 where either is all zero."""
     return functional.cosine_similarity(vectors, constants.detach(), dim=-1, eps=1e-8).square()
+
+
+def nested(objective: Objective, dims: Sequence[int], unit: bool) -> Objective:
+    """The objective of every prefix of the vectors, the mean over them (Matryoshka; Kusupati et al., 2022).
+
+    Args:
+        dims: lengths of the prefixes.
+        unit: whether vectors have length 1, and so must their prefixes.
+    """
+
+    def cut(vectors: Tensor, dim: int) -> Tensor:
+        return functional.normalize(vectors[..., :dim], dim=-1) if unit else vectors[..., :dim]
+
+    def together(vectors: Vectors) -> Terms:
+        totals: Terms = {}
+        for dim in dims:
+            part = replace(vectors, queries=cut(vectors.queries, dim), documents=cut(vectors.documents, dim))
+            for name, term in objective(part).items():
+                totals[name] = totals.get(name, term.new_zeros(())) + term / len(dims)
+        return totals
+
+    return together
+
+
+def check_nested(dims: Sequence[int], dim: int) -> None:
+    """Refuse prefixes that vectors of length `dim` do not have.
+
+    Raises:
+        InputError: one of them is too long, or none.
+    """
+    if bad := [each for each in dims if not 0 < each <= dim]:
+        raise InputError(f"--nested {bad[0]}: the vectors have {dim} values")
 
 
 def added(*objectives: Objective) -> Objective:

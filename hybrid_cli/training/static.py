@@ -6,7 +6,7 @@ for its queries and a draw from the whole collection, all of a small one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from hybrid_cli.config import StaticTraining
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.lexical.index import Bags, LexicalIndex
-from hybrid_cli.training.losses import Terms, divergence
+from hybrid_cli.training.losses import Terms, check_nested, divergence
 
 _SVD_DOCUMENTS = 50_000
 
@@ -126,14 +126,18 @@ class StaticLearner:
 
     precision = torch.float32
 
-    def __init__(self, encoder: StaticEncoder, temperature: float):
-        self.model, self.temperature = encoder, temperature
+    def __init__(self, encoder: StaticEncoder, temperature: float, nested: Sequence[int] = ()):
+        check_nested(nested, encoder.dim)
+        self.model, self.temperature, self.dims = encoder, temperature, [*nested, encoder.dim]
 
     def backward(self, batch: Batch, scale: Callable[[Tensor], Tensor]) -> Terms:
         """Add the gradients of one batch; the terms of its loss."""
         queries: Tensor = _Product.apply(batch.queries, self.model.query_table)  # type: ignore[no-untyped-call]
         documents: Tensor = _Product.apply(batch.documents, self.model.document_table)  # type: ignore[no-untyped-call]
-        loss = divergence(queries @ documents.T, batch.teacher, self.temperature)
+        each = [
+            divergence(queries[:, :dim] @ documents[:, :dim].T, batch.teacher, self.temperature) for dim in self.dims
+        ]
+        loss = torch.stack(each).mean()
         scale(loss).backward()
         return {"listwise": loss.detach()}
 

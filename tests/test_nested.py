@@ -1,0 +1,77 @@
+"""Vectors whose prefixes are trained too: one model, several lengths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hybrid_cli.config import Encoding, Objective, Optimization, Searching, StaticTraining
+from hybrid_cli.encoders.encoder import open_encoder
+from hybrid_cli.errors import InputError
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.stages.search import search
+from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.stages.train_lambda import Sources, train_static_lambda
+from hybrid_cli.vectors import DenseIndex
+
+PLAN = Optimization(batch_size=4, max_steps=2, precision="fp32")
+EXACT = Encoding(dtype="fp32")
+
+
+@pytest.mark.parametrize("unit", [True, False])
+def test_a_prefix_is_the_beginning_of_the_vector(tiny_bert: Path, tiny_lambda: Path, unit: bool):
+    overrides = {"normalize": unit}
+    whole = open_encoder(tiny_bert, overrides=overrides).encode_queries(["salt water"])[0]
+    cut = open_encoder(tiny_bert, overrides={**overrides, "prefix": 5}).encode_queries(["salt water"])[0]
+    expected = whole[:5] / np.linalg.norm(whole[:5]) if unit else whole[:5]
+    np.testing.assert_allclose(cut, expected, atol=1e-6)
+    light = open_encoder(tiny_lambda)
+    np.testing.assert_array_equal(
+        open_encoder(tiny_lambda, overrides={"prefix": 3}).encode_queries(["salt water"]),
+        light.encode_queries(["salt water"])[:, :3],
+    )
+
+
+def test_an_index_remembers_its_prefix(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path):
+    for name, model in (("dense", tiny_bert), ("light", tiny_lambda)):
+        index = encode(tiny, model=str(model), encoding=EXACT, contract={"prefix": 3}, output=tmp_path / name)
+        assert DenseIndex.open(index).dim == 3
+        search(tiny, split="test", index=index, output=tmp_path / f"{name}.parquet")
+        assert open_encoder(model).fingerprint != DenseIndex.open(index).fingerprint
+    how = Searching(model=str(tiny_lambda))
+    with pytest.raises(InputError, match="encode again"):
+        search(tiny, split="test", index=tmp_path / "dense", output=tmp_path / "no.parquet", how=how)
+
+
+def test_prefixes_are_trained(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path):
+    bm25 = tiny_lambda.parent / "bm25"
+    examples = mine_negatives(tiny, split="train", index=bm25, output=tmp_path / "examples.parquet")
+    folders = []
+    for nested in ((), (2, 4)):
+        objective = Objective("nll", nested=nested)
+        folder = tmp_path / f"dense{len(nested)}"
+        folders.append(train_dense(examples, folder, model=str(tiny_bert), objective=objective, plan=PLAN))
+        plan = StaticTraining(max_steps=5, batch_size=4, dim=6, sampled=5, nested=nested)
+        folders.append(train_static_lambda(Sources(tiny, bm25), tmp_path / f"light{len(nested)}", plan=plan))
+    vectors = [open_encoder(folder).encode_queries(["salt water"]) for folder in folders]
+    assert not np.allclose(vectors[0], vectors[2], atol=1e-7)
+    assert not np.allclose(vectors[1], vectors[3], atol=1e-7)
+
+
+def test_prefixes_that_do_not_exist_are_refused(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path):
+    with pytest.raises(InputError, match=r"--prefix 17: the vectors of .* have 16 values"):
+        open_encoder(tiny_bert, overrides={"prefix": 17})
+    with pytest.raises(InputError, match=r"--prefix 7: the vectors of .* have 6 values"):
+        open_encoder(tiny_lambda, overrides={"prefix": 7})
+    bm25 = tiny_lambda.parent / "bm25"
+    plan = StaticTraining(max_steps=5, dim=6, sampled=5, nested=(99,))
+    with pytest.raises(InputError, match="--nested 99: the vectors have 6 values"):
+        train_static_lambda(Sources(tiny, bm25), tmp_path / "no", plan=plan)
+    examples = mine_negatives(tiny, split="train", index=bm25, output=tmp_path / "examples.parquet")
+    with pytest.raises(InputError, match="--nested: the orthogonality is to whole vectors only"):
+        train_dense(
+            examples, tmp_path / "no", model=str(tiny_bert), objective=Objective("roc", nested=(4,)), index=bm25
+        )
