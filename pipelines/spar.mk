@@ -18,8 +18,9 @@ spar_variants := $(foreach seed,$(SEEDS),$(foreach name,$(spar_names) $(spar_row
 spar_runs := $(foreach v,$(spar_variants),$(v)=$(spar)/$(v).test.parquet)
 spar_shuffled := $(foreach name,dense lambda light,$(name)-$(firstword $(SEEDS)))
 
-spar: $(SETUP) $(OUT)/runs/bm25.test.parquet $(foreach v,$(spar_variants),$(spar)/$(v).test.parquet) \
-    $(spar)/shuffled.txt  ## SPAR's rows on DATA: SEEDS of each, one index for dense and Lambda
+spar_made := $(OUT)/runs/bm25.test.parquet $(foreach v,$(spar_variants),$(spar)/$(v).test.parquet) $(spar)/shuffled.txt
+
+spar: $(SETUP) $(spar_made)  ## SPAR's rows on DATA: SEEDS of each, one index for dense and Lambda
 	$(HYBRID) evaluate $(DATA) --split test bm25=$(OUT)/runs/bm25.test.parquet $(spar_runs) --measures $(SPAR_MEASURES) \
 	    --overlap-with bm25 --output $(spar)/measurements.parquet --overwrite > $(spar)/table.txt
 	$(VENV)/bin/python benchmarks/over_seeds.py $(spar)/measurements.parquet --baseline dense,bm25+dense
