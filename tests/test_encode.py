@@ -194,3 +194,22 @@ def test_another_index_over_the_same_vectors_encodes_nothing(tiny: Path, tiny_be
     assert set(manifest.inputs) == {"vectors", "corpus"}
     with pytest.raises(InputError, match="--factory Nonsense"):
         encode(flat, output=tmp_path / "none", index=VectorIndex(factory="Nonsense"))
+
+
+def test_recall_is_measured_kept_and_said_but_not_of_a_flat_index(
+    tiny: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    flat = encode(tiny, output=tmp_path / "flat", model=str(tiny_bert), encoding=EXACT, recall_check=True)
+    assert "recall@" not in capsys.readouterr().err
+    graph = encode(flat, output=tmp_path / "graph", index=VectorIndex("hnsw", m=8), recall_check=True)
+    assert "HNSW8,Flat: recall@10 1.0000, recall@100 1.0000 of exact search for 12 documents" in capsys.readouterr().err
+    kept = artifacts.read_manifest(graph).counts
+    assert (kept["recall@10"], kept["recall@100"]) == (1.0, 1.0)
+    assert not any(name.startswith("recall") for name in artifacts.read_manifest(flat).counts)
+    codes = encode(graph, output=tmp_path / "codes", index=VectorIndex("binary"))
+    assert not any(name.startswith("recall") for name in artifacts.read_manifest(codes).counts)
+    direct = encode(
+        tiny, output=tmp_path / "direct", model=str(tiny_bert), encoding=EXACT, index=VectorIndex("binary"),
+        recall_check=True,
+    )  # fmt: skip
+    assert 0 < artifacts.read_manifest(direct).counts["recall@10"] <= 1

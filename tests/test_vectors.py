@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from hybrid_cli import artifacts, vectors
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.config import VectorIndex
+from hybrid_cli.config import RecallCheck, VectorIndex
 from hybrid_cli.errors import InputError
 from hybrid_cli.vectors.building import sign_bits
+from hybrid_cli.vectors.library import same_graph
 
 DIM, COUNT = 16, 600
 EVERY = [
@@ -133,6 +134,50 @@ def test_an_index_built_twice_has_the_same_bytes(recipe: VectorIndex, tmp_path: 
             {path.name: path.read_bytes() for path in (tmp_path / name).rglob("*.*") if path.name != "manifest.json"}
         )
     assert files[0] == files[1]
+
+
+def test_a_graph_is_the_same_whatever_the_threads(tmp_path: Path):
+    before = faiss.omp_get_max_threads()
+    try:
+        for threads in (1, 4):
+            vectors.set_threads(threads)
+            build(tmp_path / str(threads), random_vectors(), VectorIndex("hnsw", m=8))
+            assert faiss.omp_get_max_threads() == threads
+    finally:
+        vectors.set_threads(before)
+    assert (tmp_path / "1" / "index.faiss").read_bytes() == (tmp_path / "4" / "index.faiss").read_bytes()
+
+
+def test_a_faiss_that_links_as_threads_come_has_one_thread(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(faiss, "hnsw_add_vertices_deterministic", raising=False)
+    before = faiss.omp_get_max_threads()
+    try:
+        vectors.set_threads(3)
+        with same_graph():
+            assert faiss.omp_get_max_threads() == 1
+        assert faiss.omp_get_max_threads() == 3
+    finally:
+        vectors.set_threads(before)
+
+
+@pytest.mark.parametrize("recipe", [VectorIndex("ivf", nprobe=1), VectorIndex("pq", pq_bytes=2), VectorIndex("binary")])
+def test_recall_is_the_share_of_the_exact_hits_without_the_document_itself(recipe: VectorIndex, tmp_path: Path):
+    matrix = random_vectors()
+    index = build(tmp_path / "index", matrix, recipe)
+    found = index.search(matrix, index.docids.to_list(), 101)
+    wanted = exact(matrix, matrix, 101).with_columns(qid=pl.col("qid").str.replace("q", "d"))
+    shares = []
+    for cutoff in (10, 100):
+        heads = [
+            run.filter(pl.col("qid") != pl.col("docid")).group_by("qid", maintain_order=True).head(cutoff)
+            for run in (found.sort("qid", "rank"), wanted)
+        ]
+        shares.append(len(heads[0].join(heads[1], on=["qid", "docid"])) / len(heads[1]))
+    measured = vectors.measure_recall(tmp_path / "index", index.manifest.counts["factory"], RecallCheck())
+    assert measured == pytest.approx({"recall@10": shares[0], "recall@100": shares[1]}, abs=2e-3)
+    assert 0.02 < shares[0] < 0.9
+    part = vectors.measure_recall(tmp_path / "index", index.manifest.counts["factory"], RecallCheck(sample=300))
+    assert part == pytest.approx(measured, abs=0.1)
 
 
 @pytest.mark.parametrize("recipe", EVERY[:6], ids=NAMES[:6])

@@ -146,6 +146,10 @@ def encode(
     pq_bytes: Annotated[
         int, option(INDEX, "`pq`: bytes of a vector; 0 takes one for four dimensions.", min=0)
     ] = VectorIndex.pq_bytes,
+    recall_check: Annotated[
+        bool,
+        option(INDEX, "Measure what an approximate index finds of the exact hits, and keep it.", "--recall-check"),
+    ] = False,
     pooling: Pooling = None,
     normalize: Normalize = None,
     query_prefix: QueryPrefix = None,
@@ -193,6 +197,7 @@ def encode(
         index=VectorIndex(index_type, factory, m, ef_construction, ef_search, nlist, nprobe, pq_bytes, seed),
         encoding=Encoding(dtype, vector_dtype, shard_size, batch_tokens),
         contract={name: given[name] for name in CONTRACT_OPTIONS},
+        recall_check=recall_check,
         device=device,
         threads=threads,
         overwrite=overwrite,

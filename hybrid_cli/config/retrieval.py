@@ -116,6 +116,20 @@ class VectorIndex:
 
 
 @dataclass(frozen=True)
+class RecallCheck:
+    """How an approximate index is compared with exact search.
+
+    Attributes:
+        sample: stored documents that are searched with.
+        cutoffs: hits among which the exact ones are looked for.
+    """
+
+    sample: int = 1_000
+    cutoffs: tuple[int, ...] = (10, 100)
+    seed: int = 42
+
+
+@dataclass(frozen=True)
 class PythonDocs:
     """The retrieval task made of docstrings; words are runs of two letters and more."""
 

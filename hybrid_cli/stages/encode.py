@@ -14,7 +14,7 @@ import torch
 from hybrid_cli import artifacts, console, vectors
 from hybrid_cli.artifacts import Claim, Kind
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.config import Encoding, VectorIndex
+from hybrid_cli.config import Encoding, RecallCheck, VectorIndex
 from hybrid_cli.encoders import combination
 from hybrid_cli.encoders.combination import Combination, Recipe
 from hybrid_cli.encoders.encoder import Encoder, open_encoder
@@ -42,6 +42,7 @@ def encode(
     index: VectorIndex = VectorIndex(),  # noqa: B008 - frozen
     encoding: Encoding = Encoding(),  # noqa: B008 - frozen
     contract: Mapping[str, Any] | None = None,
+    recall_check: bool = False,
     device: str = "auto",
     threads: int | None = None,
     overwrite: bool = False,
@@ -58,6 +59,7 @@ def encode(
         second: another one to combine it with, by `combine`; the combination then lies in the index.
         beside: where `collection` is a dense index, another one of the same corpus: both are combined from the vectors
             that they hold, and nothing is encoded.
+        recall_check: measure what an approximate index finds of the exact hits, and keep it with the index.
         contract: fields of the encoder's contract to change; they are kept with the index, and `search` applies them.
 
     Raises:
@@ -65,9 +67,9 @@ def encode(
         HybridError: the encoder gave a vector that is not finite.
     """
     if beside is not None:
-        return _index_both([collection or beside, beside], combine, output, index, encoding, overwrite)
+        return _index_both([collection or beside, beside], combine, output, index, encoding, recall_check, overwrite)
     if collection is not None and _is_dense_index(collection):
-        return _index_again(collection, output, index, threads, overwrite)
+        return _index_again(collection, output, index, recall_check, threads, overwrite)
     source, kind = _source(collection, queries, split)
     changes = {name: value for name, value in (contract or {}).items() if value is not None}
     dtype = _dtype(encoding, device)
@@ -95,7 +97,7 @@ def encode(
         vectors.set_threads(threads)
     encoders = [open_encoder(folder, device=device, dtype=dtype, overrides=changes) for folder in folders.values()]
     encoder = encoders[0] if second is None else Combination(combine, encoders)
-    _write(claim, source, encoder, index, encoding, list(folders.values()))
+    _write(claim, source, encoder, index, encoding, list(folders.values()), recall_check)
     return output
 
 
@@ -114,7 +116,9 @@ def _is_dense_index(path: Path) -> bool:
     return manifest is not None and manifest.kind == Kind.DENSE_INDEX
 
 
-def _index_again(old: Path, output: Path, index: VectorIndex, threads: int | None, overwrite: bool) -> Path:
+def _index_again(
+    old: Path, output: Path, index: VectorIndex, recall_check: bool, threads: int | None, overwrite: bool
+) -> Path:
     """Another index over the vectors of a dense index, which stay what they are; the corpus and model too."""
     made = artifacts.read_manifest(old, Kind.DENSE_INDEX)
     corpus = {role: Path(source["path"]) for role, source in made.inputs.items() if role == "corpus"}
@@ -133,13 +137,20 @@ def _index_again(old: Path, output: Path, index: VectorIndex, threads: int | Non
     with claim.folder() as (work, counts):
         for shard in vectors.shards(old):
             vectors.share_shard(shard, work)
-        counts |= {**made.counts, "factory": _build(work, index, made.counts["vectors"])}
+        described = {name: value for name, value in made.counts.items() if not name.startswith("recall@")}
+        counts |= described | _build(work, index, described["vectors"], recall_check)
     console.note(f"encode: {output}: {made.counts['vectors']:,} vectors of {old}, {counts['factory']}")
     return output
 
 
 def _index_both(
-    indexes: Sequence[Path], combine: Recipe, output: Path, index: VectorIndex, encoding: Encoding, overwrite: bool
+    indexes: Sequence[Path],
+    combine: Recipe,
+    output: Path,
+    index: VectorIndex,
+    encoding: Encoding,
+    recall_check: bool,
+    overwrite: bool,
 ) -> Path:
     """One index of two over one corpus, by the combination of the encoders that made them; nothing is encoded."""
     opened = [vectors.DenseIndex.open(path) for path in indexes]
@@ -180,8 +191,8 @@ def _index_both(
             whole = np.hstack(halves) if combine.how == "concat" else halves[0] + halves[1]
             ids = opened[0].docids.gather(rows).to_arrow()
             vectors.write_shard(vectors.shard_path(work, number), ids, whole.astype(encoding.vector_dtype))
+        counts |= _build(work, index, total, recall_check)
         counts |= {
-            "factory": _build(work, index, total),
             "vectors": total,
             "dim": encoder.dim,
             "truncated": max(each.manifest.counts["truncated"] for each in opened),
@@ -192,9 +203,15 @@ def _index_both(
     return output
 
 
-def _build(work: Path, index: VectorIndex, total: int) -> str:
+def _build(work: Path, index: VectorIndex, total: int, recall_check: bool) -> dict[str, Any]:
+    """Build the index; its factory string, and what it finds of the exact hits where that is asked for."""
     with console.progress("index", total, "vectors") as advance:
-        return vectors.build(work, index, advance)
+        factory = vectors.build(work, index, advance)
+    recall = vectors.measure_recall(work, factory, RecallCheck(seed=index.seed)) if recall_check else {}
+    if recall:
+        shares = ", ".join(f"{name} {share:.4f}" for name, share in recall.items())
+        console.note(f"encode: {factory}: {shares} of exact search for {min(total, RecallCheck.sample):,} documents")
+    return {"factory": factory, **recall}
 
 
 def _source(collection: Path | None, queries: Path | None, split: str | None) -> tuple[Path, Kind]:
@@ -215,7 +232,13 @@ def _dtype(encoding: Encoding, device: str) -> Any:
 
 
 def _write(
-    claim: Claim, source: Path, encoder: Encoder, index: VectorIndex, encoding: Encoding, models: Sequence[Path]
+    claim: Claim,
+    source: Path,
+    encoder: Encoder,
+    index: VectorIndex,
+    encoding: Encoding,
+    models: Sequence[Path],
+    recall_check: bool,
 ) -> None:
     of_queries = claim.manifest.kind == Kind.VECTORS
     texts, total = (_queries if of_queries else _documents)(source)
@@ -234,7 +257,7 @@ def _write(
                 else:
                     _encode_shard(path, shard, encoder, of_queries, encoding, advance)
         if not of_queries:
-            counts["factory"] = _build(work, index, total)
+            counts |= _build(work, index, total, recall_check)
         truncated = sum(int(vectors.shard_facts(path).get("truncated", 0)) for path in vectors.shards(work))
         counts |= {
             "vectors": total,

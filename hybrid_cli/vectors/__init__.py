@@ -8,12 +8,14 @@ This is the only package that knows FAISS.
 from hybrid_cli.vectors.building import build, check_recipe
 from hybrid_cli.vectors.index import DenseIndex
 from hybrid_cli.vectors.library import set_threads
+from hybrid_cli.vectors.recall import measure_recall
 from hybrid_cli.vectors.shards import read_ids, read_shard, shard_facts, shard_path, shards, share_shard, write_shard
 
 __all__ = [
     "DenseIndex",
     "build",
     "check_recipe",
+    "measure_recall",
     "read_ids",
     "read_shard",
     "set_threads",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 
 from hybrid_cli.config import VectorIndex
 from hybrid_cli.errors import InputError
-from hybrid_cli.vectors.library import check_metric, inverted_lists, load_faiss, reason, set_parameter
+from hybrid_cli.vectors.library import check_metric, inverted_lists, load_faiss, reason, same_graph, set_parameter
 from hybrid_cli.vectors.shards import Vectors, read_ids, read_shard, shards
 
 INDEX, DOCIDS = "index.faiss", "docids.parquet"
@@ -45,7 +46,8 @@ def build(folder: Path, recipe: VectorIndex, advance: Callable[[int], None] = la
     elif factory == BINARY:
         _build_binary(folder, dim, advance)
     else:
-        _build_trained(folder, _empty(factory, dim), recipe, factory, advance)
+        with same_graph() if "HNSW" in factory else nullcontext():
+            _build_trained(folder, _empty(factory, dim), recipe, factory, advance)
     return factory
 
 

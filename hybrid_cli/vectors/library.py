@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hybrid_cli.errors import HybridError, InputError
@@ -30,6 +32,23 @@ def load_faiss() -> Any:
             "FAISS is not installed; type: pip install 'hybrid_cli[cpu]' (or [gpu] on a machine with CUDA)"
         ) from None
     return faiss
+
+
+@contextmanager
+def same_graph() -> Iterator[None]:
+    """While a graph (HNSW) is made: the same one at every run on a machine, whatever the threads.
+
+    FAISS makes it so by itself since it has `hnsw_add_vertices_deterministic` (1.15). Before, threads link vectors in
+    the order in which they come, and only one thread always gives the same graph.
+    """
+    faiss = load_faiss()
+    threads = faiss.omp_get_max_threads()
+    if not hasattr(faiss, "hnsw_add_vertices_deterministic"):
+        faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(threads)
 
 
 def reason(error: RuntimeError) -> str:

@@ -1,0 +1,132 @@
+"""What the exact hybrid costs as the corpus grows: milliseconds a query, beside dense search and BM25 search alone.
+
+Postings are those of a real collection, repeated until there are as many documents as wanted; vectors are random, which
+changes nothing for a matrix product. Queries are real. One batch of queries is searched in each of the three ways in
+this process, vectors and queries at hand (encoding queries is the same for all); the best of `--repeat` counts. Wall
+time is given, and the processor time of all threads, which other programs on the machine disturb less.
+
+    python benchmarks/joint.py COLLECTION BM25_INDEX [--sizes 6000,50000,200000,1000000] [--dim 384] [--hits 1000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import faiss
+import numpy as np
+import polars as pl
+import torch
+
+from hybrid_cli import artifacts, vectors
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.collections import collection
+from hybrid_cli.config import VectorIndex
+from hybrid_cli.lexical.impacts import Impacts, Postings
+from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.vectors.index import DenseIndex
+from hybrid_cli.vectors.joint import JointIndex
+
+SHARD = 50_000
+
+
+def repeated(postings: Postings, count: int) -> Postings:
+    """The postings of the first `count` documents of a corpus that says the same again and again."""
+    once = len(postings.lengths)
+    copies = -(-count // once)
+    df = postings.df
+    places = np.repeat(postings.indptr[:-1] * (copies - 1), df) + np.arange(len(postings.rows))
+    rows, tfs = (np.empty(copies * len(postings.rows), np.int32) for _ in range(2))
+    for copy in range(copies):
+        target = places + copy * np.repeat(df, df)
+        rows[target], tfs[target] = postings.rows + copy * once, postings.tfs
+    kept = rows < count
+    ends = np.concatenate(([0], np.cumsum(kept)))[postings.indptr * copies]
+    return Postings(postings.terms, ends, rows[kept], tfs[kept], np.tile(postings.lengths, copies)[:count])
+
+
+def dense_index(folder: Path, docids: pl.Series, dim: int) -> DenseIndex:
+    """A flat index of random vectors of length 1."""
+    rng = np.random.default_rng(0)
+    claim = artifacts.claim(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={}, overwrite=True)
+    with claim.folder() as (work, counts):
+        for number, begin in enumerate(range(0, len(docids), SHARD)):
+            ids = docids[begin : begin + SHARD]
+            vectors.write_shard(vectors.shard_path(work, number), ids.to_arrow(), unit(rng, len(ids), dim))
+        counts |= {"factory": vectors.build(work, VectorIndex()), "dim": dim, "contract": {}, "encoder": ""}
+    return DenseIndex.open(folder)
+
+
+def unit(rng: np.random.Generator, count: int, dim: int) -> np.ndarray:
+    """Random vectors [count, dim] of length 1."""
+    drawn = rng.standard_normal((count, dim), np.float32)
+    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+
+
+def best_of(repeat: int, work: Callable[[], object]) -> tuple[float, float]:
+    """Wall and processor seconds of the fastest of several calls, after one that warms up."""
+    work()
+    found = []
+    for _ in range(repeat):
+        begin = time.perf_counter(), time.process_time()
+        work()
+        found.append((time.perf_counter() - begin[0], time.process_time() - begin[1]))
+    return min(found)
+
+
+def measure(args: argparse.Namespace, size: int, queries: pl.DataFrame, lexical: LexicalIndex) -> None:
+    """Print one row of the table."""
+    docids = pl.Series("docid", [f"d{number}" for number in range(size)])
+    found = unit(np.random.default_rng(1), len(queries), args.dim)
+    postings = repeated(lexical.impacts.postings, size)
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        dense = dense_index(Path(folder) / "dense", docids, args.dim)
+        bm25 = LexicalIndex(Impacts.of(postings, lexical.k1, lexical.b), docids)
+        joint = JointIndex((dense,), (1.0,), bm25, 0.1)
+        qids = queries["qid"].to_list()
+        ways = {
+            "joint": lambda: list(joint.search_blocks([found], queries, args.hits, args.threads)),
+            "dense": lambda: dense.search(found, qids, args.hits),
+            "BM25": lambda: bm25.search(queries, args.hits, args.threads),
+            "product": lambda: [torch.from_numpy(found) @ torch.from_numpy(block).T for block in dense.blocks(4096)],
+        }
+        times = {name: best_of(args.repeat, work) for name, work in ways.items()}
+    cells = [f"{1e3 * wall / len(queries):.2f} ({1e3 * cpu / len(queries):.2f})" for wall, cpu in times.values()]
+    rate = 2 * len(queries) * size * args.dim / times["product"][0] / 1e9
+    alone = times["dense"][0] + times["BM25"][0]
+    print(f"| {size:,} | {' | '.join(cells)} | {times['joint'][0] / alone:.2f} | {rate:.0f} |", flush=True)
+
+
+def main() -> None:
+    """Read the options, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("collection", type=Path)
+    parser.add_argument("bm25", type=Path)
+    parser.add_argument("--sizes", default="6000,50000,200000,1000000")
+    parser.add_argument("--dim", type=int, default=384)
+    parser.add_argument("--hits", type=int, default=1000)
+    parser.add_argument("--queries", type=int, default=1024)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="where temporary files go")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    faiss.omp_set_num_threads(args.threads)
+    queries = collection.read_queries(collection.queries_path(args.collection, "train"))
+    queries = queries.select("qid", "text").head(args.queries)
+    lexical = LexicalIndex.open(args.bm25)
+    print(f"{len(queries):,} queries, {args.hits} hits, {args.dim} dimensions, {args.threads} threads")
+    print("milliseconds a query, wall (processor)\n")
+    print(
+        "| Documents | exact hybrid | dense, flat | BM25 | matrix product alone | hybrid / (dense + BM25) | GFLOP/s |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for size in map(int, args.sizes.split(",")):
+        measure(args, size, queries, lexical)
+
+
+if __name__ == "__main__":
+    main()
