@@ -22,6 +22,7 @@ from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
+from hybrid_cli.vectors import exact
 
 HITS = 4  # so that the lists lack documents
 
@@ -234,3 +235,14 @@ def test_the_example_of_the_help_runs(made, tmp_path):
     done = CliRunner().invoke(app, [*words.split(), "--index", f"{made}/bm25,{made}/dense", "--output", str(output)])
     assert done.exit_code == 0, done.output
     assert artifacts.read_manifest(output, Kind.RUN).options["missing"] == "exact"
+
+
+def test_the_encoder_is_opened_once_however_many_blocks_are_scored(made, monkeypatch):
+    opened = []
+    true = exact.query_encoder
+    monkeypatch.setattr(exact, "query_encoder", lambda *arguments: opened.append(arguments) or true(*arguments))
+    scorer = exact.exact_scorer(exact.exact_source(made / "dense.parquet", made / "dense"))
+    run = runs.read_run(made / "dense.parquet")
+    for part in (run.head(2), run.tail(2)):
+        np.testing.assert_allclose(scorer(part.select("qid", "docid")), part["score"], atol=1e-5)
+    assert len(opened) == 1

@@ -79,7 +79,7 @@ def exact_scorer(source: ExactSource, device: str = "auto") -> Scorer:
     """A function from pairs (qid, docid) to their scores, as a search of the index gives them: float32."""
     if source.manifest.kind == Kind.LEXICAL_INDEX:
         return _lexical_scorer(source)
-    return lambda pairs: _dense_scores(source, pairs, device)
+    return _dense_scorer(source, device)
 
 
 def _lexical_scorer(source: ExactSource) -> Scorer:
@@ -89,14 +89,21 @@ def _lexical_scorer(source: ExactSource) -> Scorer:
     return lambda pairs: index.score(pairs, _asked(source.queries, pairs))
 
 
-def _dense_scores(source: ExactSource, pairs: pl.DataFrame, device: str) -> pl.Series:
+def _dense_scorer(source: ExactSource, device: str) -> Scorer:
     index = DenseIndex.open(source.index)
     if source.queries.is_dir():
-        vectors = np.concatenate([read_shard(path) for path in shards(source.queries)])
-        return index.score(pairs, read_ids(source.queries).to_list(), vectors)
-    asked = _asked(source.queries, pairs)
+        qids, vectors = (
+            read_ids(source.queries).to_list(),
+            np.concatenate([read_shard(p) for p in shards(source.queries)]),
+        )
+        return lambda pairs: index.score(pairs, qids, vectors)
     encoder = query_encoder(index, source.searched.get("model"), device, source.searched.get("weight"))
-    return index.score(pairs, asked["qid"].to_list(), encoder.encode_queries(asked["text"].to_list()))
+
+    def score(pairs: pl.DataFrame) -> pl.Series:
+        asked = _asked(source.queries, pairs)
+        return index.score(pairs, asked["qid"].to_list(), encoder.encode_queries(asked["text"].to_list()))
+
+    return score
 
 
 def _asked(queries: Path, pairs: pl.DataFrame) -> pl.DataFrame:
