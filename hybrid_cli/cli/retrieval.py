@@ -10,6 +10,7 @@ import typer
 from hybrid_cli import config
 from hybrid_cli.cli.common import Device, Output, Seed, Split, Threads, comma_separated, command, option
 from hybrid_cli.cli.training import (
+    ENCODER,
     DocMaxLen,
     DocPrefix,
     Normalize,
@@ -32,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 
 CONTRACT_OPTIONS = (
-    "pooling", "normalize", "query_prefix", "doc_prefix", "title_separator", "query_max_len", "doc_max_len",
+    "pooling", "normalize", "query_prefix", "doc_prefix", "title_separator", "query_max_len", "doc_max_len", "prefix",
 )  # fmt: skip
 INDEX = "Index"
 COMPUTE = "Computation"
@@ -157,6 +158,10 @@ def encode(
     title_separator: TitleSeparator = None,
     query_max_len: QueryMaxLen = None,
     doc_max_len: DocMaxLen = None,
+    prefix: Annotated[
+        int | None,
+        option(ENCODER, "Keep so many values of each vector; for models trained with --nested.", min=1),
+    ] = None,
     dtype: Annotated[
         config.Precision, option(COMPUTE, "Of the model; `auto` is bf16 where the processor has it.")
     ] = Encoding.dtype,
