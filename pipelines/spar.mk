@@ -92,3 +92,44 @@ $(spar)/shuffled.txt: $(OUT)/runs/bm25.test.parquet $(spar)/bm25.shuffled.parque
     $(foreach v,$(spar_shuffled),$(spar)/$(v).test.parquet $(spar)/$(v).shuffled.parquet)
 	$(HYBRID) evaluate $(DATA) --split test $(foreach run,$^,$(notdir $(run:.parquet=))=$(run)) \
 	    --measures $(SPAR_MEASURES) > $@
+
+# Which queries should a Lambda learn from, and how many positives of each (SPAR's validation table and Figure 2)?
+#
+#   make lambda-study DATA=FOLDER OUT=FOLDER     given questions; sentences: sampled, all, cropped; 1, 2, 5, 10 positives
+
+POSITIVES ?= 1 2 5
+lambda := $(OUT)/lambda-study
+lambda_from := questions sampled all cropped
+lambda_rows := $(foreach seed,$(SEEDS),$(lambda_from:%=%-$(seed)) $(POSITIVES:%=positives%-$(seed)))
+
+lambda-study: $(SETUP) $(OUT)/runs/bm25.test.parquet $(lambda_rows:%=$(lambda)/%.test.parquet)  ## what a Lambda should learn from, on DATA
+	$(HYBRID) evaluate $(DATA) --split test bm25=$(OUT)/runs/bm25.test.parquet \
+	    $(foreach row,$(lambda_rows),$(row)=$(lambda)/$(row).test.parquet) --measures $(SPAR_MEASURES) \
+	    --overlap-with bm25 --output $(lambda)/measurements.parquet --overwrite > $(lambda)/table.txt
+	$(VENV)/bin/python benchmarks/over_seeds.py $(lambda)/measurements.parquet --baseline sampled
+
+$(eval $(call study,$(lambda),MRR@10))
+
+$(lambda)/labels-questions/manifest.json: $(bm25)
+	$(HYBRID) label $(DATA) --index $(<D) --split train --output $(@D) --overwrite
+
+$(lambda)/labels-%/manifest.json: $(bm25)
+	$(HYBRID) label $(DATA) --index $(<D) --queries-from $* --seed $(SEED) --output $(@D) --overwrite
+
+lambda_trained = $(HYBRID) train-lambda $(DATA) --labels $(<D) --index $(OUT)/bm25 --dev dev --model $(MODEL) $(LENGTHS) \
+    $(LAMBDA_TRAIN) --output $(@D) --overwrite
+
+# $(call from,SOURCE) and $(call positives,NUMBER): % is the seed
+define from
+$(SEEDS:%=$(lambda)/$(1)-%/manifest.json): $(lambda)/$(1)-%/manifest.json: $(lambda)/labels-$(1)/manifest.json
+	$$(lambda_trained) --seed $$*
+
+endef
+define positives
+$(SEEDS:%=$(lambda)/positives$(1)-%/manifest.json): $(lambda)/positives$(1)-%/manifest.json: \
+    $(lambda)/labels-sampled/manifest.json
+	$$(lambda_trained) --positives $(1) --seed $$*
+
+endef
+$(foreach source,$(lambda_from),$(eval $(call from,$(source))))
+$(foreach number,$(POSITIVES),$(eval $(call positives,$(number))))
