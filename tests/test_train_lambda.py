@@ -171,3 +171,11 @@ def test_what_does_not_fit_is_refused(sources: Sources, tiny: Path, tiny_bert: P
     with pytest.raises(InputError, match=r"names document .*, which the corpus lacks"):
         train_lambda(Sources(other, None, sources.labels), tmp_path / "no", model=str(tiny_bert), how=HOW)
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("texts", [["The moon pulls the oceans."], ["The moon pulls the oceans.", ""]])
+def test_a_corpus_of_one_sentence_trains_a_static_encoder(tmp_path: Path, texts: list[str]):
+    corpus = write_corpus(tmp_path / "corpus.parquet", texts)
+    index = index_bm25(corpus, output=tmp_path / "bm25")
+    output = train_static_lambda(Sources(corpus, index), tmp_path / "light", plan=replace(STATIC, max_steps=3))
+    assert np.isfinite(open_encoder(output).encode_queries(["moon", "nothing known"])).all()

@@ -152,7 +152,7 @@ def _json(file: Path) -> Any:
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """In words, what two contracts, as manifests hold them, do differently to a document."""
     found = []
-    for name in [*stored, *(name for name in now if name not in stored)]:
+    for name in [*now, *(name for name in stored if name not in now)]:
         mine, theirs = stored.get(name), now.get(name)
         if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
             found += [f"{name} {difference}" for difference in differences(mine, theirs)]
