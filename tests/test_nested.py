@@ -10,6 +10,7 @@ import pytest
 from hybrid_cli.config import Encoding, Objective, Optimization, Searching, StaticTraining
 from hybrid_cli.encoders.encoder import open_encoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.stages.combine import Judged, combine
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
@@ -75,3 +76,16 @@ def test_prefixes_that_do_not_exist_are_refused(tiny: Path, tiny_bert: Path, tin
         train_dense(
             examples, tmp_path / "no", model=str(tiny_bert), objective=Objective("roc", nested=(4,)), index=bm25
         )
+
+
+def test_prefixes_are_kept_in_a_combination(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path):
+    dense, light = (
+        encode(tiny, model=str(model), encoding=EXACT, contract={"prefix": length}, output=tmp_path / name)
+        for model, length, name in ((tiny_bert, 5, "dense"), (tiny_lambda, 3, "light"))
+    )
+    both = encode(dense, beside=light, output=tmp_path / "both")
+    assert DenseIndex.open(both).dim == 8
+    judged = Judged(tiny, "train", both)
+    tuned = combine([str(tiny_bert), str(tiny_lambda)], tmp_path / "tuned", tune=judged)
+    assert open_encoder(tuned).dim == 8
+    search(tiny, split="test", index=both, output=tmp_path / "run.parquet", how=Searching(model=str(tuned)))

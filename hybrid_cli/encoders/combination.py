@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +33,11 @@ _PARTS = ("part-1", "part-2")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How two encoders meet: `how`, and the weight of the second."""
+    """How two encoders meet: `how`, the weight of the second, and what of each one's contract is changed."""
 
     how: Combine = "concat"
     weight: float = 1.0
+    changes: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
 
 
 class Combination:
@@ -115,13 +116,13 @@ def write(folder: Path, models: Sequence[Path], recipe: Recipe) -> None:
     folder.mkdir(exist_ok=True)
     for model, place in zip(models, parts(folder), strict=True):
         artifacts.share(model, place)
-    (folder / FILE).write_text(json.dumps({"kind": KIND, "how": recipe.how, "weight": recipe.weight}) + "\n", "utf-8")
+    (folder / FILE).write_text(json.dumps({"kind": KIND, **asdict(recipe)}, indent=2) + "\n", "utf-8")
 
 
 def read(folder: Path) -> Recipe:
     """The recipe of the combination in `folder`."""
     stored = json.loads((folder / FILE).read_text("utf-8"))
-    return Recipe(stored["how"], stored["weight"])
+    return Recipe(stored["how"], stored["weight"], tuple(stored["changes"]))
 
 
 def parts(folder: Path) -> list[Path]:

@@ -82,8 +82,12 @@ def open_encoder(
     if kind == combination.KIND:
         weight = changes.pop("weight", None)
         _refuse(folder, changes, kind)
-        parts = [open_encoder(part, device=device, dtype=dtype) for part in combination.parts(folder)]
-        return Combination(combination.read(folder), parts, weight)
+        recipe = combination.read(folder)
+        parts = [
+            open_encoder(part, device=device, dtype=dtype, overrides=changed)
+            for part, changed in zip(combination.parts(folder), recipe.changes, strict=True)
+        ]
+        return Combination(recipe, parts, weight)
     if "weight" in changes:
         raise InputError(f"{folder}: is one encoder; only a combination has a --weight")
     return TransformerEncoder.load(folder, device=device, dtype=dtype, **changes)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.config import Combining, Tuning
 from hybrid_cli.encoders import combination
 from hybrid_cli.encoders.combination import Combination, Recipe
+from hybrid_cli.encoders.contract import kind_of
 from hybrid_cli.encoders.encoder import open_encoder
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import InputError
@@ -23,6 +24,7 @@ from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.fusion import methods, tuning
 from hybrid_cli.fusion.lists import Lists
 from hybrid_cli.vectors import DenseIndex
+from hybrid_cli.vectors.exact import model_of
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,11 @@ def combine(
     claim = artifacts.claim(output, Kind.ENCODER, "combine", inputs=inputs, options=options, overwrite=overwrite)
     if claim.up_to_date:
         return output
-    recipe = Recipe(how.how, how.weight)
-    parts = [open_encoder(folder, device=device) for folder in folders]
+    recipe = Recipe(how.how, how.weight, _changes(tune))
+    parts = [
+        open_encoder(folder, device=device, overrides=changed)
+        for folder, changed in zip(folders, recipe.changes, strict=True)
+    ]
     combination.check(recipe, *(part.dim for part in parts))
     found: dict[str, Any] = {}
     if tune is not None:
@@ -78,6 +83,14 @@ def combine(
         counts |= {"dim": Combination(recipe, parts).dim, "weight": recipe.weight, **found}
     console.note(f"combine: {output}: {recipe.how} of {models[0]} and {recipe.weight:g} times {models[1]}")
     return output
+
+
+def _changes(tune: Judged | None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """What the index of the combination changes in the contract of each encoder, such as a prefix."""
+    folder = model_of(DenseIndex.open(tune.index)) if tune is not None else None
+    if folder is None or kind_of(folder) != combination.KIND:
+        return {}, {}
+    return combination.read(folder).changes
 
 
 def _tuned(encoder: Combination, judged: Judged, how: Combining, device: str) -> tuple[Recipe, dict[str, Any]]:
@@ -102,7 +115,7 @@ def _tuned(encoder: Combination, judged: Judged, how: Combining, device: str) ->
         )
     _show(found, how.measure)
     facts = {"measure": how.measure, "score": found.score, "held_out": found.held_out, "trials": len(found.trials)}
-    return Recipe(how.how, found.weights[0]), {"tuned": facts}
+    return replace(encoder.recipe, weight=found.weights[0]), {"tuned": facts}
 
 
 def _halves(index: DenseIndex, encoder: Combination, queries: pl.DataFrame, depth: int) -> list[pl.DataFrame]:

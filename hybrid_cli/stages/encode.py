@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -158,6 +158,8 @@ def _index_both(
         raise InputError(
             f"{indexes[1]}: holds other documents than {indexes[0]}; encode one collection with both models"
         )
+    first, second = (each.manifest.options["contract"] for each in opened)
+    combine = replace(combine, changes=(first, second))
     claim = artifacts.claim(
         output,
         Kind.DENSE_INDEX,
@@ -175,11 +177,6 @@ def _index_both(
     )
     if claim.up_to_date:
         return output
-    for each in opened:
-        if each.manifest.options["contract"]:
-            raise InputError(
-                f"{each.folder}: was encoded with options of its own; save them with the model, and encode"
-            )
     encoder = Combination(combine, [query_encoder(each) for each in opened])
     total = len(opened[0].docids)
     vectors.check_recipe(index, encoder.dim, total)
