@@ -179,3 +179,10 @@ def test_a_corpus_of_one_sentence_trains_a_static_encoder(tmp_path: Path, texts:
     index = index_bm25(corpus, output=tmp_path / "bm25")
     output = train_static_lambda(Sources(corpus, index), tmp_path / "light", plan=replace(STATIC, max_steps=3))
     assert np.isfinite(open_encoder(output).encode_queries(["moon", "nothing known"])).all()
+
+
+def test_terms_that_were_never_seen_are_found_too(sources: Sources, tmp_path: Path):
+    encoder = open_encoder(train_static_lambda(sources, tmp_path / "light", plan=replace(STATIC, dim=32)))
+    texts = ["zyzzyva qwertz", "flibbertigibbet", "moon"]
+    scores = encoder.encode_queries(["zyzzyva", "flibbertigibbet"]) @ encoder.encode_documents([""] * 3, texts).T
+    assert scores.argmax(1).tolist() == [0, 1]

@@ -158,6 +158,9 @@ class _Product(torch.autograd.Function):
 def start(encoder: StaticEncoder, source: BagsOfTerms, documents: int, seed: int) -> None:
     """Begin both tables with the right singular vectors of the documents' weights: the best tables for raw scores.
 
+    Rows that no document uses, such as those for terms never seen, get random vectors of length 1, the same in both
+    tables: in another collection, queries find documents by such terms as well as chance collisions let them.
+
     Args:
         documents: how many the collection has; of a large one a part is drawn.
     """
@@ -169,9 +172,12 @@ def start(encoder: StaticEncoder, source: BagsOfTerms, documents: int, seed: int
         rows = np.sort(rng.choice(documents, _SVD_DOCUMENTS, replace=False))
     weights = source.documents(rows)
     rank = min(encoder.dim, min(weights.shape) - 1)
-    table = rng.normal(0, 0.01, (weights.shape[1], encoder.dim)).astype(np.float32)
+    table = rng.standard_normal((weights.shape[1], encoder.dim)).astype(np.float32)
+    table /= np.linalg.norm(table, axis=1, keepdims=True)
+    used = np.flatnonzero(weights.getnnz(axis=0))
+    table[used] *= 0.01  # dimensions beyond the rank
     if rank > 0:
-        table[:, :rank] = svds(weights, k=rank, random_state=seed)[2][::-1].T
+        table[used, :rank] = svds(weights, k=rank, random_state=seed)[2][::-1].T[used]
     for parameter in (encoder.query_table, encoder.document_table):
         parameter.data = torch.from_numpy(table.copy())
 
