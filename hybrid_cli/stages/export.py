@@ -14,6 +14,7 @@ from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.answers import matcher, passage_form
+from hybrid_cli.encoders.contract import TRANSFORMER, kind_of
 from hybrid_cli.errors import InputError
 from hybrid_cli.vectors import DenseIndex
 from hybrid_cli.vectors.building import DOCIDS, INDEX
@@ -205,6 +206,8 @@ def _dpr_records(run: pl.DataFrame, queries: pl.DataFrame, texts: pl.DataFrame) 
 
 
 def _sentence_transformers(path: Path, scratch: Path, options: dict[str, Any]) -> str:
+    if (kind := kind_of(path)) != TRANSFORMER:
+        raise InputError(f"{path}: is a {kind} encoder, which sentence-transformers cannot open; export a transformer")
     towers = [path] if (path / "modules.json").is_file() else [path / "query", path / "document"]
     for tower in towers:
         if not (tower / "modules.json").is_file():
