@@ -14,7 +14,7 @@ import torch
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.config import Combining, Encoding, Searching
+from hybrid_cli.config import Combining, Encoding, Searching, VectorIndex
 from hybrid_cli.encoders.combination import Combination, Recipe
 from hybrid_cli.encoders.encoder import Encoder, open_encoder
 from hybrid_cli.errors import InputError
@@ -106,6 +106,9 @@ def test_two_models_of_encode_are_the_combination_and_lie_in_the_index(
     one = found(tiny, index, tmp_path / "one.parquet")
     other = found(tiny, indexed / "both", tmp_path / "other.parquet")
     assert one.equals(other)
+    again = encode(index, index=VectorIndex("sq8"), output=tmp_path / "sq8")
+    shutil.rmtree(index)
+    assert len(found(tiny, again, tmp_path / "sq8.parquet")) == len(one)
 
 
 @pytest.mark.parametrize("how", ["concat", "sum"])

@@ -137,6 +137,8 @@ def _index_again(
     with claim.folder() as (work, counts):
         for shard in vectors.shards(old):
             vectors.share_shard(shard, work)
+        if (old / COMBINED).is_dir():
+            artifacts.share(old / COMBINED, work / COMBINED)
         described = {name: value for name, value in made.counts.items() if not name.startswith("recall@")}
         counts |= described | _build(work, index, described["vectors"], recall_check)
     console.note(f"encode: {output}: {made.counts['vectors']:,} vectors of {old}, {counts['factory']}")
