@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -249,7 +249,7 @@ def _write(
         if isinstance(encoder, Combination) and len(models) > 1:
             combination.write(work / COMBINED, models, encoder.recipe)
         with console.progress("encode", total, "texts") as advance:
-            for number, shard in enumerate(_regrouped(texts, encoding.shard_size)):
+            for number, shard in enumerate(artifacts.regrouped(map(pa.table, texts), encoding.shard_size)):
                 path = vectors.shard_path(work, number)
                 if path.exists():
                     advance(len(shard))
@@ -287,21 +287,6 @@ def _queries(source: Path) -> tuple[Iterable[Texts], int]:
         }
     )
     return [table], len(frame)
-
-
-def _regrouped(batches: Iterable[Texts], size: int) -> Iterator[pa.Table]:
-    """The same rows in tables of `size`, the last one shorter."""
-    waiting: list[pa.Table] = []
-    count = 0
-    for batch in batches:
-        waiting.append(pa.table(batch))
-        count += len(batch)
-        while count >= size:
-            table = pa.concat_tables(waiting)
-            yield table.slice(0, size)
-            waiting, count = [table.slice(size)], count - size
-    if count:
-        yield pa.concat_tables(waiting)
 
 
 def _encode_shard(
