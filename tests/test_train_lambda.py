@@ -165,6 +165,9 @@ def test_what_does_not_fit_is_refused(sources: Sources, tiny: Path, tiny_bert: P
         train_lambda(replace(sources, index=None), tmp_path / "no", how=replace(HOW, loss="listwise"))
     with pytest.raises(InputError, match="learns from the impact matrix; give --index"):
         train_static_lambda(replace(sources, index=None), tmp_path / "no")
+    with pytest.raises(InputError, match="--dev: validation needs the teacher's scores"):
+        train_lambda(replace(sources, index=None), tmp_path / "no", model=str(tiny_bert), how=HOW)
+    assert not list(tmp_path.glob(".no*"))
     other = write_corpus(tmp_path / "corpus.parquet", ["another text"])
     with pytest.raises(InputError, match="another corpus"):
         train_static_lambda(replace(sources, collection=other, dev=None), tmp_path / "no", plan=STATIC)

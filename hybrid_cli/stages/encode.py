@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 
 from hybrid_cli import artifacts, console, vectors
-from hybrid_cli.artifacts import Claim, Kind
+from hybrid_cli.artifacts import Claim, Kind, Manifest
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.config import Encoding, RecallCheck, VectorIndex
 from hybrid_cli.encoders import combination
@@ -121,12 +121,11 @@ def _index_again(
 ) -> Path:
     """Another index over the vectors of a dense index, which stay what they are; the corpus and model too."""
     made = artifacts.read_manifest(old, Kind.DENSE_INDEX)
-    corpus = {role: Path(source["path"]) for role, source in made.inputs.items() if role == "corpus"}
     claim = artifacts.claim(
         output,
         Kind.DENSE_INDEX,
         "encode",
-        inputs={"vectors": old, **{role: path for role, path in corpus.items() if path.exists()}},
+        inputs={"vectors": old, **_corpus_of(made)},
         options={**made.options, **asdict(index)},
         overwrite=overwrite,
     )
@@ -143,6 +142,12 @@ def _index_again(
         counts |= described | _build(work, index, described["vectors"], recall_check)
     console.note(f"encode: {output}: {made.counts['vectors']:,} vectors of {old}, {counts['factory']}")
     return output
+
+
+def _corpus_of(made: Manifest) -> dict[str, Path]:
+    """The corpus that an index was made from, where it still is; there people see the texts of hits."""
+    found = {role: Path(source["path"]) for role, source in made.inputs.items() if role == "corpus"}
+    return {role: path for role, path in found.items() if path.exists()}
 
 
 def _index_both(
@@ -166,7 +171,7 @@ def _index_both(
         output,
         Kind.DENSE_INDEX,
         "encode",
-        inputs={"vectors": indexes[0], "beside": indexes[1]},
+        inputs={"vectors": indexes[0], "beside": indexes[1], **_corpus_of(opened[0].manifest)},
         options={
             **{name: opened[0].manifest.options[name] for name in ("model", "dtype")},
             "contract": {},

@@ -110,6 +110,7 @@ def train_lambda(
         objective = losses.nested(objective, [*how.nested, encoder.dim], encoder.contract.normalize)
     teacher = ExactTeacher(index) if index is not None and how.loss == "listwise" else None
     learner = DenseLearner(encoder, objective, precision, plan.chunk_size, other=teacher)
+    validate = _validate(sources, index, how, encoder)
     with claim.folder() as (work, counts):
         state = fit(
             learner,
@@ -117,7 +118,7 @@ def train_lambda(
             plan,
             steps_of(plan, len(queries)),
             work,
-            validate=_validate(sources, index, how, encoder),
+            validate=validate,
             criterion=CRITERION,
         )
         encoder.save(work)
@@ -162,6 +163,7 @@ def train_static_lambda(
     source = static.BagsOfTerms(index, encoder, plan, texts)
     with console.progress("begin with singular vectors", unit="tables"):
         static.start(encoder, source, len(index.docids), plan.seed)
+    validate = _validate(sources, index, Imitation(), encoder)
     with claim.folder() as (work, counts):
         state = fit(
             static.StaticLearner(encoder, plan.temperature, plan.nested),
@@ -169,7 +171,7 @@ def train_static_lambda(
             plan,
             plan.max_steps or StaticTraining.max_steps or 1,
             work,
-            validate=_validate(sources, index, Imitation(), encoder),
+            validate=validate,
             criterion=CRITERION,
         )
         encoder.save(work)
