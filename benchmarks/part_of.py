@@ -32,7 +32,7 @@ def main() -> None:
         qids = qrels["qid"].unique().sort()
         kept = qids.sample(min(int(most), len(qids)), seed=arguments.seed, shuffle=True).implode()
         texts = collection.read_queries(collection.queries_path(arguments.collection, split))
-        queries.append(texts.filter(pl.col("qid").is_in(kept)).select(_id="qid", text="text"))
+        queries.append(texts.filter(pl.col("qid").is_in(kept)).select(_id="qid", text="text", answers="answers"))
         rows = qrels.filter(pl.col("qid").is_in(kept))
         rows.write_csv(arguments.output / "qrels" / f"{split}.tsv", separator="\t")
         judged.append(rows["docid"])
