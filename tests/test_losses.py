@@ -14,6 +14,8 @@ from torch.nn import functional
 from hybrid_cli.training.losses import (
     Vectors,
     added,
+    distillation,
+    distilled,
     divergence,
     listwise,
     margin,
@@ -21,6 +23,7 @@ from hybrid_cli.training.losses import (
     nll,
     on_other,
     orthogonality,
+    query_distillation,
     residual_margin,
     span_contrast,
     squared_cosine,
@@ -259,3 +262,34 @@ def test_nested_is_the_mean_over_the_prefixes():
 
     nested(lengths, [2, 8], unit=True)(vectors)
     assert all(torch.allclose(norms, torch.ones(3, 2)) for norms in seen)
+
+
+def test_distillation_of_the_golden_example():
+    """methods 12.2: one item, 1 + 2 + 5."""
+    vectors = replace(
+        Vectors(torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 1.0]]]), torch.zeros(1, 1), torch.ones(1, 1) > 0),
+        teacher_queries=torch.tensor([[0.0, 0.0]]),
+        teacher_documents=torch.tensor([[[2.0, 2.0]]]),
+    )
+    assert distillation(vectors)["distillation"].item() == pytest.approx(8)
+    assert query_distillation(vectors)["distillation"].item() == pytest.approx(6)
+
+
+@given(st.integers(0, 1000))
+def test_distillation_sums_over_a_batch_or_takes_means_of_each_side(seed):
+    vectors = random_vectors(seed)
+    vectors = replace(vectors, teacher_queries=vectors.queries + 1, teacher_documents=vectors.documents + 2)
+    own, positive = 6.0, (vectors.queries - vectors.documents[:, 0] - 2).square().sum(1)
+    summed = 4 * own + positive.sum().item() + 12 * 24.0
+    assert distillation(vectors, "sum")["distillation"].item() == pytest.approx(summed, rel=1e-4)
+    means = own + positive.mean().item() + 24.0
+    assert distillation(vectors, "mean")["distillation"].item() == pytest.approx(means, rel=1e-4)
+
+
+def test_the_student_retrieves_with_its_first_values_and_matches_with_the_others():
+    vectors = replace(random_vectors(3), teacher_queries=torch.zeros(4, 2), teacher_documents=torch.zeros(4, 3, 2))
+    terms = distilled(nll, 4, weight=0.5)(vectors)
+    small = replace(vectors, queries=vectors.queries[:, :4], documents=vectors.documents[..., :4])
+    large = replace(vectors, queries=vectors.queries[:, 4:], documents=vectors.documents[..., 4:])
+    assert terms["nll"].item() == pytest.approx(nll(small)["nll"].item())
+    assert terms["distillation"].item() == pytest.approx(0.5 * distillation(large)["distillation"].item())

@@ -97,3 +97,9 @@ def test_a_pickle_is_refused_with_the_way_to_convert_it(condenser):
     (condenser / WEIGHTS).unlink()
     with pytest.raises(InputError, match=r"opens no pickles \(pytorch_model\.bin\); .*convert it: python -c"):
         TransformerEncoder.load(condenser)
+
+
+def test_a_projected_encoder_computes_in_bf16(tiny_bert: Path):
+    whole, half = (TransformerEncoder.load(tiny_bert, dim=4, dtype=dtype) for dtype in ("fp32", "bf16"))
+    half.load_state_dict(whole.state_dict())
+    np.testing.assert_allclose(half.encode_queries(TEXTS), whole.encode_queries(TEXTS), atol=0.1)

@@ -11,7 +11,7 @@ import pytest
 
 from hybrid_cli import artifacts
 from hybrid_cli.config import Objective, Optimization
-from hybrid_cli.encoders.encoder import open_encoder
+from hybrid_cli.encoders.encoder import Encoder, open_encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
@@ -52,15 +52,49 @@ def test_a_model_learns_beside_a_frozen_one(examples: Path, tiny_bert: Path, tin
     assert np.mean(curve[-4:]) < np.mean(curve[:4])
 
 
-def test_a_frozen_models_scores_are_of_all_pairs(examples: Path, tiny_lambda: Path):
+def test_a_frozen_models_scores_are_of_all_pairs(examples: Path, tiny_lambda: Path, tmp_path: Path):
     groups = next(Examples(examples).batches(replace(PLAN, batch_size=3)))
     encoder = open_encoder(tiny_lambda)
-    scores = FrozenEncoder(encoder)(groups)
+    scores = FrozenEncoder(encoder, Examples(examples), tmp_path)(groups)
     assert scores.shape == (3, 6)
     last = groups[2]
     document = encoder.encode_documents(last.titles[1:], last.texts[1:])[0]
     query = encoder.encode_queries([groups[0].query])[0]
     assert scores[0, 5] == pytest.approx(float(query @ document), abs=1e-5)
+
+
+class Counting:
+    """An encoder that counts the texts it is given."""
+
+    def __init__(self, encoder: Encoder):
+        self.encoder, self.dim, self.texts = encoder, encoder.dim, 0
+
+    def encode_queries(self, texts):
+        self.texts += len(texts)
+        return self.encoder.encode_queries(texts)
+
+    def encode_documents(self, titles, texts):
+        self.texts += len(texts)
+        return self.encoder.encode_documents(titles, texts)
+
+
+def test_every_text_is_encoded_once_and_found_again_after_a_kill(
+    examples: Path, tiny_lambda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("hybrid_cli.training.teacher._BLOCK", 2)
+    known = Examples(examples)
+    queries = {group.query for group in known.epoch(0, 0, 1)}
+    encoder = Counting(open_encoder(tiny_lambda))
+    first = FrozenEncoder(encoder, known, tmp_path)
+    assert encoder.texts == len(queries) + len(known.docids())
+    killed = sorted((tmp_path / ".frozen").glob("documents-*.npy"))[-1]
+    lost = len(np.load(killed))
+    killed.unlink()
+    again = Counting(open_encoder(tiny_lambda))
+    second = FrozenEncoder(again, known, tmp_path)
+    assert again.texts == lost > 0
+    groups = next(known.batches(PLAN))
+    np.testing.assert_array_equal(first(groups), second(groups))
 
 
 def test_the_weight_begins_at_the_temperature():

@@ -12,14 +12,14 @@ import typer
 from typer.core import TyperGroup
 
 from hybrid_cli import __version__
-from hybrid_cli.cli import analysis, data, fusion, imitation, lexical, retrieval, training
+from hybrid_cli.cli import analysis, data, distillation, fusion, imitation, lexical, retrieval, training
 from hybrid_cli.errors import HybridError
 
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # Typer names only this child of it
 _FILE_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 _SHORT_WRITES = ("requested and", "inline_container")  # numpy and torch do not say why less was written than asked for
 
-PANELS = (data, lexical, training, imitation, retrieval, fusion, analysis)
+PANELS = (data, lexical, training, imitation, distillation, retrieval, fusion, analysis)
 
 
 class _InPipelineOrder(TyperGroup):

@@ -67,6 +67,20 @@ WithFrozen = Annotated[
     ),
 ]
 
+BOOSTING = "Boosting (DrBoost)"
+Boost = Annotated[
+    str | None,
+    option(
+        BOOSTING,
+        "An encoder that gets this one as its next learner: their vectors side by side. Mine the examples with it.",
+        show_default=False,
+    ),
+]
+BoostMode = Annotated[
+    config.BoostMode,
+    option(BOOSTING, "What the learner sees of the ensemble: its errors as negatives, or its scores in the loss too."),
+]
+
 ENCODER = "Encoder (what is not given is as the model says)"
 Model = Annotated[str, option(ENCODER, "Where to start: `minilm`, a folder, or a Hugging Face id.")]
 Pooling = Annotated[config.Pooling | None, option(ENCODER, "Masked mean of all tokens, or [CLS].")]
@@ -253,6 +267,8 @@ def train_dense(
     index: TrainingIndex = None,
     with_frozen: WithFrozen = None,
     nested: Nested = None,
+    boost: Boost = None,
+    boost_mode: BoostMode = Objective.boost_mode,
     model: Model = "minilm",
     pooling: Pooling = None,
     tied: Tied = None,
@@ -305,6 +321,7 @@ def train_dense(
         contract={name: given[name] for name in CONTRACT_OPTIONS},
         index=index,
         with_frozen=with_frozen,
+        boost=boost,
         dev=dev,
         dev_queries=dev_queries,
         device=device,

@@ -3,6 +3,7 @@
 from hybrid_cli.config.choices import (
     AnswerMatch,
     Attack,
+    BoostMode,
     Combine,
     Correction,
     Engine,
@@ -21,6 +22,7 @@ from hybrid_cli.config.choices import (
     Pooling,
     Precision,
     QueriesFrom,
+    Reduction,
     SignificanceTest,
     VectorType,
 )
@@ -44,6 +46,7 @@ from hybrid_cli.config.retrieval import (
     VectorIndex,
 )
 from hybrid_cli.config.training import (
+    Distillation,
     Imitation,
     Labelling,
     Mining,
@@ -57,10 +60,12 @@ __all__ = [
     "AnswerMatch",
     "Attack",
     "Bm25",
+    "BoostMode",
     "Combine",
     "Combining",
     "Complementarity",
     "Correction",
+    "Distillation",
     "Encoding",
     "Engine",
     "Evaluation",
@@ -92,6 +97,7 @@ __all__ = [
     "PythonDocs",
     "QueriesFrom",
     "RecallCheck",
+    "Reduction",
     "Reporting",
     "Retrieval",
     "Searching",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybrid_cli.config.choices import ImitationLoss, Keep, Loss, Precision, QueriesFrom
+from hybrid_cli.config.choices import BoostMode, ImitationLoss, Keep, Loss, Precision, QueriesFrom, Reduction
 
 
 @dataclass(frozen=True)
@@ -165,6 +165,9 @@ class Objective:
     the share of matched word pieces hidden from the encoder. None is 0, or as published for the loss `roc`: 1 and .15
     (RoC 4.1). `ortho_seed` is that of the projection (methods 15, row 13). `nested` are lengths of prefixes of the
     vectors that are trained too (Matryoshka).
+
+    `boost_mode` says what a learner that joins an ensemble sees of it: its errors, by way of negatives mined with it,
+    or its scores too (methods 5.2, readings A and B).
     """
 
     loss: Loss = "residual-margin"
@@ -176,3 +179,23 @@ class Objective:
     ortho_seed: int = 0
     mask_matches: float | None = None
     nested: tuple[int, ...] = ()
+    boost_mode: BoostMode = "negatives"
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """How a small student learns from its teacher (LITE, methods 6.2).
+
+    Attributes:
+        dim: length of the student's vectors, the small heads' output.
+        kd_weight: of the distillation beside the likelihood, 1 as published.
+        kd_reduction: of the squared distances over a batch; methods 6.2 leave it open.
+        temperature: divides the student's scores; None is 1, or 0.05 where its vectors have length 1.
+        in_batch: the likelihood sees the other queries' documents.
+    """
+
+    dim: int = 32
+    kd_weight: float = 1.0
+    kd_reduction: Reduction = "mean"
+    temperature: float | None = None
+    in_batch: bool = True

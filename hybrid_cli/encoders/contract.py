@@ -89,7 +89,7 @@ class Contract:
 
 
 def kind_of(folder: Path) -> str:
-    """`transformer`, or what `encoder.json` says: `static`, `combination`.
+    """`transformer`, or what `encoder.json` says: `static`, `combination`, `pair`.
 
     Raises:
         InputError: the file cannot be read.

@@ -10,17 +10,18 @@ import numpy as np
 import torch
 
 from hybrid_cli.config import Precision
-from hybrid_cli.encoders import combination, static
+from hybrid_cli.encoders import combination, pair, static
 from hybrid_cli.encoders.combination import Combination
 from hybrid_cli.encoders.contract import kind_of
 from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.pair import Pair
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 
 
 class Encoder(Protocol):
-    """A transformer, a static encoder, or a combination.
+    """A transformer, a static encoder, a combination, or a pair.
 
     Attributes:
         fingerprint: hash of the weights on disk and of all else that decides a document's vector.
@@ -88,6 +89,9 @@ def open_encoder(
             for part, changed in zip(combination.parts(folder), recipe.changes, strict=True)
         ]
         return Combination(recipe, parts, weight)
+    if kind == pair.KIND:
+        _refuse(folder, changes, kind)
+        return Pair(*(open_encoder(folder / side, device=device, dtype=dtype) for side in pair.SIDES))
     if "weight" in changes:
         raise InputError(f"{folder}: is one encoder; only a combination has a --weight")
     return TransformerEncoder.load(folder, device=device, dtype=dtype, **changes)

@@ -37,7 +37,10 @@ class Tower(nn.Module):
 
     Attributes:
         left_out: heads of the checkpoint that an encoder has no use for (`cls`, Condenser's `c_head`).
+        large: LITE's second head, whose values follow the vector while a student trains; it is never saved.
     """
+
+    large: nn.Linear | None
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class Tower(nn.Module):
         self.projection = projection
         self.left_out = left_out
         self.prefix = prefix
+        self.large = None
 
     @classmethod
     def load(cls, folder: Path, contract: Contract, trust_remote_code: bool = False) -> Tower:
@@ -120,13 +124,17 @@ class Tower(nn.Module):
         return batch
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Vectors [n, dim] in float32 for ids and mask [n, L]."""
+        """Vectors [n, dim] in float32 for ids and mask [n, L]; in training those of the large head follow them."""
         states = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        vectors = pool(states.float(), attention_mask, self.pooling)
-        if self.projection is not None:
-            vectors = self.projection(vectors)
+        pooled = pool(states.float(), attention_mask, self.pooling)
+        vectors = pooled
+        if self.projection is not None:  # in the precision of its weights
+            vectors = self.projection(pooled.to(self.backbone.dtype)).float()
         vectors = vectors[:, : self.prefix]
-        return functional.normalize(vectors, dim=-1) if self.normalize else vectors
+        vectors = functional.normalize(vectors, dim=-1) if self.normalize else vectors
+        if self.large is None or not self.training:
+            return vectors
+        return torch.cat([vectors, self.large(pooled)], dim=-1)
 
     def save(self, folder: Path, contract: Contract) -> None:
         """Write the tower so that `SentenceTransformer(folder)` gives the same vectors."""
@@ -213,6 +221,8 @@ def _with_markers(backbone: PreTrainedModel, tokenizer: Any, markers: Markers, f
 def _load_projection(folder: Path, contract: Contract, hidden: int) -> nn.Sequential | None:
     if contract.dim is None:
         return None
+    if contract.dim > hidden:
+        raise InputError(f"--dim {contract.dim}: {folder} has {hidden} dimensions; a projection does not add any")
     layers: list[nn.Module] = [nn.Linear(hidden, contract.dim)]
     if contract.projection_norm:
         layers.append(nn.LayerNorm(contract.dim))

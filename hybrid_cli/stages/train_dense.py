@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,10 @@ import torch
 
 from hybrid_cli import artifacts, config, console
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.encoders.contract import Contract, read_contract
-from hybrid_cli.encoders.encoder import open_encoder
+from hybrid_cli.encoders import combination
+from hybrid_cli.encoders.combination import Combination
+from hybrid_cli.encoders.contract import Contract, kind_of, read_contract
+from hybrid_cli.encoders.encoder import Encoder, open_encoder
 from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
@@ -46,6 +48,7 @@ def train_dense(
     contract: Mapping[str, Any] | None = None,
     index: Path | None = None,
     with_frozen: str | None = None,
+    boost: str | None = None,
     dev: Path | None = None,
     dev_queries: int = 200,
     device: str = "auto",
@@ -63,6 +66,8 @@ def train_dense(
             shows the squared cosines and RoC.
         with_frozen: an encoder, such as a Lambda, that stays as it is while this one learns beside it: the likelihood
             is that of the sum of both, with a weight that is learned; the residual margin is that of its scores.
+        boost: an encoder that gets this one as its next learner (DrBoost, methods 5.2): the output is an ensemble, the
+            vectors of both side by side. The learner has the contract of the last one.
         dev: training examples of a dev split; the best weights on their pool are kept.
         dev_queries: how many of them.
 
@@ -73,10 +78,12 @@ def train_dense(
         torch.set_num_threads(threads)
     precision = pick_dtype(plan.precision, pick_device(device))
     changes = {name: value for name, value in (contract or {}).items() if value is not None}
+    changes = _as_last_learner(boost, changes) if boost else changes
     objective = _completed(objective, unit=read_contract(resolve(model)).changed(**changes).normalize)
-    _check(objective, index, with_frozen)
+    _check(objective, index, with_frozen, boost)
     inputs = {"examples": examples, "model": resolve(model), "index": index, "dev": dev}
     inputs["frozen"] = resolve(with_frozen) if with_frozen else None
+    inputs["ensemble"] = resolve(boost) if boost else None
     options = {**asdict(objective), **asdict(plan), **changes, "precision": precision, "dev_queries": dev_queries}
     claim = _claim(output, inputs, options, overwrite)
     if claim.up_to_date:
@@ -90,23 +97,26 @@ def train_dense(
     orthogonal = side if objective.ortho_weight else None
     if orthogonal:
         _check_projection(resolve(model), orthogonal.projection)
-    frozen = FrozenEncoder(open_encoder(with_frozen, device=device)) if with_frozen else None
+    finished = with_frozen or boost
+    known = open_encoder(finished, device=device, dtype=plan.precision) if finished else None
     beside = FrozenWeight(objective.temperature or 1.0) if with_frozen else None
     encoder.add_module("frozen_weight", beside)  # so that it is trained, checkpointed and put back with the encoder
+    residual = boost is not None and objective.boost_mode == "residual"
+    loss = _nested(_loss(objective, beside or (_one if residual else None)), objective.nested, encoder)
     masking = _masking(encoder, objective.mask_matches)
-    loss = _nested(_loss(objective, beside), objective.nested, encoder)
-    learner = DenseLearner(encoder, loss, precision, plan.chunk_size, orthogonal, masking, frozen)
+    whole = Combination(combination.Recipe(), [known, encoder]) if known and boost else encoder
     with claim.folder() as (work, counts):
+        frozen = FrozenEncoder(known, training, work) if known and (with_frozen or residual) else None
         state = fit(
-            learner,
+            DenseLearner(encoder, loss, precision, plan.chunk_size, orthogonal, masking, frozen),
             partial(training.batches, plan),
             plan,
             steps_of(plan, len(training)),
             work,
-            validate=_validate(encoder, validation, dev_queries, objective, side),
+            validate=_validate(whole, validation, dev_queries, objective, side),
             criterion="dev_hybrid_MRR@10" if objective.loss == "residual-margin" else "dev_MRR@10",
         )
-        encoder.save(work)
+        _save(encoder, boost, work)
         if orthogonal:
             (work / PROJECTION).write_text(json.dumps(orthogonal.projection.to_dict()) + "\n", "utf-8")
         checkpoint.write_curve(work, state, "train-dense")
@@ -120,13 +130,48 @@ def train_dense(
     return output
 
 
-def _check(objective: config.Objective, index: Path | None, with_frozen: str | None) -> None:
+def _check(objective: config.Objective, index: Path | None, with_frozen: str | None, boost: str | None) -> None:
+    if with_frozen and boost:
+        raise InputError("--boost: an ensemble learns alone; leave --with-frozen out")
+    if boost and objective.boost_mode == "residual" and objective.loss not in LIKELIHOODS:
+        raise InputError(
+            f"--boost-mode residual: adds the ensemble's scores to a likelihood; use --loss nll, not {objective.loss}"
+        )
     if with_frozen and objective.loss == "margin":
         raise InputError("--loss margin: has no place for --with-frozen; use nll, roc or residual-margin")
     if objective.ortho_weight and index is None:
         raise InputError("orthogonality needs BM25's vectors: give --index, or --ortho-weight 0")
     if objective.ortho_weight and objective.nested:
         raise InputError("--nested: the orthogonality is to whole vectors only; give --ortho-weight 0")
+
+
+def _as_last_learner(ensemble: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The contract of an ensemble's last learner, as changes to another one; what is given must agree with it."""
+    folder = resolve(ensemble)
+    while kind_of(folder) == combination.KIND:
+        folder = combination.parts(folder)[1]
+    theirs = read_contract(folder).to_dict()
+    for name, value in given.items():
+        if theirs[name] != value:
+            raise InputError(
+                f"--{name.replace('_', '-')} {value}: the learners of {ensemble} have {theirs[name]}, and those of an "
+                "ensemble are alike; leave it out"
+            )
+    return theirs
+
+
+def _save(encoder: TransformerEncoder, ensemble: str | None, work: Path) -> None:
+    """Write the encoder, or the ensemble that it completes."""
+    if ensemble is None:
+        encoder.save(work)
+        return
+    learner = combination.parts(work)[1]
+    encoder.save(learner)
+    combination.write(work, [resolve(ensemble), learner], combination.Recipe())
+
+
+def _one() -> torch.Tensor:
+    return torch.ones(())
 
 
 def _claim(
@@ -153,7 +198,7 @@ def _completed(objective: config.Objective, unit: bool) -> config.Objective:
     )
 
 
-def _loss(objective: config.Objective, beside: FrozenWeight | None = None) -> losses.Objective:
+def _loss(objective: config.Objective, beside: Callable[[], torch.Tensor] | None = None) -> losses.Objective:
     temperature, weight = objective.temperature or 1.0, objective.lexical_weight
 
     def likelihood(vectors: losses.Vectors) -> losses.Terms:
@@ -208,7 +253,7 @@ def _check_projection(model: Path, wanted: projection.SignProjection) -> None:
 
 
 def _validate(
-    encoder: TransformerEncoder, dev: Examples | None, most: int, objective: config.Objective, side: LexicalSide | None
+    encoder: Encoder, dev: Examples | None, most: int, objective: config.Objective, side: LexicalSide | None
 ) -> Validate | None:
     if dev is None:
         return None

@@ -57,10 +57,32 @@ class Examples:
 
     def docids(self) -> pl.Series:
         """Every document that an example names, once."""
-        table = pl.from_arrow(pq.read_table(self._path, columns=["docid", "negatives"]))
-        assert isinstance(table, pl.DataFrame)
+        table = self._table("docid", "negatives")
         negatives = table["negatives"].explode(empty_as_null=False).struct.field("docid")
         return pl.concat([table["docid"], negatives.drop_nulls()]).unique().sort()
+
+    def queries(self) -> Iterator[pl.DataFrame]:
+        """Tables of column `text`: every query once, in the order of the file."""
+        yield self._table("query").rename({"query": "text"}).unique(maintain_order=True)
+
+    def documents(self) -> Iterator[pl.DataFrame]:
+        """Tables of docid, title, text: every document that an example names once, in the order of the file."""
+        seen = pl.Series("docid", [], pl.String)
+        columns = ("docid", "title", "text")
+        for part in range(len(self._sizes)):
+            rows = pl.from_arrow(self._file.read_row_group(part, columns=[*columns, "negatives"]))
+            assert isinstance(rows, pl.DataFrame)
+            negatives = rows.select(pl.col("negatives").explode(empty_as_null=False)).unnest("negatives")
+            table = pl.concat([rows.select(columns), negatives.select(columns)]).drop_nulls("docid")
+            table = table.unique("docid", keep="first", maintain_order=True)
+            table = table.filter(~pl.col("docid").is_in(seen.implode()))
+            seen = pl.concat([seen, table["docid"]])
+            yield table
+
+    def _table(self, *columns: str) -> pl.DataFrame:
+        table = pl.from_arrow(pq.read_table(self._path, columns=list(columns)))
+        assert isinstance(table, pl.DataFrame)
+        return table
 
     def _known_positives(self) -> dict[str, frozenset[str]]:
         ids = pq.read_table(self._path, columns=["qid", "docid"])

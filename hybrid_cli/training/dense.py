@@ -17,6 +17,7 @@ from hybrid_cli.training.gradients import backward
 from hybrid_cli.training.lexical_side import LexicalSide
 from hybrid_cli.training.losses import Objective, Terms, Vectors
 from hybrid_cli.training.masking import MatchMasking
+from hybrid_cli.training.teacher import FrozenEncoder
 
 _TOKENS_AT_ONCE = 4096
 
@@ -34,6 +35,8 @@ class DenseLearner:
         lexical: BM25's own vectors, where the objective asks for them.
         masking: what of the documents is hidden from the encoder.
         other: a batch to another model's scores of it, where the objective asks for them.
+        teacher: whose vectors the objective asks for.
+        queries_only: encode no documents; theirs are the teacher's vectors.
     """
 
     def __init__(
@@ -45,9 +48,12 @@ class DenseLearner:
         lexical: LexicalSide | None = None,
         masking: MatchMasking | None = None,
         other: Scorer | None = None,
+        teacher: FrozenEncoder | None = None,
+        queries_only: bool = False,
     ):
         self.model, self.objective, self.precision, self.chunk_size = encoder, objective, precision, chunk_size
-        self.lexical, self.masking, self.other = lexical, masking, other
+        self.lexical, self.masking, self.other, self.teacher = lexical, masking, other, teacher
+        self.queries_only = queries_only
 
     def backward(self, groups: list[Group], scale: Callable[[Tensor], Tensor]) -> Terms:
         """Add the gradients of one batch; the terms of its loss."""
@@ -57,7 +63,10 @@ class DenseLearner:
         constants = self._constants(groups)
 
         def loss(vectors: Tensor) -> tuple[Tensor, Terms]:
-            queries, documents = vectors[order].split([len(groups), scores.numel()])
+            vectors = vectors[order]
+            queries, documents = vectors[: len(groups)], vectors[len(groups) :]
+            if self.queries_only:
+                documents = constants["teacher_documents"]
             terms = self.objective(Vectors(queries, documents.view(*scores.shape, -1), scores, mask, **constants))
             return scale(torch.stack(list(terms.values())).sum()), terms
 
@@ -83,6 +92,9 @@ class DenseLearner:
             found["lexical_documents"] = documents.reshape(len(groups), -1, documents.shape[1])
         if self.other is not None:
             found["other"] = self.other(groups)
+        if self.teacher is not None:
+            found["teacher_queries"] = self.teacher.queries(groups)
+            found["teacher_documents"] = self.teacher.documents(groups)
         return {name: torch.from_numpy(values).to(self.model.device) for name, values in found.items()}
 
     def _chunks(self, groups: list[Group]) -> tuple[list[Chunk], Tensor]:
@@ -91,6 +103,9 @@ class DenseLearner:
         queries = _tokens(
             encoder.query_tower, [contract.query(group.query) for group in groups], contract.query_max_len
         )
+        if self.queries_only:
+            chunks, rows = self._batched(encoder.query_tower, queries)
+            return chunks, torch.argsort(rows)
         texts = [
             contract.document(title, text)
             for group in groups

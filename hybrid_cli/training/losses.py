@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hybrid_cli.config import Reduction
 from hybrid_cli.errors import InputError
 
 Terms = dict[str, Tensor]
@@ -28,6 +29,7 @@ class Vectors:
         allowed: [B, B * G]; False where another document of the batch is a positive of the query too.
         lexical_queries, lexical_documents: [B, d] and [B, G, d] BM25's own vectors, projected; constants too, and there
             only where `orthogonality` is trained.
+        teacher_queries, teacher_documents: [B, t] and [B, G, t] vectors of a teacher; there only in distillation.
         other: [B, B * G] another model's scores of every query with every document of the batch, there only where it
             is imitated or completed.
     """
@@ -39,6 +41,8 @@ class Vectors:
     lexical_queries: Tensor | None = None
     lexical_documents: Tensor | None = None
     other: Tensor | None = None
+    teacher_queries: Tensor | None = None
+    teacher_documents: Tensor | None = None
 
 
 Objective = Callable[[Vectors], Terms]
@@ -130,6 +134,40 @@ def divergence(scores: Tensor, teacher: Tensor, temperature: float = 1.0) -> Ten
     """KL divergence of soft-max(scores / T) from soft-max(teacher / T), [B, C] each; the mean over the rows."""
     wanted, found = (functional.log_softmax(values / temperature, dim=1) for values in (teacher.detach(), scores))
     return functional.kl_div(found, wanted, log_target=True, reduction="batchmean")
+
+
+def distilled(objective: Objective, dim: int, weight: float = 1.0, reduction: Reduction = "mean") -> Objective:
+    """The objective on the first `dim` values of the vectors, `distillation` on all others (LITE, eq. 11)."""
+
+    def together(vectors: Vectors) -> Terms:
+        small = replace(vectors, queries=vectors.queries[..., :dim], documents=vectors.documents[..., :dim])
+        large = replace(vectors, queries=vectors.queries[..., dim:], documents=vectors.documents[..., dim:])
+        return {**objective(small), "distillation": weight * distillation(large, reduction)["distillation"]}
+
+    return together
+
+
+def distillation(vectors: Vectors, reduction: Reduction = "mean") -> Terms:
+    """`|v_q - q|^2 + |v_q - c+|^2 + |v_c - c|^2` (LITE, eq. 10), the teacher's vectors being q, c+ and c.
+
+    The last term is of all documents of the batch. Each is the mean over its texts, or their sum. The first two pull a
+    query to the middle between q and c+, so the loss has a floor above 0.
+    """
+    documents = _distance(vectors.documents, vectors.teacher_documents, reduction)
+    return {"distillation": query_distillation(vectors, reduction)["distillation"] + documents}
+
+
+def query_distillation(vectors: Vectors, reduction: Reduction = "sum") -> Terms:
+    """The two terms of the queries alone: one query encoder for an ensemble (DrBoost, methods 5.3)."""
+    assert vectors.teacher_documents is not None
+    own = _distance(vectors.queries, vectors.teacher_queries, reduction)
+    return {"distillation": own + _distance(vectors.queries, vectors.teacher_documents[:, 0], reduction)}
+
+
+def _distance(ours: Tensor, theirs: Tensor | None, reduction: Reduction) -> Tensor:
+    assert theirs is not None
+    squares = (ours - theirs.detach()).square().sum(-1)
+    return squares.sum() if reduction == "sum" else squares.mean()
 
 
 def squared_cosine(vectors: Tensor, constants: Tensor) -> Tensor:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import torch
 from torch import Tensor, nn
 
+from hybrid_cli import console
 from hybrid_cli.encoders.encoder import Encoder
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.training.batches import Group
+from hybrid_cli.training.batches import Examples, Group
+
+_BLOCK = 2048  # texts between two files: what a kill can cost
 
 Floats = npt.NDArray[np.float32]
 
@@ -31,18 +38,60 @@ class ExactTeacher:
 
 
 class FrozenEncoder:
-    """An encoder that is finished, such as a Lambda."""
+    """An encoder that is finished: a Lambda, an ensemble, a teacher. Every text of the examples is encoded once.
 
-    def __init__(self, encoder: Encoder):
-        self._encoder = encoder
+    Args:
+        work: the unfinished artifact; what a killed training has encoded is found there again.
+    """
+
+    def __init__(self, encoder: Encoder, examples: Examples, work: Path):
+        self.dim = encoder.dim
+        self._folder = work / ".frozen"
+        self._folder.mkdir(exist_ok=True)
+        with console.progress("encode by the frozen model", unit="texts") as advance:
+            self._queries, self._query_places = self._all(
+                "queries", examples.queries(), lambda part: encoder.encode_queries(part["text"].to_list()), advance
+            )
+            self._documents, self._document_places = self._all(
+                "documents",
+                examples.documents(),
+                lambda part: encoder.encode_documents(part["title"].to_list(), part["text"].to_list()),
+                advance,
+            )
 
     def __call__(self, groups: list[Group]) -> Floats:
-        """[B, B * G]"""
-        titles = [title for group in groups for title in group.titles]
-        texts = [text for group in groups for text in group.texts]
-        documents = self._encoder.encode_documents(titles, texts)
-        scores: Floats = self._encoder.encode_queries([group.query for group in groups]) @ documents.T
+        """[B, B * G] scores."""
+        scores: Floats = self.queries(groups) @ self.documents(groups).reshape(-1, self.dim).T
         return scores
+
+    def queries(self, groups: list[Group]) -> Floats:
+        """[B, dim]"""
+        return self._queries[[self._query_places[group.query] for group in groups]]
+
+    def documents(self, groups: list[Group]) -> Floats:
+        """[B, G, dim]"""
+        return self._documents[[[self._document_places[docid] for docid in group.docids] for group in groups]]
+
+    def _all(
+        self,
+        role: str,
+        tables: Iterable[pl.DataFrame],
+        encode: Callable[[pl.DataFrame], np.ndarray],
+        advance: Callable[[int], None],
+    ) -> tuple[Floats, dict[str, int]]:
+        """The vectors [n, dim] of all rows, and the row of each first column's value."""
+        blocks: list[np.ndarray] = []
+        places: dict[str, int] = {}
+        for part in (part for table in tables for part in table.iter_slices(_BLOCK)):
+            file = self._folder / f"{role}-{len(blocks):06}.npy"
+            if not file.exists():
+                scratch = file.with_suffix(".scratch.npy")
+                np.save(scratch, encode(part))
+                scratch.rename(file)
+            blocks.append(np.load(file))
+            places.update(zip(part.to_series(0).to_list(), range(len(places), len(places) + len(part)), strict=True))
+            advance(len(part))
+        return np.concatenate(blocks), places
 
 
 class FrozenWeight(nn.Module):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.encoders.encoder import Encoder
 from hybrid_cli.training.lexical_side import LexicalSide
 from hybrid_cli.training.losses import squared_cosine
 
@@ -48,7 +48,7 @@ class DevPool:
         )
 
     def measure(
-        self, encoder: TransformerEncoder, lexical_weights: Sequence[float], lexical: LexicalSide | None = None
+        self, encoder: Encoder, lexical_weights: Sequence[float], lexical: LexicalSide | None = None
     ) -> dict[str, float]:
         """Values for the learning curve.
 

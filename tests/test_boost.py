@@ -1,0 +1,124 @@
+"""DrBoost: a learner joins an ensemble, whose score is the sum of its learners' scores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from command import hybrid
+
+from hybrid_cli.config import Objective, Optimization, Searching
+from hybrid_cli.encoders import combination
+from hybrid_cli.encoders.encoder import open_encoder
+from hybrid_cli.errors import InputError
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.stages.search import search
+from hybrid_cli.stages.train_dense import train_dense
+
+PLAN = Optimization(batch_size=4, epochs=10, max_steps=10, learning_rate=1e-3, precision="fp32")
+NLL = Objective("nll")
+TEXTS = ["salt water", "a river and its bank"]
+
+
+@pytest.fixture(scope="module")
+def examples(tiny: Path, tiny_lambda: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("boost") / "examples.parquet"
+    return mine_negatives(tiny, split="train", index=tiny_lambda.parent / "bm25", output=output)
+
+
+@pytest.fixture(scope="module")
+def first(examples: Path, tiny_bert: Path) -> Path:
+    contract = {"dim": 4, "doc_max_len": 24}
+    return train_dense(
+        examples, examples.parent / "first", model=str(tiny_bert), objective=NLL, plan=PLAN, contract=contract
+    )
+
+
+@pytest.fixture(scope="module")
+def ensemble(examples: Path, first: Path, tiny_bert: Path) -> Path:
+    """Three learners."""
+    two, three = (examples.parent / name for name in ("two", "three"))
+    train_dense(examples, two, model=str(tiny_bert), objective=NLL, plan=replace(PLAN, seed=2), boost=str(first))
+    return train_dense(examples, three, model=str(tiny_bert), objective=NLL, plan=replace(PLAN, seed=3), boost=str(two))
+
+
+def test_the_score_of_an_ensemble_is_the_sum_of_its_learners_scores(ensemble: Path, first: Path):
+    whole = open_encoder(ensemble)
+    assert whole.dim == 12
+    two, third = combination.parts(ensemble)
+    learners = [open_encoder(folder) for folder in (*combination.parts(two), third)]
+    scores = [each.encode_queries(TEXTS) @ each.encode_documents(["", ""], TEXTS).T for each in learners]
+    np.testing.assert_allclose(
+        whole.encode_queries(TEXTS) @ whole.encode_documents(["", ""], TEXTS).T, sum(scores), atol=1e-5
+    )
+    np.testing.assert_array_equal(learners[0].encode_queries(TEXTS), open_encoder(first).encode_queries(TEXTS))
+    assert not np.allclose(scores[1], scores[2])
+
+
+def test_a_learner_has_the_contract_of_those_before_it(ensemble: Path, first: Path):
+    third = open_encoder(combination.parts(ensemble)[1])
+    assert third.describe() == open_encoder(first).describe()
+
+
+def test_an_ensemble_grows_index_by_index(ensemble: Path, tiny: Path, tmp_path: Path):
+    """The index of the earlier learners beside that of the new one is the index of the ensemble."""
+    whole = encode(tiny, model=str(ensemble), output=tmp_path / "whole")
+    earlier, learner = combination.parts(ensemble)
+    halves = [encode(tiny, model=str(part), output=tmp_path / part.name) for part in (earlier, learner)]
+    grown = encode(halves[0], beside=halves[1], output=tmp_path / "grown")
+    how = Searching(model=str(ensemble))
+    runs = [
+        pl.read_parquet(search(tiny, split="test", index=index, how=how, output=tmp_path / f"{i}.parquet"))
+        for i, index in enumerate((whole, grown))
+    ]
+    assert runs[0]["docid"].equals(runs[1]["docid"])
+    np.testing.assert_allclose(runs[0]["score"], runs[1]["score"], atol=1e-5)
+
+
+def test_the_residual_learner_sees_what_the_ensemble_knows(examples: Path, first: Path, tiny_bert: Path):
+    """Its first loss is that of the ensemble and a learner that knows nothing yet; alone, it would know nothing."""
+    losses = {}
+    for mode in ("negatives", "residual"):
+        output = examples.parent / mode
+        train_dense(
+            examples,
+            output,
+            model=str(tiny_bert),
+            objective=Objective("nll", boost_mode=mode),
+            plan=PLAN,
+            boost=str(first),
+        )
+        losses[mode] = pl.read_parquet(output / "curve.parquet")["value"].to_list()
+        assert open_encoder(output).dim == 8
+    assert losses["residual"][0] < losses["negatives"][0]
+    learners = [open_encoder(combination.parts(examples.parent / mode)[1]) for mode in losses]
+    assert not np.allclose(*(learner.encode_queries(TEXTS) for learner in learners), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"contract": {"dim": 8}}, "--dim 8: the learners of .* have 4, and those of an ensemble are alike; leave it"),
+        ({"with_frozen": "minilm"}, "--boost: an ensemble learns alone"),
+        (
+            {"objective": Objective("residual-margin", boost_mode="residual")},
+            "--boost-mode residual: adds the ensemble's scores to a likelihood; use --loss nll",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(examples: Path, first: Path, tiny_bert: Path, tmp_path: Path, options, message):
+    settings = {"objective": NLL, "plan": PLAN, **options}
+    with pytest.raises(InputError, match=message):
+        train_dense(examples, tmp_path / "no", model=str(tiny_bert), boost=str(first), **settings)
+
+
+def test_a_static_encoder_cannot_be_a_learners_model(
+    examples: Path, tiny_lambda: Path, tiny_bert: Path, tmp_path: Path
+):
+    done = hybrid("train-dense", examples, "--boost", tiny_lambda, "--model", tiny_bert, "--output", tmp_path / "no")
+    assert done.code == 2
+    assert "is a static encoder; a transformer is needed here" in done.err
