@@ -190,6 +190,16 @@ def test_the_hits_of_a_query_do_not_depend_on_the_others(recipe: VectorIndex, tm
         assert alone.equals(together.filter(pl.col("qid") == f"q{row}"))
 
 
+def test_nor_do_they_where_faiss_by_itself_would_change_its_way_with_the_number_of_queries(tmp_path: Path):
+    dim = 512  # FAISS 1.15 leaves out BLAS below 128,000 values of queries: 250 of these
+    index = build(tmp_path / "index", random_vectors(dim=dim), VectorIndex())
+    queries = random_vectors(300, dim, seed=1)
+    together = index.search(queries, qids(queries), 20)
+    for row in (0, 255, 299):
+        alone = index.search(queries[row : row + 1], [f"q{row}"], 20)
+        assert alone.equals(together.filter(pl.col("qid") == f"q{row}"))
+
+
 def test_equal_vectors_are_ordered_by_docid_also_at_the_cut(tmp_path: Path):
     matrix = np.repeat(random_vectors(1), 20, axis=0)
     ids = [str(number) for number in range(20)]

@@ -31,6 +31,9 @@ def load_faiss() -> Any:
         raise HybridError(
             "FAISS is not installed; type: pip install 'hybrid_cli[cpu]' (or [gpu] on a machine with CUDA)"
         ) from None
+    # From 1.15 on, FAISS leaves out BLAS where queries * dimensions < 128,000, which costs a block 20 times the time and
+    # gives scores that depend on its size by an ulp (facebookresearch/faiss#5022, #5109). 1 asks for BLAS always.
+    faiss.cvar.distance_compute_blas_threshold = 1
     return faiss
 
 
