@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,21 @@ def test_a_static_encoder_learns_to_rank_as_bm25(sources: Sources, tmp_path: Pat
     assert encoder.dim == 4
 
 
+def test_the_students_own_errors_are_candidates(sources: Sources):
+    """Whatever its tables say: here it ranks documents by the first term's weight alone."""
+    assert sources.index is not None
+    index = LexicalIndex.open(sources.index)
+    encoder = StaticEncoder.over(index, ("title", "text"), dim=1, most_terms=40, shared_rows=5)
+    encoder.query_table.data.fill_(1)
+    encoder.document_table.data.fill_(1)
+    plan = replace(STATIC, sampled=1, hard=1, errors=1, pool=100)
+    source = static.BagsOfTerms(index, encoder, plan, None)
+    weights = source.documents(np.arange(len(index.docids)))
+    best = weights[[int(weights.sum(1).argmax())]].toarray()
+    for batch in islice(source.batches(), 3):
+        assert (batch.documents.toarray() == best).all(1).any()
+
+
 def test_the_matrix_and_the_texts_weigh_documents_alike(sources: Sources):
     assert sources.index is not None
     index = LexicalIndex.open(sources.index)
@@ -117,8 +133,9 @@ def test_the_matrix_and_the_texts_weigh_documents_alike(sources: Sources):
     np.testing.assert_allclose(of_matrix.toarray()[:, :40], kept, atol=1e-5)
 
 
-def test_a_static_training_goes_on_where_it_was_left(sources: Sources, tmp_path: Path, monkeypatch):
-    plan = replace(STATIC, checkpoint_steps=7)
+@pytest.mark.parametrize("candidates", [{}, {"sampled": 3, "hard": 1, "errors": 2, "pool": 9}])
+def test_a_static_training_goes_on_where_it_was_left(sources: Sources, tmp_path: Path, monkeypatch, candidates):
+    plan = replace(STATIC, checkpoint_steps=7, **candidates)
     whole = train_static_lambda(sources, tmp_path / "whole", plan=plan)
     true, steps = static.StaticLearner.backward, []
 

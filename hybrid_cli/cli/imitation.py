@@ -94,6 +94,12 @@ def train_lambda(
     hard: Annotated[
         int, option(STATIC, "The teacher's best documents for each query that are candidates.", min=1)
     ] = StaticTraining.hard,
+    errors: Annotated[
+        int,
+        option(
+            STATIC, "Its own best documents for each query that are candidates too, looked up anew at times.", min=0
+        ),
+    ] = StaticTraining.errors,
     sampled: Annotated[
         int, option(STATIC, "Candidates drawn from the collection for each step.", min=1)
     ] = StaticTraining.sampled,

@@ -134,6 +134,7 @@ class StaticTraining(Optimization):
         query_terms: least and most terms of a random bag.
         text_share: of a batch, the share of labelled texts where there are any; the rest are random bags.
         hard: the teacher's best documents for each query that are among a step's candidates.
+        errors: the student's own best ones, of `pool` documents that it encodes anew at every checkpoint.
         sampled: other candidates, drawn from the collection.
         temperature: of both soft-maxes.
         nested: lengths of prefixes that are trained too (Matryoshka).
@@ -149,6 +150,8 @@ class StaticTraining(Optimization):
     query_terms: tuple[int, int] = (3, 11)
     text_share: float = 0.5
     hard: int = 8
+    errors: int = 0
+    pool: int = 16_384
     sampled: int = 1024
     temperature: float = 1.0
     nested: tuple[int, ...] = ()

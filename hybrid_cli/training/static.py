@@ -23,6 +23,7 @@ from hybrid_cli.training.losses import Terms, check_nested, divergence
 _SVD_DOCUMENTS = 50_000
 
 Sparse = Any  # scipy CSR, float32
+Pool = tuple[np.ndarray, np.ndarray]  # rows of documents, their vectors
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class BagsOfTerms:
     """
 
     def __init__(self, index: LexicalIndex, encoder: StaticEncoder, plan: StaticTraining, texts: pl.Series | None):
-        self._index, self._plan, self._texts = index, plan, texts
+        self._index, self._encoder, self._plan, self._texts = index, encoder, plan, texts
         self._impacts = index.documents.tocsr()
         self._rows = encoder.rows_of(index.impacts.postings.terms)
         self._scale = np.sqrt(encoder.idf[self._rows])
@@ -58,10 +59,14 @@ class BagsOfTerms:
         self._width = len(encoder.idf)
 
     def batches(self, done: int = 0) -> Iterator[Batch]:
-        """One batch a step without end; the first `done` are passed over. Draws depend on (seed, step) alone."""
-        step = done
+        """One batch a step without end; the first `done` are passed over. Draws depend on (seed, step) alone, and where
+        the student's errors are candidates on the tables that it had at the last checkpoint."""
+        step, pool = done, None
         while True:
-            yield self._batch(np.random.default_rng([self._plan.seed, step]))
+            rng = np.random.default_rng([self._plan.seed, step])
+            if self._plan.errors and (pool is None or step % self._plan.checkpoint_steps == 0):
+                pool = self._encoded_pool(np.random.default_rng([self._plan.seed, step, 1]))
+            yield self._batch(rng, pool)
             step += 1
 
     def documents(self, rows: np.ndarray) -> Sparse:
@@ -70,20 +75,20 @@ class BagsOfTerms:
         saturated = chosen.data / self._index.idf[chosen.indices]
         return self._in_rows(chosen, saturated * self._scale[chosen.indices])
 
-    def _batch(self, rng: np.random.Generator) -> Batch:
+    def _batch(self, rng: np.random.Generator, pool: Pool | None) -> Batch:
         plan, size = self._plan, len(self._index.docids)
         given = round(plan.text_share * plan.batch_size) if self._texts is not None else 0
         bags = self._random_bags(rng, plan.batch_size - given)
         if given:
             bags = _joined(bags, self._text_bags(rng, given))
+        counts = self._matrix(bags)
+        queries = self._in_rows(counts, counts.data * self._scale[counts.indices])
         if plan.sampled >= size:
             candidates = np.arange(size)
         else:
-            drawn = rng.integers(size, size=plan.sampled)
-            candidates = np.unique(np.concatenate([drawn, self._best(bags)]))
-        counts = self._matrix(bags)
+            drawn = [rng.integers(size, size=plan.sampled), self._best(bags)]
+            candidates = np.unique(np.concatenate(drawn + ([self._errors(queries, pool)] if pool else [])))
         teacher = (counts @ self._impacts[candidates].T).toarray().astype(np.float32)
-        queries = self._in_rows(counts, counts.data * self._scale[counts.indices])
         return Batch(queries, self.documents(candidates), torch.from_numpy(teacher))
 
     def _random_bags(self, rng: np.random.Generator, count: int) -> Bags:
@@ -107,6 +112,19 @@ class BagsOfTerms:
         numbers = pl.Series("qid", range(len(bags)))
         found = self._index.search_bags(numbers, bags, self._plan.hard)
         return found.join(self._places, on="docid")["row"].to_numpy()
+
+    def _encoded_pool(self, rng: np.random.Generator) -> Pool:
+        """Some documents and the student's vectors of them."""
+        size = len(self._index.docids)
+        rows = np.sort(rng.choice(size, min(size, self._plan.pool), replace=False))
+        return rows, self.documents(rows) @ self._encoder.document_table.detach().numpy()
+
+    def _errors(self, queries: Sparse, pool: Pool) -> np.ndarray:
+        """Rows of the documents of the pool that the student ranks first for each query."""
+        rows, vectors = pool
+        scores = (queries @ self._encoder.query_table.detach().numpy()) @ vectors.T
+        first = min(self._plan.errors, len(rows) - 1)
+        return rows[np.argpartition(-scores, first, axis=1)[:, :first]].ravel()
 
     def _matrix(self, bags: Bags) -> Sparse:
         from scipy.sparse import csr_matrix
