@@ -12,12 +12,12 @@ from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
-from hybrid_cli.config import Searching
+from hybrid_cli.config import Perturbation, Searching
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation.perturbations.wordnet import find
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.stages.index_bm25 import index_bm25
-from hybrid_cli.stages.perturb import perturb
+from hybrid_cli.stages.perturb import Sources, perturb
 from hybrid_cli.stages.search import search
 
 DATA = Path(__file__).parent / "data" / "wordnet"
@@ -25,7 +25,8 @@ ATTACK = "synonym-adversary"
 
 
 def attacked(source: Path, output: Path, **settings) -> dict[str, str]:
-    path = perturb(source, split="test", attack=ATTACK, output=output, **{"wordnet": DATA, **settings})
+    sources, how = Sources(wordnet=settings.get("wordnet", DATA)), Perturbation(seed=settings.get("seed", 0))
+    path = perturb(source, split="test", attacks=[ATTACK], output=output, sources=sources, how=how)
     return dict(pl.read_parquet(path).select("qid", "text").iter_rows())
 
 
@@ -120,8 +121,8 @@ def test_with_the_real_wordnet_no_new_term_stands_in_a_relevant_document(tiny, t
 # -------------------------------------------------------------------------------------------------------------- shuffle
 
 
-def shuffled(source: Path, output: Path, **settings) -> dict[str, str]:
-    path = perturb(source, split="test", attack="shuffle", output=output, **settings)
+def shuffled(source: Path, output: Path, seed: int = 0) -> dict[str, str]:
+    path = perturb(source, split="test", attacks=["shuffle"], output=output, how=Perturbation(seed=seed))
     return dict(pl.read_parquet(path).select("qid", "text").iter_rows())
 
 
@@ -163,15 +164,17 @@ def test_bm25_does_not_see_the_shuffle_to_the_last_bit(tiny, tmp_path, engine):
 
 
 def test_bad_input_is_refused_before_any_work(tiny, tmp_path):
-    output = tmp_path / "a.parquet"
-    with pytest.raises(InputError, match="--attack typos: is unknown; there are synonym-adversary, shuffle"):
-        perturb(tiny, split="test", attack="typos", wordnet=DATA, output=output)
+    output, small = tmp_path / "a.parquet", Sources(wordnet=DATA)
+    with pytest.raises(InputError, match=r"--attack typos: is unknown; there are char-swap, .* shuffle, .*, lite, all"):
+        perturb(tiny, split="test", attacks=["typos", "shuffle"], output=output)
+    with pytest.raises(InputError, match="--attack: needs one of char-swap"):
+        perturb(tiny, split="test", attacks=[], output=output)
     with pytest.raises(InputError, match="--wordnet: means nothing to --attack shuffle"):
-        perturb(tiny, split="test", attack="shuffle", wordnet=DATA, output=output)
+        perturb(tiny, split="test", attacks=["shuffle"], sources=small, output=output)
     with pytest.raises(InputError, match="has several splits"):
-        perturb(tiny, attack=ATTACK, wordnet=DATA, output=output)
+        perturb(tiny, attacks=[ATTACK], sources=small, output=output)
     with pytest.raises(InputError, match="holds no WordNet"):
-        perturb(tiny, split="test", attack=ATTACK, wordnet=tiny, output=output)
+        perturb(tiny, split="test", attacks=[ATTACK], sources=Sources(wordnet=tiny), output=output)
     with pytest.raises(InputError, match=r"needs a name that ends with \.parquet"):
-        perturb(tiny, split="test", attack=ATTACK, wordnet=DATA, output=tmp_path / "a.tsv")
+        perturb(tiny, split="test", attacks=[ATTACK], sources=small, output=tmp_path / "a.tsv")
     assert not list(tmp_path.iterdir())

@@ -6,10 +6,11 @@ import re
 from collections import Counter
 from functools import partial
 
+import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli.evaluation.perturbations.attack import draw
+from hybrid_cli.evaluation.perturbations.attack import Given, draw
 from hybrid_cli.evaluation.perturbations.attacks import ATTACKS
 from hybrid_cli.evaluation.perturbations.words import shuffle
 
@@ -32,5 +33,5 @@ def test_every_order_is_as_likely():
 
 
 def test_an_attack_of_words_counts_nothing_of_its_own():
-    attacked = ATTACKS["shuffle"].begin(None, {})("q", "one", partial(draw, 0, "shuffle", "q"))
+    attacked = ATTACKS["shuffle"].begin(Given(pl.DataFrame()))("q", "one", partial(draw, 0, "shuffle", "q"))
     assert (attacked.text, attacked.counts) == ("one", {})

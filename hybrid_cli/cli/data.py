@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
 from hybrid_cli import config
-from hybrid_cli.cli.common import Output, Seed, Split, comma_separated, command
+from hybrid_cli.cli.common import Device, Output, Seed, Split, comma_separated, command, option
 from hybrid_cli.config import Folds, OnDangling, OnDuplicate, Perturbation, Preparation, PythonDocs
 from hybrid_cli.errors import InputError
 
 PANEL = "Data"
 SOURCES = "Sources"
+_ATTACKS = "What the attacks draw from"
 
 Duplicate = Annotated[
     OnDuplicate, typer.Option("--on-duplicate", help="An id comes twice: stop, or keep its first or last row.")
@@ -120,9 +121,9 @@ def msmarco(
 
     source = reader.source(
         corpus,
-        queries=_by_split(queries, "--queries"),
-        qrels=_by_split(qrels, "--qrels"),
-        triples=_by_split(triples, "--triples"),
+        queries=_by_name(queries, "--queries"),
+        qrels=_by_name(qrels, "--qrels"),
+        triples=_by_name(triples, "--triples"),
     )
     prepare(source, output=output, on_duplicate=on_duplicate, on_dangling=on_dangling, overwrite=overwrite)
 
@@ -164,7 +165,7 @@ def dpr(
     from hybrid_cli.stages.prepare import prepare
 
     source = reader.source(
-        corpus, questions=_by_split(questions, "--questions"), training=_by_split(training, "--training")
+        corpus, questions=_by_name(questions, "--questions"), training=_by_name(training, "--training")
     )
     prepare(source, output=output, on_duplicate=on_duplicate, on_dangling=on_dangling, overwrite=overwrite)
 
@@ -196,8 +197,8 @@ def trec(
 
     source = reader.source(
         corpus,
-        topics=_by_split(topics, "--topics"),
-        qrels=_by_split(qrels, "--qrels"),
+        topics=_by_name(topics, "--topics"),
+        qrels=_by_name(qrels, "--qrels"),
         topic_fields=comma_separated(topic_fields),
         encoding=encoding,
     )
@@ -275,44 +276,93 @@ def split(
 
 def perturb(
     collection: Annotated[Path, typer.Argument(help="A collection: its queries of --split, judgements and texts.")],
-    output: Output,
-    attack: Annotated[config.Attack, typer.Option(help="What becomes of the queries.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="A Parquet file; for several attacks, a folder.")],
+    attack: Annotated[
+        str,
+        typer.Option(
+            help="What becomes of the queries; several with commas, `lite` for the first six, or `all`.",
+            metavar="|".join(get_args(config.Attack)),
+            show_default=False,
+        ),
+    ],
     split: Split = None,
+    share: Annotated[
+        float, option(_ATTACKS, "Of a query's words: how many are changed, one at least.", min=0, max=1)
+    ] = Perturbation.share,
     wordnet: Annotated[
         Path | None,
-        typer.Option(help="WordNet's folder or zip file.", show_default="where nltk or Debian's wordnet-base puts it"),
+        option(_ATTACKS, "WordNet's folder or zip file.", show_default="where nltk or Debian's wordnet-base puts it"),
     ] = None,
+    synonyms: Annotated[
+        Path | None, option(_ATTACKS, "In WordNet's place: a word, then synonyms, between tabs.", show_default=False)
+    ] = None,
+    translation: Annotated[
+        tuple[Path, Path] | None,
+        option(
+            _ATTACKS,
+            "Folders of the models that translate to another language and back.",
+            metavar="THERE BACK",
+            show_default=False,
+        ),
+    ] = None,
+    prefix: Annotated[
+        str, option(_ATTACKS, "What THERE wants before a query, such as `>>es<<`.", show_default=False)
+    ] = Perturbation.prefix,
+    ready: Annotated[
+        list[str] | None,
+        option(
+            _ATTACKS,
+            "Queries that others have attacked: a file of id and text between tabs; repeat it, or use commas.",
+            metavar="ATTACK=FILE",
+            show_default=False,
+        ),
+    ] = None,
+    device: Device = "auto",
     seed: Seed = Perturbation.seed,
     overwrite: bool = False,
 ) -> None:
     """Make the queries of a split harder to answer by their words.
 
-    `search --queries` takes what is written.
+    `search --queries` takes what is written. Into a folder go all attacks that this machine can make, and `meta.json`;
+    what others lack is said.
+
+    `char-swap`: in a word two letters change places, or one is wrong, missing or too many. `word-deletion`: a word is
+    gone. `synonym-replacement`: a word becomes a synonym. `word-order-swap`: two words change places.
+    `synonym-insertion`: a word's synonym stands somewhere. `back-translation`: the query has been in another language.
 
     `shuffle`: the words between white space in a random order. BM25 does not see it; a model of meaning may.
 
-    `synonym-adversary`: each word that a relevant document has too becomes a random synonym from WordNet that none of
-    them has; where there is no such synonym, it stays. BM25 loses what it matched; a model of meaning should not.
+    `synonym-adversary`: each word that a relevant document has too becomes a random synonym that none of them has;
+    where there is no such synonym, it stays. BM25 loses what it matched; a model of meaning should not.
 
-    Example:
+    Examples:
+
+    `hybrid perturb data/pydocs --split test --attack lite --output out/attacked`
 
     `hybrid perturb data/pydocs --split test --attack synonym-adversary --output out/adversary.parquet`
     """
     from hybrid_cli.stages import perturb as stage
 
     stage.perturb(
-        collection, output=output, attack=attack, split=split, wordnet=wordnet, seed=seed, overwrite=overwrite
+        collection,
+        output=output,
+        attacks=comma_separated(attack),
+        split=split,
+        sources=stage.Sources(wordnet, synonyms, translation, _by_name(ready, "--ready", "attack", "char-swap")),
+        how=Perturbation(seed=seed, share=share, prefix=prefix),
+        device=device,
+        overwrite=overwrite,
     )
 
 
-def _by_split(values: list[str] | None, option: str) -> dict[str, Path]:
-    """`train=a.tsv`, `dev=b.tsv` (or both with a comma) as split -> file."""
+def _by_name(values: list[str] | None, option: str, what: str = "split", example: str = "test") -> dict[str, Path]:
+    """`train=a.tsv`, `dev=b.tsv` (or both with a comma) as name of a split, or whatever has files, -> file."""
     files: dict[str, Path] = {}
     for value in (item for text in values or () for item in comma_separated(text)):
-        split, equals, file = value.partition("=")
-        if not equals or not split or not file:
-            raise InputError(f"{option} {value}: needs SPLIT=FILE, such as test={Path(value).name}")
-        if split in files:
-            raise InputError(f"{option}: split '{split}' stands there twice; join the files, or name the splits apart")
-        files[split] = Path(file)
+        name, equals, file = value.partition("=")
+        if not equals or not name or not file:
+            raise InputError(f"{option} {value}: needs {what.upper()}=FILE, such as {example}={Path(value).name}")
+        if name in files:
+            raise InputError(f"{option}: {what} '{name}' stands there twice; join the files, or name the {what}s apart")
+        files[name] = Path(file)
     return files

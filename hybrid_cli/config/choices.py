@@ -29,5 +29,8 @@ LambdaEncoder = Literal["transformer", "static"]
 BoostMode = Literal["negatives", "residual"]
 Reduction = Literal["mean", "sum"]
 ImitationLoss = Literal["contrastive", "listwise"]
-Attack = Literal["synonym-adversary", "shuffle"]
+Attack = Literal[
+    "char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion", "back-translation",
+    "shuffle", "synonym-adversary",
+]  # fmt: skip
 QueriesFrom = Literal["all", "sampled", "cropped"]

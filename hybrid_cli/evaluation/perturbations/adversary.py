@@ -7,7 +7,7 @@ and Zou, 2019) from every sense and part of speech in WordNet, one word or sever
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from functools import cache
 from pathlib import Path
 
@@ -15,8 +15,9 @@ import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.evaluation.perturbations.attack import Attacked, Draw, Rewrite
-from hybrid_cli.evaluation.perturbations.wordnet import WordNet
+from hybrid_cli.evaluation.perturbations.attack import Attacked, Draw, Given, Rewrite
+from hybrid_cli.evaluation.perturbations.function_words import FUNCTION_WORDS
+from hybrid_cli.evaluation.perturbations.synonyms import thesaurus
 from hybrid_cli.lexical.analysis import Analyzer
 
 _DOCUMENTS_AT_ONCE = 1024
@@ -24,35 +25,17 @@ _DOCUMENTS_AT_ONCE = 1024
 # Runs of letters, digits and underscores; an apostrophe may stand inside, but a possessive 's is not part of the word.
 _WORD = re.compile(r"(?<!\w['\u2019])\b\w+(?:['\u2019](?!s\b)\w+)*", re.IGNORECASE)
 
-# English words that only hold a sentence together. Lucene drops 33 of them; the others would be given the synonyms of
-# words that are spelt alike: helium for `he`, hold for `have`, tin for `can`.
-FUNCTION_WORDS = frozenset(
-    """
-    a an the this that these those such same other another each every either neither both all any some no none few
-    many much more most several own one
-    i me my mine myself we us our ours ourselves you your yours yourself yourselves he him his himself she her hers
-    herself it its itself they them their theirs themselves who whom whose which what whatever whichever whoever
-    about above across after against along among around as at before behind below beneath beside besides between
-    beyond by down during except for from in inside into near of off on onto out outside over past per since than
-    through throughout till to toward towards under until unto up upon via with within without
-    and but or nor so yet if because although though unless whereas whether while
-    am is are was were be been being have has had having do does did done doing can could may might must shall should
-    will would ought
-    how when where why here there then now not only too very just also again ever never once quite rather still even
-    """.split()  # noqa: SIM905 - a list to be read
-)
 
-
-def begin(queries: pl.DataFrame, files: Mapping[str, Path]) -> Rewrite:
-    """The attack on `queries`, terms being those of BM25; a document of grade 1 or above is relevant.
+def begin(given: Given) -> Rewrite:
+    """The attack on the queries, terms being those of BM25; a document of grade 1 or above is relevant.
 
     Args:
-        files: `qrels`, `corpus` and `wordnet`.
+        given: with the files `qrels`, `corpus` and `wordnet` or `synonyms`.
     """
     analyzer = Analyzer()
-    qrels = collections.read_qrels(files["qrels"]).join(queries, on="qid", how="semi")
-    relevant = _relevant_terms(qrels, files["corpus"], analyzer)
-    synonyms = cache(WordNet(files["wordnet"]).synonyms)
+    qrels = collections.read_qrels(given.files["qrels"]).join(given.queries, on="qid", how="semi")
+    relevant = _relevant_terms(qrels, given.files["corpus"], analyzer)
+    synonyms = cache(thesaurus(given.files).synonyms)
 
     @cache
     def terms(words: str) -> Set[str]:

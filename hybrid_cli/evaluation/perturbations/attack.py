@@ -10,7 +10,14 @@ from typing import Literal
 
 import polars as pl
 
-Need = Literal["qrels", "corpus", "wordnet"]
+from hybrid_cli.config import Perturbation
+from hybrid_cli.errors import HybridError
+
+Need = Literal["qrels", "corpus", "synonyms", "translation"]
+
+
+class Lacking(HybridError):
+    """What an attack draws from is not on this machine, and nobody named it."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +26,22 @@ class Attacked:
 
     text: str
     counts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What an attack begins with.
+
+    Attributes:
+        queries: all of them, as `read_queries` returns them.
+        files: role -> path, of what the attack needs.
+        device: of models.
+    """
+
+    queries: pl.DataFrame
+    files: Mapping[str, Path] = field(default_factory=dict)
+    how: Perturbation = field(default_factory=Perturbation)
+    device: str = "auto"
 
 
 Draw = Callable[[str], int]  # a number for a name; the only chance that an attack may take
@@ -30,17 +53,19 @@ class Attack:
     """One way to make queries harder.
 
     Attributes:
-        begin: from all queries (qid, text) and the files that it needs, what rewrites each of them.
-        needs: files that it reads besides the queries.
+        begin: from all queries and the files that it needs, what rewrites each of them.
+        needs: what it reads besides the queries.
+        settings: the fields of `Perturbation`, besides the seed, that its result depends on.
     """
 
-    begin: Callable[[pl.DataFrame, Mapping[str, Path]], Rewrite]
+    begin: Callable[[Given], Rewrite]
     needs: tuple[Need, ...] = ()
+    settings: tuple[str, ...] = ()
 
 
 def of_words(change: Callable[[str, Draw], str]) -> Attack:
     """An attack that needs nothing but a query's words."""
-    return Attack(lambda queries, files: lambda qid, text, draw: Attacked(change(text, draw)))
+    return Attack(lambda given: lambda qid, text, draw: Attacked(change(text, draw)))
 
 
 def draw(seed: int, attack: str, qid: str, name: str) -> int:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation.perturbations.attack import Lacking
 
 _DEBIAN = Path("/usr/share/wordnet")
 _NLTK = ("corpora/wordnet", "corpora/wordnet.zip")
@@ -35,7 +36,7 @@ def find(named: Path | None = None) -> Path:
 
     Raises:
         InputError: what was named is no WordNet.
-        HybridError: none was named, and there is none on this machine.
+        Lacking: none was named, and there is none on this machine.
     """
     if named is not None:
         if not _database(named):
@@ -44,7 +45,7 @@ def find(named: Path | None = None) -> Path:
     for path in _places():
         if _database(path):
             return path
-    raise HybridError(f"WordNet, which has the synonyms, is not on this machine: {_HOW_TO_GET_IT}")
+    raise Lacking(f"WordNet, which has the synonyms, is not on this machine: {_HOW_TO_GET_IT}")
 
 
 def _places() -> Iterator[Path]:
@@ -106,19 +107,17 @@ class WordNet:
         self._parts = [_read(folder, name) for name in _ENDINGS]
 
     def synonyms(self, word: str) -> list[str]:
-        """The lemmas that share a synset with a base form of `word`, of any part of speech and sense, in order.
+        """The lemmas without the word and its base forms."""
+        own = {word.lower()}.union(*(part.bases(word.lower()) for part in self._parts))
+        return [lemma for lemma in self.lemmas(word) if lemma.lower() not in own]
 
-        One word or several; spelt as WordNet spells them. Neither the word nor one of its base forms is among them.
+    def lemmas(self, word: str) -> list[str]:
+        """The lemmas of all synsets of `word` or of a base form of it, of any part of speech and sense, in order.
+
+        One word or several; spelt as WordNet spells them.
         """
-        bases = [part.bases(word.lower()) for part in self._parts]
-        own = {word.lower()}.union(*bases)
-        found = {
-            lemma
-            for part, forms in zip(self._parts, bases, strict=True)
-            for base in forms
-            for lemma in part.lemmas(base)
-        }
-        return sorted(lemma for lemma in found if lemma.lower() not in own)
+        parts = ((part, part.bases(word.lower())) for part in self._parts)
+        return sorted({lemma for part, bases in parts for base in bases for lemma in part.lemmas(base)})
 
 
 def _read(folder: Path | zipfile.Path, name: str) -> _PartOfSpeech:

@@ -1,0 +1,129 @@
+"""Back translation with small models of random weights: what they write is nonsense, but always the same nonsense."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+import sentencepiece
+import torch
+from tiny_collection import TINY_DOCUMENTS
+from transformers import MarianConfig, MarianMTModel, MarianTokenizer
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.config import Perturbation
+from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation.perturbations.attack import Lacking
+from hybrid_cli.stages.perturb import Sources, perturb
+
+ATTACK = "back-translation"
+HOW = Perturbation(prefix=">>es<<", batch_size=3, max_tokens=10)
+
+
+def make_marian(folder: Path, seed: int, codes: tuple[str, ...]) -> Path:
+    """A Marian model of one layer and 16 dimensions, with a vocabulary made of the tiny collection."""
+    folder.mkdir()
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([text for _, _, text in TINY_DOCUMENTS if text] * 4),
+        model_writer=written,
+        vocab_size=120,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    for side in ("source", "target"):
+        (folder / f"{side}.spm").write_bytes(written.getvalue())
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+    ours = [piece for piece in map(pieces.id_to_piece, range(len(pieces))) if not piece.startswith("<")]
+    vocabulary = {piece: place for place, piece in enumerate(["</s>", "<unk>", *codes, *ours, "<pad>"])}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), "utf-8")
+    tokenizer = MarianTokenizer(
+        *(str(folder / name) for name in ("source.spm", "target.spm", "vocab.json")), source_lang="en", target_lang="xx"
+    )
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(seed)
+    last = len(vocabulary) - 1
+    shape = MarianConfig(
+        vocab_size=len(vocabulary), d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64, init_std=0.5,
+        pad_token_id=last, eos_token_id=0, decoder_start_token_id=last, forced_eos_token_id=0,
+    )  # fmt: skip
+    MarianMTModel(shape).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return make_marian(folder / "en-any", 1, (">>es<<", ">>fr<<")), make_marian(folder / "any-en", 2, ())
+
+
+def attacked(source: Path, output: Path, models: tuple[Path, Path], how: Perturbation = HOW) -> dict[str, str]:
+    split = "test" if source.is_dir() else None
+    perturb(source, split=split, attacks=[ATTACK], output=output, sources=Sources(translation=models), how=how)
+    return dict(pl.read_parquet(output).select("qid", "text").iter_rows())
+
+
+def one_at_a_time(folder: Path, text: str) -> str:
+    tokenizer, model = MarianTokenizer.from_pretrained(folder), MarianMTModel.from_pretrained(folder).double().eval()
+    tokens = tokenizer([text], return_tensors="pt", truncation=True, max_length=HOW.max_tokens)
+    with torch.inference_mode():
+        written = model.generate(**tokens, num_beams=HOW.beams, do_sample=False, max_new_tokens=HOW.max_tokens)
+    return tokenizer.batch_decode(written, skip_special_tokens=True)[0]
+
+
+def test_a_query_goes_there_and_back(tiny, tmp_path, models):
+    found = attacked(tiny, tmp_path / "a.parquet", models)
+    queries = dict(pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text").iter_rows())
+    for qid, text in queries.items():
+        home = one_at_a_time(models[1], one_at_a_time(models[0], f">>es<< {text}")).strip()
+        assert found[qid] == (home or text)
+    assert len(set(found.values())) > 3
+    manifest = artifacts.read_manifest(tmp_path / "a.parquet", Kind.QUERIES)
+    assert set(manifest.inputs) == {"queries", "there", "back"}
+    assert manifest.options["prefix"] == ">>es<<"
+    assert manifest.counts["changed"] == sum(found[qid] != text for qid, text in queries.items()) > 0
+
+
+def test_the_language_matters(tiny, tmp_path, models):
+    other = Perturbation(prefix=">>fr<<", batch_size=3, max_tokens=10)
+    assert attacked(tiny, tmp_path / "a.parquet", models) != attacked(tiny, tmp_path / "b.parquet", models, other)
+
+
+def test_the_order_of_the_queries_does_not(tiny, tmp_path, models):
+    queries = pl.read_parquet(tiny / "queries.test.parquet")
+    queries.reverse().write_parquet(tmp_path / "reversed.parquet")
+    assert attacked(tmp_path / "reversed.parquet", tmp_path / "b.parquet", models) == attacked(
+        tiny, tmp_path / "a.parquet", models
+    )
+
+
+def test_a_query_that_comes_home_empty_stays(tiny, tmp_path, models):
+    """A model whose first token is always the last one writes nothing."""
+    silent = tmp_path / "silent"
+    tokenizer, model = MarianTokenizer.from_pretrained(models[1]), MarianMTModel.from_pretrained(models[1])
+    model.final_logits_bias[0, 0] = 1e6
+    model.save_pretrained(silent)
+    tokenizer.save_pretrained(silent)
+    found = attacked(tiny, tmp_path / "a.parquet", (models[0], silent))
+    assert found == dict(pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text").iter_rows())
+    assert artifacts.read_manifest(tmp_path / "a.parquet", Kind.QUERIES).counts["unchanged_rate"] == 1
+
+
+def test_bad_models_are_refused(tiny, tmp_path, tiny_bert, models):
+    output = tmp_path / "a.parquet"
+    with pytest.raises(InputError, match="translates into several languages; --prefix needs one of >>es<<, >>fr<<"):
+        attacked(tiny, output, models, Perturbation())
+    with pytest.raises(InputError, match="holds no translation model that transformers can load"):
+        attacked(tiny, output, (tiny_bert, models[1]))
+    with pytest.raises(InputError, match="no such file or folder"):
+        attacked(tiny, output, (tmp_path / "nothing", models[1]))
+    with pytest.raises(Lacking, match="--translation THERE BACK for two folders, or --ready back-translation=FILE"):
+        perturb(tiny, split="test", attacks=[ATTACK], output=output)
+    with pytest.raises(InputError, match="--translation: means nothing to --attack shuffle"):
+        perturb(tiny, split="test", attacks=["shuffle"], output=output, sources=Sources(translation=models))
+    assert not output.exists()
