@@ -23,7 +23,7 @@ def planned(target: str, folder: Path, **variables: object) -> list[str]:
     return list(shell_lines(done.stdout))
 
 
-@pytest.mark.parametrize("target", ["clear", "ablations", "roc", "robust04", "spar", "lambda-study", "light"])
+@pytest.mark.parametrize("target", ["clear", "ablations", "roc", "robust04", "spar", "lambda-study", "light", "lite", "drboost"])
 def test_every_call_parses(target, tmp_path):
     lines = planned(target, tmp_path, SEEDS="1 2", PARTS=2)
     assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
