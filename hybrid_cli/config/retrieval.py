@@ -200,9 +200,22 @@ class Reporting:
 
 @dataclass(frozen=True)
 class Perturbation:
-    """How queries are attacked (methods 15, row 24)."""
+    """How queries are attacked (methods 11; 15, row 24).
+
+    Attributes:
+        share: of a query's words that an attack on words changes; one word at least.
+        tries: words whose synonyms are looked for before a query stays without an insertion.
+        prefix: what the translation model wants before a query, such as `>>es<<`.
+        beams, batch_size, max_tokens: of the translation.
+    """
 
     seed: int = 0
+    share: float = 0.1
+    tries: int = 7
+    prefix: str = ""
+    beams: int = 4
+    batch_size: int = 32
+    max_tokens: int = 256
 
 
 @dataclass(frozen=True)
