@@ -24,6 +24,7 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.train_lambda import Sources, train_lambda, train_static_lambda
 from hybrid_cli.training import static
+from hybrid_cli.training.errors import OwnErrors
 from hybrid_cli.training.imitation import LabelledQueries
 
 HOW = Imitation(positives=2, negatives=1)
@@ -70,9 +71,9 @@ def test_batches_go_on_where_they_were_left(sources: Sources):
         assert list(queries.batches(plan, done)) == whole[done:]
 
 
-@pytest.mark.parametrize("loss", ["contrastive", "listwise"])
-def test_a_transformer_learns_and_is_an_encoder(sources: Sources, tiny_bert: Path, tmp_path: Path, loss):
-    how = replace(HOW, loss=loss)
+@pytest.mark.parametrize(("loss", "errors"), [("contrastive", 0), ("listwise", 0), ("listwise", 2)])
+def test_a_transformer_learns_and_is_an_encoder(sources: Sources, tiny_bert: Path, tmp_path: Path, loss, errors):
+    how = replace(HOW, loss=loss, errors=errors)
     plan = replace(PLAN, max_steps=25, epochs=25)
     output = train_lambda(sources, tmp_path / "lambda", model=str(tiny_bert), how=how, plan=plan, contract={"dim": 8})
     values = curve(output)
@@ -85,6 +86,25 @@ def test_a_transformer_learns_and_is_an_encoder(sources: Sources, tiny_bert: Pat
     assert artifacts.read_manifest(output).counts["queries"] == len(
         LabelledQueries(sources.labels, sources.collection, how)
     )
+
+
+def test_a_transformer_meets_what_it_ranks_high_itself(sources: Sources, tiny_bert: Path, tmp_path: Path):
+    queries = LabelledQueries(sources.labels, sources.collection, HOW)
+    encoder = TransformerEncoder.load(tiny_bert)
+    errors = OwnErrors(encoder, queries.texts, 2, 100, 3, 0, torch.float32)
+    plain = list(islice(queries.batches(PLAN), 2))
+    for before, after in zip(plain, list(errors.added(iter(plain), 0)), strict=True):
+        encoder.eval()
+        for old, new in zip(before, after, strict=True):
+            assert new.docids[: len(old.docids)] == old.docids
+            assert len(set(new.docids)) == len(old.docids) + 2
+            others = queries.texts.filter(~pl.col("docid").is_in(old.docids))
+            scores = (
+                encoder.encode_queries([old.query])
+                @ encoder.encode_documents(others["title"].to_list(), others["text"].to_list()).T
+            )
+            best = others["docid"].gather(np.argsort(-scores[0])[:2]).to_list()
+            assert sorted(new.docids[-2:]) == sorted(best)
 
 
 def test_the_same_seed_gives_the_same_transformer(sources: Sources, tiny_bert: Path, tmp_path: Path):
@@ -178,6 +198,8 @@ def test_what_does_not_fit_is_refused(sources: Sources, tiny: Path, tiny_bert: P
     few = replace(sources, labels=few)
     with pytest.raises(InputError, match="no query has 4 hits"):
         train_lambda(few, tmp_path / "no", model=str(tiny_bert), how=Imitation(positives=2, negatives=2))
+    with pytest.raises(InputError, match="--errors: the teacher scores them; needs --loss listwise"):
+        train_lambda(sources, tmp_path / "no", model=str(tiny_bert), how=replace(HOW, errors=2))
     with pytest.raises(InputError, match="needs --index, whose exact scores are imitated"):
         train_lambda(replace(sources, index=None), tmp_path / "no", how=replace(HOW, loss="listwise"))
     with pytest.raises(InputError, match="learns from the impact matrix; give --index"):

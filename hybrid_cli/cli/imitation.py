@@ -66,6 +66,15 @@ def train_lambda(
     passages: Annotated[
         int, option(TEACHER, "`listwise`: passages of a list beside one of the best.", min=1)
     ] = Imitation.passages,
+    errors: Annotated[
+        int,
+        option(
+            TEACHER,
+            "`listwise` and static: its own best documents for each query, of some that are encoded anew at every "
+            "checkpoint.",
+            min=0,
+        ),
+    ] = Imitation.errors,
     temperature: Annotated[float, option(TEACHER, "`listwise`: of both soft-maxes.")] = Imitation.temperature,
     nested: Nested = None,
     model: Model = "minilm",
@@ -94,12 +103,6 @@ def train_lambda(
     hard: Annotated[
         int, option(STATIC, "The teacher's best documents for each query that are candidates.", min=1)
     ] = StaticTraining.hard,
-    errors: Annotated[
-        int,
-        option(
-            STATIC, "Its own best documents for each query that are candidates too, looked up anew at times.", min=0
-        ),
-    ] = StaticTraining.errors,
     sampled: Annotated[
         int, option(STATIC, "Candidates drawn from the collection for each step.", min=1)
     ] = StaticTraining.sampled,

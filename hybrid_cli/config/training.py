@@ -111,6 +111,8 @@ class Imitation:
         positives: first hits of a list that count as its best.
         negatives: last hits that count as its worst.
         passages: list-wise, passages of a list drawn for each query beside one of the best.
+        errors: list-wise, the student's own best documents of `pool` documents, which it encodes anew at every
+            checkpoint, beside those.
         temperature: list-wise, of both soft-maxes; 1 is BM25's own scale. Scores of vectors of length 1 are divided by
             .05 before, whatever the loss.
         nested: lengths of prefixes that are trained too (Matryoshka).
@@ -120,6 +122,8 @@ class Imitation:
     positives: int = 10
     negatives: int = 5
     passages: int = 3
+    errors: int = 0
+    pool: int = 2_048
     temperature: float = 1.0
     nested: tuple[int, ...] = ()
 

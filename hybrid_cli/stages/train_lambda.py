@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,9 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.surrogate import SurrogatePool
 from hybrid_cli.lexical.index import LexicalIndex, check_corpus
 from hybrid_cli.training import checkpoint, losses, static
+from hybrid_cli.training.batches import Group
 from hybrid_cli.training.dense import DenseLearner
+from hybrid_cli.training.errors import OwnErrors
 from hybrid_cli.training.imitation import LabelledQueries
 from hybrid_cli.training.labels import Labels
 from hybrid_cli.training.loop import Validate, fit, steps_of
@@ -85,6 +87,8 @@ def train_lambda(
     """
     if sources.labels is None:
         raise InputError("a transformer learns from teacher labels; make them with `hybrid label` and give --labels")
+    if how.errors and how.loss != "listwise":
+        raise InputError("--errors: the teacher scores them; needs --loss listwise")
     if how.loss == "listwise" and sources.index is None:
         raise InputError("--loss listwise: needs --index, whose exact scores are imitated")
     if threads:
@@ -114,7 +118,7 @@ def train_lambda(
     with claim.folder() as (work, counts):
         state = fit(
             learner,
-            partial(queries.batches, plan),
+            _with_errors(learner, queries, how, plan),
             plan,
             steps_of(plan, len(queries)),
             work,
@@ -182,6 +186,18 @@ def train_static_lambda(
         f"{state.step:,} steps, kept step {state.best_step:,}"
     )
     return output
+
+
+def _with_errors(
+    learner: DenseLearner, queries: LabelledQueries, how: Imitation, plan: Optimization
+) -> Callable[[int], Iterator[list[Group]]]:
+    """Batches from a step on, where it is asked for with what the student ranks high by then."""
+    if not how.errors:
+        return partial(queries.batches, plan)
+    errors = OwnErrors(
+        learner.model, queries.texts, how.errors, how.pool, plan.checkpoint_steps, plan.seed, learner.precision
+    )
+    return lambda done: errors.added(queries.batches(plan, done), done)
 
 
 def _claim(

@@ -24,6 +24,7 @@ class LabelledQueries:
 
     Attributes:
         dropped: how many queries were left out.
+        texts: docid, title, text of the corpus.
 
     Raises:
         InputError: the labels are of another corpus, or none has a list long enough.
@@ -37,8 +38,8 @@ class LabelledQueries:
                 f"{folder}: its lists have {depth} hits at most, --positives {how.positives} and --negatives "
                 f"{how.negatives} need {least}; label with --depth {least} or more, or ask for fewer"
             )
-        self._texts = collections.scan(corpus).select("docid", "title", "text").collect()
-        self._rows = self._texts.select("docid").with_row_index("row")
+        self.texts = collections.scan(corpus).select("docid", "title", "text").collect()
+        self._rows = self.texts.select("docid").with_row_index("row")
         self._kept = [table.select(pl.col("docids").list.len() >= least).to_series() for table in self._labels.tables()]
         self._sizes = [int(kept.sum()) for kept in self._kept]
         self.dropped = sum(len(kept) for kept in self._kept) - sum(self._sizes)
@@ -90,13 +91,13 @@ class LabelledQueries:
         worst = how.negatives if how.loss == "contrastive" else size  # list-wise, any of the list
         others = size - worst + rng.choice(worst, negatives, replace=worst < negatives)
         places = [int(first), *others.tolist()]
-        documents = self._texts[rows[places].tolist()]
+        documents = self.texts[rows[places].tolist()]
         return Group(
             query=query,
             docids=documents["docid"].to_list(),
             titles=documents["title"].to_list(),
             texts=documents["text"].to_list(),
             lexical=scores[places].tolist(),
-            positives=frozenset(self._texts["docid"].gather(rows[: how.positives]).to_list()),
+            positives=frozenset(self.texts["docid"].gather(rows[: how.positives]).to_list()),
             noise=int(rng.integers(2**62)),
         )
