@@ -60,7 +60,9 @@ def distill_lite(
             "--queries-only", help="One query encoder for the teacher's documents, whose indexes it searches."
         ),
     ] = False,
-    dim: Annotated[int, option(ENCODER, "Length of the student's vectors; the teacher's with --queries-only.", min=1)] = Distillation.dim,
+    dim: Annotated[
+        int, option(ENCODER, "Length of the student's vectors; the teacher's with --queries-only.", min=1)
+    ] = Distillation.dim,
     kd_weight: Annotated[
         float, option(OBJECTIVE, "Of the distances to the teacher's vectors beside the likelihood.", min=0)
     ] = Distillation.kd_weight,
