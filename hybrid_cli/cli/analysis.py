@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from hybrid_cli import config
 from hybrid_cli.cli.common import Output, Seed, Split, comma_separated, command
+from hybrid_cli.errors import InputError
 
 PANEL = "Analysis"
 
@@ -105,6 +106,10 @@ def evaluate(
     ] = None,
     complement: _Complement = None,
     changed: _Changed = config.Complementarity.changed,
+    robustness: Annotated[
+        bool,
+        typer.Option("--robustness", help="Runs named SYSTEM@ATTACK beside SYSTEM: what attacks on the queries cost."),
+    ] = False,
     form: Annotated[
         Literal["table", "json", "csv", "markdown"], typer.Option("--format", help="How to print the result.")
     ] = "table",
@@ -121,38 +126,42 @@ def evaluate(
     order. Measures: MRR@k, nDCG@k, MAP@k, P@k, R@k (recall), Success@k, Rprec, Bpref, Judged@k; acc@k is the share of
     questions with an answer among the texts of the first k hits. `recip_rank`, `ndcg_cut_10`, `AP(rel=2)` are
     understood too. `--complement` says what a dense run finds that BM25 does not, and which queries fusion hurts;
-    `--overlap-with` how much each run's list is like BM25's.
+    `--overlap-with` how much each run's list is like BM25's. `--robustness` prints a row a system, a column an attack.
 
     Examples:
 
     `hybrid evaluate data/pydocs --split test out/bm25.parquet out/clear.parquet --measures MRR@10,nDCG@10,R@100`
 
     `hybrid evaluate data/pydocs --split test out/clear.parquet --complement out/dense.parquet out/bm25.parquet`
+
+    `hybrid evaluate data/pydocs --split test --robustness bm25=out/bm25.parquet bm25@shuffle=out/shuffled.parquet`
     """
-    from hybrid_cli.evaluation.summary import show
+    from hybrid_cli.evaluation import robustness_view, summary
     from hybrid_cli.stages import evaluate as stage
 
-    summary = stage.evaluate(
-        inputs,
-        split=split,
-        qrels=qrels,
-        queries=queries,
-        corpus=corpus,
-        measures=comma_separated(measures),
-        relevance_level=relevance_level,
-        baselines=comma_separated(baseline),
-        test=test,
-        correction=correction,
-        answer_match=answer_match,
-        remove_query=remove_query,
-        overlap_with=overlap_with,
-        complement=complement,
-        changed=changed,
-        seed=seed,
-        output=output,
-        overwrite=overwrite,
-    )
-    show(summary, form)
+    if robustness and complement:
+        raise InputError("--robustness and --complement: ask for one at a time")
+    common: dict[str, Any] = {
+        "split": split,
+        "qrels": qrels,
+        "queries": queries,
+        "corpus": corpus,
+        "measures": comma_separated(measures),
+        "relevance_level": relevance_level,
+        "baselines": comma_separated(baseline),
+        "test": test,
+        "correction": correction,
+        "answer_match": answer_match,
+        "remove_query": remove_query,
+        "overlap_with": overlap_with,
+        "seed": seed,
+        "output": output,
+        "overwrite": overwrite,
+    }
+    if robustness:
+        robustness_view.show(stage.robustness(inputs, **common), form)
+    else:
+        summary.show(stage.evaluate(inputs, complement=complement, changed=changed, **common), form)
 
 
 def report(

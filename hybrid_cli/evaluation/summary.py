@@ -249,8 +249,8 @@ def lettered(summary: Summary, run: str) -> str:
     return f"{run} ({_LETTERS[summary.baselines.index(run)]})"
 
 
-def legend(summary: Summary) -> Iterator[str]:
-    """What intervals, marks and zeros mean, a line each."""
+def legend(summary: Summary, more: str = "better than", less: str = "worse") -> Iterator[str]:
+    """What intervals, marks and zeros mean, a line each; `more` and `less` say what a higher or a lower mean is."""
     settings = summary.settings
     yield (
         f"± half of the {settings['confidence']:.0%} interval of the mean: {settings['resamples']:,} bootstrap samples "
@@ -258,10 +258,10 @@ def legend(summary: Summary) -> Iterator[str]:
     )
     if len(summary.comparisons):
         marks = [_RAISED[letter] for letter, _ in zip(_LETTERS, summary.baselines, strict=False)]
-        letters = ", ".join(f"{mark} better than {name}" for mark, name in zip(marks, summary.baselines, strict=True))
+        letters = ", ".join(f"{mark} {more} {name}" for mark, name in zip(marks, summary.baselines, strict=True))
         family = len(summary.comparisons) // len(summary.measures)
         yield (
-            f"{letters} ({_BELOW}{marks[0]} worse): p < {settings['alpha']:g}, two-sided {_test_in_words(settings)}, "
+            f"{letters} ({_BELOW}{marks[0]} {less}): p < {settings['alpha']:g}, two-sided {test_in_words(settings)}, "
             + (f"{_correction_in_words(settings['correction'], family)}; n = {_sizes(summary)}.")
         )
     if settings["nothing_relevant"]:
@@ -277,7 +277,8 @@ def legend(summary: Summary) -> Iterator[str]:
         )
 
 
-def _test_in_words(settings: Mapping[str, Any]) -> str:
+def test_in_words(settings: Mapping[str, Any]) -> str:
+    """The test that marks tables."""
     if settings["test"] == "t":
         return "paired t-test"
     return f"sign-flip permutation test ({settings['permutations']:,}, seed {settings['seed']})"

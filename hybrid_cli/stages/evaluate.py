@@ -14,6 +14,7 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.config import AnswerMatch, Correction, SignificanceTest
 from hybrid_cli.evaluation.complement import Texts, names_of, set_beside, with_pair, with_reciprocal_rank
 from hybrid_cli.evaluation.judging import Comparing, Plan, measure, summarize
+from hybrid_cli.evaluation.robustness import Robustness, systems_and_attacks, under_attack
 from hybrid_cli.evaluation.summary import Summary
 
 _DEFAULT = config.Evaluation()
@@ -77,6 +78,52 @@ def evaluate(
     texts = Texts.of(qrels or Path(inputs[0]), split, queries, corpus)
     beside = set_beside(plan, values, pair, texts, config.Complementarity(changed=changed))
     return replace(summarize(plan, values, found, how), complement=beside)
+
+
+def robustness(
+    inputs: Sequence[str | Path],
+    *,
+    split: str | None = None,
+    qrels: Path | None = None,
+    queries: Path | None = None,
+    corpus: Path | None = None,
+    measures: Sequence[str] = _DEFAULT.measures,
+    relevance_level: int = _DEFAULT.relevance_level,
+    baselines: Sequence[str] = (),
+    test: SignificanceTest = _DEFAULT.test,
+    correction: Correction = _DEFAULT.correction,
+    answer_match: AnswerMatch = _DEFAULT.answer_match,
+    remove_query: bool = False,
+    overlap_with: str | None = None,
+    seed: int = _DEFAULT.seed,
+    output: Path | None = None,
+    overwrite: bool = False,
+) -> Robustness:
+    """Measure runs of queries as they were and of attacked ones, the latter named `SYSTEM@ATTACK`.
+
+    Args:
+        inputs: see `Plan.of`, as all that `evaluate` has too.
+        baselines: systems with whose drops those of the others are compared; the first if none is named.
+
+    Raises:
+        InputError: an unusable measure, file or name, or a system without an attack that another has.
+    """
+    plan = Plan.of(
+        inputs,
+        split=split,
+        qrels=qrels,
+        queries=queries,
+        corpus=corpus,
+        measures=measures,
+        relevance_level=relevance_level,
+        answer_match=answer_match,
+        remove_query=remove_query,
+        overlap_with=overlap_with,
+    )
+    systems, _ = systems_and_attacks(list(plan.runs))
+    how = Comparing(baselines, test, correction, seed).checked(systems)
+    summary = summarize(plan, *_measured(plan, output, overwrite), replace(how, baselines=()))
+    return under_attack(summary, how.baselines)
 
 
 def _measured(plan: Plan, output: Path | None, overwrite: bool) -> tuple[pl.DataFrame, Mapping[str, Any]]:
