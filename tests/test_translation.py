@@ -120,6 +120,9 @@ def test_bad_models_are_refused(tiny, tmp_path, tiny_bert, models):
         attacked(tiny, output, models, Perturbation())
     with pytest.raises(InputError, match="holds no translation model that transformers can load"):
         attacked(tiny, output, (tiny_bert, models[1]))
+    (tmp_path / "pickled").mkdir()
+    with pytest.raises(InputError, match="hybrid opens no pickles"):
+        attacked(tiny, output, (tmp_path / "pickled", models[1]))
     with pytest.raises(InputError, match="no such file or folder"):
         attacked(tiny, output, (tmp_path / "nothing", models[1]))
     with pytest.raises(Lacking, match="--translation THERE BACK for two folders, or --ready back-translation=FILE"):

@@ -11,6 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hybrid_cli import console
 from hybrid_cli.encoders.models import pick_device
+from hybrid_cli.encoders.tower import silence_transformers
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.perturbations.attack import Attacked, Draw, Given, Rewrite
 
@@ -46,12 +47,20 @@ class Translator:
         self.folder, self.how = folder, given.how
         found = pick_device(given.device)
         self.device = "cpu" if found == "mps" else found  # which has no double precision
+        silence_transformers()
+        if not any(folder.glob("*.safetensors")):
+            raise InputError(
+                f"{folder}: has no model.safetensors, and hybrid opens no pickles (pytorch_model.bin); where you trust "
+                'it, convert it: python -c "from transformers import AutoModelForSeq2SeqLM as M; '
+                "M.from_pretrained('FOLDER').save_pretrained('FOLDER')\""
+            )
         try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-            self.model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder).double().to(self.device).eval()
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True)
         except (OSError, ValueError, KeyError, ImportError) as error:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise InputError(f"{folder}: holds no translation model that transformers can load ({reason})") from None
+        self.model = model.double().to(self.device).eval()
         codes = getattr(self.tokenizer, "supported_language_codes", ())
         if needs_code and codes and not any(given.how.prefix.startswith(code) for code in codes):
             raise InputError(f"{folder}: translates into several languages; --prefix needs one of {', '.join(codes)}")
