@@ -1,0 +1,67 @@
+"""What a step of `distill-lite` costs beside one of DPR32 on the same batches, in turn, in one run (goal: 1.1).
+
+    python benchmarks/distill.py out/train.parquet [--steps 6]
+
+The teacher is MiniLM at its full length; its vectors of all texts of the examples are computed before, and timed apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from torch import nn
+
+from hybrid_cli.config import Optimization
+from hybrid_cli.encoders.encoder import open_encoder
+from hybrid_cli.encoders.models import pick_dtype
+from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.training import losses
+from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.dense import DenseLearner
+from hybrid_cli.training.loop import Trainer
+from hybrid_cli.training.teacher import FrozenEncoder
+
+DIM = 32
+
+
+def main() -> None:
+    """Time both, step by step in turn, and print the ratio of their medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("examples", type=Path)
+    parser.add_argument("--steps", type=int, default=6)
+    arguments = parser.parse_args()
+    examples, plan, precision = Examples(arguments.examples), Optimization(), pick_dtype("auto", "cpu")
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory() as work:
+        teacher = FrozenEncoder(open_encoder("minilm", dtype="auto"), examples, Path(work))
+    print(f"teacher's vectors: {time.perf_counter() - begun:.0f} s, once")
+    likelihood = partial(losses.nll, temperature=0.05)
+    trainers = {}
+    for name in ("dpr32", "lite"):
+        encoder = TransformerEncoder.load("minilm", dim=DIM, query_max_len=64, doc_max_len=96)
+        objective: losses.Objective = likelihood
+        if name == "lite":
+            encoder.query_tower.large = nn.Linear(384, teacher.dim, bias=False)
+            objective = losses.distilled(likelihood, DIM)
+        learner = DenseLearner(encoder, objective, precision, teacher=teacher if name == "lite" else None)
+        trainers[name] = Trainer(learner, plan)
+    seconds: dict[str, list[float]] = {name: [] for name in trainers}
+    for number, batch in enumerate(islice(examples.batches(plan), arguments.steps + 1)):
+        for name, trainer in trainers.items():
+            begun = time.perf_counter()
+            trainer.step(iter([batch]))
+            if number:  # the first step warms up
+                seconds[name].append(time.perf_counter() - begun)
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    rates = ", ".join(f"{name} {plan.batch_size / median:.1f} triples/s" for name, median in medians.items())
+    print(f"{rates}; lite / dpr32 {medians['lite'] / medians['dpr32']:.3f}")
+
+
+if __name__ == "__main__":
+    main()
