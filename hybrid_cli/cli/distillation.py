@@ -122,7 +122,7 @@ def distill_lite(
         model=model,
         how=settings(Distillation, given),
         plan=settings(Optimization, given),
-        contract={name: given[name] for name in CONTRACT_OPTIONS},
+        contract={name: given[name] for name in CONTRACT_OPTIONS if name in given},
         dev=dev,
         dev_queries=dev_queries,
         device=device,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def pick_device(device: str) -> str:
     if device != "auto":
         return _present(device)
     if torch.cuda.is_available():
-        return "cuda"
+        return f"cuda:{local}" if (local := os.environ.get("LOCAL_RANK")) else "cuda"  # torchrun's share
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 

@@ -20,7 +20,7 @@ from hybrid_cli.encoders.encoder import Encoder, open_encoder
 from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
 from hybrid_cli.encoders.pair import Pair
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.training import checkpoint, losses
+from hybrid_cli.training import checkpoint, losses, parallel
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import DenseLearner
 from hybrid_cli.training.loop import fit, steps_of
@@ -86,7 +86,7 @@ def distill_lite(
     if not queries_only:
         _add_large_heads(student, known.dim)
         objective = _joint(how, student)
-    with claim.folder() as (work, counts):
+    with parallel.folder(claim) as (work, counts):
         frozen = FrozenEncoder(known, training, work)
         state = fit(
             DenseLearner(student, objective, precision, plan.chunk_size, teacher=frozen, queries_only=queries_only),

@@ -22,7 +22,7 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.surrogate import SurrogatePool
 from hybrid_cli.lexical.index import LexicalIndex, check_corpus
-from hybrid_cli.training import checkpoint, losses, static
+from hybrid_cli.training import checkpoint, losses, parallel, static
 from hybrid_cli.training.batches import Group
 from hybrid_cli.training.dense import DenseLearner
 from hybrid_cli.training.errors import OwnErrors
@@ -115,7 +115,7 @@ def train_lambda(
     teacher = ExactTeacher(index) if index is not None and how.loss == "listwise" else None
     learner = DenseLearner(encoder, objective, precision, plan.chunk_size, other=teacher)
     validate = _validate(sources, index, how, encoder)
-    with claim.folder() as (work, counts):
+    with parallel.folder(claim) as (work, counts):
         state = fit(
             learner,
             _with_errors(learner, queries, how, plan),

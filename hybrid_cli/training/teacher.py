@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hybrid_cli import console
 from hybrid_cli.encoders.encoder import Encoder
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, Group
 
 _BLOCK = 2048  # texts between two files: what a kill can cost
@@ -48,16 +49,17 @@ class FrozenEncoder:
         self.dim = encoder.dim
         self._folder = work / ".frozen"
         self._folder.mkdir(exist_ok=True)
-        with console.progress("encode by the frozen model", unit="texts") as advance:
-            self._queries, self._query_places = self._all(
-                "queries", examples.queries(), lambda part: encoder.encode_queries(part["text"].to_list()), advance
-            )
-            self._documents, self._document_places = self._all(
-                "documents",
-                examples.documents(),
-                lambda part: encoder.encode_documents(part["title"].to_list(), part["text"].to_list()),
-                advance,
-            )
+        for _ in parallel.first_alone():
+            with console.progress("encode by the frozen model", unit="texts") as advance:
+                self._queries, self._query_places = self._all(
+                    "queries", examples.queries(), lambda part: encoder.encode_queries(part["text"].to_list()), advance
+                )
+                self._documents, self._document_places = self._all(
+                    "documents",
+                    examples.documents(),
+                    lambda part: encoder.encode_documents(part["title"].to_list(), part["text"].to_list()),
+                    advance,
+                )
 
     def __call__(self, groups: list[Group]) -> Floats:
         """[B, B * G] scores."""
