@@ -11,7 +11,7 @@ from functools import partial
 
 from hybrid_cli.evaluation.perturbations.attack import Attack, Attacked, Draw, Given, Need, Rewrite
 
-_BETWEEN_LETTERS = "'-_*@"
+_BETWEEN_LETTERS = "'_*@-"  # the hyphen last, or it would mean a range
 WORD = re.compile(rf"[^\W_]+(?:[{_BETWEEN_LETTERS}]+[^\W_]+)*")
 _SPLIT = re.compile(f"({WORD.pattern})")
 

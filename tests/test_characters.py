@@ -1,0 +1,59 @@
+"""Char swap: which words are eligible, and what may become of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from string import ascii_letters
+
+import pytest
+
+from hybrid_cli.evaluation.perturbations.attack import draw
+from hybrid_cli.evaluation.perturbations.characters import KINDS, swap_characters
+from hybrid_cli.evaluation.perturbations.edits import edited
+from hybrid_cli.evaluation.perturbations.function_words import is_stop_word
+
+
+def of(text: str, seed: int = 0) -> str:
+    return edited(text, swap_characters, 0.1, partial(draw, seed, "char-swap", "q"))
+
+
+def all_of(kind: str, word: str) -> set[str]:
+    return {KINDS[kind](word, number) for number in range(len(word) * 52)}
+
+
+def test_the_four_kinds_of_change():
+    assert all_of("neighbours", "abc") == {"bac", "acb"}
+    assert all_of("deletion", "abc") == {"bc", "ac", "ab"}
+    assert all_of("substitution", "abc") == {
+        "abc"[:place] + letter + "abc"[place + 1 :] for place in range(3) for letter in ascii_letters
+    }
+    assert all_of("insertion", "abc") == {
+        "abc"[:place] + letter + "abc"[place:] for place in range(3) for letter in ascii_letters
+    }  # so none after the last
+
+
+def test_one_word_changes_and_all_else_stays():
+    for seed in range(200):
+        first, second = of("heart, (lungs)?", seed).split(", ")
+        assert (first == "heart") != (second == "(lungs)?")
+        assert second[0] == "("
+        assert second[-2:] == ")?"
+
+
+@pytest.mark.parametrize("text", ["The of IT", "a 1 x", "don't You'll it's", "?"])
+def test_stop_words_in_any_case_and_single_characters_stay(text):
+    assert {of(text, seed) for seed in range(100)} == {text}
+
+
+def test_every_word_and_kind_is_as_likely():
+    """Two words of equal letters, which neighbours cannot change: six offers, of which three are each word's."""
+    found = Counter(of("oo zzz", seed).split()[0] == "oo" for seed in range(6000))
+    assert 2800 < found[True] < 3200
+    lengths = Counter(len(of("zzz", seed)) for seed in range(6000))
+    assert all(1800 < lengths[length] < 2200 for length in (2, 3, 4))
+
+
+def test_the_stop_list_holds_contractions_but_no_possessives():
+    assert all(map(is_stop_word, ["the", "THE", "don't", "Isn't", "they've", "he'd", "won", "further"]))
+    assert not any(map(is_stop_word, ["cat", "cat's", "can-can", "the-", "moon", "o'clock", ""]))
