@@ -23,7 +23,9 @@ def planned(target: str, folder: Path, **variables: object) -> list[str]:
     return list(shell_lines(done.stdout))
 
 
-@pytest.mark.parametrize("target", ["clear", "ablations", "roc", "robust04", "spar", "lambda-study", "light", "lite", "drboost"])
+@pytest.mark.parametrize(
+    "target", ["clear", "ablations", "roc", "robust04", "spar", "lambda-study", "light", "lite", "drboost"]
+)
 def test_every_call_parses(target, tmp_path):
     lines = planned(target, tmp_path, SEEDS="1 2", PARTS=2)
     assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
@@ -50,3 +52,32 @@ def test_given_folds_are_handed_to_split(tmp_path):
         line for line in planned("robust04", tmp_path, FOLDS=tmp_path / "folds.json", PARTS=2) if " split " in line
     )
     assert f"--folds 2 --given {tmp_path / 'folds.json'} " in line
+
+
+def test_every_attack_is_searched_by_every_system_and_fused_with_its_like(tmp_path):
+    systems = {"SYSTEMS": "bm25 dense-1 clear-1", "HYBRIDS": "bm25+clear-1", "FROM": tmp_path / "out" / "roc"}
+    lines = planned("robustness", tmp_path, ATTACKS="char-swap shuffle", **systems)
+    assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
+    robust = tmp_path / "out" / "robustness"
+    calls = {line.split("--output ")[1].split()[0]: line for line in lines if "--output " in line}
+    for row in ("bm25", "dense-1", "clear-1", "bm25+clear-1"):
+        assert f"{robust}/{row}.parquet" in calls
+        for attack in ("char-swap", "shuffle"):
+            call = calls[f"{robust}/{row}@{attack}.parquet"]
+            if "+" in row:
+                assert f"fuse {robust}/bm25@{attack}.parquet {robust}/clear-1@{attack}.parquet --method minmax" in call
+            else:
+                index = tmp_path / "out" / ("bm25" if row == "bm25" else f"roc/{row}-index")
+                assert f"--queries {robust}/queries/{attack}.parquet --index {index} " in call
+    assert [call.split()[1] for call in calls.values()].count("perturb") == 2
+    (table,) = (line for line in lines if "--robustness" in line)
+    assert table.count(".parquet") == 4 * 3 + 1  # rows, the original and two attacks each; the values
+
+
+def test_back_translation_gets_its_models_or_what_others_made(tmp_path):
+    lines = planned("robustness", tmp_path, TRANSLATION="out/there out/back", PREFIX=">>es<<", READY="char-swap=a.tsv")
+    calls = {line.split("--attack ")[1].split()[0]: line for line in lines if " perturb " in line}
+    assert "--translation out/there out/back --prefix '>>es<<'" in calls.pop("back-translation")
+    assert "--ready char-swap=a.tsv" in calls.pop("char-swap")
+    assert not [line for line in calls.values() if "--translation" in line or "--ready" in line]
+    assert len(calls) == 4
