@@ -14,6 +14,7 @@ from torch.nn import functional
 from hybrid_cli.training.losses import (
     Vectors,
     added,
+    bpr,
     distillation,
     distilled,
     divergence,
@@ -24,6 +25,7 @@ from hybrid_cli.training.losses import (
     on_other,
     orthogonality,
     query_distillation,
+    relaxed_signs,
     residual_margin,
     span_contrast,
     squared_cosine,
@@ -239,6 +241,36 @@ def test_the_likelihood_of_a_sum_trains_its_weight():
     loss.backward()
     assert weight.grad is not None
     assert weight.grad.item() < 0  # the other model is right about both, so more of it is better
+
+
+def test_bpr_of_the_golden_codes():
+    query, documents = torch.tensor([[0.5, -0.2]]), torch.tensor([[[0.3, -0.4], [0.3, -0.35]]])
+    scores = (relaxed_signs(query, 0) @ relaxed_signs(documents[0], 0).T)[0]
+    assert scores.tolist() == pytest.approx([0.209614, 0.201015], abs=3e-6)
+    vectors = Vectors(query, documents, torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool))
+    terms = bpr(vectors)
+    assert terms["candidates"].item() == pytest.approx(0.091401, abs=3e-6)
+    reranked = functional.cross_entropy(query @ torch.tanh(documents[0]).T, torch.tensor([0]))
+    assert terms["rerank"].item() == pytest.approx(reranked.item())
+
+
+@pytest.mark.parametrize(("step", "factor"), [(0, 1.0), (1000, 10.0499), (10000, 31.6386)])
+def test_codes_sharpen_with_the_steps(step: int, factor: float):
+    values = torch.tensor([-0.02, 0.0, 0.03])
+    assert relaxed_signs(values, step).tolist() == pytest.approx(torch.tanh(values * factor).tolist(), abs=1e-5)
+
+
+def test_bpr_counts_every_document_of_the_batch_but_the_querys_positives():
+    torch.manual_seed(0)
+    allowed = torch.ones(3, 6, dtype=torch.bool)
+    allowed[0, 2] = False  # the second query's positive answers the first one too
+    vectors = Vectors(torch.randn(3, 4), torch.randn(3, 2, 4), torch.zeros(3, 2), allowed, step=50)
+    codes = torch.tanh(vectors.documents.flatten(0, 1) * 6**0.5)
+    scores = (torch.tanh(vectors.queries * 6**0.5) @ codes.T).tolist()
+    pairs = [(q, d) for q in range(3) for d in range(6) if d != 2 * q and (q, d) != (0, 2)]
+    hinges = [max(0.0, 0.1 - scores[q][2 * q] + scores[q][d]) for q, d in pairs]
+    assert len(hinges) == 14
+    assert bpr(vectors)["candidates"].item() == pytest.approx(sum(hinges) / 14, rel=1e-5)
 
 
 def test_the_other_models_scores_stand_for_the_lexical_ones():

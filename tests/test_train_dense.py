@@ -107,13 +107,15 @@ def test_the_same_seed_gives_the_same_bytes(examples, tiny_bert, tmp_path):
     assert weights(tmp_path / "a") != weights(tmp_path / "c")
 
 
-def test_a_killed_training_goes_on_and_ends_with_the_same_weights(examples, tiny_bert, tmp_path):
-    plan = replace(PLAN, epochs=12, checkpoint_steps=5)
-    train_dense(examples, tmp_path / "whole", model=str(tiny_bert), plan=plan)
+@pytest.mark.parametrize("loss", ["residual-margin", "bpr"])  # the codes of bpr depend on the step
+def test_a_killed_training_goes_on_and_ends_with_the_same_weights(examples, tiny_bert, tmp_path, loss):
+    plan, objective = replace(PLAN, epochs=12, checkpoint_steps=5), Objective(loss)
+    train_dense(examples, tmp_path / "whole", model=str(tiny_bert), plan=plan, objective=objective)
     code = (
-        "import sys; from pathlib import Path; from hybrid_cli.config import Optimization;"
-        "from hybrid_cli.stages.train_dense import SUM_WEIGHTS, train_dense;"
-        f"train_dense(Path(sys.argv[1]), Path(sys.argv[3]), model=sys.argv[2], plan={plan!r}, threads=1)"
+        "import sys; from pathlib import Path; from hybrid_cli.config import Objective, Optimization;"
+        "from hybrid_cli.stages.train_dense import train_dense;"
+        "train_dense(Path(sys.argv[1]), Path(sys.argv[3]), model=sys.argv[2], threads=1,"
+        f"plan={plan!r}, objective={objective!r})"
     )
     killed = tmp_path / "killed"
     process = subprocess.Popen([sys.executable, "-c", code, str(examples), str(tiny_bert), str(killed)])
@@ -125,7 +127,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(examples, tiny
     process.wait()
     assert not killed.exists(), "the training was over before it could be killed"
     assert list(partial.glob(".checkpoint-*")), "no checkpoint was written"
-    train_dense(examples, killed, model=str(tiny_bert), plan=plan)
+    train_dense(examples, killed, model=str(tiny_bert), plan=plan, objective=objective)
     assert weights(killed) == weights(tmp_path / "whole")
     assert not partial.exists()
     assert (killed / "curve.parquet").read_bytes() == (tmp_path / "whole" / "curve.parquet").read_bytes()

@@ -28,9 +28,14 @@ EVERY = [
     VectorIndex("pq"),
     VectorIndex("sq8"),
     VectorIndex("binary"),
+    VectorIndex("fp16"),
+    VectorIndex("opq"),
+    VectorIndex("hnsw-fp16", m=16),
+    VectorIndex("hnsw-sq8", m=16),
+    VectorIndex("hnsw-binary", m=16),
     VectorIndex(factory="PCA12,IVF4,SQ8"),
 ]
-NAMES = ["flat", "hnsw", "ivf", "pq", "sq8", "binary", "factory"]
+NAMES = [recipe.index_type or "default" for recipe in EVERY]
 
 
 def random_vectors(count: int = COUNT, dim: int = DIM, seed: int = 0) -> np.ndarray:
@@ -75,7 +80,19 @@ def test_every_index_finds_what_its_codes_can_tell_apart(recipe: VectorIndex, tm
     matrix, queries = random_vectors(), random_vectors(40, seed=1)
     index = build(tmp_path / "index", matrix, recipe)
     found, wanted = index.search(queries, qids(queries), 10), exact(matrix, queries, 10)
-    least = {"flat": 1.0, "hnsw": 0.99, "ivf": 1.0, "pq": 0.5, "sq8": 0.95, "binary": 0.2}
+    least = {
+        "flat": 1.0,
+        "hnsw": 0.99,
+        "ivf": 1.0,
+        "pq": 0.5,
+        "opq": 0.5,
+        "sq8": 0.95,
+        "fp16": 0.99,
+        "hnsw-fp16": 0.98,
+        "hnsw-sq8": 0.95,
+        "binary": 0.2,
+        "hnsw-binary": 0.2,
+    }
     assert overlap(found, wanted) >= least.get(recipe.index_type if not recipe.factory else "", 0.2)
     assert found.group_by("qid").len()["len"].unique().to_list() == [10]
 
@@ -232,7 +249,7 @@ def test_pairs_are_scored_as_numpy_does_whatever_the_index(recipe: VectorIndex, 
     rng = np.random.default_rng(2)
     rows, asked = rng.integers(0, COUNT, 1000), rng.integers(0, 4, 1000)
     pairs = pl.DataFrame({"qid": [f"q{q}" for q in asked], "docid": [f"d{row}" for row in rows]})
-    scored = np.where(matrix >= 0, 1, -1) if recipe.index_type == "binary" else matrix
+    scored = np.where(matrix >= 0, 1, -1) if index.binary else matrix
     wanted = (queries[asked] * scored[rows]).sum(1)
     np.testing.assert_allclose(index.score(pairs, qids(queries), queries), wanted, atol=1e-5)
     np.testing.assert_array_equal(index.vectors_of(rows), matrix[rows])
@@ -283,6 +300,13 @@ def test_an_index_that_cannot_be_is_refused_in_words(recipe: VectorIndex, words:
 def test_too_few_vectors_for_product_codes_are_said_so(tmp_path: Path):
     with pytest.raises(InputError, match="20 vectors are too few to train PQ4"):
         build(tmp_path / "index", random_vectors(20), VectorIndex("pq"))
+
+
+def test_few_vectors_for_product_codes_are_one_line_of_ours_and_none_of_faiss(tmp_path: Path, capfd):
+    build(tmp_path / "index", random_vectors(), VectorIndex("pq"))
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert "600 vectors train PQ4, for which FAISS wants 9,984" in said
 
 
 def replace_index(folder: Path, index: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hybrid_cli import config
-from hybrid_cli.cli.common import Device, Output, Seed, Split, Threads, comma_separated, command, option
+from hybrid_cli.cli.common import Device, Output, Seed, Split, Threads, byte_count, comma_separated, command, option
 from hybrid_cli.cli.training import (
     ENCODER,
     DocMaxLen,
@@ -19,7 +19,7 @@ from hybrid_cli.cli.training import (
     QueryPrefix,
     TitleSeparator,
 )
-from hybrid_cli.config import Combining, Encoding, Retrieval, Searching, VectorIndex
+from hybrid_cli.config import Combining, Encoding, IndexChoice, Retrieval, Searching, VectorIndex
 from hybrid_cli.errors import InputError
 
 PANEL = "Retrieval"
@@ -127,8 +127,13 @@ def encode(
     queries: Queries = None,
     split: Split = None,
     index_type: Annotated[
-        config.IndexType,
-        option(INDEX, "Exact (`flat`), graph, inverted lists, product codes, 8 bits, sign bits."),
+        config.IndexType | None,
+        option(
+            INDEX,
+            "Exact (`flat`), 16 or 8 bits a value, product codes (rotated before: `opq`), sign bits; a graph over "
+            "them (`hnsw`); inverted lists; or the smallest that finds enough (`auto`).",
+            show_default="flat, or as the model was trained",
+        ),
     ] = VectorIndex.index_type,
     factory: Annotated[str | None, option(INDEX, "Any other FAISS factory string: `OPQ64,IVF1024,PQ64`.")] = None,
     m: Annotated[int, option(INDEX, "`hnsw`: links of a vector.", "--M", min=2)] = VectorIndex.m,
@@ -144,8 +149,15 @@ def encode(
     nprobe: Annotated[
         int, option(INDEX, "`ivf`: lists looked into, unless `search` says otherwise.", min=1)
     ] = VectorIndex.nprobe,
+    ram: Annotated[
+        str | None,
+        option(INDEX, "`auto`: most memory that a search may hold: `500M`, `2G`.", show_default="any"),
+    ] = None,
+    min_recall: Annotated[
+        float, option(INDEX, "`auto`: least share of the exact first 100 that it must find.", min=0, max=1)
+    ] = IndexChoice.min_recall,
     pq_bytes: Annotated[
-        int, option(INDEX, "`pq`: bytes of a vector; 0 takes one for four dimensions.", min=0)
+        int, option(INDEX, "`pq`, `opq`: bytes of a vector; 0 takes one for four dimensions.", min=0)
     ] = VectorIndex.pq_bytes,
     recall_check: Annotated[
         bool,
@@ -199,7 +211,18 @@ def encode(
         combine=Recipe(combine, weight),
         queries=queries,
         split=split,
-        index=VectorIndex(index_type, factory, m, ef_construction, ef_search, nlist, nprobe, pq_bytes, seed),
+        index=VectorIndex(
+            index_type,
+            factory,
+            m,
+            ef_construction,
+            ef_search,
+            nlist,
+            nprobe,
+            pq_bytes,
+            seed,
+            IndexChoice(byte_count("--ram", ram) if ram else IndexChoice.ram, min_recall),
+        ),
         encoding=Encoding(dtype, vector_dtype, shard_size, batch_tokens),
         contract={name: given[name] for name in CONTRACT_OPTIONS},
         recall_check=recall_check,
@@ -266,6 +289,15 @@ def search(
     ] = None,
     ef_search: Annotated[int | None, option(DENSE, "`hnsw`: candidates, if not as the index recorded.", min=1)] = None,
     nprobe: Annotated[int | None, option(DENSE, "`ivf`: lists, if not as the index recorded.", min=1)] = None,
+    binary_k: Annotated[
+        int | None,
+        option(
+            DENSE,
+            "`binary`: candidates by Hamming distance, which the float query then orders.",
+            min=1,
+            show_default=str(Retrieval.binary_k),
+        ),
+    ] = None,
     device: Device = "auto",
     threads: Threads = None,
     overwrite: bool = False,
@@ -285,7 +317,7 @@ def search(
     """
     from hybrid_cli.stages import search as stage
 
-    how = Searching(engine, k1, b, rm3, fb_terms, fb_docs, fb_weight, model, weight, ef_search, nprobe)
+    how = Searching(engine, k1, b, rm3, fb_terms, fb_docs, fb_weight, model, weight, ef_search, nprobe, binary_k)
     indexes = [Path(path) for path in comma_separated(index)]
     if exact and query is not None:
         raise InputError("search --exact: writes a run; leave --query out")

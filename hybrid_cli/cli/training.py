@@ -19,7 +19,7 @@ Settings = TypeVar("Settings")
 
 OBJECTIVE = "Objective"
 Loss = Annotated[
-    config.Loss, option(OBJECTIVE, "CLEAR's residual margin, its constant margin, DPR's likelihood, or RoC's.")
+    config.Loss, option(OBJECTIVE, "CLEAR's residual margin, its constant margin, DPR's likelihood, RoC's, or BPR's.")
 ]
 Xi = Annotated[float, option(OBJECTIVE, "The margin where BM25 is undecided.")]
 LexicalWeight = Annotated[float, option(OBJECTIVE, "Weight of BM25's advantage in the margin (lambda_train).")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
-Loss = Literal["residual-margin", "margin", "nll", "roc"]
+Loss = Literal["residual-margin", "margin", "nll", "roc", "bpr"]
 Pooling = Literal["mean", "cls"]
 Keep = Literal["best", "last"]
 Markers = Literal["none", "replace", "prepend"]
@@ -14,7 +14,10 @@ Correction = Literal["holm", "bonferroni", "none"]
 SignificanceTest = Literal["t", "permutation"]
 Engine = Literal["matrix", "lucene"]
 VectorType = Literal["float32", "float16"]
-IndexType = Literal["flat", "hnsw", "ivf", "pq", "sq8", "binary"]
+IndexType = Literal[
+    "flat", "fp16", "sq8", "pq", "opq", "binary",
+    "hnsw", "hnsw-fp16", "hnsw-sq8", "hnsw-binary", "ivf", "auto",
+]  # fmt: skip
 OnDuplicate = Literal["error", "first", "last"]
 OnDangling = Literal["error", "drop", "keep"]
 FusionMethod = Literal[

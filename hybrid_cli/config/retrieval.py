@@ -42,10 +42,12 @@ class LexicalIndexing:
 
 @dataclass(frozen=True)
 class Retrieval:
-    """How deep a search goes: documents kept for each query of a run, documents shown to a person."""
+    """How deep a search goes: documents kept for each query of a run, documents shown to a person, and candidates by
+    Hamming distance where an index holds sign codes (BPR, methods 8.1)."""
 
     hits: int = 1000
     shown: int = 10
+    binary_k: int = 1000
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Searching:
         model: the encoder of the queries, if it is not where the index recorded it.
         weight: of a combination's second encoder, if not its own.
         ef_search, nprobe: how far to look in a graph or in inverted lists, if not as the index recorded.
+        binary_k: candidates by Hamming distance of sign codes, if not `Retrieval.binary_k`.
     """
 
     engine: Engine = "matrix"
@@ -72,6 +75,7 @@ class Searching:
     weight: float | None = None
     ef_search: int | None = None
     nprobe: int | None = None
+    binary_k: int | None = None
 
 
 @dataclass(frozen=True)
@@ -98,13 +102,30 @@ class Encoding:
 
 
 @dataclass(frozen=True)
+class IndexChoice:
+    """What an index must be where measuring chooses it.
+
+    Attributes:
+        ram: most bytes of what a search reads.
+        min_recall: least share of the exact first `cutoff` hits that it finds.
+        sample: documents that candidates are tried on first, where there are more.
+    """
+
+    ram: int = 1 << 62
+    min_recall: float = 0.98
+    cutoff: int = 100
+    sample: int = 50_000
+
+
+@dataclass(frozen=True)
 class VectorIndex:
     """Which FAISS index, and its settings (HNSW: DPR's efConstruction and efSearch, methods 3.6).
 
-    `nlist`, `pq_bytes`: 0 lets the number and the length of the vectors decide.
+    `index_type`: None is `binary` where the encoder was trained for it (BPR), else `flat`. `nlist`, `pq_bytes`: 0 lets
+    the number and the length of the vectors decide. `choice` is for the type `auto`.
     """
 
-    index_type: IndexType = "flat"
+    index_type: IndexType | None = None
     factory: str | None = None
     m: int = 64
     ef_construction: int = 200
@@ -113,6 +134,7 @@ class VectorIndex:
     nprobe: int = 64
     pq_bytes: int = 0
     seed: int = 42
+    choice: IndexChoice = IndexChoice()
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ class Contract:
         projection_norm: whether a LayerNorm follows the projection (DrBoost, methods 5.1).
         prefix: how many values of a vector are kept, from its beginning; all if None. For models whose prefixes were
             trained too (Matryoshka).
+        binary: whether documents were trained to be searched by the signs of their vectors (BPR, methods 8.1). The
+            vectors stay what they are; `encode` makes a binary index of them unless told otherwise.
     """
 
     pooling: Pooling = "mean"
@@ -52,6 +54,7 @@ class Contract:
     dim: int | None = None
     projection_norm: bool = True
     prefix: int | None = None
+    binary: bool = False
 
     @property
     def query_head(self) -> str:
@@ -84,8 +87,9 @@ class Contract:
         return new
 
     def to_dict(self) -> dict[str, Any]:
-        """As manifests and `encoder.json` hold it; without a prefix as before there was one, so that hashes stay."""
-        return {name: value for name, value in asdict(self).items() if (name, value) != ("prefix", None)}
+        """As manifests and `encoder.json` hold it; what came later is there if it is used, so that hashes stay."""
+        later = (("prefix", None), ("binary", False))
+        return {name: value for name, value in asdict(self).items() if (name, value) not in later}
 
 
 def kind_of(folder: Path) -> str:

@@ -17,6 +17,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.config import Encoding, RecallCheck, VectorIndex
 from hybrid_cli.encoders import combination
 from hybrid_cli.encoders.combination import Combination, Recipe
+from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
 from hybrid_cli.encoders.encoder import Encoder, open_encoder
 from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
 from hybrid_cli.errors import HybridError, InputError
@@ -67,6 +68,7 @@ def encode(
         HybridError: the encoder gave a vector that is not finite.
     """
     if beside is not None:
+        index = _typed(index)
         return _index_both([collection or beside, beside], combine, output, index, encoding, recall_check, overwrite)
     if collection is not None and _is_dense_index(collection):
         return _index_again(collection, output, index, recall_check, threads, overwrite)
@@ -74,6 +76,7 @@ def encode(
     changes = {name: value for name, value in (contract or {}).items() if value is not None}
     dtype = _dtype(encoding, device)
     folders = _folders(model, second, changes)
+    index = _typed(index, second is None and _trained_for_codes(folders["model"]))
     claim = artifacts.claim(
         output,
         kind,
@@ -86,7 +89,7 @@ def encode(
             "dtype": dtype,
             "vector_dtype": encoding.vector_dtype,
             "shard_size": encoding.shard_size,
-            **(asdict(index) if kind == Kind.DENSE_INDEX else {}),
+            **(_options(index) if kind == Kind.DENSE_INDEX else {}),
         },
         overwrite=overwrite,
     )
@@ -111,6 +114,24 @@ def _folders(model: str, second: str | None, changes: Mapping[str, Any]) -> dict
     return {"model": resolve(model), "second": resolve(second)}
 
 
+def _typed(index: VectorIndex, binary: bool = False) -> VectorIndex:
+    """The index with a type: the one given, else that which the encoder was trained for."""
+    if index.index_type:
+        return index
+    return replace(index, index_type="binary" if binary and not index.factory else "flat")
+
+
+def _options(index: VectorIndex) -> dict[str, Any]:
+    """What the manifest says of an index; how to choose only where it is chosen."""
+    options = asdict(index)
+    choice = options.pop("choice")
+    return {**options, **choice} if index.index_type == "auto" else options
+
+
+def _trained_for_codes(model: Path) -> bool:
+    return kind_of(model) == TRANSFORMER and read_contract(model).binary
+
+
 def _is_dense_index(path: Path) -> bool:
     manifest = artifacts.find_manifest(path)
     return manifest is not None and manifest.kind == Kind.DENSE_INDEX
@@ -121,12 +142,13 @@ def _index_again(
 ) -> Path:
     """Another index over the vectors of a dense index, which stay what they are; the corpus and model too."""
     made = artifacts.read_manifest(old, Kind.DENSE_INDEX)
+    index = _typed(index, made.counts["contract"].get("binary", False))
     claim = artifacts.claim(
         output,
         Kind.DENSE_INDEX,
         "encode",
         inputs={"vectors": old, **_corpus_of(made)},
-        options={**made.options, **asdict(index)},
+        options={**made.options, **_options(index)},
         overwrite=overwrite,
     )
     if claim.up_to_date:
@@ -178,7 +200,7 @@ def _index_both(
             "vector_dtype": encoding.vector_dtype,
             "shard_size": encoding.shard_size,
             **asdict(combine),
-            **asdict(index),
+            **_options(index),
         },
         overwrite=overwrite,
     )
@@ -209,6 +231,8 @@ def _index_both(
 
 def _build(work: Path, index: VectorIndex, total: int, recall_check: bool) -> dict[str, Any]:
     """Build the index; its factory string, and what it finds of the exact hits where that is asked for."""
+    if index.index_type == "auto" and not index.factory:
+        return _choose(work, index)
     with console.progress("index", total, "vectors") as advance:
         factory = vectors.build(work, index, advance)
     recall = vectors.measure_recall(work, factory, RecallCheck(seed=index.seed)) if recall_check else {}
@@ -216,6 +240,20 @@ def _build(work: Path, index: VectorIndex, total: int, recall_check: bool) -> di
         shares = ", ".join(f"{name} {share:.4f}" for name, share in recall.items())
         console.note(f"encode: {factory}: {shares} of exact search for {min(total, RecallCheck.sample):,} documents")
     return {"factory": factory, **recall}
+
+
+def _choose(work: Path, index: VectorIndex) -> dict[str, Any]:
+    """Let measuring choose; what was tried is printed, and what came of it is kept."""
+    with console.progress("choose", unit="indexes") as advance:
+        factory, tried = vectors.choose(work, index, advance)
+    recall = f"recall@{index.choice.cutoff}"
+    rows = [
+        [each.index_type, each.factory, f"{each.documents:,}", f"{each.size:,.0f}", f"{each.recall:.4f}",
+         f"{each.milliseconds:.2f}"]
+        for each in tried
+    ]  # fmt: skip
+    console.table(["tried", "factory", "documents", "bytes/document", recall, "ms/query"], rows, left=["factory"])
+    return {"factory": factory, recall: tried[-1].recall}
 
 
 def _source(collection: Path | None, queries: Path | None, split: str | None) -> tuple[Path, Kind]:

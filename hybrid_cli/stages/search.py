@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _QUERIES_AT_ONCE = 1024
 
 _LEXICAL = ("engine", "k1", "b", "rm3", "fb_terms", "fb_docs", "fb_weight")
-_DENSE = ("model", "weight", "ef_search", "nprobe")
+_DENSE = ("model", "weight", "ef_search", "nprobe", "binary_k")
 
 Searcher = Callable[
     [pl.DataFrame, int], Iterator[pl.DataFrame]
@@ -195,8 +195,9 @@ def _given(how: Searching) -> dict[str, Any]:
 
 
 def _relevant(how: Searching, kind: Kind) -> dict[str, Any]:
-    """The settings that an index of this kind is searched with."""
-    return {name: getattr(how, name) for name in (_LEXICAL if kind == Kind.LEXICAL_INDEX else _DENSE)}
+    """The settings that an index of this kind is searched with; what came later if it is given, so that runs stay."""
+    found = {name: getattr(how, name) for name in (_LEXICAL if kind == Kind.LEXICAL_INDEX else _DENSE)}
+    return {name: value for name, value in found.items() if (name, value) != ("binary_k", None)}
 
 
 # ------------------------------------------------------------------------------------------------------------ searchers
@@ -241,7 +242,7 @@ def _dense(index: Path, how: Searching, device: str, threads: int | None) -> Sea
     if threads:
         torch.set_num_threads(threads)
         vectors.set_threads(threads)
-    dense = vectors.DenseIndex.open(index, how.ef_search, how.nprobe)
+    dense = vectors.DenseIndex.open(index, how.ef_search, how.nprobe, how.binary_k)
     encoder = query_encoder(dense, how.model, device, how.weight)
 
     def searcher(queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
@@ -273,7 +274,7 @@ def _stored_queries(source: Path, index: Path, how: Searching, threads: int | No
     from hybrid_cli.vectors.exact import refusal
 
     vectors.set_threads(threads)
-    dense = vectors.DenseIndex.open(index, how.ef_search, how.nprobe)
+    dense = vectors.DenseIndex.open(index, how.ef_search, how.nprobe, how.binary_k)
     counts = artifacts.read_manifest(source, Kind.VECTORS).counts
     if counts["encoder"] != dense.fingerprint:
         raise InputError(refusal(dense, str(source), counts["contract"]))

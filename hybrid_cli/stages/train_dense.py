@@ -35,7 +35,7 @@ from hybrid_cli.training.validation import DevPool
 SUM_WEIGHTS = tuple(round(0.1 * tenths, 1) for tenths in range(1, 10))  # CLEAR's grid for lambda_test (DualRM 4)
 LIKELIHOODS = ("nll", "roc")
 PROJECTION = "lexical_projection.json"
-CONTRACT_OPTIONS = tuple(field.name for field in fields(Contract) if field.name != "prefix")
+CONTRACT_OPTIONS = tuple(field.name for field in fields(Contract) if field.name not in ("prefix", "binary"))
 
 
 def train_dense(
@@ -79,7 +79,10 @@ def train_dense(
     precision = pick_dtype(plan.precision, pick_device(device))
     changes = {name: value for name, value in (contract or {}).items() if value is not None}
     changes = _as_last_learner(boost, changes) if boost else changes
-    objective = _completed(objective, unit=read_contract(resolve(model)).changed(**changes).normalize)
+    start = read_contract(resolve(model)).changed(**changes)
+    if start.binary or objective.loss == "bpr":
+        changes["binary"] = objective.loss == "bpr"
+    objective = _completed(objective, start.normalize)
     _check(objective, index, with_frozen, boost)
     inputs = {"examples": examples, "model": resolve(model), "index": index, "dev": dev}
     inputs["frozen"] = resolve(with_frozen) if with_frozen else None
@@ -107,12 +110,14 @@ def train_dense(
     whole = Combination(combination.Recipe(), [known, encoder]) if known and boost else encoder
     with claim.folder() as (work, counts):
         frozen = FrozenEncoder(known, training, work) if known and (with_frozen or residual) else None
+        learner = DenseLearner(encoder, loss, precision, plan.chunk_size, orthogonal, masking, frozen)
         state = fit(
-            DenseLearner(encoder, loss, precision, plan.chunk_size, orthogonal, masking, frozen),
+            learner,
             partial(training.batches, plan),
             plan,
             steps_of(plan, len(training)),
             work,
+            begin=learner.begin,
             validate=_validate(whole, validation, dev_queries, objective, side),
             criterion="dev_hybrid_MRR@10" if objective.loss == "residual-margin" else "dev_MRR@10",
         )
@@ -137,8 +142,8 @@ def _check(objective: config.Objective, index: Path | None, with_frozen: str | N
         raise InputError(
             f"--boost-mode residual: adds the ensemble's scores to a likelihood; use --loss nll, not {objective.loss}"
         )
-    if with_frozen and objective.loss == "margin":
-        raise InputError("--loss margin: has no place for --with-frozen; use nll, roc or residual-margin")
+    if with_frozen and objective.loss in ("margin", "bpr"):
+        raise InputError(f"--loss {objective.loss}: has no place for --with-frozen; use nll, roc or residual-margin")
     if objective.ortho_weight and index is None:
         raise InputError("orthogonality needs BM25's vectors: give --index, or --ortho-weight 0")
     if objective.ortho_weight and objective.nested:
@@ -211,6 +216,7 @@ def _loss(objective: config.Objective, beside: Callable[[], torch.Tensor] | None
         "residual-margin": partial(
             losses.residual_margin, xi=objective.xi, lexical_weight=weight, temperature=temperature
         ),
+        "bpr": partial(losses.bpr, temperature=temperature),
     }
     relevance = relevances[objective.loss]
     if beside is not None and objective.loss not in LIKELIHOODS:

@@ -37,6 +37,9 @@ class DenseLearner:
         other: a batch to another model's scores of it, where the objective asks for them.
         teacher: whose vectors the objective asks for.
         queries_only: encode no documents; theirs are the teacher's vectors.
+
+    Attributes:
+        step: optimiser steps done.
     """
 
     def __init__(
@@ -53,21 +56,26 @@ class DenseLearner:
     ):
         self.model, self.objective, self.precision, self.chunk_size = encoder, objective, precision, chunk_size
         self.lexical, self.masking, self.other, self.teacher = lexical, masking, other, teacher
-        self.queries_only = queries_only
+        self.queries_only, self.step = queries_only, 0
+
+    def begin(self, step: int) -> None:
+        """Tell objectives that change as training goes on where it stands."""
+        self.step = step
 
     def backward(self, groups: list[Group], scale: Callable[[Tensor], Tensor]) -> Terms:
         """Add the gradients of one batch; the terms of its loss."""
         device = self.model.device
         chunks, order = self._chunks(groups)
         scores, mask = lexical_scores(groups).to(device), allowed(groups).to(device)
-        constants = self._constants(groups)
+        constants, step = self._constants(groups), self.step
 
         def loss(vectors: Tensor) -> tuple[Tensor, Terms]:
             vectors = vectors[order]
             queries, documents = vectors[: len(groups)], vectors[len(groups) :]
             if self.queries_only:
                 documents = constants["teacher_documents"]
-            terms = self.objective(Vectors(queries, documents.view(*scores.shape, -1), scores, mask, **constants))
+            documents = documents.view(*scores.shape, -1)
+            terms = self.objective(Vectors(queries, documents, scores, mask, **constants, step=step))
             return scale(torch.stack(list(terms.values())).sum()), terms
 
         def encode(chunk: Chunk) -> Tensor:

@@ -57,6 +57,7 @@ def fit(
     total: int,
     work: Path,
     *,
+    begin: Callable[[int], None] = lambda step: None,
     validate: Validate | None = None,
     criterion: str = "",
 ) -> State:
@@ -68,6 +69,7 @@ def fit(
     Args:
         batches: the batches of all epochs, from the n-th one on.
         total: optimiser steps; `plan.accumulate` batches each.
+        begin: told before each optimiser step how many were done, also in an earlier run.
         validate: values for the learning curve, the model in evaluation mode.
         criterion: the name among them that decides which weights are best, higher being better.
 
@@ -86,6 +88,7 @@ def fit(
         for step in range(state.step, total):
             trainer.set_rate(plan.learning_rate * rate_factor(step, total, plan.warmup))
             torch.manual_seed(plan.seed * 1_000_003 + step)
+            begin(step)
             terms = trainer.step(islice(stream, plan.accumulate))
             state.step = step + 1
             state.curve += [(state.step, name, value) for name, value in terms.items()]

@@ -32,6 +32,7 @@ class Vectors:
         teacher_queries, teacher_documents: [B, t] and [B, G, t] vectors of a teacher; there only in distillation.
         other: [B, B * G] another model's scores of every query with every document of the batch, there only where it
             is imitated or completed.
+        step: optimiser steps done, for what changes with them.
     """
 
     queries: Tensor
@@ -43,6 +44,7 @@ class Vectors:
     other: Tensor | None = None
     teacher_queries: Tensor | None = None
     teacher_documents: Tensor | None = None
+    step: int = 0
 
 
 Objective = Callable[[Vectors], Terms]
@@ -89,6 +91,34 @@ def nll(vectors: Vectors, temperature: float = 1.0, in_batch: bool = True, other
         return {"nll": functional.cross_entropy(groups, torch.zeros_like(own))}
     seen = (scores / temperature).masked_fill(~vectors.allowed, -torch.inf)
     return {"nll": functional.cross_entropy(seen, own * group)}
+
+
+def bpr(vectors: Vectors, xi: float = 0.1, gamma: float = 0.1, temperature: float = 1.0) -> Terms:
+    """What makes sign codes that find, and float queries that order what they find (BPR; methods 8.1).
+
+    `candidates`: the hinge `max(0, xi - <h(q), h(d+)> + <h(q), h(d-)>)` of relaxed codes h, the mean over all documents
+    of the batch that are no positives of the query. `rerank`: the likelihood (`nll`) of the float query with the
+    relaxed codes of the documents. Added one to one.
+    """
+    codes = replace(
+        vectors,
+        queries=relaxed_signs(vectors.queries, vectors.step, gamma),
+        documents=relaxed_signs(vectors.documents, vectors.step, gamma),
+    )
+    size, group = vectors.lexical.shape
+    scores = codes.queries @ codes.documents.flatten(0, 1).T
+    own = torch.arange(size, device=scores.device)
+    others = vectors.allowed.index_put((own, own * group), torch.tensor(False, device=scores.device))
+    hinge = functional.relu(xi - scores[own, own * group].unsqueeze(1) + scores)
+    return {
+        "candidates": hinge[others].mean(),
+        "rerank": nll(replace(codes, queries=vectors.queries), temperature)["nll"],
+    }
+
+
+def relaxed_signs(vectors: Tensor, step: int, gamma: float = 0.1) -> Tensor:
+    """tanh(x * sqrt(1 + gamma * step)): signs with a gradient, sharper from step to step (HashNet; methods 8.1)."""
+    return torch.tanh(vectors * (1 + gamma * step) ** 0.5)
 
 
 def on_other(objective: Objective) -> Objective:

@@ -61,6 +61,8 @@ class DevPool:
         """
         queries = encoder.encode_queries(self.queries)
         documents = encoder.encode_documents(self.titles, self.texts)
+        if encoder.describe().get("binary"):  # as a search sees them
+            documents = np.where(documents >= 0, np.float32(1), np.float32(-1))
         scores = queries @ documents.T
         dense = self._reciprocal_ranks(scores)
         hybrid = max(self._hybrid(scores, weight) for weight in lexical_weights)

@@ -6,6 +6,8 @@ This is the only package that knows FAISS.
 """
 
 from hybrid_cli.vectors.building import build, check_recipe
+from hybrid_cli.vectors.choosing import choose
+from hybrid_cli.vectors.footprint import footprint
 from hybrid_cli.vectors.index import DenseIndex
 from hybrid_cli.vectors.library import set_threads
 from hybrid_cli.vectors.recall import measure_recall
@@ -15,6 +17,8 @@ __all__ = [
     "DenseIndex",
     "build",
     "check_recipe",
+    "choose",
+    "footprint",
     "measure_recall",
     "read_ids",
     "read_shard",

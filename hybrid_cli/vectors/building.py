@@ -11,21 +11,32 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
+from hybrid_cli import console
 from hybrid_cli.config import VectorIndex
 from hybrid_cli.errors import InputError
-from hybrid_cli.vectors.library import check_metric, inverted_lists, load_faiss, reason, same_graph, set_parameter
+from hybrid_cli.vectors.library import (
+    check_metric,
+    inverted_lists,
+    load_faiss,
+    quiet,
+    reason,
+    same_graph,
+    set_parameter,
+)
 from hybrid_cli.vectors.shards import Vectors, read_ids, read_shard, shards
 
 INDEX, DOCIDS = "index.faiss", "docids.parquet"
-FLAT, BINARY = "Flat", "Binary"  # in place of a factory string, BINARY says: sign codes and Hamming distance
+FLAT = "Flat"
+BINARY, BINARY_GRAPH = "Binary", "BHNSW"  # sign codes and Hamming distance; a graph's links follow its name
 _TRAINING_VECTORS = 1 << 16
+_CENTROIDS, _POINTS_EACH = 256, 39  # of product codes; training vectors that FAISS wants for each, or for each list
 
 
 def build(folder: Path, recipe: VectorIndex, advance: Callable[[int], None] = lambda n: None) -> str:
     """Write `index.faiss` and `docids.parquet` from the shards in `folder`, one shard in memory at a time.
 
     A flat index is written as a stream. FAISS holds the others in memory while it builds them: graph and vectors
-    (hnsw), vectors (ivf) or codes (pq, sq8, binary).
+    (hnsw), vectors (ivf) or codes (fp16, sq8, pq, opq, binary).
 
     Args:
         recipe: which index.
@@ -43,8 +54,8 @@ def build(folder: Path, recipe: VectorIndex, advance: Callable[[int], None] = la
     factory = factory_string(recipe, dim, len(docids))
     if factory == FLAT:
         _stream_flat(folder, dim, len(docids), advance)
-    elif factory == BINARY:
-        _build_binary(folder, dim, advance)
+    elif is_binary(factory):
+        _build_binary(folder, dim, factory, recipe.ef_construction, advance)
     else:
         with same_graph() if "HNSW" in factory else nullcontext():
             _build_trained(folder, _empty(factory, dim), recipe, factory, advance)
@@ -58,8 +69,10 @@ def check_recipe(recipe: VectorIndex, dim: int, count: int) -> None:
         HybridError: FAISS is not installed.
         InputError: a setting or a factory string is not usable.
     """
+    if recipe.index_type == "auto" and not recipe.factory:
+        return
     factory = factory_string(recipe, dim, count)
-    if factory != BINARY:
+    if not is_binary(factory):
         _empty(factory, dim)
 
 
@@ -67,15 +80,25 @@ def factory_string(recipe: VectorIndex, dim: int, count: int) -> str:
     """What FAISS calls the index of `recipe` over `count` vectors of length `dim`."""
     if recipe.factory:
         return recipe.factory
-    if recipe.index_type == "ivf":  # FAISS wants 39 training vectors a list
+    kind = recipe.index_type or "flat"
+    if kind == "ivf":  # FAISS wants 39 training vectors a list
         lists = recipe.nlist or max(1, min(round(4 * count**0.5), count // 39))
         return f"IVF{lists},Flat"
-    if recipe.index_type == "pq":
-        size = recipe.pq_bytes or max(size for size in range(1, max(2, dim // 4 + 1)) if dim % size == 0)
-        if dim % size:
-            raise InputError(f"--pq-bytes {size}: does not divide the vectors' length {dim}")
-        return f"PQ{size}"
-    return {"flat": FLAT, "hnsw": f"HNSW{recipe.m},Flat", "sq8": "SQ8", "binary": BINARY}[recipe.index_type]
+    size = recipe.pq_bytes or max(size for size in range(1, max(2, dim // 4 + 1)) if dim % size == 0)
+    if dim % size and "pq" in kind:
+        raise InputError(f"--pq-bytes {size}: does not divide the vectors' length {dim}")
+    if kind in ("binary", "hnsw-binary"):
+        return BINARY if kind == "binary" else f"{BINARY_GRAPH}{recipe.m}"
+    graph = f"HNSW{recipe.m}," if kind.startswith("hnsw") else ""
+    stored = kind.removeprefix("hnsw").removeprefix("-") or "flat"
+    rotation = f"OPQ{size}," if stored == "opq" else ""
+    names = {"flat": FLAT, "fp16": "SQfp16", "sq8": "SQ8", "pq": f"PQ{size}", "opq": f"PQ{size}"}
+    return rotation + graph + names[stored]
+
+
+def is_binary(factory: str) -> bool:
+    """Whether an index holds sign codes."""
+    return factory == BINARY or factory.startswith(BINARY_GRAPH)
 
 
 def _empty(factory: str, dim: int) -> Any:
@@ -87,8 +110,9 @@ def _empty(factory: str, dim: int) -> Any:
             f"--factory {factory}: FAISS makes no such index of {dim} dimensions ({reason(error)})"
         ) from None
     check_metric(index, f"--factory {factory}")
-    if isinstance(index, faiss.IndexPQ):
-        index.do_polysemous_training = False  # minutes of work for a kind of search that we never do
+    codes = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index
+    if isinstance(codes, faiss.IndexPQ):
+        codes.do_polysemous_training = False  # minutes of work for a kind of search that we never do
     return index
 
 
@@ -98,9 +122,15 @@ def _build_trained(folder: Path, index: Any, recipe: VectorIndex, factory: str, 
         if "HNSW" in factory:
             set_parameter(index, name, value)
     if not index.is_trained:
-        sample = _sample(folder, max(_TRAINING_VECTORS, 40 * inverted_lists(index)), recipe.seed)
+        wanted = _POINTS_EACH * max(inverted_lists(index), _CENTROIDS if "PQ" in factory else 0)
+        sample = _sample(folder, max(_TRAINING_VECTORS, wanted), recipe.seed)
+        if len(sample) < wanted:
+            console.warn(
+                f"{len(sample):,} vectors train {factory}, for which FAISS wants {wanted:,}; look at --recall-check"
+            )
         try:
-            index.train(sample)
+            with quiet():
+                index.train(sample)
         except RuntimeError as error:
             raise InputError(
                 f"{len(sample)} vectors are too few to train {factory} ({reason(error)}); use --index-type flat or sq8"
@@ -143,13 +173,19 @@ def _stream_flat(folder: Path, dim: int, count: int, advance: Callable[[int], No
             advance(len(vectors))
 
 
-def _build_binary(folder: Path, dim: int, advance: Callable[[int], None]) -> None:
+def _build_binary(folder: Path, dim: int, factory: str, ef_construction: int, advance: Callable[[int], None]) -> None:
     faiss = load_faiss()
-    index = faiss.IndexBinaryFlat(-(-dim // 8) * 8)
-    for path in shards(folder):
-        vectors = read_shard(path)
-        index.add(sign_bits(vectors))
-        advance(len(vectors))
+    bits = -(-dim // 8) * 8
+    if factory == BINARY:
+        index = faiss.IndexBinaryFlat(bits)
+    else:
+        index = faiss.IndexBinaryHNSW(bits, int(factory.removeprefix(BINARY_GRAPH)))
+        index.hnsw.efConstruction = ef_construction
+    with same_graph():
+        for path in shards(folder):
+            vectors = read_shard(path)
+            index.add(sign_bits(vectors))
+            advance(len(vectors))
     faiss.write_index_binary(index, str(folder / INDEX))
 
 

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.config import Retrieval
 from hybrid_cli.errors import InputError
-from hybrid_cli.vectors.building import BINARY, DOCIDS, FLAT, INDEX, sign_bits
+from hybrid_cli.vectors.building import DOCIDS, FLAT, INDEX, is_binary, sign_bits
 from hybrid_cli.vectors.library import check_metric, load_faiss, reason, set_parameter
 from hybrid_cli.vectors.shards import Vectors, read_shard, shards
 
@@ -23,7 +24,6 @@ _BLOCK = 256  # queries searched at once
 _HITS_AT_ONCE = 1 << 22  # bounds a block's memory where many hits are asked for
 _PADDING = 32  # blocks are filled to a multiple: a lone query would take another path through BLAS and differ by an ulp
 _BEYOND = 16  # hits asked for beyond the cut, so that equal scores there are cut by docid
-_CANDIDATES = 10  # re-scored for one hit that is kept, where passages are sign codes (BPR, methods 8.1)
 _ROWS_AT_ONCE = 1 << 16
 
 
@@ -34,6 +34,7 @@ class DenseIndex:
     Attributes:
         docids: by row.
         ef_search, nprobe: how far to look, instead of what the index recorded.
+        binary_k: candidates by Hamming distance, of an index of sign codes.
     """
 
     folder: Path
@@ -41,9 +42,12 @@ class DenseIndex:
     docids: pl.Series
     ef_search: int | None = None
     nprobe: int | None = None
+    binary_k: int | None = None
 
     @classmethod
-    def open(cls, folder: Path, ef_search: int | None = None, nprobe: int | None = None) -> DenseIndex:
+    def open(
+        cls, folder: Path, ef_search: int | None = None, nprobe: int | None = None, binary_k: int | None = None
+    ) -> DenseIndex:
         """Open a dense index; FAISS is needed, and its part read, at the first search only.
 
         Raises:
@@ -51,7 +55,7 @@ class DenseIndex:
         """
         manifest = artifacts.read_manifest(folder, Kind.DENSE_INDEX)
         docids = pl.read_parquet(artifacts.whole(folder / DOCIDS))["docid"]
-        return cls(folder, manifest, docids, ef_search, nprobe)
+        return cls(folder, manifest, docids, ef_search, nprobe, binary_k)
 
     @property
     def dim(self) -> int:
@@ -71,7 +75,7 @@ class DenseIndex:
     @property
     def binary(self) -> bool:
         """Whether passages are sign codes."""
-        return bool(self.manifest.counts["factory"] == BINARY)
+        return is_binary(self.manifest.counts["factory"])
 
     @cached_property
     def _index(self) -> Any:
@@ -122,20 +126,24 @@ class DenseIndex:
         return scores[: len(queries)], rows[: len(queries)]
 
     def _by_codes(self, queries: Vectors, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """Ten candidates a hit by Hamming distance; the float query against their codes as -1 and +1 orders them."""
-        candidates = min(depth * _CANDIDATES, len(self.docids))
+        """Candidates by Hamming distance; the float query against their codes as -1 and +1 orders them (BPR)."""
+        candidates = min(max(depth, self.binary_k or Retrieval.binary_k), len(self.docids))
+        if graph := getattr(self._index, "hnsw", None):
+            graph.efSearch = max(graph.efSearch, candidates)
         _, found = self._index.search(sign_bits(queries), candidates)
-        scores, rows = np.empty((len(queries), depth), np.float32), np.empty((len(queries), depth), np.int64)
+        scores, rows = np.zeros((len(queries), depth), np.float32), np.full((len(queries), depth), -1)
         for number, (query, near) in enumerate(zip(queries, found, strict=True)):
+            near = near[near >= 0]  # a graph may not reach as many
             bits = np.unpackbits(self._codes[near], axis=1, count=self.dim)
             exact = 2 * (bits.astype(np.float32) @ query) - query.sum()
             best = np.argsort(-exact, kind="stable")[:depth]
-            scores[number], rows[number] = exact[best], near[best]
+            scores[number, : len(best)], rows[number, : len(best)] = exact[best], near[best]
         return scores, rows
 
     @cached_property
     def _codes(self) -> np.ndarray:
         faiss, index = load_faiss(), self._index
+        index = faiss.downcast_IndexBinary(index.storage) if hasattr(index, "hnsw") else index
         return np.asarray(faiss.vector_to_array(index.xb)).reshape(index.ntotal, index.code_size)
 
     def _run(self, qids: Sequence[str], scores: np.ndarray, rows: np.ndarray, hits: int) -> pl.DataFrame:

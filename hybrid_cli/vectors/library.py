@@ -31,8 +31,8 @@ def load_faiss() -> Any:
         raise HybridError(
             "FAISS is not installed; type: pip install 'hybrid_cli[cpu]' (or [gpu] on a machine with CUDA)"
         ) from None
-    # From 1.15 on, FAISS leaves out BLAS where queries * dimensions < 128,000, which costs a block 20 times the time and
-    # gives scores that depend on its size by an ulp (facebookresearch/faiss#5022, #5109). 1 asks for BLAS always.
+    # From 1.15 on, FAISS leaves out BLAS where queries * dimensions < 128,000, which costs a block 20 times the time
+    # and gives scores that depend on its size by an ulp (facebookresearch/faiss#5022, #5109). 1 asks for BLAS always.
     faiss.cvar.distance_compute_blas_threshold = 1
     return faiss
 
@@ -52,6 +52,20 @@ def same_graph() -> Iterator[None]:
         yield
     finally:
         faiss.omp_set_num_threads(threads)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without FAISS's own warnings, which it writes from C++ past Python: we say the same in one line."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def reason(error: RuntimeError) -> str:

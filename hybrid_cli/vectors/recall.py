@@ -31,7 +31,7 @@ def measure_recall(folder: Path, factory: str, how: RecallCheck) -> dict[str, fl
     from hybrid_cli.vectors.joint import JointIndex  # brings numba
 
     docids, dim = read_ids(folder), read_shard(shards(folder)[0]).shape[1]
-    index, exact = (_opened(folder, docids, kind, dim) for kind in (factory, _STORED))
+    index, exact = (opened(folder, docids, kind, dim) for kind in (factory, _STORED))
     rows = np.arange(len(docids))
     if len(rows) > how.sample:
         rows = np.sort(np.random.default_rng(how.seed).choice(len(rows), how.sample, replace=False))
@@ -43,7 +43,8 @@ def measure_recall(folder: Path, factory: str, how: RecallCheck) -> dict[str, fl
     return {f"recall@{cutoff}": _recall(found, wanted, cutoff) for cutoff in how.cutoffs}
 
 
-def _opened(folder: Path, docids: pl.Series, factory: str, dim: int) -> DenseIndex:
+def opened(folder: Path, docids: pl.Series, factory: str, dim: int) -> DenseIndex:
+    """The index in a folder that has no manifest yet."""
     counts = {"factory": factory, "dim": dim}
     return DenseIndex(folder, Manifest(Kind.DENSE_INDEX, "encode", {}, {}, counts), docids)
 

@@ -1,0 +1,58 @@
+"""How much faster short vectors are searched: a flat index of 32 dimensions against one of 768, one thread.
+
+    python benchmarks/dimensions.py [--vectors 200000] [--dims 768,384,32] [--hits 100] [--repeat 5]
+
+Random vectors, searched through `DenseIndex`: 256 queries in a batch, and one alone. The best of the turns counts, in
+processor time, which other programs on the machine disturb less than the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from joint import dense_index
+
+from hybrid_cli import vectors
+
+QUERIES = 256
+
+
+def best(work: Callable[[], object], repeat: int) -> float:
+    """Milliseconds of the processor."""
+    found = []
+    for _ in range(repeat):
+        start = time.process_time()
+        work()
+        found.append(time.process_time() - start)
+    return 1e3 * min(found)
+
+
+def main() -> None:
+    """Print a line for each length of the vectors."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--vectors", type=int, default=200_000)
+    parser.add_argument("--dims", default="768,384,32")
+    parser.add_argument("--hits", type=int, default=100)
+    parser.add_argument("--repeat", type=int, default=5)
+    given = parser.parse_args()
+    vectors.set_threads(1)
+    docids = pl.Series("docid", [f"d{row}" for row in range(given.vectors)])
+    names = [f"q{row}" for row in range(QUERIES)]
+    print(f"{'dim':>5} {'ms/query':>9} {'ms, one alone':>14}")
+    for dim in map(int, given.dims.split(",")):
+        with tempfile.TemporaryDirectory() as scratch:
+            index = dense_index(Path(scratch) / "index", docids, dim)
+            queries = np.random.default_rng(1).standard_normal((QUERIES, dim)).astype(np.float32)
+            together = best(lambda: index.search(queries, names, given.hits), given.repeat) / QUERIES
+            alone = best(lambda: index.search(queries[:1], names[:1], given.hits), given.repeat)
+        print(f"{dim:5} {together:9.3f} {alone:14.2f}")
+
+
+if __name__ == "__main__":
+    main()

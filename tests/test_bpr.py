@@ -1,0 +1,108 @@
+"""BPR end to end: trained for codes, encoded to codes, searched by codes and float queries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from hybrid_cli import artifacts, vectors
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.config import Encoding, Objective, Optimization, Searching, VectorIndex
+from hybrid_cli.encoders.encoder import open_encoder
+from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.errors import InputError
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.stages.search import search
+from hybrid_cli.stages.train_dense import train_dense
+
+PLAN = Optimization(batch_size=4, max_steps=3, learning_rate=1e-3, precision="fp32", negatives=1)
+EXACT = Encoding(dtype="fp32")
+
+
+@pytest.fixture(scope="module")
+def trained(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of `examples.parquet` and of the encoder `bpr` that was trained on them."""
+    folder = tmp_path_factory.mktemp("bpr")
+    bm25 = index_bm25(tiny, output=folder / "bm25")
+    examples = mine_negatives(tiny, split="train", index=bm25, output=folder / "examples.parquet")
+    train_dense(examples, folder / "bpr", model=str(tiny_bert), plan=PLAN, objective=Objective("bpr"), dev=examples)
+    return folder
+
+
+def test_training_shows_both_halves_of_the_loss_and_marks_the_encoder(trained: Path):
+    curve = pl.read_parquet(trained / "bpr" / "curve.parquet")
+    assert {"candidates", "rerank", "dev_MRR@10"} <= set(curve["name"])
+    assert TransformerEncoder.load(trained / "bpr").contract.binary
+
+
+def test_its_index_holds_codes_unless_another_is_asked_for(trained: Path, tiny: Path, tmp_path: Path):
+    codes = encode(tiny, output=tmp_path / "codes", model=str(trained / "bpr"), encoding=EXACT)
+    made = artifacts.read_manifest(codes, Kind.DENSE_INDEX)
+    assert (made.options["index_type"], made.counts["factory"]) == ("binary", "Binary")
+    flat = encode(codes, output=tmp_path / "flat", index=VectorIndex("flat"))
+    assert artifacts.read_manifest(flat).counts["factory"] == "Flat"
+    assert artifacts.read_manifest(encode(flat, output=tmp_path / "again")).counts["factory"] == "Binary"
+
+
+def test_a_search_is_by_codes_first_and_then_by_the_float_query(trained: Path, tiny: Path, tmp_path: Path):
+    index = encode(tiny, output=tmp_path / "codes", model=str(trained / "bpr"), encoding=EXACT)
+    queries = pl.read_parquet(tiny / "queries.test.parquet")
+    encoder = open_encoder(trained / "bpr", device="cpu")
+    asked = encoder.encode_queries(queries["text"].to_list())
+    stored = vectors.DenseIndex.open(index).vectors_of(np.arange(12))
+    codes = np.where(stored >= 0, 1.0, -1.0)
+    for candidates in (4, None):
+        how = Searching(binary_k=candidates)
+        run = pl.read_parquet(search(
+            tiny, split="test", index=index, output=tmp_path / f"{candidates}.parquet", how=how, hits=12, device="cpu",
+        ))  # fmt: skip
+        assert run.group_by("qid").len()["len"].unique().to_list() == [12]
+    scores = asked.astype(np.float64) @ codes.T
+    docids = vectors.read_ids(index)
+    wanted = {(qid, docid): scores[q, d] for q, qid in enumerate(queries["qid"]) for d, docid in enumerate(docids)}
+    assert len(run) == len(wanted)
+    for qid, docid, score in run.select("qid", "docid", "score").iter_rows():
+        assert score == pytest.approx(wanted[qid, docid], abs=1e-4)
+
+
+def test_another_loss_afterwards_makes_an_ordinary_encoder(trained: Path, tmp_path: Path):
+    again = train_dense(
+        trained / "examples.parquet",
+        tmp_path / "nll",
+        model=str(trained / "bpr"),
+        plan=PLAN,
+        objective=Objective("nll"),
+    )
+    assert not TransformerEncoder.load(again).contract.binary
+
+
+def test_codes_and_a_frozen_encoder_are_refused_together(trained: Path, tiny_bert: Path, tmp_path: Path):
+    with pytest.raises(InputError, match="--loss bpr: has no place for --with-frozen"):
+        train_dense(
+            trained / "examples.parquet", tmp_path / "no", model=str(tiny_bert), plan=PLAN, objective=Objective("bpr"),
+            with_frozen=str(tiny_bert),
+        )  # fmt: skip
+
+
+def test_fewer_candidates_are_the_nearest_by_hamming_distance(tmp_path: Path):
+    """The other documents are not found, whatever the float query thinks of them."""
+    import pyarrow as pa
+
+    rng = np.random.default_rng(0)
+    matrix, query = rng.standard_normal((40, 64)).astype(np.float32), rng.standard_normal((1, 64)).astype(np.float32)
+    claim = artifacts.claim(tmp_path / "index", Kind.DENSE_INDEX, "encode", inputs={}, options={})
+    with claim.folder() as (work, counts):
+        vectors.write_shard(vectors.shard_path(work, 0), pa.array([str(row) for row in range(40)]), matrix)
+        counts |= {"factory": vectors.build(work, VectorIndex("binary")), "dim": 64, "contract": {}, "encoder": ""}
+    distances = ((matrix >= 0) != (query >= 0)).sum(1)
+    nearest = np.flatnonzero(distances <= np.sort(distances)[19])  # all of the last distance, so that none is cut
+    index = vectors.DenseIndex.open(tmp_path / "index", binary_k=len(nearest))
+    found = [int(docid) for docid in index.search(query, ["q"], 3)["docid"]]
+    scores = np.where(matrix >= 0, 1, -1) @ query[0]
+    assert found == nearest[np.argsort(-scores[nearest])][:3].tolist()
+    assert len(nearest) < 40
