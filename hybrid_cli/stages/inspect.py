@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Manifest
+from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def inspect(path: Path, *, form: Literal["text", "json"] = "text") -> Descriptio
     """Describe what stands at `path`, print the description and return it.
 
     Returns:
-        path, what (in words), parts (name -> bytes); for an artifact its manifest's fields and `inputs`, a list of
+        path, what (in words), parts (name -> bytes); for an index `memory`, its bytes by what they are for, and
+        `documents`; for an artifact its manifest's fields and `inputs`, a list of
         role, path, kind, fingerprint, state (`unchanged`, `changed`, `missing`) and their own `inputs`; for tables
         rows, columns and sample; for encoders the contract; for learning curves the last values.
 
@@ -44,6 +45,8 @@ def inspect(path: Path, *, form: Literal["text", "json"] = "text") -> Descriptio
         described |= {name: known[name] for name in _MANIFEST_FIELDS}
         described["inputs"] = list(_lineage(manifest, (path.resolve(),)))
     described["parts"] = artifacts.parts(path)
+    if manifest and manifest.kind in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
+        described["memory"], described["documents"] = _memory(path, manifest)
     described |= _content(path)
     if form == "json":
         console.result(json.dumps(described, indent=2, ensure_ascii=False, default=str))
@@ -52,7 +55,26 @@ def inspect(path: Path, *, form: Literal["text", "json"] = "text") -> Descriptio
     return described
 
 
+_NOT_READ = ("stored vectors", "Lucene index")
 _MANIFEST_FIELDS = ("stage", "options", "counts", "seconds", "versions", "fingerprint", "format")
+
+
+def _memory(path: Path, manifest: Manifest) -> tuple[dict[str, int], int]:
+    """Bytes of an index by what they are for, and its number of documents (methods 10.10)."""
+    if manifest.kind == Kind.DENSE_INDEX:
+        from hybrid_cli import vectors
+
+        counts = manifest.counts
+        return vectors.footprint(path, counts["factory"], counts["dim"], counts["vectors"]), counts["vectors"]
+    matrix = {part.stem: part.stat().st_size for part in (path / "impacts").iterdir()}
+    memory = {
+        "impact matrix: postings": matrix.pop("rows") + matrix.pop("tfs"),
+        "impact matrix: terms and lengths": sum(matrix.values()),
+        "ids": (path / "docids.parquet").stat().st_size,
+    }
+    if (path / "lucene").is_dir():
+        memory["Lucene index"] = sum(part.stat().st_size for part in (path / "lucene").iterdir())
+    return memory, artifacts.row_count(path / "docids.parquet")
 
 
 def _lineage(manifest: Manifest, above: tuple[Path, ...]) -> Iterator[Description]:
@@ -207,6 +229,7 @@ def _show(described: Description) -> None:
     tables = described.get("tables", {})
     rows = {name: console.size(size) for name, size in described["parts"].items()}
     _pairs("on disk", rows | {name: f"{count:,} rows" for name, count in tables.items() if name not in rows})
+    _show_memory(described)
     _pairs("columns", described.get("columns", {}))
     last = described.get("last_values", {})
     _pairs("last values", {name: f"{value:.6g} (step {step:,})" for name, (step, value) in last.items()})
@@ -214,6 +237,22 @@ def _show(described: Description) -> None:
     _pairs("first lines", {str(n + 1): line for n, line in enumerate(described.get("head", []))})
     if described.get("inputs"):
         out.print(_tree(described["inputs"]))
+
+
+def _show_memory(described: Description) -> None:
+    if "memory" not in described:
+        return
+    rows, count = described["memory"], described["documents"]
+    read = sum(size for name, size in rows.items() if name not in _NOT_READ)
+    rows = {**rows, "in all, as a search reads it": read}
+    width = max(map(len, rows))
+    shown = {}
+    for name, size in rows.items():
+        each, beside = size / max(1, count), "  (not read by a search)" if name in _NOT_READ else ""
+        shown[f"{name:{width}}"] = (
+            f"{each:10,.1f} bytes a document {size / 1e9:10,.4f} GB {size / 2**30:10,.4f} GiB{beside}"
+        )
+    _pairs("memory", shown)
 
 
 def _plain(value: Any) -> str:
