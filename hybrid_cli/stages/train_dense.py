@@ -23,7 +23,7 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical import projection
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.training import checkpoint, losses
+from hybrid_cli.training import checkpoint, losses, parallel
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import DenseLearner
 from hybrid_cli.training.lexical_side import LexicalSide
@@ -108,7 +108,7 @@ def train_dense(
     loss = _nested(_loss(objective, beside or (_one if residual else None)), objective.nested, encoder)
     masking = _masking(encoder, objective.mask_matches)
     whole = Combination(combination.Recipe(), [known, encoder]) if known and boost else encoder
-    with claim.folder() as (work, counts):
+    with parallel.folder(claim) as (work, counts):
         frozen = FrozenEncoder(known, training, work) if known and (with_frozen or residual) else None
         learner = DenseLearner(encoder, loss, precision, plan.chunk_size, orthogonal, masking, frozen)
         state = fit(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.encoders.transformer import TransformerEncoder, batches_by_length
+from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Group, allowed, lexical_scores
 from hybrid_cli.training.gradients import backward
 from hybrid_cli.training.lexical_side import LexicalSide
@@ -136,7 +137,9 @@ class DenseLearner:
         ]
 
     def _batched(self, tower: Tower, tokens: list[list[int]]) -> tuple[list[Chunk], Tensor]:
-        parts = list(batches_by_length([len(ids) for ids in tokens], _TOKENS_AT_ONCE, self.chunk_size))
+        share = -(-len(tokens) // parallel.size())  # so that every process has one
+        most = min(share, self.chunk_size or share)
+        parts = list(batches_by_length([len(ids) for ids in tokens], _TOKENS_AT_ONCE, most))
         chunks = []
         for rows in parts:
             padded = tower.tokenizer.pad({"input_ids": [tokens[row] for row in rows]}, return_tensors="pt")

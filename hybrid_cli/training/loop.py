@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hybrid_cli import console
 from hybrid_cli.config import Optimization
 from hybrid_cli.errors import HybridError
-from hybrid_cli.training import checkpoint
+from hybrid_cli.training import checkpoint, parallel
 from hybrid_cli.training.checkpoint import State
 from hybrid_cli.training.losses import Terms
 
@@ -81,22 +81,24 @@ def fit(
     state = checkpoint.restore(work, model, trainer.optimizer, trainer.scaler)
     look_every = plan.eval_steps or max(1, total // LOOKS)
     stream = batches(state.step * plan.accumulate)
+    validate = None if parallel.rank() else validate
     if validate and not state.curve:
         _look(model, validate, criterion, plan, state, work)
     with console.progress("train", total, "steps") as advance:
         advance(state.step)
         for step in range(state.step, total):
             trainer.set_rate(plan.learning_rate * rate_factor(step, total, plan.warmup))
-            torch.manual_seed(plan.seed * 1_000_003 + step)
+            torch.manual_seed(plan.seed * 1_000_003 + step + (parallel.rank() << 40))
             begin(step)
             terms = trainer.step(islice(stream, plan.accumulate))
             state.step = step + 1
             state.curve += [(state.step, name, value) for name, value in terms.items()]
             if validate and (state.step % look_every == 0 or state.step == total):
                 _look(model, validate, criterion, plan, state, work)
-            if state.step % plan.checkpoint_steps == 0:
+            if state.step % plan.checkpoint_steps == 0 and not parallel.rank():
                 checkpoint.save(work, model, trainer.optimizer, trainer.scaler, state)
             advance(1)
+    parallel.end_followers()
     if not checkpoint.load_best(work, model):
         state.best_step = state.step
     return state
@@ -147,6 +149,7 @@ class Trainer(Generic[Batch]):
             raise HybridError(
                 f"the loss is no longer a number ({totals}); lower --learning-rate, or use --precision fp32"
             )
+        parallel.add_up(self.parameters)
         self.scaler.unscale_(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.parameters, self.plan.clip)
         self.scaler.step(self.optimizer)
