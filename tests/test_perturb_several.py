@@ -60,7 +60,7 @@ def test_what_this_machine_lacks_is_said_and_the_others_are_made(tiny, tmp_path,
     said = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
     assert [line.split(": ")[2].split()[0] for line in said] == [name for name in ATTACKS if name not in made]
     assert "apt-get install wordnet-base" in said[0]
-    with pytest.raises(Lacking, match="WordNet, which has the synonyms, is not on this machine"):
+    with pytest.raises(Lacking, match="--attack synonym-replacement: WordNet, which has the synonyms, is not"):
         perturb(tiny, split="test", attacks=["synonym-replacement"], output=tmp_path / "a.parquet")
     with pytest.raises(Lacking, match="none of the attacks can be made here"):
         perturb(tiny, split="test", attacks=["synonym-replacement", "back-translation"], output=tmp_path / "none")
@@ -149,4 +149,5 @@ def test_bad_input_is_refused_before_any_work(tiny, tmp_path):
     refused("--synonyms: means nothing to --attack char-swap,shuffle", "char-swap", "shuffle", synonyms=ready)
     refused("--wordnet and --synonyms: name one", "lite", synonyms=ready, wordnet=SMALL.wordnet)
     refused("gone: no such file", "synonym-replacement", synonyms=tmp_path / "gone")
-    assert not list(tmp_path.glob("q/*"))
+    refused("q.parquet: several attacks go into a folder; name one without .parquet", "lite", output="q.parquet")
+    assert not list(tmp_path.glob("q*/*"))

@@ -69,6 +69,8 @@ def perturb(
     _check_named(names, sources)
     queries = collections.queries_path(collection, split)
     several = len(names) > 1 or not output.suffix
+    if several and output.suffix == ".parquet":
+        raise InputError(f"{output}: several attacks go into a folder; name one without .parquet")
     claims: dict[str, Claim] = {}
     absent: dict[str, str] = {}
     for name in names:
@@ -76,7 +78,7 @@ def perturb(
             files = {"queries": queries, **_files(name, collection, split, sources)}
         except Lacking as lacking:
             if not several:
-                raise
+                raise Lacking(f"--attack {name}: {lacking}") from None
             absent[name] = str(lacking)
             continue
         place = output / f"{name}.parquet" if several else output
@@ -143,7 +145,7 @@ def _synonyms(sources: Sources) -> dict[str, Path]:
 def _models(sources: Sources) -> dict[str, Path]:
     if sources.translation is None:
         raise Lacking(
-            "it needs models: --translation THERE BACK for two folders, or --ready back-translation=FILE for a file of "
+            "needs models: --translation THERE BACK for two folders, or --ready back-translation=FILE for a file of "
             "query id and text"
         )
     return dict(zip(("there", "back"), sources.translation, strict=True))
