@@ -1,0 +1,67 @@
+"""`hybrid perturb` with the five attacks of LITE that need no model, on questions of random words of WordNet.
+
+One process, from the start of Python to the last written file; the best of `--repeat` calls counts.
+
+    python benchmarks/perturb.py [--queries 10000] [--words 9] [--repeat 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HYBRID = "from hybrid_cli.cli import main; main()"
+ATTACKS = "char-swap,word-deletion,synonym-replacement,word-order-swap,synonym-insertion"
+SMALL_WORDS = ("the", "of", "in", "is", "a", "what", "who", "how")
+
+
+def write_questions(path: Path, count: int, length: int) -> None:
+    """A third of the words are function words; the others, nouns and verbs of WordNet, so each has to be looked up."""
+    from hybrid_cli.evaluation.perturbations.wordnet import find
+
+    lines = [line for name in ("noun", "verb") for line in (find() / f"index.{name}").read_text("utf-8").splitlines()]
+    words = [line.split(" ", 1)[0] for line in lines if line[:1].isalpha() and "_" not in line.split(" ", 1)[0]]
+    chance = random.Random(42)
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(count):
+            size = chance.randint(length - 3, length + 3)
+            text = " ".join(chance.choice(SMALL_WORDS if chance.random() < 1 / 3 else words) for _ in range(size))
+            file.write(f"q{number}\t{text}\n")
+
+
+def measured(command: list[str]) -> tuple[float, float, float]:
+    """Wall seconds, processor seconds and peak resident gigabytes of a process."""
+    start = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"failed: {command}")
+    return time.monotonic() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--queries", type=int, default=10_000)
+    parser.add_argument("--words", type=int, default=9)
+    parser.add_argument("--repeat", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        questions, output = Path(scratch, "questions.tsv"), Path(scratch, "attacked")
+        write_questions(questions, options.queries, options.words)
+        arguments = ["perturb", str(questions), "--attack", ATTACKS, "--output", str(output), "--overwrite"]
+        wall, processor, memory = min(
+            measured([sys.executable, "-c", HYBRID, *arguments]) for _ in range(options.repeat)
+        )
+        print(
+            f"{options.queries:,} questions, five attacks: {wall:.1f} s, {processor:.1f} s processor, {memory:.2f} GB"
+        )
+
+
+if __name__ == "__main__":
+    main()
