@@ -54,6 +54,20 @@ def test_given_folds_are_handed_to_split(tmp_path):
     assert f"--folds 2 --given {tmp_path / 'folds.json'} " in line
 
 
+def test_the_memory_table_has_every_kind_alone_and_with_bm25(tmp_path):
+    (tmp_path / "dense").mkdir()
+    (tmp_path / "dense" / "manifest.json").touch()
+    lines = planned("memory-table", tmp_path, KINDS="sq8 binary", DENSE=tmp_path / "dense")
+    assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
+    memory = tmp_path / "out" / "memory"
+    for kind in ("sq8", "binary"):
+        made = f"encode {tmp_path}/dense --index-type {kind} --output {memory}/{kind}-index --overwrite"
+        assert [line for line in lines if made in line]
+        assert [line for line in lines if f"--index {memory}/{kind}-index" in line]
+        fused = f"fuse {tmp_path}/out/runs/bm25.test.parquet {memory}/{kind}.test.parquet --method minmax"
+        assert [line for line in lines if fused in line]
+
+
 def test_every_attack_is_searched_by_every_system_and_fused_with_its_like(tmp_path):
     systems = {"SYSTEMS": "bm25 dense-1 clear-1", "HYBRIDS": "bm25+clear-1", "FROM": tmp_path / "out" / "roc"}
     lines = planned("robustness", tmp_path, ATTACKS="char-swap shuffle", **systems)
