@@ -59,8 +59,10 @@ def _figure(
     held: Mapping[str, Sequence[Held]], means: Mapping[str, float], measure: str, runs: Sequence[str]
 ) -> Figure:
     sizes = {run: sum(index.size for index in indexes) for run, indexes in held.items()}
+    best = front(sizes, means)
     rows = [
         {"run": run, "bytes": size, "size": console.size(size), "mean": means[run], "shown": figure(means[run])}
+        | {"front": run in best}
         for run, size in sizes.items()
     ]
     across = alt.Scale(type="log", domain=[min(sizes.values()) / _ROOM, max(sizes.values()) * _ROOM], nice=False)
@@ -71,14 +73,26 @@ def _figure(
     )
     dots = base.mark_circle(size=130, opacity=1).encode(colours(runs))
     names = base.mark_text(dy=-13, align="center").encode(text="run:N")
+    steps = base.transform_filter("datum.front").mark_line(style="guide", interpolate="step-after")
     return Figure(
         "memory",
         f"{measure} and bytes",
-        plain(dots + names, {"memory": rows}, height=300),
+        plain(steps + dots + names, {"memory": rows}, height=300),
         "The bytes on disk of what a search of these indexes reads; of a fused run those of both sides. "
-        "The encoder of the queries is not counted. Up and to the left is better.",
+        "The encoder of the queries is not counted. Up and to the left is better: the line joins the runs that no other "
+        "one beats with as few bytes.",
         wide=True,
     )
+
+
+def front(sizes: Mapping[str, int], means: Mapping[str, float]) -> set[str]:
+    """The runs that no other one equals with fewer bytes, or beats with as many (Pareto)."""
+
+    def beaten(run: str, by: str) -> bool:
+        no_worse = sizes[by] <= sizes[run] and means[by] >= means[run]
+        return no_worse and (sizes[by], means[by]) != (sizes[run], means[run])
+
+    return {run for run in sizes if not any(beaten(run, other) for other in sizes)}
 
 
 def _table(held: Mapping[str, Sequence[Held]]) -> Table:
