@@ -3,7 +3,7 @@
 #   make lite DATA=FOLDER OUT=FOLDER              SEEDS of each row, tables over the seeds
 #   make drboost DATA=FOLDER OUT=FOLDER ROUNDS=6  an ensemble that grows learner by learner, alone and with BM25
 #
-# Rows: dpr (all dimensions), dpr32, drboost-2 (dpr32 and a learner trained on its errors), lite (a student of that),
+# Rows: dpr (all dimensions), bpr (a bit for each), dpr32, drboost-2 (dpr32 and a learner trained on its errors), lite (a student of that),
 # r-drboost-2 (lite in the place of dpr32), l-drboost-2 (lite and a learner trained on its errors); bm25+ROW is the sum
 # after min-max.
 
@@ -13,7 +13,7 @@ LITE_MEASURES ?= MRR@10,R@20,R@100,Success@20,Success@100
 LITE_TRAIN ?= --max-steps 120 --lr 2e-4 --dev-queries 60 --eval-steps 120
 lite := $(OUT)/lite
 
-lite_names := dpr dpr32 drboost-2 lite r-drboost-2 l-drboost-2
+lite_names := dpr bpr dpr32 drboost-2 lite r-drboost-2 l-drboost-2
 lite_variants := $(foreach seed,$(SEEDS),$(foreach name,$(lite_names),$(name)-$(seed)))
 lite_runs := $(foreach v,$(lite_variants),$(v)=$(lite)/$(v).test.parquet bm25+$(v)=$(lite)/bm25+$(v).test.parquet)
 rounds := $(shell seq 2 $(ROUNDS))
@@ -46,6 +46,9 @@ lite_settings = $< --model $(MODEL) $(TRAIN) $(LENGTHS) $(LITE_TRAIN) --dev $(OU
 
 $(SEEDS:%=$(lite)/dpr-%/manifest.json): $(lite)/dpr-%/manifest.json: $(lite)/mined-%.parquet $(OUT)/dev.parquet
 	$(HYBRID) train-dense $(lite_settings) --loss nll --seed $* --output $(@D)
+
+$(SEEDS:%=$(lite)/bpr-%/manifest.json): $(lite)/bpr-%/manifest.json: $(lite)/mined-%.parquet $(OUT)/dev.parquet
+	$(HYBRID) train-dense $(lite_settings) --loss bpr --seed $* --output $(@D)
 
 $(SEEDS:%=$(lite)/dpr32-%/manifest.json): $(lite)/dpr32-%/manifest.json: $(lite)/mined-%.parquet $(OUT)/dev.parquet
 	$(HYBRID) train-dense $(lite_settings) --loss nll --dim $(LITE_DIM) --seed $* --output $(@D)
