@@ -79,8 +79,8 @@ def _figure(
         f"{measure} and bytes",
         plain(steps + dots + names, {"memory": rows}, height=300),
         "The bytes on disk of what a search of these indexes reads; of a fused run those of both sides. "
-        "The encoder of the queries is not counted. Up and to the left is better: the line joins the runs that no other "
-        "one beats with as few bytes.",
+        "The encoder of the queries is not counted. Up and to the left is better: the line joins the runs that no "
+        "other one beats with as few bytes.",
         wide=True,
     )
 
