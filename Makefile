@@ -14,7 +14,7 @@ DEMO_STEPS ?= 50
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help setup demo test lint bench docs clear ablations roc spar lambda-study light lite drboost memory-table robustness robustness-table robust04 clean
+.PHONY: help setup demo test lint bench docs clear ablations roc spar lambda-study light lite drboost memory-table robustness robustness-table zero-shot robust04 clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,6 +54,7 @@ include pipelines/roc.mk
 include pipelines/spar.mk
 include pipelines/light.mk
 include pipelines/lite.mk
+include pipelines/zero-shot.mk
 include pipelines/memory.mk
 include pipelines/robustness.mk
 include pipelines/robust04.mk

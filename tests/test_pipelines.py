@@ -95,3 +95,14 @@ def test_back_translation_gets_its_models_or_what_others_made(tmp_path):
     assert "--ready char-swap=a.tsv" in calls.pop("char-swap")
     assert not [line for line in calls.values() if "--translation" in line or "--ready" in line]
     assert len(calls) == 4
+
+
+def test_models_meet_a_collection_that_they_never_saw(tmp_path):
+    (tmp_path / "models" / "lite-1").mkdir(parents=True)
+    (tmp_path / "models" / "lite-1" / "manifest.json").touch()
+    lines = planned("zero-shot", tmp_path, FROM=tmp_path / "models", MODELS="lite-1")
+    assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
+    assert not [line for line in lines if " train-" in line]
+    assert [line for line in lines if f"encode {tmp_path}/pydocs --model {tmp_path}/models/lite-1 " in line]
+    (table,) = (line for line in lines if " evaluate " in line)
+    assert "bm25+lite-1=" in table
