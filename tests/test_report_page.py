@@ -24,6 +24,7 @@ JUDGED, RUNS = 7, 3
 # Marks of each chart: queries are dots, but for the line of the diagonal; circles and counts make up a diagram.
 MARKS = """places => places.map(place => [place.dataset.figure, {
   marks: place.querySelectorAll("svg .role-mark > :is(path, line)").length,
+  dots: place.querySelectorAll("svg .mark-symbol.role-mark > path").length,
   texts: [...place.querySelectorAll("svg .mark-text.role-mark text")].map(text => text.textContent),
   lost: [...place.querySelectorAll("svg *")].filter(mark => /NaN|undefined/.test(
     [...mark.attributes].map(attribute => attribute.value).join(" "))).length,
@@ -60,7 +61,7 @@ class Seen:
         self.until_drawn(scheme)
         self.charts = dict(self.page.eval_on_selector_all("[data-figure]", MARKS))
         for name, chart in self.charts.items():
-            if not chart["marks"]:
+            if not chart["marks"] or (name == "memory" and not chart["dots"]):  # there a line has a mark without them
                 self.faults.append(f"chart {name} is empty")
             if chart["lost"]:
                 self.faults.append(f"chart {name} has {chart['lost']} marks without a place")
