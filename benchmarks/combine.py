@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import faiss
 import numpy as np
 import scipy
 import torch
@@ -23,6 +22,7 @@ import torch
 from hybrid_cli.collections import python_docs
 from hybrid_cli.encoders.combination import Combination, Recipe
 from hybrid_cli.encoders.encoder import open_encoder
+from hybrid_cli.vectors.library import load_faiss
 
 QUERIES, HITS = 256, 1000
 
@@ -62,6 +62,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     long = rng.standard_normal((given.vectors, both.dim), dtype=np.float32)
     short = np.ascontiguousarray(long[:, : parts[0].dim])
+    faiss = load_faiss()  # with BLAS, as hybrid uses it
     flat, base = faiss.IndexFlatIP(both.dim), faiss.IndexFlatIP(parts[0].dim)
     flat.add(long)
     base.add(short)
