@@ -46,7 +46,10 @@ def inspect(path: Path, *, form: Literal["text", "json"] = "text") -> Descriptio
         described["inputs"] = list(_lineage(manifest, (path.resolve(),)))
     described["parts"] = artifacts.parts(path)
     if manifest and manifest.kind in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
-        described["memory"], described["documents"] = _memory(path, manifest)
+        try:
+            described["memory"], described["documents"] = _memory(path, manifest)
+        except FileNotFoundError as error:
+            console.warn(f"{error.filename}: is not there; the index is damaged, make it again")
     described |= _content(path)
     if form == "json":
         console.result(json.dumps(described, indent=2, ensure_ascii=False, default=str))

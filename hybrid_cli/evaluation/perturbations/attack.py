@@ -6,12 +6,13 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
-
-import polars as pl
+from typing import TYPE_CHECKING, Literal
 
 from hybrid_cli.config import Perturbation
 from hybrid_cli.errors import HybridError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Need = Literal["qrels", "corpus", "synonyms", "translation"]
 
