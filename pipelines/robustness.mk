@@ -29,11 +29,11 @@ robustness-table: $(robust_runs)
 	@$(HYBRID) evaluate $(DATA) --split test --robustness $^ --measures $(ROBUSTNESS_MEASURES) \
 	    --output $(robust)/measurements.parquet --overwrite
 
-# Exit status 1: something is not on this machine, which was said. Anything else is an error.
+# Exit status 3: something is not on this machine, which was said. Anything else is an error.
 $(attacked)/%.parquet: $(corpus) | $(SETUP)
 	$(HYBRID) perturb $(DATA) --split test --attack $* --seed $(SEED) $(addprefix --ready ,$(filter $*=%,$(READY))) \
 	    $(if $(TRANSLATION),$(if $(filter back-translation,$*),--translation $(TRANSLATION) --prefix '$(PREFIX)')) \
-	    --output $@ --overwrite || test $$? -eq 1
+	    --output $@ --overwrite || test $$? -eq 3
 
 # $(call robust_system,ROW,INDEX) and $(call robust_hybrid,ROW): % is the attack
 define robust_system

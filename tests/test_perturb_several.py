@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from command import hybrid
 
 from hybrid_cli import runs
 from hybrid_cli.collections import collection
@@ -20,6 +21,8 @@ from hybrid_cli.evaluation.perturbations.attacks import ATTACKS
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.perturb import META, Sources, perturb
 from hybrid_cli.stages.search import search
+
+ROOT = Path(__file__).parent.parent
 
 SMALL = Sources(wordnet=Path(__file__).parent / "data" / "wordnet")
 LOCAL = ["char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion"]
@@ -65,6 +68,25 @@ def test_what_this_machine_lacks_is_said_and_the_others_are_made(tiny, tmp_path,
     with pytest.raises(Lacking, match="none of the attacks can be made here"):
         perturb(tiny, split="test", attacks=["synonym-replacement", "back-translation"], output=tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+def test_make_goes_on_without_what_is_lacking_but_not_after_a_crash(tiny, tmp_path, bare, monkeypatch):
+    command = [
+        "perturb",
+        tiny,
+        "--split",
+        "test",
+        "--attack",
+        "synonym-replacement",
+        "--output",
+        tmp_path / "a.parquet",
+    ]
+    lacking = hybrid(*command).code
+    assert f"|| test $$? -eq {lacking}\n" in (ROOT / "pipelines" / "robustness.mk").read_text("utf-8")
+    monkeypatch.setattr("hybrid_cli.stages.perturb.perturb", None)
+    crashed = hybrid(*command)
+    assert "a bug in hybrid" in crashed.err
+    assert crashed.code not in (0, lacking)
 
 
 def test_a_table_of_synonyms_serves_all_that_need_them(tiny, tmp_path, bare):

@@ -18,7 +18,9 @@ Need = Literal["qrels", "corpus", "synonyms", "translation"]
 
 
 class Lacking(HybridError):
-    """What an attack draws from is not on this machine, and nobody named it."""
+    """What an attack draws from is not on this machine, and nobody named it. Its exit status tells it from a crash."""
+
+    exit_code = 3
 
 
 @dataclass(frozen=True)
