@@ -4,24 +4,28 @@
 #   make drboost DATA=FOLDER OUT=FOLDER ROUNDS=6  an ensemble that grows learner by learner, alone and with BM25
 #
 # Rows: dpr (all dimensions), bpr (a bit for each), dpr32, drboost-2 (dpr32 and a learner trained on its errors), lite (a student of that),
-# r-drboost-2 (lite in the place of dpr32), l-drboost-2 (lite and a learner trained on its errors); bm25+ROW is the sum
-# after min-max.
+# r-drboost-2 (lite in the place of dpr32), l-drboost-2 (lite and a learner trained on its errors); spar (after `make spar`
+# in the same OUT). bm25+ROW is the sum after min-max; sum+ROW and product+ROW, of LITE_RULED, are those of raw scores.
 
 ROUNDS ?= 2
 LITE_DIM ?= 32
 LITE_MEASURES ?= MRR@10,R@20,R@100,Success@20,Success@100
+LITE_RULED ?= lite drboost-2
 LITE_TRAIN ?= --max-steps 120 --lr 2e-4 --dev-queries 60 --eval-steps 120
 lite := $(OUT)/lite
 
 lite_names := dpr bpr dpr32 drboost-2 lite r-drboost-2 l-drboost-2
-lite_variants := $(foreach seed,$(SEEDS),$(foreach name,$(lite_names),$(name)-$(seed)))
-lite_runs := $(foreach v,$(lite_variants),$(v)=$(lite)/$(v).test.parquet bm25+$(v)=$(lite)/bm25+$(v).test.parquet)
+lite_spar := $(foreach seed,$(SEEDS),$(if $(wildcard $(OUT)/spar/concat-$(seed).test.parquet),spar-$(seed)))
+lite_variants := $(foreach seed,$(SEEDS),$(foreach name,$(lite_names),$(name)-$(seed))) $(lite_spar)
+lite_ruled := $(foreach seed,$(SEEDS),$(foreach rule,sum product,$(foreach name,$(LITE_RULED),$(rule)+$(name)-$(seed))))
+lite_rows := $(foreach v,$(lite_variants),$(v) bm25+$(v)) $(lite_ruled)
 rounds := $(shell seq 2 $(ROUNDS))
 boosted := $(foreach seed,$(SEEDS),dpr32-$(seed) $(rounds:%=drboost-%-$(seed)))
 boosted_runs := $(foreach v,$(boosted),$(v)=$(lite)/$(v).test.parquet bm25+$(v)=$(lite)/bm25+$(v).test.parquet)
 
-lite: $(SETUP) $(OUT)/runs/bm25.test.parquet $(foreach v,$(lite_variants),$(lite)/bm25+$(v).test.parquet)  ## LITE, DrBoost and their hybrids on DATA: SEEDS of each
-	$(HYBRID) evaluate $(DATA) --split test bm25=$(OUT)/runs/bm25.test.parquet $(lite_runs) --measures $(LITE_MEASURES) \
+lite: $(SETUP) $(OUT)/runs/bm25.test.parquet $(lite_rows:%=$(lite)/%.test.parquet)  ## LITE, DrBoost and their hybrids on DATA: SEEDS of each
+	$(HYBRID) evaluate $(DATA) --split test bm25=$(OUT)/runs/bm25.test.parquet \
+	    $(foreach row,$(lite_rows),$(row)=$(lite)/$(row).test.parquet) --measures $(LITE_MEASURES) \
 	    --output $(lite)/measurements.parquet --overwrite > $(lite)/table.txt
 	$(VENV)/bin/python benchmarks/over_seeds.py $(lite)/measurements.parquet --baseline dpr32,bm25+dpr32,bm25+dpr
 
@@ -41,6 +45,15 @@ $(lite)/%.test.parquet: $(lite)/%-index/manifest.json
 
 $(lite)/bm25+%.test.parquet: $(OUT)/runs/bm25.test.parquet $(lite)/%.test.parquet
 	$(HYBRID) fuse $^ --method minmax --output $@ --overwrite
+
+$(lite)/sum+%.test.parquet: $(OUT)/runs/bm25.test.parquet $(lite)/%.test.parquet
+	$(HYBRID) fuse $^ --method sum --output $@ --overwrite
+
+$(lite)/product+%.test.parquet: $(OUT)/runs/bm25.test.parquet $(lite)/%.test.parquet
+	$(HYBRID) fuse $^ --method product --output $@ --overwrite
+
+$(lite)/spar-%.test.parquet: $(OUT)/spar/concat-%.test.parquet
+	cp $< $@
 
 lite_settings = $< --model $(MODEL) $(TRAIN) $(LENGTHS) $(LITE_TRAIN) --dev $(OUT)/dev.parquet --keep last --overwrite
 
