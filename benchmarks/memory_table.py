@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -99,14 +100,14 @@ def main() -> None:
     vectors.set_threads(1)
     queries = collections.read_queries(collections.queries_path(given.collection, given.split)).select("qid", "text")
     qrels = pl.read_parquet(given.collection / f"qrels.{given.split}.parquet")
-    known: dict[Path, Asker] = {}
+    ask = cache(asker)
     rows = []
     for name, path in (pair.split("=", 1) for pair in given.runs):
         behind = indexes(Path(path))
         values = evaluate_run(pl.read_parquet(path), qrels, list(MEASURES.values()))
         row: dict[str, Any] = {"method": name, "bytes": sum(held.size for held in behind.values())}
         row |= {said: mean_of(values, measure) for said, measure in MEASURES.items()}
-        for part, spent in latency([known.setdefault(each, asker(each)) for each in behind], queries).items():
+        for part, spent in latency([ask(each) for each in behind], queries).items():
             row |= {f"{part} p{share}": float(np.percentile(spent, share)) for share in (50, 95)}
         rows.append(row)
     table = pl.DataFrame(rows)

@@ -10,10 +10,11 @@ import pytest
 
 from hybrid_cli import artifacts, vectors
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.config import Encoding, Objective, Optimization, Searching, VectorIndex
+from hybrid_cli.config import Distillation, Encoding, Objective, Optimization, Searching, VectorIndex
 from hybrid_cli.encoders.encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -106,3 +107,16 @@ def test_fewer_candidates_are_the_nearest_by_hamming_distance(tmp_path: Path):
     scores = np.where(matrix >= 0, 1, -1) @ query[0]
     assert found == nearest[np.argsort(-scores[nearest])][:3].tolist()
     assert len(nearest) < 40
+
+
+def test_a_student_that_starts_there_is_no_binary_one(trained: Path, tmp_path: Path):
+    start = trained / "bpr"
+    student = distill_lite(
+        trained / "examples.parquet",
+        tmp_path / "lite",
+        teacher=str(start),
+        model=str(start),
+        how=Distillation(dim=4),
+        plan=PLAN,
+    )
+    assert not TransformerEncoder.load(student).contract.binary

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
+from hybrid_cli.evaluation.report import lineage
 from hybrid_cli.evaluation.report.memory import front
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.fuse import fuse
+from hybrid_cli.stages.search import search
 
 
 def test_the_front_holds_what_no_other_run_beats_with_as_few_bytes():
@@ -13,3 +20,12 @@ def test_the_front_holds_what_no_other_run_beats_with_as_few_bytes():
 
 def test_one_run_alone_is_the_front():
     assert front({"bm25": 10}, {"bm25": 0.0}) == {"bm25"}
+
+
+def test_copies_of_an_index_count_once(tiny: Path, tiny_lambda: Path, tmp_path: Path):
+    index = encode(tiny, model=str(tiny_lambda), output=tmp_path / "index")
+    copy = shutil.copytree(index, tmp_path / "copy")
+    runs = [search(tiny, split="test", index=at, output=tmp_path / f"{at.name}.parquet") for at in (index, copy)]
+    words = search(tiny, split="test", index=tiny_lambda.parent / "bm25", output=tmp_path / "words.parquet")
+    fused = fuse([*runs, words], output=tmp_path / "fused.parquet", method="minmax")
+    assert list(lineage.indexes(fused)) == [index, tiny_lambda.parent / "bm25"]

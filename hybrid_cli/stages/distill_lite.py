@@ -15,7 +15,7 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.config import Distillation, Optimization
 from hybrid_cli.encoders import pair
-from hybrid_cli.encoders.contract import Contract, read_contract
+from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.encoders.encoder import Encoder, open_encoder
 from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
 from hybrid_cli.encoders.pair import Pair
@@ -80,7 +80,7 @@ def distill_lite(
     training, validation = Examples(examples), Examples(dev) if dev else None
     known = open_encoder(teacher, device=device, dtype=plan.precision)
     torch.manual_seed(plan.seed)  # the heads start from it
-    changes = _of_queries(model, known.dim, changes) if queries_only else {**changes, "dim": how.dim}
+    changes |= {"dim": how.dim, "binary": False} if not queries_only else _of_queries(known.dim)
     student = TransformerEncoder.load(model, device=device, **changes)
     objective: losses.Objective = partial(losses.query_distillation, reduction=how.kd_reduction)
     if not queries_only:
@@ -109,10 +109,9 @@ def distill_lite(
     return output
 
 
-def _of_queries(model: str, dim: int, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The contract of a query encoder whose vectors can be anything that the teacher's are."""
-    whole = read_contract(resolve(model)).changed(**changes)
-    return {**changes, "dim": dim, "projection_norm": False, "normalize": False, "tied": whole.tied}
+def _of_queries(dim: int) -> dict[str, Any]:
+    """What lets the vectors of a query encoder be anything that the teacher's are."""
+    return {"dim": dim, "projection_norm": False, "normalize": False, "binary": False}
 
 
 def _add_large_heads(student: TransformerEncoder, dim: int) -> None:

@@ -20,12 +20,21 @@ _READ = {
 
 
 def indexes(run: Path) -> dict[Path, Held]:
-    """The indexes behind a run, also through runs it was fused from, as far as the paths in manifests still lead."""
+    """The indexes behind a run, also through runs it was fused from, as far as the paths in manifests still lead.
+
+    Of copies of one index only the first counts: a search needs one.
+    """
+    found = _indexes(run)
+    firsts = {artifacts.fingerprint(path): path for path in reversed(found)}.values()
+    return {path: held for path, held in found.items() if path in firsts}
+
+
+def _indexes(run: Path) -> dict[Path, Held]:
     manifest = artifacts.find_manifest(run)
     found: dict[Path, Held] = {}
     for path, kind in _inputs(run):
         if kind == Kind.RUN:
-            found |= {index: held for index, held in indexes(path).items() if index not in found}
+            found |= {index: held for index, held in _indexes(path).items() if index not in found}
         elif kind in _INDEXES and path not in found:
             lucene = manifest is not None and manifest.options.get("engine") == "lucene"
             found[path] = held(path, lucene)
