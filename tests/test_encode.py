@@ -194,6 +194,9 @@ def test_another_index_over_the_same_vectors_encodes_nothing(tiny: Path, tiny_be
     assert set(manifest.inputs) == {"vectors", "corpus"}
     with pytest.raises(InputError, match="--factory Nonsense"):
         encode(flat, output=tmp_path / "none", index=VectorIndex(factory="Nonsense"))
+    for second in ({}, {"beside": flat}):
+        with pytest.raises(InputError, match="--pooling: means nothing to vectors that are there already"):
+            encode(flat, output=tmp_path / "none", contract={"pooling": "cls"}, **second)
 
 
 def test_recall_is_measured_kept_and_said_but_not_of_a_flat_index(
@@ -203,6 +206,8 @@ def test_recall_is_measured_kept_and_said_but_not_of_a_flat_index(
     assert "recall@" not in capsys.readouterr().err
     graph = encode(flat, output=tmp_path / "graph", index=VectorIndex("hnsw", m=8), recall_check=True)
     assert "HNSW8,Flat: recall@10 1.0000, recall@100 1.0000 of exact search for 12 documents" in capsys.readouterr().err
+    encode(flat, output=tmp_path / "graph", index=VectorIndex("hnsw", m=8), recall_check=True)
+    assert "recall@10 1.0000" in capsys.readouterr().err, "an index that is up to date"
     kept = artifacts.read_manifest(graph).counts
     assert (kept["recall@10"], kept["recall@100"]) == (1.0, 1.0)
     assert not any(name.startswith("recall") for name in artifacts.read_manifest(flat).counts)

@@ -67,13 +67,15 @@ def encode(
         InputError: collection or model are not usable, or FAISS cannot build such an index.
         HybridError: the encoder gave a vector that is not finite.
     """
+    changes = {name: value for name, value in (contract or {}).items() if value is not None}
     if beside is not None:
+        _refuse(changes, "vectors that are there already")
         index = _typed(index)
         return _index_both([collection or beside, beside], combine, output, index, encoding, recall_check, overwrite)
     if collection is not None and _is_dense_index(collection):
+        _refuse(changes, "vectors that are there already")
         return _index_again(collection, output, index, recall_check, threads, overwrite)
     source, kind = _source(collection, queries, split)
-    changes = {name: value for name, value in (contract or {}).items() if value is not None}
     dtype = _dtype(encoding, device)
     folders = _folders(model, second, changes)
     index = _typed(index, second is None and _trained_for_codes(folders["model"]))
@@ -94,7 +96,7 @@ def encode(
         overwrite=overwrite,
     )
     if claim.up_to_date:
-        return output
+        return _as_it_is(output, recall_check)
     if threads:
         torch.set_num_threads(threads)
         vectors.set_threads(threads)
@@ -108,10 +110,14 @@ def _folders(model: str, second: str | None, changes: Mapping[str, Any]) -> dict
     """The models by role; two keep their own contracts."""
     if second is None:
         return {"model": resolve(model)}
+    _refuse(changes, "two models; each keeps its own contract")
+    return {"model": resolve(model), "second": resolve(second)}
+
+
+def _refuse(changes: Mapping[str, Any], what: str) -> None:
     if changes:
         options = ", ".join("--" + name.replace("_", "-") for name in changes)
-        raise InputError(f"{options}: means nothing to two models; each keeps its own contract")
-    return {"model": resolve(model), "second": resolve(second)}
+        raise InputError(f"{options}: means nothing to {what}")
 
 
 def _typed(index: VectorIndex, binary: bool = False) -> VectorIndex:
@@ -152,7 +158,7 @@ def _index_again(
         overwrite=overwrite,
     )
     if claim.up_to_date:
-        return output
+        return _as_it_is(output, recall_check)
     vectors.set_threads(threads)
     vectors.check_recipe(index, made.counts["dim"], made.counts["vectors"])
     with claim.folder() as (work, counts):
@@ -205,7 +211,7 @@ def _index_both(
         overwrite=overwrite,
     )
     if claim.up_to_date:
-        return output
+        return _as_it_is(output, recall_check)
     encoder = Combination(combine, [query_encoder(each) for each in opened])
     total = len(opened[0].docids)
     vectors.check_recipe(index, encoder.dim, total)
@@ -235,11 +241,24 @@ def _build(work: Path, index: VectorIndex, total: int, recall_check: bool) -> di
         return _choose(work, index)
     with console.progress("index", total, "vectors") as advance:
         factory = vectors.build(work, index, advance)
-    recall = vectors.measure_recall(work, factory, RecallCheck(seed=index.seed)) if recall_check else {}
+    return {"factory": factory, **(_recall(work, factory, index.seed, total) if recall_check else {})}
+
+
+def _recall(index: Path, factory: str, seed: int, total: int) -> dict[str, float]:
+    """What an index finds of the exact hits, which is printed."""
+    recall = vectors.measure_recall(index, factory, RecallCheck(seed=seed))
     if recall:
         shares = ", ".join(f"{name} {share:.4f}" for name, share in recall.items())
         console.note(f"encode: {factory}: {shares} of exact search for {min(total, RecallCheck.sample):,} documents")
-    return {"factory": factory, **recall}
+    return recall
+
+
+def _as_it_is(output: Path, recall_check: bool) -> Path:
+    """What is up to date; the recall of an index is measured where that is asked for."""
+    made = artifacts.read_manifest(output)
+    if recall_check and made.kind == Kind.DENSE_INDEX:
+        _recall(output, made.counts["factory"], made.options["seed"], made.counts["vectors"])
+    return output
 
 
 def _choose(work: Path, index: VectorIndex) -> dict[str, Any]:
