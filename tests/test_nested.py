@@ -47,6 +47,23 @@ def test_an_index_remembers_its_prefix(tiny: Path, tiny_bert: Path, tiny_lambda:
         search(tiny, split="test", index=tmp_path / "dense", output=tmp_path / "no.parquet", how=how)
 
 
+def test_a_prefix_of_an_index_is_what_encoding_with_it_gives(
+    tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path
+):
+    for name, model in (("dense", tiny_bert), ("light", tiny_lambda)):
+        whole = encode(tiny, model=str(model), encoding=EXACT, output=tmp_path / name)
+        direct, cut = (
+            encode(source, model=str(model), encoding=EXACT, contract={"prefix": 3}, output=tmp_path / f"{name}-{how}")
+            for how, source in (("direct", tiny), ("cut", whole))
+        )
+        one, other = DenseIndex.open(direct), DenseIndex.open(cut)
+        assert (one.fingerprint, one.dim) == (other.fingerprint, other.dim)
+        np.testing.assert_allclose(*(index.vectors_of(np.arange(12)) for index in (one, other)), atol=1e-6)
+        search(tiny, split="test", index=cut, output=tmp_path / f"{name}.parquet")
+        with pytest.raises(InputError, match=r"--prefix 4: the vectors of .* have 3 values"):
+            encode(cut, output=tmp_path / "no", contract={"prefix": 4})
+
+
 def test_prefixes_are_trained(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path):
     bm25 = tiny_lambda.parent / "bm25"
     examples = mine_negatives(tiny, split="train", index=bm25, output=tmp_path / "examples.parquet")

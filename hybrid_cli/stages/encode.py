@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,16 +12,17 @@ import pyarrow as pa
 import torch
 
 from hybrid_cli import artifacts, console, vectors
-from hybrid_cli.artifacts import Claim, Kind, Manifest
+from hybrid_cli.artifacts import Claim, Kind
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.config import Encoding, RecallCheck, VectorIndex
+from hybrid_cli.config import Encoding, VectorIndex
 from hybrid_cli.encoders import combination
 from hybrid_cli.encoders.combination import Combination, Recipe
 from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
 from hybrid_cli.encoders.encoder import Encoder, open_encoder
 from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.vectors.exact import COMBINED, model_of, query_encoder
+from hybrid_cli.vectors import indexing, reindexing
+from hybrid_cli.vectors.exact import COMBINED
 
 _AT_ONCE = 1024  # texts between two beats of the progress line
 _CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 2048, 1 << 16
@@ -54,8 +55,8 @@ def encode(
     run goes on with the first missing shard.
 
     Args:
-        collection: a collection or a corpus; not needed with `queries`. Or a dense index: its vectors get another
-            index, and nothing is encoded.
+        collection: a collection or a corpus; not needed with `queries`. Or a dense index: its vectors, or with
+            the contract's `prefix` the beginnings of them, get another index, and nothing is encoded.
         model: `minilm`, a folder, or a Hugging Face id.
         second: another one to combine it with, by `combine`; the combination then lies in the index.
         beside: where `collection` is a dense index, another one of the same corpus: both are combined from the vectors
@@ -70,15 +71,18 @@ def encode(
     changes = {name: value for name, value in (contract or {}).items() if value is not None}
     if beside is not None:
         _refuse(changes, "vectors that are there already")
-        index = _typed(index)
-        return _index_both([collection or beside, beside], combine, output, index, encoding, recall_check, overwrite)
+        index = indexing.typed(index)
+        return reindexing.index_both(
+            [collection or beside, beside], combine, output, index, encoding, recall_check, overwrite
+        )
     if collection is not None and _is_dense_index(collection):
+        prefix = changes.pop("prefix", None)
         _refuse(changes, "vectors that are there already")
-        return _index_again(collection, output, index, recall_check, threads, overwrite)
+        return reindexing.index_again(collection, output, index, prefix, recall_check, threads, overwrite)
     source, kind = _source(collection, queries, split)
     dtype = _dtype(encoding, device)
     folders = _folders(model, second, changes)
-    index = _typed(index, second is None and _trained_for_codes(folders["model"]))
+    index = indexing.typed(index, second is None and _trained_for_codes(folders["model"]))
     claim = artifacts.claim(
         output,
         kind,
@@ -91,12 +95,12 @@ def encode(
             "dtype": dtype,
             "vector_dtype": encoding.vector_dtype,
             "shard_size": encoding.shard_size,
-            **(_options(index) if kind == Kind.DENSE_INDEX else {}),
+            **(indexing.options(index) if kind == Kind.DENSE_INDEX else {}),
         },
         overwrite=overwrite,
     )
     if claim.up_to_date:
-        return _as_it_is(output, recall_check)
+        return indexing.as_it_is(output, recall_check)
     if threads:
         torch.set_num_threads(threads)
         vectors.set_threads(threads)
@@ -120,20 +124,6 @@ def _refuse(changes: Mapping[str, Any], what: str) -> None:
         raise InputError(f"{options}: means nothing to {what}")
 
 
-def _typed(index: VectorIndex, binary: bool = False) -> VectorIndex:
-    """The index with a type: the one given, else that which the encoder was trained for."""
-    if index.index_type:
-        return index
-    return replace(index, index_type="binary" if binary and not index.factory else "flat")
-
-
-def _options(index: VectorIndex) -> dict[str, Any]:
-    """What the manifest says of an index; how to choose only where it is chosen."""
-    options = asdict(index)
-    choice = options.pop("choice")
-    return {**options, **choice} if index.index_type == "auto" else options
-
-
 def _trained_for_codes(model: Path) -> bool:
     return kind_of(model) == TRANSFORMER and read_contract(model).binary
 
@@ -141,138 +131,6 @@ def _trained_for_codes(model: Path) -> bool:
 def _is_dense_index(path: Path) -> bool:
     manifest = artifacts.find_manifest(path)
     return manifest is not None and manifest.kind == Kind.DENSE_INDEX
-
-
-def _index_again(
-    old: Path, output: Path, index: VectorIndex, recall_check: bool, threads: int | None, overwrite: bool
-) -> Path:
-    """Another index over the vectors of a dense index, which stay what they are; the corpus and model too."""
-    made = artifacts.read_manifest(old, Kind.DENSE_INDEX)
-    index = _typed(index, made.counts["contract"].get("binary", False))
-    claim = artifacts.claim(
-        output,
-        Kind.DENSE_INDEX,
-        "encode",
-        inputs={"vectors": old, **_corpus_of(made)},
-        options={**made.options, **_options(index)},
-        overwrite=overwrite,
-    )
-    if claim.up_to_date:
-        return _as_it_is(output, recall_check)
-    vectors.set_threads(threads)
-    vectors.check_recipe(index, made.counts["dim"], made.counts["vectors"])
-    with claim.folder() as (work, counts):
-        for shard in vectors.shards(old):
-            vectors.share_shard(shard, work)
-        if (old / COMBINED).is_dir():
-            artifacts.share(old / COMBINED, work / COMBINED)
-        described = {name: value for name, value in made.counts.items() if not name.startswith("recall@")}
-        counts |= described | _build(work, index, described["vectors"], recall_check)
-    console.note(f"encode: {output}: {made.counts['vectors']:,} vectors of {old}, {counts['factory']}")
-    return output
-
-
-def _corpus_of(made: Manifest) -> dict[str, Path]:
-    """The corpus that an index was made from, where it still is; there people see the texts of hits."""
-    found = {role: Path(source["path"]) for role, source in made.inputs.items() if role == "corpus"}
-    return {role: path for role, path in found.items() if path.exists()}
-
-
-def _index_both(
-    indexes: Sequence[Path],
-    combine: Recipe,
-    output: Path,
-    index: VectorIndex,
-    encoding: Encoding,
-    recall_check: bool,
-    overwrite: bool,
-) -> Path:
-    """One index of two over one corpus, by the combination of the encoders that made them; nothing is encoded."""
-    opened = [vectors.DenseIndex.open(path) for path in indexes]
-    if not opened[0].docids.equals(opened[1].docids):
-        raise InputError(
-            f"{indexes[1]}: holds other documents than {indexes[0]}; encode one collection with both models"
-        )
-    first, second = (each.manifest.options["contract"] for each in opened)
-    combine = replace(combine, changes=(first, second))
-    claim = artifacts.claim(
-        output,
-        Kind.DENSE_INDEX,
-        "encode",
-        inputs={"vectors": indexes[0], "beside": indexes[1], **_corpus_of(opened[0].manifest)},
-        options={
-            **{name: opened[0].manifest.options[name] for name in ("model", "dtype")},
-            "contract": {},
-            "vector_dtype": encoding.vector_dtype,
-            "shard_size": encoding.shard_size,
-            **asdict(combine),
-            **_options(index),
-        },
-        overwrite=overwrite,
-    )
-    if claim.up_to_date:
-        return _as_it_is(output, recall_check)
-    encoder = Combination(combine, [query_encoder(each) for each in opened])
-    total = len(opened[0].docids)
-    vectors.check_recipe(index, encoder.dim, total)
-    with claim.folder() as (work, counts):
-        combination.write(work / COMBINED, [model_of(each) for each in opened], combine)
-        for number, begin in enumerate(range(0, total, encoding.shard_size)):
-            rows = np.arange(begin, min(total, begin + encoding.shard_size))
-            halves = [each.vectors_of(rows) for each in opened]
-            whole = np.hstack(halves) if combine.how == "concat" else halves[0] + halves[1]
-            ids = opened[0].docids.gather(rows).to_arrow()
-            vectors.write_shard(vectors.shard_path(work, number), ids, whole.astype(encoding.vector_dtype))
-        counts |= _build(work, index, total, recall_check)
-        counts |= {
-            "vectors": total,
-            "dim": encoder.dim,
-            "truncated": max(each.manifest.counts["truncated"] for each in opened),
-            "encoder": encoder.fingerprint,
-            "contract": encoder.describe(),
-        }
-    console.note(f"encode: {output}: {total:,} vectors of {indexes[0]} and {indexes[1]}, {encoder.dim} dimensions")
-    return output
-
-
-def _build(work: Path, index: VectorIndex, total: int, recall_check: bool) -> dict[str, Any]:
-    """Build the index; its factory string, and what it finds of the exact hits where that is asked for."""
-    if index.index_type == "auto" and not index.factory:
-        return _choose(work, index)
-    with console.progress("index", total, "vectors") as advance:
-        factory = vectors.build(work, index, advance)
-    return {"factory": factory, **(_recall(work, factory, index.seed, total) if recall_check else {})}
-
-
-def _recall(index: Path, factory: str, seed: int, total: int) -> dict[str, float]:
-    """What an index finds of the exact hits, which is printed."""
-    recall = vectors.measure_recall(index, factory, RecallCheck(seed=seed))
-    if recall:
-        shares = ", ".join(f"{name} {share:.4f}" for name, share in recall.items())
-        console.note(f"encode: {factory}: {shares} of exact search for {min(total, RecallCheck.sample):,} documents")
-    return recall
-
-
-def _as_it_is(output: Path, recall_check: bool) -> Path:
-    """What is up to date; the recall of an index is measured where that is asked for."""
-    made = artifacts.read_manifest(output)
-    if recall_check and made.kind == Kind.DENSE_INDEX:
-        _recall(output, made.counts["factory"], made.options["seed"], made.counts["vectors"])
-    return output
-
-
-def _choose(work: Path, index: VectorIndex) -> dict[str, Any]:
-    """Let measuring choose; what was tried is printed, and what came of it is kept."""
-    with console.progress("choose", unit="indexes") as advance:
-        factory, tried = vectors.choose(work, index, advance)
-    recall = f"recall@{index.choice.cutoff}"
-    rows = [
-        [each.index_type, each.factory, f"{each.documents:,}", f"{each.size:,.0f}", f"{each.recall:.4f}",
-         f"{each.milliseconds:.2f}"]
-        for each in tried
-    ]  # fmt: skip
-    console.table(["tried", "factory", "documents", "bytes/document", recall, "ms/query"], rows, left=["factory"])
-    return {"factory": factory, recall: tried[-1].recall}
 
 
 def _source(collection: Path | None, queries: Path | None, split: str | None) -> tuple[Path, Kind]:
@@ -318,7 +176,7 @@ def _write(
                 else:
                     _encode_shard(path, shard, encoder, of_queries, encoding, advance)
         if not of_queries:
-            counts |= _build(work, index, total, recall_check)
+            counts |= indexing.build(work, index, total, recall_check)
         truncated = sum(int(vectors.shard_facts(path).get("truncated", 0)) for path in vectors.shards(work))
         counts |= {
             "vectors": total,
