@@ -1,4 +1,4 @@
-"""The first layers of an encoder, as an encoder: for studies that a small machine is to end in an hour.
+"""The first layers of a BERT-like encoder, as an encoder: for studies that a small machine is to end in an hour.
 
     python benchmarks/first_layers.py minilm out/minilm-2 --layers 2
     make lite DATA=... OUT=... MODEL=out/minilm-2
@@ -32,7 +32,9 @@ def main() -> None:
     weights = load_file(arguments.output / "model.safetensors")
     kept = {name: tensor for name, tensor in weights.items() if _layer(name) < arguments.layers}
     save_file(kept, arguments.output / "model.safetensors", metadata={"format": "pt"})
-    print(f"{arguments.layers} layers, {sum(tensor.numel() for tensor in kept.values()):,} weights -> {arguments.output}")
+    print(
+        f"{arguments.layers} layers, {sum(tensor.numel() for tensor in kept.values()):,} weights -> {arguments.output}"
+    )
 
 
 def _layer(name: str) -> int:
