@@ -123,7 +123,17 @@ class DenseIndex:
         padded = np.zeros((-(-len(queries) // _PADDING) * _PADDING, self.dim), np.float32)
         padded[: len(queries)] = queries
         scores, rows = self._index.search(padded, depth)
+        if self.manifest.counts["factory"] == FLAT:
+            # BLAS sums in an order that depends on the processor and on a vector's place in the block; a pair must not.
+            for query, mine, found in zip(queries, scores, rows, strict=False):
+                mine[:] = np.einsum("nd,d->n", self._flat[found], query)
         return scores[: len(queries)], rows[: len(queries)]
+
+    @cached_property
+    def _flat(self) -> Vectors:
+        """The vectors [n, d] of a flat index, mapped."""
+        path, shape = self.folder / INDEX, (len(self.docids), self.dim)
+        return np.memmap(path, "<f4", "c", path.stat().st_size - 4 * shape[0] * shape[1], shape)
 
     def _by_codes(self, queries: Vectors, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """Candidates by Hamming distance; the float query against their codes as -1 and +1 orders them (BPR)."""
@@ -177,9 +187,7 @@ class DenseIndex:
         A flat index is mapped; of the others one shard is in memory.
         """
         if self.manifest.counts["factory"] == FLAT:
-            path, shape = self.folder / INDEX, (len(self.docids), self.dim)
-            stored = np.memmap(path, "<f4", "c", path.stat().st_size - 4 * shape[0] * shape[1], shape)
-            yield from (stored[begin : begin + size] for begin in range(0, len(stored), size))
+            yield from (self._flat[begin : begin + size] for begin in range(0, len(self._flat), size))
             return
         waiting = np.empty((0, self.dim), np.float32)
         for path in shards(self.folder):
