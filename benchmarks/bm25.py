@@ -25,8 +25,8 @@ import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections import python_docs
-from hybrid_cli.lexical import building, jvm, lucene
+from hybrid_cli.collections.readers import python_docs
+from hybrid_cli.lexical import build, jvm, lucene
 from hybrid_cli.lexical.index import LUCENE, LexicalIndex
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
@@ -99,7 +99,7 @@ def search_tasks(
 
 def contents(opened: LexicalIndex, scratch: Path) -> list[list[str]]:
     batches = collections.documents(scratch / "collection")
-    return [building._contents(batch, ("title", "text"))["contents"].to_list() for batch in batches]
+    return [build._contents(batch, ("title", "text"))["contents"].to_list() for batch in batches]
 
 
 def compare_search(index: Path, scratch: Path, options: argparse.Namespace) -> None:
@@ -126,7 +126,7 @@ def compare_indexing(scratch: Path, options: argparse.Namespace) -> None:
     collection, source = scratch / "collection", scratch / "json"
     source.mkdir()
     for part, batch in enumerate(collections.documents(collection)):
-        frame = building._contents(batch, ("title", "text")).rename({"docid": "id"})
+        frame = build._contents(batch, ("title", "text")).rename({"docid": "id"})
         for number, piece in enumerate(frame.iter_slices(-(-len(frame) // options.threads))):
             piece.write_ndjson(source / f"part-{part:05d}-{number}.jsonl")
 

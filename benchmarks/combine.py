@@ -19,10 +19,10 @@ import numpy as np
 import scipy
 import torch
 
-from hybrid_cli.collections import python_docs
+from hybrid_cli.collections.readers import python_docs
 from hybrid_cli.encoders.combination import Combination, Recipe
 from hybrid_cli.encoders.encoder import open_encoder
-from hybrid_cli.vectors.library import load_faiss
+from hybrid_cli.indexes.faiss import load_faiss
 
 QUERIES, HITS = 256, 1000
 

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from joint import dense_index
 
-from hybrid_cli import vectors
+from hybrid_cli import indexes
 
 QUERIES = 256
 
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--hits", type=int, default=100)
     parser.add_argument("--repeat", type=int, default=5)
     given = parser.parse_args()
-    vectors.set_threads(1)
+    indexes.set_threads(1)
     docids = pl.Series("docid", [f"d{row}" for row in range(given.vectors)])
     names = [f"q{row}" for row in range(QUERIES)]
     print(f"{'dim':>5} {'ms/query':>9} {'ms, one alone':>14}")

@@ -25,7 +25,7 @@ from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import DenseLearner
 from hybrid_cli.training.loop import Trainer
-from hybrid_cli.training.teacher import FrozenEncoder
+from hybrid_cli.training.teachers import FrozenEncoder
 
 DIM = 32
 

@@ -21,14 +21,14 @@ import numpy as np
 import polars as pl
 import torch
 
-from hybrid_cli import artifacts, vectors
+from hybrid_cli import artifacts, indexes
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
 from hybrid_cli.config import VectorIndex
+from hybrid_cli.indexes.dense import DenseIndex
+from hybrid_cli.indexes.hybrid_search import JointIndex
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.vectors.index import DenseIndex
-from hybrid_cli.vectors.joint import JointIndex
 
 SHARD = 50_000
 
@@ -55,8 +55,8 @@ def dense_index(folder: Path, docids: pl.Series, dim: int) -> DenseIndex:
     with claim.folder() as (work, counts):
         for number, begin in enumerate(range(0, len(docids), SHARD)):
             ids = docids[begin : begin + SHARD]
-            vectors.write_shard(vectors.shard_path(work, number), ids.to_arrow(), unit(rng, len(ids), dim))
-        counts |= {"factory": vectors.build(work, VectorIndex()), "dim": dim, "contract": {}, "encoder": ""}
+            indexes.write_shard(indexes.shard_path(work, number), ids.to_arrow(), unit(rng, len(ids), dim))
+        counts |= {"factory": indexes.build(work, VectorIndex()), "dim": dim, "contract": {}, "encoder": ""}
     return DenseIndex.open(folder)
 
 

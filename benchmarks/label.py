@@ -23,7 +23,7 @@ import polars as pl
 from bm25 import K1, B, best, processor
 
 from hybrid_cli import console
-from hybrid_cli.collections import python_docs
+from hybrid_cli.collections.readers import python_docs
 from hybrid_cli.collections.sentences import Sentences
 from hybrid_cli.config import Labelling
 from hybrid_cli.lexical.index import LUCENE

@@ -22,15 +22,15 @@ import numpy as np
 import polars as pl
 import torch
 
-from hybrid_cli import artifacts, console, vectors
+from hybrid_cli import artifacts, console, indexes
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.evaluation.measures import evaluate_run, mean_of
-from hybrid_cli.evaluation.report.lineage import indexes
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
+from hybrid_cli.indexes.exact import query_encoder
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.vectors.exact import query_encoder
+from hybrid_cli.reporting.lineage import indexes as indexes_of
 
 WARM_UP, MOST, HITS = 50, 1000, 100
 MEASURES = {"recall@20": "R@20", "recall@100": "R@100", "accuracy@20": "Success@20", "accuracy@100": "Success@100"}
@@ -56,7 +56,7 @@ def asker(index: Path) -> Asker:
             return run, 0.0, searched
 
         return by_words
-    dense = vectors.DenseIndex.open(index)
+    dense = indexes.DenseIndex.open(index)
     encoder = query_encoder(dense, device="cpu")
 
     def by_vectors(query: pl.DataFrame) -> Timed:
@@ -97,13 +97,13 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    vectors.set_threads(1)
+    indexes.set_threads(1)
     queries = collections.read_queries(collections.queries_path(given.collection, given.split)).select("qid", "text")
     qrels = pl.read_parquet(given.collection / f"qrels.{given.split}.parquet")
     ask = cache(asker)
     rows = []
     for name, path in (pair.split("=", 1) for pair in given.runs):
-        behind = indexes(Path(path))
+        behind = indexes_of(Path(path))
         values = evaluate_run(pl.read_parquet(path), qrels, list(MEASURES.values()))
         row: dict[str, Any] = {"method": name, "bytes": sum(held.size for held in behind.values())}
         row |= {said: mean_of(values, measure) for said, measure in MEASURES.items()}

@@ -23,7 +23,7 @@ SMALL_WORDS = ("the", "of", "in", "is", "a", "what", "who", "how")
 
 def write_questions(path: Path, count: int, length: int) -> None:
     """A third of the words are function words; the others, nouns and verbs of WordNet, so each has to be looked up."""
-    from hybrid_cli.evaluation.perturbations.wordnet import find
+    from hybrid_cli.perturbations.wordnet import find
 
     lines = [line for name in ("noun", "verb") for line in (find() / f"index.{name}").read_text("utf-8").splitlines()]
     words = [line.split(" ", 1)[0] for line in lines if line[:1].isalpha() and "_" not in line.split(" ", 1)[0]]

@@ -21,7 +21,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, DataCollatorForLan
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.collections import python_docs
+from hybrid_cli.collections.readers import python_docs
 from hybrid_cli.config import Pretraining
 from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.encoders.models import pick_dtype, resolve

@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 from transformers import AutoModel, AutoTokenizer
 
-from hybrid_cli.collections import python_docs
+from hybrid_cli.collections.readers import python_docs
 from hybrid_cli.config import Optimization
 from hybrid_cli.encoders.models import pick_dtype, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder

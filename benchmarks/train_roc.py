@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from hybrid_cli.collections import python_docs
+from hybrid_cli.collections.readers import python_docs
 from hybrid_cli.config import Optimization
 from hybrid_cli.encoders.models import pick_dtype
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -25,11 +25,11 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.bm25_vectors import LexicalSide
 from hybrid_cli.training.dense import DenseLearner
-from hybrid_cli.training.lexical_side import LexicalSide
 from hybrid_cli.training.loop import Trainer
 from hybrid_cli.training.losses import added, nll, orthogonality
-from hybrid_cli.training.masking import MatchMasking
+from hybrid_cli.training.masks import MatchMasking
 
 QUERY_LEN, DOC_LEN = 64, 128
 

@@ -29,7 +29,7 @@ $(OUT)/runs/bm25+rm3.parquet: $(bm25) $(folds)
 
 $(fold_joined:%=$(OUT)/runs/%.parquet): $(OUT)/runs/%.parquet: \
     $(foreach number,$(numbers),$(OUT)/fold-$(number)/%.test.parquet)
-	$(HYBRID) join $^ --output $@ --overwrite
+	$(HYBRID) concat-runs $^ --output $@ --overwrite
 
 # $(call fold,NUMBER): % is dev or test
 define fold

@@ -25,7 +25,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     Of the test queries 005 has only stop words and 006 has no judgement; grades are 0, 1 and 2.
     """
-    from hybrid_cli.collections import trec
+    from hybrid_cli.collections.readers import trec
     from hybrid_cli.stages.prepare import prepare
 
     folder = tmp_path_factory.mktemp("tiny")

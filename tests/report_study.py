@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES, write_lines
 
-from hybrid_cli.collections import trec
+from hybrid_cli.collections.readers import trec
 from hybrid_cli.config import Objective, Optimization
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli.evaluation.perturbations.adversary import replace_matches
-from hybrid_cli.evaluation.perturbations.attack import draw
-from hybrid_cli.evaluation.perturbations.function_words import FUNCTION_WORDS
+from hybrid_cli.perturbations.adversary import replace_matches
+from hybrid_cli.perturbations.attack import draw
+from hybrid_cli.perturbations.function_words import FUNCTION_WORDS
 
 # Synonyms in capitals, so that a test can tell them from what was there; each word of one is a term.
 SYNONYMS = {

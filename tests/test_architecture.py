@@ -18,7 +18,8 @@ LAYERS = (
     {"__main__"},
     {"cli"},
     {"stages"},
-    {"training", "evaluation", "fusion", "vectors"},
+    {"training", "reporting"},
+    {"evaluation", "fusion", "indexes", "perturbations"},
     {"encoders"},
     {"lexical", "collections"},
     {"runs"},
@@ -28,7 +29,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {
     "typer": ("cli",),
     "click": ("cli",),
-    "faiss": ("vectors",),
+    "faiss": ("indexes",),
     "jnius": ("lexical/jvm",),
     "jnius_config": ("lexical/jvm",),
     "pyserini": ("lexical",),

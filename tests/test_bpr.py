@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hybrid_cli import artifacts, vectors
+from hybrid_cli import artifacts, indexes
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.config import Distillation, Encoding, Objective, Optimization, Searching, VectorIndex
 from hybrid_cli.encoders.encoder import open_encoder
@@ -55,7 +55,7 @@ def test_a_search_is_by_codes_first_and_then_by_the_float_query(trained: Path, t
     queries = pl.read_parquet(tiny / "queries.test.parquet")
     encoder = open_encoder(trained / "bpr", device="cpu")
     asked = encoder.encode_queries(queries["text"].to_list())
-    stored = vectors.DenseIndex.open(index).vectors_of(np.arange(12))
+    stored = indexes.DenseIndex.open(index).vectors_of(np.arange(12))
     codes = np.where(stored >= 0, 1.0, -1.0)
     for candidates in (4, None):
         how = Searching(binary_k=candidates)
@@ -64,7 +64,7 @@ def test_a_search_is_by_codes_first_and_then_by_the_float_query(trained: Path, t
         ))  # fmt: skip
         assert run.group_by("qid").len()["len"].unique().to_list() == [12]
     scores = asked.astype(np.float64) @ codes.T
-    docids = vectors.read_ids(index)
+    docids = indexes.read_ids(index)
     wanted = {(qid, docid): scores[q, d] for q, qid in enumerate(queries["qid"]) for d, docid in enumerate(docids)}
     assert len(run) == len(wanted)
     for qid, docid, score in run.select("qid", "docid", "score").iter_rows():
@@ -98,11 +98,11 @@ def test_fewer_candidates_are_the_nearest_by_hamming_distance(tmp_path: Path):
     matrix, query = rng.standard_normal((40, 64)).astype(np.float32), rng.standard_normal((1, 64)).astype(np.float32)
     claim = artifacts.claim(tmp_path / "index", Kind.DENSE_INDEX, "encode", inputs={}, options={})
     with claim.folder() as (work, counts):
-        vectors.write_shard(vectors.shard_path(work, 0), pa.array([str(row) for row in range(40)]), matrix)
-        counts |= {"factory": vectors.build(work, VectorIndex("binary")), "dim": 64, "contract": {}, "encoder": ""}
+        indexes.write_shard(indexes.shard_path(work, 0), pa.array([str(row) for row in range(40)]), matrix)
+        counts |= {"factory": indexes.build(work, VectorIndex("binary")), "dim": 64, "contract": {}, "encoder": ""}
     distances = ((matrix >= 0) != (query >= 0)).sum(1)
     nearest = np.flatnonzero(distances <= np.sort(distances)[19])  # all of the last distance, so that none is cut
-    index = vectors.DenseIndex.open(tmp_path / "index", binary_k=len(nearest))
+    index = indexes.DenseIndex.open(tmp_path / "index", binary_k=len(nearest))
     found = [int(docid) for docid in index.search(query, ["q"], 3)["docid"]]
     scores = np.where(matrix >= 0, 1, -1) @ query[0]
     assert found == nearest[np.argsort(-scores[nearest])][:3].tolist()

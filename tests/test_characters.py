@@ -8,10 +8,10 @@ from string import ascii_letters
 
 import pytest
 
-from hybrid_cli.evaluation.perturbations.attack import draw
-from hybrid_cli.evaluation.perturbations.characters import KINDS, swap_characters
-from hybrid_cli.evaluation.perturbations.edits import edited
-from hybrid_cli.evaluation.perturbations.function_words import is_stop_word
+from hybrid_cli.perturbations.attack import draw
+from hybrid_cli.perturbations.characters import KINDS, swap_characters
+from hybrid_cli.perturbations.edits import edited
+from hybrid_cli.perturbations.function_words import is_stop_word
 
 
 def of(text: str, seed: int = 0) -> str:

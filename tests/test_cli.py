@@ -18,7 +18,7 @@ from hybrid_cli.config import Evaluation
 
 COMMANDS = [
     "prepare", "split", "perturb", "index-bm25", "mine-negatives", "label", "pretrain", "train-dense", "train-lambda",
-    "distill-lite", "combine", "encode", "search", "fuse", "join", "evaluate", "report", "inspect", "export", "doctor",
+    "distill-lite", "combine", "encode", "search", "fuse", "concat-runs", "evaluate", "report", "inspect", "export", "doctor",
 ]  # fmt: skip
 SOURCES = ["python-docs", "beir", "msmarco", "dpr", "trec", "irds"]
 EVERYWHERE = ("--config", "--quiet", "--debug")

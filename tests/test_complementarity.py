@@ -10,16 +10,7 @@ import pytrec_eval
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli.evaluation.complementarity import (
-    Sets,
-    changes,
-    first_relevant,
-    most_changed,
-    overlap,
-    rbo,
-    sets,
-    tally,
-)
+from hybrid_cli.evaluation.complementarity import Sets, changes, first_relevant, most_changed, overlap, rbo, sets, tally
 
 RUN = {"qid": pl.String, "docid": pl.String, "rank": pl.Int32, "score": pl.Float32}
 QRELS = {"qid": pl.String, "docid": pl.String, "relevance": pl.Int32}

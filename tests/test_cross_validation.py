@@ -47,7 +47,9 @@ def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) 
             "--split", f"dev-{fold}", "--output", weights)  # fmt: skip
         run("fuse", *test, *exact, "--weights", f"@{weights}", "--output", out / f"fused.test-{fold}.parquet")
     for name in NAMES:
-        run("join", *(out / f"{name}.test-{fold}.parquet" for fold in FOLDS), "--output", out / f"{name}.parquet")
+        run(
+            "concat-runs", *(out / f"{name}.test-{fold}.parquet" for fold in FOLDS), "--output", out / f"{name}.parquet"
+        )
     return out
 
 

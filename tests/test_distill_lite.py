@@ -26,7 +26,7 @@ from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import DenseLearner
-from hybrid_cli.training.teacher import FrozenEncoder
+from hybrid_cli.training.teachers import FrozenEncoder
 
 PLAN = Optimization(batch_size=4, epochs=10, max_steps=10, learning_rate=1e-3, precision="fp32", checkpoint_steps=4)
 TEXTS = ["salt water", "a river and its bank"]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from hybrid_cli import config
 from hybrid_cli.config import Perturbation
-from hybrid_cli.evaluation.perturbations.attack import Given, draw
-from hybrid_cli.evaluation.perturbations.attacks import ATTACKS, SETS
-from hybrid_cli.evaluation.perturbations.edits import WORD, delete_word, edited, swap_words
+from hybrid_cli.perturbations.attack import Given, draw
+from hybrid_cli.perturbations.attacks import ATTACKS, SETS
+from hybrid_cli.perturbations.edits import WORD, delete_word, edited, swap_words
 
 SYNONYMS = "cat\tfeline\nsalt\tsodium\tsea salt\nthe\tthis\n"
 LOCAL = [name for name in SETS["lite"] if name != "back-translation"]

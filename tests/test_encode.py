@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file, save_file
 
-from hybrid_cli import artifacts, vectors
+from hybrid_cli import artifacts, indexes
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.config import Encoding, VectorIndex
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -47,10 +47,10 @@ def corpus(folder: Path, documents: int) -> Path:
 
 def test_the_index_holds_the_encoders_vectors_in_the_order_of_the_corpus(tiny: Path, tiny_bert: Path, tmp_path: Path):
     folder = encode(tiny, output=tmp_path / "index", model=str(tiny_bert), encoding=Encoding("fp32", shard_size=5))
-    assert [path.name for path in vectors.shards(folder)] == [f"part-0000{number}.parquet" for number in range(3)]
-    index = vectors.DenseIndex.open(folder)
+    assert [path.name for path in indexes.shards(folder)] == [f"part-0000{number}.parquet" for number in range(3)]
+    index = indexes.DenseIndex.open(folder)
     corpus = pq.read_table(tiny / "corpus.parquet")
-    assert index.docids.to_list() == corpus["docid"].to_pylist() == vectors.read_ids(folder).to_list()
+    assert index.docids.to_list() == corpus["docid"].to_pylist() == indexes.read_ids(folder).to_list()
     encoder = TransformerEncoder.load(tiny_bert, device="cpu")
     wanted = encoder.encode_documents(corpus["title"].to_pylist(), corpus["text"].to_pylist())
     np.testing.assert_allclose(index.vectors_of(np.arange(12)), wanted, atol=1e-5)
@@ -131,18 +131,18 @@ def test_the_same_command_again_does_nothing_and_elsewhere_gives_the_same_bytes(
 def test_queries_of_a_split_become_vectors_without_an_index(tiny: Path, tiny_bert: Path, tmp_path: Path):
     folder = encode(tiny, output=tmp_path / "queries", model=str(tiny_bert), split="test", encoding=EXACT)
     assert artifacts.read_manifest(folder).kind == Kind.VECTORS
-    assert vectors.read_ids(folder).to_list() == ["001", "002", "003", "004", "005", "006"]
+    assert indexes.read_ids(folder).to_list() == ["001", "002", "003", "004", "005", "006"]
     assert not (folder / "index.faiss").exists()
 
 
 def test_half_precision_stays_close_to_fp32(tiny: Path, tmp_path: Path):
     exact = encode(tiny, output=tmp_path / "fp32", encoding=EXACT)
-    wanted = vectors.read_shard(vectors.shards(exact)[0])
+    wanted = indexes.read_shard(indexes.shards(exact)[0])
     for dtype in ("bf16", "fp16"):
         folder = encode(tiny, output=tmp_path / dtype, encoding=Encoding(dtype, "float16"))  # type: ignore[arg-type]
-        found = vectors.read_shard(vectors.shards(folder)[0])
+        found = indexes.read_shard(indexes.shards(folder)[0])
         assert ((found * wanted).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(wanted, axis=1)).min() > 0.999
-        assert pq.read_schema(vectors.shards(folder)[0]).field("vector").type == pa.list_(pa.float16(), 384)
+        assert pq.read_schema(indexes.shards(folder)[0]).field("vector").type == pa.list_(pa.float16(), 384)
 
 
 def test_the_size_of_batches_changes_vectors_by_rounding_only(tiny: Path, tiny_bert: Path, tmp_path: Path):
@@ -151,7 +151,7 @@ def test_the_size_of_batches_changes_vectors_by_rounding_only(tiny: Path, tiny_b
         folder = encode(
             tiny, output=tmp_path / str(tokens), model=str(tiny_bert), encoding=Encoding("fp32", batch_tokens=tokens)
         )
-        found.append(vectors.read_shard(vectors.shards(folder)[0]))
+        found.append(indexes.read_shard(indexes.shards(folder)[0]))
     np.testing.assert_allclose(found[0], found[1], atol=1e-5)
     np.testing.assert_allclose(found[0], found[2], atol=1e-5)
 

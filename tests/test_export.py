@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli import artifacts, runs, vectors
+from hybrid_cli import artifacts, indexes, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.config import StaticTraining, VectorIndex
@@ -188,8 +188,8 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     claim = artifacts.claim(folder, Kind.DENSE_INDEX, "test", inputs={}, options={})
     values = np.random.default_rng(5).normal(size=(50, 8)).astype(np.float32)
     with claim.folder(dim=8, contract={}, encoder="") as (work, counts):
-        vectors.write_shard(vectors.shard_path(work, 0), pa.array([f"doc {row}" for row in range(50)]), values)
-        counts["factory"] = vectors.build(work, VectorIndex())
+        indexes.write_shard(indexes.shard_path(work, 0), pa.array([f"doc {row}" for row in range(50)]), values)
+        counts["factory"] = indexes.build(work, VectorIndex())
     return folder
 
 
@@ -209,7 +209,7 @@ def test_pyserini_opens_an_exported_index_and_finds_our_hits(dense, tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     theirs = json.loads(done.stdout.splitlines()[-1])
-    ours = vectors.DenseIndex.open(dense).search(queries, ["0", "1", "2"], 10)
+    ours = indexes.DenseIndex.open(dense).search(queries, ["0", "1", "2"], 10)
     for group, hits in zip(ours.partition_by("qid"), theirs, strict=True):
         assert group["docid"].to_list() == [docid for docid, _ in hits]
         np.testing.assert_allclose(group["score"], [score for _, score in hits], rtol=1e-5)

@@ -18,12 +18,12 @@ from hybrid_cli.config import Encoding, Tuning
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
+from hybrid_cli.indexes import exact
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
-from hybrid_cli.vectors import exact
 
 HITS = 4  # so that the lists lack documents
 

@@ -12,7 +12,7 @@ from command import hybrid
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.lexical import building, lucene
+from hybrid_cli.lexical import build, lucene
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.tuning import Setting, tune
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -138,7 +138,7 @@ def test_a_corpus_without_a_word_can_be_indexed(tmp_path: Path):
 
 
 def test_an_index_that_lucene_counts_otherwise_is_refused(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(building.lucene, "statistics", lambda folder: lucene.Statistics(12, 12, 1))
+    monkeypatch.setattr(build.lucene, "statistics", lambda folder: lucene.Statistics(12, 12, 1))
     with pytest.raises(HybridError, match="Lucene counts 12 documents with 1 tokens"):
         index_bm25(tiny, output=tmp_path / "bm25")
     assert not (tmp_path / "bm25").exists()
@@ -147,11 +147,11 @@ def test_an_index_that_lucene_counts_otherwise_is_refused(tiny: Path, tmp_path: 
 def test_what_a_killed_run_finished_is_kept(tiny: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as killed:
         killed.setattr(
-            building._Lucene, "finish", lambda thread: (thread.join(), (_ for _ in ()).throw(KeyboardInterrupt))
+            build._Lucene, "finish", lambda thread: (thread.join(), (_ for _ in ()).throw(KeyboardInterrupt))
         )
         with pytest.raises(KeyboardInterrupt):
             index_bm25(tiny, output=tmp_path / "bm25")
-    monkeypatch.setattr(building, "_count", None)
+    monkeypatch.setattr(build, "_count", None)
     assert artifacts.fingerprint(index_bm25(tiny, output=tmp_path / "bm25")) == artifacts.fingerprint(index)
 
 

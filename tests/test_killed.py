@@ -27,7 +27,7 @@ KILLED_AT = {
 }
 PROGRAM = """
 import os, signal
-from hybrid_cli.artifacts import claims
+from hybrid_cli.artifacts import output
 from hybrid_cli.cli import main
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
 {}

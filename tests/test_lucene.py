@@ -13,9 +13,9 @@ import scipy
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
-from hybrid_cli.collections import beir
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.python_docs import read_package
+from hybrid_cli.collections.readers import beir
+from hybrid_cli.collections.readers.python_docs import read_package
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.lexical import jvm, lucene

@@ -10,13 +10,13 @@ import pytest
 from hybrid_cli.config import Encoding, Objective, Optimization, Searching, StaticTraining
 from hybrid_cli.encoders.encoder import open_encoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.indexes import DenseIndex
 from hybrid_cli.stages.combine import Judged, combine
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.stages.train_lambda import Sources, train_static_lambda
-from hybrid_cli.vectors import DenseIndex
 
 PLAN = Optimization(batch_size=4, max_steps=2, precision="fp32")
 EXACT = Encoding(dtype="fp32")

@@ -15,9 +15,9 @@ from hybrid_cli import runs
 from hybrid_cli.collections import collection
 from hybrid_cli.config import Perturbation
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.perturbations import wordnet
-from hybrid_cli.evaluation.perturbations.attack import Lacking
-from hybrid_cli.evaluation.perturbations.attacks import ATTACKS
+from hybrid_cli.perturbations import wordnet
+from hybrid_cli.perturbations.attack import Lacking
+from hybrid_cli.perturbations.attacks import ATTACKS
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.perturb import META, Sources, perturb
 from hybrid_cli.stages.search import search

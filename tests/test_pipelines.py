@@ -38,11 +38,11 @@ def test_every_call_parses(target, tmp_path):
 def test_every_fold_is_trained_tuned_and_tested_on_its_own_queries(tmp_path):
     lines = planned("robust04", tmp_path, PARTS=3)
     for fold in "123":
-        mine = [line for line in lines if f"/fold-{fold}/" in line and not line.startswith("hybrid join")]
+        mine = [line for line in lines if f"/fold-{fold}/" in line and not line.startswith("hybrid concat-runs")]
         splits = {line.split(" --split ")[1].split()[0] for line in mine if " --split " in line}
         assert splits == {f"{name}-{fold}" for name in ("train", "dev", "test")}
         assert len(mine) == 9
-    joined = [line.split() for line in lines if line.startswith("hybrid join")]
+    joined = [line.split() for line in lines if line.startswith("hybrid concat-runs")]
     assert [sum("/fold-" in word for word in words) for words in joined] == [3, 3, 3]
 
 

@@ -22,7 +22,8 @@ from typer.testing import CliRunner
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.cli import app
-from hybrid_cli.collections import beir, collection, dpr, intake, msmarco, trec
+from hybrid_cli.collections import collection, writer
+from hybrid_cli.collections.readers import beir, dpr, msmarco, trec
 from hybrid_cli.collections.source import Source
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.prepare import prepare
@@ -99,8 +100,8 @@ def test_an_unchanged_source_is_not_read_again_and_a_changed_one_is_refused(
 
 
 def test_a_large_corpus_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(intake, "_BATCH_ROWS", 3)
-    monkeypatch.setattr(intake, "_BATCHES_PER_PART", 2)
+    monkeypatch.setattr(writer, "_BATCH_ROWS", 3)
+    monkeypatch.setattr(writer, "_BATCHES_PER_PART", 2)
     docids = [f"d{number}" for number in range(14)]
     made = prepare(beir.source(write_beir(tmp_path / "beir", docids)), output=tmp_path / "made")
     assert [path.name for path in sorted((made / "corpus").iterdir())] == [f"part-{n:05}.parquet" for n in range(3)]
@@ -121,15 +122,15 @@ def test_documents_are_streamed(tmp_path: Path):
     def documents():
         for number in range(20_000):
             alive.append(number)
-            yield intake.Document(f"d{number}", "", "text", trec.Place("here", number))
+            yield writer.Document(f"d{number}", "", "text", trec.Place("here", number))
 
     alive: list[int] = []
     seen_at_first_batch: list[int] = []
     source = Source("made", documents)
     manifest = artifacts.Manifest(Kind.COLLECTION, "test", {}, {})
-    work = intake.Intake(source, tmp_path, manifest, advance=lambda count: seen_at_first_batch.append(len(alive)))
+    work = writer.Intake(source, tmp_path, manifest, advance=lambda count: seen_at_first_batch.append(len(alive)))
     assert work.write()["documents"] == 20_000
-    assert seen_at_first_batch[0] == intake._BATCH_ROWS
+    assert seen_at_first_batch[0] == writer._BATCH_ROWS
 
 
 # ------------------------------------------------------------------------------------------------- what is wrong or odd

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from hybrid_cli import artifacts
 from hybrid_cli.cli import app
-from hybrid_cli.collections import collection, python_docs
+from hybrid_cli.collections import collection
+from hybrid_cli.collections.readers import python_docs
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.prepare import prepare
 

@@ -133,7 +133,7 @@ def test_answers_alone_are_enough(tmp_path: Path):
 
 
 def test_circles_are_true_to_the_counts(whole: Path):
-    from hybrid_cli.evaluation.report.venn import lens
+    from hybrid_cli.reporting.venn import lens
 
     shown = Page(whole / "report.html")
     scales = set()
@@ -151,7 +151,7 @@ def test_circles_are_true_to_the_counts(whole: Path):
 
 
 def test_dots_of_one_place_form_a_disc_and_a_lone_dot_stays():
-    from hybrid_cli.evaluation.report.queries import spread
+    from hybrid_cli.reporting.queries import spread
 
     x, y = np.array([0.0] * 500 + [0.5]), np.array([1.0] * 500 + [0.25])
     right, up = spread(x, y)
@@ -163,7 +163,7 @@ def test_dots_of_one_place_form_a_disc_and_a_lone_dot_stays():
 
 
 def test_long_curves_keep_their_means():
-    from hybrid_cli.evaluation.report.training import thinned
+    from hybrid_cli.reporting.training import thinned
 
     values = np.random.default_rng(0).normal(size=1000)
     curve = pl.DataFrame({"model": "m", "step": np.arange(1, 1001), "value": values})
@@ -213,7 +213,7 @@ def test_without_java_words_are_marked_as_they_are_written(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     from hybrid_cli.errors import HybridError
-    from hybrid_cli.evaluation.report import contents
+    from hybrid_cli.reporting import contents
 
     def refuse(language: str) -> None:
         raise HybridError("no Java 21 or later")

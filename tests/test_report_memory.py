@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from hybrid_cli.evaluation.report import lineage
-from hybrid_cli.evaluation.report.memory import front
+from hybrid_cli.reporting import lineage
+from hybrid_cli.reporting.memory import front
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.search import search

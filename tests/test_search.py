@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from command import hybrid
 
-from hybrid_cli import artifacts, runs, vectors
+from hybrid_cli import artifacts, indexes, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.config import Encoding, Searching, VectorIndex
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -70,7 +70,7 @@ def test_settings_of_the_contract_hold_for_the_queries_too(tiny: Path, tiny_bert
     run = runs.read_run(search(tiny, split="test", index=index, output=tmp_path / "run.parquet", hits=1))
     encoder = TransformerEncoder.load(tiny_bert, device="cpu", **changed)
     queries = encoder.encode_queries(pq.read_table(tiny / "queries.test.parquet")["text"].to_pylist())
-    opened = vectors.DenseIndex.open(index)
+    opened = indexes.DenseIndex.open(index)
     pairs = opened.score(run, run["qid"].to_list(), queries)
     np.testing.assert_allclose(run["score"], pairs, rtol=1e-4)
 

@@ -12,8 +12,9 @@ from tiny_collection import (
     write_lines,
 )
 
-from hybrid_cli.collections import collection, dpr, irds, msmarco, trec
-from hybrid_cli.collections.lines import array_records
+from hybrid_cli.collections import collection
+from hybrid_cli.collections.readers import dpr, irds, msmarco, trec
+from hybrid_cli.collections.readers.lines import array_records
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.prepare import prepare
 

@@ -11,9 +11,9 @@ import pytest
 
 from hybrid_cli.config import Perturbation
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.perturbations.attack import Given, draw
-from hybrid_cli.evaluation.perturbations.edits import edited
-from hybrid_cli.evaluation.perturbations.synonyms import Table, insertion, replacement, thesaurus
+from hybrid_cli.perturbations.attack import Given, draw
+from hybrid_cli.perturbations.edits import edited
+from hybrid_cli.perturbations.synonyms import Table, insertion, replacement, thesaurus
 
 WORDNET = {"wordnet": Path(__file__).parent / "data" / "wordnet"}
 

@@ -16,7 +16,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training.batches import Examples
-from hybrid_cli.training.teacher import FrozenEncoder, FrozenWeight
+from hybrid_cli.training.teachers import FrozenEncoder, FrozenWeight
 
 PLAN = Optimization(batch_size=4, epochs=20, max_steps=20, learning_rate=1e-3, precision="fp32", checkpoint_steps=6)
 
@@ -81,7 +81,7 @@ class Counting:
 def test_every_text_is_encoded_once_and_found_again_after_a_kill(
     examples: Path, tiny_lambda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("hybrid_cli.training.teacher._BLOCK", 2)
+    monkeypatch.setattr("hybrid_cli.training.teachers._BLOCK", 2)
     known = Examples(examples)
     queries = {group.query for group in known.epoch(0, 0, 1)}
     encoder = Counting(open_encoder(tiny_lambda))

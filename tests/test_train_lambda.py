@@ -24,8 +24,8 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.train_lambda import Sources, train_lambda, train_static_lambda
 from hybrid_cli.training import static
-from hybrid_cli.training.errors import OwnErrors
-from hybrid_cli.training.imitation import LabelledQueries
+from hybrid_cli.training.hard_negatives import OwnErrors
+from hybrid_cli.training.lambda_data import LabelledQueries
 
 HOW = Imitation(positives=2, negatives=1)
 PLAN = Optimization(max_steps=3, batch_size=4, learning_rate=1e-3, precision="fp32", eval_steps=3)

@@ -22,7 +22,7 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import PROJECTION, train_dense
 from hybrid_cli.training.batches import Examples
-from hybrid_cli.training.lexical_side import LexicalSide
+from hybrid_cli.training.bm25_vectors import LexicalSide
 from hybrid_cli.training.losses import squared_cosine
 from hybrid_cli.training.validation import DevPool
 

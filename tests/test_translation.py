@@ -17,7 +17,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.config import Perturbation
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.perturbations.attack import Lacking
+from hybrid_cli.perturbations.attack import Lacking
 from hybrid_cli.stages.perturb import Sources, perturb
 
 ATTACK = "back-translation"

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli import artifacts, vectors
+from hybrid_cli import artifacts, indexes
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.config import RecallCheck, VectorIndex
 from hybrid_cli.errors import InputError
-from hybrid_cli.vectors.building import sign_bits
-from hybrid_cli.vectors.library import same_graph
+from hybrid_cli.indexes.build import sign_bits
+from hybrid_cli.indexes.faiss import same_graph
 
 DIM, COUNT = 16, 600
 EVERY = [
@@ -42,17 +42,17 @@ def random_vectors(count: int = COUNT, dim: int = DIM, seed: int = 0) -> np.ndar
     return np.random.default_rng(seed).standard_normal((count, dim)).astype(np.float32)
 
 
-def build(folder: Path, matrix: np.ndarray, recipe: VectorIndex, ids: list[str] | None = None) -> vectors.DenseIndex:
+def build(folder: Path, matrix: np.ndarray, recipe: VectorIndex, ids: list[str] | None = None) -> indexes.DenseIndex:
     """A dense index of the rows of `matrix`, in shards of 250."""
     names = ids or [f"d{row}" for row in range(len(matrix))]
     claim = artifacts.claim(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={})
     with claim.folder() as (work, counts):
         for number, begin in enumerate(range(0, len(matrix), 250)):
             some = slice(begin, begin + 250)
-            vectors.write_shard(vectors.shard_path(work, number), pa.array(names[some]), matrix[some])
-        factory = vectors.build(work, recipe)
+            indexes.write_shard(indexes.shard_path(work, number), pa.array(names[some]), matrix[some])
+        factory = indexes.build(work, recipe)
         counts |= {"dim": matrix.shape[1], "factory": factory, "contract": {}, "encoder": "none"}
-    return vectors.DenseIndex.open(folder)
+    return indexes.DenseIndex.open(folder)
 
 
 def qids(queries: np.ndarray) -> list[str]:
@@ -157,11 +157,11 @@ def test_a_graph_is_the_same_whatever_the_threads(tmp_path: Path):
     before = faiss.omp_get_max_threads()
     try:
         for threads in (1, 4):
-            vectors.set_threads(threads)
+            indexes.set_threads(threads)
             build(tmp_path / str(threads), random_vectors(), VectorIndex("hnsw", m=8))
             assert faiss.omp_get_max_threads() == threads
     finally:
-        vectors.set_threads(before)
+        indexes.set_threads(before)
     assert (tmp_path / "1" / "index.faiss").read_bytes() == (tmp_path / "4" / "index.faiss").read_bytes()
 
 
@@ -169,12 +169,12 @@ def test_a_faiss_that_links_as_threads_come_has_one_thread(monkeypatch: pytest.M
     monkeypatch.delattr(faiss, "hnsw_add_vertices_deterministic", raising=False)
     before = faiss.omp_get_max_threads()
     try:
-        vectors.set_threads(3)
+        indexes.set_threads(3)
         with same_graph():
             assert faiss.omp_get_max_threads() == 1
         assert faiss.omp_get_max_threads() == 3
     finally:
-        vectors.set_threads(before)
+        indexes.set_threads(before)
 
 
 @pytest.mark.parametrize("recipe", [VectorIndex("ivf", nprobe=1), VectorIndex("pq", pq_bytes=2), VectorIndex("binary")])
@@ -190,10 +190,10 @@ def test_recall_is_the_share_of_the_exact_hits_without_the_document_itself(recip
             for run in (found.sort("qid", "rank"), wanted)
         ]
         shares.append(len(heads[0].join(heads[1], on=["qid", "docid"])) / len(heads[1]))
-    measured = vectors.measure_recall(tmp_path / "index", index.manifest.counts["factory"], RecallCheck())
+    measured = indexes.measure_recall(tmp_path / "index", index.manifest.counts["factory"], RecallCheck())
     assert measured == pytest.approx({"recall@10": shares[0], "recall@100": shares[1]}, abs=2e-3)
     assert 0.02 < shares[0] < 0.9
-    part = vectors.measure_recall(tmp_path / "index", index.manifest.counts["factory"], RecallCheck(sample=300))
+    part = indexes.measure_recall(tmp_path / "index", index.manifest.counts["factory"], RecallCheck(sample=300))
     assert part == pytest.approx(measured, abs=0.1)
 
 
@@ -344,10 +344,10 @@ def test_settings_of_the_search_reach_the_index_or_are_refused(tmp_path: Path):
     folder = tmp_path / "index"
     build(folder, random_vectors(), VectorIndex("ivf", nlist=8, nprobe=1))
     queries = random_vectors(5, seed=1)
-    every = vectors.DenseIndex.open(folder, nprobe=8).search(queries, qids(queries), 10)
+    every = indexes.DenseIndex.open(folder, nprobe=8).search(queries, qids(queries), 10)
     assert overlap(every, exact(random_vectors(), queries, 10)) == 1.0
     with pytest.raises(InputError, match="--ef-search 9: this kind of index has no such setting"):
-        vectors.DenseIndex.open(folder, ef_search=9).search(queries, qids(queries), 10)
+        indexes.DenseIndex.open(folder, ef_search=9).search(queries, qids(queries), 10)
 
 
 def test_no_queries_give_an_empty_run(tmp_path: Path):
@@ -359,4 +359,4 @@ def test_no_queries_give_an_empty_run(tmp_path: Path):
 
 def test_another_artifact_is_no_dense_index(tiny: Path):
     with pytest.raises(InputError, match=r"is a collection .*a dense index is needed here"):
-        vectors.DenseIndex.open(tiny)
+        indexes.DenseIndex.open(tiny)

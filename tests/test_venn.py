@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli.evaluation.report.venn import Circle, circles, lens, radius
+from hybrid_cli.reporting.venn import Circle, circles, lens, radius
 
 
 def measured(one: Circle, other: Circle, strips: int = 20_000) -> float:

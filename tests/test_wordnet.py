@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.evaluation.perturbations import wordnet
-from hybrid_cli.evaluation.perturbations.wordnet import WordNet, find
+from hybrid_cli.perturbations import wordnet
+from hybrid_cli.perturbations.wordnet import WordNet, find
 
 DATA = Path(__file__).parent / "data" / "wordnet"
 

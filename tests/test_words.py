@@ -10,9 +10,9 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli.evaluation.perturbations.attack import Given, draw
-from hybrid_cli.evaluation.perturbations.attacks import ATTACKS
-from hybrid_cli.evaluation.perturbations.words import shuffle
+from hybrid_cli.perturbations.attack import Given, draw
+from hybrid_cli.perturbations.attacks import ATTACKS
+from hybrid_cli.perturbations.words import shuffle
 
 
 def of(text: str, seed: int = 0, qid: str = "q") -> str:

@@ -5,8 +5,7 @@ key `hybrid`, folders in `manifest.json`. A stage claims its output, writes besi
 is a whole artifact. Files hold no clock time: the same inputs and options give the same bytes.
 """
 
-from hybrid_cli.artifacts.claims import Claim, DryRun, claim, dry_run, regrouped, share, write_parquet
-from hybrid_cli.artifacts.manifests import (
+from hybrid_cli.artifacts.manifest import (
     FORMAT,
     MANIFEST,
     SCHEMAS,
@@ -22,6 +21,7 @@ from hybrid_cli.artifacts.manifests import (
     source,
     whole,
 )
+from hybrid_cli.artifacts.output import Claim, DryRun, claim, dry_run, regrouped, share, write_parquet
 
 __all__ = [
     "FORMAT",

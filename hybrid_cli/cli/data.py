@@ -61,7 +61,7 @@ def python_docs(
 
     Example: `hybrid prepare python-docs --output data/pydocs`
     """
-    from hybrid_cli.collections import python_docs as reader
+    from hybrid_cli.collections.readers import python_docs as reader
     from hybrid_cli.stages.prepare import prepare
 
     named = comma_separated(",".join(package or ()))
@@ -85,7 +85,7 @@ def beir(
 
     Example: `hybrid prepare beir scifact --output data/scifact`
     """
-    from hybrid_cli.collections import beir as reader
+    from hybrid_cli.collections.readers import beir as reader
     from hybrid_cli.stages.prepare import prepare
 
     source = reader.source(folder)
@@ -116,7 +116,7 @@ def msmarco(
     Example: `hybrid prepare msmarco collection.tsv --queries dev=queries.dev.small.tsv --qrels
     dev=qrels.dev.small.tsv --output data/msmarco`
     """  # fmt: skip
-    from hybrid_cli.collections import msmarco as reader
+    from hybrid_cli.collections.readers import msmarco as reader
     from hybrid_cli.stages.prepare import prepare
 
     source = reader.source(
@@ -161,7 +161,7 @@ def dpr(
     Example: `hybrid prepare dpr psgs_w100.tsv --questions test=nq-test.qa.csv --training
     train=biencoder-nq-train.json --output data/nq`
     """  # fmt: skip
-    from hybrid_cli.collections import dpr as reader
+    from hybrid_cli.collections.readers import dpr as reader
     from hybrid_cli.stages.prepare import prepare
 
     source = reader.source(
@@ -192,7 +192,7 @@ def trec(
     Example: `hybrid prepare trec robust04/ --topics test=topics.robust04.txt --qrels test=qrels.robust04.txt
     --encoding latin-1 --output data/robust04`
     """
-    from hybrid_cli.collections import trec as reader
+    from hybrid_cli.collections.readers import trec as reader
     from hybrid_cli.stages.prepare import prepare
 
     source = reader.source(
@@ -222,7 +222,7 @@ def irds(
 
     Example: `hybrid prepare irds dev=msmarco-passage/dev/small msmarco-passage/train --output data/msmarco`
     """
-    from hybrid_cli.collections import irds as reader
+    from hybrid_cli.collections.readers import irds as reader
     from hybrid_cli.stages.prepare import prepare
 
     source = reader.source(reader.by_split(ids))

@@ -17,7 +17,7 @@ PANEL = "Fusion"
 def register(app: typer.Typer) -> None:
     """Add this panel's commands to the application."""
     command(app, PANEL)(fuse)
-    command(app, PANEL)(join)
+    command(app, PANEL)(concat_runs)
 
 
 ABSENT, COMPARED, TUNED = "Documents that a list lacks", "Comparison", "Tuning"
@@ -109,7 +109,7 @@ def fuse(
     )
 
 
-def join(
+def concat_runs(
     runs: Annotated[list[Path], typer.Argument(help="Two or more runs, no query in two of them.")],
     output: Output,
     overwrite: bool = False,
@@ -120,8 +120,8 @@ def join(
 
     Example:
 
-    `hybrid join out/test-1.parquet out/test-2.parquet out/test-3.parquet --output out/all.parquet`
+    `hybrid concat-runs out/test-1.parquet out/test-2.parquet out/test-3.parquet --output out/all.parquet`
     """
-    from hybrid_cli.stages import join as stage
+    from hybrid_cli.stages import concat_runs as stage
 
-    stage.join(runs, output=output, overwrite=overwrite)
+    stage.concat_runs(runs, output=output, overwrite=overwrite)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.collections.lines import (
+from hybrid_cli.collections.readers.lines import (
     Place,
     answers_of,
     checked_id,

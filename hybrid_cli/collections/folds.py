@@ -8,8 +8,8 @@ from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.collections.findings import EXAMPLES
-from hybrid_cli.collections.lines import lines, open_binary
+from hybrid_cli.collections.problems import EXAMPLES
+from hybrid_cli.collections.readers.lines import lines, open_binary
 from hybrid_cli.errors import InputError
 
 WHOLE = "all"

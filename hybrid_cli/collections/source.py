@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hybrid_cli.collections.lines import Place
+from hybrid_cli.collections.readers.lines import Place
 from hybrid_cli.errors import InputError
 
 

@@ -13,10 +13,10 @@ from hybrid_cli.collections import collection
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation import accuracy, buckets
 from hybrid_cli.evaluation.buckets import Buckets
-from hybrid_cli.evaluation.changed import Changed, describe, first_hits, pick
 from hybrid_cli.evaluation.complementarity import Sets, changes, first_relevant, overlap, rbo, sets, tally
-from hybrid_cli.evaluation.judging import Plan, note_depth
 from hybrid_cli.evaluation.measures import RR, Measure, in_order
+from hybrid_cli.evaluation.per_query import Changed, describe, first_hits, pick
+from hybrid_cli.evaluation.plan import Plan, note_depth
 from hybrid_cli.lexical.analysis import Analyzer
 
 

@@ -23,8 +23,8 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.fusion import methods, tuning
 from hybrid_cli.fusion.lists import Lists
-from hybrid_cli.vectors import DenseIndex
-from hybrid_cli.vectors.exact import model_of
+from hybrid_cli.indexes import DenseIndex
+from hybrid_cli.indexes.exact import model_of
 
 
 @dataclass(frozen=True)

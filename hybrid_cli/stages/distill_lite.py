@@ -24,7 +24,7 @@ from hybrid_cli.training import checkpoint, losses, parallel
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import DenseLearner
 from hybrid_cli.training.loop import fit, steps_of
-from hybrid_cli.training.teacher import FrozenEncoder
+from hybrid_cli.training.teachers import FrozenEncoder
 from hybrid_cli.training.validation import DevPool
 
 CONTRACT_OPTIONS = tuple(field.name for field in fields(Contract) if field.name not in ("prefix", "dim"))

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from hybrid_cli import __version__, console
 from hybrid_cli.errors import HybridError
-from hybrid_cli.evaluation.perturbations import wordnet
 from hybrid_cli.lexical import jvm
+from hybrid_cli.perturbations import wordnet
 
 DISTRIBUTION = "hybrid_cli"
 _PATIENCE_SECONDS = 10

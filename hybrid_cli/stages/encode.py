@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from hybrid_cli import artifacts, console, vectors
+from hybrid_cli import artifacts, console, indexes
 from hybrid_cli.artifacts import Claim, Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.config import Encoding, VectorIndex
@@ -21,8 +21,8 @@ from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
 from hybrid_cli.encoders.encoder import Encoder, open_encoder
 from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.vectors import indexing, reindexing
-from hybrid_cli.vectors.exact import COMBINED
+from hybrid_cli.indexes import indexing, reindexing
+from hybrid_cli.indexes.exact import COMBINED
 
 _AT_ONCE = 1024  # texts between two beats of the progress line
 _CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 2048, 1 << 16
@@ -103,7 +103,7 @@ def encode(
         return indexing.as_it_is(output, recall_check)
     if threads:
         torch.set_num_threads(threads)
-        vectors.set_threads(threads)
+        indexes.set_threads(threads)
     encoders = [open_encoder(folder, device=device, dtype=dtype, overrides=changes) for folder in folders.values()]
     encoder = encoders[0] if second is None else Combination(combine, encoders)
     _write(claim, source, encoder, index, encoding, list(folders.values()), recall_check)
@@ -164,20 +164,20 @@ def _write(
     if not total:
         raise InputError(f"{source}: holds nothing to encode")
     if not of_queries:
-        vectors.check_recipe(index, encoder.dim, total)
+        indexes.check_recipe(index, encoder.dim, total)
     with claim.folder() as (work, counts):
         if isinstance(encoder, Combination) and len(models) > 1:
             combination.write(work / COMBINED, models, encoder.recipe)
         with console.progress("encode", total, "texts") as advance:
             for number, shard in enumerate(artifacts.regrouped(map(pa.table, texts), encoding.shard_size)):
-                path = vectors.shard_path(work, number)
+                path = indexes.shard_path(work, number)
                 if path.exists():
                     advance(len(shard))
                 else:
                     _encode_shard(path, shard, encoder, of_queries, encoding, advance)
         if not of_queries:
             counts |= indexing.build(work, index, total, recall_check)
-        truncated = sum(int(vectors.shard_facts(path).get("truncated", 0)) for path in vectors.shards(work))
+        truncated = sum(int(indexes.shard_facts(path).get("truncated", 0)) for path in indexes.shards(work))
         counts |= {
             "vectors": total,
             "dim": encoder.dim,
@@ -226,7 +226,7 @@ def _encode_shard(
             f"{text}: its vector is not finite, and {int((~finite).sum()) - 1} more like it; "
             "take --dtype fp32 and --vector-dtype float32, or another model"
         )
-    vectors.write_shard(path, shard["id"].combine_chunks(), found, truncated=encoder.truncated - before)
+    indexes.write_shard(path, shard["id"].combine_chunks(), found, truncated=encoder.truncated - before)
 
 
 def _encode_texts(part: pa.Table, encoder: Encoder, of_queries: bool, batch_tokens: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from hybrid_cli import artifacts, config, console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.config import AnswerMatch, Correction, SignificanceTest
 from hybrid_cli.evaluation.complement import Texts, names_of, set_beside, with_pair, with_reciprocal_rank
-from hybrid_cli.evaluation.judging import Comparing, Plan, measure, summarize
+from hybrid_cli.evaluation.plan import Comparing, Plan, measure, summarize
 from hybrid_cli.evaluation.robustness import Robustness, systems_and_attacks, under_attack
 from hybrid_cli.evaluation.summary import Summary
 

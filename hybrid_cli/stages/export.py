@@ -16,8 +16,8 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.answers import matcher, passage_form
 from hybrid_cli.encoders.contract import TRANSFORMER, kind_of
 from hybrid_cli.errors import InputError
-from hybrid_cli.vectors import DenseIndex
-from hybrid_cli.vectors.building import DOCIDS, INDEX
+from hybrid_cli.indexes import DenseIndex
+from hybrid_cli.indexes.build import DOCIDS, INDEX
 
 Format = Literal["trec", "msmarco", "dpr", "sentence-transformers", "pyserini"]
 FORMATS: tuple[Format, ...] = get_args(Format)

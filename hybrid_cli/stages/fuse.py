@@ -21,7 +21,7 @@ from hybrid_cli.fusion import lists, tuning
 from hybrid_cli.fusion.lists import Lists, Scorer
 from hybrid_cli.fusion.methods import METHODS, Recipe, method_name
 from hybrid_cli.fusion.weights import chosen_weights, content, weights_file
-from hybrid_cli.vectors.exact import ExactSource, exact_scorer, exact_source
+from hybrid_cli.indexes.exact import ExactSource, exact_scorer, exact_source
 
 _WIDE = 10.0  # one list's scores spread so many times as wide as another's: it decides alone
 

@@ -19,7 +19,7 @@ from hybrid_cli.config import Bm25, LexicalIndexing, Retrieval
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.lexical import jvm
-from hybrid_cli.lexical.building import build
+from hybrid_cli.lexical.build import build
 from hybrid_cli.lexical.index import DOCIDS, IMPACTS, LUCENE, PARAMETERS, LexicalIndex
 from hybrid_cli.lexical.tuning import Setting, Tuning, tune
 

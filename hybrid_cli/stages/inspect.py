@@ -65,10 +65,10 @@ _MANIFEST_FIELDS = ("stage", "options", "counts", "seconds", "versions", "finger
 def _memory(path: Path, manifest: Manifest) -> tuple[dict[str, int], int]:
     """Bytes of an index by what they are for, and its number of documents (methods 10.10)."""
     if manifest.kind == Kind.DENSE_INDEX:
-        from hybrid_cli import vectors
+        from hybrid_cli import indexes
 
         counts = manifest.counts
-        return vectors.footprint(path, counts["factory"], counts["dim"], counts["vectors"]), counts["vectors"]
+        return indexes.footprint(path, counts["factory"], counts["dim"], counts["vectors"]), counts["vectors"]
     matrix = {part.stem: part.stat().st_size for part in (path / "impacts").iterdir()}
     memory = {
         "impact matrix: postings": matrix.pop("rows") + matrix.pop("tfs"),

@@ -19,8 +19,8 @@ from hybrid_cli.collections.sentences import Sentences
 from hybrid_cli.config import Labelling
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex, check_corpus, processors
-from hybrid_cli.training import labelling, labels
-from hybrid_cli.training.labelling import MatrixTeacher, RunTeacher
+from hybrid_cli.training import labels, teacher_labels
+from hybrid_cli.training.teacher_labels import MatrixTeacher, RunTeacher
 
 _SHARDS_AT_ONCE = 2
 _HITS_IN_A_SHARD = 1 << 22  # whatever the depth, a shard is held in memory
@@ -151,7 +151,7 @@ def _sentences(inputs: dict[str, Path], language: str, how: Labelling) -> _Queri
 def _part(blocks: Iterable[pl.DataFrame], total: int, counts: dict[str, int], how: Labelling) -> _Queries:
     """The queries, or a uniform part of them."""
     wanted = min(total, how.max_queries or total)
-    return _Queries(labelling.uniform_part(blocks, total, wanted, how.seed), wanted, counts)
+    return _Queries(teacher_labels.uniform_part(blocks, total, wanted, how.seed), wanted, counts)
 
 
 def _language(index: Path | None) -> str:
@@ -181,7 +181,7 @@ def _write(
         if not path.exists():
             queries = pl.DataFrame(pl.from_arrow(shard))
             hits = teacher.hits(queries)
-            labels.write_shard(path, labelling.labelled(queries, hits), claim.manifest, hits=len(hits[1]))
+            labels.write_shard(path, teacher_labels.labelled(queries, hits), claim.manifest, hits=len(hits[1]))
         return path, len(shard)
 
     shards = enumerate(artifacts.regrouped((block.to_arrow() for block in source.blocks), size))

@@ -18,9 +18,9 @@ from hybrid_cli.artifacts import Claim, Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.config import Perturbation
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.perturbations import wordnet as wordnets
-from hybrid_cli.evaluation.perturbations.attack import Attacked, Draw, Given, Lacking, Need, Rewrite, draw
-from hybrid_cli.evaluation.perturbations.attacks import ATTACKS, SETS
+from hybrid_cli.perturbations import wordnet as wordnets
+from hybrid_cli.perturbations.attack import Attacked, Draw, Given, Lacking, Need, Rewrite, draw
+from hybrid_cli.perturbations.attacks import ATTACKS, SETS
 
 META = "meta.json"
 

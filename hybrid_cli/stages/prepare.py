@@ -8,8 +8,8 @@ from typing import Any
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.collections.intake import Intake, clear
 from hybrid_cli.collections.source import Source
+from hybrid_cli.collections.writer import Intake, clear
 from hybrid_cli.config import OnDangling, OnDuplicate, Preparation
 
 

@@ -12,10 +12,10 @@ from hybrid_cli.artifacts import Claim, Kind
 from hybrid_cli.config import AnswerMatch, Correction, SignificanceTest
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.complement import Texts, names_of, with_pair
-from hybrid_cli.evaluation.judging import Comparing, Plan
-from hybrid_cli.evaluation.report import contents, figures, lineage, overview, page, provenance
-from hybrid_cli.evaluation.report.gathering import Findings, find
-from hybrid_cli.evaluation.report.memory import Held
+from hybrid_cli.evaluation.plan import Comparing, Plan
+from hybrid_cli.reporting import contents, figures, lineage, overview, page, provenance
+from hybrid_cli.reporting.data import Findings, find
+from hybrid_cli.reporting.memory import Held
 
 _DEFAULT = config.Evaluation()
 _LANGUAGE = config.LexicalIndexing.language

@@ -18,7 +18,7 @@ from hybrid_cli.config import Retrieval, Searching
 from hybrid_cli.errors import InputError
 
 if TYPE_CHECKING:
-    from hybrid_cli.vectors.joint import JointIndex
+    from hybrid_cli.indexes.hybrid_search import JointIndex
 
 _QUERIES_AT_ONCE = 1024
 
@@ -97,7 +97,7 @@ def search_exactly(
     """
     from hybrid_cli.fusion.methods import Recipe
     from hybrid_cli.fusion.weights import chosen_weights, weights_file
-    from hybrid_cli.vectors.joint import JointIndex
+    from hybrid_cli.indexes.hybrid_search import JointIndex
 
     source = _queries_source(collection, queries, split)
     if source.is_dir():
@@ -236,13 +236,13 @@ def _lexical(index: Path, how: Searching, threads: int | None) -> Searcher:
 def _dense(index: Path, how: Searching, device: str, threads: int | None) -> Searcher:
     import torch
 
-    from hybrid_cli import vectors
-    from hybrid_cli.vectors.exact import query_encoder
+    from hybrid_cli import indexes
+    from hybrid_cli.indexes.exact import query_encoder
 
     if threads:
         torch.set_num_threads(threads)
-        vectors.set_threads(threads)
-    dense = vectors.DenseIndex.open(index, how.ef_search, how.nprobe, how.binary_k)
+        indexes.set_threads(threads)
+    dense = indexes.DenseIndex.open(index, how.ef_search, how.nprobe, how.binary_k)
     encoder = query_encoder(dense, how.model, device, how.weight)
 
     def searcher(queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
@@ -255,7 +255,7 @@ def _dense(index: Path, how: Searching, device: str, threads: int | None) -> Sea
 def _jointly(joint: JointIndex, how: Searching, device: str, threads: int | None) -> Searcher:
     import torch
 
-    from hybrid_cli.vectors.exact import query_encoder
+    from hybrid_cli.indexes.exact import query_encoder
 
     if threads:
         torch.set_num_threads(threads)
@@ -270,16 +270,16 @@ def _jointly(joint: JointIndex, how: Searching, device: str, threads: int | None
 
 def _stored_queries(source: Path, index: Path, how: Searching, threads: int | None) -> tuple[pl.DataFrame, Searcher]:
     """Query vectors that `encode` wrote: searched as they are, without a model."""
-    from hybrid_cli import vectors
-    from hybrid_cli.vectors.exact import refusal
+    from hybrid_cli import indexes
+    from hybrid_cli.indexes.exact import refusal
 
-    vectors.set_threads(threads)
-    dense = vectors.DenseIndex.open(index, how.ef_search, how.nprobe, how.binary_k)
+    indexes.set_threads(threads)
+    dense = indexes.DenseIndex.open(index, how.ef_search, how.nprobe, how.binary_k)
     counts = artifacts.read_manifest(source, Kind.VECTORS).counts
     if counts["encoder"] != dense.fingerprint:
         raise InputError(refusal(dense, str(source), counts["contract"]))
-    stored = np.concatenate([vectors.read_shard(path) for path in vectors.shards(source)])
-    queries = pl.DataFrame({"qid": vectors.read_ids(source)}).with_row_index("row")
+    stored = np.concatenate([indexes.read_shard(path) for path in indexes.shards(source)])
+    queries = pl.DataFrame({"qid": indexes.read_ids(source)}).with_row_index("row")
 
     def searcher(some: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         return dense.search_blocks(stored[some["row"].to_numpy()], some["qid"].to_list(), hits)

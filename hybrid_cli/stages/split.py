@@ -12,7 +12,7 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Claim, Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import folds as crossing
-from hybrid_cli.collections.intake import clear
+from hybrid_cli.collections.writer import clear
 from hybrid_cli.config import Folds
 from hybrid_cli.errors import InputError
 

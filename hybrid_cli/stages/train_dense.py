@@ -25,11 +25,11 @@ from hybrid_cli.lexical import projection
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.training import checkpoint, losses, parallel
 from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.bm25_vectors import LexicalSide
 from hybrid_cli.training.dense import DenseLearner
-from hybrid_cli.training.lexical_side import LexicalSide
 from hybrid_cli.training.loop import Validate, fit, steps_of
-from hybrid_cli.training.masking import MatchMasking
-from hybrid_cli.training.teacher import FrozenEncoder, FrozenWeight
+from hybrid_cli.training.masks import MatchMasking
+from hybrid_cli.training.teachers import FrozenEncoder, FrozenWeight
 from hybrid_cli.training.validation import DevPool
 
 SUM_WEIGHTS = tuple(round(0.1 * tenths, 1) for tenths in range(1, 10))  # CLEAR's grid for lambda_test (DualRM 4)

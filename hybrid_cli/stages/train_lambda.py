@@ -25,11 +25,11 @@ from hybrid_cli.lexical.index import LexicalIndex, check_corpus
 from hybrid_cli.training import checkpoint, losses, parallel, static
 from hybrid_cli.training.batches import Group
 from hybrid_cli.training.dense import DenseLearner
-from hybrid_cli.training.errors import OwnErrors
-from hybrid_cli.training.imitation import LabelledQueries
+from hybrid_cli.training.hard_negatives import OwnErrors
 from hybrid_cli.training.labels import Labels
+from hybrid_cli.training.lambda_data import LabelledQueries
 from hybrid_cli.training.loop import Validate, fit, steps_of
-from hybrid_cli.training.teacher import ExactTeacher
+from hybrid_cli.training.teachers import ExactTeacher
 
 DEV_DEPTH = 50
 CRITERION = "dev_MRR"

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hybrid_cli.encoders.encoder import Encoder
-from hybrid_cli.training.lexical_side import LexicalSide
+from hybrid_cli.training.bm25_vectors import LexicalSide
 from hybrid_cli.training.losses import squared_cosine
 
 

@@ -1,0 +1,98 @@
+"""DPR's files: `psgs_w100.tsv`, questions with answers, and the training JSON."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hybrid_cli.collections.collection import QUERY_FIELDS
+from hybrid_cli.collections.readers.lines import (
+    Place,
+    answers_of,
+    array_records,
+    checked_id,
+    id_of,
+    plain_suffix,
+    quoted_columns,
+    records,
+    text_of,
+)
+from hybrid_cli.collections.source import Document, Judgement, Query, Source, roles
+from hybrid_cli.errors import InputError
+
+_NONE: Mapping[str, Path] = {}
+_PASSAGE_ID = ("passage_id", "psg_id")
+
+
+def source(corpus: Path, *, questions: Mapping[str, Path] = _NONE, training: Mapping[str, Path] = _NONE) -> Source:
+    """The collection of `psgs_w100.tsv` (id, text, title, under a header) with questions.
+
+    Questions have no ids in these files: they are numbered from 0 in each split.
+
+    Args:
+        corpus: the passages.
+        questions: split -> file of question and list of answers (tab-separated, JSON lines or a JSON array).
+        training: split -> training JSON; its positive passages become judgements of relevance 1. Its negatives are
+            not taken over: `mine-negatives` draws them.
+    """
+    if twice := sorted(set(questions) & set(training)):
+        raise InputError(f"split {twice[0]}: has questions and a training file; name the two apart, or leave one out")
+
+    def documents() -> Iterator[Document]:
+        for number, (place, fields) in enumerate(quoted_columns(corpus, 3, "id, text and title")):
+            if number == 0 and fields[:2] == ["id", "text"]:
+                continue
+            yield Document(checked_id(fields[0], place), fields[2], fields[1], place)
+
+    def queries() -> Iterator[Query]:
+        for split, path in questions.items():
+            for number, (place, text, answers) in enumerate(_questions(path)):
+                yield Query(split, str(number), text, answers, place)
+        for split, path in training.items():
+            for number, (place, record) in enumerate(array_records(path)):
+                yield Query(split, str(number), text_of(record, QUERY_FIELDS, place), answers_of(record, place), place)
+
+    def judgements() -> Iterator[Judgement]:
+        for split, path in training.items():
+            without = 0
+            for number, (place, record) in enumerate(array_records(path)):
+                positives = _positives(record, place)
+                without += not positives
+                for docid in positives:
+                    yield Judgement(split, str(number), docid, 1, place)
+            result.facts.setdefault("questions_without_positive", {})[split] = without
+
+    files = {"corpus": corpus, **roles("questions", questions), **roles("training", training)}
+    result = Source("dpr", documents, queries, judgements, files)
+    return result
+
+
+def _questions(path: Path) -> Iterator[tuple[Place, str, list[str] | None]]:
+    if (suffix := plain_suffix(path)) in (".json", ".jsonl", ".ndjson"):
+        for place, record in array_records(path) if suffix == ".json" else records(path):
+            yield place, text_of(record, QUERY_FIELDS, place), answers_of(record, place)
+    else:
+        for place, fields in quoted_columns(path, 2, "question and list of answers"):
+            yield place, fields[0], _answer_list(fields[1], place)
+
+
+def _answer_list(text: str, place: Place) -> list[str]:
+    """A list as Python or JSON writes it: `['1912', 'April 1912']`."""
+    for parse, error in ((json.loads, json.JSONDecodeError), (ast.literal_eval, (SyntaxError, ValueError))):
+        try:
+            found = parse(text)
+        except error:
+            continue
+        if isinstance(found, list) and all(isinstance(answer, str) for answer in found):
+            return found
+    raise InputError(f"{place}: {text[:40]!r} is no list of answers; needed is one such as ['1912', 'April 1912']")
+
+
+def _positives(record: dict[str, Any], place: Place) -> list[str]:
+    contexts = record.get("positive_ctxs")
+    if not isinstance(contexts, list) or not all(isinstance(context, dict) for context in contexts):
+        raise InputError(f"{place}: has no list 'positive_ctxs'; is this DPR's training file?")
+    return list(dict.fromkeys(id_of(context, _PASSAGE_ID, place) for context in contexts))

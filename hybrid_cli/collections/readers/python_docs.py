@@ -1,0 +1,213 @@
+"""A retrieval task from documentation strings: find the documentation whose first paragraph is the query.
+
+The sources of installed packages are read with `ast`; nothing of them is imported or run.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import packages_distributions, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hybrid_cli.collections.readers.lines import Place
+from hybrid_cli.collections.source import Document, Judgement, Query, Source
+from hybrid_cli.config import PythonDocs
+from hybrid_cli.errors import InputError
+
+_TESTS = {"tests", "test", "conftest", "setup"}
+_OF_OTHERS = {"externals", "_external", "extern", "_vendor", "_vendored", "vendored"}
+_OF_OTHERS |= {"array_api_compat", "array_api_extra", "cobyqa", "pyprima", "_uarray"}  # what scipy brings
+_SIGNATURE = re.compile(r"[\w.]+\s*\(.*\)(\s*->.*)?")
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+class Docstring(NamedTuple):
+    """One documented name: the first paragraph on one line, and what follows it."""
+
+    name: str
+    summary: str
+    rest: str
+    place: Place
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Documents with their queries; `facts` says what was left out."""
+
+    documents: list[Docstring]
+    queries: dict[str, list[Docstring]]
+    facts: dict[str, Any]
+
+
+def source(packages: Sequence[str] = PythonDocs.packages, *, seed: int = PythonDocs.seed) -> Source:
+    """The task over `packages` (names as one imports them), its queries split into train, dev and test.
+
+    Raises:
+        InputError: a package is not installed, or has no sources in Python.
+    """
+    roots = {name: _root(name) for name in dict.fromkeys(packages)}
+
+    @cache
+    def task() -> _Task:
+        made = _make_task(docstring for name, root in roots.items() for docstring in read_package(name, root))
+        result.facts.update(made.facts)
+        return made
+
+    def documents() -> Iterator[Document]:
+        for each in task().documents:
+            yield Document(each.name, each.name, each.rest, each.place)
+
+    def queries() -> Iterator[Query]:
+        for summary, relevant in task().queries.items():
+            qid = _qid(relevant)
+            yield Query(split_of(qid, seed), qid, summary, None, relevant[0].place)
+
+    def judgements() -> Iterator[Judgement]:
+        for relevant in task().queries.values():
+            qid = _qid(relevant)
+            for each in relevant:
+                yield Judgement(split_of(qid, seed), qid, each.name, 1, each.place)
+
+    options = {
+        "packages": {name: _version(name, root) for name, root in roots.items()},
+        "query_words": [PythonDocs.least_query_words, PythonDocs.most_query_words],
+        "least_words": PythonDocs.least_words,
+        "seed": seed,
+    }
+    result = Source("python-docs", documents, queries, judgements, options=options)
+    return result
+
+
+def _qid(relevant: Sequence[Docstring]) -> str:
+    """Named after the first relevant document, but never equal to its id: some evaluators drop such hits."""
+    return f"q:{relevant[0].name}"
+
+
+def split_of(qid: str, seed: int) -> str:
+    """train, dev or test, in the proportions 70 : 10 : 20, whatever else is in the collection."""
+    digest = hashlib.blake2b(f"{seed}\0{qid}".encode(), digest_size=8).digest()
+    share = int.from_bytes(digest, "big") / 2**64
+    return "train" if share < 0.7 else "dev" if share < 0.8 else "test"
+
+
+# ----------------------------------------------------------------------------------------------------- the packages
+
+
+def _root(package: str) -> Path:
+    spec = find_spec(package) if package.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError(
+            f"package {package}: is not installed here (names are as in `import`: sklearn, not scikit-learn)"
+        )
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _version(package: str, root: Path) -> str:
+    """The version of the distribution; for sources outside of any, a hash of them."""
+    if distributions := packages_distributions().get(package):
+        return version(distributions[0])
+    digest = hashlib.blake2b(digest_size=8)
+    for path in _modules(root):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _modules(root: Path) -> list[Path]:
+    """The Python files of a package, without tests and what it brings of others."""
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        if not any(part in _TESTS | _OF_OTHERS or part.startswith(("test_", "_test")) for part in parts):
+            found.append(path)
+    return found
+
+
+def read_package(package: str, root: Path) -> Iterator[Docstring]:
+    """The docstrings of public classes, functions and methods, in the order of files and lines."""
+    for path in _modules(root):
+        names = [package, *path.relative_to(root).with_suffix("").parts]
+        module = ".".join(names[:-1] if names[-1] == "__init__" else names)
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError):  # a template, or written for another Python
+            continue
+        yield from _documented(tree, module, f"{package}/{path.relative_to(root).as_posix()}")
+
+
+def _documented(node: ast.AST, prefix: str, file: str) -> Iterator[Docstring]:
+    """Walk definitions, and through `if`, `try` and `with`, but not into functions."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, _Definition):
+            if child.name.startswith("_"):
+                continue
+            name = f"{prefix}.{child.name}"
+            if text := ast.get_docstring(child):
+                yield Docstring(name, *_summary_and_rest(text), Place(file, child.lineno))
+            if isinstance(child, ast.ClassDef):
+                yield from _documented(child, name, file)
+        elif isinstance(child, ast.If | ast.Try | ast.With | ast.ExceptHandler):
+            yield from _documented(child, prefix, file)
+
+
+def _summary_and_rest(text: str) -> tuple[str, str]:
+    """The first paragraph, white space folded, and what follows; a signature before it is passed over."""
+    first, rest = _cut(text)
+    return _cut(rest) if _SIGNATURE.fullmatch(first) else (first, rest)
+
+
+def _cut(text: str) -> tuple[str, str]:
+    first, _, rest = re.sub(r"\n[ \t]+\n", "\n\n", text).partition("\n\n")
+    return " ".join(first.split()), rest.strip()
+
+
+# --------------------------------------------------------------------------------------------------------- the task
+
+
+def _make_task(docstrings: Iterator[Docstring]) -> _Task:
+    """Leave out what makes no query or no document, merge copies, join equal first paragraphs into one query."""
+    left_out: Counter[str] = Counter()
+    kept: dict[str, Docstring] = {}
+    for each in docstrings:
+        if reason := _unfit(each):
+            left_out[reason] += 1
+        elif each.name in kept:
+            left_out["name defined again"] += 1
+        else:
+            kept[each.name] = each
+    merged: dict[tuple[str, str], list[Docstring]] = {}
+    for name in sorted(kept):
+        merged.setdefault((kept[name].summary, kept[name].rest), []).append(kept[name])
+    documents = [copies[0] for copies in merged.values()]
+    queries: dict[str, list[Docstring]] = {}
+    for each in documents:
+        queries.setdefault(each.summary, []).append(each)
+    copied = [copies for copies in merged.values() if len(copies) > 1]
+    facts = {
+        "left_out": dict(sorted(left_out.items())),
+        "copies_merged": {
+            "count": sum(len(copies) - 1 for copies in copied),
+            "examples": [f"{copies[1].name} = {copies[0].name}" for copies in copied[:3]],
+        },
+        "queries_with_several_documents": sum(len(relevant) > 1 for relevant in queries.values()),
+    }
+    return _Task(documents, queries, facts)
+
+
+def _unfit(each: Docstring) -> str | None:
+    words = len(_WORD.findall(each.summary))
+    if words < PythonDocs.least_query_words:
+        return "first paragraph too short"
+    if words > PythonDocs.most_query_words:
+        return "first paragraph too long"
+    return "nothing after the first paragraph" if len(_WORD.findall(each.rest)) < PythonDocs.least_words else None

@@ -1,0 +1,127 @@
+"""What comes first: the findings in plain words, and the table of all measures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isnan
+
+from hybrid_cli.evaluation.complement import Complement
+from hybrid_cli.evaluation.complementarity import changes, sets, tally
+from hybrid_cli.evaluation.layout import count, figure
+from hybrid_cli.evaluation.summary import COUNTS, Summary, leaders, legend, lettered, significant
+from hybrid_cli.reporting.data import Findings, Match
+from hybrid_cli.reporting.page import Cell, Section, Table
+
+TOLD = 10  # the cutoff of which the summary speaks, if it was measured
+
+
+def section(summary: Summary) -> Section:
+    """Means with intervals and marks, and how many queries each run answers."""
+    means, ends, marks, best = summary.means, summary.ends, significant(summary), leaders(summary)
+    rows = []
+    for run in summary.runs:
+        row = [Cell(run, lettered(summary, run).removeprefix(run).strip())]
+        for name in summary.measures:
+            low, high = ends[run, name]
+            text = figure(means[run, name]) + marks.get((run, name), "")
+            row.append(Cell(text, f"{figure(low, 3)} to {figure(high, 3)}", (run, name) in best))
+        rows.append(row)
+    notes = [line for line in legend(summary) if not line.startswith("±")]
+    settings = summary.settings
+    notes.insert(
+        0,
+        f"Below each mean its {settings['confidence']:.0%} interval ({settings['resamples']:,} bootstrap samples of "
+        f"the queries, seed {settings['seed']}); the highest of a column is bold.",
+    )
+    return Section(
+        "measures",
+        "Measures",
+        tables=[Table("Means of all measures", ["run", *summary.measures], rows, notes), _counts(summary)],
+    )
+
+
+def _counts(summary: Summary) -> Table:
+    names = list(next(iter(summary.counts.values())))
+    rows = [[Cell(run), *(Cell(count(found[name])) for name in names)] for run, found in summary.counts.items()]
+    return Table("Queries behind the means", ["run", *(COUNTS.get(name, name) for name in names)], rows, folded=True)
+
+
+# ----------------------------------------------------------------------------------------------------- in plain words
+
+
+def in_words(found: Findings) -> list[str]:
+    """Which run is best, whether the difference holds, and how much the two runs add to each other."""
+    sentences = [" ".join(_best(found.summary))]
+    if found.complement is not None:
+        sentences.append(" ".join(_sets(found, found.complement)))
+    if found.matches:
+        sentences.append(_contest(found.summary, found.matches[-1]))
+    return sentences
+
+
+def _best(summary: Summary) -> Iterator[str]:
+    measure, means = summary.measures[0], summary.means
+    ranking = sorted(summary.runs, key=lambda run: -means[run, measure])
+    best = ranking[0]
+    if len(ranking) == 1:
+        low, high = summary.ends[best, measure]
+        yield (
+            f"{best} has {measure} {figure(means[best, measure])} over {summary.queries(measure):,} judged queries "
+            f"({summary.settings['confidence']:.0%} interval {figure(low, 3)} to {figure(high, 3)})."
+        )
+        return
+    yield f"{best} has the highest {measure}, {figure(means[best, measure])}."
+    compared = summary.comparisons.filter(measure=measure)
+    pairs = {frozenset((row["run"], row["baseline"])): row for row in compared.iter_rows(named=True)}
+    other = next(run for run in ranking[1:] if frozenset((best, run)) in pairs)
+    yield _difference(summary, best, other, pairs[frozenset((best, other))][f"p_{summary.settings['test']}_corrected"])
+    leading = {name: max(ranking, key=lambda run: means[run, name]) for name in summary.measures[1:]}
+    elsewhere = [f"{run} by {name}" for name, run in leading.items() if means[run, name] > means[best, name]]
+    if elsewhere:
+        yield f"By other measures another run leads: {', '.join(elsewhere)}."
+
+
+def _difference(summary: Summary, best: str, other: str, p: float) -> str:
+    measure, settings = summary.measures[0], summary.settings
+    gap = summary.means[best, measure] - summary.means[other, measure]
+    said = f"That is {figure(gap)} more than {other}"
+    if gap == 0:
+        return f"{other} has the same."
+    if isnan(p):
+        return f"{said}; one query cannot tell whether that is chance."
+    if p < settings["alpha"]:
+        return f"{said}, a difference that chance does not explain ({_p(p)}, corrected)."
+    return f"{said}, which may be chance ({_p(p)}, corrected)."
+
+
+def _p(p: float) -> str:
+    return "p < .001" if p < 0.001 else f"p = {figure(p, 3)}"
+
+
+def _sets(found: Findings, complement: Complement) -> Iterator[str]:
+    cut = next((each for each in complement.sets if each.cutoff == TOLD), complement.sets[-1])
+    dense, sparse = complement.dense, complement.sparse
+    yield (
+        f"Among the first {cut.cutoff} hits {dense} finds something relevant for {_of(cut.dense, cut.queries)} "
+        f"queries, {sparse} for {cut.sparse:,}."
+    )
+    if cut.dense:
+        yield (
+            f"{cut.dense_only:,} of {dense}'s are missed by {sparse} (RoC {figure(cut.roc, 2)}), "
+            f"{cut.sparse_only:,} of {sparse}'s by {dense}; both miss {cut.fail:,}."
+        )
+    run = found.matches[-1].run
+    reached = sets(found.kept[run].first, found.kept[sparse].first, cut.cutoff).dense
+    told = "" if run == dense else f"; {run} answers {reached:,}"
+    yield f"A perfect choice between the two would answer {_of(cut.queries - cut.fail, cut.queries)}{told}."
+
+
+def _of(count: int, queries: int) -> str:
+    return f"{count:,} of {queries:,}" + (f" ({count / queries:.0%})" if queries else "")
+
+
+def _contest(summary: Summary, match: Match) -> str:
+    measure = summary.measures[0]
+    wins, ties, losses = tally(changes(summary.values, match.run, match.bases, measure))
+    won = f"{match.run} is better than {match.base} on {wins:,} queries, worse on {losses:,} and equal on {ties:,}"
+    return f"Query by query {won}."

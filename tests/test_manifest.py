@@ -1,0 +1,183 @@
+"""Manifests, checked reads and content hashes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from small_artifacts import HITS, claim, foreign, run_table, write_folder, write_run
+
+from hybrid_cli import artifacts, runs
+from hybrid_cli.artifacts import FORMAT, MANIFEST, Kind, output
+from hybrid_cli.errors import InputError
+
+# ----------------------------------------------------------------------------------------------------------- manifests
+
+
+def test_a_manifest_says_what_an_artifact_is_and_where_it_came_from(tmp_path):
+    index = write_folder(tmp_path / "index")
+    run = write_run(tmp_path / "run.parquet", inputs={"index": index}, hits=10)
+    manifest = artifacts.read_manifest(run, Kind.RUN)
+    assert (manifest.kind, manifest.stage, manifest.options) == (Kind.RUN, "search", {"hits": 10})
+    assert manifest.inputs["index"] == {
+        "path": str(index),
+        "kind": "dense index",
+        "fingerprint": artifacts.read_manifest(index).fingerprint,
+    }
+    assert manifest.counts == {"rows": 3}
+    assert {"hybrid", "pyarrow", "polars", "torch"} <= set(manifest.versions)
+
+
+def test_parquet_json_pages_and_folders_all_carry_theirs(tmp_path):
+    weights, page = tmp_path / "w.json", tmp_path / "r.html"
+    claim(weights, kind=Kind.WEIGHTS, method="minmax").write_json({"weights": [1, 2]}, runs=2)
+    assert json.loads(weights.read_text())["weights"] == [1, 2]
+    claim(page, kind=Kind.REPORT, title="</script><b>").write_html("<html><head></head><body>1 < 2</body></html>")
+    assert page.read_text().count("</script>") == 1
+    for path in (weights, page, write_run(tmp_path / "r.parquet"), write_folder(tmp_path / "index")):
+        assert artifacts.read_manifest(path).stage == "search"
+    assert artifacts.read_manifest(page).options == {"title": "</script><b>"}
+    assert claim(page, kind=Kind.REPORT, title="</script><b>").up_to_date
+
+
+def test_no_file_holds_the_clock_so_equal_work_is_equal_bytes(tmp_path):
+    first, second = (write_run(tmp_path / f"{name}.parquet", hits=10) for name in "ab")
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_foreign_files_have_no_manifest(tmp_path):
+    pq.write_table(run_table(), tmp_path / "foreign.parquet")
+    (tmp_path / "run.trec").write_text("q1 Q0 a 1 3 t\n")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "some.json").write_text("[1]")
+    (tmp_path / "some.html").write_text("<html></html>")
+    for name in ("foreign.parquet", "run.trec", "folder", "some.json", "some.html"):
+        assert artifacts.find_manifest(tmp_path / name) is None
+        with pytest.raises(InputError, match="has no manifest, so it was not written by hybrid; a run is needed here"):
+            artifacts.read_manifest(tmp_path / name, Kind.RUN)
+
+
+def test_a_newer_format_is_refused(tmp_path):
+    folder = write_folder(tmp_path / "index")
+    fields = json.loads((folder / MANIFEST).read_text()) | {"format": FORMAT + 1}
+    (folder / MANIFEST).write_text(json.dumps(fields))
+    with pytest.raises(InputError, match=rf"has format {FORMAT + 1}, this hybrid reads up to {FORMAT}"):
+        artifacts.read_manifest(folder)
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[1, 2]", b"{}", b'{"kind": "cake"}', b"\xff\xfe"])
+def test_a_damaged_manifest_is_named(tmp_path, damage):
+    folder = write_folder(tmp_path / "index")
+    (folder / MANIFEST).write_bytes(damage)
+    with pytest.raises(InputError, match=r"index: its manifest is damaged .*; make it again"):
+        artifacts.read_manifest(folder)
+
+
+# ------------------------------------------------------------------------------------------------------------- checking
+
+
+def test_check_table_names_the_file_what_it_is_and_what_is_needed(tmp_path):
+    run = write_run(tmp_path / "run.parquet")
+    (tmp_path / "cut.parquet").write_bytes(run.read_bytes()[:-20])
+    (tmp_path / "run.txt").write_text("q1 Q0 a 1 3 t\n")
+    (tmp_path / "empty").mkdir()
+    for name, kind, words in (
+        ("missing.parquet", Kind.RUN, "missing.parquet: no such file or folder"),
+        ("cut.parquet", Kind.RUN, r"cut.parquet: is not a whole Parquet file \(.*\); make it again"),
+        ("run.parquet", Kind.QRELS, r"run.parquet: is a run \(made by `search`\); a qrels file is needed here"),
+        ("run.txt", Kind.RUN, "run.txt: is not a Parquet file; a run file is needed here"),
+        ("empty", Kind.RUN, "empty: is a folder; a run file is needed here"),
+    ):
+        with pytest.raises(InputError, match=words):
+            artifacts.check_table(tmp_path / name, kind)
+
+
+def test_an_index_is_not_a_run(tmp_path):
+    with pytest.raises(InputError, match="index: is a dense index folder; a run file is needed here"):
+        artifacts.check_table(write_folder(tmp_path / "index"), Kind.RUN)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (
+            {"score": None},
+            r"has no column 'score' \(found: qid, docid, rank\); a run file needs qid, docid, rank, score",
+        ),
+        ({"qid": pl.Int64}, "column 'qid' is int64, a run needs string"),
+        ({"rank": pl.Float64}, "column 'rank' is double, a run needs int32"),
+        ({"score": pl.String}, "column 'score' is .*string.*, a run needs float"),
+    ],
+)
+def test_wrong_columns_are_named_with_what_is_needed(tmp_path, columns, words):
+    frame = pl.DataFrame(pl.from_arrow(run_table())).with_columns(qid=pl.lit("7"))
+    for name, kind in columns.items():
+        frame = frame.drop(name) if kind is None else frame.cast({name: kind})
+    with pytest.raises(InputError, match=words):
+        artifacts.check_table(foreign(tmp_path / "x.parquet", frame), Kind.RUN)
+
+
+def test_whoever_wrote_it_large_strings_other_integers_and_more_columns_are_welcome(tmp_path):
+    frame = pl.DataFrame({"more": [1], "score": [2], "rank": [1], "docid": ["a"], "qid": ["q"]})
+    file = foreign(tmp_path / "x.parquet", frame)
+    assert artifacts.check_table(file, Kind.RUN) == file
+    assert runs.read_run(file).rows() == [("q", "a", 1, 2.0)]
+    queries = foreign(tmp_path / "queries.parquet", pl.DataFrame({"qid": ["q"], "text": ["words"]}))
+    assert artifacts.check_table(queries, Kind.QUERIES) == queries, "answers may be absent"
+
+
+# --------------------------------------------------------------------------------------------------------- fingerprints
+
+
+def test_a_fingerprint_does_not_depend_on_how_rows_arrive(tmp_path, monkeypatch):
+    monkeypatch.setattr(output, "_ROWS_PER_GROUP", 4)
+    table = run_table([(f"q{i}", "ü" * (i % 3), i, float(i)) for i in range(11)])
+    whole, single, odd = (tmp_path / f"{name}.parquet" for name in ("whole", "single", "odd"))
+    claim(whole).write([table])
+    claim(single).write(table.slice(i, 1) for i in range(11))
+    claim(odd).write([table.slice(0, 5), table.slice(5, 0), *table.slice(5).to_batches(max_chunksize=2)])
+    assert whole.read_bytes() == single.read_bytes() == odd.read_bytes()
+    assert pq.ParquetFile(whole).metadata.num_row_groups == 3
+
+
+def test_a_fingerprint_changes_with_the_content_and_not_with_the_options(tmp_path):
+    def fingerprint(rows, **options):
+        return artifacts.fingerprint(write_run(tmp_path / "x.parquet", rows, overwrite=True, **options))
+
+    first = fingerprint(HITS, hits=1)
+    assert fingerprint(HITS, hits=2) == first
+    for row in (("q1", "a", 1, 3.0000002), ("q1", "b", 1, 3.0), ("Q1", "a", 1, 3.0)):
+        assert fingerprint([row, *HITS[1:]]) != first
+    assert fingerprint(HITS[::-1]) != first
+    assert fingerprint(HITS[:2]) != first
+
+
+def test_a_folders_fingerprint_is_of_names_and_contents_but_not_of_what_is_hidden_or_ignored(tmp_path):
+    def fingerprint(files, ignore=()):
+        folder = tmp_path / "x"
+        with claim(folder, kind=Kind.LEXICAL_INDEX, overwrite=True).folder(ignore=ignore) as (work, _):
+            for name, content in files.items():
+                (work / name).parent.mkdir(exist_ok=True)
+                (work / name).write_text(content)
+        return artifacts.fingerprint(folder)
+
+    first = fingerprint({"a": "1", "b/c": "2"})
+    assert fingerprint({"b/c": "2", "a": "1"}) == first
+    assert fingerprint({"a": "1", "b/c": "2", ".state": "3"}) == first
+    assert fingerprint({"a": "1", "b/c": "2", "lucene/x": "3"}, ignore=["lucene"]) == first
+    for other in ({"a": "1", "b/c": "3"}, {"a": "1", "b/d": "2"}, {"a": "1"}, {"a": "1", "b/c": "2", "d": ""}):
+        assert fingerprint(other) != first
+
+
+def test_a_folders_fingerprint_does_not_depend_on_the_order_of_its_listing(tmp_path, monkeypatch):
+    for name in "abc":
+        (tmp_path / name).write_text(name)
+    listed = sorted(tmp_path.iterdir())
+    found = set()
+    for order in (listed, listed[::-1]):
+        monkeypatch.setattr(Path, "rglob", lambda *_, order=order: iter(order))
+        found.add(artifacts.hash_folder(tmp_path))
+    assert len(found) == 1
