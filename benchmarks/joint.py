@@ -51,7 +51,7 @@ def repeated(postings: Postings, count: int) -> Postings:
 def dense_index(folder: Path, docids: pl.Series, dim: int) -> DenseIndex:
     """A flat index of random vectors of length 1."""
     rng = np.random.default_rng(0)
-    claim = artifacts.claim(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={}, overwrite=True)
+    claim = artifacts.open_output(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={}, overwrite=True)
     with claim.folder() as (work, counts):
         for number, begin in enumerate(range(0, len(docids), SHARD)):
             ids = docids[begin : begin + SHARD]

@@ -37,7 +37,7 @@ def corpus_of_docstrings(folder: Path) -> Path:
     found = list(python_docs.read_package("scipy", Path(scipy.__file__).parent))[:1000]
     columns = [[d.name for d in found], [d.name for d in found], [f"{d.summary} {d.rest}" for d in found]]
     table = pa.table(columns, schema=artifacts.SCHEMAS[Kind.CORPUS])
-    artifacts.claim(folder / "corpus.parquet", Kind.CORPUS, "benchmark", inputs={}, options={}).write([table])
+    artifacts.open_output(folder / "corpus.parquet", Kind.CORPUS, "benchmark", inputs={}, options={}).write([table])
     return folder / "corpus.parquet"
 
 

@@ -19,8 +19,8 @@ def run_table(rows=HITS) -> pa.Table:
     return pa.table(columns, schema=SCHEMAS[Kind.RUN])
 
 
-def claim(path: Path, *, inputs=None, overwrite=False, foreign=False, kind=Kind.RUN, **options) -> artifacts.Claim:
-    return artifacts.claim(
+def claim(path: Path, *, inputs=None, overwrite=False, foreign=False, kind=Kind.RUN, **options) -> artifacts.Output:
+    return artifacts.open_output(
         path, kind, "search", inputs=inputs or {}, options=options, overwrite=overwrite, foreign=foreign
     )
 

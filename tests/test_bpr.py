@@ -96,7 +96,7 @@ def test_fewer_candidates_are_the_nearest_by_hamming_distance(tmp_path: Path):
 
     rng = np.random.default_rng(0)
     matrix, query = rng.standard_normal((40, 64)).astype(np.float32), rng.standard_normal((1, 64)).astype(np.float32)
-    claim = artifacts.claim(tmp_path / "index", Kind.DENSE_INDEX, "encode", inputs={}, options={})
+    claim = artifacts.open_output(tmp_path / "index", Kind.DENSE_INDEX, "encode", inputs={}, options={})
     with claim.folder() as (work, counts):
         indexes.write_shard(indexes.shard_path(work, 0), pa.array([str(row) for row in range(40)]), matrix)
         counts |= {"factory": indexes.build(work, VectorIndex("binary")), "dim": 64, "contract": {}, "encoder": ""}

@@ -40,7 +40,7 @@ def judged(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> list[object]
     """`evaluate`'s arguments: a collection and a run of it."""
     run = pl.read_parquet(tiny / "qrels.test.parquet").select("qid", "docid", rank="relevance", score="relevance")
     path = tmp_path_factory.mktemp("runs") / "oracle.parquet"
-    claim = artifacts.claim(path, Kind.RUN, "test", inputs={}, options={})
+    claim = artifacts.open_output(path, Kind.RUN, "test", inputs={}, options={})
     claim.write([run.with_columns(pl.col("rank").rank("ordinal", descending=True).over("qid")).to_arrow()])
     return [tiny, path]
 

@@ -31,7 +31,7 @@ RUN = {"qid": pl.String, "docid": pl.String, "score": pl.Float32}
 
 def write_run(path: Path, hits: list[tuple[str, str, float]]) -> Path:
     run = runs.ranked(pl.DataFrame(hits, schema=RUN, orient="row"))
-    claim = artifacts.claim(path, Kind.RUN, "test", inputs={}, options={})
+    claim = artifacts.open_output(path, Kind.RUN, "test", inputs={}, options={})
     claim.write([run.to_arrow(compat_level=pl.CompatLevel.oldest())])
     return path
 
@@ -170,7 +170,7 @@ def test_an_encoder_becomes_a_model_of_sentence_transformers(tiny_bert, tmp_path
     models = pytest.importorskip("sentence_transformers")
     from hybrid_cli.encoders.transformer import TransformerEncoder
 
-    claim = artifacts.claim(tmp_path / "encoder", Kind.ENCODER, "test", inputs={}, options={})
+    claim = artifacts.open_output(tmp_path / "encoder", Kind.ENCODER, "test", inputs={}, options={})
     with claim.folder() as (work, _):
         TransformerEncoder.load(tiny_bert, device="cpu", normalize=True).save(work)
     export(tmp_path / "encoder", form="sentence-transformers", output=tmp_path / "model")
@@ -185,7 +185,7 @@ def test_an_encoder_becomes_a_model_of_sentence_transformers(tiny_bert, tmp_path
 def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A flat index of 50 random vectors."""
     folder = tmp_path_factory.mktemp("dense") / "index"
-    claim = artifacts.claim(folder, Kind.DENSE_INDEX, "test", inputs={}, options={})
+    claim = artifacts.open_output(folder, Kind.DENSE_INDEX, "test", inputs={}, options={})
     values = np.random.default_rng(5).normal(size=(50, 8)).astype(np.float32)
     with claim.folder(dim=8, contract={}, encoder="") as (work, counts):
         indexes.write_shard(indexes.shard_path(work, 0), pa.array([f"doc {row}" for row in range(50)]), values)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.cli import app
-from hybrid_cli.config import Encoding, Tuning
+from hybrid_cli.config import Encoding
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
@@ -55,7 +55,7 @@ def trec_file(path: Path, *rows: tuple[str, str, int, float]) -> Path:
 
 def test_exact_fusion_is_the_formula_over_all_candidates(made, tiny, tiny_bert, tmp_path):
     output = fuse(
-        both(made), output=tmp_path / "f.parquet", method="weighted-sum", weights="0.5,1", indexes=indexes(made)
+        both(made), output=tmp_path / "f.parquet", method="weighted-sum", weights="0.5,1", index=indexes(made)
     )
     found = runs.read_run(output)
     queries = pl.read_parquet(tiny / "queries.test.parquet")
@@ -73,8 +73,8 @@ def test_exact_fusion_is_the_formula_over_all_candidates(made, tiny, tiny_bert, 
 
 
 def test_exact_scores_reach_below_the_depth_too(made, tmp_path):
-    shallow = fuse(both(made), output=tmp_path / "a.parquet", method="weighted-sum", depth=1, indexes=indexes(made))
-    deep = fuse(both(made), output=tmp_path / "b.parquet", method="weighted-sum", indexes=indexes(made))
+    shallow = fuse(both(made), output=tmp_path / "a.parquet", method="weighted-sum", depth=1, index=indexes(made))
+    deep = fuse(both(made), output=tmp_path / "b.parquet", method="weighted-sum", index=indexes(made))
     scores = {(qid, docid): score for qid, docid, _, score in runs.read_run(deep).iter_rows()}
     assert all(
         scores[qid, docid] == pytest.approx(score, abs=1e-5)
@@ -132,7 +132,7 @@ def test_raw_scores_of_unequal_scales_are_warned_about(tmp_path, capsys):
 
 
 def test_tuned_weights_are_read_by_a_later_fusion(made, tiny, tmp_path, capsys):
-    weights = fuse(both(made), output=tmp_path / "w.json", qrels=tiny, split="test", tune=Tuning(step=0.25, folds=2))
+    weights = fuse(both(made), output=tmp_path / "w.json", qrels=tiny, split="test", tune=True, step=0.25, folds=2)
     content = json.loads(weights.read_text("utf-8"))
     assert artifacts.read_manifest(weights, Kind.WEIGHTS).counts == {"queries": 5, "trials": 5}
     assert content["runs"] == ["bm25", "dense"]
@@ -145,17 +145,17 @@ def test_tuned_weights_are_read_by_a_later_fusion(made, tiny, tmp_path, capsys):
     for bad, message in (
         ({"method": "rrf"}, "--method minmax, here it is rrf"),
         ({"missing": "min"}, "--missing zero, here it is min"),
-        ({"inputs": [*both(made), weights.with_name("x=") / "y"]}, "no such file|2 runs"),
+        ({"runs": [*both(made), weights.with_name("x=") / "y"]}, "no such file|2 runs"),
     ):
         with pytest.raises(InputError, match=message):
-            fuse(**{"inputs": both(made), "output": tmp_path / "g.parquet", "weights": f"@{weights}", **bad})
+            fuse(**{"runs": both(made), "output": tmp_path / "g.parquet", "weights": f"@{weights}", **bad})
     with pytest.raises(InputError, match="in the order bm25, dense"):
         fuse(both(made)[::-1], output=tmp_path / "g.parquet", weights=f"@{weights}")
 
 
 def test_tuning_with_exact_scores(made, tiny, tmp_path):
-    settings = {"method": "weighted-sum", "indexes": indexes(made), "qrels": tiny, "split": "test"}
-    weights = fuse(both(made), output=tmp_path / "w.json", tune=Tuning(grid="log"), **settings)
+    settings = {"method": "weighted-sum", "index": indexes(made), "qrels": tiny, "split": "test"}
+    weights = fuse(both(made), output=tmp_path / "w.json", tune=True, grid="log", **settings)
     output = fuse(both(made), output=tmp_path / "f.parquet", weights=f"@{weights}", **settings)
     score = evaluate_run(runs.read_run(output), pl.read_parquet(tiny / "qrels.test.parquet"), ["MRR@10"])[
         "value"
@@ -175,13 +175,13 @@ def test_foreign_runs_with_odd_ids_and_several_lists(tmp_path):
     ("options", "message"),
     [
         ({"method": "weighted-sum"}, "needs the index of each run, in order .*--missing min .*zero, ignore, or drop"),
-        ({"method": "weighted-sum", "indexes": ["bm25"]}, "1 for 2 runs"),
-        ({"method": "weighted-sum", "indexes": ["dense", "bm25"]}, "was not searched in .*order of the runs"),
-        ({"indexes": ["bm25", "dense"]}, "with --missing exact only"),
+        ({"method": "weighted-sum", "index": ["bm25"]}, "1 for 2 runs"),
+        ({"method": "weighted-sum", "index": ["dense", "bm25"]}, "was not searched in .*order of the runs"),
+        ({"index": ["bm25", "dense"]}, "with --missing exact only"),
         ({"weights": "1"}, "1 numbers for 2; one is needed for each"),
         ({"weights": "1,x"}, "needs numbers such as"),
         ({"method": "nothing"}, "is unknown; .*minmax"),
-        ({"tune": Tuning()}, "needs --qrels"),
+        ({"tune": True}, "needs --qrels"),
         ({"measure": "MRR@"}, "measures"),
         ({"output": "f.trec"}, "ends with .parquet"),
         ({"missing": "none"}, "there are exact, min"),
@@ -189,8 +189,8 @@ def test_foreign_runs_with_odd_ids_and_several_lists(tmp_path):
 )
 def test_what_cannot_be_fused_is_refused_before_any_work(made, tmp_path, options, message):
     options = {**options, "output": tmp_path / options.get("output", "f.parquet")}
-    if "indexes" in options:
-        options["indexes"] = [made / name for name in options["indexes"]]
+    if "index" in options:
+        options["index"] = [made / name for name in options["index"]]
     with pytest.raises(InputError, match=message):
         fuse(both(made), **options)
     assert not list(tmp_path.iterdir())
@@ -216,7 +216,7 @@ def test_exact_scores_refuse_queries_that_have_changed(made, tiny, tmp_path):
     run = search(None, queries=queries, index=made / "bm25", hits=1, output=tmp_path / "one.parquet")
     other = search(None, queries=queries, index=made / "dense", hits=1, output=tmp_path / "two.parquet")
     queries.write_text("001\tanother text\n")
-    settings = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "indexes": indexes(made)}
+    settings = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "index": indexes(made)}
     with pytest.raises(InputError, match="have changed since"):
         fuse([run, other], **settings)
     assert len(runs.read_run(fuse([run, other], **settings, queries=tiny, split="test")))
@@ -224,7 +224,7 @@ def test_exact_scores_refuse_queries_that_have_changed(made, tiny, tmp_path):
 
 def test_exact_scores_of_a_foreign_run_need_its_queries(made, tiny, tmp_path):
     foreign = trec_file(tmp_path / "x.trec", ("001", "007", 1, 1.0), ("003", "lungs", 1, 1.0))
-    settings = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "indexes": indexes(made)}
+    settings = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "index": indexes(made)}
     with pytest.raises(InputError, match="does not say what queries it answers"):
         fuse([both(made)[0], foreign], **settings)
     assert len(runs.read_run(fuse([both(made)[0], foreign], **settings, queries=tiny, split="test")))

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli import config, runs
-from hybrid_cli.config import Tuning
+from hybrid_cli import runs
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run
 from hybrid_cli.fusion import lists, methods, tuning
 from hybrid_cli.fusion.lists import Lists
+from hybrid_cli.settings.retrieval import Normalization, WeightTuning
 from hybrid_cli.fusion.methods import METHODS, Recipe, method_name
 
 Ranking = Mapping[str, float]
@@ -68,8 +68,7 @@ def approx(expected: Mapping[str, float]) -> Any:
 
 
 def test_the_table_of_methods_and_the_choices_of_the_command_line_are_the_same():
-    assert list(METHODS) == list(get_args(config.FusionMethod))
-    assert set(get_args(config.Normalization)) <= set(methods.TRANSFORMS)
+    assert set(get_args(Normalization)) <= set(methods.TRANSFORMS)
 
 
 GOLDEN = {
@@ -144,7 +143,7 @@ def test_a_list_of_two_of_one_and_of_equal_negative_hits(name, two, one, equal):
 
 
 def test_a_list_of_zeros_is_no_division_by_zero():
-    for name in get_args(config.Normalization):
+    for name in get_args(Normalization):
         assert all(math.isfinite(value) for value in normalised({"a": 0, "b": 0}, name).values())
 
 
@@ -294,7 +293,7 @@ def hash_of(docid: str, number: int) -> int:
 
 
 def tuned(
-    tables: list[pl.DataFrame], qrels: pl.DataFrame, how: Tuning, measure: str = "MRR@10", method: str = "minmax"
+    tables: list[pl.DataFrame], qrels: pl.DataFrame, how: WeightTuning, measure: str = "MRR@10", method: str = "minmax"
 ) -> tuning.Tuned:
     side_by_side = Lists.of(tables)
     return tuning.tune(
@@ -332,7 +331,7 @@ def noisy_runs(
 @pytest.mark.parametrize("measure", ["MRR@10", "nDCG@10", "R@5", "MAP"])
 def test_tunings_scores_are_those_that_evaluate_gives_to_the_fused_run(measure):
     tables, qrels = noisy_runs()
-    found = tuned(tables, qrels, Tuning(step=0.25), measure)
+    found = tuned(tables, qrels, WeightTuning(step=0.25), measure)
     for weights, score in found.trials:
         run = fused_run(tables, recipe("minmax", *weights, missing="min"))
         assert evaluate_run(run, qrels, [measure])["value"].mean() == pytest.approx(score, abs=1e-12)
@@ -342,7 +341,7 @@ def test_tunings_scores_are_those_that_evaluate_gives_to_the_fused_run(measure):
 
 def test_the_better_run_gets_the_larger_weight_and_held_out_is_no_better_than_chosen():
     tables, qrels = noisy_runs(queries=150, noise=(0.4, 0.15))
-    found = tuned(tables, qrels, Tuning())
+    found = tuned(tables, qrels, WeightTuning())
     assert found.weights[1] > found.weights[0]
     assert found.held_out is not None
     assert found.held_out <= found.score + 1e-12
@@ -353,7 +352,7 @@ def test_a_logarithmic_grid_grows_where_its_best_is_an_end_point():
     first = run_of({"r": 5.0, "a": 1.0}, {"r": 2.0, "a": 1.0})
     second = run_of({"a": 90000.0, "r": 1.0}, {"a": 800.0, "r": 2.0})
     qrels = pl.DataFrame({"qid": ["1", "2"], "docid": ["r", "r"], "relevance": pl.Series([1, 1], dtype=pl.Int32)})
-    found = tuned([first, second], qrels, Tuning(grid="log"), method="sum")
+    found = tuned([first, second], qrels, WeightTuning(grid="log"), method="sum")
     assert found.weights == (50_000.0, 1.0)  # 5w + 1 > w + 90,000
     assert found.score == 1
     assert len(tuning.log_grid(2, -3, 3)) == 19
@@ -368,8 +367,8 @@ def test_equal_scores_choose_the_weights_closest_to_equal_then_the_smaller():
 def test_held_out_scores_use_weights_that_other_queries_chose():
     tried = [(0.4, 0.6), (0.6, 0.4)]
     table = np.array([[1.0, 0, 0, 0], [0, 1, 1, 1]])  # without the first query nothing speaks for the first weights
-    assert tuning.held_out(tried, table, Tuning(folds=4)) == pytest.approx(3 / 4)
-    assert tuning.held_out(tried, table[:, :1], Tuning()) is None
+    assert tuning.held_out(tried, table, WeightTuning(folds=4)) == pytest.approx(3 / 4)
+    assert tuning.held_out(tried, table[:, :1], WeightTuning()) is None
 
 
 @pytest.mark.parametrize(("runs_", "step"), [(2, 0.3), (2, 0), (2, -1), (6, 0.05)])

@@ -47,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def dense_index(folder: Path, stored: np.ndarray, docids: pl.Series, index_type: IndexType = "flat") -> Path:
     """An index of given vectors, in shards that end anywhere."""
     recipe = VectorIndex(index_type=index_type, m=4)
-    claim = artifacts.claim(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={}, overwrite=False)
+    claim = artifacts.open_output(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={}, overwrite=False)
     with claim.folder() as (work, counts):
         for number, rows in enumerate(np.array_split(np.arange(len(stored)), [7, 150])):
             indexes.write_shard(indexes.shard_path(work, number), docids[rows].to_arrow(), stored[rows])

@@ -18,7 +18,7 @@ def make_run(path: Path, inputs: dict[str, Path], documents: int = 1) -> Path:
     rows = [("q", f"d{number}", number + 1, 1.0 - number) for number in range(documents)]
     schema = {"qid": pl.String, "docid": pl.String, "rank": pl.Int32, "score": pl.Float32}
     table = pl.DataFrame(rows, schema=schema, orient="row").to_arrow(compat_level=pl.CompatLevel.oldest())
-    claim = artifacts.claim(path, Kind.RUN, "search", inputs=inputs, options={"hits": 10}, overwrite=True)
+    claim = artifacts.open_output(path, Kind.RUN, "search", inputs=inputs, options={"hits": 10}, overwrite=True)
     claim.write([table], engine="matrix")
     return path
 
@@ -79,7 +79,7 @@ def test_a_collection_shows_its_tables_and_a_document(tiny):
 
 
 def test_an_encoder_shows_its_contract_and_the_last_values_of_its_curve(tmp_path):
-    claim = artifacts.claim(tmp_path / "encoder", Kind.ENCODER, "train-dense", inputs={}, options={})
+    claim = artifacts.open_output(tmp_path / "encoder", Kind.ENCODER, "train-dense", inputs={}, options={})
     with claim.folder() as (work, _):
         (work / "encoder.json").write_text('{"pooling": "cls"}')
         rows = {"step": [1, 2, 2], "name": ["loss", "loss", "MRR"], "value": [3.0, 2.0, 0.5]}

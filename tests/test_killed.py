@@ -23,7 +23,7 @@ from hybrid_cli.runs import read_run
 
 KILLED_AT = {
     "its first rows": "claims.pq.ParquetWriter.write_table = die",
-    "its last moment": "claims.Claim._take_name = die",
+    "its last moment": "claims.Output._take_name = die",
 }
 PROGRAM = """
 import os, signal

@@ -115,7 +115,7 @@ def test_a_dry_run_checks_everything_and_writes_nothing(tmp_path):
     with artifacts.dry_run():
         with pytest.raises(DryRun) as stopped:
             claim(path, hits=10)
-        assert not stopped.value.claim.up_to_date
+        assert not stopped.value.output.up_to_date
         with pytest.raises(InputError, match="needs a name"):
             claim(tmp_path / "run")
     assert not list(tmp_path.iterdir())
@@ -123,7 +123,7 @@ def test_a_dry_run_checks_everything_and_writes_nothing(tmp_path):
     with artifacts.dry_run():
         with pytest.raises(DryRun) as stopped:
             claim(path, hits=10)
-        assert stopped.value.claim.up_to_date
+        assert stopped.value.output.up_to_date
         with pytest.raises(InputError, match="made differently"):
             claim(path, hits=20)
 

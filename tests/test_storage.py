@@ -38,8 +38,8 @@ def test_files_are_shared_by_link_or_where_there_are_none_by_copy(tmp_path, monk
     (source / "parts").mkdir(parents=True)
     (source / "parts" / "one").write_text("1")
     (source / "two").write_text("2")
-    artifacts.share(source, place)
-    artifacts.share(source / "two", tmp_path / "alone")
+    artifacts.hard_link(source, place)
+    artifacts.hard_link(source / "two", tmp_path / "alone")
     assert tree(place) == tree(source) == {"parts/one": "1", "two": "2"}
     assert (
         os.path.samefile(source / "two", place / "two") is os.path.samefile(source / "two", tmp_path / "alone") is links
@@ -50,7 +50,7 @@ def test_what_is_there_already_stays(tmp_path):
     for name in ("source", "place"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
-    artifacts.share(tmp_path / "source", tmp_path / "place")
+    artifacts.hard_link(tmp_path / "source", tmp_path / "place")
     assert tree(tmp_path / "place") == {"file": "place"}
 
 

@@ -86,7 +86,7 @@ def write_examples(path: Path, count: int = 18, seed: int = 0) -> Path:
             }
         )
     table = pa.Table.from_pylist(rows, schema=artifacts.SCHEMAS[Kind.EXAMPLES])
-    artifacts.claim(path, Kind.EXAMPLES, "test", inputs={}, options={}).write([table])
+    artifacts.open_output(path, Kind.EXAMPLES, "test", inputs={}, options={}).write([table])
     return path
 
 
@@ -237,7 +237,7 @@ def test_the_rate_rises_then_falls_to_nothing():
 
 def test_what_is_no_examples_file_is_refused(tiny_bert, tmp_path):
     file = tmp_path / "empty.parquet"
-    artifacts.claim(file, Kind.EXAMPLES, "test", inputs={}, options={}).write([])
+    artifacts.open_output(file, Kind.EXAMPLES, "test", inputs={}, options={}).write([])
     with pytest.raises(InputError, match="holds no training examples"):
         train_dense(file, tmp_path / "out", model=str(tiny_bert), plan=PLAN)
     with pytest.raises(InputError, match="no such file"):
@@ -247,7 +247,7 @@ def test_what_is_no_examples_file_is_refused(tiny_bert, tmp_path):
 def test_the_residual_margin_needs_lexical_scores_and_the_likelihood_does_not(examples, tiny_bert, tmp_path):
     bare = tmp_path / "bare.parquet"
     rows = pl.read_parquet(examples).with_columns(lexical_score=pl.lit(None, pl.Float32)).to_arrow()
-    artifacts.claim(bare, Kind.EXAMPLES, "test", inputs={}, options={}).write([rows])
+    artifacts.open_output(bare, Kind.EXAMPLES, "test", inputs={}, options={}).write([rows])
     plan = replace(PLAN, max_steps=1)
     with pytest.raises(InputError, match="has no lexical scores"):
         train_dense(bare, tmp_path / "residual", model=str(tiny_bert), plan=plan)

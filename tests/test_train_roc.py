@@ -185,6 +185,6 @@ def test_going_on_with_another_projection_is_refused(examples, index, tiny_bert,
 def test_an_index_of_another_corpus_is_refused(examples, index, tiny_bert, tmp_path):
     other = tmp_path / "other.parquet"
     rows = pl.read_parquet(examples).with_columns(docid=pl.lit("elsewhere")).to_arrow()
-    artifacts.claim(other, Kind.EXAMPLES, "test", inputs={}, options={}).write([rows])
+    artifacts.open_output(other, Kind.EXAMPLES, "test", inputs={}, options={}).write([rows])
     with pytest.raises(InputError, match="has no document elsewhere; give the --index that the examples"):
         train_dense(other, tmp_path / "out", model=str(tiny_bert), objective=ROC, plan=PLAN, index=index)

@@ -45,7 +45,7 @@ def random_vectors(count: int = COUNT, dim: int = DIM, seed: int = 0) -> np.ndar
 def build(folder: Path, matrix: np.ndarray, recipe: VectorIndex, ids: list[str] | None = None) -> indexes.DenseIndex:
     """A dense index of the rows of `matrix`, in shards of 250."""
     names = ids or [f"d{row}" for row in range(len(matrix))]
-    claim = artifacts.claim(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={})
+    claim = artifacts.open_output(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={})
     with claim.folder() as (work, counts):
         for number, begin in enumerate(range(0, len(matrix), 250)):
             some = slice(begin, begin + 250)

@@ -187,7 +187,7 @@ def _parse_manifest(text: str, path: Path) -> Manifest:
     return manifest
 
 
-def whole(path: Path) -> Path:
+def validate_parquet(path: Path) -> Path:
     """Check that a Parquet file of an artifact is there from its first byte to its last, and return it."""
     if not path.is_file():
         raise InputError(f"{path}: is missing; make {path.parent} again")
@@ -284,7 +284,7 @@ def new_hash() -> Any:
     return hashlib.blake2b(digest_size=16)
 
 
-def parts(path: Path) -> dict[str, int]:
+def sizes(path: Path) -> dict[str, int]:
     """Name -> bytes: of a file itself, of each thing in a folder (a folder's name ends with `/`)."""
     if path.is_file():
         return {path.name: path.stat().st_size}

@@ -56,9 +56,9 @@ _LIBRARIES = (
 class DryRun(Exception):
     """Raised by `claim` under `dry_run()`: everything was checked, nothing is written."""
 
-    def __init__(self, claim: Claim):
-        super().__init__(str(claim.output))
-        self.claim = claim
+    def __init__(self, output: Output):
+        super().__init__(str(output.path))
+        self.output = output
 
 
 _dry: ContextVar[bool] = ContextVar("dry", default=False)
@@ -75,10 +75,10 @@ def dry_run(dry: bool = True) -> Iterator[None]:
 
 
 @dataclass
-class Claim:
+class Output:
     """A stage's right to write `output`; `up_to_date` says that there is nothing to do."""
 
-    output: Path
+    path: Path
     manifest: Manifest
     up_to_date: bool
     started: float = field(default_factory=time.monotonic)
@@ -86,7 +86,7 @@ class Claim:
     @property
     def partial(self) -> Path:
         """The scratch file or folder beside the output; a folder survives a kill, so that the stage goes on there."""
-        return self.output.with_name(f".{self.output.name}.partial")
+        return self.path.with_name(f".{self.path.name}.partial")
 
     def write(self, batches: Iterable[pa.RecordBatch | pa.Table], **counts: Any) -> Manifest:
         """Write a Parquet artifact whole: rows checked against the schema, hashed on the way, renamed at the end."""
@@ -156,15 +156,15 @@ class Claim:
                 raise
 
     def _take_name(self, whole: Path) -> None:
-        old = self.output.with_name(f".{self.output.name}.old")
+        old = self.path.with_name(f".{self.path.name}.old")
         _remove(old)
-        if self.output.is_dir() or (self.output.exists() and whole.is_dir()):  # only files are replaced in one step
-            self.output.rename(old)
-        whole.rename(self.output)
+        if self.path.is_dir() or (self.path.exists() and whole.is_dir()):  # only files are replaced in one step
+            self.path.rename(old)
+        whole.rename(self.path)
         _remove(old)
 
 
-def claim(
+def open_output(
     output: Path,
     kind: Kind,
     stage: str,
@@ -173,7 +173,7 @@ def claim(
     options: Mapping[str, Any],
     overwrite: bool = False,
     foreign: bool = False,
-) -> Claim:
+) -> Output:
     """Refuse, skip or go, before any work.
 
     Args:
@@ -194,7 +194,7 @@ def claim(
     _restore_interrupted_replacement(output)
     existing = _existing(output)
     up_to_date = existing is not None and existing.key() == wanted.key() and not overwrite
-    claimed = Claim(output, wanted, up_to_date)
+    claimed = Output(output, wanted, up_to_date)
     if not up_to_date:
         _check_place(output, inputs)
         if output.exists() and not overwrite:
@@ -336,7 +336,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def share(path: Path, place: Path) -> None:
+def hard_link(path: Path, place: Path) -> None:
     """Give a file or folder of an artifact a second name; where the file system cannot, copy it.
 
     Artifacts are replaced, never written into, so neither name will see the other change. What is there stays.

@@ -6,56 +6,24 @@ import errno
 import os
 import sys
 import traceback
+from difflib import get_close_matches
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
-from hybrid_cli import __version__
-from hybrid_cli.cli import analysis, data, distillation, fusion, imitation, lexical, retrieval, training
+from hybrid_cli.cli import analysis, data, distillation, imitation, lexical, retrieval, training
+from hybrid_cli.cli.app import app
 from hybrid_cli.errors import HybridError
 
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # Typer names only this child of it
 _FILE_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 _SHORT_WRITES = ("requested and", "inline_container")  # numpy and torch do not say why less was written than asked for
 
-PANELS = (data, lexical, training, imitation, distillation, retrieval, fusion, analysis)
+PANELS = (data, lexical, training, imitation, distillation, retrieval, analysis)
 
 
-class _InPipelineOrder(TyperGroup):
-    """Lists commands as the panels stand, `prepare` first; Typer puts commands with sub-commands last."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        panels = [panel.PANEL for panel in PANELS]
-
-        def place(name: str) -> tuple[int, bool]:
-            found: Any = self.commands[name]
-            return panels.index(found.rich_help_panel), not hasattr(found, "commands")
-
-        return sorted(super().list_commands(ctx), key=place)
-
-
-app = typer.Typer(
-    name="hybrid",
-    cls=_InPipelineOrder,
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-)
-for panel in PANELS:
+for panel in PANELS:  # commands whose settings class is still to come
     panel.register(app)
-
-
-@app.callback(invoke_without_command=True)
-def hybrid(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
-    """Train, run and explain **hybrid first-stage retrieval**: BM25 plus dense.
-
-    Each stage reads artifacts and writes one; stages chain in any shell. `hybrid STAGE --help` shows an example.
-    """
-    if version:
-        typer.echo(__version__)
-        raise typer.Exit
 
 
 def main() -> None:
@@ -85,10 +53,19 @@ def _trouble_with_files(error: Exception) -> str | None:
 def _refuse_usage(error: typer.BadParameter) -> None:
     """One line too; where no argument was given, the help has been printed already and the message is empty."""
     message = error.format_message().rstrip(".")
+    if (name := getattr(error, "option_name", None)) and error.ctx and not isinstance(error, typer.BadParameter):
+        message = f"no option {name}" + _suggestion(name, error.ctx.command)
     if message:
         command = error.ctx.command_path if error.ctx else "hybrid"
         typer.echo(f"hybrid: {_one_line(message)}; see `{command} --help`", err=True)
     raise SystemExit(error.exit_code)
+
+
+def _suggestion(name: str, command: Any) -> str:
+    """Return the option of the command that looks most like `name`, if any does."""
+    known = [spelled for parameter in command.params for spelled in (*parameter.opts, *parameter.secondary_opts)]
+    close = get_close_matches(name, known, n=1, cutoff=0.7)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _stop(message: str, code: int, error: BaseException, debug: bool) -> None:

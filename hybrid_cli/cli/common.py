@@ -118,7 +118,7 @@ def command(
                 with artifacts.dry_run(dry):
                     function(**values)
             except artifacts.DryRun as stopped:
-                _print_settings(stopped.claim)
+                _print_settings(stopped.output)
             except KeyboardInterrupt:
                 raise Interrupted("interrupted; the same command goes on where it can") from None
 
@@ -130,9 +130,9 @@ def command(
     return register
 
 
-def _print_settings(claim: artifacts.Claim) -> None:
+def _print_settings(claim: artifacts.Output) -> None:
     state = "up to date" if claim.up_to_date else "would be written"
-    rows = [("output", f"{claim.output} ({state})")]
+    rows = [("output", f"{claim.path} ({state})")]
     rows += [(role, f"{source['path']} ({source['kind']})") for role, source in claim.manifest.inputs.items()]
     rows += [(name, str(value)) for name, value in claim.manifest.options.items()]
     for name, value in rows:

@@ -115,7 +115,7 @@ def write(folder: Path, models: Sequence[Path], recipe: Recipe) -> None:
     """Write a combination of two model folders; their files are shared, not copied, where the file system can."""
     folder.mkdir(exist_ok=True)
     for model, place in zip(models, parts(folder), strict=True):
-        artifacts.share(model, place)
+        artifacts.hard_link(model, place)
     (folder / FILE).write_text(json.dumps({"kind": KIND, **asdict(recipe)}, indent=2) + "\n", "utf-8")
 
 

@@ -71,5 +71,5 @@ class Pair:
 
 def write(folder: Path, documents: Path) -> None:
     """Complete the pair in `folder`, where the queries' encoder is saved: the other one's files are shared."""
-    artifacts.share(documents, folder / SIDES[1])
+    artifacts.hard_link(documents, folder / SIDES[1])
     (folder / FILE).write_text(json.dumps({"kind": KIND}, indent=2) + "\n", "utf-8")

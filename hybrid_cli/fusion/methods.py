@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import reduce
 from operator import add, mul
-from typing import get_args
 
 import polars as pl
 
-from hybrid_cli import config
-from hybrid_cli.config import FusionMethod, Missing, Normalization
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings.retrieval import Fuse, Missing, Normalization
 
 Transform = Callable[[pl.Expr, pl.Expr], pl.Expr]
 Rule = Callable[[Sequence[pl.Expr], Sequence[float], Sequence[pl.Expr]], pl.Expr]
@@ -85,7 +83,7 @@ def dbsf(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
     return _where(varied, 0.5 + (score - of_query(score.mean())) / (6 * of_query(score.std(ddof=1))), 0.5, score)
 
 
-def reciprocal_rank(score: pl.Expr, rank: pl.Expr, k: float = config.Fusion.rrf_k) -> pl.Expr:
+def reciprocal_rank(score: pl.Expr, rank: pl.Expr, k: float = Fuse.rrf_k) -> pl.Expr:
     """1 / (k + r). Scores play no part."""
     return 1 / (k + rank)
 
@@ -146,11 +144,6 @@ def times_lists(values: Sequence[pl.Expr], weights: Sequence[float], present: Se
     return weighted_sum(values, weights, present) * _count(present)
 
 
-def times_log_lists(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
-    """sum w v, times the logarithm of that number: 0 for a document of one list."""
-    return weighted_sum(values, weights, present) * _count(present).log()
-
-
 def mean_of_known(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
     """sum w v / sum w over the lists with a value (CombANZ)."""
     known = [weight * value.is_not_null() for value, weight in zip(values, weights, strict=True)]
@@ -206,7 +199,7 @@ class Method:
     fixed: bool = False  # whether another normalisation would make it another method
 
 
-METHODS: dict[FusionMethod, Method] = {
+METHODS: dict[str, Method] = {
     "minmax": Method("minmax", weighted_mean, "zero"),
     "weighted-sum": Method("none", weighted_sum, "exact"),
     "sum": Method("none", weighted_sum, "zero"),
@@ -216,7 +209,6 @@ METHODS: dict[FusionMethod, Method] = {
     "dbsf": Method("dbsf", weighted_sum, "zero", fixed=True),
     "borda": Method("borda", weighted_sum, "ignore", fixed=True),
     "isr": Method("isr", times_lists, "zero", fixed=True),
-    "log-isr": Method("isr", times_log_lists, "zero", fixed=True),
     "rbc": Method("rbc", weighted_sum, "zero", fixed=True),
     "combsum": Method("minmax", weighted_sum, "zero"),
     "combmnz": Method("minmax", times_lists, "zero"),
@@ -225,7 +217,7 @@ METHODS: dict[FusionMethod, Method] = {
     "combmin": Method("minmax", smallest, "ignore"),
     "combmed": Method("minmax", median, "ignore"),
 }
-ALIASES: dict[str, FusionMethod] = {
+ALIASES: dict[str, str] = {
     "min-max": "minmax",
     "wsum": "weighted-sum",
     "interpolation": "weighted-sum",
@@ -243,19 +235,18 @@ ALIASES: dict[str, FusionMethod] = {
 }
 
 
-def method_name(name: str) -> FusionMethod:
+def method_name(name: str) -> str:
     """The method that `name` means, in our spelling or that of ranx and Pyserini.
 
     Raises:
         InputError: there is none of that name.
     """
     plain = name.strip().lower().replace("_", "-")
-    for method in get_args(FusionMethod):
-        if plain in (method, *(alias for alias, target in ALIASES.items() if target == method)):
-            return method  # type: ignore[no-any-return]
+    if plain in METHODS or plain in ALIASES:
+        return ALIASES.get(plain, plain)
     close = get_close_matches(plain, [*METHODS, *ALIASES], n=1)
-    meant = f"did you mean {close[0]}? " if close else ""
-    raise InputError(f"--method {name}: is unknown; {meant}there are {', '.join(METHODS)}")
+    hint = f"did you mean {close[0]}? " if close else ""
+    raise InputError(f"--method {name}: unknown; {hint}Choices: {', '.join(METHODS)}")
 
 
 @dataclass(frozen=True)
@@ -270,11 +261,11 @@ class Recipe:
         rrf_k: the constant of reciprocal rank fusion.
     """
 
-    method: FusionMethod
+    method: str
     weights: tuple[float, ...]
     missing: Missing
     normalization: Normalization | None = None
-    rrf_k: float = config.Fusion.rrf_k
+    rrf_k: float = Fuse.rrf_k
 
     def __post_init__(self) -> None:
         if self.normalization is not None and METHODS[self.method].fixed:

@@ -13,10 +13,10 @@ from itertools import combinations, pairwise, product
 import numpy as np
 import polars as pl
 
-from hybrid_cli.config import Tuning
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.lists import fused, values
 from hybrid_cli.fusion.methods import Recipe
+from hybrid_cli.settings.retrieval import WeightTuning
 
 Weights = tuple[float, ...]
 Measure = Callable[[pl.DataFrame], np.ndarray]
@@ -52,7 +52,7 @@ def tune(
     recipe: Recipe,
     hits: int,
     measure: Measure,
-    how: Tuning,
+    how: WeightTuning,
     advance: Callable[[int], None] = lambda n: None,
 ) -> Tuned:
     """Choose the weights of `recipe`.
@@ -90,7 +90,7 @@ def tune(
     return Tuned(chosen, top, held_out(tried, table, how), flat, trials)
 
 
-def _search(runs: int, how: Tuning, attempt: Callable[[Iterable[Weights]], Weights]) -> Weights:
+def _search(runs: int, how: WeightTuning, attempt: Callable[[Iterable[Weights]], Weights]) -> Weights:
     """The best of the grid; all but a linear one grow by two decades where their best is an end point."""
     if how.grid == "linear":
         return attempt(linear_grid(runs, how.step))
@@ -159,7 +159,7 @@ def _inequality(weights: Weights) -> float:
     return round(math.fsum((weight / whole - 1 / len(weights)) ** 2 for weight in weights), 12)
 
 
-def held_out(tried: Sequence[Weights], table: np.ndarray, how: Tuning) -> float | None:
+def held_out(tried: Sequence[Weights], table: np.ndarray, how: WeightTuning) -> float | None:
     """The mean over queries, each scored with the weights that the queries of the other folds chose."""
     queries = table.shape[1]
     folds = min(how.folds, queries)

@@ -72,11 +72,12 @@ def read_weights(path: Path, recipe: Recipe, names: Sequence[str]) -> tuple[floa
     """
     tuned = artifacts.read_manifest(path, Kind.WEIGHTS).options
     found = json.loads(path.read_text("utf-8"))
-    for setting in ("method", "missing", "normalization", "rrf_k"):
-        here = getattr(recipe, setting)
-        if tuned[setting] != here:
-            option = "normalize" if setting == "normalization" else setting.replace("_", "-")
-            raise InputError(f"{path}: was tuned with --{option} {tuned[setting]}, here it is {here}; tune again")
+    here: dict[str, Any] = {"method": recipe.method, "missing": recipe.missing, "normalize": recipe.normalization}
+    here |= {"rrf_k": recipe.rrf_k} if recipe.method == "rrf" else {}
+    for name, value in here.items():
+        if tuned[name] != value:
+            option = "--" + name.replace("_", "-")
+            raise InputError(f"{path}: tuned with {option} {tuned[name]}, not {value}; tune again")
     if len(found["runs"]) != len(names):
         raise InputError(f"{path}: was tuned for {len(found['runs'])} runs, here are {len(names)}; tune again")
     if found["runs"] != list(names) and sorted(found["runs"]) == sorted(names):

@@ -54,7 +54,7 @@ class DenseIndex:
             InputError: `folder` is no dense index.
         """
         manifest = artifacts.read_manifest(folder, Kind.DENSE_INDEX)
-        docids = pl.read_parquet(artifacts.whole(folder / DOCIDS))["docid"]
+        docids = pl.read_parquet(artifacts.validate_parquet(folder / DOCIDS))["docid"]
         return cls(folder, manifest, docids, ef_search, nprobe, binary_k)
 
     @property

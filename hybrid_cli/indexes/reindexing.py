@@ -40,7 +40,7 @@ def index_again(
     made = artifacts.read_manifest(old, Kind.DENSE_INDEX)
     shorter = _shorter(old, prefix) if prefix else None
     index = indexing.typed(index, made.counts["contract"].get("binary", False))
-    claim = artifacts.claim(
+    claim = artifacts.open_output(
         output,
         Kind.DENSE_INDEX,
         "encode",
@@ -59,7 +59,7 @@ def index_again(
             else:
                 _write_shorter(shard, indexes.shard_path(work, number), shorter, made.options["vector_dtype"])
         if (old / COMBINED).is_dir():
-            artifacts.share(old / COMBINED, work / COMBINED)
+            artifacts.hard_link(old / COMBINED, work / COMBINED)
         described = {name: value for name, value in made.counts.items() if not name.startswith("recall@")}
         if shorter is not None:
             described |= {
@@ -110,7 +110,7 @@ def index_both(
         )
     first, second = (each.manifest.options["contract"] for each in opened)
     combine = replace(combine, changes=(first, second))
-    claim = artifacts.claim(
+    claim = artifacts.open_output(
         output,
         Kind.DENSE_INDEX,
         "encode",

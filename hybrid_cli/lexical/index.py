@@ -72,7 +72,7 @@ class LexicalIndex:
     @classmethod
     def load(cls, folder: Path, language: str, parameters: tuple[float, float]) -> LexicalIndex:
         """The matrix in `folder` under k1 and b, also before it is a whole artifact."""
-        docids = pl.read_parquet(artifacts.whole(folder / DOCIDS))["docid"]
+        docids = pl.read_parquet(artifacts.validate_parquet(folder / DOCIDS))["docid"]
         return cls(Impacts.of(Postings.open(folder / IMPACTS), *parameters), docids, language)
 
     @property

@@ -65,7 +65,7 @@ def held(index: Path, lucene: bool = False) -> Held:
     manifest = artifacts.read_manifest(index)
     if manifest.kind not in _INDEXES:
         raise InputError(f"{index}: is {manifest.kind.phrase} (made by `{manifest.stage}`); an index is needed here")
-    parts = artifacts.parts(index)
+    parts = artifacts.sizes(index)
     needed = _LUCENE_READS if lucene else _READ[manifest.kind]
     documents = manifest.counts.get("documents", manifest.counts.get("vectors", 0))
     return Held(index, parts, [name for name in parts if name in needed], documents)

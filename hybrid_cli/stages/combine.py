@@ -13,7 +13,7 @@ import polars as pl
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.config import Combining, Tuning
+from hybrid_cli.config import Combining
 from hybrid_cli.encoders import combination
 from hybrid_cli.encoders.combination import Combination, Recipe
 from hybrid_cli.encoders.contract import kind_of
@@ -25,6 +25,7 @@ from hybrid_cli.fusion import methods, tuning
 from hybrid_cli.fusion.lists import Lists
 from hybrid_cli.indexes import DenseIndex
 from hybrid_cli.indexes.exact import model_of
+from hybrid_cli.settings.retrieval import WeightTuning
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def combine(
             "qrels": collections.qrels_path(tune.collection, tune.split),
         }
     options = asdict(how) if tune is not None else {"how": how.how, "weight": how.weight}
-    claim = artifacts.claim(output, Kind.ENCODER, "combine", inputs=inputs, options=options, overwrite=overwrite)
+    claim = artifacts.open_output(output, Kind.ENCODER, "combine", inputs=inputs, options=options, overwrite=overwrite)
     if claim.up_to_date:
         return output
     recipe = Recipe(how.how, how.weight, _changes(tune))
@@ -111,7 +112,7 @@ def _tuned(encoder: Combination, judged: Judged, how: Combining, device: str) ->
     recipe = methods.Recipe("weighted-sum", (1.0, 1.0), "zero")
     with console.progress("tune", unit="weights") as advance:
         found = tuning.tune(
-            lists.blocks(), lists.qids, qrels, recipe, 2 * how.depth, measured, Tuning(how.grid), advance
+            lists.blocks(), lists.qids, qrels, recipe, 2 * how.depth, measured, WeightTuning(grid=how.grid), advance
         )
     _show(found, how.measure)
     facts = {"measure": how.measure, "score": found.score, "held_out": found.held_out, "trials": len(found.trials)}

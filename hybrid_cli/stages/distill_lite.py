@@ -74,7 +74,9 @@ def distill_lite(
         **asdict(how), **asdict(plan), **changes, "precision": str(precision).removeprefix("torch."),
         "queries_only": queries_only, "dev_queries": dev_queries,
     }  # fmt: skip
-    claim = artifacts.claim(output, Kind.ENCODER, "distill-lite", inputs=inputs, options=options, overwrite=overwrite)
+    claim = artifacts.open_output(
+        output, Kind.ENCODER, "distill-lite", inputs=inputs, options=options, overwrite=overwrite
+    )
     if claim.up_to_date:
         return output
     training, validation = Examples(examples), Examples(dev) if dev else None

@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 
 from hybrid_cli import artifacts, console, indexes
-from hybrid_cli.artifacts import Claim, Kind
+from hybrid_cli.artifacts import Kind, Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.config import Encoding, VectorIndex
 from hybrid_cli.encoders import combination
@@ -83,7 +83,7 @@ def encode(
     dtype = _dtype(encoding, device)
     folders = _folders(model, second, changes)
     index = indexing.typed(index, second is None and _trained_for_codes(folders["model"]))
-    claim = artifacts.claim(
+    claim = artifacts.open_output(
         output,
         kind,
         "encode",
@@ -151,7 +151,7 @@ def _dtype(encoding: Encoding, device: str) -> Any:
 
 
 def _write(
-    claim: Claim,
+    claim: Output,
     source: Path,
     encoder: Encoder,
     index: VectorIndex,
@@ -186,7 +186,7 @@ def _write(
             "contract": encoder.describe(),
         }
     console.note(
-        f"encode: {claim.output}: {total:,} {'queries' if of_queries else 'documents'}, {encoder.dim} dimensions, "
+        f"encode: {claim.path}: {total:,} {'queries' if of_queries else 'documents'}, {encoder.dim} dimensions, "
         f"{claim.manifest.options['dtype']}, {truncated / total:.1%} truncated"
     )
 

@@ -130,7 +130,7 @@ def _measured(plan: Plan, output: Path | None, overwrite: bool) -> tuple[pl.Data
     """Values and counts, from `output` where they stand there already."""
     if output is None:
         return measure(plan)
-    claim = artifacts.claim(
+    claim = artifacts.open_output(
         output, Kind.MEASUREMENTS, "evaluate", inputs=plan.inputs(), options=plan.options(), overwrite=overwrite
     )
     if claim.up_to_date:

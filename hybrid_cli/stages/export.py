@@ -56,7 +56,7 @@ def export(
         raise InputError("--format dpr writes texts and answers; name their --collection")
     options = {"split": split, "hits": hits, "tag": tag}
     inputs = {"artifact": path} | ({"collection": collection} if collection else {})
-    claim = artifacts.claim(
+    claim = artifacts.open_output(
         output,
         kind,
         f"export {form}",

@@ -72,7 +72,7 @@ def index_bm25(
         k1, b = parameters
     options = {"fields": list(fields), "language": language, "k1": k1, "b": b, "tune": tune_measure}
     recorded_only = not overwrite and _differs_in_parameters(output, inputs, options)
-    claim = artifacts.claim(
+    claim = artifacts.open_output(
         output, Kind.LEXICAL_INDEX, STAGE, inputs=inputs, options=options, overwrite=overwrite or recorded_only
     )
     if claim.up_to_date:
@@ -83,7 +83,7 @@ def index_bm25(
     with claim.folder(ignore=(LUCENE,)) as (work, counts):
         if recorded_only:
             for part in (LUCENE, IMPACTS, DOCIDS):
-                artifacts.share(output / part, work / part)
+                artifacts.hard_link(output / part, work / part)
         else:
             _build(collection, work, fields, language, threads)
         index = LexicalIndex.load(work, language, parameters)

@@ -44,7 +44,7 @@ def inspect(path: Path, *, form: Literal["text", "json"] = "text") -> Descriptio
         known = asdict(manifest)
         described |= {name: known[name] for name in _MANIFEST_FIELDS}
         described["inputs"] = list(_lineage(manifest, (path.resolve(),)))
-    described["parts"] = artifacts.parts(path)
+    described["parts"] = artifacts.sizes(path)
     if manifest and manifest.kind in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
         try:
             described["memory"], described["documents"] = _memory(path, manifest)

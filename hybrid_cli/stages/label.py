@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Claim, Kind
+from hybrid_cli.artifacts import Kind, Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import sentences
 from hybrid_cli.collections.sentences import Sentences
@@ -60,7 +60,7 @@ def label(
     options = {
         name: value for name, value in asdict(how).items() if not (given and name in ("queries_from", "keep_own"))
     }
-    claim = artifacts.claim(output, Kind.LABELS, "label", inputs=inputs, options=options, overwrite=overwrite)
+    claim = artifacts.open_output(output, Kind.LABELS, "label", inputs=inputs, options=options, overwrite=overwrite)
     if claim.up_to_date:
         return output
     source = _given_queries(inputs["queries"], how) if given else _sentences(inputs, _language(index), how)
@@ -170,7 +170,7 @@ def _teacher(inputs: dict[str, Path], source: _Queries, how: Labelling, threads:
 
 
 def _write(
-    claim: Claim, work: Path, source: _Queries, teacher: Teacher, how: Labelling, workers: int
+    claim: Output, work: Path, source: _Queries, teacher: Teacher, how: Labelling, workers: int
 ) -> dict[str, int]:
     """Label shard after shard; what an earlier, killed labelling wrote stays."""
     size = min(how.shard_size, max(1, _HITS_IN_A_SHARD // how.depth))

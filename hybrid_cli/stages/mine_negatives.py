@@ -65,7 +65,7 @@ def mine_negatives(
     query_file = queries or collections.queries_path(collection, split)
     qrels_file = qrels or collections.qrels_path(collection, split)
     inputs = {"corpus": collections.corpus_path(collection), "queries": query_file, "qrels": qrels_file}
-    claim = artifacts.claim(
+    claim = artifacts.open_output(
         output,
         Kind.EXAMPLES,
         "mine-negatives",

@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Claim, Kind
+from hybrid_cli.artifacts import Kind, Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.config import Perturbation
 from hybrid_cli.errors import InputError
@@ -71,7 +71,7 @@ def perturb(
     several = len(names) > 1 or not output.suffix
     if several and output.suffix == ".parquet":
         raise InputError(f"{output}: several attacks go into a folder; name one without .parquet")
-    claims: dict[str, Claim] = {}
+    claims: dict[str, Output] = {}
     absent: dict[str, str] = {}
     for name in names:
         try:
@@ -83,7 +83,7 @@ def perturb(
             continue
         place = output / f"{name}.parquet" if several else output
         options = _options(name, how, "ready" in files)
-        claims[name] = artifacts.claim(
+        claims[name] = artifacts.open_output(
             place, Kind.QUERIES, "perturb", inputs=files, options=options, overwrite=overwrite
         )
     for name, why in absent.items():
@@ -157,7 +157,7 @@ def _options(name: str, how: Perturbation, ready: bool) -> dict[str, Any]:
     return {"attack": name, **{each: getattr(how, each) for each in fields}}
 
 
-def _make(claim: Claim, name: str, how: Perturbation, device: str) -> None:
+def _make(claim: Output, name: str, how: Perturbation, device: str) -> None:
     files = {role: Path(source["path"]) for role, source in claim.manifest.inputs.items()}
     queries = collections.read_queries(files["queries"])
     given = Given(queries, files, how, device)
@@ -170,7 +170,7 @@ def _make(claim: Claim, name: str, how: Perturbation, device: str) -> None:
     counts = _counts(queries, attacked)
     texts = pl.Series([each.text for each in attacked], dtype=pl.String)
     claim.write([queries.with_columns(text=texts).to_arrow()], **counts)
-    _tell(claim.output, counts)
+    _tell(claim.path, counts)
 
 
 def _from_file(given: Given) -> Rewrite:
@@ -207,9 +207,9 @@ def _tell(output: Path, counts: dict[str, Any]) -> None:
     )
 
 
-def _write_meta(folder: Path, claims: Mapping[str, Claim], absent: Mapping[str, str], how: Perturbation) -> None:
+def _write_meta(folder: Path, claims: Mapping[str, Output], absent: Mapping[str, str], how: Perturbation) -> None:
     """What the manifests of the files say, in one place, for those who read no Parquet."""
-    manifests = {name: artifacts.read_manifest(claim.output, Kind.QUERIES) for name, claim in claims.items()}
+    manifests = {name: artifacts.read_manifest(claim.path, Kind.QUERIES) for name, claim in claims.items()}
     content = {
         "seed": how.seed,
         "versions": next(iter(manifests.values())).versions,

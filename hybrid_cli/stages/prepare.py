@@ -33,7 +33,9 @@ def prepare(
     """
     options = {**source.options, "on_duplicate": on_duplicate, "on_dangling": on_dangling}
     stage = f"prepare {source.name}"
-    claim = artifacts.claim(output, Kind.COLLECTION, stage, inputs=source.files, options=options, overwrite=overwrite)
+    claim = artifacts.open_output(
+        output, Kind.COLLECTION, stage, inputs=source.files, options=options, overwrite=overwrite
+    )
     if claim.up_to_date:
         return output
     with claim.folder() as (work, counts):

@@ -54,7 +54,7 @@ def pretrain(
     precision = pick_dtype(plan.precision, device)
     start = resolve(model)
     contract = _contract(start, plan)
-    claim = artifacts.claim(
+    claim = artifacts.open_output(
         output,
         Kind.ENCODER,
         "pretrain",

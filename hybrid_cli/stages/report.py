@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts, config, console, runs
-from hybrid_cli.artifacts import Claim, Kind
+from hybrid_cli.artifacts import Kind, Output
 from hybrid_cli.config import AnswerMatch, Correction, SignificanceTest
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.complement import Texts, names_of, with_pair
@@ -89,8 +89,8 @@ def report(
         "seed": seed,
     }
 
-    def claim(path: Path, kind: Kind) -> Claim:
-        return artifacts.claim(path, kind, "report", inputs=sources, options=options, overwrite=overwrite)
+    def claim(path: Path, kind: Kind) -> Output:
+        return artifacts.open_output(path, kind, "report", inputs=sources, options=options, overwrite=overwrite)
 
     claims = [claim(output, Kind.REPORT), *([claim(png, Kind.FIGURES)] if png else [])]
     if all(each.up_to_date for each in claims):
@@ -146,7 +146,7 @@ def _language(named: Mapping[str, Path]) -> str:
 
 
 def _write(
-    claims: Sequence[Claim],
+    claims: Sequence[Output],
     title: str,
     found: Findings,
     how: config.Reporting,
@@ -165,9 +165,9 @@ def _write(
         if claim.manifest.kind == Kind.FIGURES:
             with claim.folder(figures=len(drawn)) as (work, _):
                 figures.write(work, drawn)
-            console.note(f"report: {len(drawn)} figures -> {claim.output}")
+            console.note(f"report: {len(drawn)} figures -> {claim.path}")
             continue
         sections = [*parts, provenance.section(claim.manifest)]
         text = page.render(title, subtitle, overview.in_words(found), sections, summary.runs)
         claim.write_html(text, runs=len(summary.runs), queries=summary.queries(found.measure), figures=len(drawn))
-        console.note(f"report: {len(drawn)} figures of {told}, {console.size(len(text.encode()))} -> {claim.output}")
+        console.note(f"report: {len(drawn)} figures of {told}, {console.size(len(text.encode()))} -> {claim.path}")

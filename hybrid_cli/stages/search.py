@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Claim, Kind, Manifest
+from hybrid_cli.artifacts import Kind, Manifest, Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.snippets import snippet
 from hybrid_cli.config import Retrieval, Searching
@@ -55,7 +55,7 @@ def search(
     """
     source = _queries_source(collection, queries, split)
     manifest = _checked_index(index, how)
-    claim = artifacts.claim(
+    claim = artifacts.open_output(
         output,
         Kind.RUN,
         "search",
@@ -105,7 +105,7 @@ def search_exactly(
     options = _relevant_together([_checked_index(index, Searching()) for index in indexes], how)
     names = [index.name for index in indexes]
     recipe = chosen_weights(weights, Recipe("weighted-sum", (1.0,) * len(indexes), "exact"), names)
-    claim = artifacts.claim(
+    claim = artifacts.open_output(
         output,
         Kind.RUN,
         "search --exact",
@@ -125,7 +125,7 @@ def search_exactly(
     return output
 
 
-def _write(claim: Claim, queries: pl.DataFrame, searcher: Searcher, hits: int) -> None:
+def _write(claim: Output, queries: pl.DataFrame, searcher: Searcher, hits: int) -> None:
     answered: list[int] = []
 
     def blocks() -> Iterator[Any]:
@@ -139,7 +139,7 @@ def _write(claim: Claim, queries: pl.DataFrame, searcher: Searcher, hits: int) -
 
     written = claim.write(blocks(), queries=len(queries))
     console.note(
-        f"search: {claim.output}: {len(queries):,} queries, {written.counts['rows']:,} hits"
+        f"search: {claim.path}: {len(queries):,} queries, {written.counts['rows']:,} hits"
         + (f", {len(queries) - sum(answered):,} queries without any" if sum(answered) < len(queries) else "")
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Claim, Kind
+from hybrid_cli.artifacts import Kind, Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import folds as crossing
 from hybrid_cli.collections.writer import clear
@@ -46,7 +46,7 @@ def split(
     files |= {f"qrels {name}": collections.qrels_path(collection, name) for name in names}
     queries, qrels = _read(files, names)
     parts = _parts(queries, qrels, folds, given, seed)
-    claim = artifacts.claim(
+    claim = artifacts.open_output(
         output,
         Kind.COLLECTION,
         "split",
@@ -58,7 +58,7 @@ def split(
         return output
     with claim.folder() as (work, counts):
         clear(work)
-        artifacts.share(corpus, work / corpus.name)
+        artifacts.hard_link(corpus, work / corpus.name)
         counts |= {"documents": collections.document_count(work), "queries": {}, "judgements": {}}
         for name, qids in crossing.splits(parts).items():
             counts["queries"][name] = _write(claim, work / f"queries.{name}.parquet", Kind.QUERIES, queries, qids)
@@ -109,7 +109,7 @@ def _parts(
     return parts
 
 
-def _write(claim: Claim, path: Path, kind: Kind, table: pl.DataFrame, qids: Set[str]) -> int:
+def _write(claim: Output, path: Path, kind: Kind, table: pl.DataFrame, qids: Set[str]) -> int:
     """Write the rows about `qids` in their order and return how many they are."""
     schema = artifacts.SCHEMAS[kind]
     rows = table.filter(pl.col("qid").is_in(list(qids))).select(schema.names)

@@ -181,13 +181,13 @@ def _one() -> torch.Tensor:
 
 def _claim(
     output: Path, inputs: Mapping[str, Path | None], options: Mapping[str, Any], overwrite: bool
-) -> artifacts.Claim:
+) -> artifacts.Output:
     settled = {
         "precision": str(options["precision"]).removeprefix("torch."),  # what `auto` came to decides the weights
         "projection_version": projection.VERSION,
     }
     given = {role: path for role, path in inputs.items() if path is not None}
-    return artifacts.claim(
+    return artifacts.open_output(
         output, Kind.ENCODER, "train-dense", inputs=given, options={**options, **settled}, overwrite=overwrite
     )
 

@@ -202,9 +202,11 @@ def _with_errors(
 
 def _claim(
     output: Path, inputs: Mapping[str, Path], options: Mapping[str, Any], sources: Sources, overwrite: bool
-) -> artifacts.Claim:
+) -> artifacts.Output:
     settled = {**options, "dev_queries": sources.dev_queries}
-    return artifacts.claim(output, Kind.ENCODER, "train-lambda", inputs=inputs, options=settled, overwrite=overwrite)
+    return artifacts.open_output(
+        output, Kind.ENCODER, "train-lambda", inputs=inputs, options=settled, overwrite=overwrite
+    )
 
 
 def _validate(

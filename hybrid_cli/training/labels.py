@@ -32,7 +32,7 @@ class Labels:
         self.folder, self.depth = folder, int(manifest.options["depth"])
         self.shards = int(manifest.counts["shards"])
         for number in range(self.shards):
-            artifacts.check_table(artifacts.whole(shard_path(folder, number)), Kind.LABELS)
+            artifacts.check_table(artifacts.validate_parquet(shard_path(folder, number)), Kind.LABELS)
 
     def __len__(self) -> int:
         """How many queries have labels."""

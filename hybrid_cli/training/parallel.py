@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from hybrid_cli import console
-from hybrid_cli.artifacts import Claim
+from hybrid_cli.artifacts import Output
 
 
 def size() -> int:
@@ -31,7 +31,7 @@ def rank() -> int:
 
 
 @contextmanager
-def folder(claim: Claim) -> Iterator[tuple[Path, dict[str, Any]]]:
+def folder(claim: Output) -> Iterator[tuple[Path, dict[str, Any]]]:
     """`claim.folder()` for the first process; the others read there what it has begun, and write nothing."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not distributed.is_initialized():
         distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")

@@ -1,0 +1,67 @@
+"""The application: one command per settings class, each calling the stage of its name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from hybrid_cli import __version__
+from hybrid_cli.cli.options import add_command
+from hybrid_cli.settings import COMMANDS, Settings
+
+GROUPS = {"prepare": "Import a collection: `prepare SOURCE ... --output FOLDER`."}
+PRINTERS: dict[str, str] = {}  # command -> module:function that prints what its stage returns
+
+
+class _InPipelineOrder(TyperGroup):
+    """Lists commands in the order of `COMMANDS`; Typer would put groups last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        order = list(dict.fromkeys(kind.command.split()[0] for kind in COMMANDS))
+        return sorted(super().list_commands(ctx), key=lambda name: order.index(name) if name in order else -1)
+
+
+app = typer.Typer(
+    name="hybrid",
+    cls=_InPipelineOrder,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+@app.callback(invoke_without_command=True)
+def hybrid(version: bool = typer.Option(False, "--version", metavar="", help="Print the version and exit.")) -> None:
+    """Train, run and explain **hybrid first-stage retrieval**: BM25 plus dense.
+
+    Each stage reads artifacts and writes one; stages chain in any shell. `hybrid STAGE --help` shows examples.
+    """
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def _register() -> None:
+    groups: dict[str, typer.Typer] = {}
+    for kind in COMMANDS:
+        group, _, name = kind.command.rpartition(" ")
+        if group and group not in groups:
+            groups[group] = typer.Typer(no_args_is_help=True, help=GROUPS[group])
+            app.add_typer(groups[group], name=group, rich_help_panel=kind.panel)
+        add_command(groups.get(group, app), kind, run, name)
+
+
+def run(settings: Settings) -> None:
+    """Call the stage of a settings object, and print what it returns where the command is there to print."""
+    stage = (settings.command.split()[0]).replace("-", "_")
+    found = getattr(import_module(f"hybrid_cli.stages.{stage}"), stage)(settings)
+    if printer := PRINTERS.get(settings.command):
+        module, _, function = printer.partition(":")
+        getattr(import_module(module), function)(found, settings)
+
+
+_register()

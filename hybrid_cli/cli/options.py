@@ -1,0 +1,250 @@
+"""From a settings class to a command: Typer options from its fields, and a settings object from what was typed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional, get_args, get_origin
+
+import typer
+from typer.core import TyperCommand
+
+from hybrid_cli import artifacts, console
+from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.settings import Settings
+from hybrid_cli.settings.common import Writes
+from hybrid_cli.settings.options import (
+    GENERAL,
+    REQUIRED,
+    Option,
+    bare_type,
+    default_text,
+    is_list,
+    is_mapping,
+    is_pair,
+    range_text,
+)
+
+_LONG = 60  # characters of choices that fit next to an option
+_NAMES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+_EVERYWHERE: dict[str, Any] = {
+    "config": Annotated[
+        str | None,
+        typer.Option(
+            "--config", metavar="FILE", show_default=False, rich_help_panel=GENERAL,
+            help="YAML file of `option: value`; the command line takes precedence.",
+        ),
+    ],
+    "quiet": Annotated[
+        bool, typer.Option("--quiet", "-q", metavar="", rich_help_panel=GENERAL, help="Print warnings and results.")
+    ],
+    "debug": Annotated[
+        bool, typer.Option("--debug", metavar="", rich_help_panel=GENERAL, help="Print the traceback of an error.")
+    ],
+}  # fmt: skip
+_DRY_RUN = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", metavar="", rich_help_panel=GENERAL, help="Check everything, print the settings, and stop."
+    ),
+]
+
+
+class Interrupted(HybridError):
+    """Ctrl-C. Typer would turn a KeyboardInterrupt into an exit without a message."""
+
+    exit_code = 130
+
+
+class _Command(TyperCommand):
+    """A command whose help lists choices that live in a registry; they are imported only here."""
+
+    settings: type[Settings]
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option: Any = super().get_help_option(ctx)
+        if option is not None:
+            option.metavar = ""
+        return option
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        for parameter in self.params:
+            declared = self.settings.declared().get(str(parameter.name))
+            if declared is not None and callable(declared.choices):
+                parameter.help = help_text(declared, self.settings.types()[str(parameter.name)])  # type: ignore[attr-defined]
+        super().format_help(ctx, formatter)
+
+
+def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings], None], name: str) -> None:
+    """Register the command of a settings class.
+
+    Args:
+        app: application or group.
+        kind: settings class; its docstring and `examples` are the help.
+        run: called with the checked settings object.
+        name: the command's own name, without that of its group.
+    """
+
+    def command(**typed: Any) -> None:
+        console.set_quiet(typed.pop("quiet"))
+        typed.pop("debug")  # read by `main`, before parsing can fail
+        config = typed.pop("config")
+        dry = typed.pop("dry_run", False)
+        try:
+            settings = kind(**{**_configured(config, kind), **_set(typed)})
+            with artifacts.dry_run(dry):
+                run(settings)
+        except artifacts.DryRun as stopped:
+            _print_settings(stopped.output)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted; run the same command again to resume") from None
+
+    parameters = [_parameter(field, declared, kind.types()[field]) for field, declared in in_help_order(kind)]
+    shared = {**({"dry_run": _DRY_RUN} if issubclass(kind, Writes) else {}), **_EVERYWHERE}
+    for key, annotation in shared.items():
+        default = None if key == "config" else False
+        parameters.append(
+            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        )
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__doc__ = _description(kind)
+    shaped = type(f"{kind.__name__}Command", (_Command,), {"settings": kind})
+    app.command(name, cls=shaped, rich_help_panel=kind.panel)(command)
+
+
+def in_help_order(kind: type[Settings]) -> list[tuple[str, Option]]:
+    """Return the declared fields: arguments, options without a panel, panels in order, general options."""
+    panels = list(dict.fromkeys(declared.panel for declared in kind.declared().values()))
+
+    def place(item: tuple[str, Option]) -> tuple[bool, bool, bool, int]:
+        declared = item[1]
+        return (not declared.positional, declared.panel != "", declared.panel == GENERAL, panels.index(declared.panel))
+
+    return sorted(kind.declared().items(), key=place)
+
+
+def _description(kind: type[Settings]) -> str:
+    examples = "\n\n".join(f"`{example}`" for example in kind.examples)
+    return f"{inspect.getdoc(kind)}\n\nExample{'s' if len(kind.examples) > 1 else ''}:\n\n{examples}"
+
+
+def _parameter(name: str, declared: Option, kind: Any) -> inspect.Parameter:
+    """Return the Typer parameter of a field. Values arrive as text; the settings class converts and checks them."""
+    bare = bare_type(kind)
+    required = declared.default is REQUIRED
+    settings: dict[str, Any] = {"help": help_text(declared, kind, lazy=True), "show_default": False}
+    typed: Any = str
+    if is_pair(bare):
+        typed = tuple.__class_getitem__(tuple(str for _ in get_args(bare)))
+    elif is_list(bare) or is_mapping(bare):
+        typed = list[str]
+    elif bare is bool:
+        typed = bool
+    if declared.positional:
+        info = typer.Argument(metavar=declared.metavar or name.upper(), **settings)
+    else:
+        names = declared.names or _switch(name, declared, bare)
+        info = typer.Option(*names, metavar=metavar(declared, kind), rich_help_panel=declared.panel or None, **settings)
+    annotation: Any = Annotated[typed if required else Optional[typed], info]  # type: ignore[valid-type]  # noqa: UP045
+    where = inspect.Parameter.POSITIONAL_OR_KEYWORD if declared.positional else inspect.Parameter.KEYWORD_ONLY
+    default = inspect.Parameter.empty if required else None
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY if not declared.positional else where,
+        default=default,
+        annotation=annotation,
+    )
+
+
+def _switch(name: str, declared: Option, kind: Any) -> tuple[str, ...]:
+    """Return `--flag` for what is off by default, `--on/--no-on` for what may be switched both ways."""
+    spelled = "--" + name.replace("_", "-")
+    if kind is not bool or declared.default is False:
+        return (spelled,)
+    return (f"{spelled}/--no-{spelled.removeprefix('--')}",)
+
+
+def metavar(declared: Option, kind: Any) -> str:
+    """Return the placeholder of a value; empty for a flag."""
+    bare = bare_type(kind)
+    if bare is bool:
+        return ""
+    if declared.metavar:
+        return declared.metavar
+    if is_mapping(bare):
+        return "NAME=FILE"
+    if is_pair(bare):
+        return " ".join(_NAMES.get(arm, "TEXT") for arm in get_args(bare))
+    one = get_args(bare)[0] if is_list(bare) else bare
+    choices = "|".join(get_args(one)) if get_origin(one) is Literal else ""
+    if not choices and isinstance(declared.choices, Mapping | tuple):
+        choices = "|".join(declared.choices)
+    if choices and len(choices) <= _LONG and not is_list(bare):
+        return choices
+    plain = "NAME" if choices or declared.choices else _NAMES.get(one, "TEXT")
+    return f"{plain},..." if is_list(bare) else plain
+
+
+def help_text(declared: Option, kind: Any, lazy: bool = False) -> str:
+    """Return the help of an option with its choices, range and default.
+
+    Args:
+        declared: the option.
+        kind: its type.
+        lazy: leave out choices that would have to be imported.
+    """
+    bare = bare_type(kind)
+    one = get_args(bare)[0] if is_list(bare) else bare
+    parts = [" ".join(declared.help.split())]
+    choices: Any = get_args(one) if get_origin(one) is Literal else None
+    if choices is None and not (lazy and callable(declared.choices)):
+        choices = declared.allowed()
+    if choices and "|".join(choices) != metavar(declared, kind):
+        missing = [choice for choice in choices if f"`{choice}`" not in declared.help]
+        parts += [f"Choices: {', '.join(choices)}."] if missing else []
+    if wanted := range_text(declared):
+        parts.append(f"[{wanted}]")
+    if default := default_text(declared):
+        parts.append(f"[default: {default}]")
+    return " ".join(parts)
+
+
+def _set(typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was typed; Typer gives None, or an empty list, for what was not."""
+    return {name: value for name, value in typed.items() if value is not None and value != [] and value != ()}
+
+
+def _configured(config: str | None, kind: type[Settings]) -> dict[str, Any]:
+    """Return the values of a YAML file of `option: value`, by field name."""
+    if config is None:
+        return {}
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(config).read_text("utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"{config}: not a readable YAML file ({error})") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{config}: needs lines of 'option: value'")
+    fields = {_plain(name): name for name in kind.declared()}
+    for name, declared in kind.declared().items():
+        fields |= {_plain(part): name for spelled in declared.names for part in spelled.split("/")[:1]}
+    if unknown := sorted(str(name) for name in content if _plain(name) not in fields):
+        raise InputError(f"{config}: `hybrid {kind.command}` has no option {', '.join(unknown)}")
+    return {fields[_plain(name)]: value for name, value in content.items()}
+
+
+def _plain(name: Any) -> str:
+    """Return one form of `--fb-terms`, `fb-terms` and `fb_terms`."""
+    return str(name).lstrip("-").replace("_", "-")
+
+
+def _print_settings(output: artifacts.Output) -> None:
+    state = "up to date" if output.up_to_date else "would be written"
+    rows = [("output", f"{output.path} ({state})")]
+    rows += [(role, f"{source['path']} ({source['kind']})") for role, source in output.manifest.inputs.items()]
+    rows += [(name, str(value)) for name, value in output.manifest.options.items()]
+    for name, value in rows:
+        typer.echo(f"{name:24} {value}")

@@ -1,0 +1,65 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hybrid_cli.settings.options import GENERAL, REQUIRED, Settings, option
+
+Pooling = Literal["mean", "cls"]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writes(Settings):
+    """A command that writes an artifact."""
+
+    output: Path = option(REQUIRED, "Output path.", "--output", "-o", recorded=False)
+    overwrite: bool = option(False, "Replace an existing output.", panel=GENERAL, recorded=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeded(Settings):
+    """A command that draws random numbers."""
+
+    seed: int = option(42, "Random seed.", panel=GENERAL, minimum=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threaded(Settings):
+    """A command that computes on several CPU threads."""
+
+    threads: int | None = option(None, "CPU threads.", panel=GENERAL, minimum=1, shown="all cores", recorded=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnDevice(Settings):
+    """A command that runs a model."""
+
+    device: str = option("auto", "Device: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", panel=GENERAL, recorded=False)
+
+
+ENCODER = "Encoder"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderContract(Settings):
+    """How an encoder reads texts and forms vectors; what is not set comes from the model."""
+
+    pooling: Pooling | None = option(
+        None, "Pooling: masked mean of all tokens, or [CLS].", panel=ENCODER, shown="the model's"
+    )
+    normalize: bool | None = option(None, "Normalize vectors to length 1.", panel=ENCODER, shown="the model's")
+    query_prefix: str | None = option(None, "Text put before every query.", panel=ENCODER, shown="the model's")
+    doc_prefix: str | None = option(None, "Text put before every document.", panel=ENCODER, shown="the model's")
+    title_separator: str | None = option(
+        None, "Text between title and body; DPR uses ' [SEP] '.", panel=ENCODER, shown="the model's"
+    )
+    query_max_len: int | None = option(
+        None, "Maximum tokens of a query.", panel=ENCODER, minimum=1, shown="the model's"
+    )
+    doc_max_len: int | None = option(
+        None, "Maximum tokens of a document.", panel=ENCODER, minimum=1, shown="the model's"
+    )
