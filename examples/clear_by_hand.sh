@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# CLEAR on any collection of `hybrid prepare`, one stage a line: docs/methods/clear.md says what each does.
-#   DATA=data/pydocs OUT=out/by-hand STEPS=200 examples/clear_by_hand.sh         (paths without spaces)
+# CLEAR on any collection made by `hybrid prepare`, one stage per line. docs/methods/clear.md explains the stages.
+# Usage (paths without spaces): DATA=data/pydocs OUT=out/by-hand STEPS=200 examples/clear_by_hand.sh
 set -euo pipefail
 DATA=${DATA:-data/pydocs}
 OUT=${OUT:-out/by-hand}

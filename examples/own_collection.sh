@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A collection of your own in the plainest forms: documents as JSON lines, queries between tabs, judgements as TREC has them.
+# A collection from your own files: documents as JSON lines, tab-separated queries, TREC qrels.
 set -euo pipefail
 OUT=${OUT:-out/own}
 mkdir -p $OUT/source

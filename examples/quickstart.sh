@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The commands of docs/quickstart.md, in its order; the tests run them.
+# The commands of docs/quickstart.md, in the same order. The tests execute this script.
 set -euo pipefail
 
 hybrid prepare python-docs --package rich --only --output data/rich
