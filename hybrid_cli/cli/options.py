@@ -72,7 +72,7 @@ class _Command(TyperCommand):
         for parameter in self.params:
             declared = self.settings.declared().get(str(parameter.name))
             if declared is not None and callable(declared.choices):
-                parameter.help = help_text(declared, self.settings.types()[str(parameter.name)])  # type: ignore[attr-defined]
+                parameter.help = help_text(self.settings, str(parameter.name))  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
 
 
@@ -100,7 +100,7 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
         except KeyboardInterrupt:
             raise Interrupted("interrupted; run the same command again to resume") from None
 
-    parameters = [_parameter(field, declared, kind.types()[field]) for field, declared in in_help_order(kind)]
+    parameters = [_parameter(kind, name) for name, _ in in_help_order(kind)]
     shared = {**({"dry_run": _DRY_RUN} if issubclass(kind, Writes) else {}), **_EVERYWHERE}
     for key, annotation in shared.items():
         default = None if key == "config" else False
@@ -130,11 +130,11 @@ def _description(kind: type[Settings]) -> str:
     return f"{inspect.getdoc(kind)}\n\nExample{'s' if len(kind.examples) > 1 else ''}:\n\n{examples}"
 
 
-def _parameter(name: str, declared: Option, kind: Any) -> inspect.Parameter:
+def _parameter(kind: type[Settings], name: str) -> inspect.Parameter:
     """Return the Typer parameter of a field. Values arrive as text; the settings class converts and checks them."""
-    bare = bare_type(kind)
+    declared, bare = kind.declared()[name], bare_type(kind.types()[name])
     required = declared.default is REQUIRED
-    settings: dict[str, Any] = {"help": help_text(declared, kind, lazy=True), "show_default": False}
+    settings: dict[str, Any] = {"help": help_text(kind, name, lazy=True), "show_default": False}
     typed: Any = str
     if is_pair(bare):
         typed = tuple.__class_getitem__(tuple(str for _ in get_args(bare)))
@@ -146,7 +146,7 @@ def _parameter(name: str, declared: Option, kind: Any) -> inspect.Parameter:
         info = typer.Argument(metavar=declared.metavar or name.upper(), **settings)
     else:
         names = declared.names or _switch(name, declared, bare)
-        info = typer.Option(*names, metavar=metavar(declared, kind), rich_help_panel=declared.panel or None, **settings)
+        info = typer.Option(*names, metavar=metavar(declared, bare), rich_help_panel=declared.panel or None, **settings)
     annotation: Any = Annotated[typed if required else Optional[typed], info]  # type: ignore[valid-type]  # noqa: UP045
     where = inspect.Parameter.POSITIONAL_OR_KEYWORD if declared.positional else inspect.Parameter.KEYWORD_ONLY
     default = inspect.Parameter.empty if required else None
@@ -187,28 +187,27 @@ def metavar(declared: Option, kind: Any) -> str:
     return f"{plain},..." if is_list(bare) else plain
 
 
-def help_text(declared: Option, kind: Any, lazy: bool = False) -> str:
-    """Return the help of an option with its choices, range and default.
+def help_text(kind: type[Settings], name: str, lazy: bool = False, default: bool = True) -> str:
+    """Return the help of an option with its choices, range, variants and default.
 
     Args:
-        declared: the option.
-        kind: its type.
+        kind: settings class.
+        name: field of the option.
         lazy: leave out choices that would have to be imported.
+        default: add the default.
     """
-    bare = bare_type(kind)
+    declared, bare = kind.declared()[name], bare_type(kind.types()[name])
     one = get_args(bare)[0] if is_list(bare) else bare
     parts = [" ".join(declared.help.split())]
     choices: Any = get_args(one) if get_origin(one) is Literal else None
     if choices is None and not (lazy and callable(declared.choices)):
         choices = declared.allowed()
-    if choices and "|".join(choices) != metavar(declared, kind):
-        missing = [choice for choice in choices if f"`{choice}`" not in declared.help]
-        parts += [f"Choices: {', '.join(choices)}."] if missing else []
-    if wanted := range_text(declared):
-        parts.append(f"[{wanted}]")
-    if default := default_text(declared):
-        parts.append(f"[default: {default}]")
-    return " ".join(parts)
+    if choices and "|".join(choices) != metavar(declared, bare):
+        unnamed = [choice for choice in choices if f"`{choice}`" not in declared.help]
+        parts += [f"Choices: {', '.join(choices)}."] if unnamed else []
+    notes = [range_text(declared), kind.variants(name)]
+    notes += [f"default: {default_text(declared)}"] if default and default_text(declared) else []
+    return " ".join([*parts, *(f"[{note}]" for note in notes if note)])
 
 
 def _set(typed: Mapping[str, Any]) -> dict[str, Any]:

@@ -210,14 +210,20 @@ class Settings:
         for name in sorted(self.given):
             conditions = self.declared()[name].applies
             if conditions and not any(condition.holds(known) for condition in conditions):
-                variants = ", or ".join(self._variant(condition) for condition in conditions)
-                raise InputError(f"{spelling(name, self.declared()[name])}: {variants}{self._here(name, subject)}")
+                raise InputError(
+                    f"{spelling(name, self.declared()[name])}: {self.variants(name)}{self._here(name, subject)}"
+                )
 
-    def _variant(self, condition: Condition) -> str:
-        """Return a condition in words: `only with --loss margin or residual-margin`."""
+    @classmethod
+    def variants(cls, name: str) -> str:
+        """Return where an option applies, in words: `only with --loss margin or residual-margin`; empty if always."""
+        return ", or ".join(cls._variant(condition) for condition in cls.declared()[name].applies)
+
+    @classmethod
+    def _variant(cls, condition: Condition) -> str:
         wanted, excluded = [], []
         for name, allowed in condition.allowed.items():
-            other = self.declared().get(name)
+            other = cls.declared().get(name)
             label = spelling(name, other) if other else ""
             if other and allowed in (False, None):
                 excluded.append(label)
