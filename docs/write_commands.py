@@ -77,9 +77,8 @@ def _table(kind: type[Settings], rows: list[tuple[str, Option]]) -> str:
     for name, declared in rows:
         spelled = name.upper() if declared.positional else ", ".join(declared.names or (spelling(name, declared),))
         value = metavar(declared, kind.types()[name])
-        lines.append(
-            f"| {_code(spelled)} | {_code(value)} | {_default(declared)} | {_cell(help_text(kind, name, default=False))} |"
-        )
+        cells = (_code(spelled), _code(value), _default(declared), _cell(help_text(kind, name, default=False)))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -141,7 +141,8 @@ def redeclare(base: type[Settings], name: str, default: Any, **more: Any) -> Any
 def _field(declared: Option) -> Any:
     if declared.default is REQUIRED:
         return field(metadata={_KEY: declared})
-    return field(default=declared.default, metadata={_KEY: declared})
+    default = None if isinstance(declared.default, dict) else declared.default  # a dataclass refuses mutable defaults
+    return field(default=default, metadata={_KEY: declared})
 
 
 def registered(module: str, name: str) -> Callable[[], Collection[str]]:

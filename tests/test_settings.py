@@ -1,0 +1,309 @@
+"""Settings: one declaration per option, the same rules for the command line, a config file and Python."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from command import hybrid
+from hypothesis import given
+from hypothesis import strategies as some
+
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings import COMMANDS, Fuse, Settings, stage
+from hybrid_cli.settings.common import Writes
+from hybrid_cli.settings.options import (
+    GIVEN,
+    REQUIRED,
+    By,
+    argument,
+    byte_count,
+    default_text,
+    is_list,
+    option,
+    redeclare,
+    when,
+)
+
+
+@dataclass(frozen=True)
+class Brew(Writes):
+    """Brew coffee."""
+
+    beans: Sequence[str] = argument(REQUIRED, "Kinds of beans.")
+    _: KW_ONLY
+    method: Literal["filter", "espresso"] = option("filter", "Brewing method.")
+    pressure: float = option(9.0, "Pressure in bar.", above=0, maximum=15, applies=when(method="espresso"))
+    water: float = option(By("method", {"espresso": 0.04}, 0.25), "Liters of water.")
+    cups: int = option(1, "Number of cups.", "--cups", "-c", minimum=1)
+    sizes: Sequence[int] = option((), "Cup sizes.")
+    filters: Mapping[str, Path] = option({}, "Filters.", metavar="SIZE=FILE", applies=when(method="filter"))
+    pair: tuple[str, str] | None = option(None, "Two cups.")
+    memory: int | None = option(None, "Memory.", parse=byte_count)
+    milk: str | None = option(None, "Milk.")
+    foam: bool = option(False, "Foam the milk.", applies=when(milk=GIVEN))
+    grinder: str | None = option(None, "Grinder.", applies=when(machine="built-in"))
+
+
+def brew(**values: Any) -> Brew:
+    return Brew(**{"beans": ["arabica"], "output": "cup.parquet", **values})
+
+
+# ---------------------------------------------------------------------------------------------------------- conversion
+
+
+def test_texts_become_values_of_the_declared_types() -> None:
+    made = brew(cups="3", method="espresso", pressure="8.5", sizes="1,2", pair=("a", "b"), memory="2GiB")
+    assert (made.cups, made.pressure, made.sizes, made.pair, made.memory) == (3, 8.5, (1, 2), ("a", "b"), 2 << 30)
+    assert made.output == Path("cup.parquet")
+    assert brew(output=Path("x.parquet")).output == Path("x.parquet")
+
+
+def test_a_repeated_list_option_adds_up() -> None:
+    assert brew(sizes=["1", "2,3"]).sizes == brew(sizes="1,2,3").sizes == brew(sizes=[1, 2, 3]).sizes == (1, 2, 3)
+    assert brew(sizes=5).sizes == (5,)
+
+
+def test_arguments_are_not_split_at_commas() -> None:
+    assert brew(beans=["a,b", Path("c")]).beans == ("a,b", "c")
+
+
+def test_names_with_files_come_as_text_or_mapping() -> None:
+    assert brew(filters=["small=a.txt", "large=b.txt"]).filters == {"small": Path("a.txt"), "large": Path("b.txt")}
+    assert brew(filters={"small": "a.txt"}).filters == {"small": Path("a.txt")}
+    with pytest.raises(InputError, match="--filters x: needs SIZE=FILE"):
+        brew(filters=["x"])
+    with pytest.raises(InputError, match="size 'a' is given twice"):
+        brew(filters="a=1,a=2")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"cups": 0}, "--cups 0: needs a number >= 1"),
+        ({"cups": "1.5"}, "--cups 1.5: needs a whole number"),
+        ({"cups": "1_0"}, "--cups 1_0: needs a whole number"),
+        ({"cups": "٣"}, "needs a whole number"),
+        ({"cups": True}, "--cups True: needs a whole number"),
+        ({"cups": 2.0}, "needs a whole number"),
+        ({"method": "espresso", "pressure": 0}, "--pressure 0: needs a number > 0 and <= 15"),
+        ({"method": "espresso", "pressure": 16}, "needs a number > 0 and <= 15"),
+        ({"method": "espresso", "pressure": "nan"}, "needs a finite number"),
+        ({"method": "espresso", "pressure": "1e999"}, "needs a finite number"),
+        ({"method": "espresso", "pressure": "high"}, "needs a number"),
+        ({"method": "expresso"}, r"--method expresso: unknown; did you mean espresso\? Choices: filter, espresso"),
+        ({"sizes": ","}, "needs at least one value"),
+        ({"sizes": "1,x"}, "--sizes 1,x: needs a whole number"),
+        ({"pair": ("a",)}, "--pair a: needs 2 values"),
+        ({"memory": "much"}, "--memory much: needs bytes, such as 500M"),
+        ({"foam": "yes", "milk": "oat"}, "--foam yes: needs true or false"),
+        ({"output": ""}, "needs a path"),
+    ],
+)
+def test_unusable_values_are_refused_in_one_line(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as refused:
+        brew(**values)
+    assert "\n" not in str(refused.value)
+    assert refused.value.exit_code == 2
+
+
+@given(some.floats(allow_nan=True, allow_infinity=True))
+def test_a_number_is_accepted_exactly_within_its_range(value: float) -> None:
+    try:
+        assert brew(method="espresso", pressure=value).pressure == value
+    except InputError:
+        assert not 0 < value <= 15
+    else:
+        assert 0 < value <= 15
+
+
+# ------------------------------------------------------------------------------------------------------------- applies
+
+
+def test_an_option_of_another_variant_is_refused_even_at_its_default() -> None:
+    with pytest.raises(InputError, match=r"^--pressure: only with --method espresso; --method is filter$"):
+        brew(pressure=9.0)
+    with pytest.raises(InputError, match=r"^--foam: only with --milk$"):
+        brew(foam=True)
+    assert brew(foam=True, milk="oat").foam
+
+
+def test_an_option_that_does_not_apply_is_not_recorded() -> None:
+    assert "pressure" not in brew().recorded()
+    assert brew(method="espresso").recorded()["pressure"] == 9.0
+    assert {"output", "overwrite", "beans"}.isdisjoint(brew().recorded())
+
+
+def test_a_fact_that_only_the_stage_knows_is_checked_by_the_stage() -> None:
+    made = brew(grinder="fine")
+    with pytest.raises(InputError, match=r"^--grinder: only with built-in; out/machine has no grinder$"):
+        made.check_facts(subject="out/machine has no grinder", machine="none")
+    made.check_facts(machine="built-in")
+    assert "grinder" not in brew().recorded(machine="none")
+    assert brew(grinder="fine").recorded(machine="built-in")["grinder"] == "fine"
+
+
+def test_a_default_may_depend_on_another_option() -> None:
+    assert (brew().water, brew(method="espresso").water, brew(water=1).water) == (0.25, 0.04, 1.0)
+    assert default_text(Brew.declared()["water"]) == "0.25; 0.04 for espresso"
+
+
+def test_none_means_not_set() -> None:
+    assert brew(pressure=None, cups=None) == brew()
+    assert brew(pressure=None).given == {"beans", "output"}
+
+
+def test_settings_can_be_changed_copied_and_pickled() -> None:
+    made = brew(cups=2)
+    assert made.changed(cups=3).cups == 3
+    assert made.changed(cups=None).cups == 1
+    with pytest.raises(InputError, match="only with --method espresso"):
+        made.changed(pressure=3)
+    assert copy.deepcopy(made) == made
+    assert pickle.loads(pickle.dumps(made)).given == made.given
+
+
+def test_a_declaration_can_be_repeated_with_another_default() -> None:
+    again = redeclare(Brew, "cups", 4)
+    assert again.metadata["option"].default == 4
+    assert again.metadata["option"].help == Brew.declared()["cups"].help
+
+
+def test_a_stage_takes_the_object_or_its_fields() -> None:
+    @stage(Brew)
+    def make(settings: Brew) -> int:
+        return settings.cups
+
+    assert (
+        make(brew(cups=2)) == make(["arabica"], output="x", cups="2") == make(beans="arabica", output="x", cups=2) == 2
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- every command
+
+
+@pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.command)
+class TestEveryCommand:
+    def test_has_help_a_panel_and_examples_that_can_be_pasted(self, kind: type[Settings]) -> None:
+        assert kind.panel
+        summary = (inspect.getdoc(kind) or "").partition("\n\n")[0]
+        assert summary.endswith(".")
+        assert kind.examples
+        assert all(example.startswith(f"hybrid {kind.command}") for example in kind.examples)
+
+    def test_options_have_help_and_usable_defaults(self, kind: type[Settings]) -> None:
+        for name, declared in kind.declared().items():
+            assert declared.help.strip().endswith("."), f"{name}: {declared.help}"
+            assert "  " not in declared.help, name
+            if declared.default is REQUIRED or declared.default is None or isinstance(declared.default, By):
+                continue
+            if declared.minimum is not None and not is_list(kind.types()[name]):
+                assert declared.default >= declared.minimum, name
+
+    def test_conditions_name_options_or_facts_with_possible_values(self, kind: type[Settings]) -> None:
+        for name, declared in kind.declared().items():
+            for condition in declared.applies:
+                for other, allowed in condition.allowed.items():
+                    known = kind.declared().get(other)
+                    choices = known and (known.allowed() or getattr(kind.types()[other], "__args__", None))
+                    if choices and all(isinstance(choice, str) for choice in choices):
+                        wanted = allowed if isinstance(allowed, tuple) else (allowed,)
+                        assert {each for each in wanted if isinstance(each, str)} <= set(choices), (name, other)
+
+    def test_no_two_options_have_one_spelling(self, kind: type[Settings]) -> None:
+        spelled = [part for each in kind.declared().values() for one in each.names for part in one.split("/")]
+        spelled += ["--" + name.replace("_", "-") for name, each in kind.declared().items() if not each.names]
+        assert len(spelled) == len(set(spelled))
+
+
+def test_a_default_is_written_once() -> None:
+    """Text of a default value in the package: only in the settings classes, never again as a keyword's default."""
+    root = Path(inspect.getfile(Settings)).parent.parent
+    names = {each.name for kind in COMMANDS for each in fields(kind)} & {
+        "dev_queries", "batch_size", "rrf_k", "lexical_weight", "kd_weight", "num_negatives", "shard_size",
+    }  # fmt: skip
+    again = [
+        f"{file.relative_to(root)}: {line.strip()}"
+        for file in root.rglob("*.py")
+        if file.parent.name != "settings"
+        for line in file.read_text("utf-8").splitlines()
+        if re.match(rf"\s*({'|'.join(sorted(names))}): (int|float)\b.* = [0-9.]", line)
+    ]
+    assert not again
+
+
+# --------------------------------------------------------------------------------------------------- the command line
+
+
+def test_a_config_file_fills_options_and_the_command_line_wins(tmp_path: Path) -> None:
+    config = tmp_path / "fuse.yaml"
+    config.write_text("method: rrf\nrrf-k: 5\nhits: 7\n", "utf-8")
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.trec").write_text("q Q0 d 1 1.0 tag\n", "utf-8")
+    words = ["fuse", tmp_path / "a.trec", tmp_path / "b.trec", "--output", tmp_path / "f.parquet", "--config", config]
+    done = hybrid(*words, "--hits", 3, "--dry-run")
+    assert done.code == 0, done.err
+    assert re.search(r"rrf_k +5", done.out)
+    assert re.search(r"hits +3", done.out)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("rrf-k: 5\n", "--rrf-k: only with --method rrf; --method is minmax"),
+        ("rrf-q: 5\n", "`hybrid fuse` has no option rrf-q"),
+        ("hits: 0\n", "--hits 0: needs a number >= 1"),
+        ("- hits\n", "needs lines of 'option: value'"),
+        ("hits: [\n", "not a readable YAML file"),
+    ],
+)
+def test_a_config_file_is_checked_as_the_command_line_is(tmp_path: Path, content: str, message: str) -> None:
+    config = tmp_path / "fuse.yaml"
+    config.write_text(content, "utf-8")
+    done = hybrid("fuse", "a", "b", "--output", tmp_path / "f.parquet", "--config", config)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("fuse a b -o f.parquet --rrf-k 5", "--rrf-k: only with --method rrf; --method is minmax"),
+        ("fuse a b -o f.parquet --method rff", "--method rff: unknown; did you mean rrf?"),
+        ("fuse a b -o f.parquet --weihgts 1,2", "no option --weihgts; did you mean --weights?"),
+        ("fuse a b -o f.parquet --frobnicate", "no option --frobnicate; see"),
+        (
+            "train-lambda c -o f --encoder static --model does/notexist --pooling cls --loss listwise --positives 3",
+            "only with",
+        ),
+        ("train-dense x.parquet -o f --loss nll --xi 3", "--xi: only with --loss"),
+        ("encode c -o f --index-type flat --M 3", "--M: only with --index-type"),
+        ("encode c -o f --index-type hsnw", "--index-type hsnw: unknown; did you mean hnsw?"),
+        ("export run.parquet -o f --fromat trec", "no option --fromat; did you mean --format?"),
+    ],
+)
+def test_what_does_not_apply_is_refused_in_one_line(words: str, message: str) -> None:
+    done = hybrid(*words.split())
+    assert done.code == 2
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_help_shows_flags_without_a_type_and_defaults_without_parentheses() -> None:
+    for kind in COMMANDS:
+        shown = hybrid(*kind.command.split(), "--help").out
+        assert "<bool>" not in shown, kind.command
+        assert "default: (" not in shown, kind.command
+
+
+def test_settings_in_python_obey_the_rules_of_the_command_line() -> None:
+    with pytest.raises(InputError, match="--hits 0: needs a number >= 1"):
+        Fuse(["a", "b"], output=Path("f.parquet"), hits=0)
