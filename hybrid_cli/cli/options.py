@@ -24,8 +24,10 @@ from hybrid_cli.settings.options import (
     is_mapping,
     is_pair,
     range_text,
+    spelling,
 )
 
+_COLUMNS = 76
 _LONG = 60  # characters of choices that fit next to an option
 _NAMES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 _EVERYWHERE: dict[str, Any] = {
@@ -87,13 +89,14 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
     """
 
     def command(**typed: Any) -> None:
-        console.set_quiet(typed.pop("quiet"))
-        typed.pop("debug")  # read by `main`, before parsing can fail
-        config = typed.pop("config")
-        dry = typed.pop("dry_run", False)
+        configured = _configured(typed.pop("config"), kind)
+        shared = {
+            key: bool(typed.pop(key, False) or configured.pop(key, False)) for key in ("quiet", "debug", "dry_run")
+        }
+        console.set_quiet(shared["quiet"])  # `main` reads --debug before parsing can fail
         try:
-            settings = kind(**{**_configured(config, kind), **_set(typed)})
-            with artifacts.dry_run(dry):
+            settings = kind(**_complete({**configured, **_set(typed)}, kind))
+            with artifacts.dry_run(shared["dry_run"]):
                 run(settings)
         except artifacts.DryRun as stopped:
             _print_settings(stopped.output)
@@ -126,14 +129,24 @@ def in_help_order(kind: type[Settings]) -> list[tuple[str, Option]]:
 
 
 def _description(kind: type[Settings]) -> str:
-    examples = "\n\n".join(f"`{example}`" for example in kind.examples)
-    return f"{inspect.getdoc(kind)}\n\nExample{'s' if len(kind.examples) > 1 else ''}:\n\n{examples}"
+    """Return the help with the examples in a code block, broken so that they can be pasted from 80 columns."""
+    examples = "\n\n".join(_broken(example) for example in kind.examples)
+    return f"{inspect.getdoc(kind)}\n\nExample{'s' if len(kind.examples) > 1 else ''}:\n\n```\n{examples}\n```"
+
+
+def _broken(example: str) -> str:
+    lines = [""]
+    for word in example.split():
+        if len(lines[-1]) + len(word) + 3 > _COLUMNS:
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return "\n".join(lines)
 
 
 def _parameter(kind: type[Settings], name: str) -> inspect.Parameter:
     """Return the Typer parameter of a field. Values arrive as text; the settings class converts and checks them."""
     declared, bare = kind.declared()[name], bare_type(kind.types()[name])
-    required = declared.default is REQUIRED
     settings: dict[str, Any] = {"help": help_text(kind, name, lazy=True), "show_default": False}
     typed: Any = str
     if is_pair(bare):
@@ -147,15 +160,9 @@ def _parameter(kind: type[Settings], name: str) -> inspect.Parameter:
     else:
         names = declared.names or _switch(name, declared, bare)
         info = typer.Option(*names, metavar=metavar(declared, bare), rich_help_panel=declared.panel or None, **settings)
-    annotation: Any = Annotated[typed if required else Optional[typed], info]  # type: ignore[valid-type]  # noqa: UP045
-    where = inspect.Parameter.POSITIONAL_OR_KEYWORD if declared.positional else inspect.Parameter.KEYWORD_ONLY
-    default = inspect.Parameter.empty if required else None
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY if not declared.positional else where,
-        default=default,
-        annotation=annotation,
-    )
+    annotation: Any = Annotated[Optional[typed], info]  # type: ignore[valid-type]  # noqa: UP045
+    # Required values are checked by `_complete`: a config file may give them.
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _switch(name: str, declared: Option, kind: Any) -> tuple[str, ...]:
@@ -194,7 +201,7 @@ def help_text(kind: type[Settings], name: str, lazy: bool = False, default: bool
         kind: settings class.
         name: field of the option.
         lazy: leave out choices that would have to be imported.
-        default: add the default.
+        default: add the default, or that a value is required.
     """
     declared, bare = kind.declared()[name], bare_type(kind.types()[name])
     one = get_args(bare)[0] if is_list(bare) else bare
@@ -206,13 +213,24 @@ def help_text(kind: type[Settings], name: str, lazy: bool = False, default: bool
         unnamed = [choice for choice in choices if f"`{choice}`" not in declared.help]
         parts += [f"Choices: {', '.join(choices)}."] if unnamed else []
     notes = [range_text(declared), kind.variants(name)]
-    notes += [f"default: {default_text(declared)}"] if default and default_text(declared) else []
+    if default:
+        text = default_text(declared)
+        notes.append("required" if declared.default is REQUIRED else f"default: {text}" if text else "")
     return " ".join([*parts, *(f"[{note}]" for note in notes if note)])
 
 
 def _set(typed: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was typed; Typer gives None, or an empty list, for what was not."""
     return {name: value for name, value in typed.items() if value is not None and value != [] and value != ()}
+
+
+def _complete(values: dict[str, Any], kind: type[Settings]) -> dict[str, Any]:
+    """Return the values; refuse a command without its required arguments and options."""
+    for name, declared in in_help_order(kind):
+        if declared.default is REQUIRED and name not in values:
+            what = f"argument {name.upper()}" if declared.positional else f"option {spelling(name, declared)}"
+            raise InputError(f"missing {what}; see `hybrid {kind.command} --help`")
+    return values
 
 
 def _configured(config: str | None, kind: type[Settings]) -> dict[str, Any]:
@@ -227,7 +245,8 @@ def _configured(config: str | None, kind: type[Settings]) -> dict[str, Any]:
         raise InputError(f"{config}: not a readable YAML file ({error})") from None
     if not isinstance(content, dict):
         raise InputError(f"{config}: needs lines of 'option: value'")
-    fields = {_plain(name): name for name in kind.declared()}
+    shared = ("quiet", "debug", "dry_run") if issubclass(kind, Writes) else ("quiet", "debug")
+    fields = {_plain(name): name for name in (*shared, *kind.declared())}
     for name, declared in kind.declared().items():
         fields |= {_plain(part): name for spelled in declared.names for part in spelled.split("/")[:1]}
     if unknown := sorted(str(name) for name in content if _plain(name) not in fields):
