@@ -76,6 +76,7 @@ class _Command(TyperCommand):
             if declared is not None and callable(declared.choices):
                 parameter.help = help_text(self.settings, str(parameter.name))  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
+        typer.echo(_examples(self.settings))
 
 
 def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings], None], name: str) -> None:
@@ -112,7 +113,7 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
         )
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
-    command.__doc__ = _description(kind)
+    command.__doc__ = inspect.getdoc(kind)
     shaped = type(f"{kind.__name__}Command", (_Command,), {"settings": kind})
     app.command(name, cls=shaped, rich_help_panel=kind.panel)(command)
 
@@ -128,19 +129,19 @@ def in_help_order(kind: type[Settings]) -> list[tuple[str, Option]]:
     return sorted(kind.declared().items(), key=place)
 
 
-def _description(kind: type[Settings]) -> str:
-    """Return the help with the examples in a code block, broken so that they can be pasted from 80 columns."""
-    examples = "\n\n".join(_broken(example) for example in kind.examples)
-    return f"{inspect.getdoc(kind)}\n\nExample{'s' if len(kind.examples) > 1 else ''}:\n\n```\n{examples}\n```"
+def _examples(kind: type[Settings]) -> str:
+    """Return the examples, broken for 80 columns; without padding, so that they can be pasted."""
+    heading = f"Example{'s' if len(kind.examples) > 1 else ''}:"
+    return "\n\n".join([heading, *(_broken(example) for example in kind.examples)])
 
 
 def _broken(example: str) -> str:
-    lines = [""]
+    lines = [" "]
     for word in example.split():
         if len(lines[-1]) + len(word) + 3 > _COLUMNS:
             lines[-1] += " \\"
-            lines.append("   ")
-        lines[-1] += f" {word}" if lines[-1] else word
+            lines.append("     ")
+        lines[-1] += f" {word}"
     return "\n".join(lines)
 
 
