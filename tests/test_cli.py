@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -23,6 +24,7 @@ STAGES = [
     "distill-lite", "combine", "encode", "search", "fuse", "concat-runs", "evaluate", "report", "inspect", "export",
     "doctor",
 ]  # fmt: skip
+Write = Callable[[str], Path]
 EVERYWHERE = ("--config", "--quiet", "--debug")
 
 
@@ -84,7 +86,7 @@ def test_the_version_is_one_word() -> None:
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Callable[[str], Path]:
+def config(tmp_path: Path) -> Write:
     def write(text: str) -> Path:
         path = tmp_path / "settings.yaml"
         path.write_text(text)
@@ -97,20 +99,20 @@ def measured(done: Done) -> set[str]:
     return {line.split(",")[1] for line in done.out.splitlines()[1:]}
 
 
-def test_a_config_file_gives_defaults_and_the_command_line_wins(judged: list[object], config: Callable[[str], Path]) -> None:
+def test_a_config_file_gives_defaults_and_the_command_line_wins(judged: list[object], config: Write) -> None:
     path = config("format: csv\nsplit: test\nmeasures: R@3\n")
     assert measured(hybrid("evaluate", *judged, "--config", path)) == {"R@3"}
     assert measured(hybrid("evaluate", *judged, "--config", path, "--measures", "P@1")) == {"P@1"}
 
 
-def test_a_config_file_takes_options_as_they_are_typed_and_lists(judged: list[object], config: Callable[[str], Path]) -> None:
+def test_a_config_file_takes_options_as_they_are_typed_and_lists(judged: list[object], config: Write) -> None:
     path = config("--format: csv\nsplit: test\nm: [R@3, P@1]\nrelevance_level: 2\nremove-query: true\n")
     done = hybrid("evaluate", *judged, "--config", path)
     assert measured(done) == {"R@3", "P@1"}
     assert ",2," in done.out
 
 
-def test_a_config_file_may_hold_everything(judged: list[object], config: Callable[[str], Path]) -> None:
+def test_a_config_file_may_hold_everything(judged: list[object], config: Write) -> None:
     path = config(f"inputs: [{judged[0]}, {judged[1]}]\nsplit: test\nformat: csv\nquiet: true\n")
     done = hybrid("evaluate", "--config", path)
     assert measured(done) == set(Evaluate.measures)
@@ -128,7 +130,7 @@ def test_a_config_file_may_hold_everything(judged: list[object], config: Callabl
     ],
 )
 def test_a_config_file_that_does_not_fit_is_refused_in_one_line(
-    judged: list[object], config: Callable[[str], Path], text: str, words: str
+    judged: list[object], config: Write, text: str, words: str
 ) -> None:
     done = hybrid("evaluate", *judged, "--config", config(text))
     assert (done.code, done.err.count("\n")) == (2, 1)
@@ -194,7 +196,10 @@ def test_debug_shows_the_traceback_and_keeps_message_and_code(judged: list[objec
         (["prepare", "bier"], "hybrid: No such command 'bier'"),
         (["evaluate", "x", "--format", "xml"], "hybrid: --format xml: unknown; Choices: table"),
         (["search", "x", "--index", "y", "--hits", "0"], "hybrid: --hits 0: needs a number >= 1"),
-        (["train-dense", "x", "--output", "y", "--batch-size", "many"], "hybrid: --batch-size many: needs a whole number"),
+        (
+            ["train-dense", "x", "--output", "y", "--batch-size", "many"],
+            "hybrid: --batch-size many: needs a whole number",
+        ),
         (["evaluate", "x", "--split"], "hybrid: Option '--split' requires an argument"),
     ],
 )
