@@ -6,27 +6,31 @@ import copy
 import inspect
 import pickle
 import re
+import sys
+import types
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import typer
 from command import hybrid
 from hypothesis import given
 from hypothesis import strategies as some
 
+from hybrid_cli.cli.app import run
+from hybrid_cli.cli.options import add_command
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import COMMANDS, Fuse, Settings, stage
 from hybrid_cli.settings.common import Writes
+from hybrid_cli.settings.conversion import default_text, is_list
 from hybrid_cli.settings.options import (
     GIVEN,
     REQUIRED,
     By,
     argument,
     byte_count,
-    default_text,
-    is_list,
     option,
     redeclare,
     when,
@@ -307,3 +311,29 @@ def test_help_shows_flags_without_a_type_and_defaults_without_parentheses() -> N
 def test_settings_in_python_obey_the_rules_of_the_command_line() -> None:
     with pytest.raises(InputError, match="--hits 0: needs a number >= 1"):
         Fuse(["a", "b"], output=Path("f.parquet"), hits=0)
+
+
+# ----------------------------------------------------------------------------------------------------- places to change
+
+
+def test_a_new_stage_needs_a_settings_class_a_function_and_its_entry(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Three places: this test has them all, and the command line does the rest."""
+    made: list[Brew] = []
+
+    @stage(Brew)
+    def brew_coffee(settings: Brew) -> None:
+        made.append(settings)
+
+    module = types.ModuleType("hybrid_cli.stages.brew_coffee")
+    module.brew_coffee = brew_coffee  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    kind = type(
+        "BrewCoffee", (Brew,), {"command": "brew-coffee", "panel": "Kitchen", "examples": ("hybrid brew-coffee",)}
+    )
+    kitchen = typer.Typer()
+    kitchen.callback()(lambda: None)
+    add_command(kitchen, kind, run, kind.command)
+    kitchen(["brew-coffee", "arabica", "--cups", "3", "-o", str(tmp_path / "cup")], standalone_mode=False)
+    assert (made[0].cups, made[0].beans) == (3, ("arabica",))

@@ -1,4 +1,4 @@
-"""How an option is declared, converted and checked: once, on a field of its command's settings class.
+"""The base of all settings classes: options declared once, converted and checked whoever sets them.
 
 A settings class is a frozen dataclass. Each field carries its type, default, range, help, panel of the help, and the
 variants that it applies to. The command line, `--config`, the Python API, the manifest and docs/commands.md all read
@@ -8,151 +8,45 @@ error names the option in one line.)
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, dataclass, fields, replace
 from functools import cache
-from importlib import import_module
-from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, Self, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Self, get_type_hints
 
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings.conversion import byte_count, converted, plain
+from hybrid_cli.settings.declaration import (
+    GENERAL,
+    GIVEN,
+    KEY,
+    REQUIRED,
+    By,
+    Condition,
+    Option,
+    argument,
+    declare,
+    option,
+    parsed_by,
+    registered,
+    spelling,
+    when,
+)
 
-REQUIRED: Any = MISSING
-GENERAL = "General"
-_KEY = "option"
-
-
-class _Given:
-    def __repr__(self) -> str:
-        return "GIVEN"
-
-
-GIVEN: Any = _Given()  # in `when`: the other option must be set, to whatever value
-
-
-@dataclass(frozen=True)
-class By:
-    """A default that another option decides.
-
-    Attributes:
-        other: name of the other option; its values are the keys of `values`.
-        values: value of the other option -> default.
-        otherwise: default for all other values.
-    """
-
-    other: str
-    values: Mapping[Any, Any]
-    otherwise: Any = None
-
-    def resolve(self, settings: Settings) -> Any:
-        """Return the default under these settings."""
-        return self.values.get(getattr(settings, self.other), self.otherwise)
-
-    def __str__(self) -> str:
-        named = [f"{_shown(value)} for {key}" for key, value in self.values.items()]
-        return "; ".join([*([] if self.otherwise is None else [_shown(self.otherwise)]), *named])
-
-
-@dataclass(frozen=True)
-class Condition:
-    """One way in which an option applies: every named option (or fact) has one of the listed values."""
-
-    allowed: Mapping[str, Any]
-
-    def holds(self, values: Mapping[str, Any]) -> bool:
-        """Test the condition; a fact that is not known yet does not count against it."""
-        return all(_matches(values[name], allowed) for name, allowed in self.allowed.items() if name in values)
-
-
-def when(**allowed: Any) -> Condition:
-    """Declare that an option applies where the named options have these values: `when(loss=("nll", "roc"))`.
-
-    A value may be a tuple of alternatives, or `GIVEN`. A name that is no field of the class is a fact that only the
-    stage knows, such as the kind of an index; see `Settings.check_facts`.
-    """
-    return Condition(allowed)
-
-
-def _matches(value: Any, allowed: Any) -> bool:
-    if allowed is GIVEN:
-        return value is not None and value is not False and value != () and value != {}
-    return value in (allowed if isinstance(allowed, tuple) else (allowed,))
-
-
-@dataclass(frozen=True)
-class Option:
-    """What a field of a settings class declares besides its type.
-
-    Attributes:
-        default: value, `By`, or REQUIRED.
-        help: one line; a sentence that stands alone.
-        names: spellings on the command line, if not `--field-name`; `--tied/--untied` for a switch.
-        panel: group in the help.
-        minimum, maximum, above: inclusive range, and exclusive lower bound, of numbers.
-        choices: allowed values, their meaning where it is a mapping, or a function that returns them.
-        parse: text to value, for units such as `2G`; raises ValueError with the reason.
-        metavar: placeholder of the value in the help.
-        shown: the default in words, where the value would not say it.
-        applies: conditions, one of which must hold; empty if the option always applies.
-        recorded: the value is part of the manifest's options (and so decides whether an output is up to date).
-        positional: an argument, not an option.
-    """
-
-    default: Any
-    help: str
-    names: tuple[str, ...] = ()
-    panel: str = ""
-    minimum: float | None = None
-    maximum: float | None = None
-    above: float | None = None
-    choices: Collection[str] | Callable[[], Collection[str]] | None = None
-    parse: Callable[[str], Any] | None = None
-    metavar: str | None = None
-    shown: str | None = None
-    applies: tuple[Condition, ...] = ()
-    recorded: bool = True
-    positional: bool = False
-
-    def allowed(self) -> Collection[str] | None:
-        """Return the choices, reading a registry only now."""
-        return self.choices() if callable(self.choices) else self.choices
-
-
-def option(default: Any, help: str, *names: str, applies: Condition | Sequence[Condition] = (), **more: Any) -> Any:
-    """Declare an option as the default of a dataclass field; see `Option`."""
-    conditions = (applies,) if isinstance(applies, Condition) else tuple(applies)
-    return _field(Option(default, help, names, applies=conditions, **more))
-
-
-def argument(default: Any, help: str, **more: Any) -> Any:
-    """Declare a positional argument as the default of a dataclass field; see `Option`."""
-    return _field(Option(default, help, positional=True, recorded=False, **more))
-
-
-def redeclare(base: type[Settings], name: str, default: Any, **more: Any) -> Any:
-    """Declare an inherited option again with another default, or other attributes of `Option`."""
-    return _field(replace(base.declared()[name], default=default, **more))
-
-
-def _field(declared: Option) -> Any:
-    if declared.default is REQUIRED:
-        return field(metadata={_KEY: declared})
-    default = None if isinstance(declared.default, dict) else declared.default  # a dataclass refuses mutable defaults
-    return field(default=default, metadata={_KEY: declared})
-
-
-def registered(module: str, name: str) -> Callable[[], Collection[str]]:
-    """Return choices that live in a registry next to the functions they name, imported only when needed."""
-    return lambda: cast("Collection[str]", getattr(import_module(module), name))
-
-
-def parsed_by(module: str, name: str) -> Callable[[str], Any]:
-    """Return a parser of text that is imported only when needed."""
-    return lambda text: getattr(import_module(module), name)(text)
+__all__ = [
+    "GENERAL",
+    "GIVEN",
+    "REQUIRED",
+    "By",
+    "Option",
+    "Settings",
+    "argument",
+    "byte_count",
+    "option",
+    "parsed_by",
+    "redeclare",
+    "registered",
+    "when",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +78,7 @@ class Settings:
         for name, declared in self.declared().items():
             value = getattr(self, name)
             if name in self.given:
-                value = _converted(name, declared, types[name], value)
+                value = converted(name, declared, types[name], value)
             elif value is None and not isinstance(declared.default, By):
                 value = None if declared.default is REQUIRED else declared.default
             object.__setattr__(self, name, value)
@@ -257,7 +151,7 @@ class Settings:
         """Return the options that apply, as JSON values, for the manifest."""
         self.check_facts(**facts)
         return {
-            name: _plain(getattr(self, name))
+            name: plain(getattr(self, name))
             for name, declared in self.declared().items()
             if declared.recorded and self.applies(name, **facts)
         }
@@ -279,11 +173,11 @@ class Settings:
 
 @cache
 def _declared(kind: Any) -> Mapping[str, Option]:
-    return {each.name: each.metadata[_KEY] for each in _options(kind)}
+    return {each.name: each.metadata[KEY] for each in _options(kind)}
 
 
 def _options(kind: type[Settings]) -> Iterator[Field[Any]]:
-    return (each for each in fields(kind) if _KEY in each.metadata)
+    return (each for each in fields(kind) if KEY in each.metadata)
 
 
 @cache
@@ -291,185 +185,6 @@ def _types(kind: Any) -> Mapping[str, Any]:
     return get_type_hints(kind)
 
 
-def spelling(name: str, declared: Option) -> str:
-    """Return the name that messages use: `--rrf-k`, or the bare name of an argument."""
-    if declared.positional:
-        return name
-    return declared.names[0].partition("/")[0] if declared.names else "--" + name.replace("_", "-")
-
-
-# --------------------------------------------------------------------------------------------------------- conversion
-
-
-def bare_type(kind: Any) -> Any:
-    """Return a type without its `| None`."""
-    if get_origin(kind) in (Union, UnionType):
-        return next(arm for arm in get_args(kind) if arm is not NoneType)
-    return kind
-
-
-def is_list(kind: Any) -> bool:
-    """Test for a list of any length: `Sequence[X]` or `tuple[X, ...]`."""
-    origin, arms = get_origin(kind), get_args(kind)
-    return origin is Sequence or (origin is tuple and Ellipsis in arms)
-
-
-def is_pair(kind: Any) -> bool:
-    """Test for a fixed number of values: `tuple[X, Y]`."""
-    return get_origin(kind) is tuple and Ellipsis not in get_args(kind)
-
-
-def is_mapping(kind: Any) -> bool:
-    """Test for names with values: `Mapping[str, Path]`, written NAME=FILE."""
-    return get_origin(kind) in (Mapping, dict)
-
-
-def _converted(name: str, declared: Option, kind: Any, value: Any) -> Any:
-    kind = bare_type(kind)
-    try:
-        if declared.parse is not None and not is_list(kind):
-            return declared.parse(value) if isinstance(value, str) else value
-        if is_list(kind):
-            items = list(value) if declared.positional and not isinstance(value, str | Path) else _items(value)
-            return tuple(_one(declared, get_args(kind)[0], item) for item in items)
-        if is_pair(kind):
-            arms = get_args(kind)
-            if isinstance(value, str) or len(value) != len(arms):
-                raise ValueError(f"needs {len(arms)} values")
-            return tuple(_one(declared, arm, item) for arm, item in zip(arms, value, strict=True))
-        if is_mapping(kind):
-            return _mapping(declared, get_args(kind)[1], value)
-        return _one(declared, kind, value)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{spelling(name, declared)} {_text(value)}: {error}") from None
-
-
-def _items(value: Any) -> list[Any]:
-    """Split texts at commas, so that `-m A -m B`, `-m A,B` and a list are the same."""
-    several = [value] if isinstance(value, str | Path) or not hasattr(value, "__iter__") else list(value)
-    found: list[Any] = []
-    for each in several:
-        found += [part.strip() for part in each.split(",") if part.strip()] if isinstance(each, str) else [each]
-    if not found:
-        raise ValueError("needs at least one value")
-    return found
-
-
-def _mapping(declared: Option, kind: Any, value: Any) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return {str(name): _one(declared, kind, item) for name, item in value.items()}
-    what = (declared.metavar or "NAME=FILE").partition("=")[0]
-    found: dict[str, Any] = {}
-    for item in _items(value):
-        name, equals, rest = str(item).partition("=")
-        if not equals or not name or not rest:
-            raise ValueError(f"needs {declared.metavar or 'NAME=FILE'}")
-        if name in found:
-            raise ValueError(f"{what.lower()} '{name}' is given twice; concatenate the files, or use another name")
-        found[name] = _one(declared, kind, rest)
-    return found
-
-
-def _one(declared: Option, kind: Any, value: Any) -> Any:
-    """Convert one value to `kind` and check its range or choices."""
-    choices = get_args(kind) if get_origin(kind) is Literal else declared.allowed()
-    if declared.parse is not None and isinstance(value, str):
-        return declared.parse(value)
-    if choices is not None:
-        return _chosen(str(value), choices)
-    if kind is bool:
-        if not isinstance(value, bool):
-            raise ValueError("needs true or false")
-        return value
-    if kind in (int, float):
-        return _number(declared, kind, value)
-    if kind is Path:
-        if str(value) == "":
-            raise ValueError("needs a path")
-        return Path(value)
-    if kind is str:
-        return str(value)
-    return value
-
-
-def _chosen(value: str, choices: Collection[str]) -> str:
-    if value in choices:
-        return value
-    close = get_close_matches(value, choices, n=1, cutoff=0.6)
-    hint = f"did you mean {close[0]}? " if close else ""
-    raise ValueError(f"unknown; {hint}Choices: {', '.join(choices)}")
-
-
-def _number(declared: Option, kind: type[int] | type[float], value: Any) -> int | float:
-    text = str(value).strip()
-    if isinstance(value, bool) or (kind is int and not re.fullmatch(r"[+-]?[0-9]+", text)):
-        raise ValueError("needs a whole number" if kind is int else "needs a number")
-    if "_" in text or not text.isascii():
-        raise ValueError("needs a number")
-    try:
-        number = kind(text)
-    except ValueError:
-        raise ValueError("needs a number") from None
-    if not math.isfinite(number):
-        raise ValueError("needs a finite number")
-    if wanted := range_text(declared):
-        low, high, above = declared.minimum, declared.maximum, declared.above
-        if (low is not None and number < low) or (high is not None and number > high):
-            raise ValueError(f"needs a number {wanted}")
-        if above is not None and number <= above:
-            raise ValueError(f"needs a number {wanted}")
-    return number
-
-
-def range_text(declared: Option) -> str:
-    """Return the range in words: `>= 1`, `between 0 and 1`."""
-    low, high, above = declared.minimum, declared.maximum, declared.above
-    if low is not None and high is not None:
-        return f"between {low:g} and {high:g}"
-    if above is not None:
-        return f"> {above:g}" + (f" and <= {high:g}" if high is not None else "")
-    return f">= {low:g}" if low is not None else f"<= {high:g}" if high is not None else ""
-
-
-def byte_count(text: str) -> int:
-    """Return the bytes of `500M`, `2G`, `1.5GiB`; `M`, `G`, `T` are decimal units, with an `i` binary ones."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?", text.strip(), re.ASCII)
-    if found is None:
-        raise ValueError("needs bytes, such as 500M, 2G or 1.5GiB")
-    power: int = (1024 if found[3] else 1000) ** " kMGT".index(found[2].replace("K", "k") or " ")
-    return int(float(found[1]) * power)
-
-
-# ------------------------------------------------------------------------------------------------------------ display
-
-
-def default_text(declared: Option) -> str:
-    """Return the default for the help; empty where there is none."""
-    if declared.shown is not None:
-        return declared.shown
-    if declared.default is REQUIRED or declared.default is None or declared.default is False:
-        return ""
-    if declared.default is True:
-        return spelling("", declared).removeprefix("--") if declared.names else "on"
-    return _shown(declared.default)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ",".join(map(_shown, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str | int | float | Path):
-        return str(value)
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON holds it."""
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+def redeclare(base: type[Settings], name: str, default: Any, **more: Any) -> Any:
+    """Declare an inherited option again with another default, or other attributes of `Option`."""
+    return declare(replace(base.declared()[name], default=default, **more))
