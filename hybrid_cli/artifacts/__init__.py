@@ -1,27 +1,26 @@
-"""What is on disk: kinds, schemas, manifests, atomic writes and checked reads.
+"""Artifacts on disk: kinds, schemas, manifests, atomic writes and checked reads.
 
-Every artifact carries a manifest that says what it is and where it came from: Parquet files in their footer under the
-key `hybrid`, folders in `manifest.json`. A stage claims its output, writes beside it and renames, so a name that exists
-is a whole artifact. Files hold no clock time: the same inputs and options give the same bytes.
+Every artifact has a manifest with its kind and origin: Parquet files in their footer under the key `hybrid`, folders in
+`manifest.json`. Before it starts, a stage checks and locks its output path; it writes to a scratch path next to it and
+renames, so a file or folder under its final name is always complete. Parquet, JSON and HTML files contain no clock
+time: the same inputs and options give the same bytes.
 """
 
+from hybrid_cli.artifacts.files import hard_link, replacing, restore, sizes
 from hybrid_cli.artifacts.manifest import (
     FORMAT,
     MANIFEST,
-    SCHEMAS,
-    Kind,
     Manifest,
-    check_table,
+    Named,
+    enclosing_artifact,
     find_manifest,
     fingerprint,
     hash_folder,
     read_manifest,
-    row_count,
-    sizes,
-    source,
-    validate_parquet,
 )
-from hybrid_cli.artifacts.output import DryRun, Output, dry_run, hard_link, open_output, regrouped, write_parquet
+from hybrid_cli.artifacts.output import DryRun, Output, dry_run, open_output, release_outputs
+from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
+from hybrid_cli.artifacts.tables import check_table, regrouped, row_count, validate_parquet, write_parquet
 
 __all__ = [
     "FORMAT",
@@ -30,9 +29,11 @@ __all__ = [
     "DryRun",
     "Kind",
     "Manifest",
+    "Named",
     "Output",
     "check_table",
     "dry_run",
+    "enclosing_artifact",
     "find_manifest",
     "fingerprint",
     "hard_link",
@@ -40,9 +41,11 @@ __all__ = [
     "open_output",
     "read_manifest",
     "regrouped",
+    "release_outputs",
+    "replacing",
+    "restore",
     "row_count",
     "sizes",
-    "source",
     "validate_parquet",
     "write_parquet",
 ]

@@ -1,110 +1,51 @@
-"""Kinds and schemas, what a manifest says, and the checked reading of both; content hashes."""
+"""Manifests: how an artifact was made, and from which inputs; content hashes."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hybrid_cli.artifacts.schemas import Kind
 from hybrid_cli.errors import InputError
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 METADATA_KEY = b"hybrid"
 _DATA_BLOCK = '<script type="application/json" id="hybrid-manifest">\n{}</script>\n'
 _IN_PAGE = re.compile(_DATA_BLOCK.format("(.*?)"), re.DOTALL)
 
 
-class Kind(StrEnum):
-    """What an artifact is; the word is the one that messages use."""
+@dataclass(frozen=True)
+class Named:
+    """An input that manifests record by name, because its files belong to the environment and not to the project.
 
-    COLLECTION = "collection"
-    CORPUS = "corpus"
-    QUERIES = "queries"
-    QRELS = "qrels"
-    LEXICAL_INDEX = "lexical index"
-    EXAMPLES = "training examples"
-    LABELS = "teacher labels"
-    ENCODER = "encoder"
-    DENSE_INDEX = "dense index"
-    VECTORS = "vectors"
-    RUN = "run"
-    MEASUREMENTS = "measurements"
-    LEARNING_CURVE = "learning curve"
-    WEIGHTS = "fusion weights"
-    REPORT = "report"
-    FIGURES = "figures"
+    Attributes:
+        name: model name, such as `minilm` or `owner/model`.
+        path: folder of the model on this machine.
+    """
 
-    @property
-    def phrase(self) -> str:
-        """The word with its article, as it stands in a sentence: `a run`, `an encoder`, `training examples`."""
-        if self in _PLURAL:
-            return str(self)
-        return f"{'an' if self == Kind.ENCODER else 'a'} {self}"
-
-
-_PLURAL = {
-    Kind.QUERIES,
-    Kind.QRELS,
-    Kind.EXAMPLES,
-    Kind.LABELS,
-    Kind.VECTORS,
-    Kind.MEASUREMENTS,
-    Kind.WEIGHTS,
-    Kind.FIGURES,
-}
-_NEGATIVE = pa.struct(
-    [
-        ("docid", pa.string()),
-        ("title", pa.string()),
-        ("text", pa.string()),
-        ("lexical_score", pa.float32()),
-        ("source", pa.string()),
-    ]
-)
-SCHEMAS: dict[Kind, pa.Schema] = {
-    Kind.CORPUS: pa.schema([("docid", pa.string()), ("title", pa.string()), ("text", pa.string())]),
-    Kind.QUERIES: pa.schema([("qid", pa.string()), ("text", pa.string()), ("answers", pa.list_(pa.string()))]),
-    Kind.QRELS: pa.schema([("qid", pa.string()), ("docid", pa.string()), ("relevance", pa.int32())]),
-    Kind.EXAMPLES: pa.schema(
-        [
-            ("qid", pa.string()),
-            ("query", pa.string()),
-            ("docid", pa.string()),
-            ("title", pa.string()),
-            ("text", pa.string()),
-            ("lexical_score", pa.float32()),
-            ("negatives", pa.list_(_NEGATIVE)),
-        ]
-    ),
-    Kind.LABELS: pa.schema(
-        [
-            ("qid", pa.string()),
-            ("text", pa.string()),
-            ("source", pa.string()),
-            ("docids", pa.list_(pa.string())),
-            ("scores", pa.list_(pa.float32())),
-        ]
-    ),
-    Kind.RUN: pa.schema([("qid", pa.string()), ("docid", pa.string()), ("rank", pa.int32()), ("score", pa.float32())]),
-    Kind.MEASUREMENTS: pa.schema(
-        [("run", pa.string()), ("measure", pa.string()), ("qid", pa.string()), ("value", pa.float64())]
-    ),
-    Kind.LEARNING_CURVE: pa.schema([("step", pa.int32()), ("name", pa.string()), ("value", pa.float64())]),
-}
+    name: str
+    path: Path
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Where an artifact came from. `inputs` maps a role to `{path, kind, fingerprint}`."""
+    """Origin of an artifact.
+
+    Attributes:
+        inputs: role -> `{path, kind, fingerprint}`, or `{name, kind, fingerprint}` for a model of the environment.
+            Paths are relative to the folder that contains the artifact, with forward slashes.
+        location: path of the artifact, with symbolic links resolved. Not stored.
+    """
 
     kind: Kind
     stage: str
@@ -115,26 +56,94 @@ class Manifest:
     format: int = FORMAT
     versions: dict[str, str] = field(default_factory=dict)
     seconds: float | None = None
+    location: Path | None = field(default=None, compare=False)
+
+    def input_path(self, role: str) -> Path | None:
+        """Return the path of an input, whether or not it still exists; None if it was not recorded, or by name."""
+        recorded = self.inputs.get(role, {}).get("path")
+        if recorded is None or self.location is None:
+            return None
+        return Path(os.path.normpath(self.location.parent / recorded))
+
+    def input_label(self, role: str) -> str:
+        """Return the name of an input, or its path, relative to the working directory if it is below it."""
+        path = self.input_path(role)
+        if path is None:
+            return self.inputs[role].get("name") or self.inputs[role]["path"]
+        return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+    def moved_to(self, location: Path) -> Manifest:
+        """Return the manifest of a copy at `location`: input paths lead to the same files from there."""
+        home = _location(location)
+        inputs = {
+            role: recorded if (path := self.input_path(role)) is None else recorded | {"path": _stored(path, home)}
+            for role, recorded in self.inputs.items()
+        }
+        return replace(self, inputs=inputs, location=home)
 
     def key(self) -> str:
-        """What must be equal for an existing output to be up to date: how it was made, not with what libraries."""
+        """Return the facts that must be equal for an existing output to be up to date; library versions are not."""
         fingerprints = {role: source["fingerprint"] for role, source in self.inputs.items()}
         return json.dumps([self.format, self.kind, self.stage, self.options, fingerprints], sort_keys=True)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stored fields."""
+        return {name: value for name, value in asdict(self).items() if name != "location"}
+
     def to_json(self) -> str:
-        """As `manifest.json` holds it."""
-        return json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        """Return the text of `manifest.json`."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     def to_html(self) -> str:
-        """As a data block of a page; no text in it can end the block."""
+        """Return a data block for a page; no text in it can end the block."""
         return _DATA_BLOCK.format(self.to_json().replace("<", "\\u003c"))
 
 
+def describe_inputs(inputs: Mapping[str, Path | Named], output: Path) -> dict[str, dict[str, str]]:
+    """Return `Manifest.inputs` for an artifact that will be written to `output`."""
+    described = {}
+    for role, source in inputs.items():
+        path = source.path if isinstance(source, Named) else source
+        manifest = find_manifest(path)
+        described[role] = {
+            **({"name": source.name} if isinstance(source, Named) else {"path": _stored(path, _location(output))}),
+            "kind": str(manifest.kind) if manifest else "file",
+            "fingerprint": fingerprint(path),
+        }
+    return described
+
+
+def _location(output: Path) -> Path:
+    """Return the place of an output: links in its folder are resolved; a link under its own name gets replaced."""
+    return output.parent.resolve() / output.name
+
+
+def _stored(path: Path, location: Path) -> str:
+    """Return `path` relative to the folder of `location`.
+
+    A link next to the artifact is kept, so that the path is still valid after both have moved; where the path as given
+    does not lead from the resolved folder to the input, links are resolved.
+    """
+    written = os.path.abspath(path)
+    for target in (written, os.path.realpath(path)):
+        try:
+            relative = os.path.relpath(target, location.parent)
+        except ValueError:  # another drive
+            return Path(target).as_posix()
+        if _same(Path(os.path.normpath(location.parent / relative)), path):
+            return Path(relative).as_posix()
+    return Path(os.path.relpath(os.path.realpath(path), location.parent)).as_posix()
+
+
+def _same(first: Path, second: Path) -> bool:
+    return first.exists() and second.exists() and first.samefile(second)
+
+
 def read_manifest(path: Path, kind: Kind | None = None) -> Manifest:
-    """The manifest of the artifact at `path`.
+    """Return the manifest of the artifact at `path`.
 
     Raises:
-        InputError: nothing is there, it is no artifact, or it is of another kind than `kind`.
+        InputError: `path` does not exist, is not an artifact, or is not of the kind `kind`.
     """
     manifest = find_manifest(path)
     wanted = (
@@ -149,116 +158,87 @@ def read_manifest(path: Path, kind: Kind | None = None) -> Manifest:
     return manifest
 
 
-def find_manifest(path: Path) -> Manifest | None:
-    """The manifest of `path`, or None where a file or folder was not written by hybrid."""
+def find_manifest(path: Path, any_format: bool = False) -> Manifest | None:
+    """Return the manifest of `path`, or None if the file or folder was not written by hybrid.
+
+    Args:
+        any_format: also return manifests of older formats, whose input paths have another meaning.
+
+    Raises:
+        InputError: `path` does not exist, or its manifest is damaged or of another format.
+    """
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
+    text = _manifest_text(path)
+    return None if text is None else _parse_manifest(text, path, any_format)
+
+
+def _manifest_text(path: Path) -> str | None:
     if path.is_dir():
         file = path / MANIFEST
-        return _parse_manifest(file.read_text("utf-8", "replace"), path) if file.is_file() else None
+        return file.read_text("utf-8", "replace") if file.is_file() else None
     if path.suffix == ".json":
         return _manifest_in_json(path)
     if path.suffix == ".html":
         block = _IN_PAGE.search(path.read_text("utf-8", "replace"))
-        return _parse_manifest(block[1], path) if block else None
+        return block[1] if block else None
     if path.suffix != ".parquet":
         return None
-    text = (_parquet_metadata(path).metadata or {}).get(METADATA_KEY)
-    return _parse_manifest(text.decode("utf-8"), path) if text else None
+    text = (parquet_metadata(path).metadata or {}).get(METADATA_KEY)
+    return text.decode("utf-8") if text else None
 
 
-def _manifest_in_json(path: Path) -> Manifest | None:
+def _manifest_in_json(path: Path) -> str | None:
     try:
         content = json.loads(path.read_text("utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"{path}: is not readable JSON ({error})") from None
     embedded = content.get("manifest") if isinstance(content, dict) else None
-    return _parse_manifest(json.dumps(embedded), path) if embedded else None
+    return json.dumps(embedded) if embedded else None
 
 
-def _parse_manifest(text: str, path: Path) -> Manifest:
+def _parse_manifest(text: str, path: Path, any_format: bool) -> Manifest:
     try:
         fields = json.loads(text)
-        manifest = Manifest(**{**fields, "kind": Kind(fields["kind"])})
+        manifest = Manifest(**{**fields, "kind": Kind(fields["kind"]), "location": path.resolve()})
     except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path}: its manifest is damaged ({error}); make it again") from None
+        raise InputError(f"{path}: its manifest is damaged ({error}); rebuild the artifact") from None
     if manifest.format > FORMAT:
         raise InputError(f"{path}: has format {manifest.format}, this hybrid reads up to {FORMAT}; update hybrid")
+    if manifest.format < FORMAT and not any_format:
+        raise InputError(
+            f"{path}: {manifest.kind} written by an older hybrid (manifest format {manifest.format}, now {FORMAT}); "
+            f"rebuild it with `hybrid {manifest.stage}`"
+        )
     return manifest
 
 
-def validate_parquet(path: Path) -> Path:
-    """Check that a Parquet file of an artifact is there from its first byte to its last, and return it."""
-    if not path.is_file():
-        raise InputError(f"{path}: is missing; make {path.parent} again")
-    _parquet_metadata(path)
-    return path
+def parquet_metadata(path: Path) -> pq.FileMetaData:
+    """Return the footer of a Parquet file.
 
-
-def row_count(path: Path) -> int:
-    """The number of rows of a Parquet file, from its footer."""
-    return int(_parquet_metadata(path).num_rows)
-
-
-def _parquet_metadata(path: Path) -> pq.FileMetaData:
+    Raises:
+        InputError: the file is unreadable, truncated or not Parquet.
+    """
     try:
         return pq.read_metadata(path)
     except PermissionError:
-        raise InputError(f"{path}: may not be read; change its permissions") from None
+        raise InputError(f"{path}: permission denied; change the permissions of the file") from None
     except pa.ArrowException as error:
         first = str(error).splitlines()[0]
-        raise InputError(f"{path}: is not a whole Parquet file ({first}); make it again") from None
+        raise InputError(f"{path}: is not a complete Parquet file ({first}); rebuild it") from None
 
 
-def check_table(path: Path, kind: Kind) -> Path:
-    """Check that `path` is a Parquet file with the columns of `kind`, whoever wrote it, and return it.
+def enclosing_artifact(path: Path) -> Path:
+    """Return the folder artifact that the table at `path` is a part of, or `path` itself.
 
-    Columns may stand in any order and strings may be large; extra columns are ignored; `answers` may be absent.
-
-    Raises:
-        InputError: missing, truncated, of another kind, or a column is missing or of another type.
+    Tables inside a folder record no inputs of their own; the manifest of the folder does.
     """
-    manifest = find_manifest(path)
-    if path.is_dir():
-        what = f"a {manifest.kind} folder" if manifest else "a folder"
-        raise InputError(f"{path}: is {what}; a {kind} file is needed here")
-    if manifest is not None and manifest.kind != kind:
-        raise InputError(
-            f"{path}: is {manifest.kind.phrase} (made by `{manifest.stage}`); a {kind} file is needed here"
-        )
-    if path.suffix != ".parquet":
-        raise InputError(f"{path}: is not a Parquet file; a {kind} file is needed here")
-    found = _parquet_metadata(path).schema.to_arrow_schema()
-    for column in SCHEMAS[kind]:
-        if column.name not in found.names:
-            if column.name == "answers":
-                continue
-            raise InputError(
-                f"{path}: has no column '{column.name}' (found: {', '.join(found.names)}); a {kind} file needs "
-                + ", ".join(SCHEMAS[kind].names)
-            )
-        if not _fits(found.field(column.name).type, column.type):
-            raise InputError(
-                f"{path}: column '{column.name}' is {found.field(column.name).type}, a {kind} needs {column.type}"
-            )
-    return path
-
-
-def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
-    def family(kind: pa.DataType) -> str:
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-            return "string"
-        if pa.types.is_integer(kind):
-            return "integer"
-        if pa.types.is_floating(kind):
-            return "float"
-        return "list" if pa.types.is_list(kind) or pa.types.is_large_list(kind) else str(kind)
-
-    return family(found) == family(wanted) or (family(wanted) == "float" and family(found) == "integer")
+    folders = (path.parent, path.parent.parent) if path.suffix == ".parquet" else ()
+    return next((folder for folder in folders if (folder / MANIFEST).is_file()), path)
 
 
 def fingerprint(path: Path) -> str:
-    """The content hash of a file or folder: the recorded one for an artifact, else a hash of the bytes."""
+    """Return the content hash of a file or folder: the recorded one for an artifact, else a hash of the bytes."""
     manifest = find_manifest(path) if path.is_dir() or path.suffix == ".parquet" else None
     if manifest is not None and manifest.fingerprint:
         return manifest.fingerprint
@@ -269,37 +249,19 @@ def fingerprint(path: Path) -> str:
 
 
 def hash_folder(path: Path, ignore: Sequence[str] = ()) -> str:
-    """A hash of the names and fingerprints of the files below `path`, but for hidden ones and those in `ignore`."""
+    """Return a hash of the names and fingerprints of the files below `path`.
+
+    Manifests, hidden files and the names in `ignore` (files or folders directly in `path`) do not count.
+    """
     digest = new_hash()
-    skipped = {MANIFEST, *ignore}
     for file in sorted(path.rglob("*")):
         name = file.relative_to(path)
-        if file.is_file() and name.parts[0] not in skipped and not any(part.startswith(".") for part in name.parts):
+        hidden = any(part.startswith(".") for part in name.parts)
+        if file.is_file() and not hidden and name.parts[0] not in ignore and name.name != MANIFEST:
             digest.update(f"{name.as_posix()}\0{fingerprint(file)}\n".encode())
     return str(digest.hexdigest())
 
 
 def new_hash() -> Any:
-    """The hash of all fingerprints."""
+    """Return a new hash object of the kind that all fingerprints use."""
     return hashlib.blake2b(digest_size=16)
-
-
-def sizes(path: Path) -> dict[str, int]:
-    """Name -> bytes: of a file itself, of each thing in a folder (a folder's name ends with `/`)."""
-    if path.is_file():
-        return {path.name: path.stat().st_size}
-    sizes = {}
-    for part in sorted(path.iterdir()):
-        files = part.rglob("*") if part.is_dir() else [part]
-        sizes[part.name + ("/" if part.is_dir() else "")] = sum(f.stat().st_size for f in files if f.is_file())
-    return sizes
-
-
-def source(path: Path) -> dict[str, str]:
-    """The entry of a manifest's `inputs` for `path`."""
-    manifest = find_manifest(path)
-    return {
-        "path": str(path),
-        "kind": str(manifest.kind) if manifest else "file",
-        "fingerprint": fingerprint(path),
-    }

@@ -1,43 +1,41 @@
-"""Writing: a stage claims its output before any work, writes beside it, and renames."""
+"""Outputs of stages: checked and locked before any work, written under a scratch name, renamed when complete."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+from filelock import BaseFileLock, FileLock, Timeout
 
 from hybrid_cli import console
+from hybrid_cli.artifacts import files
 from hybrid_cli.artifacts.manifest import (
+    FORMAT,
     MANIFEST,
-    METADATA_KEY,
-    SCHEMAS,
-    Kind,
     Manifest,
+    Named,
+    describe_inputs,
     find_manifest,
     hash_folder,
     new_hash,
-    source,
 )
+from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
+from hybrid_cli.artifacts.tables import write_parquet
 from hybrid_cli.errors import HybridError, InputError
 
-_SUFFIXES = {Kind.WEIGHTS: ".json", Kind.REPORT: ".html", Kind.LABELS: ""}  # a folder of tables
-_ROWS_PER_GROUP = 1 << 16
-_REPEATING = {  # columns worth a dictionary, where not all are: a third less time, a quarter less to store
-    Kind.RUN: ["qid"],
-    Kind.LABELS: ["source", "docids.list.element"],
-}
+_SUFFIXES = {Kind.WEIGHTS: ".json", Kind.REPORT: ".html", Kind.LABELS: ""}  # labels are a folder of tables
+_KEY = ".key"  # in an unfinished folder: inputs and options of the run that began it
 _LIBRARIES = (
     "hybrid",
     "torch",
@@ -54,7 +52,7 @@ _LIBRARIES = (
 
 
 class DryRun(Exception):
-    """Raised by `claim` under `dry_run()`: everything was checked, nothing is written."""
+    """Raised by `open_output` under `dry_run()`: all checks passed, nothing is written."""
 
     def __init__(self, output: Output):
         super().__init__(str(output.path))
@@ -62,11 +60,12 @@ class DryRun(Exception):
 
 
 _dry: ContextVar[bool] = ContextVar("dry", default=False)
+_opened: ContextVar[list[Output] | None] = ContextVar("opened", default=None)
 
 
 @contextmanager
 def dry_run(dry: bool = True) -> Iterator[None]:
-    """Within this context a stage stops (`DryRun`) where it would begin to work."""
+    """Within this context a stage stops with `DryRun` before its work."""
     token = _dry.set(dry)
     try:
         yield
@@ -74,32 +73,55 @@ def dry_run(dry: bool = True) -> Iterator[None]:
         _dry.reset(token)
 
 
-@dataclass
+@contextmanager
+def release_outputs() -> Iterator[None]:
+    """Release at the end of the block, also after an error, the locks of all outputs opened in it."""
+    opened: list[Output] = []
+    token = _opened.set(opened)
+    try:
+        yield
+    finally:
+        _opened.reset(token)
+        for output in opened:
+            output.release()
+
+
+@dataclass(eq=False)
 class Output:
-    """A stage's right to write `output`; `up_to_date` says that there is nothing to do."""
+    """The output of a stage.
+
+    Unless it is up to date, its path is locked: until it is written, or `release_outputs` ends, or the object is
+    garbage.
+
+    Attributes:
+        path: final path of the artifact.
+        manifest: its manifest, without counts and fingerprint.
+        up_to_date: whether the artifact exists, made from the same inputs with the same options.
+    """
 
     path: Path
     manifest: Manifest
-    up_to_date: bool
+    up_to_date: bool = False
     started: float = field(default_factory=time.monotonic)
+    _unlock: weakref.finalize[..., Any] | None = None
 
     @property
     def partial(self) -> Path:
-        """The scratch file or folder beside the output; a folder survives a kill, so that the stage goes on there."""
-        return self.path.with_name(f".{self.path.name}.partial")
+        """Scratch file or folder next to the output. A folder survives a kill, so that the stage can resume from it."""
+        return files.scratch_path(self.path)
 
     def write(self, batches: Iterable[pa.RecordBatch | pa.Table], **counts: Any) -> Manifest:
-        """Write a Parquet artifact whole: rows checked against the schema, hashed on the way, renamed at the end."""
+        """Write a Parquet artifact; rows are checked against the schema of its kind."""
         with self.scratch() as scratch:
-            return write_parquet(scratch, batches, SCHEMAS[self.manifest.kind], self._done(counts))
+            return write_parquet(scratch, batches, SCHEMAS[self.manifest.kind], self._with(counts))
 
     def write_json(self, content: Mapping[str, Any], **counts: Any) -> Manifest:
         """Write a small artifact as JSON, its manifest under the key `manifest`."""
         digest = new_hash()
         digest.update(json.dumps(content, sort_keys=True).encode())
-        manifest = replace(self._done(counts), fingerprint=digest.hexdigest())
+        manifest = replace(self._with(counts), fingerprint=digest.hexdigest())
         with self.scratch() as scratch:
-            text = json.dumps({**content, "manifest": asdict(manifest)}, indent=2, ensure_ascii=False)
+            text = json.dumps({**content, "manifest": manifest.to_dict()}, indent=2, ensure_ascii=False)
             scratch.write_text(text + "\n", "utf-8")
         return manifest
 
@@ -107,147 +129,218 @@ class Output:
         """Write a page, its manifest as a data block at the end of its head."""
         digest = new_hash()
         digest.update(page.encode())
-        manifest = replace(self._done(counts), fingerprint=digest.hexdigest())
+        manifest = replace(self._with(counts), fingerprint=digest.hexdigest())
         with self.scratch() as scratch:
             scratch.write_text(page.replace("</head>", f"{manifest.to_html()}</head>", 1), "utf-8")
         return manifest
 
     @contextmanager
     def folder(self, ignore: Sequence[str] = (), **counts: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """Yield (scratch folder, counts to fill in); the folder takes its name when the block ends well.
+        """Yield a scratch folder and the counts to fill in; the folder is renamed if the block succeeds.
 
-        What an earlier, killed run of the same stage with the same inputs and options left is still in the folder;
-        an InputError leaves nothing.
-        Files named in `ignore` do not enter the fingerprint; hidden ones neither, and are removed at the end.
+        The scratch folder still holds the files of an earlier, interrupted run with the same inputs and options. It is
+        removed after an InputError. Hidden files are removed at the end.
+
+        Args:
+            ignore: files and folders that do not enter the fingerprint.
         """
         work = self.partial
-        begun = work / ".claim"
-        with _locked(work):
-            if work.exists() and not (begun.is_file() and begun.read_text("utf-8") == self.manifest.key()):
-                shutil.rmtree(work)
+        key = work / _KEY
+        with self._locked():
+            if work.exists() and not (key.is_file() and key.read_text("utf-8") == self.manifest.key()):
+                files.remove(work)
             if not work.exists():
                 work.mkdir(parents=True)
-                begun.write_text(self.manifest.key(), "utf-8")
+                key.write_text(self.manifest.key(), "utf-8")
             try:
                 yield work, counts
-            except InputError:  # there is nothing to go on with
+            except InputError:  # the same command cannot succeed later
                 shutil.rmtree(work, ignore_errors=True)
                 raise
             seconds = round(time.monotonic() - self.started, 1)
-            manifest = replace(self._done(counts), fingerprint=hash_folder(work, ignore), seconds=seconds)
+            manifest = replace(self._with(counts), fingerprint=hash_folder(work, ignore), seconds=seconds)
             (work / MANIFEST).write_text(manifest.to_json(), "utf-8")
-            for hidden in (begun, *work.glob(".*")):  # without its claim nobody goes on with what is half removed
-                _remove(hidden)
-            self._take_name(work)
-
-    def _done(self, counts: dict[str, Any]) -> Manifest:
-        return replace(self.manifest, counts=counts)
+            for hidden in (key, *work.glob(".*")):  # without its key a half-cleaned folder is never resumed from
+                files.remove(hidden)
+            self._publish(work)
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """Yield a path beside the output, which takes its name when the block ends well: for files without manifest."""
-        with _locked(self.partial):
-            _remove(self.partial)
+        """Yield a scratch path, which is renamed to the output if the block succeeds; for files without a manifest."""
+        with self._locked():
+            files.remove(self.partial)
             try:
                 yield self.partial
-                self._take_name(self.partial)
+                self._publish(self.partial)
             except BaseException:
-                _remove(self.partial)
+                files.remove(self.partial)
                 raise
 
-    def _take_name(self, whole: Path) -> None:
-        old = self.path.with_name(f".{self.path.name}.old")
-        _remove(old)
-        if self.path.is_dir() or (self.path.exists() and whole.is_dir()):  # only files are replaced in one step
-            self.path.rename(old)
-        whole.rename(self.path)
-        _remove(old)
+    def _with(self, counts: dict[str, Any]) -> Manifest:
+        return replace(self.manifest, counts=counts)
+
+    def _publish(self, complete: Path) -> None:
+        files.rename(complete, self.path)
+
+    # ---------------------------------------------------------------------------------------------------------- lock
+
+    def lock(self) -> None:
+        """Lock the output path.
+
+        Raises:
+            HybridError: another process, or another `Output` of this one, has the lock.
+        """
+        if self._unlock is not None and self._unlock.alive:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.partial.with_name(self.partial.name + ".lock"), blocking=False, thread_local=False)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise HybridError(
+                f"{self.path}: another hybrid process is writing this output; wait for it, or stop it"
+            ) from None
+        self._unlock = weakref.finalize(self, _unlock, lock, os.getpid())
+
+    def release(self) -> None:
+        """Release the lock, if it is held."""
+        if self._unlock is not None:
+            self._unlock()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.lock()
+        try:
+            yield
+        finally:
+            self.release()
+
+
+def _unlock(lock: BaseFileLock, process: int) -> None:
+    if os.getpid() == process:  # not in a fork, which shares the lock
+        Path(lock.lock_file).unlink(missing_ok=True)  # while it is held: whoever opened it meanwhile opens it again
+        lock.release()
 
 
 def open_output(
-    output: Path,
+    path: Path,
     kind: Kind,
     stage: str,
     *,
-    inputs: Mapping[str, Path],
+    inputs: Mapping[str, Path | Named],
     options: Mapping[str, Any],
     overwrite: bool = False,
     foreign: bool = False,
 ) -> Output:
-    """Refuse, skip or go, before any work.
+    """Check and lock the output of a stage before its work.
 
     Args:
-        output: where the artifact will stand.
-        inputs: role -> path, of everything that the result depends on.
-        options: everything else that it depends on, as JSON values; not threads, devices or verbosity.
-        overwrite: replace what stands at `output`, also when it is up to date.
-        foreign: the output has another tool's form, so its name may end in any way and it carries no manifest.
+        path: output path.
+        inputs: role -> path of everything that the result depends on.
+        options: everything else that it depends on, as JSON values: not threads, devices or verbosity, and no paths.
+        overwrite: replace an existing output, even if it is up to date.
+        foreign: the output has the format of another tool: any file extension, no manifest.
 
     Raises:
-        InputError: `output` cannot stand there, or holds something else and `overwrite` was not given.
+        InputError: the path cannot be written, or is in use and `overwrite` is false.
+        HybridError: another process is writing the same output.
         DryRun: within `dry_run()`.
     """
     if not foreign:
-        _check_name(output, kind)
-    sources = {role: source(path) for role, path in inputs.items()}
-    wanted = Manifest(kind, stage, json.loads(json.dumps(dict(options))), sources, versions=_versions())
-    _restore_interrupted_replacement(output)
-    existing = _existing(output)
-    up_to_date = existing is not None and existing.key() == wanted.key() and not overwrite
-    claimed = Output(output, wanted, up_to_date)
-    if not up_to_date:
-        _check_place(output, inputs)
-        if output.exists() and not overwrite:
-            what = _difference(existing, wanted)
-            raise InputError(f"{output}: {what}; pass --overwrite to replace it, or name another")
-        if existing is None and not foreign and output.is_dir() and any(output.iterdir()):
-            raise InputError(f"{output}: is a folder that hybrid did not write; remove it, or name another")
-    if _dry.get():
-        raise DryRun(claimed)
-    if up_to_date:
-        with suppress(OSError):  # so that make agrees; a file system may be read-only
-            output.touch()
-            if output.is_dir():
-                (output / MANIFEST).touch()
-        console.note(f"{stage}: {output} is up to date")
-    return claimed
+        _check_name(path, kind)
+    wanted = Manifest(
+        kind,
+        stage,
+        json.loads(json.dumps(dict(options))),
+        describe_inputs(inputs, path),
+        versions=_versions(),
+        location=path.parent.resolve() / path.name,
+    )
+    output = Output(path, wanted)
+    if (opened := _opened.get()) is not None:
+        opened.append(output)
+    try:
+        if files.interrupted(path):
+            output.lock()
+            files.restore(path)
+        _check(output, inputs, overwrite, foreign)
+        if _dry.get():
+            raise DryRun(output)
+        if not output.up_to_date and not _is_follower():
+            output.lock()
+            _check(output, inputs, overwrite, foreign)  # the output of a process that ended just now
+    except BaseException:
+        output.release()
+        raise
+    if output.up_to_date:
+        output.release()
+        with suppress(OSError):  # newer than its inputs for make; the file system may be read-only
+            path.touch()
+            if path.is_dir():
+                (path / MANIFEST).touch()
+        console.note(f"{stage}: {path} is up to date")
+    return output
 
 
-def _check_name(output: Path, kind: Kind) -> None:
-    """Manifests are looked for by the name's end."""
+def _check(output: Output, inputs: Mapping[str, Path | Named], overwrite: bool, foreign: bool) -> None:
+    """Set `up_to_date`; refuse an output that may not be replaced."""
+    path, wanted = output.path, output.manifest
+    existing = _existing(path)
+    output.up_to_date = existing is not None and existing.key() == wanted.key() and not overwrite
+    if output.up_to_date:
+        return
+    _check_place(path, inputs)
+    if path.exists() and not overwrite:
+        raise InputError(f"{path}: {_difference(existing, wanted)}; pass --overwrite to replace it, or name another")
+    if existing is None and not foreign and path.is_dir() and any(path.iterdir()):
+        raise InputError(f"{path}: is a folder that hybrid did not write; remove it, or name another")
+
+
+def _is_follower() -> bool:
+    """Return whether torchrun started this process, and another one of the group writes."""
+    return os.environ.get("RANK", "0") != "0"
+
+
+def _check_name(path: Path, kind: Kind) -> None:
+    """Refuse a name whose extension does not fit: it decides where the manifest is read."""
     suffix = _SUFFIXES.get(kind, ".parquet" if kind in SCHEMAS else "")
-    if not output.name.endswith(suffix):
-        raise InputError(f"{output}: needs a name that ends with {suffix}")
+    if not path.name.endswith(suffix):
+        raise InputError(f"{path}: the name must end with {suffix}")
 
 
-def _check_place(output: Path, inputs: Mapping[str, Path]) -> None:
-    """Refuse now what would fail, or destroy an input, after hours of work."""
-    place = output.resolve()
-    for role, path in inputs.items():
-        if path.resolve().is_relative_to(place):
-            raise InputError(f"{output}: to replace it would remove the input '{role}' ({path}); name another output")
+def _check_place(path: Path, inputs: Mapping[str, Path | Named]) -> None:
+    """Refuse before the work an output that could not be written, or that would replace an input."""
+    place = path.resolve()
+    for role, source in inputs.items():
+        source_path = source.path if isinstance(source, Named) else source
+        if source_path.resolve().is_relative_to(place):
+            raise InputError(
+                f"{path}: replacing it would remove the input '{role}' ({source_path}); name another output"
+            )
     folder = next(parent for parent in place.parents if parent.exists())
     if not folder.is_dir():
-        raise InputError(f"{folder}: is a file, so {output} cannot stand in it; name another output")
+        raise InputError(f"{folder}: is a file, so it cannot contain {path}; name another output")
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise InputError(f"{folder}: may not be written to; name another output, or change its permissions")
+        raise InputError(f"{folder}: not writable; name another output, or change the permissions of the folder")
 
 
-def _existing(output: Path) -> Manifest | None:
-    if not output.exists():
+def _existing(path: Path) -> Manifest | None:
+    if not path.exists():
         return None
     try:
-        return find_manifest(output)
+        return find_manifest(path, any_format=True)
     except InputError:
         return None
 
 
 def _difference(existing: Manifest | None, wanted: Manifest) -> str:
-    """In words, why what stands at the output is not what this call would make."""
+    """Return why the existing output is not the one that this call would write."""
     if existing is None:
-        return "is there already, without a manifest of hybrid"
+        return "already exists, without a manifest of hybrid"
     if existing.kind != wanted.kind or existing.stage != wanted.stage:
-        return f"is there already: {existing.kind.phrase} made by `{existing.stage}`"
+        return f"already exists: {existing.kind.phrase} made by `{existing.stage}`"
+    if existing.format != FORMAT:
+        return f"already exists, written by an older hybrid (manifest format {existing.format}, now {FORMAT})"
     options = [
         f"{name}={existing.options.get(name)!r} then, {wanted.options.get(name)!r} now"
         for name in sorted({*existing.options, *wanted.options})
@@ -258,70 +351,7 @@ def _difference(existing: Manifest | None, wanted: Manifest) -> str:
         for role in sorted({*existing.inputs, *wanted.inputs})
         if existing.inputs.get(role, {}).get("fingerprint") != wanted.inputs.get(role, {}).get("fingerprint")
     ]
-    return "was made differently: " + "; ".join([*options, *inputs] or ["another format version"])
-
-
-def write_parquet(
-    path: Path, batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, manifest: Manifest
-) -> Manifest:
-    """Write rows to `path` in groups of equal size, with a manifest that carries their number and content hash."""
-    digest, rows = new_hash(), 0
-    dictionaries = _REPEATING.get(manifest.kind, True)
-    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=dictionaries) as writer:
-        for group in _regroup(batches, schema):
-            with pa.ipc.new_stream(_HashSink(digest), schema) as stream:
-                stream.write_table(group)
-            writer.write_table(group)
-            rows += len(group)
-        manifest = replace(manifest, fingerprint=digest.hexdigest(), counts={"rows": rows, **manifest.counts})
-        writer.add_key_value_metadata({METADATA_KEY: manifest.to_json()})
-    return manifest
-
-
-class _HashSink:
-    """A file that only hashes: the Arrow stream form of equal rows in equal groups is equal bytes."""
-
-    closed = False
-
-    def __init__(self, digest: Any):
-        self._digest = digest
-
-    def write(self, data: Any) -> int:
-        self._digest.update(data)
-        return len(data)
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def _regroup(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The same rows in tables of `_ROWS_PER_GROUP` (the last one shorter), cast to `schema`."""
-    named = (pa.table(batch).select(schema.names) for batch in batches)
-    for table in regrouped(named, _ROWS_PER_GROUP):
-        yield _compact(table.cast(schema))
-
-
-def regrouped(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
-    """The same rows in tables of `size`, the last one shorter."""
-    waiting: list[pa.Table] = []
-    count = 0
-    for part in tables:
-        waiting.append(part)
-        count += len(part)
-        if count >= size:
-            table = pa.concat_tables(waiting)
-            whole = count - count % size
-            for begin in range(0, whole, size):
-                yield table.slice(begin, size)
-            waiting, count = [table.slice(whole)], count - whole
-    if count:
-        yield pa.concat_tables(waiting)
-
-
-def _compact(table: pa.Table) -> pa.Table:
-    """The same rows in buffers of their own: those of a slice may hold its neighbours, which would be hashed too."""
-    return pa.concat_tables([table, table.slice(0, 0)]).combine_chunks()
+    return "was made differently: " + "; ".join([*options, *inputs])
 
 
 def _versions() -> dict[str, str]:
@@ -334,53 +364,3 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def hard_link(path: Path, place: Path) -> None:
-    """Give a file or folder of an artifact a second name; where the file system cannot, copy it.
-
-    Artifacts are replaced, never written into, so neither name will see the other change. What is there stays.
-    """
-    for file in (path, *sorted(path.rglob("*"))):
-        target = place / file.relative_to(path)
-        if file.is_dir():
-            target.mkdir(parents=True, exist_ok=True)
-        elif not target.exists():
-            try:
-                os.link(file, target)
-            except OSError:
-                shutil.copy2(file, target)
-
-
-@contextmanager
-def _locked(work: Path) -> Iterator[None]:
-    """Keep a second process with the same output out while this one writes."""
-    work.parent.mkdir(parents=True, exist_ok=True)
-    lock = work.with_name(work.name + ".lock")
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(file.fileno()), lock.stat()):  # the one before removed it just now
-                raise BlockingIOError
-        except (BlockingIOError, FileNotFoundError):
-            raise HybridError(
-                f"{work}: another hybrid process is writing this output; wait for it, or stop it"
-            ) from None
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
-
-
-def _restore_interrupted_replacement(output: Path) -> None:
-    """A kill between the two renames of a replacement leaves the old folder aside: put it back."""
-    old = output.with_name(f".{output.name}.old")
-    if old.exists() and not output.exists():
-        old.rename(output)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

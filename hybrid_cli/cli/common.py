@@ -133,7 +133,8 @@ def command(
 def _print_settings(claim: artifacts.Output) -> None:
     state = "up to date" if claim.up_to_date else "would be written"
     rows = [("output", f"{claim.path} ({state})")]
-    rows += [(role, f"{source['path']} ({source['kind']})") for role, source in claim.manifest.inputs.items()]
+    manifest = claim.manifest
+    rows += [(role, f"{manifest.input_label(role)} ({source['kind']})") for role, source in manifest.inputs.items()]
     rows += [(name, str(value)) for name, value in claim.manifest.options.items()]
     for name, value in rows:
         typer.echo(f"{name:24} {value}")

@@ -260,7 +260,8 @@ def _plain(name: Any) -> str:
 def _print_settings(output: artifacts.Output) -> None:
     state = "up to date" if output.up_to_date else "would be written"
     rows = [("output", f"{output.path} ({state})")]
-    rows += [(role, f"{source['path']} ({source['kind']})") for role, source in output.manifest.inputs.items()]
+    manifest = output.manifest
+    rows += [(role, f"{manifest.input_label(role)} ({source['kind']})") for role, source in manifest.inputs.items()]
     rows += [(name, str(value)) for name, value in output.manifest.options.items()]
     for name, value in rows:
         typer.echo(f"{name:24} {value}")

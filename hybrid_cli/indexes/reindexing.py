@@ -11,11 +11,12 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import artifacts, console, indexes
-from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.artifacts import Kind, Manifest, Named
 from hybrid_cli.config import Encoding, VectorIndex
 from hybrid_cli.encoders import combination
 from hybrid_cli.encoders.combination import Combination, Recipe
 from hybrid_cli.encoders.encoder import Encoder, open_encoder
+from hybrid_cli.encoders.models import model_input, recorded_model
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import indexing
 from hybrid_cli.indexes.exact import COMBINED, model_of, query_encoder
@@ -44,7 +45,7 @@ def index_again(
         output,
         Kind.DENSE_INDEX,
         "encode",
-        inputs={"vectors": old, **_corpus_of(made)},
+        inputs={"vectors": old, **_corpus_of(made), **_model_of(made)},
         options={**made.options, **indexing.options(index), **(_contract(made, prefix) if prefix else {})},
         overwrite=overwrite,
     )
@@ -116,7 +117,7 @@ def index_both(
         "encode",
         inputs={"vectors": folders[0], "beside": folders[1], **_corpus_of(opened[0].manifest)},
         options={
-            **{name: opened[0].manifest.options[name] for name in ("model", "dtype")},
+            "dtype": opened[0].manifest.options["dtype"],
             "contract": {},
             "vector_dtype": encoding.vector_dtype,
             "shard_size": encoding.shard_size,
@@ -152,5 +153,13 @@ def index_both(
 
 def _corpus_of(made: Manifest) -> dict[str, Path]:
     """The corpus that an index was made from, where it still is; there people see the texts of hits."""
-    found = {role: Path(source["path"]) for role, source in made.inputs.items() if role == "corpus"}
-    return {role: path for role, path in found.items() if path.exists()}
+    path = made.input_path("corpus")
+    return {"corpus": path} if path and path.exists() else {}
+
+
+def _model_of(made: Manifest) -> dict[str, Path | Named]:
+    """Return the model that an index was made with, if it still exists: queries are encoded with it."""
+    recorded, path = recorded_model(made), made.input_path("model")
+    if recorded is None or (path is not None and not path.exists()):
+        return {}
+    return {"model": model_input(recorded)}

@@ -89,8 +89,10 @@ def language(run: Path) -> str | None:
 def _inputs(path: Path) -> Iterator[tuple[Path, str]]:
     """Path and kind of what an artifact was made from, where it still stands and is still of that kind."""
     manifest = artifacts.find_manifest(path)
-    for recorded in manifest.inputs.values() if manifest else ():
-        source = Path(recorded["path"])
+    for role, recorded in manifest.inputs.items() if manifest else ():
+        source = manifest.input_path(role) if manifest else None
+        if source is None:
+            continue
         try:
             there = artifacts.find_manifest(source)
         except InputError:

@@ -11,7 +11,7 @@ from hybrid_cli.reporting.page import Cell, Section, Table
 def section(manifest: Manifest) -> Section:
     """Inputs with their fingerprints, settings, and versions."""
     inputs = [
-        [Cell(role), Cell(source["path"]), Cell(source["kind"]), Cell(source["fingerprint"])]
+        [Cell(role), Cell(source.get("name") or source["path"]), Cell(source["kind"]), Cell(source["fingerprint"])]
         for role, source in manifest.inputs.items()
     ]
     settings = [[Cell(name), Cell(_plain(value))] for name, value in manifest.options.items()]

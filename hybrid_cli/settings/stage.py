@@ -33,8 +33,11 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
     def decorate(function: Callable[[S], R]) -> Stage[S, P, R]:
         @functools.wraps(function)
         def call(*args: Any, **options: Any) -> R:
+            from hybrid_cli.artifacts import release_outputs
+
             settings = args[0] if len(args) == 1 and isinstance(args[0], Settings) else kind(*args, **options)
-            return function(cast("S", settings))
+            with release_outputs():
+                return function(cast("S", settings))
 
         return cast("Stage[S, P, R]", call)
 

@@ -18,7 +18,7 @@ from hybrid_cli.encoders import combination
 from hybrid_cli.encoders.combination import Combination, Recipe
 from hybrid_cli.encoders.contract import kind_of
 from hybrid_cli.encoders.encoder import open_encoder
-from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.fusion import methods, tuning
@@ -59,7 +59,9 @@ def combine(
         InputError: models, index or judgements are not usable, or do not fit together.
     """
     folders = [resolve(model) for model in models]
-    inputs = {f"model {number}": folder for number, folder in enumerate(folders, 1)}
+    inputs: dict[str, Path | artifacts.Named] = {
+        f"model {number}": model_input(model) for number, model in enumerate(models, 1)
+    }
     if tune is not None:
         inputs |= {
             "index": tune.index,

@@ -17,7 +17,7 @@ from hybrid_cli.config import Distillation, Optimization
 from hybrid_cli.encoders import pair
 from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.encoders.encoder import Encoder, open_encoder
-from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.models import model_input, pick_device, pick_dtype, resolve
 from hybrid_cli.encoders.pair import Pair
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.training import checkpoint, losses, parallel
@@ -67,7 +67,7 @@ def distill_lite(
         torch.set_num_threads(threads)
     precision = pick_dtype(plan.precision, pick_device(device))
     changes = {name: value for name, value in (contract or {}).items() if value is not None}
-    inputs = {"examples": examples, "model": resolve(model), "teacher": resolve(teacher)} | (
+    inputs = {"examples": examples, "model": model_input(model), "teacher": model_input(teacher)} | (
         {"dev": dev} if dev else {}
     )
     options = {

@@ -19,7 +19,7 @@ from hybrid_cli.encoders import combination
 from hybrid_cli.encoders.combination import Combination, Recipe
 from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
 from hybrid_cli.encoders.encoder import Encoder, open_encoder
-from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.models import model_input, pick_device, pick_dtype, resolve
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.indexes import indexing, reindexing
 from hybrid_cli.indexes.exact import COMBINED
@@ -87,10 +87,13 @@ def encode(
         output,
         kind,
         "encode",
-        inputs={"corpus" if kind == Kind.DENSE_INDEX else "queries": source, **folders},
+        inputs={
+            "corpus" if kind == Kind.DENSE_INDEX else "queries": source,
+            "model": model_input(model),
+            **({} if second is None else {"second": model_input(second)}),
+        },
         options={
-            "model": model,
-            **({} if second is None else {"second": second, **asdict(combine)}),
+            **({} if second is None else asdict(combine)),
             "contract": changes,
             "dtype": dtype,
             "vector_dtype": encoding.vector_dtype,

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, Manifest
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import HybridError, InputError
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -43,7 +43,9 @@ def inspect(path: Path, *, form: Literal["text", "json"] = "text") -> Descriptio
     if manifest:
         known = asdict(manifest)
         described |= {name: known[name] for name in _MANIFEST_FIELDS}
-        described["inputs"] = list(_lineage(manifest, (path.resolve(),)))
+        described["inputs"] = list(
+            _lineage(artifacts.read_manifest(artifacts.enclosing_artifact(path)), (path.resolve(),))
+        )
     described["parts"] = artifacts.sizes(path)
     if manifest and manifest.kind in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
         try:
@@ -81,14 +83,15 @@ def _memory(path: Path, manifest: Manifest) -> tuple[dict[str, int], int]:
 
 
 def _lineage(manifest: Manifest, above: tuple[Path, ...]) -> Iterator[Description]:
-    """The inputs of an artifact, each with its own, as far as their paths lead."""
+    """Yield the inputs of an artifact, each with its own inputs, as long as they can be found."""
     for role, recorded in sorted(manifest.inputs.items()):
-        path = Path(recorded["path"])
-        entry: Description = {"role": role, **recorded, "state": "missing", "inputs": []}
-        if path.exists() and path.resolve() not in above:
+        path = _input(manifest, role)
+        entry: Description = {"role": role, **recorded, "path": manifest.input_label(role)}
+        entry |= {"state": "missing", "inputs": []}
+        if path is not None and path.exists() and path.resolve() not in above:
             try:
                 unchanged = artifacts.fingerprint(path) == recorded["fingerprint"]
-                source = artifacts.find_manifest(path)
+                source = artifacts.find_manifest(artifacts.enclosing_artifact(path))
             except InputError as error:
                 entry["state"] = f"damaged ({error})"
             else:
@@ -97,6 +100,18 @@ def _lineage(manifest: Manifest, above: tuple[Path, ...]) -> Iterator[Descriptio
                     entry["stage"] = source.stage
                     entry["inputs"] = list(_lineage(source, (*above, path.resolve())))
         yield entry
+
+
+def _input(manifest: Manifest, role: str) -> Path | None:
+    """Return the path of an input; of a model that was recorded by name, its folder on this machine."""
+    if "name" not in manifest.inputs[role]:
+        return manifest.input_path(role)
+    from hybrid_cli.encoders.models import resolve
+
+    try:
+        return resolve(manifest.inputs[role]["name"], local=True)
+    except HybridError:
+        return None
 
 
 # ----------------------------------------------------------------------------------------------------------- content

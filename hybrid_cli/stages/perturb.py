@@ -158,7 +158,7 @@ def _options(name: str, how: Perturbation, ready: bool) -> dict[str, Any]:
 
 
 def _make(claim: Output, name: str, how: Perturbation, device: str) -> None:
-    files = {role: Path(source["path"]) for role, source in claim.manifest.inputs.items()}
+    files = {role: path for role in claim.manifest.inputs if (path := claim.manifest.input_path(role))}
     queries = collections.read_queries(files["queries"])
     given = Given(queries, files, how, device)
     rewrite = _from_file(given) if "ready" in files else ATTACKS[name].begin(given)

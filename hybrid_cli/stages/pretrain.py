@@ -13,7 +13,7 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.config import Pretraining
 from hybrid_cli.encoders.contract import Contract, read_contract
-from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.models import model_input, pick_device, pick_dtype, resolve
 from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
@@ -58,7 +58,7 @@ def pretrain(
         output,
         Kind.ENCODER,
         "pretrain",
-        inputs={"corpus": collections.corpus_path(collection), "model": start},
+        inputs={"corpus": collections.corpus_path(collection), "model": model_input(model)},
         options={
             **{name: value for name, value in asdict(plan).items() if name not in _NOT_OURS},
             "precision": str(precision).removeprefix("torch."),  # what `auto` came to decides the weights

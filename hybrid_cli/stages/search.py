@@ -60,7 +60,7 @@ def search(
         Kind.RUN,
         "search",
         inputs={"index": index, "queries": source, **_model(how)},
-        options={"hits": hits, **_relevant(how, manifest.kind)},
+        options={"hits": hits, **_without_model(_relevant(how, manifest.kind))},
         overwrite=overwrite,
     )
     if claim.up_to_date:
@@ -115,7 +115,7 @@ def search_exactly(
             **_model(how),
             **weights_file(weights),
         },
-        options={"hits": hits, "weights": list(recipe.weights), **options},
+        options={"hits": hits, "weights": list(recipe.weights), **_without_model(options)},
         overwrite=overwrite,
     )
     if not claim.up_to_date:
@@ -144,13 +144,18 @@ def _write(claim: Output, queries: pl.DataFrame, searcher: Searcher, hits: int) 
     )
 
 
-def _model(how: Searching) -> dict[str, Path]:
+def _without_model(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options to record: the model is an input."""
+    return {name: value for name, value in options.items() if name != "model"}
+
+
+def _model(how: Searching) -> dict[str, Path | artifacts.Named]:
     """The encoder among the inputs, where one is named."""
     if how.model is None:
         return {}
-    from hybrid_cli.encoders.models import resolve
+    from hybrid_cli.encoders.models import model_input
 
-    return {"model": resolve(how.model)}
+    return {"model": model_input(str(how.model))}
 
 
 def _queries_source(collection: Path | None, queries: Path | None, split: str | None) -> Path:
@@ -346,8 +351,8 @@ def _fused(found: list[pl.DataFrame], hits: int) -> pl.DataFrame:
 
 def _texts(best: pl.DataFrame, collection: Path | None, manifests: Sequence[Manifest]) -> dict[str, tuple[str, str]]:
     """Title and text of the hits, from the collection named, else from the corpus that an index remembers."""
-    recorded = [Path(manifest.inputs["corpus"]["path"]) for manifest in manifests if "corpus" in manifest.inputs]
-    corpus = collection or next((path for path in recorded if path.exists()), None)
+    recorded = [manifest.input_path("corpus") for manifest in manifests]
+    corpus = collection or next((path for path in recorded if path and path.exists()), None)
     if corpus is None:
         console.warn("the corpus is not where the index recorded it; name the collection to see titles and texts")
         return {}

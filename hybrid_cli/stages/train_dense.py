@@ -18,7 +18,7 @@ from hybrid_cli.encoders import combination
 from hybrid_cli.encoders.combination import Combination
 from hybrid_cli.encoders.contract import Contract, kind_of, read_contract
 from hybrid_cli.encoders.encoder import Encoder, open_encoder
-from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.models import model_input, pick_device, pick_dtype, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical import projection
@@ -84,9 +84,9 @@ def train_dense(
         changes["binary"] = objective.loss == "bpr"
     objective = _completed(objective, start.normalize)
     _check(objective, index, with_frozen, boost)
-    inputs = {"examples": examples, "model": resolve(model), "index": index, "dev": dev}
-    inputs["frozen"] = resolve(with_frozen) if with_frozen else None
-    inputs["ensemble"] = resolve(boost) if boost else None
+    inputs = {"examples": examples, "model": model_input(model), "index": index, "dev": dev}
+    inputs["frozen"] = model_input(with_frozen) if with_frozen else None
+    inputs["ensemble"] = model_input(boost) if boost else None
     options = {**asdict(objective), **asdict(plan), **changes, "precision": precision, "dev_queries": dev_queries}
     claim = _claim(output, inputs, options, overwrite)
     if claim.up_to_date:
@@ -180,7 +180,7 @@ def _one() -> torch.Tensor:
 
 
 def _claim(
-    output: Path, inputs: Mapping[str, Path | None], options: Mapping[str, Any], overwrite: bool
+    output: Path, inputs: Mapping[str, Path | artifacts.Named | None], options: Mapping[str, Any], overwrite: bool
 ) -> artifacts.Output:
     settled = {
         "precision": str(options["precision"]).removeprefix("torch."),  # what `auto` came to decides the weights

@@ -16,7 +16,7 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.config import Imitation, Optimization, StaticTraining
 from hybrid_cli.encoders.contract import Contract
-from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.models import model_input, pick_device, pick_dtype
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
@@ -96,7 +96,7 @@ def train_lambda(
     precision = pick_dtype(plan.precision, pick_device(device))
     changes = {name: value for name, value in (contract or {}).items() if value is not None}
     options = {**asdict(plan), **asdict(how), **changes, "precision": str(precision).removeprefix("torch.")}
-    inputs = {**sources.inputs(), "model": resolve(model)}
+    inputs = {**sources.inputs(), "model": model_input(model)}
     claim = _claim(output, inputs, options, sources, overwrite)
     if claim.up_to_date:
         return output
@@ -201,7 +201,11 @@ def _with_errors(
 
 
 def _claim(
-    output: Path, inputs: Mapping[str, Path], options: Mapping[str, Any], sources: Sources, overwrite: bool
+    output: Path,
+    inputs: Mapping[str, Path | artifacts.Named],
+    options: Mapping[str, Any],
+    sources: Sources,
+    overwrite: bool,
 ) -> artifacts.Output:
     settled = {**options, "dev_queries": sources.dev_queries}
     return artifacts.open_output(

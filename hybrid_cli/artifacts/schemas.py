@@ -1,0 +1,86 @@
+"""Kinds of artifacts and the schemas of their tables."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import pyarrow as pa
+
+
+class Kind(StrEnum):
+    """The kind of an artifact; messages use the same word."""
+
+    COLLECTION = "collection"
+    CORPUS = "corpus"
+    QUERIES = "queries"
+    QRELS = "qrels"
+    LEXICAL_INDEX = "lexical index"
+    EXAMPLES = "training examples"
+    LABELS = "teacher labels"
+    ENCODER = "encoder"
+    DENSE_INDEX = "dense index"
+    VECTORS = "vectors"
+    RUN = "run"
+    MEASUREMENTS = "measurements"
+    LEARNING_CURVE = "learning curve"
+    WEIGHTS = "fusion weights"
+    REPORT = "report"
+    FIGURES = "figures"
+
+    @property
+    def phrase(self) -> str:
+        """The kind with its article: `a run`, `an encoder`, `training examples`."""
+        if self in _PLURAL:
+            return str(self)
+        return f"{'an' if self == Kind.ENCODER else 'a'} {self}"
+
+
+_PLURAL = {
+    Kind.QUERIES,
+    Kind.QRELS,
+    Kind.EXAMPLES,
+    Kind.LABELS,
+    Kind.VECTORS,
+    Kind.MEASUREMENTS,
+    Kind.WEIGHTS,
+    Kind.FIGURES,
+}
+_NEGATIVE = pa.struct(
+    [
+        ("docid", pa.string()),
+        ("title", pa.string()),
+        ("text", pa.string()),
+        ("lexical_score", pa.float32()),
+        ("source", pa.string()),
+    ]
+)
+SCHEMAS: dict[Kind, pa.Schema] = {
+    Kind.CORPUS: pa.schema([("docid", pa.string()), ("title", pa.string()), ("text", pa.string())]),
+    Kind.QUERIES: pa.schema([("qid", pa.string()), ("text", pa.string()), ("answers", pa.list_(pa.string()))]),
+    Kind.QRELS: pa.schema([("qid", pa.string()), ("docid", pa.string()), ("relevance", pa.int32())]),
+    Kind.EXAMPLES: pa.schema(
+        [
+            ("qid", pa.string()),
+            ("query", pa.string()),
+            ("docid", pa.string()),
+            ("title", pa.string()),
+            ("text", pa.string()),
+            ("lexical_score", pa.float32()),
+            ("negatives", pa.list_(_NEGATIVE)),
+        ]
+    ),
+    Kind.LABELS: pa.schema(
+        [
+            ("qid", pa.string()),
+            ("text", pa.string()),
+            ("source", pa.string()),
+            ("docids", pa.list_(pa.string())),
+            ("scores", pa.list_(pa.float32())),
+        ]
+    ),
+    Kind.RUN: pa.schema([("qid", pa.string()), ("docid", pa.string()), ("rank", pa.int32()), ("score", pa.float32())]),
+    Kind.MEASUREMENTS: pa.schema(
+        [("run", pa.string()), ("measure", pa.string()), ("qid", pa.string()), ("value", pa.float64())]
+    ),
+    Kind.LEARNING_CURVE: pa.schema([("step", pa.int32()), ("name", pa.string()), ("value", pa.float64())]),
+}
