@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -11,36 +12,45 @@ import pyarrow as pa
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import SCHEMAS, Kind
 
-HITS = [("q1", "a", 1, 3.0), ("q1", "b", 2, 2.0), ("q2", "a", 1, 1.0)]
+Rows = Sequence[tuple[Any, ...]]
+HITS: Rows = [("q1", "a", 1, 3.0), ("q1", "b", 2, 2.0), ("q2", "a", 1, 1.0)]
 
 
-def run_table(rows=HITS) -> pa.Table:
+def run_table(rows: Rows = HITS) -> pa.Table:
     columns = [list(column) for column in zip(*rows, strict=True)]
     return pa.table(columns, schema=SCHEMAS[Kind.RUN])
 
 
-def claim(path: Path, *, inputs=None, overwrite=False, foreign=False, kind=Kind.RUN, **options) -> artifacts.Output:
+def open_output(
+    path: Path,
+    *,
+    inputs: Mapping[str, Path | artifacts.Named] | None = None,
+    overwrite: bool = False,
+    foreign: bool = False,
+    kind: Kind = Kind.RUN,
+    **options: Any,
+) -> artifacts.Output:
     return artifacts.open_output(
         path, kind, "search", inputs=inputs or {}, options=options, overwrite=overwrite, foreign=foreign
     )
 
 
-def write_run(path: Path, rows=HITS, **settings) -> Path:
-    claim(path, **settings).write([run_table(rows)])
+def write_run(path: Path, rows: Rows = HITS, **settings: Any) -> Path:
+    open_output(path, **settings).write([run_table(rows)])
     return path
 
 
-def write_folder(path: Path, content: str = "whole", **settings) -> Path:
-    with claim(path, kind=Kind.DENSE_INDEX, **settings).folder() as (work, _):
+def write_folder(path: Path, content: str = "complete", **settings: Any) -> Path:
+    with open_output(path, kind=Kind.DENSE_INDEX, **settings).folder() as (work, _):
         (work / "vectors.bin").write_text(content)
     return path
 
 
-def interrupted(path: Path, error: Exception, **settings) -> bool:
-    """Begin a folder, write a shard and stop with `error`; whether that shard was there already."""
+def interrupted(path: Path, error: Exception, **settings: Any) -> bool:
+    """Start a folder, write a shard and stop with `error`; return whether the shard already existed."""
     found = False
     try:
-        with claim(path, kind=Kind.DENSE_INDEX, **settings).folder() as (work, _):
+        with open_output(path, kind=Kind.DENSE_INDEX, **settings).folder() as (work, _):
             found = (work / "shard").exists()
             (work / "shard").write_text("done")
             raise error
@@ -58,8 +68,8 @@ def foreign(path: Path, frame: pl.DataFrame) -> Path:
 
 
 def write_corpus(path: Path, texts: Sequence[str]) -> Path:
-    """A corpus of untitled documents d0, d1, ..."""
+    """Write a corpus of untitled documents d0, d1, ..."""
     docids = [f"d{number}" for number in range(len(texts))]
     table = pa.table([docids, [""] * len(texts), list(texts)], schema=SCHEMAS[Kind.CORPUS])
-    claim(path, kind=Kind.CORPUS).write([table])
+    open_output(path, kind=Kind.CORPUS).write([table])
     return path

@@ -118,8 +118,8 @@ READING_TABLES = (
 @pytest.mark.parametrize("command", READING_TABLES)
 def test_half_a_parquet_file_is_named(here, made, command):
     Path("cut.parquet").write_bytes((made / "bm25.parquet").read_bytes()[:-9])
-    done = refused(*typed(command, "cut.parquet"), words="cut.parquet: is not a whole Parquet file")
-    assert "make it again" in done.err
+    done = refused(*typed(command, "cut.parquet"), words="cut.parquet: is not a complete Parquet file")
+    assert "rebuild it" in done.err
 
 
 @pytest.mark.parametrize(
@@ -399,12 +399,12 @@ def test_an_unusable_input_leaves_an_older_output_alone_even_with_overwrite(here
     shutil.copytree(made / "dense", output) if output.suffix == "" else shutil.copy(made / "dense.parquet", output)
     arguments = [word if not word.startswith("out") else str(output) for word in typed(command, "cut.parquet")]
     extra = ["--output", output] if command == "evaluate" else []
-    refused(*arguments, *extra, "--overwrite", words="cut.parquet: is not a whole Parquet file")
+    refused(*arguments, *extra, "--overwrite", words="cut.parquet: is not a complete Parquet file")
 
 
 def test_a_stage_is_never_its_own_input(here, made):
     shutil.copytree(made / "collection", "mine", symlinks=True)
-    words = "to replace it would remove the input"
+    words = "replacing it would remove the input"
     refused("index-bm25", "mine", "--output", "mine", "--overwrite", words=words)
     refused("encode", "mine", "--model", "model", "--output", "mine", "--overwrite", words=words)
     refused("fuse", "bm25.parquet", "dense.parquet", "--output", "dense.parquet", "--overwrite", words=words)

@@ -10,7 +10,7 @@ import pytest
 from command import hybrid
 from hypothesis import given
 from hypothesis import strategies as st
-from small_artifacts import HITS, claim, run_table, write_run
+from small_artifacts import HITS, open_output, run_table, write_run
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind
@@ -40,7 +40,7 @@ def test_ranks_and_scores_stay_as_they_are(tmp_path):
 
 
 def test_a_run_without_hits_adds_nothing(tmp_path):
-    claim(tmp_path / "empty.parquet").write([run_table().slice(0, 0)])
+    open_output(tmp_path / "empty.parquet").write([run_table().slice(0, 0)])
     output = concat_runs(
         [tmp_path / "empty.parquet", write_run(tmp_path / "run.parquet")], output=tmp_path / "all.parquet"
     )

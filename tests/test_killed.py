@@ -22,12 +22,12 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.runs import read_run
 
 KILLED_AT = {
-    "its first rows": "claims.pq.ParquetWriter.write_table = die",
-    "its last moment": "claims.Output._take_name = die",
+    "its first rows": "tables.pq.ParquetWriter.write_table = die",
+    "its last moment": "output.Output._publish = die",
 }
 PROGRAM = """
 import os, signal
-from hybrid_cli.artifacts import output
+from hybrid_cli.artifacts import output, tables
 from hybrid_cli.cli import main
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
 {}

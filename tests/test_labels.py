@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from small_artifacts import claim, write_run
+from small_artifacts import open_output, write_run
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import SCHEMAS, Kind
@@ -20,7 +20,7 @@ def row(qid: str, hits: int) -> dict:
 
 
 def write_labels(folder: Path, *shards: list[dict]) -> Path:
-    claimed = claim(folder, kind=Kind.LABELS, depth=50)
+    claimed = open_output(folder, kind=Kind.LABELS, depth=50)
     with claimed.folder() as (work, counts):
         for number, rows in enumerate(shards):
             table = pa.Table.from_pylist(rows, SCHEMAS[Kind.LABELS])
@@ -46,7 +46,7 @@ def test_what_is_not_whole_or_no_labels_is_refused(tmp_path):
     folder = write_labels(tmp_path / "labels", [row("a", 1)], [row("b", 1)])
     second = shard_path(folder, 1)
     second.write_bytes(second.read_bytes()[:-9])
-    with pytest.raises(InputError, match=r"part-00001\.parquet: is not a whole Parquet file"):
+    with pytest.raises(InputError, match=r"part-00001\.parquet: is not a complete Parquet file"):
         Labels(folder)
     second.unlink()
     with pytest.raises(InputError, match=r"part-00001\.parquet: is missing"):

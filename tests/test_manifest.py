@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-from small_artifacts import HITS, claim, foreign, run_table, write_folder, write_run
+from small_artifacts import HITS, Rows, foreign, open_output, run_table, write_folder, write_run
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import FORMAT, MANIFEST, Kind, output
+from hybrid_cli.artifacts import FORMAT, MANIFEST, Kind, tables
 from hybrid_cli.errors import InputError
 
 # ----------------------------------------------------------------------------------------------------------- manifests
 
 
-def test_a_manifest_says_what_an_artifact_is_and_where_it_came_from(tmp_path):
+def test_a_manifest_holds_kind_stage_options_and_inputs(tmp_path: Path) -> None:
     index = write_folder(tmp_path / "index")
     run = write_run(tmp_path / "run.parquet", inputs={"index": index}, hits=10)
     manifest = artifacts.read_manifest(run, Kind.RUN)
     assert (manifest.kind, manifest.stage, manifest.options) == (Kind.RUN, "search", {"hits": 10})
     assert manifest.inputs["index"] == {
-        "path": str(index),
+        "path": "index",
         "kind": "dense index",
         "fingerprint": artifacts.read_manifest(index).fingerprint,
     }
@@ -31,24 +33,24 @@ def test_a_manifest_says_what_an_artifact_is_and_where_it_came_from(tmp_path):
     assert {"hybrid", "pyarrow", "polars", "torch"} <= set(manifest.versions)
 
 
-def test_parquet_json_pages_and_folders_all_carry_theirs(tmp_path):
+def test_parquet_json_html_and_folders_have_manifests(tmp_path: Path) -> None:
     weights, page = tmp_path / "w.json", tmp_path / "r.html"
-    claim(weights, kind=Kind.WEIGHTS, method="minmax").write_json({"weights": [1, 2]}, runs=2)
+    open_output(weights, kind=Kind.WEIGHTS, method="minmax").write_json({"weights": [1, 2]}, runs=2)
     assert json.loads(weights.read_text())["weights"] == [1, 2]
-    claim(page, kind=Kind.REPORT, title="</script><b>").write_html("<html><head></head><body>1 < 2</body></html>")
+    open_output(page, kind=Kind.REPORT, title="</script><b>").write_html("<html><head></head><body>1 < 2</body></html>")
     assert page.read_text().count("</script>") == 1
     for path in (weights, page, write_run(tmp_path / "r.parquet"), write_folder(tmp_path / "index")):
         assert artifacts.read_manifest(path).stage == "search"
     assert artifacts.read_manifest(page).options == {"title": "</script><b>"}
-    assert claim(page, kind=Kind.REPORT, title="</script><b>").up_to_date
+    assert open_output(page, kind=Kind.REPORT, title="</script><b>").up_to_date
 
 
-def test_no_file_holds_the_clock_so_equal_work_is_equal_bytes(tmp_path):
+def test_equal_calls_give_equal_bytes(tmp_path: Path) -> None:
     first, second = (write_run(tmp_path / f"{name}.parquet", hits=10) for name in "ab")
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_foreign_files_have_no_manifest(tmp_path):
+def test_foreign_files_have_no_manifest(tmp_path: Path) -> None:
     pq.write_table(run_table(), tmp_path / "foreign.parquet")
     (tmp_path / "run.trec").write_text("q1 Q0 a 1 3 t\n")
     (tmp_path / "folder").mkdir()
@@ -60,7 +62,7 @@ def test_foreign_files_have_no_manifest(tmp_path):
             artifacts.read_manifest(tmp_path / name, Kind.RUN)
 
 
-def test_a_newer_format_is_refused(tmp_path):
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "index")
     fields = json.loads((folder / MANIFEST).read_text()) | {"format": FORMAT + 1}
     (folder / MANIFEST).write_text(json.dumps(fields))
@@ -69,24 +71,24 @@ def test_a_newer_format_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[1, 2]", b"{}", b'{"kind": "cake"}', b"\xff\xfe"])
-def test_a_damaged_manifest_is_named(tmp_path, damage):
+def test_a_damaged_manifest_is_named(tmp_path: Path, damage: bytes) -> None:
     folder = write_folder(tmp_path / "index")
     (folder / MANIFEST).write_bytes(damage)
-    with pytest.raises(InputError, match=r"index: its manifest is damaged .*; make it again"):
+    with pytest.raises(InputError, match=r"index: its manifest is damaged .*; rebuild the artifact"):
         artifacts.read_manifest(folder)
 
 
 # ------------------------------------------------------------------------------------------------------------- checking
 
 
-def test_check_table_names_the_file_what_it_is_and_what_is_needed(tmp_path):
+def test_check_table_names_the_file_its_kind_and_the_kind_that_is_needed(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run.parquet")
     (tmp_path / "cut.parquet").write_bytes(run.read_bytes()[:-20])
     (tmp_path / "run.txt").write_text("q1 Q0 a 1 3 t\n")
     (tmp_path / "empty").mkdir()
     for name, kind, words in (
         ("missing.parquet", Kind.RUN, "missing.parquet: no such file or folder"),
-        ("cut.parquet", Kind.RUN, r"cut.parquet: is not a whole Parquet file \(.*\); make it again"),
+        ("cut.parquet", Kind.RUN, r"cut.parquet: is not a complete Parquet file \(.*\); rebuild it"),
         ("run.parquet", Kind.QRELS, r"run.parquet: is a run \(made by `search`\); a qrels file is needed here"),
         ("run.txt", Kind.RUN, "run.txt: is not a Parquet file; a run file is needed here"),
         ("empty", Kind.RUN, "empty: is a folder; a run file is needed here"),
@@ -95,7 +97,7 @@ def test_check_table_names_the_file_what_it_is_and_what_is_needed(tmp_path):
             artifacts.check_table(tmp_path / name, kind)
 
 
-def test_an_index_is_not_a_run(tmp_path):
+def test_an_index_is_not_a_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="index: is a dense index folder; a run file is needed here"):
         artifacts.check_table(write_folder(tmp_path / "index"), Kind.RUN)
 
@@ -112,7 +114,9 @@ def test_an_index_is_not_a_run(tmp_path):
         ({"score": pl.String}, "column 'score' is .*string.*, a run needs float"),
     ],
 )
-def test_wrong_columns_are_named_with_what_is_needed(tmp_path, columns, words):
+def test_wrong_columns_are_named_with_the_type_that_is_needed(
+    tmp_path: Path, columns: dict[str, Any], words: str
+) -> None:
     frame = pl.DataFrame(pl.from_arrow(run_table())).with_columns(qid=pl.lit("7"))
     for name, kind in columns.items():
         frame = frame.drop(name) if kind is None else frame.cast({name: kind})
@@ -120,7 +124,7 @@ def test_wrong_columns_are_named_with_what_is_needed(tmp_path, columns, words):
         artifacts.check_table(foreign(tmp_path / "x.parquet", frame), Kind.RUN)
 
 
-def test_whoever_wrote_it_large_strings_other_integers_and_more_columns_are_welcome(tmp_path):
+def test_tables_of_others_may_have_large_strings_other_integers_and_more_columns(tmp_path: Path) -> None:
     frame = pl.DataFrame({"more": [1], "score": [2], "rank": [1], "docid": ["a"], "qid": ["q"]})
     file = foreign(tmp_path / "x.parquet", frame)
     assert artifacts.check_table(file, Kind.RUN) == file
@@ -132,19 +136,21 @@ def test_whoever_wrote_it_large_strings_other_integers_and_more_columns_are_welc
 # --------------------------------------------------------------------------------------------------------- fingerprints
 
 
-def test_a_fingerprint_does_not_depend_on_how_rows_arrive(tmp_path, monkeypatch):
-    monkeypatch.setattr(output, "_ROWS_PER_GROUP", 4)
+def test_a_fingerprint_does_not_depend_on_the_batches_of_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "_ROWS_PER_GROUP", 4)
     table = run_table([(f"q{i}", "ü" * (i % 3), i, float(i)) for i in range(11)])
     whole, single, odd = (tmp_path / f"{name}.parquet" for name in ("whole", "single", "odd"))
-    claim(whole).write([table])
-    claim(single).write(table.slice(i, 1) for i in range(11))
-    claim(odd).write([table.slice(0, 5), table.slice(5, 0), *table.slice(5).to_batches(max_chunksize=2)])
+    open_output(whole).write([table])
+    open_output(single).write(table.slice(i, 1) for i in range(11))
+    open_output(odd).write([table.slice(0, 5), table.slice(5, 0), *table.slice(5).to_batches(max_chunksize=2)])
     assert whole.read_bytes() == single.read_bytes() == odd.read_bytes()
     assert pq.ParquetFile(whole).metadata.num_row_groups == 3
 
 
-def test_a_fingerprint_changes_with_the_content_and_not_with_the_options(tmp_path):
-    def fingerprint(rows, **options):
+def test_a_fingerprint_changes_with_the_content_and_not_with_the_options(tmp_path: Path) -> None:
+    def fingerprint(rows: Rows, **options: Any) -> str:
         return artifacts.fingerprint(write_run(tmp_path / "x.parquet", rows, overwrite=True, **options))
 
     first = fingerprint(HITS, hits=1)
@@ -155,10 +161,10 @@ def test_a_fingerprint_changes_with_the_content_and_not_with_the_options(tmp_pat
     assert fingerprint(HITS[:2]) != first
 
 
-def test_a_folders_fingerprint_is_of_names_and_contents_but_not_of_what_is_hidden_or_ignored(tmp_path):
-    def fingerprint(files, ignore=()):
+def test_the_fingerprint_of_a_folder_covers_names_and_contents_except_hidden_and_ignored_files(tmp_path: Path) -> None:
+    def fingerprint(files: dict[str, str], ignore: Sequence[str] = ()) -> str:
         folder = tmp_path / "x"
-        with claim(folder, kind=Kind.LEXICAL_INDEX, overwrite=True).folder(ignore=ignore) as (work, _):
+        with open_output(folder, kind=Kind.LEXICAL_INDEX, overwrite=True).folder(ignore=ignore) as (work, _):
             for name, content in files.items():
                 (work / name).parent.mkdir(exist_ok=True)
                 (work / name).write_text(content)
@@ -172,7 +178,9 @@ def test_a_folders_fingerprint_is_of_names_and_contents_but_not_of_what_is_hidde
         assert fingerprint(other) != first
 
 
-def test_a_folders_fingerprint_does_not_depend_on_the_order_of_its_listing(tmp_path, monkeypatch):
+def test_the_fingerprint_of_a_folder_does_not_depend_on_the_order_of_its_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in "abc":
         (tmp_path / name).write_text(name)
     listed = sorted(tmp_path.iterdir())

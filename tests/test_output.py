@@ -1,131 +1,133 @@
-"""A name that exists is a whole artifact, whoever writes and whatever fails."""
+"""A file or folder under its final name is always complete, whoever writes and whatever fails."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
+from collections.abc import Iterator
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from small_artifacts import HITS, claim, interrupted, run_table, scratch_in, write_folder, write_run
+from small_artifacts import HITS, Rows, interrupted, open_output, run_table, scratch_in, write_folder, write_run
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import MANIFEST, DryRun, Kind
 from hybrid_cli.errors import HybridError, InputError
 
-# ---------------------------------------------------------------------------------------------------------------- claim
+# --------------------------------------------------------------------------------------------------------------- checks
 
 
-def test_the_same_call_again_is_up_to_date_and_leaves_the_bytes(tmp_path, capsys):
+def test_an_equal_call_is_up_to_date_and_keeps_the_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_run(tmp_path / "run.parquet", hits=10)
     before = path.read_bytes()
-    again = claim(path, hits=10)
+    again = open_output(path, hits=10)
     assert again.up_to_date
     assert path.read_bytes() == before
     assert capsys.readouterr().err == f"search: {path} is up to date\n"
 
 
-def test_what_is_up_to_date_is_newer_than_its_inputs_for_make(tmp_path):
+def test_an_up_to_date_output_gets_a_new_time_stamp_for_make(tmp_path: Path) -> None:
     for path in (write_run(tmp_path / "run.parquet"), write_folder(tmp_path / "index")):
         os.utime(path, (1, 1))
-        claim(path, kind=artifacts.read_manifest(path).kind)
+        open_output(path, kind=artifacts.read_manifest(path).kind)
         assert path.stat().st_mtime > 1
 
 
-def test_other_options_are_refused_and_named(tmp_path):
+def test_other_options_are_refused_and_named(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run.parquet", hits=10, k1=0.9)
     with pytest.raises(InputError, match=r"was made differently: hits=10 then, 20 now; pass --overwrite to replace it"):
-        claim(path, hits=20, k1=0.9)
+        open_output(path, hits=20, k1=0.9)
 
 
-def test_a_changed_input_is_refused_and_named(tmp_path):
+def test_a_changed_input_is_refused_and_named(tmp_path: Path) -> None:
     queries = tmp_path / "queries.tsv"
     queries.write_text("1\twords\n")
     path = write_run(tmp_path / "run.parquet", inputs={"queries": queries})
-    assert claim(path, inputs={"queries": queries}).up_to_date
+    assert open_output(path, inputs={"queries": queries}).up_to_date
     queries.write_text("1\tother words\n")
     with pytest.raises(InputError, match="was made differently: input 'queries' has changed"):
-        claim(path, inputs={"queries": queries})
+        open_output(path, inputs={"queries": queries})
 
 
-def test_an_input_that_only_moved_has_not_changed(tmp_path):
+def test_a_moved_input_has_not_changed(tmp_path: Path) -> None:
     first = tmp_path / "queries.tsv"
     first.write_text("1\twords\n")
     path = write_run(tmp_path / "run.parquet", inputs={"queries": first})
-    assert claim(path, inputs={"queries": first.rename(tmp_path / "moved.tsv")}).up_to_date
+    assert open_output(path, inputs={"queries": first.rename(tmp_path / "moved.tsv")}).up_to_date
 
 
-def test_overwrite_does_the_work_again_also_where_nothing_changed(tmp_path):
+def test_overwrite_repeats_the_work_even_if_nothing_changed(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run.parquet", hits=10)
-    assert not claim(path, hits=10, overwrite=True).up_to_date
+    assert not open_output(path, hits=10, overwrite=True).up_to_date
     write_run(path, HITS[:1], hits=20, overwrite=True)
     assert artifacts.read_manifest(path).counts == {"rows": 1}
 
 
-def test_what_others_wrote_is_refused_until_overwrite(tmp_path):
+def test_a_file_of_another_program_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     path = tmp_path / "run.parquet"
     path.write_text("my thesis")
-    with pytest.raises(InputError, match="is there already, without a manifest of hybrid"):
-        claim(path)
+    with pytest.raises(InputError, match="already exists, without a manifest of hybrid"):
+        open_output(path)
     write_run(path, overwrite=True)
     assert runs.read_run(path).height == 3
 
 
-def test_a_folder_that_hybrid_did_not_write_is_never_replaced(tmp_path):
+def test_a_folder_that_hybrid_did_not_write_is_never_replaced(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    claim(home, kind=Kind.DENSE_INDEX, overwrite=True)  # an empty one may be
+    open_output(home, kind=Kind.DENSE_INDEX, overwrite=True)  # an empty one is replaced
     (home / "thesis.tex").write_text("words")
     with pytest.raises(InputError, match="home: is a folder that hybrid did not write; remove it, or name another"):
-        claim(home, kind=Kind.DENSE_INDEX, overwrite=True)
+        open_output(home, kind=Kind.DENSE_INDEX, overwrite=True)
 
 
-def test_an_output_that_holds_an_input_is_refused_whatever_is_said(tmp_path):
+def test_an_output_that_contains_an_input_is_refused_even_with_overwrite(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "data")
     for output, source in (
         (folder, folder / "vectors.bin"),
         (folder, folder),
         (tmp_path / "x" / ".." / "data", folder),
     ):
-        with pytest.raises(InputError, match=r"would remove the input 'corpus' .*; name another output"):
-            claim(output, kind=Kind.LEXICAL_INDEX, inputs={"corpus": source}, overwrite=True)
+        with pytest.raises(InputError, match=r"replacing it would remove the input 'corpus' .*; name another output"):
+            open_output(output, kind=Kind.LEXICAL_INDEX, inputs={"corpus": source}, overwrite=True)
     assert (folder / "vectors.bin").exists()
 
 
-def test_a_name_that_manifests_are_not_looked_for_in_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"run: needs a name that ends with \.parquet"):
-        claim(tmp_path / "run")
-    with pytest.raises(InputError, match=r"w\.parquet: needs a name that ends with \.json"):
-        claim(tmp_path / "w.parquet", kind=Kind.WEIGHTS)
-    with pytest.raises(InputError, match=r"r: needs a name that ends with \.html"):
-        claim(tmp_path / "r", kind=Kind.REPORT)
-    claim(tmp_path / "run.trec", foreign=True)
+def test_a_name_with_another_extension_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"run: the name must end with \.parquet"):
+        open_output(tmp_path / "run")
+    with pytest.raises(InputError, match=r"w\.parquet: the name must end with \.json"):
+        open_output(tmp_path / "w.parquet", kind=Kind.WEIGHTS)
+    with pytest.raises(InputError, match=r"r: the name must end with \.html"):
+        open_output(tmp_path / "r", kind=Kind.REPORT)
+    open_output(tmp_path / "run.trec", foreign=True)
 
 
-def test_an_output_below_a_file_is_refused_before_any_work(tmp_path):
+def test_an_output_below_a_file_is_refused_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"file: is a file, so .*run\.parquet cannot stand in it"):
-        claim(tmp_path / "file" / "deep" / "run.parquet")
+    with pytest.raises(InputError, match=r"file: is a file, so it cannot contain .*run\.parquet"):
+        open_output(tmp_path / "file" / "deep" / "run.parquet")
 
 
-def test_a_dry_run_checks_everything_and_writes_nothing(tmp_path):
+def test_a_dry_run_checks_everything_and_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "new" / "run.parquet"
     with artifacts.dry_run():
         with pytest.raises(DryRun) as stopped:
-            claim(path, hits=10)
+            open_output(path, hits=10)
         assert not stopped.value.output.up_to_date
-        with pytest.raises(InputError, match="needs a name"):
-            claim(tmp_path / "run")
+        with pytest.raises(InputError, match="the name must end"):
+            open_output(tmp_path / "run")
     assert not list(tmp_path.iterdir())
     write_run(path, hits=10)
     with artifacts.dry_run():
         with pytest.raises(DryRun) as stopped:
-            claim(path, hits=10)
+            open_output(path, hits=10)
         assert stopped.value.output.up_to_date
         with pytest.raises(InputError, match="made differently"):
-            claim(path, hits=20)
+            open_output(path, hits=20)
 
 
 # ------------------------------------------------------------------------------------------------------------ atomicity
@@ -135,55 +137,57 @@ class Trouble(Exception):
     pass
 
 
-def failing(rows):
+def failing(rows: Rows) -> Iterator[pa.Table]:
     yield run_table(rows)
     raise Trouble
 
 
 @pytest.mark.parametrize("before", [None, HITS])
-def test_a_failure_while_writing_leaves_what_was_there_and_no_scratch(tmp_path, before):
+def test_a_failure_while_writing_keeps_the_old_file_and_removes_the_scratch(
+    tmp_path: Path, before: Rows | None
+) -> None:
     path = tmp_path / "run.parquet"
     if before:
         write_run(path, before)
     old = path.read_bytes() if before else None
     with pytest.raises(Trouble):
-        claim(path, overwrite=True).write(failing(HITS[:1]))
+        open_output(path, overwrite=True).write(failing(HITS[:1]))
     assert (path.read_bytes() if before else None) == old
     assert scratch_in(tmp_path) == []
     assert path.exists() is bool(before)
 
 
-def test_rows_of_another_schema_are_not_written(tmp_path):
+def test_rows_of_another_schema_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
-        claim(tmp_path / "run.parquet").write([pa.table({"qid": ["q"]})])
+        open_output(tmp_path / "run.parquet").write([pa.table({"qid": ["q"]})])
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failure_inside_a_folder_leaves_the_old_one_and_what_to_go_on_with(tmp_path):
+def test_a_failure_inside_a_folder_keeps_the_old_one_and_the_files_to_resume_from(tmp_path: Path) -> None:
     path = write_folder(tmp_path / "index", "old")
     for attempt in (1, 2):
         found = interrupted(path, Trouble(), overwrite=True, hits=2)
-        assert found is (attempt == 2), "the second attempt finds what the first has done"
+        assert found is (attempt == 2), "the second attempt finds the shard of the first"
         assert (path / "vectors.bin").read_text() == "old"
-    with claim(path, kind=Kind.DENSE_INDEX, overwrite=True, hits=2).folder():
+    with open_output(path, kind=Kind.DENSE_INDEX, overwrite=True, hits=2).folder():
         pass
     assert sorted(file.name for file in path.iterdir()) == [MANIFEST, "shard"]
     assert scratch_in(tmp_path) == []
 
 
-def test_an_unusable_input_leaves_no_scratch_folder(tmp_path):
+def test_an_unusable_input_leaves_no_scratch_folder(tmp_path: Path) -> None:
     interrupted(tmp_path / "index", InputError("row 7: has no docid"))
     assert not list(tmp_path.iterdir())
 
 
-def test_what_was_left_by_other_options_is_not_gone_on_with(tmp_path):
+def test_files_of_a_run_with_other_options_are_not_resumed_from(tmp_path: Path) -> None:
     interrupted(tmp_path / "x", Trouble(), dim=8)
-    with claim(tmp_path / "x", kind=Kind.DENSE_INDEX, dim=16).folder() as (work, _):
+    with open_output(tmp_path / "x", kind=Kind.DENSE_INDEX, dim=16).folder() as (work, _):
         assert not (work / "shard").exists()
 
 
-def test_hidden_state_is_gone_when_the_folder_takes_its_name(tmp_path):
-    with claim(tmp_path / "x", kind=Kind.ENCODER).folder(steps=3) as (work, counts):
+def test_hidden_files_are_removed_before_the_folder_is_renamed(tmp_path: Path) -> None:
+    with open_output(tmp_path / "x", kind=Kind.ENCODER).folder(steps=3) as (work, counts):
         (work / ".checkpoint-7").mkdir()
         (work / ".checkpoint-7" / "state").write_text("x")
         (work / "model").write_text("x")
@@ -194,7 +198,7 @@ def test_hidden_state_is_gone_when_the_folder_takes_its_name(tmp_path):
 
 @pytest.mark.parametrize("old", ["file", "folder", "link"])
 @pytest.mark.parametrize("new", ["file", "folder"])
-def test_files_and_folders_replace_each_other(tmp_path, old, new):
+def test_files_and_folders_replace_each_other(tmp_path: Path, old: str, new: str) -> None:
     path = tmp_path / "x.parquet"
     if old == "file":
         write_run(path)
@@ -208,10 +212,10 @@ def test_files_and_folders_replace_each_other(tmp_path, old, new):
     assert scratch_in(tmp_path) == []
 
 
-def test_a_replacement_that_was_cut_between_its_two_renames_is_undone(tmp_path):
+def test_a_replacement_killed_between_its_two_renames_is_undone(tmp_path: Path) -> None:
     path = write_folder(tmp_path / "index", "old")
     path.rename(tmp_path / ".index.old")
-    assert claim(path, kind=Kind.DENSE_INDEX).up_to_date
+    assert open_output(path, kind=Kind.DENSE_INDEX).up_to_date
     assert (path / "vectors.bin").read_text() == "old"
     assert scratch_in(tmp_path) == []
 
@@ -219,23 +223,23 @@ def test_a_replacement_that_was_cut_between_its_two_renames_is_undone(tmp_path):
 # --------------------------------------------------------------------------------------------------------- two writers
 
 
-def hold(path: Path, folder: bool, ready, release) -> None:
-    """Another process in the middle of writing."""
+def hold(path: Path, folder: bool, ready: Event, release: Event) -> None:
+    """Write in another process, and stop in the middle."""
 
-    def rows():
+    def rows() -> Iterator[pa.Table]:
         ready.set()
         release.wait(60)
         yield run_table()
 
     if not folder:
-        claim(path).write(rows())
+        open_output(path).write(rows())
         return
-    with claim(path, kind=Kind.DENSE_INDEX).folder():
+    with open_output(path, kind=Kind.DENSE_INDEX).folder():
         next(rows())
 
 
 @pytest.mark.parametrize("folder", [True, False])
-def test_a_second_writer_is_refused_while_the_first_one_writes(tmp_path, folder):
+def test_a_second_writer_is_refused_while_the_first_one_writes(tmp_path: Path, folder: bool) -> None:
     path = tmp_path / ("index" if folder else "run.parquet")
     context = multiprocessing.get_context("fork")
     ready, release = context.Event(), context.Event()
@@ -255,13 +259,14 @@ def test_a_second_writer_is_refused_while_the_first_one_writes(tmp_path, folder)
 
 
 @pytest.mark.parametrize("folder", [True, False])
-def test_a_killed_writer_keeps_nobody_out(tmp_path, folder):
+def test_the_lock_of_a_killed_writer_blocks_nobody(tmp_path: Path, folder: bool) -> None:
     path = tmp_path / ("index" if folder else "run.parquet")
     context = multiprocessing.get_context("fork")
     ready, release = context.Event(), context.Event()
     first = context.Process(target=hold, args=(path, folder, ready, release))
     first.start()
     assert ready.wait(60)
+    assert first.pid is not None
     os.kill(first.pid, signal.SIGKILL)
     first.join()
     assert scratch_in(tmp_path)

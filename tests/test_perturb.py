@@ -175,6 +175,6 @@ def test_bad_input_is_refused_before_any_work(tiny, tmp_path):
         perturb(tiny, attacks=[ATTACK], sources=small, output=output)
     with pytest.raises(InputError, match="holds no WordNet"):
         perturb(tiny, split="test", attacks=[ATTACK], sources=Sources(wordnet=tiny), output=output)
-    with pytest.raises(InputError, match=r"needs a name that ends with \.parquet"):
+    with pytest.raises(InputError, match=r"the name must end with \.parquet"):
         perturb(tiny, split="test", attacks=[ATTACK], sources=small, output=tmp_path / "a.tsv")
     assert not list(tmp_path.iterdir())

@@ -289,7 +289,7 @@ def test_what_cannot_be_shown_is_refused_in_a_line(tiny: Path, study: Study, pat
     ):
         with pytest.raises(InputError, match=message):
             report([tiny, *paths], split="test", output=output, **settings)
-    with pytest.raises(InputError, match=r"needs a name that ends with \.html"):
+    with pytest.raises(InputError, match=r"the name must end with \.html"):
         report([tiny, *paths], split="test", output=tmp_path / "report")
     assert not output.exists()
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_artifacts import claim, write_corpus
+from small_artifacts import open_output, write_corpus
 
 from hybrid_cli.artifacts import SCHEMAS, Kind
 from hybrid_cli.collections.sentences import Sentences, share, word_counts
@@ -23,7 +23,7 @@ def passage(sentences: int, about: str = "foxes") -> str:
 
 def corpus_of(path: Path, rows: list[tuple[str, str, str]]) -> Path:
     table = pa.table([list(column) for column in zip(*rows, strict=True)], schema=SCHEMAS[Kind.CORPUS])
-    claim(path, kind=Kind.CORPUS, overwrite=True).write([table])
+    open_output(path, kind=Kind.CORPUS, overwrite=True).write([table])
     return path
 
 

@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from command import hybrid
-from small_artifacts import HITS, claim, foreign, run_table, scratch_in, write_run
+from small_artifacts import HITS, foreign, open_output, run_table, scratch_in, write_run
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.errors import InputError
@@ -97,20 +97,23 @@ def read_only(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_may_not_be_written_to_is_refused_before_any_work(read_only):
-    with without_privileges(), pytest.raises(InputError, match="read-only: may not be written to; name another output"):
-        claim(Path("deep/new.parquet"))
+    with without_privileges(), pytest.raises(InputError, match="read-only: not writable; name another output"):
+        open_output(Path("deep/new.parquet"))
 
 
 def test_what_is_up_to_date_may_be_read_only(read_only):
     with without_privileges():
-        assert claim(Path("run.parquet"), hits=10).up_to_date
+        assert open_output(Path("run.parquet"), hits=10).up_to_date
 
 
 def test_a_file_that_may_not_be_read_is_one_line(read_only):
     Path("foreign.parquet").chmod(0)
     with without_privileges():
         done = hybrid("inspect", "foreign.parquet")
-    assert (done.code, done.err) == (2, "hybrid: foreign.parquet: may not be read; change its permissions\n")
+    assert (done.code, done.err) == (
+        2,
+        "hybrid: foreign.parquet: permission denied; change the permissions of the file\n",
+    )
 
 
 def test_a_full_disk_is_one_line_and_leaves_what_was_there(tmp_path):
