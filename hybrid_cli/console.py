@@ -1,4 +1,4 @@
-"""What a person sees: notes and progress on stderr, results on stdout."""
+"""Terminal output: notes and progress on stderr, results on stdout."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _quiet = False
 
 
 def set_quiet(quiet: bool) -> None:
-    """Silence notes and progress; warnings and results stay."""
+    """Turn notes and progress off or on; warnings and results are always printed."""
     global _quiet
     _quiet = quiet
 
 
 def note(message: str) -> None:
-    """Say on stderr what was done."""
+    """Print a note on stderr."""
     if not _quiet:
         print(message, file=sys.stderr, flush=True)
 
 
 def warn(message: str) -> None:
-    """Say on stderr what a person should look at, quiet or not."""
+    """Print a warning on stderr, also when quiet."""
     print(f"warning: {message}", file=sys.stderr, flush=True)
 
 
 def duration(seconds: float) -> str:
-    """`4.2s`, `1m 36s`, `2h 05m`."""
+    """Format a duration: `4.2s`, `1m 36s`, `2h 05m`."""
     if seconds < 60:
         return f"{seconds:.1f}s"
     minutes, rest = divmod(round(seconds), 60)
@@ -43,22 +43,20 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """`640 B`, `12.3 MB`: decimal units, as disks and papers count."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} TB"
+    """Format a number of bytes in decimal units: `640 bytes`, `12.3 MB`."""
+    from rich.filesize import decimal
+
+    return decimal(round(count))
 
 
 @contextmanager
 def progress(what: str, total: int | None = None, unit: str = "items") -> Iterator[Callable[[int], None]]:
-    """Yield `advance(n)`: a bar on a terminal; elsewhere a line every half minute and one at the end.
+    """Yield `advance(n)`: a progress bar on a terminal; elsewhere a line every 30 s and one at the end.
 
     Args:
-        what: the step, as the line begins ("encode").
-        total: how many units there are, if known.
-        unit: their name in the plural ("passages").
+        what: name of the step, with which each line begins ("encode").
+        total: number of units, if known.
+        unit: name of the units in the plural ("passages").
     """
     count, start = 0, time.monotonic()
 
@@ -97,12 +95,12 @@ def progress(what: str, total: int | None = None, unit: str = "items") -> Iterat
 
 
 def result(text: str) -> None:
-    """Write on stdout what a command was asked for, as it is."""
+    """Print the result of a command on stdout, unchanged."""
     print(text, flush=True)
 
 
 def stdout() -> Console:
-    """A Rich console for results: as wide as the terminal, never wrapped when piped."""
+    """Return a Rich console for results: as wide as the terminal, 200 columns when piped."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 200)
@@ -111,7 +109,7 @@ def stdout() -> Console:
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None, left: Sequence[str] = ()
 ) -> None:
-    """Print a table on stdout, the first column and those in `left` to the left, the others to the right."""
+    """Print a table on stdout: the first column and those in `left` are left-aligned, the others right-aligned."""
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table

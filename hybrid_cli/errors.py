@@ -1,13 +1,13 @@
-"""The two exceptions whose message a person reads; everything else is a bug and keeps its traceback."""
+"""Exceptions whose message is printed without a traceback; any other exception is a bug."""
 
 
 class HybridError(Exception):
-    """A failure that a person can mend. The message says what happened, where, and what to do."""
+    """A failure that the user can fix. The message says what is wrong, where, and what to do; exit code 1."""
 
     exit_code = 1
 
 
 class InputError(HybridError):
-    """The command line, or a file it names, is not usable as it stands."""
+    """Unusable arguments or input files; exit code 2."""
 
     exit_code = 2

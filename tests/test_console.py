@@ -1,4 +1,4 @@
-"""What a person sees is what was meant."""
+"""Tables, durations, sizes, progress and notes."""
 
 from __future__ import annotations
 
@@ -7,26 +7,31 @@ import pytest
 from hybrid_cli import console
 
 
-def test_brackets_in_a_cell_are_printed_not_obeyed(capsys):
-    console.table(["what", "to do"], [["extra", "pip install 'hybrid_cli[bench]'"]])
+def test_square_brackets_in_a_cell_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    console.table(["name", "command"], [["extra", "pip install 'hybrid_cli[bench]'"]])
     assert "'hybrid_cli[bench]'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("seconds", "words"), [(4.21, "4.2s"), (96, "1m 36s"), (59.94, "59.9s"), (3600, "1h 00m"), (7500, "2h 05m")]
 )
-def test_durations_are_said_as_people_say_them(seconds, words):
+def test_durations_have_at_most_two_units(seconds: float, words: str) -> None:
     assert console.duration(seconds) == words
 
 
-def test_progress_is_silent_where_it_is_short_and_no_terminal(capsys):
+@pytest.mark.parametrize(("count", "words"), [(640, "640 bytes"), (999.6, "1.0 kB"), (12_345_678, "12.3 MB")])
+def test_sizes_have_decimal_units(count: float, words: str) -> None:
+    assert console.size(count) == words
+
+
+def test_progress_of_a_short_step_is_not_printed_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with console.progress("count", 3, "items") as advance:
         for _ in range(3):
             advance(1)
     assert capsys.readouterr().err == ""
 
 
-def test_quiet_silences_notes_but_not_warnings(capsys):
+def test_quiet_silences_notes_but_not_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     console.set_quiet(True)
     try:
         console.note("a note")
@@ -36,7 +41,9 @@ def test_quiet_silences_notes_but_not_warnings(capsys):
     assert capsys.readouterr().err == "warning: look at this\n"
 
 
-def test_a_slow_step_does_not_run_at_nothing_a_second(capsys, monkeypatch):
+def test_the_rate_of_a_slow_step_has_a_decimal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = iter([0.0, 0.0, 30.0, 30.0, 30.0, 30.0])
     monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
     with console.progress("train", 10, "steps") as advance:
