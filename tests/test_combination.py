@@ -122,7 +122,7 @@ def test_two_indexes_are_combined_without_encoding(indexed: Path, tiny: Path, ti
     encoded = encode(
         tiny, model=str(tiny_bert), second=model, combine=Recipe(how, 0.7), encoding=EXACT, output=tmp_path / "encoded"
     )
-    assert artifacts.read_manifest(index).inputs["corpus"]["path"] == str(tiny / "corpus.parquet")
+    assert artifacts.read_manifest(index).input_path("corpus") == tiny / "corpus.parquet"
     one, other = (found(tiny, path, tmp_path / f"{path.name}.parquet") for path in (index, encoded))
     assert one.drop("score").equals(other.drop("score"))
     np.testing.assert_allclose(one["score"], other["score"], atol=1e-5)

@@ -58,7 +58,7 @@ def test_the_manifest_counts_queries_and_names_the_runs(tmp_path, capsys):
     paths = [write_run(tmp_path / "a.parquet"), write_run(tmp_path / "b.parquet", [("q3", "a", 1, 1.0)])]
     manifest = artifacts.read_manifest(concat_runs(paths, output=tmp_path / "all.parquet"), Kind.RUN)
     assert manifest.counts == {"rows": 4, "queries": 3}
-    assert [source["path"] for source in manifest.inputs.values()] == [str(path) for path in paths]
+    assert [manifest.input_path(role) for role in manifest.inputs] == paths
     assert "3 queries, 4 hits of 2 runs" in capsys.readouterr().err
     concat_runs(paths, output=tmp_path / "all.parquet")
     assert "up to date" in capsys.readouterr().err

@@ -89,7 +89,7 @@ def test_the_output_says_how_it_was_made_and_is_left_alone(made, tmp_path, capsy
         "method": "minmax", "missing": "zero", "normalization": None, "rrf_k": 60.0, "depth": 1000,
         "weights": [1.0, 1.0], "hits": 3,
     }  # fmt: skip
-    assert {role: source["path"] for role, source in manifest.inputs.items()} == {
+    assert {role: str(manifest.input_path(role)) for role in manifest.inputs} == {
         "run 1": str(both(made)[0]), "run 2": str(both(made)[1]),
     }  # fmt: skip
     assert manifest.counts["queries"] == 6

@@ -166,7 +166,7 @@ def test_tuned_weights_are_taken_from_their_file(tiny: Path, indexed: Path, tmp_
     words = ("search", tiny, "--split", "test", "--exact", "--index", ",".join(map(str, both)))
     hybrid(*words, "--weights", f"@{weights}", "--output", tmp_path / "e.parquet")
     manifest = artifacts.read_manifest(tmp_path / "e.parquet", Kind.RUN)
-    assert manifest.inputs["weights"]["path"] == str(weights)
+    assert manifest.input_path("weights") == weights
     assert sum(manifest.options["weights"]) == pytest.approx(1)
 
 

@@ -14,8 +14,9 @@ import pytest
 from small_artifacts import HITS, Rows, interrupted, open_output, run_table, scratch_in, write_folder, write_run
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import MANIFEST, DryRun, Kind
+from hybrid_cli.artifacts import MANIFEST, DryRun, Kind, Output
 from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.settings.stage import stage_scope
 
 # --------------------------------------------------------------------------------------------------------------- checks
 
@@ -272,3 +273,57 @@ def test_the_lock_of_a_killed_writer_blocks_nobody(tmp_path: Path, folder: bool)
     assert scratch_in(tmp_path)
     (write_folder if folder else write_run)(path)
     assert scratch_in(tmp_path) == []
+
+
+def test_the_lock_is_taken_before_the_work(tmp_path: Path) -> None:
+    first = open_output(tmp_path / "run.parquet")
+    with pytest.raises(HybridError, match=r"run\.parquet: another hybrid process is writing this output"):
+        open_output(tmp_path / "run.parquet")
+    first.release()
+    assert not scratch_in(tmp_path)
+    write_run(tmp_path / "run.parquet")
+
+
+def test_a_dropped_output_releases_its_lock(tmp_path: Path) -> None:
+    output = open_output(tmp_path / "run.parquet")
+    assert scratch_in(tmp_path)
+    del output
+    assert not scratch_in(tmp_path)
+
+
+def test_a_stage_that_fails_releases_its_locks(tmp_path: Path) -> None:
+    """Also while a traceback, such as the last one of a notebook, still refers to the outputs."""
+    opened = []
+
+    def work() -> None:
+        with stage_scope():
+            opened.append(open_output(tmp_path / "run.parquet"))
+            raise Trouble
+
+    with pytest.raises(Trouble):
+        work()
+    assert not scratch_in(tmp_path)
+    write_run(tmp_path / "run.parquet")
+
+
+def test_an_output_that_another_process_completed_meanwhile_is_up_to_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, lock = tmp_path / "run.parquet", Output.lock
+
+    def lock_later(output: Output) -> None:
+        monkeypatch.setattr(Output, "lock", lock)
+        write_run(path, hits=10)
+        output.lock()
+
+    monkeypatch.setattr(Output, "lock", lock_later)
+    assert open_output(path, hits=10).up_to_date
+    assert not scratch_in(tmp_path)
+
+
+def test_the_other_processes_of_torchrun_do_not_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = open_output(tmp_path / "encoder", kind=Kind.ENCODER)
+    monkeypatch.setenv("RANK", "1")
+    assert not open_output(tmp_path / "encoder", kind=Kind.ENCODER).up_to_date
+    assert scratch_in(tmp_path)
+    first.release()

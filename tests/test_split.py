@@ -113,7 +113,7 @@ def test_given_folds_are_taken_as_they_are(tiny, tmp_path):
     assert qids(folder, "train-1") == qids(folder, "test-3") == qids(folder, "dev-2") == ["004"]
     manifest = artifacts.read_manifest(folder, Kind.COLLECTION)
     assert manifest.options == {}
-    assert manifest.inputs["folds"]["path"] == str(file)
+    assert manifest.input_path("folds") == file
 
 
 def test_the_command_is_left_alone_where_nothing_changed_and_refuses_another_number(tiny, tmp_path):

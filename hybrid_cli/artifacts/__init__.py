@@ -18,7 +18,7 @@ from hybrid_cli.artifacts.manifest import (
     hash_folder,
     read_manifest,
 )
-from hybrid_cli.artifacts.output import DryRun, Output, dry_run, open_output, release_outputs
+from hybrid_cli.artifacts.output import DryRun, Output, dry_run, open_output
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.artifacts.tables import check_table, regrouped, row_count, validate_parquet, write_parquet
 
@@ -41,7 +41,6 @@ __all__ = [
     "open_output",
     "read_manifest",
     "regrouped",
-    "release_outputs",
     "replacing",
     "restore",
     "row_count",

@@ -33,6 +33,7 @@ from hybrid_cli.artifacts.manifest import (
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.artifacts.tables import write_parquet
 from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.settings.stage import at_stage_end
 
 _SUFFIXES = {Kind.WEIGHTS: ".json", Kind.REPORT: ".html", Kind.LABELS: ""}  # labels are a folder of tables
 _KEY = ".key"  # in an unfinished folder: inputs and options of the run that began it
@@ -60,7 +61,6 @@ class DryRun(Exception):
 
 
 _dry: ContextVar[bool] = ContextVar("dry", default=False)
-_opened: ContextVar[list[Output] | None] = ContextVar("opened", default=None)
 
 
 @contextmanager
@@ -73,25 +73,11 @@ def dry_run(dry: bool = True) -> Iterator[None]:
         _dry.reset(token)
 
 
-@contextmanager
-def release_outputs() -> Iterator[None]:
-    """Release at the end of the block, also after an error, the locks of all outputs opened in it."""
-    opened: list[Output] = []
-    token = _opened.set(opened)
-    try:
-        yield
-    finally:
-        _opened.reset(token)
-        for output in opened:
-            output.release()
-
-
 @dataclass(eq=False)
 class Output:
     """The output of a stage.
 
-    Unless it is up to date, its path is locked: until it is written, or `release_outputs` ends, or the object is
-    garbage.
+    Unless it is up to date, its path is locked: until it is written, the stage ends, or the object is deleted.
 
     Attributes:
         path: final path of the artifact.
@@ -257,8 +243,7 @@ def open_output(
         location=path.parent.resolve() / path.name,
     )
     output = Output(path, wanted)
-    if (opened := _opened.get()) is not None:
-        opened.append(output)
+    at_stage_end(output.release)
     try:
         if files.interrupted(path):
             output.lock()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from hybrid_cli.settings.options import Settings
@@ -27,16 +29,34 @@ class Stage(Protocol[S_contra, P, R_co]):
     def __call__(self, *args: P.args, **options: P.kwargs) -> R_co: ...
 
 
+_running: ContextVar[ExitStack | None] = ContextVar("running", default=None)
+
+
+@contextmanager
+def stage_scope() -> Iterator[None]:
+    """Run the functions of `at_stage_end` when the block ends, also after an error."""
+    with ExitStack() as functions:
+        token = _running.set(functions)
+        try:
+            yield
+        finally:
+            _running.reset(token)
+
+
+def at_stage_end(function: Callable[[], object]) -> None:
+    """Call `function` when the running stage ends, also after an error; ignored outside of a stage."""
+    if (functions := _running.get()) is not None:
+        functions.callback(function)
+
+
 def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
     """Let a function of one settings object of class `kind` also be called with that class's fields."""
 
     def decorate(function: Callable[[S], R]) -> Stage[S, P, R]:
         @functools.wraps(function)
         def call(*args: Any, **options: Any) -> R:
-            from hybrid_cli.artifacts import release_outputs
-
             settings = args[0] if len(args) == 1 and isinstance(args[0], Settings) else kind(*args, **options)
-            with release_outputs():
+            with stage_scope():
                 return function(cast("S", settings))
 
         return cast("Stage[S, P, R]", call)
