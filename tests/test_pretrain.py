@@ -21,7 +21,7 @@ from small_artifacts import write_corpus
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.config import Optimization, Pretraining
 from hybrid_cli.encoders.contract import read_contract
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -83,12 +83,12 @@ def test_a_killed_pretraining_goes_on_and_ends_with_the_same_bytes(corpus, tiny_
     killed, partial = tmp_path / "killed", tmp_path / ".killed.partial"
     process = subprocess.Popen([sys.executable, "-c", code, str(corpus), str(tiny_bert), str(killed)])
     deadline = time.monotonic() + 120
-    while not list(partial.glob(".checkpoint-*")) and process.poll() is None and time.monotonic() < deadline:
+    while not (partial / layout.CHECKPOINT).exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not killed.exists(), "the training was over before it could be killed"
-    assert list(partial.glob(".checkpoint-*")), "no checkpoint was written"
+    assert (partial / layout.CHECKPOINT).exists(), "no checkpoint was written"
     pretrain(corpus, killed, model=str(tiny_bert), plan=plan)
     assert bytes_of(killed) == bytes_of(whole)
     assert not partial.exists()

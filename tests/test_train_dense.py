@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.config import Objective, Optimization
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
@@ -121,12 +121,12 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(examples, tiny
     process = subprocess.Popen([sys.executable, "-c", code, str(examples), str(tiny_bert), str(killed)])
     partial = tmp_path / ".killed.partial"
     deadline = time.monotonic() + 120
-    while not list(partial.glob(".checkpoint-*")) and process.poll() is None and time.monotonic() < deadline:
+    while not (partial / layout.CHECKPOINT).exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not killed.exists(), "the training was over before it could be killed"
-    assert list(partial.glob(".checkpoint-*")), "no checkpoint was written"
+    assert (partial / layout.CHECKPOINT).exists(), "no checkpoint was written"
     train_dense(examples, killed, model=str(tiny_bert), plan=plan, objective=objective)
     assert weights(killed) == weights(tmp_path / "whole")
     assert not partial.exists()

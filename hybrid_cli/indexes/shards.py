@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import layout
 from hybrid_cli.errors import InputError
 
 VECTORS = "vectors"
@@ -34,23 +35,15 @@ def write_shard(path: Path, ids: pa.Array, vectors: np.ndarray, **facts: int) ->
     column = pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])
     table = pa.table({"id": ids.cast(pa.string()), "vector": column})
     table = table.replace_schema_metadata({name: str(value) for name, value in facts.items()})
-    scratch = path.with_name(f".{path.name}")
-    pq.write_table(table, scratch, compression="zstd", use_dictionary=False, column_encoding=_SPLIT)
-    scratch.replace(path)
+    with artifacts.replacing(path) as scratch:
+        pq.write_table(table, scratch, compression="zstd", use_dictionary=False, column_encoding=_SPLIT)
 
 
 def share_shard(path: Path, folder: Path) -> None:
     """Let the shard at `path` stand in another folder of vectors too, without a copy where the file system can."""
     target = folder / VECTORS / path.name
-    if target.exists():
-        return
     target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        target.hardlink_to(path)
-    except OSError:
-        scratch = target.with_name(f".{target.name}")
-        shutil.copyfile(path, scratch)
-        scratch.replace(target)
+    artifacts.hard_link(path, target)
 
 
 def shards(folder: Path) -> list[Path]:

@@ -11,6 +11,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import layout
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.analysis import STACKING, Analyzer
@@ -18,7 +20,6 @@ from hybrid_cli.lexical.impacts import POSITIONS_FILE, Postings, PostingsBuilder
 from hybrid_cli.lexical.index import DOCIDS, IMPACTS, LUCENE
 
 Corpus = Callable[[], Iterable[pa.RecordBatch]]
-_SOURCE, _UNFINISHED, _UNFINISHED_IMPACTS = ".source", ".lucene", ".impacts"
 
 
 def build(
@@ -39,8 +40,8 @@ def build(
     if lucene_thread is not None:
         lucene_thread.start()
     if not (folder / IMPACTS).is_dir():
-        _count(corpus, fields, analyzer, advance).save(folder / _UNFINISHED_IMPACTS)
-        (folder / _UNFINISHED_IMPACTS).rename(folder / IMPACTS)
+        with artifacts.replacing(folder / IMPACTS) as scratch:
+            _count(corpus, fields, analyzer, advance).save(scratch)
     if lucene_thread is not None:
         lucene_thread.finish()
     postings = Postings.open(folder / IMPACTS)
@@ -72,7 +73,7 @@ class _Lucene(threading.Thread):
         super().__init__(name="lucene", daemon=True)
         self.folder, self.language, self.threads = folder, language, threads
         self.failure: Exception | None = None
-        self.source = folder / _SOURCE
+        self.source = folder / layout.LUCENE_SOURCE
         shutil.rmtree(self.source, ignore_errors=True)
         self.source.mkdir()
         docids = [self._write(batch, fields, part) for part, batch in enumerate(corpus())]
@@ -90,8 +91,8 @@ class _Lucene(threading.Thread):
     def run(self) -> None:
         """Index what was written; an error waits for `finish`."""
         try:
-            shutil.rmtree(self.folder / _UNFINISHED, ignore_errors=True)
-            lucene.build(self.source, self.folder / _UNFINISHED, self.language, self.threads)
+            with artifacts.replacing(self.folder / LUCENE) as scratch:
+                lucene.build(self.source, scratch, self.language, self.threads)
         except (HybridError, OSError) as error:
             self.failure = error
 
@@ -100,7 +101,6 @@ class _Lucene(threading.Thread):
         self.join()
         if self.failure is not None:
             raise self.failure
-        (self.folder / _UNFINISHED).rename(self.folder / LUCENE)
         shutil.rmtree(self.source)
 
 

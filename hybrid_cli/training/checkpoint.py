@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts import Kind, layout
 
 
 @dataclass
@@ -30,50 +29,44 @@ def save(
     work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, state: State
 ) -> None:
     """Replace the checkpoint in `work`; a kill leaves the old or the new one."""
-    scratch = work / ".checkpoint.scratch"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
-    save_model(model, str(scratch / "model.safetensors"))
-    torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, scratch / "optimizer.pt")
-    (scratch / "state.json").write_text(json.dumps(vars(state)), "utf-8")
-    for old in work.glob(".checkpoint-*"):
-        old.rename(old.with_name(".previous"))
-    scratch.rename(work / f".checkpoint-{state.step}")
-    shutil.rmtree(work / ".previous", ignore_errors=True)
+    with artifacts.replacing(work / layout.CHECKPOINT) as scratch:
+        scratch.mkdir()
+        save_model(model, str(scratch / "model.safetensors"))
+        torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, scratch / "optimizer.pt")
+        (scratch / "state.json").write_text(json.dumps(vars(state)), "utf-8")
 
 
 def restore(work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> State:
     """Load the checkpoint in `work`, if there is one, and say where it stands."""
-    found = [*work.glob(".checkpoint-*"), *work.glob(".previous")]
-    if not found:
+    folder = work / layout.CHECKPOINT
+    artifacts.restore(folder)
+    if not folder.exists():
         return State()
-    shutil.rmtree(work / ".previous", ignore_errors=True) if len(found) > 1 else None
-    load_model(model, str(found[0] / "model.safetensors"))
-    saved = torch.load(found[0] / "optimizer.pt", weights_only=True)
+    load_model(model, str(folder / "model.safetensors"))
+    saved = torch.load(folder / "optimizer.pt", weights_only=True)
     optimizer.load_state_dict(saved["optimizer"])
     scaler.load_state_dict(saved["scaler"])
-    fields = json.loads((found[0] / "state.json").read_text("utf-8"))
+    fields = json.loads((folder / "state.json").read_text("utf-8"))
     return State(**{**fields, "curve": [tuple(row) for row in fields["curve"]]})
 
 
 def save_best(work: Path, model: nn.Module) -> None:
     """Keep the weights as the best so far."""
-    scratch = work / ".best.scratch"
-    save_model(model, str(scratch))
-    scratch.rename(work / ".best.safetensors")
+    with artifacts.replacing(work / layout.BEST_WEIGHTS) as scratch:
+        save_model(model, str(scratch))
 
 
 def load_best(work: Path, model: nn.Module) -> bool:
     """Put the best weights back, if any were kept."""
-    file = work / ".best.safetensors"
+    file = work / layout.BEST_WEIGHTS
     if file.is_file():
         load_model(model, str(file))
     return file.is_file()
 
 
 def write_curve(folder: Path, state: State, stage: str) -> None:
-    """Write `curve.parquet`: step, name, value."""
+    """Write the learning curve: step, name, value."""
     steps, names, values = zip(*state.curve, strict=True)
     table = pa.table({"step": steps, "name": names, "value": values})
     manifest = artifacts.Manifest(Kind.LEARNING_CURVE, stage, {}, {})
-    artifacts.write_parquet(folder / "curve.parquet", [table], artifacts.SCHEMAS[Kind.LEARNING_CURVE], manifest)
+    artifacts.write_parquet(folder / layout.CURVE, [table], artifacts.SCHEMAS[Kind.LEARNING_CURVE], manifest)

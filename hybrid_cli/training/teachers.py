@@ -11,6 +11,8 @@ import polars as pl
 import torch
 from torch import Tensor, nn
 
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import layout
 from hybrid_cli import console
 from hybrid_cli.encoders.encoder import Encoder
 from hybrid_cli.lexical.index import LexicalIndex
@@ -47,7 +49,7 @@ class FrozenEncoder:
 
     def __init__(self, encoder: Encoder, examples: Examples, work: Path):
         self.dim = encoder.dim
-        self._folder = work / ".frozen"
+        self._folder = work / layout.FROZEN
         self._folder.mkdir(exist_ok=True)
         for _ in parallel.first_alone():
             with console.progress("encode by the frozen model", unit="texts") as advance:
@@ -87,9 +89,8 @@ class FrozenEncoder:
         for part in (part for table in tables for part in table.iter_slices(_BLOCK)):
             file = self._folder / f"{role}-{len(blocks):06}.npy"
             if not file.exists():
-                scratch = file.with_suffix(".scratch.npy")
-                np.save(scratch, encode(part))
-                scratch.rename(file)
+                with artifacts.replacing(file) as scratch, scratch.open("wb") as opened:
+                    np.save(opened, encode(part))
             blocks.append(np.load(file))
             places.update(zip(part.to_series(0).to_list(), range(len(places), len(places) + len(part)), strict=True))
             advance(len(part))

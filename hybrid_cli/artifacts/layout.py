@@ -1,0 +1,58 @@
+"""Names of all files and folders inside artifacts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PARTS = "part-*.parquet"
+
+# collection
+CORPUS_FILE = "corpus.parquet"
+CORPUS_FOLDER = "corpus"  # of parts, for large collections
+
+# lexical index; `DOCIDS` also of a dense index
+LUCENE = "lucene"
+LUCENE_SOURCE = ".source"  # the texts that Lucene reads while the index is built
+IMPACTS = "impacts"
+TERMS = "terms.parquet"  # also of a static encoder
+POSITIONS = "positions.npy"
+DOCIDS = "docids.parquet"
+PARAMETERS = "bm25.json"
+
+# dense index
+VECTORS = "vectors"
+FAISS_INDEX = "index.faiss"
+INDEX_ENCODER = "encoder"  # the combined encoder that made the index
+
+# teacher labels
+LABELS = "labels"
+
+# encoder
+CONTRACT = "encoder.json"
+HUGGING_FACE_CONFIG = "config.json"
+SENTENCE_TRANSFORMERS_MODULES = "modules.json"
+WEIGHTS = "model.safetensors"
+STATIC_TABLES = "tables.safetensors"
+CONDENSER_HEAD = "condenser_head.safetensors"
+LEXICAL_PROJECTION = "lexical_projection.json"
+COMBINATION_PARTS = ("part-1", "part-2")
+PAIR_SIDES = ("queries", "documents")
+CURVE = "curve.parquet"
+
+# unfinished encoder
+CHECKPOINT = ".checkpoint"
+BEST_WEIGHTS = ".best.safetensors"
+FROZEN = ".frozen"  # vectors of frozen encoders
+
+# several attacked query files
+ATTACKS = "meta.json"
+
+
+def part(number: int) -> str:
+    """Return the name of a part of a large table."""
+    return f"part-{number:05d}.parquet"
+
+
+def split_file(folder: Path, role: str, split: str) -> Path:
+    """Return the path of the queries or qrels of a split in a collection."""
+    return folder / f"{role}.{split}.parquet"
