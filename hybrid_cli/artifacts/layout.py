@@ -29,8 +29,8 @@ LABELS = "labels"
 
 # encoder
 CONTRACT = "encoder.json"
-HUGGING_FACE_CONFIG = "config.json"
-SENTENCE_TRANSFORMERS_MODULES = "modules.json"
+CONFIG = "config.json"  # of Hugging Face transformers
+MODULES = "modules.json"  # of sentence-transformers
 WEIGHTS = "model.safetensors"
 STATIC_TABLES = "tables.safetensors"
 CONDENSER_HEAD = "condenser_head.safetensors"

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import layout
 from hybrid_cli.errors import InputError
 
 VECTORS = "vectors"

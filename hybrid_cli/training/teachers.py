@@ -11,9 +11,8 @@ import polars as pl
 import torch
 from torch import Tensor, nn
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import layout
-from hybrid_cli import console
 from hybrid_cli.encoders.encoder import Encoder
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.training import parallel
