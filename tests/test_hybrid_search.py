@@ -19,7 +19,7 @@ from hybrid_cli.config import Encoding, IndexType, Searching, VectorIndex
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import hybrid_search
 from hybrid_cli.indexes.dense import DenseIndex
-from hybrid_cli.indexes.hybrid_search import JointIndex
+from hybrid_cli.indexes.hybrid_search import HybridIndex
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
@@ -93,7 +93,7 @@ def top(scores: np.ndarray, queries: pl.DataFrame, docids: pl.Series, hits: int)
 def test_the_top_is_that_of_brute_force(made: Path, seed: int, weights: list[float], hits: int, threads: int):
     names = ["dense", "bm25", "second"]
     found, queries = asked(seed, 5)
-    index = JointIndex.open([made / name for name in names], weights)
+    index = HybridIndex.open([made / name for name in names], weights)
     run = pl.concat(index.search_blocks([found, found], queries, hits, threads))
     wanted = top(brute_force(made, names, weights, found, queries), queries, index.dense[0].docids, hits)
     assert run.equals(wanted)
@@ -101,7 +101,7 @@ def test_the_top_is_that_of_brute_force(made: Path, seed: int, weights: list[flo
 
 def test_blocks_and_selections_on_the_way_change_nothing(made: Path, monkeypatch: pytest.MonkeyPatch):
     found, queries = asked(4, 70)
-    index = JointIndex.open([made / "dense", made / "bm25"], [1, 0.5])
+    index = HybridIndex.open([made / "dense", made / "bm25"], [1, 0.5])
     whole = pl.concat(index.search_blocks([found], queries, 3))
     monkeypatch.setattr(hybrid_search, "_DOCUMENTS", 11)
     monkeypatch.setattr(hybrid_search, "_QUERIES", 32)
@@ -117,7 +117,7 @@ def test_of_an_approximate_index_the_stored_vectors_count(made: Path, tmp_path: 
     stored = flat.vectors_of(np.arange(COUNT))
     folder = dense_index(tmp_path / "index", stored, flat.docids, index_type)
     found, queries = asked(5, 4)
-    run = pl.concat(JointIndex.open([folder], [1]).search_blocks([found], queries, 20))
+    run = pl.concat(HybridIndex.open([folder], [1]).search_blocks([found], queries, 20))
     exact = DenseIndex.open(folder).score(run.select("qid", "docid"), queries["qid"].to_list(), found)
     assert run["score"].to_list() == exact.to_list()
     seen = np.where(stored >= 0, 1, -1) if index_type == "binary" else stored
@@ -127,7 +127,7 @@ def test_of_an_approximate_index_the_stored_vectors_count(made: Path, tmp_path: 
 def test_a_query_does_not_depend_on_the_others(made: Path):
     found, queries = asked(6, 40)
     found += np.random.default_rng(0).standard_normal(found.shape).astype(np.float32)
-    index = JointIndex.open([made / "dense", made / "bm25"], [1, 0.1])
+    index = HybridIndex.open([made / "dense", made / "bm25"], [1, 0.1])
     together = pl.concat(index.search_blocks([found], queries, 50))
     alone = pl.concat(index.search_blocks([found[3:4]], queries[3:4], 50))
     assert alone.equals(together.filter(pl.col("qid") == "q3"))

@@ -111,8 +111,8 @@ def test_with_the_real_wordnet_no_new_term_stands_in_a_relevant_document(tiny, t
     changed = 0
     for qid, text in TINY_QUERIES["test"]:
         documents = [texts[docid] for judged, docid, grade in TINY_JUDGEMENTS["test"] if judged == qid and grade]
-        relevant = {term for terms in analyzer.analyse(documents) for term in terms}
-        before, after = (set(terms) for terms in analyzer.analyse([text, found[qid]]))
+        relevant = {term for terms in analyzer.analyze(documents) for term in terms}
+        before, after = (set(terms) for terms in analyzer.analyze([text, found[qid]]))
         assert not (after - before) & relevant
         changed += bool(before & relevant - after)
     assert changed == 4
