@@ -1,7 +1,8 @@
 """Exact search by a weighted sum of scores, over all documents instead of candidates.
 
-Documents are processed in blocks: the dense scores of a block are a matrix product, and each query reads its postings from where the previous block ended, so every posting is
-read once. Memory holds one block of scores and the best hits of each query, independent of the size of the corpus.
+Documents are processed in blocks: the dense scores of a block are a matrix product, and each query reads its postings
+from where the previous block ended, so that every posting is read once. Memory holds one block of scores and the best
+hits of each query, independent of the size of the corpus.
 """
 
 from __future__ import annotations

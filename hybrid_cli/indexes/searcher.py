@@ -15,7 +15,7 @@ from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.build import is_binary
 from hybrid_cli.indexes.dense import DenseIndex
-from hybrid_cli.indexes.exact import query_encoder, refusal
+from hybrid_cli.indexes.exact import index_manifest, query_encoder, refusal
 from hybrid_cli.indexes.faiss import set_threads
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, shards
 from hybrid_cli.settings import SearchOptions
@@ -114,18 +114,6 @@ class HybridSearcher:
         texts = queries["text"].to_list()
         vectors = [encoder.encode_queries(texts) for encoder in self.encoders]
         return self.index.search_blocks(vectors, queries, hits, self.threads)
-
-
-def index_manifest(path: Path) -> Manifest:
-    """Read the manifest of a lexical or dense index.
-
-    Raises:
-        InputError: the artifact is not an index.
-    """
-    manifest = artifacts.read_manifest(path)
-    if manifest.kind not in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
-        raise InputError(f"{path}: {manifest.kind.phrase} (written by `{manifest.stage}`); an index is needed")
-    return manifest
 
 
 def index_kinds(manifest: Manifest) -> frozenset[str]:

@@ -22,7 +22,7 @@ ABSENT, COMPARED, TUNING = "Documents missing from a list", "Comparison", "Tunin
 # --------------------------------------------------------------------------------------------- lexical indexes, search
 
 LEXICAL, RETRIEVAL = "Lexical", "Retrieval"
-LEXICAL_INDEX, DENSE_INDEX = "Lexical index", "Dense index"
+SEVERAL, LEXICAL_INDEX, DENSE_INDEX = "Several indexes", "Lexical index", "Dense index"
 _LEXICAL, _DENSE = when(index_kind="a lexical index"), when(index_kind="a dense index")
 
 Field = Literal["title", "text"]
@@ -79,12 +79,14 @@ class SearchOptions(OnDevice, Threaded):
 
     exact: bool = option(
         False,
-        "Score every document by the weighted sum of all indexes: one or more dense, at most one lexical.",
+        "Score every document by the weighted sum of its scores: one or more dense indexes, at most one lexical.",
+        panel=SEVERAL,
         recorded=False,
     )
     weights: str | Sequence[float] | None = option(
         None,
         "One weight per index, in order: `1,0.1`; or `@FILE` written by `fuse --tune`.",
+        panel=SEVERAL,
         parse=str,
         shown="equal",
         applies=when(exact=True),
