@@ -8,7 +8,6 @@ the variant without the factor k1 + 1; Lucene rounds document lengths to one byt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -158,14 +157,6 @@ class PostingsBuilder:
         lengths = np.concatenate([np.zeros(0, np.int64), *self._lengths]).astype(np.int32)
         self._blocks.clear()  # as large as the postings
         return Postings(found.gather(order), indptr, rows, tfs, lengths)
-
-
-def count(documents: Sequence[Sequence[str]]) -> Postings:
-    """Return the postings of analyzed documents."""
-    builder = PostingsBuilder()
-    flat = [token for document in documents for token in document]
-    builder.add(pa.array(flat, pa.string()), np.array([len(document) for document in documents], np.int64))
-    return builder.finish()
 
 
 @dataclass(frozen=True)
