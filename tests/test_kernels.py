@@ -22,7 +22,7 @@ def plain(
             row, weight = postings.rows[at], impacts.idf[term]
             sums[row] += weight - weight / (np.float32(1) + np.float32(postings.tfs[at]) * impacts.scale[row])
     sums[barred] = 0
-    found = [(-np.float32(sums[row]), order[row]) for row in np.flatnonzero(sums)]
+    found = [(-float(np.float32(sums[row])), int(order[row])) for row in np.flatnonzero(sums)]
     return [(place, -score) for score, place in sorted(found)[:hits]]
 
 

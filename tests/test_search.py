@@ -70,7 +70,7 @@ def test_stored_query_vectors_give_the_same_run_as_texts(
 
 
 def test_queries_are_encoded_with_the_contract_of_the_index(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    changed = {"query_prefix": "query: ", "pooling": "cls"}
+    changed: dict[str, Any] = {"query_prefix": "query: ", "pooling": "cls"}
     index = encode(tiny, output=tmp_path / "index", model=str(tiny_bert), encoding=EXACT, contract=changed)
     run = runs.read_run(search(tiny, split="test", index=index, output=tmp_path / "run.parquet", hits=1))
     encoder = TransformerEncoder.load(tiny_bert, device="cpu", **changed)
@@ -90,7 +90,8 @@ def test_another_encoder_is_refused_with_the_differences(
 
     assert "query_max_len=64, not 256" in searched_with("minilm")
     encoder = TransformerEncoder.load(tiny_bert, device="cpu")
-    encoder.document_tower.backbone.embeddings.word_embeddings.weight.data += 0.1
+    words: Any = encoder.document_tower.backbone.embeddings
+    words.word_embeddings.weight.data += 0.1
     encoder.save(tmp_path / "trained")
     assert "was encoded by other weights" in searched_with(str(tmp_path / "trained"))
     assert not (tmp_path / "run.parquet").exists()
