@@ -64,10 +64,10 @@ def search_tasks(
     from pyserini.search.lucene import LuceneSearcher
 
     texts, qids = queries["text"].to_list(), queries["qid"].to_list()
-    bags, tokens = opened.bags(texts), opened.analyse(texts)
+    bags, tokens = opened.bags(texts), opened.analyze(texts)
     searcher = LuceneSearcher(str(index / LUCENE))
     searcher.set_bm25(K1, B)
-    corpus = [opened.analyse(batch) for batch in contents(opened, scratch)]
+    corpus = [opened.analyze(batch) for batch in contents(opened, scratch)]
     retriever = bm25s.BM25(method="lucene", k1=K1, b=B, backend="numba")
     retriever.index([document for batch in corpus for document in batch], show_progress=False)
     known = [[token for token in query if token in retriever.vocab_dict] or [""] for query in tokens]

@@ -26,7 +26,7 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
 from hybrid_cli.config import VectorIndex
 from hybrid_cli.indexes.dense import DenseIndex
-from hybrid_cli.indexes.hybrid_search import JointIndex
+from hybrid_cli.indexes.hybrid_search import HybridIndex
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.lexical.index import LexicalIndex
 
@@ -85,7 +85,7 @@ def measure(args: argparse.Namespace, size: int, queries: pl.DataFrame, lexical:
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         dense = dense_index(Path(folder) / "dense", docids, args.dim)
         bm25 = LexicalIndex(Impacts.of(postings, lexical.k1, lexical.b), docids)
-        joint = JointIndex((dense,), (1.0,), bm25, 0.1)
+        joint = HybridIndex((dense,), (1.0,), bm25, 0.1)
         qids = queries["qid"].to_list()
         ways = {
             "joint": lambda: list(joint.search_blocks([found], queries, args.hits, args.threads)),

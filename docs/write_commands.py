@@ -12,7 +12,7 @@ from typing import Any
 
 from hybrid_cli.cli.options import help_text, in_help_order, metavar
 from hybrid_cli.settings import COMMANDS, Settings
-from hybrid_cli.settings.common import Writes
+from hybrid_cli.settings.common import Overwrites
 from hybrid_cli.settings.conversion import default_text
 from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, spelling
 
@@ -70,7 +70,7 @@ def _section(kind: type[Settings]) -> Iterator[str]:
 
 
 def _is_shared(kind: type[Settings], name: str) -> bool:
-    return name == "overwrite" and issubclass(kind, Writes)
+    return name == "overwrite" and issubclass(kind, Overwrites)
 
 
 def _table(kind: type[Settings], rows: list[tuple[str, Option]]) -> str:

@@ -1,6 +1,6 @@
-"""A run as a table: one row a hit, the rank column is the truth.
+"""Runs: one row per hit, ordered by query and rank.
 
-The tie rule lives here and nowhere else: score descending, then docid ascending as a string.
+Ties are broken here and nowhere else: score descending, then docid ascending as a string.
 """
 
 from __future__ import annotations
@@ -8,19 +8,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts import SCHEMAS, Kind
 from hybrid_cli.errors import InputError
 
-COLUMNS = ("qid", "docid", "rank", "score")
+SCHEMA = pl.DataFrame(SCHEMAS[Kind.RUN].empty_table()).schema  # qid, docid, rank, score
+
+
+def empty() -> pl.DataFrame:
+    """Return a run without hits."""
+    return pl.DataFrame(schema=SCHEMA)
 
 
 def ranked(hits: pl.LazyFrame | pl.DataFrame, depth: int | None = None) -> pl.DataFrame:
-    """Order hits (qid, docid, score) by the tie rule, number them from 1 within each query, keep `depth` a query.
+    """Rank the hits of each query by score, with ties broken by docid.
 
-    Queries stay in the order of their first appearance.
+    Args:
+        hits: qid, docid, score.
+        depth: hits kept per query; None for all.
+
+    Returns:
+        A run; queries keep the order of their first appearance.
     """
     best = pl.col("docid", "score").sort_by(["score", "docid"], descending=[True, False])
     rank = pl.int_range(1, pl.len() + 1, dtype=pl.Int32).alias("rank")
@@ -30,29 +42,49 @@ def ranked(hits: pl.LazyFrame | pl.DataFrame, depth: int | None = None) -> pl.Da
     return ordered.select("qid", "docid", "rank", pl.col("score").cast(pl.Float32)).collect()
 
 
+def positions(ids: pl.Series, known: pl.Series, complaint: str) -> npt.NDArray[np.int64]:
+    """Return the position of each id in `known`, the first one where ids repeat.
+
+    Args:
+        ids: ids to find.
+        known: ids to search.
+        complaint: start of the error message, which the first unknown id ends: "no text for query".
+
+    Raises:
+        InputError: some ids are unknown.
+    """
+    places = pl.LazyFrame({"id": known.cast(pl.String)}).with_row_index("at").unique("id", keep="first")
+    wanted = pl.LazyFrame({"id": ids.cast(pl.String)})
+    found = wanted.join(places, on="id", how="left", maintain_order="left").collect()
+    unknown = found.filter(pl.col("at").is_null())["id"].unique(maintain_order=True)
+    if len(unknown):
+        raise InputError(f"{complaint} {unknown[0]}" + (f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""))
+    return found["at"].to_numpy().astype(np.int64)
+
+
 def read_run(path: Path) -> pl.DataFrame:
-    """Read a run: ours, anybody's Parquet with the same columns, or a TREC file of six columns.
+    """Read a run: Parquet with a run's columns, or a TREC file with six columns.
 
     Returns:
         qid, docid (strings), rank (int32, from 1), score (float32), sorted by query and rank.
 
     Raises:
-        InputError: not a run, NaN scores, or a document twice for a query; with row and ids.
+        InputError: the file is not a run, a score is not finite, or a query lists a document twice.
     """
     if path.is_file() and path.suffix != ".parquet":
         return _checked(_read_trec(path), path)
     artifacts.check_table(path, Kind.RUN)
-    frame = pl.read_parquet(path, columns=list(COLUMNS))
+    frame = pl.read_parquet(path, columns=SCHEMA.names())
     if artifacts.find_manifest(path) is None:
         frame = _checked(frame, path).with_columns(pl.col("rank").cast(pl.Int32), pl.col("score").cast(pl.Float32))
     return frame
 
 
 def named(paths: Sequence[str | Path]) -> dict[str, Path]:
-    """Names of runs: `name=path` as it says, else the file's stem, with as many folders before it as tell all apart.
+    """Name runs: by the name of `name=path`, or by the file's stem, with parent folders where stems are equal.
 
     Raises:
-        InputError: two runs have one name.
+        InputError: two runs have the same name.
     """
     given = [_name_and_path(str(path)) for path in paths]
     plain = [path.with_suffix("") for name, path in given if name is None]
@@ -66,10 +98,10 @@ def named(paths: Sequence[str | Path]) -> dict[str, Path]:
 
 
 def pick(given: str, known: Mapping[str, Path], option: str) -> Path:
-    """The path of a run given by the name that it has among `known`, or as a path or `name=path`.
+    """Find a run by its name in `known`, or by a path or `name=path`.
 
     Raises:
-        InputError: there is no such run or file.
+        InputError: no such run or file; the message names `option`.
     """
     path = known[given] if given in known else next(iter(named([given]).values()))
     if not path.exists():
@@ -85,7 +117,7 @@ def _name_and_path(text: str) -> tuple[str | None, Path]:
 
 
 def _short(path: Path, others: Sequence[Path]) -> str:
-    """The shortest end of `path`, in whole parts, that no other path ends with."""
+    """Return the last parts of `path`, as few as no other path ends with."""
     for length in range(1, len(path.parts) + 1):
         end = path.parts[-length:]
         if sum(other.parts[-length:] == end for other in others) == 1:
@@ -94,13 +126,13 @@ def _short(path: Path, others: Sequence[Path]) -> str:
 
 
 def _read_trec(path: Path) -> pl.DataFrame:
-    """qid Q0 docid rank score tag, split by any white space; ids stay strings whatever they look like."""
+    """Read lines of `qid Q0 docid rank score tag`, separated by white space; ids are strings."""
     try:
         lines = pl.read_csv(
             path, has_header=False, new_columns=["line"], separator="\x01", quote_char=None, schema={"line": pl.String}
         )
     except pl.exceptions.PolarsError as error:
-        raise InputError(f"{path}: is not a text file of a TREC run ({error})") from None
+        raise InputError(f"{path}: not a TREC run ({error})") from None
     fields = lines.with_row_index("number", offset=1).select(
         "number", pl.col("line").str.extract_all(r"\S+").alias("f")
     )
@@ -118,30 +150,30 @@ def _read_trec(path: Path) -> pl.DataFrame:
 
 
 def _checked(run: pl.DataFrame, path: Path) -> pl.DataFrame:
-    """A foreign run, its order settled: by rank where ranks are usable."""
+    """Check a run of another tool; order it by rank, or by score where ranks are missing or repeated."""
     rows = run.with_row_index("row", offset=1)
     lacking = rows.filter(pl.any_horizontal(pl.col("qid", "docid").is_null()))
     if len(lacking):
-        raise InputError(f"{path}, row {lacking['row'][0]}: has no {_first_null(lacking)}; mend the run")
+        raise InputError(f"{path}, row {lacking['row'][0]}: {_first_null(lacking)} is missing; fix the run")
     bad = rows.filter(pl.col("score").cast(pl.Float32).is_finite().fill_null(False).not_())
     if len(bad):
         row = bad.row(0, named=True)
         raise InputError(
-            f"{path}: {len(bad)} scores are not finite numbers, first in row {row['row']} "
-            f"(query {row['qid']}, document {row['docid']}); mend the run"
+            f"{path}: {len(bad)} scores are not finite numbers, the first in row {row['row']} "
+            f"(query {row['qid']}, document {row['docid']}); fix the run"
         )
     twice = rows.filter(pl.struct("qid", "docid").is_duplicated())
     if len(twice):
         row = twice.row(0, named=True)
         raise InputError(
-            f"{path}: document {row['docid']} stands more than once for query {row['qid']} (row {row['row']}); "
-            "keep one of them"
+            f"{path}: query {row['qid']} lists document {row['docid']} more than once (row {row['row']}); "
+            "remove the duplicates"
         )
     usable = run["rank"].null_count() == 0 and not run.select(pl.struct("qid", "rank").is_duplicated().any()).item()
     if not usable:
         return ranked(run.drop("rank"))
-    ordered = run.sort("qid", "rank", maintain_order=True)  # others count from 0, or leave gaps
-    return ordered.with_columns(rank=pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("qid")).select(COLUMNS)
+    ordered = run.sort("qid", "rank", maintain_order=True)  # ranks may start at 0 or have gaps
+    return ordered.with_columns(rank=pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("qid")).select(SCHEMA.names())
 
 
 def _first_null(rows: pl.DataFrame) -> str:

@@ -8,9 +8,10 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from test_impacts import DOCUMENTS, GOLDEN, IDF_CAT, IDF_DOG, Known, known
+from test_impacts import DOCUMENTS, GOLDEN, IDF_CAT, IDF_DOG, known
 
 from hybrid_cli.errors import InputError
+from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.projection import SignProjection
 from hybrid_cli.training.bm25_vectors import LexicalSide
 from hybrid_cli.training.losses import squared_cosine
@@ -18,7 +19,7 @@ from hybrid_cli.training.losses import squared_cosine
 DIM = 768
 
 
-def side(*docids: str, dim: int = DIM, index: Known | None = None) -> LexicalSide:
+def side(*docids: str, dim: int = DIM, index: LexicalIndex | None = None) -> LexicalSide:
     return LexicalSide(index or known(DOCUMENTS), SignProjection(dim), pl.Series("docid", docids))
 
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from command import hybrid
 
-from hybrid_cli.config import Objective, Optimization, Searching
+from hybrid_cli.config import Objective, Optimization
 from hybrid_cli.encoders import combination
 from hybrid_cli.encoders.encoder import open_encoder
 from hybrid_cli.errors import InputError
@@ -70,9 +70,9 @@ def test_an_ensemble_grows_index_by_index(ensemble: Path, tiny: Path, tmp_path: 
     earlier, learner = combination.parts(ensemble)
     halves = [encode(tiny, model=str(part), output=tmp_path / part.name) for part in (earlier, learner)]
     grown = encode(halves[0], beside=halves[1], output=tmp_path / "grown")
-    how = Searching(model=str(ensemble))
+    model = str(ensemble)
     runs = [
-        pl.read_parquet(search(tiny, split="test", index=index, how=how, output=tmp_path / f"{i}.parquet"))
+        pl.read_parquet(search(tiny, split="test", index=index, model=model, output=tmp_path / f"{i}.parquet"))
         for i, index in enumerate((whole, grown))
     ]
     assert runs[0]["docid"].equals(runs[1]["docid"])

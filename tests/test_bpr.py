@@ -10,7 +10,7 @@ import pytest
 
 from hybrid_cli import artifacts, indexes
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.config import Distillation, Encoding, Objective, Optimization, Searching, VectorIndex
+from hybrid_cli.config import Distillation, Encoding, Objective, Optimization, VectorIndex
 from hybrid_cli.encoders.encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
@@ -58,9 +58,8 @@ def test_a_search_is_by_codes_first_and_then_by_the_float_query(trained: Path, t
     stored = indexes.DenseIndex.open(index).vectors_of(np.arange(12))
     codes = np.where(stored >= 0, 1.0, -1.0)
     for candidates in (4, None):
-        how = Searching(binary_k=candidates)
         run = pl.read_parquet(search(
-            tiny, split="test", index=index, output=tmp_path / f"{candidates}.parquet", how=how, hits=12, device="cpu",
+            tiny, split="test", index=index, output=tmp_path / f"{candidates}.parquet", binary_k=candidates, hits=12, device="cpu",
         ))  # fmt: skip
         assert run.group_by("qid").len()["len"].unique().to_list() == [12]
     scores = asked.astype(np.float64) @ codes.T

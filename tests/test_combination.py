@@ -14,7 +14,7 @@ import torch
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.config import Combining, Encoding, Searching, VectorIndex
+from hybrid_cli.config import Combining, Encoding, VectorIndex
 from hybrid_cli.encoders.combination import Combination, Recipe
 from hybrid_cli.encoders.encoder import Encoder, open_encoder
 from hybrid_cli.errors import InputError
@@ -67,8 +67,8 @@ def indexed(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path_factory: py
 
 
 def found(tiny: Path, index: Path, output: Path, weight: float | None = None, model: str | None = None) -> pl.DataFrame:
-    how = Searching(weight=weight, model=model)
-    return runs.read_run(search(tiny, split="test", index=index, output=output, how=how))
+    found = search(tiny, split="test", index=index, output=output, weight=weight, model=model)
+    return runs.read_run(found)
 
 
 @pytest.mark.parametrize("weight", [None, 0.0, 2.5, -1.0])
@@ -149,9 +149,7 @@ def test_tuning_writes_the_best_weight(indexed: Path, tiny: Path, tmp_path: Path
 
     def score(weight: float) -> float:
         path = tmp_path / f"{weight}.parquet"
-        run = runs.read_run(
-            search(tiny, split="train", index=indexed / "both", output=path, how=Searching(weight=weight))
-        )
+        run = runs.read_run(search(tiny, split="train", index=indexed / "both", output=path, weight=weight))
         qrels = pl.read_parquet(tiny / "qrels.train.parquet").filter(pl.col("relevance") > 0)
         first = run.join(qrels, on=["qid", "docid"]).group_by("qid").agg(pl.col("rank").min())
         return (1 / first.filter(pl.col("rank") <= 10)["rank"]).sum() / qrels["qid"].n_unique()

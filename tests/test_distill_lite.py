@@ -14,7 +14,7 @@ from command import hybrid
 from torch import nn
 
 from hybrid_cli import artifacts
-from hybrid_cli.config import Distillation, Objective, Optimization, Searching
+from hybrid_cli.config import Distillation, Objective, Optimization
 from hybrid_cli.encoders.encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
@@ -138,11 +138,11 @@ def test_a_query_encoder_searches_the_teachers_index(examples, teacher: Path, ti
     taught = pl.read_parquet(light / "curve.parquet")["value"].to_list()
     assert taught[-1] < taught[0]
     index = encode(tiny, model=str(teacher), output=tmp_path / "index")
-    found = search(tiny, split="test", index=index, how=Searching(model=str(light)), output=tmp_path / "run.parquet")
+    found = search(tiny, split="test", index=index, model=str(light), output=tmp_path / "run.parquet")
     assert len(pl.read_parquet(found))
     other = encode(tiny, model=str(tiny_bert), output=tmp_path / "other")
     with pytest.raises(InputError):
-        search(tiny, split="test", index=other, how=Searching(model=str(light)), output=tmp_path / "no.parquet")
+        search(tiny, split="test", index=other, model=str(light), output=tmp_path / "no.parquet")
 
 
 def test_more_dimensions_than_the_model_has_are_refused(examples: Path, teacher: Path, tiny_bert: Path, tmp_path: Path):

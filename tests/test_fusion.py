@@ -19,8 +19,8 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run
 from hybrid_cli.fusion import lists, methods, tuning
 from hybrid_cli.fusion.lists import Lists
-from hybrid_cli.settings.retrieval import Normalization, WeightTuning
 from hybrid_cli.fusion.methods import METHODS, Recipe, method_name
+from hybrid_cli.settings.retrieval import Normalization, WeightTuning
 
 Ranking = Mapping[str, float]
 A: Ranking = {"x": 10, "y": 8, "z": 5}

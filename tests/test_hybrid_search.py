@@ -1,8 +1,9 @@
-"""Exact search by a sum of scores: brute force in numpy is the judge, and `fuse --missing exact` the other witness."""
+"""Exact search by a sum of scores, against brute force in numpy and `fuse --missing exact`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,16 +16,16 @@ from small_artifacts import write_corpus
 from hybrid_cli import artifacts, indexes, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
-from hybrid_cli.config import Encoding, IndexType, Searching, VectorIndex
+from hybrid_cli.config import Encoding, IndexType, VectorIndex
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import hybrid_search
 from hybrid_cli.indexes.dense import DenseIndex
-from hybrid_cli.indexes.hybrid_search import JointIndex
+from hybrid_cli.indexes.hybrid_search import HybridIndex
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
-from hybrid_cli.stages.search import search, search_exactly
+from hybrid_cli.stages.search import search
 
 DIM, COUNT = 8, 300
 WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
@@ -32,7 +33,7 @@ WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus with many equal texts and vectors, so that scores are often equal; its lexical and two dense indexes."""
+    """A corpus with many equal texts and vectors, hence equal scores, with a lexical and two dense indexes."""
     folder = tmp_path_factory.mktemp("joint")
     rng = np.random.default_rng(1)
     texts = [" ".join(rng.choice(WORDS, rng.integers(1, 5))) for _ in range(COUNT)]
@@ -45,7 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def dense_index(folder: Path, stored: np.ndarray, docids: pl.Series, index_type: IndexType = "flat") -> Path:
-    """An index of given vectors, in shards that end anywhere."""
+    """Build an index of vectors in shards of uneven size."""
     recipe = VectorIndex(index_type=index_type, m=4)
     claim = artifacts.open_output(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={}, overwrite=False)
     with claim.folder() as (work, counts):
@@ -56,7 +57,7 @@ def dense_index(folder: Path, stored: np.ndarray, docids: pl.Series, index_type:
 
 
 def asked(seed: int, count: int) -> tuple[np.ndarray, pl.DataFrame]:
-    """Queries as small whole numbers, so that sums are exact in any order, and as words, the last one unknown."""
+    """Return queries as vectors of small integers, whose sums are exact in any order, and as texts."""
     rng = np.random.default_rng(seed)
     texts = [" ".join(rng.choice(WORDS, 3)) for _ in range(count - 1)] + ["unheard"]
     queries = pl.DataFrame({"qid": [f"q{number}" for number in range(count)], "text": texts})
@@ -66,7 +67,7 @@ def asked(seed: int, count: int) -> tuple[np.ndarray, pl.DataFrame]:
 def brute_force(
     made: Path, names: list[str], weights: list[float], found: np.ndarray, queries: pl.DataFrame
 ) -> np.ndarray:
-    """[Q, N] the sum of all scores, float32."""
+    """Return the sum of all scores, [Q, N] float32."""
     total = np.zeros((len(queries), COUNT))
     for name, weight in zip(names, weights, strict=True):
         if name == "bm25":
@@ -79,7 +80,7 @@ def brute_force(
 
 
 def top(scores: np.ndarray, queries: pl.DataFrame, docids: pl.Series, hits: int) -> pl.DataFrame:
-    """The best of all documents, by the rule for ties of every run."""
+    """Rank all documents, with ties broken as in every run."""
     pairs = queries.select("qid").join(docids.to_frame("docid"), how="cross")
     return runs.ranked(pairs.with_columns(score=scores.ravel()), hits)
 
@@ -90,18 +91,18 @@ def top(scores: np.ndarray, queries: pl.DataFrame, docids: pl.Series, hits: int)
     st.sampled_from([1, 2, 10, 299, 300, 1000]),
     st.integers(1, 3),
 )
-def test_the_top_is_that_of_brute_force(made: Path, seed: int, weights: list[float], hits: int, threads: int):
+def test_hits_equal_brute_force(made: Path, seed: int, weights: list[float], hits: int, threads: int) -> None:
     names = ["dense", "bm25", "second"]
     found, queries = asked(seed, 5)
-    index = JointIndex.open([made / name for name in names], weights)
+    index = HybridIndex.open([made / name for name in names], weights)
     run = pl.concat(index.search_blocks([found, found], queries, hits, threads))
     wanted = top(brute_force(made, names, weights, found, queries), queries, index.dense[0].docids, hits)
     assert run.equals(wanted)
 
 
-def test_blocks_and_selections_on_the_way_change_nothing(made: Path, monkeypatch: pytest.MonkeyPatch):
+def test_hits_do_not_depend_on_the_size_of_blocks(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, queries = asked(4, 70)
-    index = JointIndex.open([made / "dense", made / "bm25"], [1, 0.5])
+    index = HybridIndex.open([made / "dense", made / "bm25"], [1, 0.5])
     whole = pl.concat(index.search_blocks([found], queries, 3))
     monkeypatch.setattr(hybrid_search, "_DOCUMENTS", 11)
     monkeypatch.setattr(hybrid_search, "_QUERIES", 32)
@@ -112,22 +113,24 @@ def test_blocks_and_selections_on_the_way_change_nothing(made: Path, monkeypatch
 
 
 @pytest.mark.parametrize("index_type", ["hnsw", "sq8", "binary"])
-def test_of_an_approximate_index_the_stored_vectors_count(made: Path, tmp_path: Path, index_type: IndexType):
+def test_approximate_indexes_are_scored_by_their_stored_vectors(
+    made: Path, tmp_path: Path, index_type: IndexType
+) -> None:
     flat = DenseIndex.open(made / "dense")
     stored = flat.vectors_of(np.arange(COUNT))
     folder = dense_index(tmp_path / "index", stored, flat.docids, index_type)
     found, queries = asked(5, 4)
-    run = pl.concat(JointIndex.open([folder], [1]).search_blocks([found], queries, 20))
+    run = pl.concat(HybridIndex.open([folder], [1]).search_blocks([found], queries, 20))
     exact = DenseIndex.open(folder).score(run.select("qid", "docid"), queries["qid"].to_list(), found)
     assert run["score"].to_list() == exact.to_list()
     seen = np.where(stored >= 0, 1, -1) if index_type == "binary" else stored
     assert run.equals(top((found @ seen.T).astype(np.float32), queries, flat.docids, 20))
 
 
-def test_a_query_does_not_depend_on_the_others(made: Path):
+def test_a_query_does_not_depend_on_other_queries(made: Path) -> None:
     found, queries = asked(6, 40)
     found += np.random.default_rng(0).standard_normal(found.shape).astype(np.float32)
-    index = JointIndex.open([made / "dense", made / "bm25"], [1, 0.1])
+    index = HybridIndex.open([made / "dense", made / "bm25"], [1, 0.1])
     together = pl.concat(index.search_blocks([found], queries, 50))
     alone = pl.concat(index.search_blocks([found[3:4]], queries[3:4], 50))
     assert alone.equals(together.filter(pl.col("qid") == "q3"))
@@ -144,11 +147,11 @@ def indexed(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactor
     return folder
 
 
-def test_it_is_what_exact_fusion_of_whole_lists_gives(tiny: Path, indexed: Path, tmp_path: Path):
+def test_exact_search_equals_exact_fusion_of_complete_lists(tiny: Path, indexed: Path, tmp_path: Path) -> None:
     both = [indexed / "dense", indexed / "bm25"]
     lists = [search(tiny, split="test", index=index, output=tmp_path / f"{index.name}.parquet") for index in both]
-    fused = fuse(lists, output=tmp_path / "f.parquet", method="weighted-sum", weights=[1, 0.5], indexes=both)
-    exact = search_exactly(tiny, split="test", indexes=both, weights="1,0.5", output=tmp_path / "e.parquet")
+    fused = fuse(lists, output=tmp_path / "f.parquet", method="weighted-sum", weights=[1, 0.5], index=both)
+    exact = search(tiny, split="test", exact=True, index=both, weights="1,0.5", output=tmp_path / "e.parquet")
     wanted, found = runs.read_run(fused), runs.read_run(exact)
     assert found.select("qid", "docid", "rank").equals(wanted.select("qid", "docid", "rank"))
     np.testing.assert_allclose(found["score"], wanted["score"], rtol=1e-5, atol=1e-5)
@@ -157,7 +160,7 @@ def test_it_is_what_exact_fusion_of_whole_lists_gives(tiny: Path, indexed: Path,
     assert set(manifest.inputs) == {"index 1", "index 2", "queries"}
 
 
-def test_tuned_weights_are_taken_from_their_file(tiny: Path, indexed: Path, tmp_path: Path):
+def test_tuned_weights_are_read_from_their_file(tiny: Path, indexed: Path, tmp_path: Path) -> None:
     both = [indexed / "dense", indexed / "bm25"]
     lists = [search(tiny, split="test", index=index, output=tmp_path / f"{index.name}.parquet") for index in both]
     weights = tmp_path / "weights.json"
@@ -170,33 +173,33 @@ def test_tuned_weights_are_taken_from_their_file(tiny: Path, indexed: Path, tmp_
     assert sum(manifest.options["weights"]) == pytest.approx(1)
 
 
-def test_what_cannot_be_searched_together_is_refused(tiny: Path, indexed: Path, made: Path, tmp_path: Path):
-    def refused(match: str, *names: Path, **settings):
+def test_indexes_and_options_that_do_not_fit_together_are_refused(
+    tiny: Path, indexed: Path, made: Path, tmp_path: Path
+) -> None:
+    def refused(match: str, *names: Path, **options: Any) -> None:
         with pytest.raises(InputError, match=match):
-            search_exactly(
-                tiny, indexes=names, output=tmp_path / "x.parquet", **{"split": "test", "weights": None, **settings}
-            )
+            search(tiny, index=names, exact=True, output=tmp_path / "x.parquet", **{"split": "test", **options})
 
     dense, bm25 = indexed / "dense", indexed / "bm25"
     refused("other documents than", dense, made / "bm25")
-    refused("one or more dense indexes, and one lexical index at most", bm25)
-    refused("one or more dense indexes, and one lexical index at most", dense, bm25, bm25)
+    refused("one or more dense indexes, and at most one lexical index", bm25)
+    refused("one or more dense indexes, and at most one lexical index", dense, bm25, bm25)
     refused("need numbers from 0 up", dense, bm25, weights="1,nan")
     refused("need numbers from 0 up", dense, bm25, weights=[1, float("inf")])
     refused("1 numbers for 2", dense, bm25, weights="1")
-    refused("--rm3: means nothing to an exact search", dense, bm25, how=Searching(rm3=True))
-    refused("--k1: means nothing to an exact search", dense, how=Searching(k1=1.0))
-    refused("--model: means nothing to an exact search", dense, dense, how=Searching(model="minilm"))
+    refused("--rm3: only with a lexical index, not with --exact", dense, bm25, rm3=True)
+    refused("--k1: only with a lexical index", dense, k1=1.0)
+    refused("--model: only with one dense index; --exact searches 2", dense, dense, model="minilm")
     stored = encode(tiny, split="test", model="minilm", output=tmp_path / "vectors")
-    refused("needs the texts of the queries", dense, queries=stored)
+    refused("--exact needs the texts of the queries", dense, queries=stored)
     assert not (tmp_path / "x.parquet").exists()
 
 
-def test_the_command_writes_a_run_of_several_indexes(tiny: Path, indexed: Path, tmp_path: Path):
+def test_the_command_writes_a_run_of_several_indexes(tiny: Path, indexed: Path, tmp_path: Path) -> None:
     both, output = f"{indexed}/dense,{indexed}/bm25", tmp_path / "run.parquet"
     words = ("search", tiny, "--split", "test", "--index", both, "--output", output)
-    assert "--weights: is for --exact" in hybrid(*words, "--weights", "1,2").err
-    assert "leave --query out" in hybrid(*words, "--exact", "--query", "words").err
+    assert "--weights: only with --exact" in hybrid(*words, "--weights", "1,2").err
+    assert "--exact: writes a run" in hybrid("search", "--index", both, "--exact", "--query", "words").err
     done = hybrid(*words, "--exact", "--weights", "1,0.5", "-k", 3)
     assert done.code == 0, done.err
     assert len(runs.read_run(output)) == 6 * 3

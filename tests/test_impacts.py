@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from math import log
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_postings import count, flat, small_index
 
 from hybrid_cli.errors import HybridError
-from hybrid_cli.lexical.impacts import (
-    Impacts,
-    Postings,
-    PostingsBuilder,
-    count,
-    decode_length,
-    encode_length,
-    quantised,
-)
+from hybrid_cli.lexical.impacts import Impacts, Postings, PostingsBuilder, decode_length, quantized
 from hybrid_cli.lexical.index import Bags, LexicalIndex
 
 K1, B = 0.9, 0.4
@@ -33,30 +26,14 @@ DOCUMENTS = [
     [],
 ]
 AVERAGE = (3 + 3 + 5 + 50) / 4
-GOLDEN = {"d1": 0.221425, "d2": 0.273228, "d4": 0.265370}  # methods 12.1
+GOLDEN = {"d1": 0.221425, "d2": 0.273228, "d4": 0.265370}  # BM25/Lucene, computed by hand
 IDF_CAT, IDF_DOG = log(1 + (4 - 3 + 0.5) / (3 + 0.5)), log(1 + (4 - 2 + 0.5) / (2 + 0.5))
 words = st.lists(st.sampled_from("abcdefgh"), max_size=60)
 corpora = st.lists(words, min_size=1, max_size=25)
 
 
-class Known(LexicalIndex):
-    """An index whose texts are analysed already: words between spaces. Nothing here needs Java."""
-
-    class _Spaces:
-        def analyse(self, texts: list[str]) -> list[list[str]]:
-            return [text.split() for text in texts]
-
-        def tokens(self, texts: list[str]) -> tuple[pa.Array, np.ndarray]:
-            split = self.analyse(texts)
-            flat = pa.array([word for text in split for word in text], pa.string())
-            return flat, np.array([len(text) for text in split], np.int64)
-
-    _analyzer = _Spaces()  # type: ignore[assignment]
-
-
-def known(documents: list[list[str]], k1: float = K1, b: float = B) -> Known:
-    docids = pl.Series("docid", [f"d{number}" for number in range(1, len(documents) + 1)], dtype=pl.String)
-    return Known(Impacts.of(count(documents), k1, b), docids)
+def known(documents: list[list[str]], k1: float = K1, b: float = B) -> LexicalIndex:
+    return small_index(documents, k1, b)
 
 
 def hits(index: LexicalIndex, text: str, number: int = 10) -> dict[str, float]:
@@ -65,18 +42,18 @@ def hits(index: LexicalIndex, text: str, number: int = 10) -> dict[str, float]:
 
 
 def part(idf: float, tf: int, length: int) -> float:
-    """One term's part of a score (methods 1.1), no length here is one that Lucene rounds."""
+    """A term's share of a score (BM25/Lucene); Lucene rounds none of the lengths used here."""
     return idf * tf / (tf + K1 * (1 - B + B * length / AVERAGE))
 
 
-def test_golden_scores_of_one_term():
+def test_golden_scores_of_one_term() -> None:
     assert hits(known(DOCUMENTS), "cat") == pytest.approx(
         {"d2": part(IDF_CAT, 2, 3), "d4": part(IDF_CAT, 5, 50), "d1": part(IDF_CAT, 1, 3)}, abs=1e-6
     )
     assert hits(known(DOCUMENTS), "cat") == pytest.approx(GOLDEN, abs=1e-6)
 
 
-def test_golden_scores_of_two_terms():
+def test_golden_scores_of_two_terms() -> None:
     assert hits(known(DOCUMENTS), "cat dog") == pytest.approx(
         {
             "d2": part(IDF_CAT, 2, 3) + part(IDF_DOG, 1, 3),
@@ -88,71 +65,67 @@ def test_golden_scores_of_two_terms():
     )
 
 
-def test_a_repeated_query_word_counts_twice():
+def test_a_repeated_query_word_counts_twice() -> None:
     assert hits(known(DOCUMENTS), "cat cat") == pytest.approx(
         {"d2": 2 * part(IDF_CAT, 2, 3), "d4": 2 * part(IDF_CAT, 5, 50), "d1": 2 * part(IDF_CAT, 1, 3)}, abs=1e-6
     )
 
 
-def test_exact_lengths_where_asked_for():
-    impacts = Impacts.of(count(DOCUMENTS), K1, B, exact_length=True)
-    assert 1 / impacts.scale[3] == pytest.approx(K1 * (1 - B + B * 50 / AVERAGE))
-
-
-def test_length_byte_rounds_down_as_lucene_does():
+def test_lengths_are_rounded_down_as_in_lucene() -> None:
     table = {
         24: 24, 40: 40, 41: 40, 43: 42, 57: 56, 91: 88, 100: 96, 121: 120, 150: 144, 261: 248, 300: 280, 500: 472,
         512: 504, 1000: 984, 5000: 4632,
     }  # fmt: skip
-    assert {length: decode_length(encode_length(length)) for length in table} == table
-    assert quantised(np.array(list(table))).tolist() == list(table.values())
-    assert all(decode_length(encode_length(length)) == length for length in range(41))
+    assert quantized(np.array(list(table))).tolist() == list(table.values())
+    assert quantized(np.arange(41)).tolist() == list(range(41))
 
 
 @given(st.integers(0, 2**31 - 1))
-def test_length_codec_agrees_with_its_table(length):
-    byte = encode_length(length)
-    assert 0 <= byte <= 255
-    assert decode_length(byte) == quantised(np.array([length]))[0] <= length
+def test_a_rounded_length_is_one_of_lucenes_256(length: int) -> None:
+    rounded = int(quantized(np.array([length]))[0])
+    assert rounded <= length
+    assert rounded in {decode_length(byte) for byte in range(256)}
 
 
-def test_empty_and_unmatched_queries_have_no_hits():
+def test_empty_and_unmatched_queries_have_no_hits() -> None:
     index = known(DOCUMENTS)
     assert hits(index, "") == hits(index, "unicorn") == {}
     assert index.search(pl.DataFrame(schema={"qid": pl.String, "text": pl.String}), 10).is_empty()
 
 
-def test_a_corpus_without_a_token_can_be_searched():
+def test_a_corpus_without_a_token_can_be_searched() -> None:
     assert hits(known([[], []]), "cat") == {}
 
 
-def test_equal_scores_are_ordered_by_docid_as_a_string():
+def test_equal_scores_are_ordered_by_docid_as_a_string() -> None:
     run = known([["cat"]] * 12).search(pl.DataFrame({"qid": ["q"], "text": ["cat"]}), 12)
     assert run["docid"].to_list() == sorted(f"d{number}" for number in range(1, 13))
     assert run["rank"].to_list() == list(range(1, 13))
 
 
 @given(corpora, words, st.integers(1, 30))
-def test_fewer_hits_are_the_first_of_more(documents, query, number):
+def test_fewer_hits_are_a_prefix_of_more(documents: list[list[str]], query: list[str], number: int) -> None:
     index, text = known(documents), " ".join(query)
     assert list(hits(index, text, number).items()) == list(hits(index, text, 100).items())[:number]
 
 
 @given(corpora, words, st.randoms())
-def test_shuffled_query_words_change_no_bit(documents, query, random):
+def test_scores_do_not_depend_on_the_order_of_query_words(
+    documents: list[list[str]], query: list[str], random: Random
+) -> None:
     index, shuffled = known(documents), list(query)
     random.shuffle(shuffled)
     assert hits(index, " ".join(query), 30) == hits(index, " ".join(shuffled), 30)
 
 
 @given(corpora, words)
-def test_search_finds_all_matches_with_the_formula(documents, query):
+def test_search_returns_every_match_with_its_bm25_score(documents: list[list[str]], query: list[str]) -> None:
     index = known(documents)
     counted = [document for document in documents if document]
     average = sum(map(len, counted)) / len(counted) if counted else 1
     wanted = {}
     for number, document in enumerate(documents, start=1):
-        length = K1 * (1 - B + B * decode_length(encode_length(len(document))) / average)
+        length = K1 * (1 - B + B * int(quantized(np.array([len(document)]))[0]) / average)
         score = 0.0
         for word in query:
             tf, df = document.count(word), sum(word in other for other in documents)
@@ -163,7 +136,9 @@ def test_search_finds_all_matches_with_the_formula(documents, query):
 
 
 @given(corpora, st.lists(words, min_size=1, max_size=5))
-def test_pair_scores_and_the_product_are_the_search_scores(documents, queries):
+def test_pair_scores_and_matrix_products_equal_search_scores(
+    documents: list[list[str]], queries: list[list[str]]
+) -> None:
     index = known(documents)
     frame = pl.DataFrame({"qid": [f"q{n}" for n in range(len(queries))], "text": [" ".join(q) for q in queries]})
     pairs = frame.select("qid").join(index.docids.to_frame(), how="cross")
@@ -176,20 +151,17 @@ def test_pair_scores_and_the_product_are_the_search_scores(documents, queries):
 
 
 @given(corpora, st.integers(1, 7))
-def test_blocks_of_documents_make_the_same_postings(documents, size):
+def test_postings_do_not_depend_on_block_size(documents: list[list[str]], size: int) -> None:
     builder = PostingsBuilder()
     for at in range(0, len(documents), size):
-        block = documents[at : at + size]
-        builder.add(
-            pa.array([word for document in block for word in document], pa.string()), np.array([len(d) for d in block])
-        )
+        builder.add(*flat(documents[at : at + size]))
     made, whole = builder.finish(), count(documents)
     assert made.terms.equals(whole.terms)
     for name in ("indptr", "rows", "tfs", "lengths"):
         np.testing.assert_array_equal(getattr(made, name), getattr(whole, name))
 
 
-def test_saved_postings_open_as_they_were(tmp_path: Path):
+def test_postings_survive_saving_and_opening(tmp_path: Path) -> None:
     postings = count(DOCUMENTS)
     postings.save(tmp_path)
     opened = Postings.open(tmp_path)
@@ -198,15 +170,15 @@ def test_saved_postings_open_as_they_were(tmp_path: Path):
     np.testing.assert_array_equal(Impacts.of(opened, K1, B).values(), Impacts.of(postings, K1, B).values())
 
 
-def test_a_matrix_cut_short_is_refused(tmp_path: Path):
+def test_a_truncated_matrix_is_refused(tmp_path: Path) -> None:
     count(DOCUMENTS).save(tmp_path)
     whole = (tmp_path / "rows.npy").read_bytes()
     (tmp_path / "rows.npy").write_bytes(whole[:-4])
-    with pytest.raises(HybridError, match="whole impact matrix"):
+    with pytest.raises(HybridError, match="incomplete impact matrix"):
         Postings.open(tmp_path)
 
 
-def test_threads_change_nothing():
+def test_hits_do_not_depend_on_the_number_of_threads() -> None:
     random = np.random.default_rng(0)
     index = known([random.choice(list("abcdefgh"), 20).tolist() for _ in range(300)])
     bags = index.bags(["a b", "c", "", "d e f a", "h h"] * 20)
@@ -215,10 +187,10 @@ def test_threads_change_nothing():
     assert index.search_bags(qids, bags, 50, 1).equals(index.search_bags(qids, bags, 50, 3))
 
 
-def test_another_k1_and_b_is_another_index_opened_anew():
+def test_an_index_under_another_k1_and_b_equals_one_built_with_them() -> None:
     index = known(DOCUMENTS)
     assert hits(index.under(1.2, 0.75), "cat dog") == hits(known(DOCUMENTS, 1.2, 0.75), "cat dog")
 
 
-def test_k1_zero_counts_a_term_once():
+def test_k1_zero_counts_a_term_once() -> None:
     assert hits(known(DOCUMENTS, k1=0.0), "cat") == pytest.approx(dict.fromkeys(("d1", "d2", "d4"), IDF_CAT))

@@ -1,4 +1,4 @@
-"""`index-bm25`: what it writes, what it leaves alone, and how it is tuned."""
+"""`index-bm25`: output, reuse of an existing index, and tuning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from command import hybrid
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.lexical import build, lucene
+from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.tuning import Setting, tune
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -32,7 +32,7 @@ def inodes(index: Path) -> dict[str, int]:
     return {file.name: file.stat().st_ino for file in files}
 
 
-def test_the_index_holds_these_files_and_nothing_else(index: Path):
+def test_the_index_has_no_other_files(index: Path) -> None:
     assert sorted(path.name for path in index.iterdir()) == [
         "bm25.json", "docids.parquet", "impacts", "lucene", "manifest.json",
     ]  # fmt: skip
@@ -42,43 +42,43 @@ def test_the_index_holds_these_files_and_nothing_else(index: Path):
     assert [path.name for path in index.parent.iterdir()] == ["bm25"]
 
 
-def test_the_manifest_says_what_was_read_and_counted(index: Path):
+def test_the_manifest_records_options_and_counts(index: Path) -> None:
     manifest = artifacts.read_manifest(index, Kind.LEXICAL_INDEX)
-    assert manifest.options == {"fields": ["title", "text"], "language": "en", "k1": 0.9, "b": 0.4, "tune": None}
+    assert manifest.options == {"fields": ["title", "text"], "language": "en", "k1": 0.9, "b": 0.4, "tune": False}
     assert list(manifest.inputs) == ["corpus"]
     counts = lucene.statistics(index / "lucene")
     assert (manifest.counts["documents"], manifest.counts["empty documents"]) == (12, 12 - counts.counted)
     assert manifest.counts["tokens"] == counts.tokens
 
 
-def test_title_and_text_are_both_found_and_words_are_stemmed(index: Path):
+def test_titles_and_texts_are_indexed_and_stemmed(index: Path) -> None:
     assert first(index, "Hamlet") == "hamlet"
     assert first(index, "astronaut's STONE") == "moon landing"
     assert first(index, "pages wordless") == "void"
 
 
-def test_fields_leave_the_title_out(tiny: Path, tmp_path: Path):
+def test_fields_can_exclude_titles(tiny: Path, tmp_path: Path) -> None:
     index = index_bm25(tiny, output=tmp_path / "bm25", fields=["text"])
     manifest = artifacts.read_manifest(index, Kind.LEXICAL_INDEX)
     assert manifest.counts["empty documents"] == 1
     assert LexicalIndex.open(index).search(pl.DataFrame({"qid": ["q"], "text": ["Okapi"]}), 5).is_empty()
 
 
-def test_the_same_call_again_changes_nothing(tiny: Path, index: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_same_call_again_is_up_to_date(tiny: Path, index: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (index / "manifest.json").read_bytes()
     index_bm25(tiny, output=index)
     assert (index / "manifest.json").read_bytes() == before
     assert "up to date" in capsys.readouterr().err
 
 
-def test_two_indexes_of_one_corpus_are_equal(tiny: Path, index: Path, tmp_path: Path):
+def test_two_indexes_of_a_corpus_are_equal(tiny: Path, index: Path, tmp_path: Path) -> None:
     again = index_bm25(tiny, output=tmp_path / "again", threads=1)
     assert artifacts.fingerprint(again) == artifacts.fingerprint(index)
 
 
-def test_k1_and_b_are_recorded_without_reading_the_corpus(
+def test_another_k1_and_b_are_stored_without_reading_the_corpus(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     index = index_bm25(tiny, output=tmp_path / "bm25")
     before, made = artifacts.fingerprint(index), inodes(index)
     monkeypatch.setattr("hybrid_cli.stages.index_bm25.build", None)
@@ -87,11 +87,11 @@ def test_k1_and_b_are_recorded_without_reading_the_corpus(
     assert (opened.k1, opened.b) == (1.2, 0.75)
     assert inodes(index) == made
     assert artifacts.fingerprint(index) != before
-    assert "only k1 and b" in capsys.readouterr().err
+    assert "stored only k1 and b" in capsys.readouterr().err
     assert (LexicalIndex.open(index, k1=0.5).k1, LexicalIndex.open(index, k1=0.5).b) == (0.5, 0.75)
 
 
-def test_other_fields_need_overwrite(tiny: Path, index: Path):
+def test_other_fields_need_overwrite(tiny: Path, index: Path) -> None:
     with pytest.raises(InputError, match="fields"):
         index_bm25(tiny, output=index, fields=["text"])
 
@@ -101,23 +101,25 @@ def test_other_fields_need_overwrite(tiny: Path, index: Path):
     [
         (["--k1", "-1"], "--k1"),
         (["--b", "1.5"], "--b"),
-        (["--fields", "body"], "--fields body: is title,text or one of the two"),
-        (["--tune", "--k1", "1"], "--tune chooses k1 and b"),
-        (["--split", "dev"], "add --tune"),
+        (["--fields", "body"], "--fields body: unknown; Choices: title, text"),
+        (["--fields", "text,text"], "--fields text,text: list each field once"),
+        (["--tune", "--k1", "1"], "--k1: not with --tune"),
+        (["--split", "dev"], "--split: only with --tune"),
+        (["--tune-measure", "MRR@10"], "--tune-measure: only with --tune"),
         (["--tune"], "no queries of split 'dev'"),
         (["--tune", "--split", "train", "--tune-measure", "MRP@10"], "did you mean"),
-        (["--language", "tlh"], "Anserini has no analyzer"),
+        (["--language", "tlh"], "--language tlh: unknown. Anserini's analyzers: "),
         (["--java-heap", "much"], "--java-heap much"),
     ],
 )
-def test_unusable_options_are_named(tiny: Path, tmp_path: Path, arguments: list[str], message: str):
+def test_unusable_options_are_refused(tiny: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
     done = hybrid("index-bm25", tiny, "--output", tmp_path / "bm25", *arguments)
     assert done.code == 2
     assert message in done.err
     assert not (tmp_path / "bm25").exists()
 
 
-def test_a_document_id_that_comes_twice_is_named(tmp_path: Path):
+def test_a_duplicate_document_id_is_refused(tmp_path: Path) -> None:
     rows = pl.DataFrame(
         [("a", "", "x"), ("b", "", "y"), ("a", "", "z")], schema=["docid", "title", "text"], orient="row"
     )
@@ -127,7 +129,7 @@ def test_a_document_id_that_comes_twice_is_named(tmp_path: Path):
         index_bm25(corpus, output=tmp_path / "bm25")
 
 
-def test_a_corpus_without_a_word_can_be_indexed(tmp_path: Path):
+def test_a_corpus_without_words_can_be_indexed(tmp_path: Path) -> None:
     rows = pl.DataFrame([("a", "", ""), ("b", "The", "of")], schema=["docid", "title", "text"], orient="row")
     corpus, manifest = tmp_path / "corpus.parquet", Manifest(Kind.CORPUS, "test", {}, {})
     artifacts.write_parquet(corpus, [rows.to_arrow()], artifacts.SCHEMAS[Kind.CORPUS], manifest)
@@ -137,26 +139,34 @@ def test_a_corpus_without_a_word_can_be_indexed(tmp_path: Path):
     assert lucene.search(index, queries, 5).is_empty()
 
 
-def test_an_index_that_lucene_counts_otherwise_is_refused(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(build.lucene, "statistics", lambda folder: lucene.Statistics(12, 12, 1))
+def test_different_counts_of_lucene_and_the_matrix_are_an_error(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybrid_cli.lexical.build.lucene.statistics", lambda folder: lucene.Statistics(12, 12, 1))
     with pytest.raises(HybridError, match="Lucene counts 12 documents with 1 tokens"):
         index_bm25(tiny, output=tmp_path / "bm25")
     assert not (tmp_path / "bm25").exists()
 
 
-def test_what_a_killed_run_finished_is_kept(tiny: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with monkeypatch.context() as killed:
-        killed.setattr(
-            build._Lucene, "finish", lambda thread: (thread.join(), (_ for _ in ()).throw(KeyboardInterrupt))
-        )
+def test_completed_parts_survive_an_interruption(
+    tiny: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C after both parts are built: the next call builds neither of them."""
+
+    def interrupt(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr("hybrid_cli.lexical.build.lucene.statistics", interrupt)
         with pytest.raises(KeyboardInterrupt):
             index_bm25(tiny, output=tmp_path / "bm25")
-    monkeypatch.setattr(build, "_count", None)
+    monkeypatch.setattr("hybrid_cli.lexical.build.lucene.build", None)
+    monkeypatch.setattr("hybrid_cli.lexical.build.PostingsBuilder", None)
     assert artifacts.fingerprint(index_bm25(tiny, output=tmp_path / "bm25")) == artifacts.fingerprint(index)
 
 
-def test_tuning_records_what_it_chose(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    index = index_bm25(tiny, output=tmp_path / "bm25", tune_measure="nDCG@10", split="test")
+def test_tuning_is_recorded(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index = index_bm25(tiny, output=tmp_path / "bm25", tune=True, tune_measure="nDCG@10", split="test")
     recorded = json.loads((index / "bm25.json").read_text("utf-8"))
     tuning = recorded["tuning"]
     assert (tuning["measure"], tuning["queries"]) == ("nDCG@10", 5)
@@ -165,14 +175,18 @@ def test_tuning_records_what_it_chose(tiny: Path, tmp_path: Path, capsys: pytest
     assert chosen["mean"] == pytest.approx(best)
     assert (LexicalIndex.open(index).k1, LexicalIndex.open(index).b) == (recorded["k1"], recorded["b"])
     assert "held-out gain" in capsys.readouterr().err
-    assert set(artifacts.read_manifest(index).inputs) == {"corpus", "queries", "qrels"}
+    manifest = artifacts.read_manifest(index)
+    assert set(manifest.inputs) == {"corpus", "queries", "qrels"}
+    assert manifest.options == {
+        "fields": ["title", "text"], "language": "en", "tune": True, "tune_measure": "nDCG@10",
+    }  # fmt: skip
 
 
 def values(table: dict[Setting, list[float]], setting: Setting) -> pl.DataFrame:
     return pl.DataFrame({"qid": [f"q{number}" for number in range(len(table[setting]))], "value": table[setting]})
 
 
-def test_the_held_out_gain_is_that_of_the_other_halfs_choice():
+def test_the_held_out_gain_uses_the_choice_of_the_other_half() -> None:
     table = {(0.9, 0.4): [0.5, 0.5, 0.5, 0.5], (1.2, 0.4): [1.0, 0.4, 1.0, 0.4], (2.0, 0.4): [0.2, 0.9, 0.2, 0.9]}
     tuning = tune(lambda setting: values(table, setting), table, (0.9, 0.4))
     assert tuning.best == (1.2, 0.4)
@@ -181,11 +195,11 @@ def test_the_held_out_gain_is_that_of_the_other_halfs_choice():
     assert tuning.held_out_gain == pytest.approx((2 * (0.2 - 0.5) + 2 * (0.4 - 0.5)) / 4)
 
 
-def test_of_equal_settings_the_nearest_to_the_baseline_is_chosen():
+def test_ties_go_to_the_setting_nearest_to_the_baseline() -> None:
     table = {(0.9, 0.4): [0.1, 0.1], (4.0, 1.0): [0.7, 0.7], (1.0, 0.4): [0.7, 0.7]}
     assert tune(lambda setting: values(table, setting), table, (0.9, 0.4)).best == (1.0, 0.4)
 
 
-def test_one_query_cannot_tune():
-    with pytest.raises(InputError, match="two judged queries"):
+def test_tuning_needs_two_queries() -> None:
+    with pytest.raises(InputError, match="two or more judged queries, got 1"):
         tune(lambda setting: values({setting: [1.0]}, setting), [(1.0, 0.5)], (0.9, 0.4))

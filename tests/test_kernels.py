@@ -1,17 +1,20 @@
-"""The search over postings against plain arithmetic: however few or many postings, hits and ties."""
+"""Search over postings against plain arithmetic: few and many postings, hits and ties."""
 
 from __future__ import annotations
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from small_postings import count
 
 from hybrid_cli.lexical import kernels
-from hybrid_cli.lexical.impacts import Impacts, count
+from hybrid_cli.lexical.impacts import Impacts
 
 
-def plain(impacts: Impacts, terms: list[int], barred: list[int], order: np.ndarray, hits: int) -> list[tuple]:
-    """(place in the tie order, score), best first."""
+def plain(
+    impacts: Impacts, terms: list[int], barred: list[int], order: np.ndarray, hits: int
+) -> list[tuple[int, float]]:
+    """Return (place in the tie order, score) of the best documents."""
     postings = impacts.postings
     sums = np.zeros(len(postings.lengths))
     for term in terms:
@@ -19,12 +22,12 @@ def plain(impacts: Impacts, terms: list[int], barred: list[int], order: np.ndarr
             row, weight = postings.rows[at], impacts.idf[term]
             sums[row] += weight - weight / (np.float32(1) + np.float32(postings.tfs[at]) * impacts.scale[row])
     sums[barred] = 0
-    found = [(-np.float32(sums[row]), order[row]) for row in np.flatnonzero(sums)]
+    found = [(-float(np.float32(sums[row])), int(order[row])) for row in np.flatnonzero(sums)]
     return [(place, -score) for score, place in sorted(found)[:hits]]
 
 
 def flat(lists: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Where each list ends, and all of them in a row."""
+    """Return the end of each list, and all lists concatenated."""
     return np.cumsum([0, *map(len, lists)]), np.array([item for each in lists for item in each], np.int64)
 
 
@@ -35,8 +38,8 @@ def flat(lists: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     hits=st.integers(1, 60),
     data=st.data(),
 )
-def test_search_finds_what_sorting_every_sum_finds(seed, size, rare, hits, data):
-    """Few postings are read one by one, many by a walk over all documents; equal documents make ties."""
+def test_search_equals_sorting_every_sum(seed: int, size: int, rare: float, hits: int, data: st.DataObject) -> None:
+    """Few postings are read one by one, many by a scan over all documents; equal documents make ties."""
     rng = np.random.default_rng(seed)
     vocabulary = ["rare", "half", "all"]
     chances = [rare, 0.5, 1.0]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hybrid_cli.config import Encoding, Objective, Optimization, Searching, StaticTraining
+from hybrid_cli.config import Encoding, Objective, Optimization, StaticTraining
 from hybrid_cli.encoders.encoder import open_encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import DenseIndex
@@ -42,9 +42,9 @@ def test_an_index_remembers_its_prefix(tiny: Path, tiny_bert: Path, tiny_lambda:
         assert DenseIndex.open(index).dim == 3
         search(tiny, split="test", index=index, output=tmp_path / f"{name}.parquet")
         assert open_encoder(model).fingerprint != DenseIndex.open(index).fingerprint
-    how = Searching(model=str(tiny_lambda))
+    light, output = str(tiny_lambda), tmp_path / "no.parquet"
     with pytest.raises(InputError, match="encode again"):
-        search(tiny, split="test", index=tmp_path / "dense", output=tmp_path / "no.parquet", how=how)
+        search(tiny, split="test", index=tmp_path / "dense", output=output, model=light)
 
 
 def test_a_prefix_of_an_index_is_what_encoding_with_it_gives(
@@ -105,4 +105,4 @@ def test_prefixes_are_kept_in_a_combination(tiny: Path, tiny_bert: Path, tiny_la
     judged = Judged(tiny, "train", both)
     tuned = combine([str(tiny_bert), str(tiny_lambda)], tmp_path / "tuned", tune=judged)
     assert open_encoder(tuned).dim == 8
-    search(tiny, split="test", index=both, output=tmp_path / "run.parquet", how=Searching(model=str(tuned)))
+    search(tiny, split="test", index=both, output=tmp_path / "run.parquet", model=str(tuned))

@@ -12,7 +12,7 @@ from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
-from hybrid_cli.config import Perturbation, Searching
+from hybrid_cli.config import Perturbation
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.perturbations.wordnet import find
@@ -111,8 +111,8 @@ def test_with_the_real_wordnet_no_new_term_stands_in_a_relevant_document(tiny, t
     changed = 0
     for qid, text in TINY_QUERIES["test"]:
         documents = [texts[docid] for judged, docid, grade in TINY_JUDGEMENTS["test"] if judged == qid and grade]
-        relevant = {term for terms in analyzer.analyse(documents) for term in terms}
-        before, after = (set(terms) for terms in analyzer.analyse([text, found[qid]]))
+        relevant = {term for terms in analyzer.analyze(documents) for term in terms}
+        before, after = (set(terms) for terms in analyzer.analyze([text, found[qid]]))
         assert not (after - before) & relevant
         changed += bool(before & relevant - after)
     assert changed == 4
@@ -152,12 +152,10 @@ def test_a_shuffled_query_does_not_depend_on_the_others(tiny, tmp_path, order):
 def test_bm25_does_not_see_the_shuffle_to_the_last_bit(tiny, tmp_path, engine):
     shuffled(tiny, tmp_path / "shuffled.parquet")
     index_bm25(tiny, output=tmp_path / "bm25", threads=1)
-    how = Searching(engine=engine)
+    index = tmp_path / "bm25"
     for name, queries in (("before", tiny), ("after", tmp_path / "shuffled.parquet")):
         split = "test" if queries == tiny else None
-        search(
-            None, queries=queries, split=split, index=tmp_path / "bm25", how=how, output=tmp_path / f"{name}.parquet"
-        )
+        search(queries=queries, split=split, index=index, engine=engine, output=tmp_path / f"{name}.parquet")
     before, after = (runs.read_run(tmp_path / f"{name}.parquet") for name in ("before", "after"))
     assert len(before) == 9
     assert before.equals(after)

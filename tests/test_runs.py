@@ -1,4 +1,4 @@
-"""A run: its order, its ranks, its ids."""
+"""Runs: order, ranks, names, and lookup of ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _hits(*rows: tuple[str, str, float]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={"qid": pl.String, "docid": pl.String, "score": pl.Float32}, orient="row")
 
 
-def test_each_query_has_its_own_ranks_and_its_own_cut() -> None:
+def test_ranks_and_depth_are_per_query() -> None:
     hits = _hits(("q2", "a", 1.0), ("q2", "b", 3.0), ("q2", "c", 2.0), ("q1", "a", 5.0))
     assert runs.ranked(hits, 2).rows() == [("q2", "b", 1, 3.0), ("q2", "c", 2, 2.0), ("q1", "a", 1, 5.0)]
 
@@ -25,12 +25,12 @@ def test_equal_scores_are_ordered_by_docid_as_a_string() -> None:
     assert runs.ranked(hits)["docid"].to_list() == ["10", "9", "B", "a", "é"]
 
 
-def test_a_query_that_comes_in_two_pieces_is_one_query() -> None:
+def test_a_query_in_two_pieces_is_one_query() -> None:
     hits = _hits(("q", "a", 1.0), ("r", "a", 1.0), ("q", "b", 2.0))
     assert runs.ranked(hits).rows() == [("q", "b", 1, 2.0), ("q", "a", 2, 1.0), ("r", "a", 1, 1.0)]
 
 
-def test_runs_are_named_by_their_stems_and_by_more_where_stems_collide(tmp_path: Path) -> None:
+def test_runs_are_named_by_stems_with_folders_where_stems_are_equal(tmp_path: Path) -> None:
     assert list(runs.named(["out/bm25.parquet", "out/dense.parquet"])) == ["bm25", "dense"]
     assert list(runs.named(["x/out/bm25.parquet", "y/out/bm25.parquet"])) == ["x/out/bm25", "y/out/bm25"]
     assert runs.named(["BM25 tuned=out/a.parquet"]) == {"BM25 tuned": Path("out/a.parquet")}
@@ -39,8 +39,21 @@ def test_runs_are_named_by_their_stems_and_by_more_where_stems_collide(tmp_path:
     assert runs.named([odd]) == {"k1=0.9": odd}
 
 
-def test_two_runs_of_one_name_are_refused() -> None:
+def test_two_runs_with_the_same_name_are_refused() -> None:
     with pytest.raises(InputError, match="two runs are named 'a'"):
         runs.named(["a=x.parquet", "a=y.parquet"])
     with pytest.raises(InputError, match="two runs are named"):
         runs.named(["x.parquet", "x.parquet"])
+
+
+def test_positions_find_ids_or_name_the_unknown_ones() -> None:
+    known = pl.Series(["a", "b", "c", "b"])
+    assert runs.positions(pl.Series(["c", "b", "c"]), known, "no document").tolist() == [2, 1, 2]
+    assert not len(runs.positions(pl.Series([], dtype=pl.String), known, "no document"))
+    with pytest.raises(InputError, match=r"^no document x and 1 more$"):
+        runs.positions(pl.Series(["x", "a", "y", "x"]), known, "no document")
+
+
+def test_an_empty_run_has_the_schema_of_a_run() -> None:
+    assert runs.empty().to_arrow().schema.names == ["qid", "docid", "rank", "score"]
+    assert runs.empty().schema == {"qid": pl.String, "docid": pl.String, "rank": pl.Int32, "score": pl.Float32}

@@ -1,8 +1,10 @@
-"""`search`: the run that an index gives, the model it insists on, and what a person sees."""
+"""`search`: runs, the check of the encoder, options by kind of index, and the hits of one query."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -11,14 +13,16 @@ from command import hybrid
 
 from hybrid_cli import artifacts, indexes, runs
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.config import Encoding, Searching, VectorIndex
+from hybrid_cli.config import Encoding, VectorIndex
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings.retrieval import Engine
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
-from hybrid_cli.stages.search import look, search
+from hybrid_cli.stages.search import search
 
 EXACT = Encoding(dtype="fp32")
+ENGINES: tuple[Engine, ...] = ("matrix", "lucene")
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +36,7 @@ def lexical(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return index_bm25(tiny, output=tmp_path_factory.mktemp("lexical") / "bm25")
 
 
-def test_a_dense_run_is_the_inner_products_of_the_encoders_vectors(
-    tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path
-):
+def test_a_dense_run_ranks_by_inner_products(tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path) -> None:
     run = runs.read_run(search(tiny, split="test", index=dense, output=tmp_path / "run.parquet", hits=5))
     encoder = TransformerEncoder.load(tiny_bert, device="cpu")
     texts = pq.read_table(tiny / "queries.test.parquet")["text"].to_pylist()
@@ -47,25 +49,28 @@ def test_a_dense_run_is_the_inner_products_of_the_encoders_vectors(
         assert hits["rank"].to_list() == [1, 2, 3, 4, 5]
 
 
-def test_the_manifest_of_a_run_leads_to_index_and_queries(tiny: Path, dense: Path, tmp_path: Path):
+def test_the_manifest_of_a_run_records_index_and_queries(tiny: Path, dense: Path, tmp_path: Path) -> None:
     output = search(tiny, split="test", index=dense, output=tmp_path / "run.parquet", hits=5)
     manifest = artifacts.read_manifest(output, Kind.RUN)
     assert set(manifest.inputs) == {"index", "queries"}
     assert manifest.counts == {"rows": 6 * 5, "queries": 6}
+    assert manifest.options == {"hits": 5, "model": None, "weight": None}
     written = output.read_bytes()
     search(tiny, split="test", index=dense, output=tmp_path / "again.parquet", hits=5)
     assert written == (tmp_path / "again.parquet").read_bytes()
 
 
-def test_stored_query_vectors_give_the_run_of_their_texts(tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path):
+def test_stored_query_vectors_give_the_same_run_as_texts(
+    tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path
+) -> None:
     queries = encode(tiny, output=tmp_path / "queries", model=str(tiny_bert), split="test", encoding=EXACT)
-    stored = search(None, queries=queries, index=dense, output=tmp_path / "stored.parquet")
+    stored = search(queries=queries, index=dense, output=tmp_path / "stored.parquet")
     texts = search(tiny, split="test", index=dense, output=tmp_path / "texts.parquet")
     assert runs.read_run(stored).equals(runs.read_run(texts))
 
 
-def test_settings_of_the_contract_hold_for_the_queries_too(tiny: Path, tiny_bert: Path, tmp_path: Path):
-    changed = {"query_prefix": "query: ", "pooling": "cls"}
+def test_queries_are_encoded_with_the_contract_of_the_index(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    changed: dict[str, Any] = {"query_prefix": "query: ", "pooling": "cls"}
     index = encode(tiny, output=tmp_path / "index", model=str(tiny_bert), encoding=EXACT, contract=changed)
     run = runs.read_run(search(tiny, split="test", index=index, output=tmp_path / "run.parquet", hits=1))
     encoder = TransformerEncoder.load(tiny_bert, device="cpu", **changed)
@@ -75,72 +80,101 @@ def test_settings_of_the_contract_hold_for_the_queries_too(tiny: Path, tiny_bert
     np.testing.assert_allclose(run["score"], pairs, rtol=1e-4)
 
 
-def test_another_model_is_refused_with_the_difference(tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path):
+def test_another_encoder_is_refused_with_the_differences(
+    tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path
+) -> None:
     def searched_with(model: str) -> str:
         with pytest.raises(InputError) as error:
-            search(tiny, split="test", index=dense, output=tmp_path / "run.parquet", how=Searching(model=model))
+            search(tiny, split="test", index=dense, output=tmp_path / "run.parquet", model=model)
         return str(error.value)
 
     assert "query_max_len=64, not 256" in searched_with("minilm")
     encoder = TransformerEncoder.load(tiny_bert, device="cpu")
-    encoder.document_tower.backbone.embeddings.word_embeddings.weight.data += 0.1
+    words: Any = encoder.document_tower.backbone.embeddings
+    words.word_embeddings.weight.data += 0.1
     encoder.save(tmp_path / "trained")
     assert "was encoded by other weights" in searched_with(str(tmp_path / "trained"))
     assert not (tmp_path / "run.parquet").exists()
 
 
-def test_query_vectors_of_another_model_are_refused(tiny: Path, dense: Path, tmp_path: Path):
+def test_query_vectors_of_another_model_are_refused(tiny: Path, dense: Path, tmp_path: Path) -> None:
     queries = encode(tiny, output=tmp_path / "queries", split="test", encoding=EXACT)
     with pytest.raises(InputError, match="query_max_len=64, not 256"):
-        search(None, queries=queries, index=dense, output=tmp_path / "run.parquet")
+        search(queries=queries, index=dense, output=tmp_path / "run.parquet")
 
 
-@pytest.mark.parametrize("how", [Searching(), Searching(k1=1.2, b=0.75)], ids=["recorded", "given"])
-def test_matrix_and_lucene_give_the_same_run(tiny: Path, lexical: Path, tmp_path: Path, how: Searching):
+@pytest.mark.parametrize(("k1", "b"), [(None, None), (1.2, 0.75)], ids=["stored", "overridden"])
+def test_matrix_and_lucene_give_the_same_run(
+    tiny: Path, lexical: Path, tmp_path: Path, k1: float | None, b: float | None
+) -> None:
     found = {}
-    for engine in ("matrix", "lucene"):
-        mine = Searching(engine=engine, k1=how.k1, b=how.b)  # type: ignore[arg-type]
-        output = search(tiny, split="test", index=lexical, output=tmp_path / f"{engine}.parquet", how=mine)
+    for engine in ENGINES:
+        output = tmp_path / f"{engine}.parquet"
+        search(tiny, split="test", index=lexical, output=output, engine=engine, k1=k1, b=b)
         found[engine] = runs.read_run(output)
     assert found["matrix"].drop("score").equals(found["lucene"].drop("score"))
     np.testing.assert_allclose(found["matrix"]["score"], found["lucene"]["score"], atol=1e-4)
 
 
-def test_feedback_reaches_both_engines(tiny: Path, lexical: Path, tmp_path: Path):
+def test_rm3_expands_queries_of_both_engines(tiny: Path, lexical: Path, tmp_path: Path) -> None:
     plain = runs.read_run(search(tiny, split="test", index=lexical, output=tmp_path / "plain.parquet"))
     found = []
-    for engine in ("matrix", "lucene"):
-        how = Searching(engine=engine, rm3=True, fb_docs=2)  # type: ignore[arg-type]
-        output = search(tiny, split="test", index=lexical, output=tmp_path / f"{engine}.parquet", how=how)
-        found.append(runs.read_run(output))
+    for engine in ENGINES:
+        output = tmp_path / f"{engine}.parquet"
+        found.append(
+            runs.read_run(search(tiny, split="test", index=lexical, output=output, engine=engine, rm3=True, fb_docs=2))
+        )
     assert found[0].drop("score").equals(found[1].drop("score"))
     np.testing.assert_allclose(found[0]["score"], found[1]["score"], atol=1e-4)
     assert not np.allclose(found[0]["score"], plain["score"])
 
 
 @pytest.mark.parametrize(
-    ("how", "words"),
-    [(Searching(rm3=True, k1=0.9), "--k1, --rm3: means nothing to"), (Searching(engine="lucene"), "--engine: means")],
+    ("kind", "options", "message"),
+    [
+        ("dense", {"rm3": True}, "--rm3: only with a lexical index, not with --exact; .*clear-index is a dense index"),
+        ("dense", {"engine": "lucene"}, "--engine: only with a lexical index"),
+        ("dense", {"k1": 0.9}, "--k1: only with a lexical index"),
+        ("dense", {"ef_search": 8}, "--ef-search: only with an HNSW index, not with --exact"),
+        ("dense", {"nprobe": 8}, "--nprobe: only with an IVF index"),
+        ("dense", {"binary_k": 8}, "--binary-k: only with a binary index"),
+        ("lexical", {"model": "minilm"}, "--model: only with a dense index; .*bm25 is a lexical index"),
+        ("lexical", {"weight": 1.0}, "--weight: only with a dense index"),
+        ("lexical", {"binary_k": 8}, "--binary-k: only with a binary index"),
+        ("lexical", {"fb_docs": 3}, "--fb-docs: only with --rm3"),
+        ("lexical", {"weights": "1,2"}, "--weights: only with --exact"),
+        ("lexical", {"exact": True, "engine": "lucene"}, "--engine: only with a lexical index, not with --exact"),
+        ("both", {"ef_search": 8, "query": "salt", "output": None}, "--ef-search: only with an HNSW index"),
+    ],
 )
-def test_settings_for_a_lexical_index_are_refused_for_a_dense_one(
-    tiny: Path, dense: Path, tmp_path: Path, how: Searching, words: str
-):
-    with pytest.raises(InputError, match=words):
-        search(tiny, split="test", index=dense, output=tmp_path / "run.parquet", how=how)
+def test_options_of_other_kinds_of_index_are_refused(
+    tiny: Path, dense: Path, lexical: Path, tmp_path: Path, kind: str, options: dict[str, Any], message: str
+) -> None:
+    index = {"dense": [dense], "lexical": [lexical], "both": [lexical, dense]}[kind]
+    target: dict[str, Any] = {"output": tmp_path / "run.parquet", **options}
+    target |= {} if "query" in options else {"split": "test"}
+    with pytest.raises(InputError, match=message):
+        search(tiny, index=index, **target)
+    assert not (tmp_path / "run.parquet").exists()
 
 
-def test_settings_for_a_dense_index_are_refused_for_a_lexical_one(tiny: Path, lexical: Path, tmp_path: Path):
-    how = Searching(model="minilm", nprobe=3)
-    with pytest.raises(InputError, match="--model, --nprobe: means nothing to"):
-        search(tiny, split="test", index=lexical, output=tmp_path / "run.parquet", how=how)
+def test_options_of_several_indexes_apply_to_one_of_them_each(
+    tiny: Path, tiny_bert: Path, lexical: Path, dense: Path
+) -> None:
+    both, query = [lexical, dense], "salt in sea water"
+    search(tiny, index=both, query=query, k1=0.5, model=str(tiny_bert))
+    first = search(tiny, index=[lexical], query=query, k1=0.5)
+    assert first["score"].to_list() != search(tiny, index=[lexical], query=query)["score"].to_list()
 
 
-def test_something_else_is_no_index(tiny: Path, tmp_path: Path):
+def test_an_artifact_that_is_no_index_is_refused(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"is a collection .*; an index is needed here"):
         search(tiny, split="test", index=tiny, output=tmp_path / "run.parquet")
 
 
-def test_a_graph_index_gives_the_exact_run_of_a_small_corpus(tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path):
+def test_an_hnsw_index_of_a_small_corpus_gives_the_exact_run(
+    tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path
+) -> None:
     graph = encode(tiny, output=tmp_path / "graph", model=str(tiny_bert), encoding=EXACT, index=VectorIndex("hnsw"))
     found = [
         runs.read_run(search(tiny, split="test", index=index, output=tmp_path / f"{index.name}.parquet"))
@@ -149,46 +183,66 @@ def test_a_graph_index_gives_the_exact_run_of_a_small_corpus(tiny: Path, tiny_be
     assert found[0].drop("score").equals(found[1].drop("score"))
 
 
-def test_a_person_sees_titles_and_snippets(lexical: Path, capsys: pytest.CaptureFixture[str]):
-    best = look("salt in sea water", indexes=[lexical], hits=2)
+def test_the_hits_of_a_query_come_with_titles_and_texts(lexical: Path) -> None:
+    best = search(index=lexical, query="salt in sea water", hits=2)
+    assert best.columns == ["docid", "rank", "score", "title", "text"]
     assert best["docid"].to_list() == ["salt", "NA"]
-    lines = capsys.readouterr().out.splitlines()
+    assert best["title"].to_list() == ["Table salt", "Sodium"]
+
+
+def test_the_command_prints_titles_and_snippets(lexical: Path) -> None:
+    lines = hybrid("search", "--index", lexical, "--query", "salt in sea water", "-k", 2).out.splitlines()
     assert lines[0].startswith(" 1. Table salt  [salt: ")
     assert lines[1] == "    Table salt is made of sodium and chlorine. Sea water holds 35 grams of salt in a litre."
     assert lines[2].startswith(" 2. Sodium  [NA: ")
 
 
-def test_a_person_sees_the_rank_in_each_list_of_a_fusion(
-    tiny: Path, lexical: Path, dense: Path, capsys: pytest.CaptureFixture[str]
-):
-    best = look("salt in sea water", indexes=[lexical, dense], collection=tiny, hits=12)
-    assert best.columns == ["docid", "score", "rank_0", "rank_1"]
-    assert len(best) == 12  # the dense list has them all
-    one = look("salt in sea water", indexes=[dense], hits=12)
-    ranks = dict(one.select("docid", "rank_0").iter_rows())
+def test_hits_of_several_indexes_are_fused_with_the_rank_in_each(tiny: Path, lexical: Path, dense: Path) -> None:
+    best = search(tiny, index=[lexical, dense], query="salt in sea water", hits=12)
+    assert best.columns == ["docid", "rank", "score", "rank_0", "rank_1", "title", "text"]
+    assert len(best) == 12  # the dense index ranks all documents
+    one = search(tiny, index=dense, query="salt in sea water", hits=12)
+    ranks = dict(one.select("docid", "rank").iter_rows())
     assert dict(best.select("docid", "rank_1").iter_rows()) == ranks
-    printed = capsys.readouterr().out
+    both = f"{lexical},{dense}"
+    printed = hybrid("search", tiny, "--index", both, "--query", "salt in sea water", "-k", 12).out
     assert f"bm25 1, clear-index {ranks['salt']}]" in printed
     assert f"bm25 -, clear-index {ranks['hamlet']}]" in printed
 
 
-def test_a_query_that_finds_nothing_says_so(lexical: Path, capsys: pytest.CaptureFixture[str]):
-    assert not len(look("xylophone", indexes=[lexical]))
-    assert capsys.readouterr().out == "no hits\n"
+def test_a_query_without_hits_prints_a_line(lexical: Path) -> None:
+    assert not len(search(index=lexical, query="xylophone"))
+    assert hybrid("search", "--index", lexical, "--query", "xylophone").out == "no hits\n"
 
 
-def test_the_command_takes_several_indexes_for_a_person_only(tiny: Path, lexical: Path, dense: Path, tmp_path: Path):
-    both = f"{lexical},{dense}"
-    seen = hybrid("search", "--index", both, "--query", "oxygen in the blood", "-k", 1)
-    assert seen.code == 0
-    assert seen.out.startswith(" 1. Lungs  [lungs: ")
-    refused = hybrid("search", tiny, "--split", "test", "--index", both, "--output", tmp_path / "run.parquet")
+def test_hits_without_a_corpus_are_ids_and_a_warning(tiny: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny, tmp_path / "collection")
+    index = index_bm25(tmp_path / "collection", output=tmp_path / "bm25", threads=1)
+    shutil.rmtree(tmp_path / "collection")
+    done = hybrid("search", "--index", index, "--query", "salt in sea water", "-k", 1)
+    assert done.out.startswith(" 1. salt  [salt: ")
+    assert "pass the collection to see titles and texts" in done.err
+
+
+def test_a_run_needs_one_index_and_an_output(tiny: Path, lexical: Path, dense: Path, tmp_path: Path) -> None:
+    both, output = f"{lexical},{dense}", tmp_path / "run.parquet"
+    refused = hybrid("search", tiny, "--split", "test", "--index", both, "--output", output)
+    assert (refused.code, refused.err) == (2, "hybrid: --index: 2 indexes; pass one, or use --exact or --query\n")
+    refused = hybrid("search", tiny, "--split", "test", "--index", lexical)
     assert refused.code == 2
-    assert "name one --index and an --output" in refused.err
-    assert hybrid("search", tiny, "--split", "test", "--index", lexical).code == 2
+    assert "search: needs --output for a run, or --query" in refused.err
+    assert "search: no queries; pass a collection" in hybrid("search", "--index", lexical, "--output", output).err
+    refused = hybrid("search", tiny, "--query", "salt", "--index", lexical, "--output", output)
+    assert "--output: not with --query" in refused.err
 
 
-def test_a_dry_run_checks_everything_and_writes_nothing(tiny: Path, dense: Path, tmp_path: Path):
+def test_the_index_may_be_repeated_on_the_command_line(lexical: Path, dense: Path) -> None:
+    done = hybrid("search", "--index", lexical, "--index", dense, "--query", "oxygen in the blood", "-k", 1)
+    assert done.code == 0, done.err
+    assert done.out.startswith(" 1. Lungs  [lungs: ")
+
+
+def test_a_dry_run_checks_the_inputs_and_writes_nothing(tiny: Path, dense: Path, tmp_path: Path) -> None:
     output = tmp_path / "run.parquet"
     done = hybrid("search", tiny, "--split", "test", "--index", dense, "--output", output, "--dry-run")
     assert done.code == 0

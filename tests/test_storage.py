@@ -1,4 +1,4 @@
-"""What disks and foreign files do to artifacts: permissions, full disks, runs that are none."""
+"""Artifacts and the file system: hard links, permissions, full disks; and invalid runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_files_are_shared_by_link_or_where_there_are_none_by_copy(tmp_path, monkeypatch, links):
+def test_files_are_hard_linked_or_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
     def refuse(*_: object) -> None:
         raise OSError("this file system has no links")
 
@@ -46,7 +47,7 @@ def test_files_are_shared_by_link_or_where_there_are_none_by_copy(tmp_path, monk
     )
 
 
-def test_what_is_there_already_stays(tmp_path):
+def test_existing_files_are_kept(tmp_path: Path) -> None:
     for name in ("source", "place"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
@@ -58,13 +59,13 @@ def test_what_is_there_already_stays(tmp_path):
 
 
 @contextmanager
-def without_privileges():
-    """Root may read and write whatever the permissions say; within this context it may not."""
+def without_privileges() -> Iterator[None]:
+    """Make permissions apply to root too."""
     if os.geteuid() != 0:
         yield
         return
     if sys.platform != "linux":
-        pytest.skip("root has no permissions to lack")
+        pytest.skip("needs Linux to drop the privileges of root")
     libc, header, held = (
         ctypes.CDLL(None, use_errno=True),
         (ctypes.c_uint32 * 2)(0x20080522, 0),
@@ -81,8 +82,8 @@ def without_privileges():
 
 
 @pytest.fixture
-def read_only(tmp_path, monkeypatch):
-    """The current folder, with a run and without the permission to write."""
+def read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory, read-only, with a run."""
     folder = tmp_path / "read-only"
     folder.mkdir()
     write_run(folder / "run.parquet", hits=10)
@@ -96,17 +97,17 @@ def read_only(tmp_path, monkeypatch):
     folder.chmod(0o755)
 
 
-def test_a_folder_that_may_not_be_written_to_is_refused_before_any_work(read_only):
+def test_an_output_in_a_read_only_folder_is_refused_at_once(read_only: Path) -> None:
     with without_privileges(), pytest.raises(InputError, match="read-only: not writable; name another output"):
         open_output(Path("deep/new.parquet"))
 
 
-def test_what_is_up_to_date_may_be_read_only(read_only):
+def test_an_up_to_date_output_may_be_read_only(read_only: Path) -> None:
     with without_privileges():
         assert open_output(Path("run.parquet"), hits=10).up_to_date
 
 
-def test_a_file_that_may_not_be_read_is_one_line(read_only):
+def test_an_unreadable_file_is_one_line(read_only: Path) -> None:
     Path("foreign.parquet").chmod(0)
     with without_privileges():
         done = hybrid("inspect", "foreign.parquet")
@@ -116,8 +117,8 @@ def test_a_file_that_may_not_be_read_is_one_line(read_only):
     )
 
 
-def test_a_full_disk_is_one_line_and_leaves_what_was_there(tmp_path):
-    """A limit on the size of files stands for the disk, which a test cannot fill."""
+def test_a_full_disk_is_one_line_and_keeps_the_old_output(tmp_path: Path) -> None:
+    """A limit on the size of files replaces a full disk."""
     table = pl.DataFrame({"qid": [f"query {i * 7919 % 100_003}" for i in range(20_000)]})
     table = table.with_columns(docid=pl.col("qid").hash().cast(pl.String), rank=pl.lit(1, pl.Int32), score=pl.lit(1.0))
     table.write_parquet(tmp_path / "run.parquet")
@@ -147,29 +148,29 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_there(tmp_path):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), None])
-def test_scores_that_are_no_numbers_are_refused_with_row_and_ids(tmp_path, bad):
+def test_scores_that_are_not_finite_are_refused_with_row_and_ids(tmp_path: Path, bad: float | None) -> None:
     frame = pl.DataFrame(pl.from_arrow(run_table()))
     frame = frame.with_columns(score=pl.Series([3.0, bad, 1.0], dtype=pl.Float32))
     with pytest.raises(InputError, match=r"x\.parquet: 1 scores are not finite.* row 2 \(query q1, document b\)"):
         runs.read_run(foreign(tmp_path / "x.parquet", frame))
 
 
-def test_a_document_twice_for_a_query_is_refused_with_row_and_ids(tmp_path):
+def test_a_duplicate_document_is_refused_with_row_and_ids(tmp_path: Path) -> None:
     frame = pl.DataFrame(pl.from_arrow(run_table([*HITS, ("q1", "b", 3, 0.5)])))
-    with pytest.raises(InputError, match=r"x\.parquet: document b stands more than once for query q1 \(row 2\)"):
+    with pytest.raises(InputError, match=r"x\.parquet: query q1 lists document b more than once \(row 2\)"):
         runs.read_run(foreign(tmp_path / "x.parquet", frame))
 
 
 @pytest.mark.parametrize("column", ["qid", "docid"])
-def test_a_hit_without_an_id_is_refused(tmp_path, column):
+def test_a_hit_without_an_id_is_refused(tmp_path: Path, column: str) -> None:
     frame = pl.DataFrame(pl.from_arrow(run_table())).with_columns(
         pl.when(pl.int_range(pl.len()) == 1).then(None).otherwise(column).alias(column)
     )
-    with pytest.raises(InputError, match=rf"x\.parquet, row 2: has no {column}"):
+    with pytest.raises(InputError, match=rf"x\.parquet, row 2: {column} is missing"):
         runs.read_run(foreign(tmp_path / "x.parquet", frame))
 
 
-def test_ranks_count_from_one_whoever_counted_them(tmp_path):
+def test_ranks_are_renumbered_from_1(tmp_path: Path) -> None:
     lines = ["q1 Q0 a 0 5 t", "", "q1 Q0 b 1 4 t", "q2 Q0 c 7 3 t", "q2 Q0 a 9 9 t"]
     (tmp_path / "run.trec").write_text("\n".join(lines) + "\n")
     found = runs.read_run(tmp_path / "run.trec")
@@ -181,12 +182,12 @@ def test_ranks_count_from_one_whoever_counted_them(tmp_path):
     ("content", "words"),
     [
         (b"q1 Q0 a 1 5 t\n\nq1 Q0 b 2\n", "run.trec, line 3: 4 fields; a TREC run has six"),
-        (b"q1 Q0 \xff 1 5 t\n", "run.trec: is not a text file of a TREC run"),
-        (b"PAR1\x00\x01\x01\xfe\n", "run.trec: is not a text file of a TREC run"),
+        (b"q1 Q0 \xff 1 5 t\n", "run.trec: not a TREC run"),
+        (b"PAR1\x00\x01\x01\xfe\n", "run.trec: not a TREC run"),
         (b"q1 Q0 a 1 high t\n", "scores are not finite numbers"),
     ],
 )
-def test_a_file_that_is_no_trec_run_is_refused_with_its_line(tmp_path, content, words):
+def test_a_file_that_is_no_trec_run_is_refused_with_its_line(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "run.trec").write_bytes(content)
     with pytest.raises(InputError, match=words):
         runs.read_run(tmp_path / "run.trec")

@@ -13,7 +13,7 @@ from hybrid_cli.cli.options import add_command
 from hybrid_cli.settings import COMMANDS, Settings
 
 GROUPS = {"prepare": "Import a collection: `prepare SOURCE ... --output FOLDER`."}
-PRINTERS: dict[str, str] = {}  # command -> module:function that prints what its stage returns
+PRINTERS = {"search": "hybrid_cli.reporting.hits:show_hits"}  # command -> function that prints what its stage returns
 
 
 class _InPipelineOrder(TyperGroup):

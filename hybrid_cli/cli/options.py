@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 from hybrid_cli import artifacts, console
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.settings import Settings
-from hybrid_cli.settings.common import Writes
+from hybrid_cli.settings.common import Overwrites
 from hybrid_cli.settings.conversion import bare_type, default_text, is_list, is_mapping, is_pair, range_text
 from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, spelling
 
@@ -95,7 +95,7 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
             raise Interrupted("interrupted; run the same command again to resume") from None
 
     parameters = [_parameter(kind, name) for name, _ in in_help_order(kind)]
-    shared = {**({"dry_run": _DRY_RUN} if issubclass(kind, Writes) else {}), **_EVERYWHERE}
+    shared = {**({"dry_run": _DRY_RUN} if issubclass(kind, Overwrites) else {}), **_EVERYWHERE}
     for key, annotation in shared.items():
         default = None if key == "config" else False
         parameters.append(
@@ -243,7 +243,7 @@ def _configured(config: str | None, kind: type[Settings]) -> dict[str, Any]:
         raise InputError(f"{config}: not a readable YAML file ({error})") from None
     if not isinstance(content, dict):
         raise InputError(f"{config}: needs lines of 'option: value'")
-    shared = ("quiet", "debug", "dry_run") if issubclass(kind, Writes) else ("quiet", "debug")
+    shared = ("quiet", "debug", "dry_run") if issubclass(kind, Overwrites) else ("quiet", "debug")
     fields = {_plain(name): name for name in (*shared, *kind.declared())}
     for name, declared in kind.declared().items():
         fields |= {_plain(part): name for spelled in declared.names for part in spelled.split("/")[:1]}

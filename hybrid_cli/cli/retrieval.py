@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hybrid_cli import config
-from hybrid_cli.cli.common import Device, Output, Seed, Split, Threads, byte_count, comma_separated, command, option
+from hybrid_cli.cli.common import Device, Output, Seed, Split, Threads, byte_count, command, option
 from hybrid_cli.cli.training import (
     ENCODER,
     DocMaxLen,
@@ -19,7 +19,7 @@ from hybrid_cli.cli.training import (
     QueryPrefix,
     TitleSeparator,
 )
-from hybrid_cli.config import Combining, Encoding, IndexChoice, Retrieval, Searching, VectorIndex
+from hybrid_cli.config import Combining, Encoding, IndexChoice, VectorIndex
 from hybrid_cli.errors import InputError
 
 PANEL = "Retrieval"
@@ -29,7 +29,6 @@ def register(app: typer.Typer) -> None:
     """Add this panel's commands to the application."""
     command(app, PANEL)(combine)
     command(app, PANEL)(encode)
-    command(app, PANEL)(search)
 
 
 CONTRACT_OPTIONS = (
@@ -230,126 +229,3 @@ def encode(
         threads=threads,
         overwrite=overwrite,
     )
-
-
-LEXICAL = "Lexical index"
-DENSE = "Dense index"
-JOINT = "Several indexes as one"
-
-
-def search(
-    collection: Annotated[
-        Path | None, typer.Argument(help="A collection: its queries of --split.", show_default=False)
-    ] = None,
-    *,
-    index: Annotated[
-        str, typer.Option(help="A lexical or a dense index; with --query or --exact also several: `a,b`.")
-    ],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where the run will stand.", show_default=False)
-    ] = None,
-    split: Split = None,
-    queries: Annotated[
-        Path | None,
-        typer.Option(help="A file of queries instead, or the vectors that `encode` made of them.", show_default=False),
-    ] = None,
-    query: Annotated[
-        str | None,
-        typer.Option(help="Words to search for: prints the hits; several indexes are fused.", show_default=False),
-    ] = None,
-    hits: Annotated[
-        int | None,
-        typer.Option("--hits", "-k", min=1, help="Documents kept for each query.", show_default="1000; --query: 10"),
-    ] = None,
-    engine: Annotated[config.Engine, option(LEXICAL, "The impact matrix, or Lucene itself.")] = Searching.engine,
-    k1: Annotated[float | None, option(LEXICAL, "If not as the index recorded it.", min=0)] = None,
-    b: Annotated[float | None, option(LEXICAL, "If not as the index recorded it.", min=0, max=1)] = None,
-    rm3: Annotated[bool, option(LEXICAL, "Expand the query by its first hits.", "--rm3")] = Searching.rm3,
-    fb_terms: Annotated[int, option(LEXICAL, "`--rm3`: terms of the feedback.", min=1)] = Searching.fb_terms,
-    fb_docs: Annotated[int, option(LEXICAL, "`--rm3`: documents of the feedback.", min=1)] = Searching.fb_docs,
-    fb_weight: Annotated[
-        float, option(LEXICAL, "`--rm3`: weight of the original query.", min=0, max=1)
-    ] = Searching.fb_weight,
-    model: Annotated[
-        str | None, option(DENSE, "The encoder, if it is no longer where the index recorded it.", show_default=False)
-    ] = None,
-    weight: Annotated[
-        float | None, option(DENSE, "Of a combination's second encoder, if not its own.", show_default=False)
-    ] = None,
-    exact: Annotated[
-        bool, option(JOINT, "Score every document by the weighted sum of all indexes' scores, exactly.", "--exact")
-    ] = False,
-    weights: Annotated[
-        str | None,
-        option(
-            JOINT,
-            "`--exact`: one for each index, in order: `1,0.1`; or `@FILE` that `fuse --tune` wrote.",
-            show_default="equal",
-        ),
-    ] = None,
-    ef_search: Annotated[int | None, option(DENSE, "`hnsw`: candidates, if not as the index recorded.", min=1)] = None,
-    nprobe: Annotated[int | None, option(DENSE, "`ivf`: lists, if not as the index recorded.", min=1)] = None,
-    binary_k: Annotated[
-        int | None,
-        option(
-            DENSE,
-            "`binary`: candidates by Hamming distance, which the float query then orders.",
-            min=1,
-            show_default=str(Retrieval.binary_k),
-        ),
-    ] = None,
-    device: Device = "auto",
-    threads: Threads = None,
-    overwrite: bool = False,
-) -> None:
-    """Search an index for all queries and write a run, or for one query and print what it finds.
-
-    A dense index is searched with the encoder that made it; another one is refused.
-
-    Examples:
-
-    `hybrid search data/pydocs --split test --index out/bm25 --hits 1000 --output out/bm25.parquet`
-
-    `hybrid search data/pydocs --split test --exact --index out/clear-index,out/bm25 --weights 1,0.5
-    --output out/exact.parquet`
-
-    `hybrid search --index out/bm25,out/clear-index --query "remove a file"`
-    """
-    from hybrid_cli.stages import search as stage
-
-    how = Searching(engine, k1, b, rm3, fb_terms, fb_docs, fb_weight, model, weight, ef_search, nprobe, binary_k)
-    indexes = [Path(path) for path in comma_separated(index)]
-    if exact and query is not None:
-        raise InputError("search --exact: writes a run; leave --query out")
-    if weights is not None and not exact:
-        raise InputError("--weights: is for --exact")
-    if query is not None:
-        stage.look(
-            query,
-            indexes=indexes,
-            collection=collection,
-            hits=hits or Retrieval.shown,
-            how=how,
-            device=device,
-            threads=threads,
-        )
-        return
-    if output is None or (len(indexes) != 1 and not exact):
-        raise InputError(
-            "search: name one --index and an --output for the run, or several with --exact, or words to look for with "
-            "--query"
-        )
-    settings: dict[str, Any] = {
-        "output": output,
-        "split": split,
-        "queries": queries,
-        "hits": hits or Retrieval.hits,
-        "how": how,
-        "device": device,
-        "threads": threads,
-        "overwrite": overwrite,
-    }
-    if exact:
-        stage.search_exactly(collection, indexes=indexes, weights=weights, **settings)
-    else:
-        stage.search(collection, index=indexes[0], **settings)

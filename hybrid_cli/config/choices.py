@@ -12,7 +12,6 @@ Markers = Literal["none", "replace", "prepend"]
 AnswerMatch = Literal["string", "regex"]
 Correction = Literal["holm", "bonferroni", "none"]
 SignificanceTest = Literal["t", "permutation"]
-Engine = Literal["matrix", "lucene"]
 VectorType = Literal["float32", "float16"]
 IndexType = Literal[
     "flat", "fp16", "sq8", "pq", "opq", "binary",

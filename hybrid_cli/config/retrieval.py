@@ -8,7 +8,6 @@ from hybrid_cli.config.choices import (
     AnswerMatch,
     Combine,
     Correction,
-    Engine,
     FusionMethod,
     Grid,
     IndexType,
@@ -18,64 +17,6 @@ from hybrid_cli.config.choices import (
     SignificanceTest,
     VectorType,
 )
-
-
-@dataclass(frozen=True)
-class Bm25:
-    """Lucene's BM25 as Anserini sets it (methods: BM25 without the factor k1+1)."""
-
-    k1: float = 0.9
-    b: float = 0.4
-
-
-@dataclass(frozen=True)
-class LexicalIndexing:
-    """What of a document Lucene reads, in what language, and the measure that `--tune` raises."""
-
-    fields: tuple[str, ...] = ("title", "text")
-    language: str = "en"
-    tune_measure: str = "MRR@10"
-    tune_split: str = "dev"
-    tune_k1: tuple[float, ...] = (0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0)
-    tune_b: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-
-
-@dataclass(frozen=True)
-class Retrieval:
-    """How deep a search goes: documents kept for each query of a run, documents shown to a person, and candidates by
-    Hamming distance where an index holds sign codes (BPR, methods 8.1)."""
-
-    hits: int = 1000
-    shown: int = 10
-    binary_k: int = 1000
-
-
-@dataclass(frozen=True)
-class Searching:
-    """How an index is searched.
-
-    Attributes:
-        engine: BM25 through the impact matrix, or through Lucene.
-        k1, b: BM25's parameters, if not those that the index recorded.
-        rm3: expand queries by the first hits: `fb_terms` terms of `fb_docs` documents; the query keeps `fb_weight`.
-        model: the encoder of the queries, if it is not where the index recorded it.
-        weight: of a combination's second encoder, if not its own.
-        ef_search, nprobe: how far to look in a graph or in inverted lists, if not as the index recorded.
-        binary_k: candidates by Hamming distance of sign codes, if not `Retrieval.binary_k`.
-    """
-
-    engine: Engine = "matrix"
-    k1: float | None = None
-    b: float | None = None
-    rm3: bool = False
-    fb_terms: int = 10
-    fb_docs: int = 10
-    fb_weight: float = 0.5
-    model: str | None = None
-    weight: float | None = None
-    ef_search: int | None = None
-    nprobe: int | None = None
-    binary_k: int | None = None
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.encoders.contract import FILE
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.analysis import Analyzer
-from hybrid_cli.lexical.impacts import quantised
+from hybrid_cli.lexical.impacts import quantized
 from hybrid_cli.lexical.index import LexicalIndex
 
 KIND = "static"
@@ -173,7 +173,7 @@ class StaticEncoder(nn.Module):
         fields = {"title": titles, "text": texts}
         whole = ["\n".join(parts) for parts in zip(*(fields[name] for name in self.contract.fields), strict=True)]
         counts, lengths = self._counts(whole)
-        relative = quantised(lengths).astype(np.float32) / np.float32(self.contract.average_length)
+        relative = quantized(lengths).astype(np.float32) / np.float32(self.contract.average_length)
         saturation = self.contract.k1 * (1 - self.contract.b + self.contract.b * relative)
         counts.data = counts.data / (counts.data + np.repeat(saturation, np.diff(counts.indptr)))
         return counts.multiply(np.sqrt(self.idf)).tocsr().astype(np.float32)

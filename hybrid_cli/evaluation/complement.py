@@ -215,7 +215,7 @@ def grouped(targets: pl.DataFrame, queries: pl.DataFrame, documents: pl.DataFram
     if len(targets):
         groups.append(buckets.document_length(targets, documents))
         try:
-            groups.append(buckets.lexical_overlap(targets, queries, documents, Analyzer().analyse))
+            groups.append(buckets.lexical_overlap(targets, queries, documents, Analyzer().analyze))
         except HybridError as error:  # no Java, or none that works
             console.note(f"complement: queries are not grouped by the words they share with documents: {error}")
     return groups

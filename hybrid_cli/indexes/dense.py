@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind, Manifest
-from hybrid_cli.config import Retrieval
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.build import DOCIDS, FLAT, INDEX, is_binary, sign_bits
 from hybrid_cli.indexes.faiss import check_metric, load_faiss, reason, set_parameter
 from hybrid_cli.indexes.shards import Vectors, read_shard, shards
+from hybrid_cli.settings import SearchOptions
 
 _BLOCK = 256  # queries searched at once
 _HITS_AT_ONCE = 1 << 22  # bounds a block's memory where many hits are asked for
@@ -99,7 +99,7 @@ class DenseIndex:
     def search(self, vectors: Vectors, qids: Sequence[str], hits: int) -> pl.DataFrame:
         """The best `hits` documents of each query vector [n, d], as a run."""
         found = list(self.search_blocks(vectors, qids, hits))
-        return pl.concat(found) if found else _no_hits()
+        return pl.concat(found) if found else runs.empty()
 
     def search_blocks(self, vectors: Vectors, qids: Sequence[str], hits: int) -> Iterator[pl.DataFrame]:
         """The same, a block of queries at a time, so that memory does not grow with their number.
@@ -137,7 +137,7 @@ class DenseIndex:
 
     def _by_codes(self, queries: Vectors, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """Candidates by Hamming distance; the float query against their codes as -1 and +1 orders them (BPR)."""
-        candidates = min(max(depth, self.binary_k or Retrieval.binary_k), len(self.docids))
+        candidates = min(max(depth, self.binary_k or SearchOptions.binary_k), len(self.docids))
         if graph := getattr(self._index, "hnsw", None):
             graph.efSearch = max(graph.efSearch, candidates)
         _, found = self._index.search(sign_bits(queries), candidates)
@@ -174,8 +174,8 @@ class DenseIndex:
         Raises:
             InputError: a docid that the index lacks, or a qid without a vector.
         """
-        rows = _positions(pairs["docid"], self.docids, f"{self.folder}: has no document")
-        queries = _positions(pairs["qid"], pl.Series(qids, dtype=pl.String), "no vector was given for query")
+        rows = runs.positions(pairs["docid"], self.docids, f"{self.folder}: has no document")
+        queries = runs.positions(pairs["qid"], pl.Series(qids, dtype=pl.String), "no vector for query")
         scores = np.empty(len(pairs), np.float32)
         for mine, vectors in self._stored(rows):
             scores[mine] = np.einsum("nd,nd->n", query_vectors[queries[mine]], self._scored(vectors))
@@ -219,18 +219,3 @@ class DenseIndex:
                 for some in np.array_split(mine, -(-len(mine) // _ROWS_AT_ONCE)):
                     yield some, vectors[rows[some] - begin]
             begin = end
-
-
-def _no_hits() -> pl.DataFrame:
-    empty = pl.from_arrow(artifacts.SCHEMAS[Kind.RUN].empty_table())
-    return empty.to_frame() if isinstance(empty, pl.Series) else empty
-
-
-def _positions(wanted: pl.Series, known: pl.Series, complaint: str) -> np.ndarray:
-    """Where each of `wanted` stands in `known`."""
-    places = pl.LazyFrame({"id": known}).with_row_index("row").unique("id", keep="first")
-    joined = pl.LazyFrame({"id": wanted}).join(places, on="id", how="left", maintain_order="left").collect()
-    lost = joined.filter(pl.col("row").is_null())["id"].unique(maintain_order=True)
-    if len(lost):
-        raise InputError(f"{complaint} {lost[0]}" + (f" and {len(lost) - 1} more" if len(lost) > 1 else ""))
-    return joined["row"].to_numpy().astype(np.int64)

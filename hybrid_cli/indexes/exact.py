@@ -45,6 +45,18 @@ class ExactSource:
     model: str | None = None
 
 
+def index_manifest(path: Path) -> Manifest:
+    """Read the manifest of a lexical or dense index.
+
+    Raises:
+        InputError: the artifact is not an index.
+    """
+    manifest = artifacts.read_manifest(path)
+    if manifest.kind not in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
+        raise InputError(f"{path}: is {manifest.kind.phrase} (made by `{manifest.stage}`); an index is needed here")
+    return manifest
+
+
 def exact_source(run: Path, index: Path, queries: Path | None = None) -> ExactSource:
     """Check that `run` was searched in `index`, and find its queries where it recorded them, or take `queries`.
 
@@ -53,9 +65,7 @@ def exact_source(run: Path, index: Path, queries: Path | None = None) -> ExactSo
     Raises:
         InputError: another index, queries that are gone or have changed, or a search with feedback.
     """
-    manifest = artifacts.read_manifest(index)
-    if manifest.kind not in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
-        raise InputError(f"{index}: is {manifest.kind.phrase} (made by `{manifest.stage}`); an index is needed here")
+    manifest = index_manifest(index)
     made = artifacts.find_manifest(run)
     if made is None:
         if queries is None:

@@ -1,8 +1,8 @@
-"""Exact search by a weighted sum of scores: of every document, from stored vectors and postings, without candidates.
+"""Exact search by a weighted sum of scores, over all documents instead of candidates.
 
-The hybrid that SPAR calls too costly to be exact. A block of documents at a time, the dense scores of many queries are
-a matrix product; the postings of each query's terms are read on from where the last block stopped, so that each is read
-once. Memory holds one block of scores and each query's best so far, however large the corpus.
+Documents are processed in blocks: the dense scores of a block are a matrix product, and each query reads its postings
+from where the previous block ended, so that every posting is read once. Memory holds one block of scores and the best
+hits of each query, independent of the size of the corpus.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.shards import Vectors
 from hybrid_cli.lexical import kernels
-from hybrid_cli.lexical.index import LexicalIndex, processors
+from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.settings.common import cpu_count
 
 _DOCUMENTS, _QUERIES = 4096, 1024  # scored at once
-_PADDING = 32  # as in `DenseIndex`: a query's scores must not depend on how many others there are
-_KEYS = 1 << 23  # held at once: bounds the memory where many hits are asked for
-_LEAST_KEYS = 1024  # of a query, so that a few hits are not selected time and again
+_PADDING = 32  # as in `DenseIndex`: a query's scores must not depend on the number of queries
+_KEYS = 1 << 23  # in memory: limits memory for many hits
+_LEAST_KEYS = 1024  # per query: fewer selections for few hits
 
 
 @dataclass(frozen=True)
-class JointIndex:
-    """Indexes of one corpus that are searched as one.
+class HybridIndex:
+    """Indexes of one corpus, searched by the weighted sum of their scores.
 
     Attributes:
-        dense: one or more.
-        weights: of their scores.
-        lexical: gives BM25's score, 0 where no term matches.
-        lexical_weight: of that score.
+        dense: one or more dense indexes.
+        weights: weights of the dense scores.
+        lexical: lexical index; documents without a matching term score 0.
+        lexical_weight: weight of the BM25 score.
     """
 
     dense: tuple[DenseIndex, ...]
@@ -51,22 +52,27 @@ class JointIndex:
     @classmethod
     def open(
         cls, folders: Sequence[Path], weights: Sequence[float], k1: float | None = None, b: float | None = None
-    ) -> JointIndex:
-        """Open dense indexes, and at most one lexical index among them, with a weight for each in the same order.
+    ) -> HybridIndex:
+        """Open indexes.
+
+        Args:
+            folders: one or more dense indexes, and at most one lexical index.
+            weights: one per index.
+            k1, b: override the values stored in the lexical index.
 
         Raises:
-            InputError: no dense index, two lexical ones, or indexes of different corpora.
+            InputError: no dense index, two lexical indexes, or indexes of different corpora.
         """
         kinds = [artifacts.read_manifest(folder).kind for folder in folders]
         if Kind.DENSE_INDEX not in kinds or kinds.count(Kind.LEXICAL_INDEX) > 1:
-            raise InputError("search --exact: needs one or more dense indexes, and one lexical index at most")
+            raise InputError("--exact: needs one or more dense indexes, and at most one lexical index")
         opened = [
             LexicalIndex.open(folder, k1, b) if kind == Kind.LEXICAL_INDEX else DenseIndex.open(folder)
             for folder, kind in zip(folders, kinds, strict=True)
         ]
         for folder, index in zip(folders, opened, strict=True):
             if not index.docids.equals(opened[0].docids):
-                raise InputError(f"{folder}: has other documents than {folders[0]}; make both of one corpus")
+                raise InputError(f"{folder}: other documents than {folders[0]}; build both indexes from one corpus")
         dense = [
             (index, weight) for index, weight in zip(opened, weights, strict=True) if isinstance(index, DenseIndex)
         ]
@@ -76,18 +82,19 @@ class JointIndex:
     def search_blocks(
         self, vectors: Sequence[Vectors], queries: pl.DataFrame, hits: int, threads: int | None = None
     ) -> Iterator[pl.DataFrame]:
-        """The best `hits` of all documents for each query, as runs of some queries each; equal scores by docid.
+        """Rank all documents for each query; yield the run of some queries at a time.
 
         Args:
-            vectors: for each dense index, the queries' vectors [n, d].
+            vectors: for each dense index, query vectors [Q, d].
             queries: qid, text.
-            threads: all processors if None.
+            hits: documents per query.
+            threads: CPU threads; None for all cores.
         """
         hits = min(hits, len(self._order))
         size = max(_PADDING, min(_QUERIES, _KEYS // (2 * hits) // _PADDING * _PADDING))
         for begin in range(0, len(queries), size):
             part = queries.slice(begin, size)
-            keys = self._best([found[begin : begin + size] for found in vectors], part, hits, threads or processors())
+            keys = self._best([found[begin : begin + size] for found in vectors], part, hits, threads or cpu_count())
             yield pl.DataFrame(
                 {
                     "qid": part["qid"].gather(np.repeat(np.arange(len(part)), hits)),
@@ -100,7 +107,7 @@ class JointIndex:
     def _best(
         self, vectors: Sequence[Vectors], queries: pl.DataFrame, hits: int, threads: int
     ) -> npt.NDArray[np.uint64]:
-        """[Q, hits] keys of `kernels.keep_best`, best first."""
+        """Return [Q, hits] keys of `kernels.keep_best`, best first."""
         counts, floors = np.zeros(len(queries), np.int64), np.full(len(queries), -np.inf, np.float32)
         keys = np.empty((len(queries), max(2 * hits, _LEAST_KEYS)), np.uint64)
         ends, terms, weights, *postings = self._lexical_arguments(queries["text"].to_list())
@@ -120,11 +127,11 @@ class JointIndex:
 
                 list(pool.map(keep, bounds[:-1], bounds[1:]))
                 first += scores.shape[1]
-        keys[np.arange(keys.shape[1]) >= counts[:, None]] = 0  # what earlier selections left behind
+        keys[np.arange(keys.shape[1]) >= counts[:, None]] = 0  # leftovers of earlier selections
         return np.sort(keys, axis=1)[:, : -hits - 1 : -1]
 
     def _dense_scores(self, vectors: Sequence[Vectors], queries: int) -> Iterator[npt.NDArray[np.float32]]:
-        """[Q, B] weighted sums of the dense scores, a block of documents at a time."""
+        """Yield weighted sums of dense scores, [Q, B], for one block of documents at a time."""
         import torch
 
         padded = [torch.zeros(-(-queries // _PADDING) * _PADDING, index.dim) for index in self.dense]
@@ -137,7 +144,7 @@ class JointIndex:
             yield scores[:queries].numpy()
 
     def _lexical_arguments(self, texts: Sequence[str]) -> tuple[Any, ...]:
-        """Queries and postings for the kernel; no terms and no postings where there is no lexical index."""
+        """Return queries and postings for the kernel; empty without a lexical index."""
         if self.lexical is not None:
             return self.lexical.kernel_arguments(self.lexical.bags(texts))
         none, ids = np.zeros(0, np.float32), np.zeros(0, np.int32)
@@ -145,7 +152,7 @@ class JointIndex:
 
     @cached_property
     def _order(self) -> npt.NDArray[np.int32]:
-        """[N] the place of each row when docids are sorted as strings."""
+        """[N] place of each row when docids are sorted as strings, which breaks ties."""
         return np.argsort(self.dense[0].docids.arg_sort().to_numpy()).astype(np.int32)
 
     @cached_property

@@ -28,7 +28,7 @@ def measure_recall(folder: Path, factory: str, how: RecallCheck) -> dict[str, fl
     """
     if factory == FLAT:
         return {}
-    from hybrid_cli.indexes.hybrid_search import JointIndex  # brings numba
+    from hybrid_cli.indexes.hybrid_search import HybridIndex  # brings numba
 
     docids, dim = read_ids(folder), read_shard(shards(folder)[0]).shape[1]
     index, exact = (opened(folder, docids, kind, dim) for kind in (factory, _STORED))
@@ -39,7 +39,7 @@ def measure_recall(folder: Path, factory: str, how: RecallCheck) -> dict[str, fl
     asked = pl.DataFrame({"qid": names, "text": [""] * len(names)})
     depth = max(how.cutoffs) + 1
     found = _without_itself(index.search(queries, names.to_list(), depth))
-    wanted = _without_itself(pl.concat(JointIndex((exact,), (1.0,)).search_blocks([queries], asked, depth)))
+    wanted = _without_itself(pl.concat(HybridIndex((exact,), (1.0,)).search_blocks([queries], asked, depth)))
     return {f"recall@{cutoff}": _recall(found, wanted, cutoff) for cutoff in how.cutoffs}
 
 

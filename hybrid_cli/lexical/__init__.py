@@ -1,1 +1,1 @@
-"""The lexical side: Lucene through Anserini, and the exact impact matrix derived from the same analysis."""
+"""BM25: Lucene through Anserini, and an impact matrix with the same analysis and the same scores."""

@@ -1,8 +1,8 @@
-"""Lucene's analysis, many texts at a time.
+"""Lucene's text analysis in batches.
 
-A call into Java costs as much as the analysis of a sentence, so that texts travel together: one string, a marker word
-between each two, and the tokens come back as one string. That needs a tokenizer which starts anew at a line end, as
-the English one does; other languages go text by text.
+A call into Java costs as much as the analysis of a sentence. English texts are therefore joined to one string with a
+marker word between them, and the tokens are returned as one string. This requires a tokenizer that does not look across
+line ends; texts in other languages are analyzed one by one.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical import jvm
 
 ENGLISH = "en"
-STACKING = ("pl", "uk")  # several stems of a word stand at one position, and count once in Lucene's length
+STACKING = ("pl", "uk")  # analyzers that put several stems at one position, counted once in Lucene's length
 FIELD = "contents"
 TEXTS_PER_CALL = 32
 # fmt: off
 STOP_WORDS = frozenset(
     {"a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
      "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with"}
-)  # what the English analyzer drops
+)  # removed by the English analyzer
 # fmt: on
-_MARKER = "7h4e0b2r1i6d9"  # one word with digits: no stop word, not stemmed, in nobody's text
+_MARKER = "7h4e0b2r1i6d9"  # neither a stop word nor stemmed, and unlikely in a text
 _BETWEEN = f"\n{_MARKER}\n"
 
 
 class Analyzer:
-    """Anserini's analyzer for a language: `en` with Porter's stemmer and Lucene's 33 stop words, or another code."""
+    """Anserini's analyzer of a language; `en` uses the Porter stemmer and Lucene's 33 stop words."""
 
     def __init__(self, language: str = ENGLISH):
         self.language = language
@@ -43,27 +43,27 @@ class Analyzer:
         self._join, self._line_end = string.join, jvm.cast("java.lang.CharSequence", string("\n"))
         self._together = TEXTS_PER_CALL if language == ENGLISH else 1
 
-    def analyse(self, texts: Sequence[str]) -> list[list[str]]:
-        """The tokens of each text."""
+    def analyze(self, texts: Sequence[str]) -> list[list[str]]:
+        """Return the tokens of each text."""
         tokens, lengths = self.tokens(texts)
         words, ends = tokens.to_pylist(), np.cumsum(lengths)
         return [words[end - length : end] for length, end in zip(lengths, ends, strict=True)]
 
     def tokens(self, texts: Sequence[str]) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
-        """The tokens of all texts in a row, and how many each text has."""
-        parts = [self._some(texts[at : at + self._together]) for at in range(0, len(texts), self._together)]
+        """Return the tokens of all texts, concatenated, and the number of tokens of each."""
+        parts = [self._batch(texts[at : at + self._together]) for at in range(0, len(texts), self._together)]
         if not parts:
             return pa.array([], pa.string()), np.zeros(0, np.int64)
         return pa.concat_arrays([part for part, _ in parts]), np.concatenate([lengths for _, lengths in parts])
 
-    def _some(self, texts: Sequence[str]) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
-        """As `tokens`, for texts that go in one call; where the marker does not come back whole, one by one."""
+    def _batch(self, texts: Sequence[str]) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
+        """Analyze texts in one call; one by one if a text contains the marker."""
         words = self._call(_BETWEEN.join(texts))
         marks = np.flatnonzero(pc.equal(words, _MARKER).to_numpy(zero_copy_only=False))
         if len(marks) == len(texts) - 1:
             lengths = np.diff(np.concatenate(([-1], marks, [len(words)]))) - 1
             return (words.filter(pc.not_equal(words, _MARKER)) if len(marks) else words), lengths
-        if len(texts) == 1:  # a text that holds the marker
+        if len(texts) == 1:  # a text that contains the marker
             return words, np.array([len(words)])
         each = [self._call(text) for text in texts]
         return pa.concat_arrays(each), np.array([len(part) for part in each])
@@ -79,11 +79,11 @@ def _java_analyzer(language: str) -> Any:
     table = jvm.java_class("io.anserini.analysis.AnalyzerMap")
     known = sorted({ENGLISH, *table.analyzerMap.keySet().toArray()})
     if language not in known:
-        raise InputError(f"--language {language}: Anserini has no analyzer for it; it has {', '.join(known)}")
+        raise InputError(f"--language {language}: unknown. Anserini's analyzers: {', '.join(known)}")
     try:
         found = table.getLanguageSpecificAnalyzer(language)
         jvm.java_class("io.anserini.analysis.AnalyzerUtils").analyze(found, "a")
-    except jvm.java_errors() as error:  # Thai needs a full Java
+    except jvm.java_errors() as error:  # Thai requires a full Java runtime
         reason = str(error).splitlines()[0]
-        raise HybridError(f"--language {language}: its analyzer does not work in this Java ({reason})") from None
+        raise HybridError(f"--language {language}: the analyzer does not run in this Java runtime ({reason})") from None
     return found

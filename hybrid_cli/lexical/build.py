@@ -1,4 +1,4 @@
-"""Build a lexical index: Lucene reads the corpus in one thread while another counts it for the impact matrix."""
+"""Build a lexical index: one thread runs Lucene while another counts terms for the impact matrix."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ Corpus = Callable[[], Iterable[pa.RecordBatch]]
 def build(
     corpus: Corpus, folder: Path, fields: Sequence[str], language: str, threads: int, advance: Callable[[int], None]
 ) -> None:
-    """Write `lucene/`, `impacts/` and `docids.parquet` into `folder`; what an earlier call finished is kept.
+    """Write `lucene/`, `impacts/` and `docids.parquet` into `folder`; parts completed by an earlier call are kept.
 
     Args:
-        corpus: gives the documents (docid, title, text) in batches, anew at each call.
-        fields: which of title and text are read, joined by a line end.
-        advance: told of documents as they are counted.
+        corpus: returns an iterator over batches of documents (docid, title, text); called twice.
+        folder: output folder.
+        fields: title, text, or both joined by a line end.
+        language: of the analyzer.
+        threads: CPU threads of Lucene.
+        advance: called with the number of documents counted since the last call.
 
     Raises:
-        HybridError: Lucene stopped, or counted otherwise than the matrix.
+        HybridError: Lucene failed, or its counts differ from those of the matrix.
     """
-    analyzer = Analyzer(language)  # refuses a language before Lucene has begun
+    analyzer = Analyzer(language)  # fails on an unknown language before Lucene starts
     lucene_thread = None if (folder / LUCENE).is_dir() else _Lucene(corpus, folder, fields, language, threads)
     if lucene_thread is not None:
         lucene_thread.start()
@@ -53,7 +56,7 @@ def build(
 
 
 def _contents(batch: pa.RecordBatch, fields: Sequence[str]) -> pl.DataFrame:
-    """docid and contents: what is indexed of each document."""
+    """Return docid and the indexed text of each document."""
     frame = pl.DataFrame(pl.from_arrow(batch))
     return frame.select("docid", pl.concat_str([pl.col(name) for name in fields], separator="\n").alias("contents"))
 
@@ -67,7 +70,7 @@ def _count(corpus: Corpus, fields: Sequence[str], analyzer: Analyzer, advance: C
 
 
 class _Lucene(threading.Thread):
-    """Lucene's half: a daemon, so that an interrupted process ends at once. Java runs beside Python's threads."""
+    """Thread that runs Lucene; a daemon, so that an interrupted process exits at once."""
 
     def __init__(self, corpus: Corpus, folder: Path, fields: Sequence[str], language: str, threads: int):
         super().__init__(name="lucene", daemon=True)
@@ -81,7 +84,7 @@ class _Lucene(threading.Thread):
         ids.write_parquet(folder / DOCIDS, compression="zstd")
 
     def _write(self, batch: pa.RecordBatch, fields: Sequence[str], part: int) -> pl.DataFrame:
-        """Anserini gives each file to one thread."""
+        """Write one file per thread, because Anserini reads a file in one thread."""
         frame = _contents(batch, fields)
         share = -(-len(frame) // self.threads)
         for number, piece in enumerate(frame.rename({"docid": "id"}).iter_slices(share)):
@@ -89,7 +92,7 @@ class _Lucene(threading.Thread):
         return frame.select("docid")
 
     def run(self) -> None:
-        """Index what was written; an error waits for `finish`."""
+        """Index the written files; `finish` raises errors."""
         try:
             with artifacts.replacing(self.folder / LUCENE) as scratch:
                 lucene.build(self.source, scratch, self.language, self.threads)
@@ -97,7 +100,7 @@ class _Lucene(threading.Thread):
             self.failure = error
 
     def finish(self) -> None:
-        """Wait for Lucene; raise what stopped it, else give its index its name."""
+        """Wait for Lucene, raise its error if there is one, and rename the completed index."""
         self.join()
         if self.failure is not None:
             raise self.failure
@@ -105,9 +108,9 @@ class _Lucene(threading.Thread):
 
 
 def _compare(postings: Postings, counted: lucene.Statistics, folder: Path) -> None:
-    """The matrix answers for Lucene, so both must have read the same."""
+    """Check that the matrix and Lucene counted the same documents and tokens."""
     if (postings.counted, postings.tokens) != (counted.counted, counted.tokens):
         raise HybridError(
             f"{folder}: Lucene counts {counted.counted:,} documents with {counted.tokens:,} tokens, the matrix "
-            f"{postings.counted:,} with {postings.tokens:,}; this is a bug of hybrid, please report it with the corpus"
+            f"{postings.counted:,} with {postings.tokens:,}; this is a bug in hybrid, please report it with the corpus"
         )

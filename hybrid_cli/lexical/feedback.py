@@ -1,4 +1,4 @@
-"""RM3: expand a query by the terms of its first hits, as Anserini does it (methods 1.7)."""
+"""RM3 pseudo-relevance feedback: expand queries with terms of their first hits, as Anserini does (RM3)."""
 
 from __future__ import annotations
 
@@ -20,27 +20,33 @@ _LEAST_NORM = 0.001
 
 @dataclass(frozen=True)
 class Rm3:
-    """Terms and documents of the feedback, and the share of the original query."""
+    """Parameters of RM3.
 
-    fb_terms: int = 10
-    fb_docs: int = 10
-    original_query_weight: float = 0.5
+    Attributes:
+        fb_terms: feedback terms.
+        fb_docs: feedback documents.
+        original_query_weight: weight of the original query, 0 to 1.
+    """
+
+    fb_terms: int
+    fb_docs: int
+    original_query_weight: float
 
 
 def expands(term: str, df: int, documents: int) -> bool:
-    """Whether a term may enter a query: 2 to 20 of a-z and 0-9, in at most a tenth of the documents."""
+    """Test whether a term may expand a query: 2 to 20 characters of a-z and 0-9, in at most 10% of the documents."""
     return _WORD.fullmatch(term) is not None and df / documents <= COMMON
 
 
 def expanded(
     query: Mapping[str, float], feedback: Iterable[tuple[Mapping[str, float], float]], settings: Rm3
 ) -> dict[str, float]:
-    """The weights of the expanded query.
+    """Return the term weights of the expanded query (RM3).
 
     Args:
-        query: how often each analysed term stands in the query.
-        feedback: (frequency of each term that may expand, BM25 score) of the first documents.
-        settings: how many terms are kept, of each document and in all, and the share of the original query.
+        query: frequency of each analyzed term in the query.
+        feedback: for each feedback document, the frequencies of terms that may expand a query, and the BM25 score.
+        settings: parameters; `fb_terms` limits the terms of each document and of the expansion.
     """
     model: dict[str, float] = {}
     for frequencies, score in feedback:
@@ -58,7 +64,7 @@ def expanded(
 
 
 class Feedback:
-    """The documents of a corpus by row, with the terms that may expand a query."""
+    """Documents of a corpus by row, with the terms that may expand a query."""
 
     def __init__(self, postings: Postings):
         from scipy.sparse import csc_matrix
@@ -77,13 +83,16 @@ class Feedback:
         scores: npt.NDArray[np.float32],
         settings: Rm3,
     ) -> pl.DataFrame:
-        """Expanded queries.
+        """Expand queries.
 
         Args:
-            weighted: query, term, boost: the terms of each query, those that the corpus lacks too.
-            counts: [Q] how many feedback documents each query has.
-            rows, scores: [sum of counts] those documents and their BM25 scores.
-            settings: of RM3.
+            weighted: query, term, boost; including terms that are not in the corpus.
+            counts: [Q] number of feedback documents of each query.
+            rows, scores: [sum of counts] rows and BM25 scores of the feedback documents.
+            settings: parameters of RM3.
+
+        Returns:
+            query, term, boost of the expanded queries.
         """  # fmt: skip
         queries: list[dict[str, float]] = [{} for _ in counts]
         for query, term, boost in weighted.select("query", "term", "boost").iter_rows():
@@ -104,7 +113,7 @@ class Feedback:
 
 
 def _largest(weights: Mapping[str, float], number: int) -> dict[str, float]:
-    """The heaviest terms; equal ones in the order of their letters."""
+    """Return the terms with the largest weights; ties are broken alphabetically."""
     return dict(sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:number])
 
 

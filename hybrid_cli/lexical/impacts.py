@@ -1,14 +1,13 @@
-"""The impact matrix: term frequencies and lengths of documents, and with them BM25 at any k1 and b.
+"""The impact matrix: term frequencies and document lengths, from which BM25 follows for any k1 and b.
 
-Stored once, by term: the rows (documents) of each term's postings in ascending order, with their frequencies. All of
-BM25 that depends on k1, b and the collection is one factor for each document and one for each term, so that changing
-k1 and b costs nothing. The arithmetic is Lucene's, in single precision, and a query's sum is kept in double precision
-as Lucene keeps it: scores agree to the last bit (methods 1.1, 1.2).
+Postings are stored by term: rows of documents in ascending order, with term frequencies. k1, b and the collection
+statistics enter BM25 as one factor per document and one per term, so k1 and b can change without a rebuild. The
+arithmetic is Lucene's: single precision, summed in double precision, so that scores agree to the last bit (BM25/Lucene,
+the variant without the factor k1 + 1; Lucene rounds document lengths to one byte).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,19 +28,8 @@ Longs = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 
-def encode_length(length: int) -> int:
-    """Lucene's byte for a document length: exact below 40, then four significant bits."""
-    if length < 24:
-        return length
-    rest = length - 24
-    if rest < 8:
-        return 24 + rest
-    shift = rest.bit_length() - 4
-    return 24 + (((rest >> shift) & 7) | ((shift + 1) << 3))
-
-
 def decode_length(byte: int) -> int:
-    """The smallest length that `encode_length` maps to `byte`."""
+    """Return the shortest document length that Lucene stores as `byte`: exact below 40, then 4 significant bits."""
     if byte < 24:
         return byte
     rest = byte - 24
@@ -54,23 +42,23 @@ def decode_length(byte: int) -> int:
 _DECODED = np.array([decode_length(byte) for byte in range(256)], np.int64)
 
 
-def quantised(lengths: npt.NDArray[np.integer]) -> Longs:
-    """Lengths as Lucene remembers them: rounded down to the nearest that its byte can say."""
+def quantized(lengths: npt.NDArray[np.integer]) -> Longs:
+    """Round lengths down to those that Lucene's length byte can represent."""
     found: Longs = _DECODED[np.searchsorted(_DECODED, lengths, side="right") - 1]
     return found
 
 
 @dataclass(frozen=True)
 class Postings:
-    """What the corpus says, before k1 and b: a sparse matrix of term frequencies, by term.
+    """Sparse matrix of term frequencies by term, independent of k1 and b.
 
     Attributes:
-        terms: [V] the dictionary, in the order of the strings; ids of terms are places in it.
-        indptr: [V+1] where the postings of each term begin.
+        terms: [V] dictionary in string order; a term's id is its position.
+        indptr: [V+1] start of each term's postings.
         rows: [nnz] documents, ascending within a term.
         tfs: [nnz] term frequencies.
-        lengths: [N] tokens of each document, 0 for empty ones.
-        positions: [N] the length that BM25 corrects for, where an analyzer puts several tokens at one position.
+        lengths: [N] tokens per document, 0 for empty documents.
+        positions: [N] document lengths for BM25 where an analyzer puts several tokens at one position.
     """
 
     terms: pl.Series
@@ -82,21 +70,21 @@ class Postings:
 
     @property
     def df(self) -> Longs:
-        """[V] how many documents each term occurs in."""
+        """Document frequency of each term, [V]."""
         return np.diff(self.indptr)
 
     @property
     def counted(self) -> int:
-        """How many documents have a token: Lucene's N."""
+        """Number of documents with at least one token: Lucene's N."""
         return int(np.count_nonzero(self.lengths))
 
     @property
     def tokens(self) -> int:
-        """How many tokens the corpus has."""
+        """Number of tokens in the corpus."""
         return int(self.lengths.sum(dtype=np.int64))
 
     def save(self, folder: Path) -> None:
-        """Write `terms.parquet` and one `.npy` for each array."""
+        """Write `terms.parquet` and one `.npy` file per array."""
         folder.mkdir(parents=True, exist_ok=True)
         frame = pl.DataFrame({"term": self.terms, "df": self.df.astype(np.int32)})
         frame.write_parquet(folder / TERMS_FILE)
@@ -107,10 +95,10 @@ class Postings:
 
     @classmethod
     def open(cls, folder: Path) -> Postings:
-        """Map what `save` wrote.
+        """Memory-map the files of `save`.
 
         Raises:
-            HybridError: a file is missing or cut short.
+            HybridError: a file is missing or truncated.
         """
         try:
             terms = pl.read_parquet(folder / TERMS_FILE, columns=["term"])["term"]
@@ -118,12 +106,14 @@ class Postings:
             positions = folder / POSITIONS_FILE
             arrays += [np.load(positions, mmap_mode="r")] if positions.is_file() else []
         except (OSError, ValueError, pl.exceptions.PolarsError) as error:
-            raise HybridError(f"{folder}: is not a whole impact matrix ({error}); index again") from None
+            raise HybridError(
+                f"{folder}: incomplete impact matrix ({error}); rebuild the index with `hybrid index-bm25 --overwrite`"
+            ) from None
         return cls(terms, *arrays)
 
 
 class PostingsBuilder:
-    """Collects documents block by block; holds two integers for each posting, and the dictionary."""
+    """Collects documents block by block; memory holds two integers per posting, and the dictionary."""
 
     def __init__(self) -> None:
         self._ids: dict[str, int] = {}
@@ -131,7 +121,12 @@ class PostingsBuilder:
         self._lengths: list[Longs] = []
 
     def add(self, tokens: pa.StringArray, lengths: Longs) -> None:
-        """Add documents: their tokens in a row, and how many each has."""
+        """Add documents.
+
+        Args:
+            tokens: tokens of all documents, concatenated.
+            lengths: number of tokens of each document.
+        """
         encoded = tokens.dictionary_encode()
         ids = np.array([self._ids.setdefault(t, len(self._ids)) for t in encoded.dictionary.to_pylist()], np.int64)
         self._lengths.append(lengths)
@@ -145,7 +140,7 @@ class PostingsBuilder:
         self._blocks.append((distinct, (pairs & 0xFFFFFFFF).astype(np.int32), counts.astype(np.int32)))
 
     def finish(self) -> Postings:
-        """All that was added, sorted by term; the builder is empty after it."""
+        """Return the postings sorted by term. The builder cannot be used afterwards."""
         found = pl.Series("term", list(self._ids), pl.String)
         order = found.arg_sort().to_numpy()
         place = np.empty(len(order), np.int32)
@@ -160,26 +155,18 @@ class PostingsBuilder:
             kernels.scatter(first, distinct, place[words], counts, cursor, rows, tfs)
             first += len(distinct)
         lengths = np.concatenate([np.zeros(0, np.int64), *self._lengths]).astype(np.int32)
-        self.__init__()  # type: ignore[misc]
+        self._blocks.clear()  # as large as the postings
         return Postings(found.gather(order), indptr, rows, tfs, lengths)
-
-
-def count(documents: Sequence[Sequence[str]]) -> Postings:
-    """The postings of documents that are analysed already, such as those of a test."""
-    builder = PostingsBuilder()
-    flat = [token for document in documents for token in document]
-    builder.add(pa.array(flat, pa.string()), np.array([len(document) for document in documents], np.int64))
-    return builder.finish()
 
 
 @dataclass(frozen=True)
 class Impacts:
-    """Postings under a k1 and b.
+    """Postings weighted with a k1 and b (BM25/Lucene).
 
     Attributes:
-        idf: [V] `ln(1 + (N - df + 0.5) / (df + 0.5))`, N the documents that have a token.
-        scale: [N] `1 / (k1 * (1 - b + b * length / average length))`; a term's part of a score is
-            `idf - idf / (1 + tf * scale)`, which is `idf * tf / (tf + 1 / scale)` as Lucene computes it.
+        idf: [V] `ln(1 + (N - df + 0.5) / (df + 0.5))`, where N counts documents with at least one token.
+        scale: [N] `1 / (k1 * (1 - b + b * length / average length))`. A term adds `idf - idf / (1 + tf * scale)` to the
+            score, which is how Lucene computes `idf * tf / (tf + 1 / scale)`.
     """
 
     postings: Postings
@@ -189,20 +176,19 @@ class Impacts:
     scale: Floats
 
     @classmethod
-    def of(cls, postings: Postings, k1: float, b: float, *, exact_length: bool = False) -> Impacts:
-        """Weigh postings; lengths are rounded as Lucene rounds them unless `exact_length`."""
+    def of(cls, postings: Postings, k1: float, b: float) -> Impacts:
+        """Weight postings, with document lengths rounded as in Lucene."""
         counted, one = postings.counted, np.float32(1)
         idf = np.log(1 + (counted - postings.df + 0.5) / (postings.df + 0.5)).astype(np.float32)
         average = np.float32(postings.tokens / counted) if counted else one
-        counted_lengths = postings.lengths if postings.positions is None else postings.positions
-        lengths = (counted_lengths if exact_length else quantised(counted_lengths)).astype(np.float32)
+        lengths = quantized(postings.lengths if postings.positions is None else postings.positions).astype(np.float32)
         k1_, b_ = np.float32(k1), np.float32(b)
         with np.errstate(divide="ignore"):  # k1 = 0 makes BM25 binary
             scale = one / (k1_ * ((one - b_) + b_ * lengths / average))
         return cls(postings, k1, b, idf, scale)
 
     def values(self) -> Floats:
-        """[nnz] the impact of each posting: the weight of the term in the document, IDF included."""
+        """Return the impact of each posting, [nnz]: the weight of the term in the document, including IDF."""
         postings = self.postings
         found: Floats = kernels.values(postings.indptr, postings.rows, postings.tfs, self.idf, self.scale)
         return found

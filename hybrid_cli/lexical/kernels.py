@@ -1,7 +1,8 @@
-"""The loops over postings, compiled by numba and kept compiled beside the source.
+"""Loops over postings, compiled by numba and cached next to the source.
 
-bm25s' kernel ranks by its own order of ties and holds one weight for each posting; scipy's product does not select.
-These loops compute the weights on the way, in Lucene's arithmetic, so that k1 and b stay free.
+Other libraries do not fit: bm25s breaks ties in its own order and stores one weight per posting, and a product of scipy
+matrices does not select the best documents. These loops compute the weights during the search, in Lucene's arithmetic,
+so that k1 and b can change without a rebuild.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _jit(function: Function) -> Function:
-    """Compile at the first call, and keep the code for later processes."""
+    """Compile at the first call and cache the code for later processes."""
     compile_: Any = numba.njit(cache=True, nogil=True, error_model="numpy")
     compiled: Function = compile_(function)
     return compiled
 
 
 _ONE = np.float32(1)
-_SMALLEST = np.finfo(np.float32).tiny  # above 0, and normal: processors are slow with what is smaller
-_SCAN = 8  # sums in a row are read in less than an eighth of the time of sums here and there
+_SMALLEST = np.finfo(np.float32).tiny  # positive and normal: subnormal numbers are slow
+_SCAN = 8  # reading a sum in order takes less than 1/8 of the time of reading one at random
 _HALF = np.uint64(32)
 _SIGN = np.uint32(1 << 31)
 
 
 @_jit
 def scatter(first: int, distinct: Any, words: Any, counts: Any, cursor: Any, rows: Any, tfs: Any) -> None:
-    """Put the postings of documents `first`, `first` + 1, ... where `cursor` says for each term, and move it on."""
+    """Write the postings of documents `first`, `first` + 1, ... at each term's `cursor`, and advance it."""
     at = 0
     for document in range(len(distinct)):
         for _ in range(distinct[document]):
@@ -45,7 +46,7 @@ def scatter(first: int, distinct: Any, words: Any, counts: Any, cursor: Any, row
 
 @_jit
 def values(indptr: Any, rows: Any, tfs: Any, idf: Any, scale: Any) -> Any:
-    """[nnz] float32: the impact of each posting."""
+    """Return the impact of each posting, [nnz] float32."""
     out = np.empty(len(rows), np.float32)
     for term in range(len(idf)):
         for at in range(indptr[term], indptr[term + 1]):
@@ -57,7 +58,7 @@ def values(indptr: Any, rows: Any, tfs: Any, idf: Any, scale: Any) -> Any:
 def _sum(
     begin: int, end: int, terms: Any, weights: Any, indptr: Any, rows: Any, tfs: Any, scale: Any, sums: Any
 ) -> int:
-    """Add each term's part to the sums of its documents; return how many postings there were."""
+    """Add each term's share of the score to the sums of its documents; return the number of postings."""
     postings = 0
     for at in range(begin, end):
         weight = weights[at]
@@ -70,39 +71,23 @@ def _sum(
 
 @_jit
 def _keep_largest(keys: Any, found: int, hits: int) -> None:
-    """Bring the `hits` largest of the first `found` keys to the front, in any order (Hoare's selection)."""
-    low, high = 0, found - 1
-    while low < high:
-        middle = (low + high) // 2
-        a, b, c = keys[low], keys[middle], keys[high]
-        pivot = max(min(a, b), min(max(a, b), c))
-        left, right = low, high
-        while left <= right:
-            while keys[left] > pivot:
-                left += 1
-            while keys[right] < pivot:
-                right -= 1
-            if left <= right:
-                keys[left], keys[right] = keys[right], keys[left]
-                left += 1
-                right -= 1
-        if hits - 1 <= right:
-            high = right
-        elif hits - 1 >= left:
-            low = left
-        else:
-            return
+    """Move the `hits` largest of the first `found` keys to the front: the smallest of them first, others in any order.
+
+    Requires found > hits. (A hand-written in-place selection is up to 3 times as fast alone, but a search takes equally
+    long with either.)
+    """
+    keys[:hits] = np.partition(keys[:found], found - hits)[found - hits :]
 
 
 @_jit
 def _collect(
     begin: int, end: int, terms: Any, indptr: Any, rows: Any, order: Any, sums: Any, postings: int, keys: Any, hits: int
 ) -> int:
-    """Turn sums into keys, best `hits` of them first in any order, and set the sums back to 0; return how many.
+    """Turn sums into keys, the best `hits` first in any order, and reset the sums to 0; return the number of keys.
 
-    A key holds the score's bits above the complement of the tie order. Scores are positive, so their bits order as they
-    do, and the largest key is the best hit. Few documents pass the score of the worst of the best so far, so that most
-    sums are only looked at; `keys` has room for twice as many as are kept.
+    A key is the score's bits, then the complement of the document's place in the tie order. The bits of positive floats
+    order as the floats do, so the largest key is the best hit. Documents below the worst of the best hits so far are
+    skipped; `keys` has room for twice as many keys as are kept.
     """
     score = np.empty(1, np.float32)
     bits = score.view(np.uint32)
@@ -135,12 +120,9 @@ def _collect(
 
 @_jit
 def _trim(keys: Any, hits: int, score: Any, bits: Any) -> Any:
-    """Bring the best `hits` keys to the front; the score to reach for those to come."""
+    """Move the best `hits` keys to the front; return the score that later documents must reach."""
     _keep_largest(keys, len(keys), hits)
-    worst = keys[0]
-    for at in range(1, hits):
-        worst = min(worst, keys[at])
-    bits[0] = np.uint32(worst >> np.uint64(32))
+    bits[0] = np.uint32(keys[0] >> np.uint64(32))
     return score[0]
 
 
@@ -163,13 +145,13 @@ def search(
     """Rank documents for queries.
 
     Args:
-        hits: how many to keep for each query.
-        order: [N] the place of each document in the order that settles ties.
-        counts: [Q] filled with the number of hits.
-        best: [Q, hits] filled with keys (see `_collect`), best first.
-        barred: rows of documents that a query must not find; those of query i are [barred_ends[i]:barred_ends[i+1]].
-        ends: [Q+1] where each query's terms begin in `terms` and `weights` ([T]: term ids, weight = boost * idf).
-        indptr, rows, tfs: postings; scale: [N] of `Impacts`.
+        hits: documents kept per query.
+        order: [N] place of each document in the tie order.
+        counts: [Q] receives the number of hits.
+        best: [Q, hits] receives keys (see `_collect`), best first.
+        barred: rows of documents that a query must not return; [barred_ends[i]:barred_ends[i+1]] for query i.
+        ends: [Q+1] start of each query's terms in `terms` and `weights` ([T]: term ids; boost * idf).
+        indptr, rows, tfs: postings; scale: [N] as in `Impacts`.
     """  # fmt: skip
     sums = np.zeros(len(scale), np.float64)
     keys = np.empty(2 * hits, np.uint64)
@@ -189,7 +171,7 @@ def search(
 def score_pairs(
     queries: Any, documents: Any, ends: Any, terms: Any, weights: Any, indptr: Any, rows: Any, tfs: Any, scale: Any
 ) -> Any:
-    """[P] float32: the score of each pair of a query and a document, 0 where no term matches."""
+    """Return the score of each pair of a query and a document, [P] float32; 0 where no term matches."""
     out = np.empty(len(queries), np.float32)
     for pair in range(len(queries)):
         row, total = documents[pair], 0.0
@@ -210,13 +192,13 @@ def score_pairs(
 
 @_jit
 def _ordered(bits: Any) -> Any:
-    """The bits of a float32, changed so that they order as floats of either sign do."""
+    """Map the bits of a float32 to an integer that orders as floats of both signs do."""
     return ~bits if bits >> np.uint32(31) else bits | _SIGN
 
 
 @_jit
 def _unordered(bits: Any) -> Any:
-    """The float32's bits again."""
+    """Invert `_ordered`."""
     return bits ^ _SIGN if bits >> np.uint32(31) else ~bits
 
 
@@ -239,16 +221,17 @@ def keep_best(
     floors: Any,
     keys: Any,
 ) -> None:
-    """Add BM25 to other scores of a block of documents, and keep each query's best of this and earlier blocks.
+    """Add BM25 to the dense scores of a block of documents; keep each query's best hits of this and earlier blocks.
 
     Args:
         first: row of the block's first document.
         dense: [Q, B] float32 scores of the block's documents.
-        weight: of BM25.
-        order, ends, terms, weights, indptr, rows, tfs, scale: as for `search`; hits: how many are to be found.
-        cursors: [T] the first posting of each term of each query that no block has read; moved on.
-        counts: [Q] keys held so far; floors: [Q] scores below these are not among the best.
-        keys: [Q, more than hits] keys of `signed_scores_of`, in any order.
+        weight: weight of BM25.
+        order, ends, terms, weights, indptr, rows, tfs, scale: as for `search`.
+        hits: documents kept per query.
+        cursors: [T] first unread posting of each term of each query; advanced.
+        counts: [Q] number of keys so far; floors: [Q] scores that later documents must reach.
+        keys: [Q, more than hits] keys for `signed_scores_of`, in any order.
     """  # fmt: skip
     size = dense.shape[1]
     sums = np.zeros(size, np.float64)
@@ -267,28 +250,28 @@ def keep_best(
             score = np.float32(dense[query, place] + weight * np.float64(np.float32(sums[place])))
             sums[place] = 0
             if score >= floor:
-                one_score[0] = score if score != 0 else np.float32(0)  # of -0 and 0 neither is better
+                one_score[0] = score if score != 0 else np.float32(0)  # -0 and 0 are equal
                 mine[found] = (np.uint64(_ordered(one_key[0])) << _HALF) | np.uint64(0xFFFFFFFF - order[first + place])
                 found += 1
                 if found == len(mine):
                     _keep_largest(mine, found, hits)
                     found = hits
-                    one_key[0] = _unordered(np.uint32(mine[:hits].min() >> _HALF))
+                    one_key[0] = _unordered(np.uint32(mine[0] >> _HALF))
                     floor = one_score[0]
         counts[query], floors[query] = found, floor
 
 
 def scores_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-    """The scores inside keys of `search`."""
+    """Return the scores in keys of `search`."""
     return (keys >> np.uint64(32)).astype(np.uint32).view(np.float32)
 
 
 def signed_scores_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-    """The scores inside keys of `keep_best`, which may be negative."""
+    """Return the scores, of either sign, in keys of `keep_best`."""
     bits = (keys >> _HALF).astype(np.uint32)
     return np.where(bits & _SIGN, bits ^ _SIGN, ~bits).view(np.float32)
 
 
 def places_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """The places in the tie order inside keys of `search`."""
+    """Return the places in the tie order in keys of `search` or `keep_best`."""
     return (np.uint64(0xFFFFFFFF) - (keys & np.uint64(0xFFFFFFFF))).astype(np.int64)

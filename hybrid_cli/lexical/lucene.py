@@ -1,8 +1,7 @@
-"""Lucene's own index and search, through Anserini's classes.
+"""Lucene's index and search, through Anserini's classes.
 
-A search asks Lucene for hits sorted by score, then docid, and lets Jackson (which Anserini carries) write them as one
-string: crossing from Java once a query instead of several times a hit makes this faster than Anserini's batch
-driver, and the scores come unrounded.
+Lucene sorts hits by score, then docid; Jackson (part of Anserini's jar) serializes them to one string. One call from
+Java per query, instead of several per hit, is faster than Anserini's batch search, and scores are not rounded.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import jvm
@@ -28,18 +27,18 @@ from hybrid_cli.lexical.analysis import FIELD, Analyzer
 from hybrid_cli.lexical.feedback import Rm3
 from hybrid_cli.lexical.impacts import decode_length
 from hybrid_cli.lexical.index import LUCENE, read_parameters
+from hybrid_cli.settings.common import cpu_count
 
 _HIT = re.compile(r'"score":([^,]+),"doc":(\d+)[^[]*\[[^{]*\{"bytes":"([^"]*)","offset":(\d+),"length":(\d+)')
-Hit = tuple[str, str, str, str, str]  # score, Lucene's document, base64 of bytes that hold the docid, offset, length
+Hit = tuple[str, str, str, str, str]  # score, Lucene's document, base64 of bytes with the docid at offset, length
 _NO_MORE = 2**31 - 1
 _MOST_CLAUSES = 1 << 20
 _LARGEST_BUFFER = 2048
-_RUN = {"qid": pl.String, "docid": pl.String, "rank": pl.Int32, "score": pl.Float32}
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What Lucene counts: documents, those with a token in them, tokens."""
+    """Lucene's counts: documents, documents with at least one token, tokens."""
 
     documents: int
     counted: int
@@ -47,38 +46,38 @@ class Statistics:
 
 
 def build(source: Path, folder: Path, language: str, threads: int) -> None:
-    """Index the JSON files (`id`, `contents`) in `source` with Anserini's IndexCollection, document vectors included.
+    """Index the JSON files (`id`, `contents`) in `source` with Anserini's IndexCollection, with document vectors.
 
     Raises:
-        HybridError: Anserini stopped, or could not read a document.
+        HybridError: Lucene failed, or could not index a document.
     """
     settings = jvm.java_class("io.anserini.index.IndexCollection$Args")()
     settings.collectionClass = "JsonCollection"
     settings.generatorClass = "DefaultLuceneDocumentGenerator"
-    settings.input = str(source.absolute())  # Java's current folder may be another
+    settings.input = str(source.absolute())  # the JVM may have another working directory
     settings.index = str(folder.absolute())
     settings.language, settings.threads = language, threads
-    settings.storeDocvectors = True  # RM3 reads them
-    settings.memoryBuffer = max(16, min(_LARGEST_BUFFER, jvm.largest_heap() // (3 << 20)))
+    settings.storeDocvectors = True  # required by RM3
+    settings.memoryBuffer = max(16, min(_LARGEST_BUFFER, jvm.max_heap() // (3 << 20)))
     settings.quiet = True
     try:
         indexing = jvm.java_class("io.anserini.index.IndexCollection")(settings)
         indexing.run()
     except jvm.java_errors() as error:
-        raise HybridError(f"{folder}: Lucene stopped: {str(error).splitlines()[0]}") from None
+        raise HybridError(f"{folder}: Lucene failed: {str(error).splitlines()[0]}") from None
     failed = indexing.getCounters().errors.get()
     if failed:
-        raise HybridError(f"{folder}: Lucene could not index {failed} documents; raise --java-heap, or see to the disk")
+        raise HybridError(f"{folder}: Lucene could not index {failed} documents; raise --java-heap, or check the disk")
 
 
 def statistics(folder: Path) -> Statistics:
-    """Count what the Lucene index in `folder` holds."""
+    """Return the counts of the Lucene index in `folder`."""
     reader = _reader(folder)
     return Statistics(reader.numDocs(), reader.getDocCount(FIELD), reader.getSumTotalTermFreq(FIELD))
 
 
 def lengths(folder: Path) -> pl.DataFrame:
-    """docid, length: what Lucene's one byte remembers of each document that has a token; two calls a document."""
+    """Return docid and length as Lucene's length byte stores it, for documents with at least one token."""
     reader = _reader(folder)
     everything = jvm.java_class("org.apache.lucene.search.MatchAllDocsQuery")()
     searcher = jvm.java_class("org.apache.lucene.search.IndexSearcher")(reader)
@@ -99,7 +98,9 @@ def _reader(folder: Path) -> Any:
     try:
         return jvm.java_class("io.anserini.index.IndexReaderUtils").getReader(str(folder.absolute()))
     except jvm.java_errors() as error:
-        raise HybridError(f"{folder}: is not a Lucene index ({str(error).splitlines()[0]}); index again") from None
+        raise HybridError(
+            f"{folder}: not a Lucene index ({str(error).splitlines()[0]}); rebuild it with `index-bm25 --overwrite`"
+        ) from None
 
 
 def search(
@@ -111,14 +112,18 @@ def search(
     b: float | None = None,
     rm3: Rm3 | None = None,
 ) -> pl.DataFrame:
-    """Search the lexical index in `folder` with Lucene; with `rm3`, by the queries that Anserini's RM3 expands.
+    """Search a lexical index with Lucene, and expand the queries with Anserini's RM3 if `rm3` is set.
 
     Args:
+        folder: the lexical index.
         queries: qid, text.
-        k1, b: as recorded in the index where None.
+        hits: documents per query.
+        threads: CPU threads; None for all cores.
+        k1, b: override the stored values.
+        rm3: parameters of RM3.
 
     Returns:
-        a run; a query that matches nothing has no row.
+        A run; queries without hits have no rows.
     """  # fmt: skip
     recorded = read_parameters(folder)
     searcher = _Searcher(
@@ -128,14 +133,14 @@ def search(
         recorded["b"] if b is None else b,
         rm3,
     )
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(threads or cpu_count()) as pool:
         found = pool.map(lambda text: searcher.hits(text, hits), queries["text"])
         frames = [_frame(qid, own) for qid, own in zip(queries["qid"], found, strict=True)]
-    return pl.concat([pl.DataFrame(schema=_RUN), *frames])
+    return pl.concat([runs.empty(), *frames])
 
 
 class _Searcher:
-    """Lucene's searcher under a k1 and b."""
+    """Lucene's searcher with a k1 and b."""
 
     def __init__(self, folder: Path, analyzer: Analyzer, k1: float, b: float, rm3: Rm3 | None):
         find = jvm.java_class
@@ -151,16 +156,16 @@ class _Searcher:
         self.one_at_a_time = threading.Lock()
 
     def hits(self, text: str, hits: int) -> list[Hit]:
-        """The hits of a query."""
+        """Return the hits of a query."""
         found = self.searcher.search(self._query(text), hits, self.sort, True)
         return _HIT.findall(self.mapper.writeValueAsString(found))
 
     def _query(self, text: str) -> Any:
-        terms = self.expander.get_feedback_terms(text) if self.expander else None  # None without a hit
+        terms = self.expander.get_feedback_terms(text) if self.expander else None  # None for a query without hits
         if terms is None:
             return self.generator.buildQuery(FIELD, self.analyzer.java, text)
         weights: dict[str, float] = json.loads(self.mapper.writeValueAsString(terms))
-        with self.one_at_a_time:  # a builder is an object of this thread: see jvm
+        with self.one_at_a_time:  # each thread has its own builder: see jvm
             return self._weighted(weights)
 
     def _weighted(self, weights: Mapping[str, float]) -> Any:
@@ -174,7 +179,7 @@ class _Searcher:
 
 
 def _expander(folder: Path, analyzer: Analyzer, k1: float, b: float, rm3: Rm3) -> Any:
-    """Anserini's searcher, of which only the expanded query is used."""
+    """Return Anserini's searcher, used only to expand queries."""
     searcher = jvm.java_class("io.anserini.search.SimpleSearcher")(str(folder.absolute()), analyzer.java)
     searcher.set_bm25(k1, b)
     searcher.set_rm3(None, rm3.fb_terms, rm3.fb_docs, rm3.original_query_weight, False, True)
@@ -189,7 +194,7 @@ def _frame(qid: str, hits: list[Hit]) -> pl.DataFrame:
             "rank": np.arange(1, len(hits) + 1, dtype=np.int32),
             "score": np.array([score for score, *_ in hits], np.float32),
         },
-        schema=_RUN,
+        schema=runs.SCHEMA,
     )
 
 

@@ -1,4 +1,4 @@
-"""Choose k1 and b on queries with judgements, and say what the choice is worth on queries it has not seen."""
+"""Choose k1 and b on judged queries, with the gain on held-out queries."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ Setting = tuple[float, float]
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was chosen, and how sure it is.
+    """Result of tuning.
 
     Attributes:
-        best: the k1 and b with the largest mean over all queries; of equal ones the nearest to `baseline`.
-        means: setting -> mean over all queries.
-        gains: two values: the gain over `baseline` on each half of the queries, k1 and b chosen on the other half.
-        queries: how many were judged.
+        best: (k1, b) with the largest mean; ties go to the values nearest to `baseline`.
+        baseline: (k1, b) that gains are measured against.
+        means: mean over all queries of each (k1, b).
+        gains: gain over `baseline` on each half of the queries, with k1 and b chosen on the other half.
+        queries: number of judged queries.
     """
 
     best: Setting
@@ -32,24 +33,27 @@ class Tuning:
 
     @property
     def held_out_gain(self) -> float:
-        """The mean gain of all queries, each under the k1 and b chosen without it."""
+        """Mean gain over all queries, each with the k1 and b that the other half chose."""
         second = self.queries // 2
         return (self.gains[0] * (self.queries - second) + self.gains[1] * second) / self.queries
 
 
 def tune(evaluate: Callable[[Setting], pl.DataFrame], grid: Iterable[Setting], baseline: Setting) -> Tuning:
-    """Try each setting of `grid`.
+    """Evaluate each (k1, b) of a grid.
 
     Args:
-        evaluate: the value of each judged query (qid, value) under a setting.
-        grid: k1 and b to try; `baseline` is always among them.
-        baseline: what the gain is measured against.
+        evaluate: returns the value of each judged query (qid, value) for a (k1, b).
+        grid: values to try; `baseline` is always added.
+        baseline: (k1, b) that gains are measured against.
+
+    Raises:
+        InputError: fewer than two judged queries.
     """
     settings = [baseline, *(setting for setting in grid if setting != baseline)]
     columns = [evaluate(setting).sort("qid")["value"].to_numpy() for setting in settings]
     values = np.stack(columns)  # [settings, queries]
     if values.shape[1] < 2:
-        raise InputError(f"--tune needs two judged queries or more; there is {values.shape[1]}")
+        raise InputError(f"--tune: needs two or more judged queries, got {values.shape[1]}")
     nearness = [abs(k1 - baseline[0]) + abs(b - baseline[1]) for k1, b in settings]
     halves = (values[:, 0::2], values[:, 1::2])
     gains = [

@@ -39,7 +39,7 @@ def begin(given: Given) -> Rewrite:
 
     @cache
     def terms(words: str) -> Set[str]:
-        return frozenset(analyzer.analyse([words])[0])
+        return frozenset(analyzer.analyze([words])[0])
 
     def rewrite(qid: str, text: str, draw: Draw) -> Attacked:
         attacked = replace_matches(text, relevant.get(qid, frozenset()), terms, synonyms, draw)
@@ -55,7 +55,7 @@ def _relevant_terms(qrels: pl.DataFrame, corpus: Path, analyzer: Analyzer) -> di
     terms: dict[str, set[str]] = {}
     with console.progress("read the relevant", len(documents), "documents") as advance:
         for some in documents.iter_slices(_DOCUMENTS_AT_ONCE):
-            words = analyzer.analyse([f"{title}\n{text}" for _, title, text in some.rows()])
+            words = analyzer.analyze([f"{title}\n{text}" for _, title, text in some.rows()])
             terms |= zip(some["docid"], map(set, words), strict=True)
             advance(len(some))
     found: dict[str, set[str]] = {}

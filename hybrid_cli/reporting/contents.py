@@ -51,7 +51,7 @@ def sections(
 def _analyse(language: str) -> lists.Analyse:
     """Lucene's terms, or where no Java works the words in lower case."""
     try:
-        return Analyzer(language).analyse
+        return Analyzer(language).analyze
     except HybridError as error:
         console.note(f"report: words of the queries are marked as they are written, without stems: {error}")
         return lambda texts: [re.findall(r"\w+", text.casefold()) for text in texts]

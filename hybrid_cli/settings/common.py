@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,11 +14,17 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Writes(Settings):
-    """A command that writes an artifact."""
+class Overwrites(Settings):
+    """A command that can write an artifact."""
+
+    overwrite: bool = option(False, "Replace an existing output.", panel=GENERAL, recorded=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writes(Overwrites):
+    """A command that always writes an artifact."""
 
     output: Path = option(REQUIRED, "Output path.", "--output", "-o", recorded=False)
-    overwrite: bool = option(False, "Replace an existing output.", panel=GENERAL, recorded=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +39,11 @@ class Threaded(Settings):
     """A command that computes on several CPU threads."""
 
     threads: int | None = option(None, "CPU threads.", panel=GENERAL, minimum=1, shown="all cores", recorded=False)
+
+
+def cpu_count() -> int:
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True, kw_only=True)

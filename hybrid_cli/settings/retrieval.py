@@ -7,8 +7,9 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal
 
-from hybrid_cli.settings.common import OnDevice, Seeded, Writes
-from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, parsed_by, redeclare, registered, when
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings.common import OnDevice, Overwrites, Seeded, Threaded, Writes
+from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, option, parsed_by, redeclare, registered, when
 
 Missing = Literal["exact", "min", "zero", "ignore", "drop"]
 Normalization = Literal["none", "minmax", "max", "sum", "l2", "zscore", "rank", "borda", "dbsf"]
@@ -16,6 +17,196 @@ Grid = Literal["linear", "log", "reciprocal"]
 
 FUSION = "Fusion"
 ABSENT, COMPARED, TUNING = "Documents missing from a list", "Comparison", "Tuning"
+
+
+# --------------------------------------------------------------------------------------------- lexical indexes, search
+
+LEXICAL, RETRIEVAL = "Lexical", "Retrieval"
+SEVERAL, LEXICAL_INDEX, DENSE_INDEX = "Several indexes", "Lexical index", "Dense index"
+_LEXICAL, _DENSE = when(index_kind="a lexical index"), when(index_kind="a dense index")
+
+Field = Literal["title", "text"]
+Engine = Literal["matrix", "lucene"]
+
+
+@dataclass(frozen=True)
+class IndexBm25(Threaded, Writes):
+    """Index a corpus for BM25: with Lucene, and as an impact matrix with the same scores.
+
+    For an index that exists, other values of `--k1` and `--b`, or `--tune`, do not read the corpus again. `--tune`
+    tries a grid of k1 and b on judged queries and prints the gain on held-out queries.
+    """
+
+    command = "index-bm25"
+    panel = LEXICAL
+    examples = (
+        "hybrid index-bm25 data/pydocs --k1 0.9 --b 0.4 --output out/bm25",
+        "hybrid index-bm25 data/pydocs --tune --split dev --output out/bm25-tuned",
+    )
+
+    collection: Path = argument(REQUIRED, "Collection, or a corpus file.")
+    _: KW_ONLY
+    k1: float = option(
+        0.9, "Saturation of term frequency; larger values saturate later.", minimum=0, applies=when(tune=False)
+    )
+    b: float = option(0.4, "Strength of document length normalization.", minimum=0, maximum=1, applies=when(tune=False))
+    fields: Sequence[Field] = option(("title", "text"), "Indexed fields of a document.")
+    language: str = option("en", "Analyzer: `en` (Porter stemmer), or a code such as `de`, `fr` or `zh`.")
+    tune: bool = option(False, "Choose k1 and b on judged queries.", panel=TUNING)
+    tune_measure: str = option("MRR@10", "Measure to maximize.", panel=TUNING, applies=when(tune=True))
+    split: str | None = option(
+        None, "Split of the collection.", panel=TUNING, shown="dev", recorded=False, applies=when(tune=True)
+    )
+    queries: Path | None = option(
+        None, "Query file; replaces the split's queries.", panel=TUNING, recorded=False, applies=when(tune=True)
+    )
+    qrels: Path | None = option(
+        None, "Qrels file; replaces the split's qrels.", panel=TUNING, recorded=False, applies=when(tune=True)
+    )
+    java_heap: str | None = option(
+        None, "Maximum Java heap, such as `4g`.", shown="a quarter of the memory", recorded=False
+    )
+
+    def check(self) -> None:
+        """Refuse a field that is listed twice."""
+        if len(set(self.fields)) < len(self.fields):
+            raise InputError(f"--fields {','.join(self.fields)}: list each field once")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions(OnDevice, Threaded):
+    """How indexes are opened and searched."""
+
+    exact: bool = option(
+        False,
+        "Score every document by the weighted sum of its scores: one or more dense indexes, at most one lexical.",
+        panel=SEVERAL,
+        recorded=False,
+    )
+    weights: str | Sequence[float] | None = option(
+        None,
+        "One weight per index, in order: `1,0.1`; or `@FILE` written by `fuse --tune`.",
+        panel=SEVERAL,
+        parse=str,
+        shown="equal",
+        applies=when(exact=True),
+    )
+    engine: Engine = option(
+        "matrix",
+        "Impact matrix, or Lucene.",
+        panel=LEXICAL_INDEX,
+        applies=when(index_kind="a lexical index", exact=False),
+    )
+    k1: float | None = option(
+        None, "Overrides the k1 stored in the index.", panel=LEXICAL_INDEX, minimum=0, applies=_LEXICAL
+    )
+    b: float | None = option(
+        None, "Overrides the b stored in the index.", panel=LEXICAL_INDEX, minimum=0, maximum=1, applies=_LEXICAL
+    )
+    rm3: bool = option(
+        False,
+        "Expand queries with RM3 pseudo-relevance feedback.",
+        panel=LEXICAL_INDEX,
+        applies=when(index_kind="a lexical index", exact=False),
+    )
+    fb_terms: int = option(10, "Feedback terms.", panel=LEXICAL_INDEX, minimum=1, applies=when(rm3=True))
+    fb_docs: int = option(10, "Feedback documents.", panel=LEXICAL_INDEX, minimum=1, applies=when(rm3=True))
+    fb_weight: float = option(
+        0.5, "Weight of the original query.", panel=LEXICAL_INDEX, minimum=0, maximum=1, applies=when(rm3=True)
+    )
+    model: str | None = option(
+        None,
+        "Query encoder; needed if it has moved since indexing.",
+        panel=DENSE_INDEX,
+        applies=_DENSE,
+        recorded=False,
+    )
+    weight: float | None = option(
+        None,
+        "Weight of the second encoder of a combination.",
+        panel=DENSE_INDEX,
+        shown="the combination's",
+        applies=_DENSE,
+    )
+    ef_search: int | None = option(
+        None,
+        "Overrides the search candidates stored in the index.",
+        panel=DENSE_INDEX,
+        minimum=1,
+        applies=when(index_kind="an HNSW index", exact=False),
+    )
+    nprobe: int | None = option(
+        None,
+        "Overrides the number of probed lists stored in the index.",
+        panel=DENSE_INDEX,
+        minimum=1,
+        applies=when(index_kind="an IVF index", exact=False),
+    )
+    binary_k: int = option(
+        1000,
+        "Candidates by Hamming distance, rescored with the float query.",
+        panel=DENSE_INDEX,
+        minimum=1,
+        applies=when(index_kind="a binary index", exact=False),
+    )
+
+
+@dataclass(frozen=True)
+class Search(SearchOptions, Overwrites):
+    """Search an index and write a run, or print the hits of one query.
+
+    A dense index is searched with the encoder that built it; other encoders are refused.
+    """
+
+    command = "search"
+    panel = RETRIEVAL
+    examples = (
+        "hybrid search data/pydocs --split test --index out/bm25 --hits 1000 --output out/bm25.parquet",
+        "hybrid search data/pydocs --split test --exact --index out/clear-index,out/bm25 --weights 1,0.5 "
+        "--output out/exact.parquet",
+        'hybrid search --index out/bm25,out/clear-index --query "remove a file"',
+    )
+
+    collection: Path | None = argument(
+        None, "Collection of the queries (`--split`); with `--query`, the source of titles and texts."
+    )
+    _: KW_ONLY
+    index: Sequence[Path] | Path = option(
+        REQUIRED, "Lexical or dense index; several with `--query` or `--exact`: `a,b`.", recorded=False
+    )
+    output: Path | None = option(None, "Output path.", "--output", "-o", recorded=False, applies=when(query=None))
+    split: str | None = option(
+        None, "Split of the collection: train, dev, test, ...", recorded=False, applies=when(query=None)
+    )
+    queries: Path | None = option(
+        None,
+        "Query file, or query vectors written by `encode`; replaces the collection's queries.",
+        recorded=False,
+        applies=when(query=None),
+    )
+    query: str | None = option(
+        None, "Query text; prints its hits. Several indexes are fused by min-max.", recorded=False
+    )
+    hits: int = option(
+        By("query", {None: 1000}, 10), "Hits per query.", "--hits", "-k", minimum=1, shown="1000; 10 with --query"
+    )
+
+    @property
+    def indexes(self) -> tuple[Path, ...]:
+        """The indexes, in order."""
+        return (self.index,) if isinstance(self.index, Path) else tuple(self.index)
+
+    def check(self) -> None:
+        """Refuse a search without an output, or of several indexes where one is needed."""
+        if self.query is not None and self.exact:
+            raise InputError("--exact: writes a run; it cannot be used with --query")
+        if self.query is None and self.output is None:
+            raise InputError("search: needs --output for a run, or --query to print the hits of one query")
+        if self.query is None and not self.exact and len(self.indexes) > 1:
+            raise InputError(f"--index: {len(self.indexes)} indexes; pass one, or use --exact or --query")
+
+
+# -------------------------------------------------------------------------------------------------------------- fusion
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from hybrid_cli import __version__, console
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import jvm
 from hybrid_cli.perturbations import wordnet
+from hybrid_cli.settings.common import cpu_count
 
 DISTRIBUTION = "hybrid_cli"
 _PATIENCE_SECONDS = 10
@@ -139,9 +140,8 @@ def _machine() -> list[Check]:
     pages = "SC_PHYS_PAGES" in os.sysconf_names
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if pages else 0
     free = shutil.disk_usage(".").free
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return [
-        Check("processors", True, f"{processors} for this process, {platform.machine()}", needed=False),
+        Check("processors", True, f"{cpu_count()} for this process, {platform.machine()}", needed=False),
         Check("memory", True, f"{memory / 2**30:,.1f} GiB", needed=False),
         Check("disk", free > 2**30, f"{free / 2**30:,.1f} GiB free here", needed=False,
               advice="" if free > 2**30 else "indexes and checkpoints need room"),

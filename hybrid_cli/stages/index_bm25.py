@@ -1,10 +1,9 @@
-"""`hybrid index-bm25`: a Lucene index through Anserini, and beside it the exact impact matrix."""
+"""`index-bm25`: a corpus to a Lucene index and an impact matrix."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -15,142 +14,115 @@ import polars as pl
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.config import Bm25, LexicalIndexing, Retrieval
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.build import build
 from hybrid_cli.lexical.index import DOCIDS, IMPACTS, LUCENE, PARAMETERS, LexicalIndex
 from hybrid_cli.lexical.tuning import Setting, Tuning, tune
+from hybrid_cli.settings import IndexBm25, stage
+from hybrid_cli.settings.common import cpu_count
 
-STAGE = "index-bm25"
-DOCUMENTS_AT_ONCE = 8192
-_FREE = ("k1", "b", "tune")
-_BASELINE = (Bm25.k1, Bm25.b)
+_DOCUMENTS_AT_ONCE = 8192
+_HITS = 1000  # per query, to tune for a measure without a cutoff
+_GRID_K1 = (0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0)
+_GRID_B = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_CORPUS_OPTIONS = ("fields", "language")  # the others change k1 and b only
 
 
-def index_bm25(
-    collection: Path,
-    *,
-    output: Path,
-    k1: float | None = None,
-    b: float | None = None,
-    fields: Sequence[str] = LexicalIndexing.fields,
-    language: str = LexicalIndexing.language,
-    tune_measure: str | None = None,
-    split: str | None = None,
-    queries: Path | None = None,
-    qrels: Path | None = None,
-    threads: int | None = None,
-    java_heap: str | None = None,
-    overwrite: bool = False,
-) -> Path:
-    """Index the corpus of `collection` into the folder `output`.
+@stage(IndexBm25)
+def index_bm25(settings: IndexBm25) -> Path:
+    """Index a corpus for BM25.
 
-    Another k1 and b for an index that is there already are only recorded: the corpus is not read again.
+    For an index that exists, another k1 and b are stored without reading the corpus again.
 
-    Args:
-        k1, b: recorded as the index's own; Anserini's 0.9 and 0.4 if None.
-        fields: which of title and text are indexed, joined by a line end.
-        language: `en`, or the code of another analyzer of Anserini.
-        tune_measure: if given, k1 and b are chosen by it on the queries and qrels of `split` (dev), or of the files.
-        threads: all processors if None.
-        java_heap: the largest heap of Java, such as `4g`.
+    Returns:
+        Folder of the index.
 
     Raises:
-        InputError: unusable options or inputs; a document id twice.
-        HybridError: no Java, or Lucene counted otherwise than the matrix.
-    """  # fmt: skip
-    _check(k1, b, fields, tune_measure, (split, queries, qrels))
-    inputs = {"corpus": collections.corpus_path(collection)}
-    if tune_measure:
-        split = split or (None if queries and qrels else LexicalIndexing.tune_split)
-        inputs["queries"] = queries or collections.queries_path(collection, split)
-        inputs["qrels"] = qrels or collections.qrels_path(collection, split)
-    parameters = (Bm25.k1 if k1 is None else k1, Bm25.b if b is None else b)
-    if not tune_measure:
-        k1, b = parameters
-    options = {"fields": list(fields), "language": language, "k1": k1, "b": b, "tune": tune_measure}
-    recorded_only = not overwrite and _differs_in_parameters(output, inputs, options)
-    claim = artifacts.open_output(
-        output, Kind.LEXICAL_INDEX, STAGE, inputs=inputs, options=options, overwrite=overwrite or recorded_only
+        InputError: options or inputs cannot be used, or a document id occurs twice.
+        HybridError: Java is missing, or Lucene's counts differ from those of the matrix.
+    """
+    output, inputs = settings.output, _inputs(settings)
+    reuse = not settings.overwrite and _differs_in_parameters(settings, inputs)
+    target = artifacts.open_output(
+        output,
+        Kind.LEXICAL_INDEX,
+        "index-bm25",
+        inputs=inputs,
+        options=settings.recorded(),
+        overwrite=settings.overwrite or reuse,
     )
-    if claim.up_to_date:
+    if target.up_to_date:
         return output
-    if tune_measure or not recorded_only:
-        jvm.start(java_heap)
-    threads = threads or _processors()
-    with claim.folder(ignore=(LUCENE,)) as (work, counts):
-        if recorded_only:
+    if settings.tune or not reuse:
+        jvm.start(settings.java_heap)
+    with target.folder(ignore=(LUCENE,)) as (work, counts):
+        if reuse:
             for part in (LUCENE, IMPACTS, DOCIDS):
                 artifacts.hard_link(output / part, work / part)
         else:
-            _build(collection, work, fields, language, threads)
-        index = LexicalIndex.load(work, language, parameters)
-        tuning = _tune(index, inputs, tune_measure, threads) if tune_measure else None
+            _build(settings, work)
+        index = LexicalIndex.load(work, settings.language, (settings.k1, settings.b))
+        tuning = _tune(index, inputs, settings) if settings.tune else None
         index = index.under(*tuning.best) if tuning else index
-        _record(work, index, tuning, tune_measure)
+        _record(work, index, tuning, settings.tune_measure)
         counts.update(_counts(index))
-    _tell(output, index, tuning, tune_measure, recorded_only)
+    _report(settings, index, tuning, reuse)
     return output
 
 
-def _check(
-    k1: float | None, b: float | None, fields: Sequence[str], measure: str | None, where: Sequence[object]
-) -> None:
-    if measure and (k1 is not None or b is not None):
-        raise InputError("--tune chooses k1 and b; leave --k1 and --b out")
-    if not measure and any(where):
-        raise InputError("--split, --queries and --qrels say where --tune looks; add --tune, or leave them out")
-    if measure:
-        parse_measures([measure])
-    if k1 is not None and not 0 <= k1 < float("inf"):
-        raise InputError(f"--k1 {k1}: is a number from 0 up")
-    if b is not None and not 0 <= b <= 1:
-        raise InputError(f"--b {b}: is a number from 0 to 1")
-    if not fields or set(fields) - {"title", "text"} or len(set(fields)) < len(fields):
-        raise InputError(f"--fields {','.join(fields)}: is title,text or one of the two")
+def _inputs(settings: IndexBm25) -> dict[str, Path]:
+    inputs = {"corpus": collections.corpus_path(settings.collection)}
+    if settings.tune:
+        parse_measures([settings.tune_measure])
+        split = settings.split or (None if settings.queries and settings.qrels else "dev")
+        inputs["queries"] = settings.queries or collections.queries_path(settings.collection, split)
+        inputs["qrels"] = settings.qrels or collections.qrels_path(settings.collection, split)
+    return inputs
 
 
-def _differs_in_parameters(output: Path, inputs: Mapping[str, Path], options: Mapping[str, Any]) -> bool:
-    """Whether `output` is an index of this corpus, made in this way, but for k1, b and how they were chosen."""
-    found = artifacts.find_manifest(output) if output.is_dir() else None
-    if found is None or found.kind != Kind.LEXICAL_INDEX or found.stage != STAGE:
+def _differs_in_parameters(settings: IndexBm25, inputs: Mapping[str, Path]) -> bool:
+    """Test for an index of the same corpus that differs only in k1, b or their tuning."""
+    found = artifacts.find_manifest(settings.output) if settings.output.is_dir() else None
+    if found is None or found.kind != Kind.LEXICAL_INDEX or found.stage != "index-bm25":
         return False
-    same_corpus = found.inputs["corpus"]["fingerprint"] == artifacts.fingerprint(inputs["corpus"])
-    others = {name: value for name, value in options.items() if name not in _FREE}
-    same_rest = {name: value for name, value in found.options.items() if name not in _FREE} == others
-    tuned_on = {role: artifacts.fingerprint(path) for role, path in inputs.items()}
-    tuned_on_then = {role: source["fingerprint"] for role, source in found.inputs.items()}
-    return same_corpus and same_rest and (found.options, tuned_on_then) != (dict(options), tuned_on)
+    fingerprints = {role: artifacts.fingerprint(path) for role, path in inputs.items()}
+    recorded = {role: source["fingerprint"] for role, source in found.inputs.items()}
+    options = settings.recorded()
+    same_corpus = recorded["corpus"] == fingerprints["corpus"]
+    same_build = all(found.options.get(name) == options[name] for name in _CORPUS_OPTIONS)
+    return same_corpus and same_build and (found.options, recorded) != (options, fingerprints)
 
 
-def _build(collection: Path, work: Path, fields: Sequence[str], language: str, threads: int) -> None:
-    corpus = partial(collections.documents, collection, DOCUMENTS_AT_ONCE)
-    with console.progress(STAGE, len(collections.docids(collection)), "documents") as advance:
-        build(corpus, work, fields, language, threads, advance)
+def _build(settings: IndexBm25, work: Path) -> None:
+    corpus = partial(collections.documents, settings.collection, _DOCUMENTS_AT_ONCE)
+    documents = len(collections.docids(settings.collection))
+    with console.progress("index-bm25", documents, "documents") as advance:
+        build(corpus, work, settings.fields, settings.language, settings.threads or cpu_count(), advance)
 
 
-def _tune(index: LexicalIndex, inputs: Mapping[str, Path], measure: str, threads: int) -> Tuning:
-    questions, qrels = collections.read_queries(inputs["queries"]), collections.read_qrels(inputs["qrels"])
-    questions = questions.join(qrels, on="qid", how="semi", maintain_order="left")
-    if not len(questions):
-        raise InputError(f"{inputs['qrels']}: judges none of the queries in {inputs['queries']}")
-    qrels = qrels.join(questions, on="qid", how="semi", maintain_order="left")
-    bags = index.bags(questions["text"].to_list())
-    hits = parse_measures([measure])[0].cutoff or Retrieval.hits
-    grid = list(product(LexicalIndexing.tune_k1, LexicalIndexing.tune_b))
-    with console.progress(f"{STAGE}: tune", len(grid), "settings") as advance:
+def _tune(index: LexicalIndex, inputs: Mapping[str, Path], settings: IndexBm25) -> Tuning:
+    queries, qrels = collections.read_queries(inputs["queries"]), collections.read_qrels(inputs["qrels"])
+    queries = queries.join(qrels, on="qid", how="semi", maintain_order="left")
+    if not len(queries):
+        raise InputError(f"{inputs['qrels']}: no judgments of the queries in {inputs['queries']}")
+    qrels = qrels.join(queries, on="qid", how="semi", maintain_order="left")
+    bags = index.bags(queries["text"].to_list())
+    measure = settings.tune_measure
+    hits = parse_measures([measure])[0].cutoff or _HITS
+    grid = list(product(_GRID_K1, _GRID_B))
+    with console.progress("index-bm25: tune", len(grid), "settings") as advance:
 
         def evaluate(setting: Setting) -> pl.DataFrame:
-            run = index.under(*setting).search_bags(questions["qid"], bags, hits, threads)
+            run = index.under(*setting).search_bags(queries["qid"], bags, hits, settings.threads)
             advance(1)
             return evaluate_run(run, qrels, [measure]).select("qid", "value")
 
-        return tune(evaluate, grid, _BASELINE)
+        return tune(evaluate, grid, (index.k1, index.b))
 
 
-def _record(work: Path, index: LexicalIndex, tuning: Tuning | None, measure: str | None) -> None:
+def _record(work: Path, index: LexicalIndex, tuning: Tuning | None, measure: str) -> None:
     found: dict[str, Any] = {"k1": index.k1, "b": index.b}
     if tuning:
         found["tuning"] = {
@@ -177,23 +149,20 @@ def _counts(index: LexicalIndex) -> dict[str, Any]:
     }
 
 
-def _tell(output: Path, index: LexicalIndex, tuning: Tuning | None, measure: str | None, recorded_only: bool) -> None:
-    counts = _counts(index)
+def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reused: bool) -> None:
     if tuning:
-        means, gains = tuning.means, tuning.gains
+        means, gains, (k1, b) = tuning.means, tuning.gains, tuning.baseline
         console.note(
-            f"{STAGE}: {measure} {means[tuning.best]:.4f} with k1={index.k1:g} b={index.b:g} on {tuning.queries:,} "
-            f"queries ({means[_BASELINE]:.4f} with {Bm25.k1:g} and {Bm25.b:g}); held-out gain "
+            f"index-bm25: {settings.tune_measure} {means[tuning.best]:.4f} with k1={index.k1:g} b={index.b:g} on "
+            f"{tuning.queries:,} queries ({means[tuning.baseline]:.4f} with k1={k1:g} b={b:g}); held-out gain "
             f"{tuning.held_out_gain:+.4f} (halves {gains[0]:+.4f}, {gains[1]:+.4f})"
         )
-        if tuning.held_out_gain <= 0 and tuning.best != _BASELINE:
-            console.warn(f"tuning gains nothing on held-out queries; --k1 {Bm25.k1:g} --b {Bm25.b:g} is as good")
-    what = "only k1 and b were recorded anew" if recorded_only else (
+        if tuning.held_out_gain <= 0 and tuning.best != tuning.baseline:
+            console.warn(f"no gain on held-out queries from tuning; --k1 {k1:g} --b {b:g} is as good")
+    counts = _counts(index)
+    built = (
         f"{counts['documents']:,} documents ({counts['empty documents']:,} empty), {counts['terms']:,} terms, "
         f"{counts['tokens']:,} tokens"
-    )  # fmt: skip
-    console.note(f"{STAGE}: {what}; k1={index.k1:g} b={index.b:g} -> {output}")
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    what = "stored only k1 and b" if reused else built
+    console.note(f"index-bm25: {settings.output}: {what}; k1={index.k1:g} b={index.b:g}")

@@ -18,7 +18,8 @@ from hybrid_cli.collections import sentences
 from hybrid_cli.collections.sentences import Sentences
 from hybrid_cli.config import Labelling
 from hybrid_cli.errors import InputError
-from hybrid_cli.lexical.index import LexicalIndex, check_corpus, processors
+from hybrid_cli.lexical.index import LexicalIndex, check_corpus
+from hybrid_cli.settings.common import cpu_count
 from hybrid_cli.training import labels, teacher_labels
 from hybrid_cli.training.teacher_labels import MatrixTeacher, RunTeacher
 
@@ -67,7 +68,7 @@ def label(
     teacher = _teacher(inputs, source, how, threads)
     with claim.folder() as (work, counts):
         counts |= source.counts | _write(
-            claim, work, source, teacher, how, min(_SHARDS_AT_ONCE, threads or processors())
+            claim, work, source, teacher, how, min(_SHARDS_AT_ONCE, threads or cpu_count())
         )
         if not counts["labelled"]:
             raise InputError(f"{collection}: the teacher finds nothing for any of {counts['queries']:,} queries")

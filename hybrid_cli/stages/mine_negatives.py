@@ -215,7 +215,7 @@ class _Miner:
             candidates = negatives.from_corpus(self.docids, examples, seeds, number)
             positives = _NO_SCORES
         else:
-            run, positives = self._retrieved(source, examples) if needed else (_NO_HITS, _NO_SCORES)
+            run, positives = self._retrieved(source, examples) if needed else (runs.empty(), _NO_SCORES)
             candidates = negatives.retrieved(run, examples, self.skip_top, self.depth)
         left = negatives.admissible(candidates, self.forbidden, self.limits, positives, source, self.tally)
         return negatives.in_drawing_order(left, seeds, keep)
@@ -270,7 +270,6 @@ class _Miner:
         return pairs.with_columns(self.index.score(pairs.select("qid", "docid"), queries).alias("lexical_score"))
 
 
-_NO_HITS = pl.DataFrame(schema={"qid": pl.String, "docid": pl.String, "rank": pl.Int32, "score": pl.Float32})
 _NO_SCORES = pl.DataFrame(schema={"example": pl.UInt32, "score": pl.Float32})
 
 

@@ -16,9 +16,10 @@ from hybrid_cli.evaluation.plan import Comparing, Plan
 from hybrid_cli.reporting import contents, figures, lineage, overview, page, provenance
 from hybrid_cli.reporting.data import Findings, find
 from hybrid_cli.reporting.memory import Held
+from hybrid_cli.settings import IndexBm25
 
 _DEFAULT = config.Evaluation()
-_LANGUAGE = config.LexicalIndexing.language
+_LANGUAGE = IndexBm25.language
 
 
 def report(
