@@ -12,14 +12,14 @@ from test_impacts import DOCUMENTS, GOLDEN, IDF_CAT, IDF_DOG, Known, known
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.projection import SignProjection
-from hybrid_cli.training.bm25_vectors import LexicalSide
 from hybrid_cli.training.losses import squared_cosine
+from hybrid_cli.training.roc import BM25Vectors
 
 DIM = 768
 
 
-def side(*docids: str, dim: int = DIM, index: Known | None = None) -> LexicalSide:
-    return LexicalSide(index or known(DOCUMENTS), SignProjection(dim), pl.Series("docid", docids))
+def side(*docids: str, dim: int = DIM, index: Known | None = None) -> BM25Vectors:
+    return BM25Vectors(index or known(DOCUMENTS), SignProjection(dim), pl.Series("docid", docids))
 
 
 def test_a_query_is_the_idf_of_its_terms_each_once():
@@ -41,7 +41,7 @@ def test_documents_carry_no_idf_so_that_one_term_gives_bm25():
 def test_projected_products_are_bm25_on_average():
     found = []
     for seed in range(300):
-        lexical = LexicalSide(known(DOCUMENTS), SignProjection(64, seed), pl.Series(["d2"]))
+        lexical = BM25Vectors(known(DOCUMENTS), SignProjection(64, seed), pl.Series(["d2"]))
         found.append((lexical.queries(["cat"]) @ lexical.documents(["d2"]).T).item())
     assert np.mean(found) == pytest.approx(GOLDEN["d2"], abs=4 * np.std(found) / math.sqrt(len(found)))
 

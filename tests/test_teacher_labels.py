@@ -16,7 +16,7 @@ from hybrid_cli.config import Labelling
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.stages.index_bm25 import index_bm25
-from hybrid_cli.training.teacher_labels import Hits, MatrixTeacher, RunTeacher, labelled, uniform_part
+from hybrid_cli.training.labels import Hits, MatrixTeacher, RunTeacher, labelled, uniform_part
 
 TEXTS = ["the red fox runs", "a red  fox\nruns", "the red fox", "grey owls fly", "", "red fox runs over red fields"]
 
