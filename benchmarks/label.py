@@ -25,7 +25,6 @@ from bm25 import K1, B, best, processor
 from hybrid_cli import console
 from hybrid_cli.collections.readers import python_docs
 from hybrid_cli.collections.sentences import Sentences
-from hybrid_cli.config import Labelling
 from hybrid_cli.lexical.index import LUCENE
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
@@ -49,10 +48,10 @@ def compare(collection: Path, index: Path, scratch: Path, options: argparse.Name
     from pyserini.search.lucene import LuceneSearcher
 
     output = scratch / "labels"
-    how = Labelling(queries_from="all", max_queries=options.queries, depth=options.depth)
+    chosen = {"queries_from": "all", "max_queries": options.queries, "depth": options.depth}
 
     def ours() -> pl.DataFrame:
-        label(collection, output=output, index=index, how=how, threads=options.threads, overwrite=True)
+        label(collection, output=output, index=index, threads=options.threads, overwrite=True, **chosen)
         return pl.concat(Labels(output).tables())
 
     mine = ours()
@@ -77,7 +76,7 @@ def compare(collection: Path, index: Path, scratch: Path, options: argparse.Name
 
 def compare_memory(collection: Path, index: Path, scratch: Path, options: argparse.Namespace) -> None:
     """Peak memory of the command for a quarter of the queries and for all."""
-    whole = options.queries or Sentences(collection, "all", Labelling.seed).count()["queries"]
+    whole = options.queries or Sentences(collection, "all", seed=0).count()["queries"]
     print("\npeak memory")
     for number in (whole // 4, whole):
         words = ["label", collection, "--index", index, "--queries-from", "all", "--max-queries", number, "-q"]
@@ -90,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--collection", type=Path, help="default: the docstrings of installed packages")
     parser.add_argument("--queries", type=int, help="default: every sentence")
-    parser.add_argument("--depth", type=int, default=Labelling.depth)
+    parser.add_argument("--depth", type=int, default=50)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
