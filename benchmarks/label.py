@@ -1,9 +1,9 @@
-"""Teacher labels: sentences of a corpus labelled by the impact matrix, beside Pyserini's batch_search.
+"""Teacher labels: `hybrid label` on the sentences of a corpus against Pyserini's batch_search.
 
-Our time is that of the whole command in a process where Java runs already: opening the index, splitting the corpus into
-sentences, choosing among them, analysing, searching, writing shards. Pyserini gets the texts of a part of the same
-queries, and its hits stay in memory. Both take turns, and the best of the turns counts, since another program on the
-machine can only slow one down. Memory is the peak of a process of its own, for a quarter of the queries and for all.
+Times of `hybrid label` include opening the index, splitting the corpus into sentences, sampling, analysis, search and
+writing, in a process where Java already runs. Pyserini gets the texts of a part of the same queries, and its hits stay
+in memory. Both run in turns, and the best of several turns counts, since other programs can only slow a turn down.
+Memory is the peak of a separate process, for a quarter of the queries and for all.
 
     python benchmarks/label.py [--collection FOLDER] [--queries N] [--depth 50] [--repeat 3] [--threads N]
 """

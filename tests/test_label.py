@@ -237,9 +237,9 @@ def test_a_refusal_is_one_line_and_leaves_no_file(
 
 def test_settings_made_in_python_are_checked_too() -> None:
     with pytest.raises(InputError, match="--depth 0: needs a number >= 1"):
-        Label("data", index="bm25", output="out", depth=0)
+        Label(Path("data"), index=Path("bm25"), output=Path("out"), depth=0)
     with pytest.raises(InputError, match="--run: only with --split"):
-        Label("data", run="run.parquet", output="out")
+        Label(Path("data"), run=Path("run.parquet"), output=Path("out"))
 
 
 def test_an_index_of_another_corpus_and_a_corpus_without_sentences_are_refused(

@@ -86,7 +86,7 @@ def index(corpus: Path) -> LexicalIndex:
 
 
 def how(**options: Any) -> Label:
-    return Label("data", index="bm25", output="out", **options)
+    return Label(Path("data"), index=Path("bm25"), output=Path("out"), **options)
 
 
 def queries(*texts: str, rows: list[int | None] | None = None) -> pl.DataFrame:

@@ -219,7 +219,7 @@ def test_a_short_list_is_reported_and_not_padded(
 
 
 def settings_of(**options: Any) -> MineNegatives:
-    return MineNegatives("data", output="out.parquet", **options)
+    return MineNegatives(Path("data"), output=Path("out.parquet"), **options)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_options_of_sources_that_rank_are_not_recorded_for_random_negatives(tiny
 
 def test_a_missing_file_is_refused_before_any_work(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
-        mine_negatives(tiny, split="train", sources="random:1", qrels="nothing", output=tmp_path / "x.parquet")
+        mine_negatives(tiny, split="train", sources="random:1", qrels=Path("nothing"), output=tmp_path / "x.parquet")
     assert not list(tmp_path.iterdir())
 
 
