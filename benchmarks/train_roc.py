@@ -25,10 +25,11 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.bm25_vectors import LexicalSide
 from hybrid_cli.training.dense import DenseLearner
 from hybrid_cli.training.loop import Trainer
 from hybrid_cli.training.losses import added, nll, orthogonality
-from hybrid_cli.training.roc import BM25Vectors, MatchMasking
+from hybrid_cli.training.masks import MatchMasking
 
 QUERY_LEN, DOC_LEN = 64, 128
 
@@ -48,7 +49,7 @@ def main() -> None:
         for name in ("nll", "nll + E + I"):
             encoder = TransformerEncoder.load("minilm", device="cpu", query_max_len=QUERY_LEN, doc_max_len=DOC_LEN)
             precision = pick_dtype("auto", "cpu")
-            side = BM25Vectors(lexical, SignProjection(encoder.dim), examples.docids())
+            side = LexicalSide(lexical, SignProjection(encoder.dim), examples.docids())
             masking = MatchMasking(encoder.document_tower.tokenizer, encoder.contract, 0.15)
             learners[name] = (
                 DenseLearner(encoder, relevance, precision)

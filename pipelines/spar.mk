@@ -114,7 +114,7 @@ $(lambda)/labels-questions/manifest.json: $(bm25)
 	$(HYBRID) label $(DATA) --index $(<D) --split train --output $(@D) --overwrite
 
 $(lambda)/labels-%/manifest.json: $(bm25)
-	$(HYBRID) label $(DATA) --index $(<D) --queries-from $* $(if $(filter all,$*),,--seed $(SEED)) --output $(@D) --overwrite
+	$(HYBRID) label $(DATA) --index $(<D) --queries-from $* --seed $(SEED) --output $(@D) --overwrite
 
 lambda_trained = $(HYBRID) train-lambda $(DATA) --labels $(<D) --index $(OUT)/bm25 --dev dev --model $(MODEL) $(LENGTHS) \
     $(LAMBDA_TRAIN) --output $(@D) --overwrite

@@ -24,8 +24,8 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.train_lambda import Sources, train_lambda, train_static_lambda
 from hybrid_cli.training import static
-from hybrid_cli.training.batches import LabelledQueries
-from hybrid_cli.training.hard_negatives import StudentNegatives
+from hybrid_cli.training.hard_negatives import OwnErrors
+from hybrid_cli.training.lambda_data import LabelledQueries
 
 HOW = Imitation(positives=2, negatives=1)
 PLAN = Optimization(max_steps=3, batch_size=4, learning_rate=1e-3, precision="fp32", eval_steps=3)
@@ -91,7 +91,7 @@ def test_a_transformer_learns_and_is_an_encoder(sources: Sources, tiny_bert: Pat
 def test_a_transformer_meets_what_it_ranks_high_itself(sources: Sources, tiny_bert: Path, tmp_path: Path):
     queries = LabelledQueries(sources.labels, sources.collection, HOW)
     encoder = TransformerEncoder.load(tiny_bert)
-    errors = StudentNegatives(encoder, queries.texts, 2, 100, 3, 0, torch.float32)
+    errors = OwnErrors(encoder, queries.texts, 2, 100, 3, 0, torch.float32)
     plain = list(islice(queries.batches(PLAN), 2))
     for before, after in zip(plain, list(errors.added(iter(plain), 0)), strict=True):
         encoder.eval()

@@ -22,8 +22,8 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import PROJECTION, train_dense
 from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.bm25_vectors import LexicalSide
 from hybrid_cli.training.losses import squared_cosine
-from hybrid_cli.training.roc import BM25Vectors
 from hybrid_cli.training.validation import DevPool
 
 PLAN = Optimization(batch_size=3, epochs=2, learning_rate=1e-3, precision="fp32", eval_steps=2)
@@ -92,7 +92,7 @@ def test_the_curve_shows_what_an_evaluation_of_the_encoder_would(examples, index
     logged = pl.read_parquet(trained / "curve.parquet").filter(step=best)
     expected = len(found(dense) - found(sparse)) / len(found(dense))
     assert logged.filter(name="dev_RoC@10")["value"].item() == pytest.approx(expected)
-    side = BM25Vectors(lexical, SignProjection(16), pl.Series(pool.docids))
+    side = LexicalSide(lexical, SignProjection(16), pl.Series(pool.docids))
     cosines = [
         squared_cosine(
             torch.from_numpy(encoder.encode_queries(pool.queries)), torch.from_numpy(side.queries(pool.queries))

@@ -25,9 +25,10 @@ from hybrid_cli.lexical import projection
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.training import checkpoint, losses, parallel
 from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.bm25_vectors import LexicalSide
 from hybrid_cli.training.dense import DenseLearner
 from hybrid_cli.training.loop import Validate, fit, steps_of
-from hybrid_cli.training.roc import BM25Vectors, MatchMasking
+from hybrid_cli.training.masks import MatchMasking
 from hybrid_cli.training.teachers import FrozenEncoder, FrozenWeight
 from hybrid_cli.training.validation import DevPool
 
@@ -237,11 +238,11 @@ def _masking(encoder: TransformerEncoder, share: float | None) -> MatchMasking |
 
 def _lexical_side(
     index: Path | None, dim: int, objective: config.Objective, sources: Sequence[Examples]
-) -> BM25Vectors | None:
+) -> LexicalSide | None:
     if index is None:
         return None
     docids = pl.concat([examples.docids() for examples in sources]).unique()
-    return BM25Vectors(LexicalIndex.open(index), projection.SignProjection(dim, objective.ortho_seed), docids)
+    return LexicalSide(LexicalIndex.open(index), projection.SignProjection(dim, objective.ortho_seed), docids)
 
 
 def _check_projection(model: Path, wanted: projection.SignProjection) -> None:
@@ -258,7 +259,7 @@ def _check_projection(model: Path, wanted: projection.SignProjection) -> None:
 
 
 def _validate(
-    encoder: Encoder, dev: Examples | None, most: int, objective: config.Objective, side: BM25Vectors | None
+    encoder: Encoder, dev: Examples | None, most: int, objective: config.Objective, side: LexicalSide | None
 ) -> Validate | None:
     if dev is None:
         return None

@@ -23,10 +23,11 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.surrogate import SurrogatePool
 from hybrid_cli.lexical.index import LexicalIndex, check_corpus
 from hybrid_cli.training import checkpoint, losses, parallel, static
-from hybrid_cli.training.batches import Group, LabelledQueries
+from hybrid_cli.training.batches import Group
 from hybrid_cli.training.dense import DenseLearner
-from hybrid_cli.training.hard_negatives import StudentNegatives
+from hybrid_cli.training.hard_negatives import OwnErrors
 from hybrid_cli.training.labels import Labels
+from hybrid_cli.training.lambda_data import LabelledQueries
 from hybrid_cli.training.loop import Validate, fit, steps_of
 from hybrid_cli.training.teachers import ExactTeacher
 
@@ -193,7 +194,7 @@ def _with_errors(
     """Batches from a step on, where it is asked for with what the student ranks high by then."""
     if not how.errors:
         return partial(queries.batches, plan)
-    errors = StudentNegatives(
+    errors = OwnErrors(
         learner.model, queries.texts, how.errors, how.pool, plan.checkpoint_steps, plan.seed, learner.precision
     )
     return lambda done: errors.added(queries.batches(plan, done), done)

@@ -14,9 +14,10 @@ from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.encoders.transformer import TransformerEncoder, batches_by_length
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Group, allowed, lexical_scores
+from hybrid_cli.training.bm25_vectors import LexicalSide
 from hybrid_cli.training.gradients import backward
 from hybrid_cli.training.losses import Objective, Terms, Vectors
-from hybrid_cli.training.roc import BM25Vectors, MatchMasking
+from hybrid_cli.training.masks import MatchMasking
 from hybrid_cli.training.teachers import FrozenEncoder
 
 _TOKENS_AT_ONCE = 4096
@@ -48,7 +49,7 @@ class DenseLearner:
         objective: Objective,
         precision: torch.dtype,
         chunk_size: int | None = None,
-        lexical: BM25Vectors | None = None,
+        lexical: LexicalSide | None = None,
         masking: MatchMasking | None = None,
         other: Scorer | None = None,
         teacher: FrozenEncoder | None = None,

@@ -1,4 +1,4 @@
-"""Hard negatives mined with the student itself, while it trains."""
+"""What a student takes for relevant: documents that it ranks high itself, shown to it with the teacher's scores."""
 
 from __future__ import annotations
 
@@ -9,26 +9,23 @@ import numpy as np
 import polars as pl
 import torch
 
-from hybrid_cli import draws
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.training.batches import Group
 
 
 @dataclass(frozen=True)
-class StudentNegatives:
-    """Adds to each query of a batch the documents that the student scores highest.
+class OwnErrors:
+    """The student's best documents for each query of a batch, beside those that the batch has.
 
-    They come from a random pool of the corpus that the student encodes again at every checkpoint, so that a training
-    that resumes from a checkpoint uses the same ones.
+    They are looked up in a part of the corpus that the student encodes anew at every checkpoint, so that a training
+    that was killed sees the same ones.
 
     Attributes:
-        encoder: the student.
         texts: docid, title, text of the corpus.
-        number: documents added per query.
-        pool: documents in the pool.
+        number: documents added to each query.
+        pool: how large that part is.
         every: steps between two checkpoints.
-        seed: seed of the training.
-        precision: floating-point type of the student's forward passes.
+        precision: what the student computes in.
     """
 
     encoder: TransformerEncoder
@@ -40,17 +37,13 @@ class StudentNegatives:
     precision: torch.dtype
 
     def added(self, batches: Iterator[list[Group]], done: int) -> Iterator[list[Group]]:
-        """Yield the batches, each query with `number` more documents.
-
-        Args:
-            batches: from step `done` on.
-            done: number of the first step.
-        """
+        """The batches from the `done`-th on, each query with `number` more documents."""
         documents, vectors = self.texts.clear(), np.empty((0, 0), np.float32)
         for step, batch in enumerate(batches, done):
             if step % self.every == 0 or step == done:
-                rows = draws.sample(len(self.texts), self.pool, draws.rng(self.seed, step, 1))
-                documents = self.texts[rows.tolist()]
+                size = min(self.pool, len(self.texts))
+                rows = np.random.default_rng([self.seed, step, 1]).choice(len(self.texts), size, replace=False)
+                documents = self.texts[np.sort(rows).tolist()]
                 vectors = self._encoded(documents["title"].to_list(), documents["text"].to_list())
             scores = self._encoded(None, [group.query for group in batch]) @ vectors.T
             yield [self._extended(group, row, documents) for group, row in zip(batch, scores, strict=True)]
@@ -68,7 +61,7 @@ class StudentNegatives:
         )
 
     def _encoded(self, titles: list[str] | None, texts: list[str]) -> np.ndarray:
-        """Return vectors of documents, or without titles of queries, by the student in its present state."""
+        """Vectors of documents, or without titles of queries, as the student is now."""
         device = self.encoder.device.type
         self.encoder.eval()
         with torch.autocast(device, self.precision, enabled=self.precision != torch.float32):

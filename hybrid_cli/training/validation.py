@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from hybrid_cli.encoders.encoder import Encoder
+from hybrid_cli.training.bm25_vectors import LexicalSide
 from hybrid_cli.training.losses import squared_cosine
-from hybrid_cli.training.roc import BM25Vectors
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class DevPool:
         )
 
     def measure(
-        self, encoder: Encoder, lexical_weights: Sequence[float], lexical: BM25Vectors | None = None
+        self, encoder: Encoder, lexical_weights: Sequence[float], lexical: LexicalSide | None = None
     ) -> dict[str, float]:
         """Values for the learning curve.
 

@@ -1,0 +1,93 @@
+"""Masking of matched word pieces: what is never touched, and that a seed decides the rest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from hybrid_cli.encoders.contract import Contract
+from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.tower import Tower
+from hybrid_cli.errors import InputError
+from hybrid_cli.lexical import jvm
+from hybrid_cli.lexical.analysis import STOP_WORDS
+from hybrid_cli.training.masks import MatchMasking
+
+TOKENIZER = AutoTokenizer.from_pretrained(resolve("minilm"))
+QUERY = "what is the inverse of a matrix, (3.5)?"
+DOCUMENT = "The inverse: it is a matrix (3.5) of the matrix, and what else?"
+WORDS = ["inverse", "matrix", "river", "the", "of", "plot", "3.5", ",", "?", "unaffable"]
+words = st.lists(st.sampled_from(WORDS), max_size=20)
+
+
+def pieces(contract: Contract, tower_tokenizer, share: float, query: str, document: str, seed=(0,)) -> list[str]:
+    masking = MatchMasking(tower_tokenizer, contract, share)
+    ids = [tower_tokenizer(text)["input_ids"] for text in (contract.query(query), contract.document("", document))]
+    return tower_tokenizer.convert_ids_to_tokens(masking(ids[1], ids[0], seed))
+
+
+def test_every_match_and_nothing_else_is_masked_at_a_share_of_one():
+    shown = pieces(Contract(), TOKENIZER, 1.0, QUERY, DOCUMENT)
+    expected = "[CLS] the [MASK] : it is a [MASK] ( [MASK] . [MASK] ) of the [MASK] , and [MASK] else ? [SEP]"
+    assert shown == expected.split()
+
+
+@pytest.mark.parametrize("markers", ["replace", "prepend"])
+def test_markers_and_prefixes_stay(tiny_bert, markers):
+    contract = Contract(markers=markers, query_prefix="inverse: ", doc_prefix="inverse matrix ")
+    tokenizer = Tower.load(tiny_bert, contract).tokenizer
+    shown = pieces(contract, tokenizer, 1.0, "river", "inverse river")
+    head = ["[unused2]", "inverse", "matrix"] if markers == "replace" else ["[CLS]", "[unused2]", "inverse", "matrix"]
+    assert shown == [*head, "inverse", "[MASK]", "[SEP]"], "the query's prefix matches nothing, the document's is kept"
+
+
+@given(words, words, st.integers(0, 10**6), st.floats(0, 1))
+def test_only_matched_words_change(query, document, seed, share):
+    query_ids, ids = (TOKENIZER(" ".join(text))["input_ids"] for text in (query, document))
+    masked = MASKING[round(share)](ids, query_ids, [seed])
+    assert len(masked) == len(ids)
+    for before, after in zip(ids, masked, strict=True):
+        if after != before:
+            piece = TOKENIZER.convert_ids_to_tokens(before)
+            assert after == TOKENIZER.mask_token_id
+            assert before in query_ids
+            assert before not in TOKENIZER.all_special_ids
+            assert piece not in STOP_WORDS
+            assert any(character.isalnum() for character in piece)
+
+
+MASKING = {share: MatchMasking(TOKENIZER, Contract(), float(share)) for share in (0, 1)}
+
+
+def test_the_share_is_kept_on_average():
+    masking = MatchMasking(TOKENIZER, Contract(), 0.15)
+    ids = TOKENIZER("matrix " * 100)["input_ids"]
+    counts = [masking(ids, ids, [seed]).count(TOKENIZER.mask_token_id) for seed in range(200)]
+    assert np.mean(counts) == pytest.approx(15, abs=4 * np.sqrt(100 * 0.15 * 0.85 / 200))
+
+
+def test_the_seed_decides_and_not_what_came_before():
+    masking = MatchMasking(TOKENIZER, Contract(), 0.5)
+    ids = TOKENIZER("matrix inverse " * 20)["input_ids"]
+    alone = masking(ids, ids, [7, 1])
+    for other in range(5):
+        masking(ids, ids, [other])
+    assert masking(ids, ids, [7, 1]) == alone
+    assert masking(ids, ids, [7, 2]) != alone
+
+
+def test_a_tokenizer_without_a_mask_token_is_refused():
+    tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"))
+    tokenizer.mask_token = None
+    with pytest.raises(InputError, match="has no mask token"):
+        MatchMasking(tokenizer, Contract(), 0.15)
+
+
+def test_the_stop_words_are_those_of_the_analyzer():
+    theirs = jvm.java_class("org.apache.lucene.analysis.en.EnglishAnalyzer").ENGLISH_STOP_WORDS_SET
+    assert {bytes(chars).decode() if isinstance(chars, bytes) else "".join(chars) for chars in theirs.toArray()} == (
+        STOP_WORDS
+    )
