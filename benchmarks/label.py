@@ -1,9 +1,9 @@
-"""Teacher labels: sentences of a corpus labelled by the impact matrix, beside Pyserini's batch_search.
+"""Teacher labels: `hybrid label` on the sentences of a corpus against Pyserini's batch_search.
 
-Our time is that of the whole command in a process where Java runs already: opening the index, splitting the corpus into
-sentences, choosing among them, analysing, searching, writing shards. Pyserini gets the texts of a part of the same
-queries, and its hits stay in memory. Both take turns, and the best of the turns counts, since another program on the
-machine can only slow one down. Memory is the peak of a process of its own, for a quarter of the queries and for all.
+Times of `hybrid label` include opening the index, splitting the corpus into sentences, sampling, analysis, search and
+writing, in a process where Java already runs. Pyserini gets the texts of a part of the same queries, and its hits stay
+in memory. Both run in turns, and the best of several turns counts, since other programs can only slow a turn down.
+Memory is the peak of a separate process, for a quarter of the queries and for all.
 
     python benchmarks/label.py [--collection FOLDER] [--queries N] [--depth 50] [--repeat 3] [--threads N]
 """
@@ -25,7 +25,6 @@ from bm25 import K1, B, best, processor
 from hybrid_cli import console
 from hybrid_cli.collections.readers import python_docs
 from hybrid_cli.collections.sentences import Sentences
-from hybrid_cli.config import Labelling
 from hybrid_cli.lexical.index import LUCENE
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
@@ -49,10 +48,10 @@ def compare(collection: Path, index: Path, scratch: Path, options: argparse.Name
     from pyserini.search.lucene import LuceneSearcher
 
     output = scratch / "labels"
-    how = Labelling(queries_from="all", max_queries=options.queries, depth=options.depth)
+    chosen = {"queries_from": "all", "max_queries": options.queries, "depth": options.depth}
 
     def ours() -> pl.DataFrame:
-        label(collection, output=output, index=index, how=how, threads=options.threads, overwrite=True)
+        label(collection, output=output, index=index, threads=options.threads, overwrite=True, **chosen)
         return pl.concat(Labels(output).tables())
 
     mine = ours()
@@ -77,7 +76,7 @@ def compare(collection: Path, index: Path, scratch: Path, options: argparse.Name
 
 def compare_memory(collection: Path, index: Path, scratch: Path, options: argparse.Namespace) -> None:
     """Peak memory of the command for a quarter of the queries and for all."""
-    whole = options.queries or Sentences(collection, "all", Labelling.seed).count()["queries"]
+    whole = options.queries or Sentences(collection, "all", seed=0).count()["queries"]
     print("\npeak memory")
     for number in (whole // 4, whole):
         words = ["label", collection, "--index", index, "--queries-from", "all", "--max-queries", number, "-q"]
@@ -90,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--collection", type=Path, help="default: the docstrings of installed packages")
     parser.add_argument("--queries", type=int, help="default: every sentence")
-    parser.add_argument("--depth", type=int, default=Labelling.depth)
+    parser.add_argument("--depth", type=int, default=50)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()

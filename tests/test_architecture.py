@@ -27,7 +27,7 @@ LAYERS = (
     {"runs"},
     {"artifacts"},
     {"settings", "console"},
-    {"errors"},
+    {"errors", "draws"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {

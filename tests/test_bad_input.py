@@ -256,7 +256,7 @@ def unknown_document(role: str, table: pl.DataFrame) -> pl.DataFrame:
 def test_judgements_about_unknown_documents_are_said_by_who_needs_their_text(here):
     collection(unknown_document)
     done = hybrid("mine-negatives", "changed", "--split", "test", "--sources", "random:2", "--output", "x.parquet")
-    assert (done.code, "changed: 1 documents judged relevant are not in the corpus (lost); left out" in done.err) == (
+    assert (done.code, "changed: 1 relevant documents are not in the corpus (lost) and are left out" in done.err) == (
         0,
         True,
     )

@@ -1,4 +1,4 @@
-"""Which candidates may be negatives, and which are drawn: laws of `training/negatives.py`."""
+"""Candidates, filters and draws of hard negatives."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli.errors import InputError
+from hybrid_cli.settings.mining import RANDOM, Source
 from hybrid_cli.training import negatives
-from hybrid_cli.training.negatives import RANDOM, Limits, Source, Tally, parse_sources
+from hybrid_cli.training.negatives import REPLACEMENTS, SHORT, Tally
 
 DEPTH = 20
-NO_LIMITS = Limits()
 CORPUS = pl.Series("docid", [f"d{number}" for number in range(200)])
 
 
@@ -22,7 +21,7 @@ def examples_of(*pairs: tuple[str, str]) -> pl.DataFrame:
 
 
 def run_of(examples: pl.DataFrame, depth: int = DEPTH) -> pl.DataFrame:
-    """For every query d0, d1, ... with scores depth, depth - 1, ..."""
+    """Return, for every query, the hits d0, d1, ... with scores depth, depth - 1, ..."""
     rows = [
         (qid, f"d{rank - 1}", rank, float(depth + 1 - rank))
         for qid in examples["qid"].unique(maintain_order=True)
@@ -39,11 +38,11 @@ def mined(
     seed: int = 1,
     depth: int = DEPTH,
     skip_top: int = 0,
-    limits: Limits = NO_LIMITS,
     corpus: pl.Series = CORPUS,
+    **limits: float,
 ) -> tuple[pl.DataFrame, Tally]:
-    """The whole of the pure part, as the stage strings it together; source names but `random` share one run."""
-    tally, forbidden = Tally(), {"judged relevant": examples.select("qid", "docid")}
+    """Mine without a collection: all sources but `random` share one run; `limits` are those of `score_filters`."""
+    tally, judged = Tally(), negatives.pair_filters({"judged relevant": examples.select("qid", "docid")})
     wanted = negatives.quotas(sources, examples, prob, seed)
     pools = {}
     for source in wanted:
@@ -55,7 +54,8 @@ def mined(
             run = run_of(examples, depth)
             found = negatives.retrieved(run, examples, skip_top, depth)
             scores = examples.join(run, on=["qid", "docid"], how="left").select("example", "score")
-        left = negatives.admissible(found, forbidden, limits, scores, source, tally)
+        filters = {**judged, **negatives.score_filters(scores, **limits)}
+        left = negatives.admissible(found, filters, source, tally)
         pools[source] = negatives.in_drawing_order(left, seeds, 64)
     return negatives.draw(pools, wanted, tally), tally
 
@@ -74,7 +74,9 @@ def as_sets(chosen: pl.DataFrame, examples: pl.DataFrame) -> dict[tuple[str, str
     st.integers(0, 5),
     st.integers(0, 2**40),
 )
-def test_a_judged_relevant_document_is_never_drawn_and_none_twice(pairs, count, random, seed):
+def test_a_judged_relevant_document_is_never_drawn_and_none_is_drawn_twice(
+    pairs: list[tuple[str, int]], count: int, random: int, seed: int
+) -> None:
     examples = examples_of(*((qid, f"d{number}") for qid, number in pairs))
     sources = [Source("bm25", count), *([Source(RANDOM, random)] if random else [])]
     chosen, _ = mined(examples, sources, seed=seed)
@@ -84,7 +86,7 @@ def test_a_judged_relevant_document_is_never_drawn_and_none_twice(pairs, count, 
     assert (chosen.group_by("example").len()["len"] == count + random).all()
 
 
-def test_a_draw_depends_on_its_own_query_and_seed_only():
+def test_a_draw_depends_on_its_own_query_and_the_seed_only() -> None:
     pairs = [(f"q{number}", f"d{number % 7}") for number in range(30)]
     sources = [Source("bm25", 4), Source(RANDOM, 2)]
     whole = as_sets(mined(examples_of(*pairs), sources, prob=0.7)[0], examples_of(*pairs))
@@ -96,13 +98,13 @@ def test_a_draw_depends_on_its_own_query_and_seed_only():
     assert other != whole
 
 
-def test_two_positives_of_a_query_get_draws_of_their_own():
+def test_two_positives_of_a_query_get_different_draws() -> None:
     examples = examples_of(("q", "d50"), ("q", "d51"))
     found = as_sets(mined(examples, [Source("bm25", 8)])[0], examples)
     assert set(found[("q", "d50")]) != set(found[("q", "d51")])
 
 
-def test_every_rank_between_skip_top_and_depth_is_drawn_equally_often():
+def test_every_rank_between_skip_top_and_depth_is_drawn_equally_often() -> None:
     examples = examples_of(*((f"q{number}", "d199") for number in range(3000)))
     chosen, _ = mined(examples, [Source("bm25", 3)], skip_top=5)
     counts = chosen.group_by("docid").len()
@@ -111,7 +113,7 @@ def test_every_rank_between_skip_top_and_depth_is_drawn_equally_often():
     assert (counts["len"] - expected).abs().max() < 5 * expected**0.5
 
 
-def test_random_documents_are_drawn_uniformly_from_the_corpus():
+def test_random_documents_are_drawn_uniformly_from_the_corpus() -> None:
     large = pl.Series("docid", [f"d{number}" for number in range(1000)])
     examples = examples_of(*((f"q{number}", "d0") for number in range(5000)))
     chosen, _ = mined(examples, [Source(RANDOM, 4)], corpus=large)
@@ -121,21 +123,21 @@ def test_random_documents_are_drawn_uniformly_from_the_corpus():
     assert np.mean((counts[1:] - expected) ** 2 / expected) == pytest.approx(1, abs=0.2)  # chi-square per cell
 
 
-def test_with_prob_0_all_negatives_are_random():
+def test_with_prob_0_all_negatives_are_random() -> None:
     examples = examples_of(*((f"q{number}", "d0") for number in range(50)))
     chosen, tally = mined(examples, [Source("bm25", 5)], prob=0)
     assert set(chosen["source"]) == {RANDOM}
-    assert tally.counts[RANDOM]["drawn in place of others"] == 0  # asked for, not a stand-in
+    assert tally.counts[RANDOM][REPLACEMENTS] == 0, "requested, not a replacement"
 
 
-def test_prob_is_the_share_of_places_that_keep_their_source():
+def test_prob_is_the_fraction_of_negatives_from_the_source() -> None:
     examples = examples_of(*((f"q{number}", "d0") for number in range(2000)))
     chosen, _ = mined(examples, [Source("bm25", 5)], prob=0.3)
     assert (chosen["source"] == "bm25").mean() == pytest.approx(0.3, abs=5 * (0.3 * 0.7 / 10_000) ** 0.5)
     assert (chosen.group_by("example").len()["len"] == 5).all()
 
 
-def test_quotas_are_kept_and_sources_mixed_within_a_list():
+def test_quotas_are_exact_and_sources_are_mixed_within_a_list() -> None:
     examples = examples_of(*((f"q{number}", "d0") for number in range(100)))
     chosen, _ = mined(examples, [Source("bm25", 6), Source("dense", 3), Source(RANDOM, 2)])
     per_list = chosen.group_by("example", "source").len().pivot("source", index="example", values="len")
@@ -143,61 +145,62 @@ def test_quotas_are_kept_and_sources_mixed_within_a_list():
     assert set(chosen.group_by("example", maintain_order=True).first()["source"]) == {"bm25", "dense", RANDOM}
 
 
-def test_a_short_pool_is_filled_from_the_corpus_and_counted():
+def test_a_short_pool_is_filled_from_the_corpus_and_counted() -> None:
     examples = examples_of(("q", "d0"))
     chosen, tally = mined(examples, [Source("bm25", 5)], depth=4)
     assert sorted(chosen.filter(source="bm25")["docid"]) == ["d1", "d2", "d3"]
     assert len(chosen.filter(source=RANDOM)) == 2
-    assert tally.counts["bm25"]["lists short of it"] == 1
-    assert tally.counts[RANDOM]["drawn in place of others"] == 2
-    assert tally.counts[RANDOM]["lists short of it"] == 0
+    assert tally.counts["bm25"][SHORT] == 1
+    assert tally.counts[RANDOM][REPLACEMENTS] == 2
+    assert tally.counts[RANDOM][SHORT] == 0
 
 
-def test_a_corpus_too_small_gives_a_short_list_that_is_counted():
+def test_a_corpus_that_is_too_small_gives_a_short_list_that_is_counted() -> None:
     examples = examples_of(("q", "d0"))
     chosen, tally = mined(examples, [Source("bm25", 5)], depth=2, corpus=CORPUS.head(4))
     assert sorted(chosen["docid"]) == ["d1", "d2", "d3"]
-    assert tally.counts[RANDOM]["lists short of it"] == 1
+    assert tally.counts[RANDOM][SHORT] == 1
 
 
-def test_each_filter_counts_what_it_drops():
+def test_each_filter_counts_what_it_drops() -> None:
     examples = examples_of(("q", "d3"))
-    _, tally = mined(examples, [Source("bm25", 2)], limits=Limits(relative_margin=0.5, max_score=15))
-    # 20 hits with scores 20..1; d3 is the positive with 17; max score 15 drops 20, 19, 18, 16; 0.5 drops 15..9
+    _, tally = mined(examples, [Source("bm25", 2)], relative_margin=0.5, max_score=15)
+    # Scores 20 to 1; the positive d3 has 17. Maximum score 15 drops 20, 19, 18, 16; margin 0.5 (8.5) drops 15 to 9.
     counts = tally.counts["bm25"]
-    assert [counts[name] for name in ("candidates", "judged relevant", "max score", "relative margin")] == [20, 1, 4, 7]
+    assert [counts[name] for name in ("judged relevant", "max score", "relative margin")] == [1, 4, 7]
 
 
-def test_a_relative_margin_keeps_scores_up_to_that_share_of_the_positives():
+def test_a_relative_margin_keeps_scores_up_to_that_fraction_of_the_positives() -> None:
     examples = examples_of(("q", "d3"))
-    chosen, _ = mined(examples, [Source("bm25", 8)], limits=Limits(relative_margin=0.5))
+    chosen, _ = mined(examples, [Source("bm25", 8)], relative_margin=0.5)
     ranks = chosen.filter(source="bm25")["docid"].str.slice(1).cast(pl.Int64)
-    assert set(DEPTH - ranks) == set(range(1, 9))  # scores 1..8, the positive has 17: 17 * 0.5 = 8.5
+    assert set(DEPTH - ranks) == set(range(1, 9)), "8.5 = 0.5 * 17, the score of the positive"
 
 
-def test_a_relative_margin_lies_below_a_negative_score_too():
+def test_a_relative_margin_is_below_a_negative_score_too() -> None:
     candidates = pl.DataFrame(
         {"example": [0] * 3, "qid": ["q"] * 3, "docid": ["a", "b", "c"], "score": [-9.0, -11, -13]}
     )
     scores = pl.DataFrame({"example": [0], "score": [-10.0]})
-    left = negatives.admissible(candidates, {}, Limits(relative_margin=0.8), scores, "dense", Tally())
-    assert left["docid"].to_list() == ["c"]  # -10 - 0.2 * 10 = -12
+    filters = negatives.score_filters(scores, relative_margin=0.8)
+    left = negatives.admissible(candidates, filters, "dense", Tally())
+    assert left["docid"].to_list() == ["c"], "the bound is -10 - 0.2 * 10 = -12"
 
 
-def test_no_candidate_is_surely_worse_than_a_positive_that_was_not_retrieved():
+def test_a_relative_margin_drops_all_candidates_of_a_positive_that_was_not_retrieved() -> None:
     examples = examples_of(("q", "d150"))
-    _, tally = mined(examples, [Source("bm25", 2)], limits=Limits(relative_margin=0.95))
+    _, tally = mined(examples, [Source("bm25", 2)], relative_margin=0.95)
     assert tally.counts["bm25"]["relative margin"] == DEPTH
 
 
-def test_a_filter_changes_no_draw_that_it_does_not_concern():
+def test_a_filter_changes_no_other_draw() -> None:
     examples = examples_of(*((f"q{number}", "d0") for number in range(50)))
-    free, filtered = (mined(examples, [Source("bm25", 3)], limits=Limits(max_score=bound))[0] for bound in (99, 18))
+    free, filtered = (mined(examples, [Source("bm25", 3)], max_score=bound)[0] for bound in (99, 18))
     kept = free.join(run_of(examples), on=["qid", "docid"]).filter(pl.col("score") <= 18)
     assert len(kept.join(filtered, on=["example", "docid"], how="anti")) == 0
 
 
-def test_same_text_finds_copies_of_any_positive_of_the_query():
+def test_same_text_finds_copies_of_any_positive_of_the_query() -> None:
     corpus = pl.DataFrame(
         {
             "docid": ["p", "copy", "moved", "other"],
@@ -208,36 +211,3 @@ def test_same_text_finds_copies_of_any_positive_of_the_query():
     texts = corpus.select("docid", negatives.folded("title", "text").hash().alias("hash"))
     found = negatives.same_text(texts, pl.DataFrame({"qid": ["q1"], "docid": ["p"]}))
     assert set(found.iter_rows()) == {("q1", "p"), ("q1", "copy"), ("q1", "moved")}
-
-
-@pytest.mark.parametrize(
-    ("text", "number", "expected"),
-    [
-        ("bm25", None, [Source("bm25", 8)]),
-        ("random", 3, [Source(RANDOM, 3)]),
-        ("bm25:6, random:2", None, [Source("bm25", 6), Source(RANDOM, 2)]),
-    ],
-)
-def test_sources_are_read(text, number, expected):
-    assert parse_sources(text, number, 8) == expected
-
-
-def test_a_run_is_named_by_its_file():
-    (source,) = parse_sources("run:out/dense.parquet:4", None, 8)
-    assert (source.name, source.count, str(source.run)) == ("dense", 4, "out/dense.parquet")
-
-
-@pytest.mark.parametrize(
-    ("text", "number", "words"),
-    [
-        ("bm25,random:2", None, "say how many"),
-        ("bm25:0", None, "say how many"),
-        ("bm26:2", None, "none of bm25:N, random:N, run:PATH:N"),
-        ("bm25:1,bm25:2", None, "once"),
-        ("bm25:6,random:2", 9, "add up to 8, --num-negatives says 9"),
-        ("", None, "once"),
-    ],
-)
-def test_unclear_sources_are_refused(text, number, words):
-    with pytest.raises(InputError, match=words):
-        parse_sources(text, number, 8)

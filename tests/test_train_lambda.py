@@ -14,7 +14,7 @@ from small_artifacts import write_corpus
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts
-from hybrid_cli.config import Imitation, Labelling, Optimization, StaticTraining
+from hybrid_cli.config import Imitation, Optimization, StaticTraining
 from hybrid_cli.encoders.encoder import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -36,7 +36,7 @@ STATIC = StaticTraining(max_steps=30, batch_size=16, dim=4, hard=2, sampled=6, l
 def sources(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Sources:
     folder = tmp_path_factory.mktemp("lambda")
     index = index_bm25(tiny, output=folder / "bm25")
-    labels = label(tiny, index=index, output=folder / "labels", how=Labelling(queries_from="all", depth=4))
+    labels = label(tiny, index=index, output=folder / "labels", queries_from="all", depth=4)
     return Sources(tiny, index, labels, "train", 6)
 
 
@@ -194,7 +194,7 @@ def test_what_does_not_fit_is_refused(sources: Sources, tiny: Path, tiny_bert: P
         train_lambda(replace(sources, labels=None), tmp_path / "no", model=str(tiny_bert))
     with pytest.raises(InputError, match="lists have 4 hits at most, --positives 10 and --negatives 5 need 15"):
         train_lambda(sources, tmp_path / "no", model=str(tiny_bert))
-    few = label(tiny, index=sources.index, split="test", output=tmp_path / "few", how=Labelling(depth=4))
+    few = label(tiny, index=sources.index, split="test", output=tmp_path / "few", depth=4)
     few = replace(sources, labels=few)
     with pytest.raises(InputError, match="no query has 4 hits"):
         train_lambda(few, tmp_path / "no", model=str(tiny_bert), how=Imitation(positives=2, negatives=2))

@@ -9,9 +9,8 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from hybrid_cli import config
-from hybrid_cli.cli.common import Device, Output, Seed, Split, Threads, command, numbers, option
-from hybrid_cli.cli.labelling import label
-from hybrid_cli.config import Mining, Objective, Optimization, Pretraining
+from hybrid_cli.cli.common import Device, Output, Seed, Threads, command, numbers, option
+from hybrid_cli.config import Objective, Optimization, Pretraining
 
 PANEL = "Training"
 Settings = TypeVar("Settings")
@@ -125,26 +124,6 @@ SkipFrom = Annotated[
 ]
 HeldOut = Annotated[int, option(SPANS, "Documents kept for validation, a tenth at most.", min=0)]
 
-SOURCES = "Where negatives come from"
-Sources = Annotated[str, option(SOURCES, "`bm25`, `random`, `run:PATH`; several with numbers: `bm25:6,random:2`.")]
-LexicalIndex = Annotated[Path | None, option(SOURCES, "Lexical index: the source `bm25`, and exact scores.")]
-Depth = Annotated[int, option(SOURCES, "Deepest rank that gives negatives.", min=1)]
-SkipTop = Annotated[int, option(SOURCES, "Ranks left out at the top.", min=0)]
-NumNegatives = Annotated[
-    int | None, option(SOURCES, f"Negatives of an example; {Mining.num_negatives} if no source says.", min=1)
-]
-Prob = Annotated[float, option(SOURCES, "Probability of a source's own negative, else a random document.")]
-
-FILTERS = "Filters"
-ExcludeSameText = Annotated[
-    bool, option(FILTERS, "Drop what repeats the text of a positive.", "--exclude-same-text/--keep-same-text")
-]
-AnswerFilter = Annotated[bool, option(FILTERS, "Drop texts that hold an answer.", "--answer-filter")]
-RelativeMargin = Annotated[
-    float | None, option(FILTERS, "Drop what scores above this share of the positive's score: 0.95.")
-]
-MaxScore = Annotated[float | None, option(FILTERS, "Drop what scores above this.")]
-
 VALIDATION = "Validation"
 Dev = Annotated[Path | None, option(VALIDATION, "Examples of a dev split; the best weights on their pool are kept.")]
 DevQueries = Annotated[int, option(VALIDATION, "How many of them.", min=1)]
@@ -154,64 +133,8 @@ Keep = Annotated[config.Keep, option(VALIDATION, "Weights of the best look on de
 
 def register(app: typer.Typer) -> None:
     """Add this panel's commands to the application."""
-    command(app, PANEL)(mine_negatives)
-    command(app, PANEL)(label)
     command(app, PANEL)(pretrain)
     command(app, PANEL)(train_dense)
-
-
-def mine_negatives(
-    collection: Annotated[Path, typer.Argument(help="A collection: corpus, queries, judgements.")],
-    output: Output,
-    split: Split = None,
-    queries: Annotated[Path | None, typer.Option(help="Queries, if not the collection's.", show_default=False)] = None,
-    qrels: Annotated[Path | None, typer.Option(help="Judgements, if not the collection's.", show_default=False)] = None,
-    sources: Sources = Mining.sources,
-    index: LexicalIndex = None,
-    depth: Depth = Mining.depth,
-    skip_top: SkipTop = Mining.skip_top,
-    num_negatives: NumNegatives = None,
-    prob: Prob = Mining.prob,
-    exclude_same_text: ExcludeSameText = True,
-    answer_filter: AnswerFilter = False,
-    relative_margin: RelativeMargin = None,
-    max_score: MaxScore = None,
-    seed: Seed = Mining.seed,
-    threads: Threads = None,
-    overwrite: bool = False,
-) -> None:
-    """Make training examples whose negatives are the errors of a first stage.
-
-    One row for each query and document judged relevant: query, document, negatives drawn uniformly from the ranks
-    (skip-top, depth] of the sources, their texts and exact lexical scores. A judged relevant document is never a
-    negative. Where a source has too few candidates, random documents stand in, and are counted.
-
-    Example:
-
-    `hybrid mine-negatives data/pydocs --split train --index out/bm25 --depth 1000 --output out/train.parquet`
-    """
-    from hybrid_cli.stages.mine_negatives import mine_negatives
-
-    mine_negatives(
-        collection,
-        output=output,
-        split=split,
-        queries=queries,
-        qrels=qrels,
-        sources=sources,
-        index=index,
-        depth=depth,
-        skip_top=skip_top,
-        num_negatives=num_negatives,
-        prob=prob,
-        exclude_same_text=exclude_same_text,
-        answer_filter=answer_filter,
-        relative_margin=relative_margin,
-        max_score=max_score,
-        seed=seed,
-        threads=threads,
-        overwrite=overwrite,
-    )
 
 
 def pretrain(

@@ -5,17 +5,18 @@ Every draw depends on the seed and the document's id alone: not on the order of 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import polars as pl
 import regex
 from sentencex import segment
 
+from hybrid_cli import draws
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.config import QueriesFrom
+from hybrid_cli.settings.mining import QueriesFrom
 
 LEAST_WORDS = 3  # what is shorter is a heading, a list's mark or the rest of a formula, and no query
 QUESTION_WORDS = tuple(range(3, 12))  # of a cropped sentence, where no questions say how long they are
@@ -112,13 +113,13 @@ class Sentences:
         texts = sentences["text"].to_list()
         rows = []
         for document, quota in enumerate(self._quotas(first, counts)):
-            draw = random.Random(f"{self._seed}\0{docids[document]}")
+            draw = draws.generator(self._seed, docids[document])
             for number in sorted(draw.sample(range(counts[document]), quota)):
                 text = texts[begins[document] + number]
                 rows.append((document, number + 1, self._cropped(text, draw) if self._how == "cropped" else text))
         return pl.DataFrame(rows, schema={"document": pl.Int64, "number": pl.Int64, "text": pl.String}, orient="row")
 
-    def _cropped(self, text: str, draw: random.Random) -> str:
+    def _cropped(self, text: str, draw: Random) -> str:
         words = list(_WORDS.finditer(text))
         length = min(len(words), max(LEAST_WORDS, draw.choice(self._lengths)))
         begin = draw.randrange(len(words) - length + 1)

@@ -35,4 +35,3 @@ Attack = Literal[
     "char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion", "back-translation",
     "shuffle", "synonym-adversary",
 ]  # fmt: skip
-QueriesFrom = Literal["all", "sampled", "cropped"]

@@ -4,41 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybrid_cli.config.choices import BoostMode, ImitationLoss, Keep, Loss, Precision, QueriesFrom, Reduction
-
-
-@dataclass(frozen=True)
-class Mining:
-    """Negatives from the errors of a first stage (CLEAR 3.3: uniform over BM25's top 1,000)."""
-
-    sources: str = "bm25"
-    depth: int = 1000
-    skip_top: int = 0
-    num_negatives: int = 8
-    prob: float = 1.0
-    seed: int = 42
-
-
-@dataclass(frozen=True)
-class Labelling:
-    """What a sparse teacher labels, and how deep (methods 7.1).
-
-    Attributes:
-        queries_from: the corpus's sentences: all, SPAR's sample, or that sample cropped to the length of a question.
-        max_queries: a uniform part of so many; all if None.
-        depth: hits kept for each query.
-        keep_own: a sentence may find the passage that it was taken from.
-        keep_same_text: a query may find passages whose whole text it is.
-        shard_size: queries in a file, which bounds the memory.
-    """
-
-    queries_from: QueriesFrom = "sampled"
-    max_queries: int | None = None
-    depth: int = 50
-    keep_own: bool = True
-    keep_same_text: bool = True
-    shard_size: int = 8_192
-    seed: int = 42
+from hybrid_cli.config.choices import BoostMode, ImitationLoss, Keep, Loss, Precision, Reduction
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,28 @@
 """The options of every command, declared once: type, default, range, help, and the variants they apply to."""
 
+from hybrid_cli.settings.mining import Label, MineNegatives
 from hybrid_cli.settings.options import Settings
 from hybrid_cli.settings.retrieval import ConcatRuns, Fuse, IndexBm25, Search, SearchOptions
 from hybrid_cli.settings.stage import stage
 
-COMMANDS: tuple[type[Settings], ...] = (IndexBm25, Search, Fuse, ConcatRuns)  # in the order of a pipeline
+COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
+    IndexBm25,
+    MineNegatives,
+    Label,
+    Search,
+    Fuse,
+    ConcatRuns,
+)
 
-__all__ = ["COMMANDS", "ConcatRuns", "Fuse", "IndexBm25", "Search", "SearchOptions", "Settings", "stage"]
+__all__ = [
+    "COMMANDS",
+    "ConcatRuns",
+    "Fuse",
+    "IndexBm25",
+    "Label",
+    "MineNegatives",
+    "Search",
+    "SearchOptions",
+    "Settings",
+    "stage",
+]

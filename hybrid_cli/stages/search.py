@@ -59,11 +59,11 @@ def _subject(indexes: Sequence[Path], manifests: Sequence[Manifest]) -> str:
 
 
 def _inputs(settings: Search, source: Path) -> dict[str, Path | artifacts.Named]:
-    named: dict[str, Path | artifacts.Named] = {
-        f"index {number}": path for number, path in enumerate(settings.indexes, 1)
-    }
-    inputs = named if settings.exact else {"index": settings.indexes[0]}
-    inputs |= {"queries": source} | weights_file(settings.weights)
+    inputs: dict[str, Path | artifacts.Named] = {"queries": source, **weights_file(settings.weights)}
+    if settings.exact:
+        inputs |= {f"index {number}": path for number, path in enumerate(settings.indexes, 1)}
+    else:
+        inputs["index"] = settings.indexes[0]
     if settings.model is not None:
         from hybrid_cli.encoders.models import model_input
 

@@ -1,27 +1,48 @@
-"""Teacher labels on disk: for each query the best documents of a sparse ranker, in shards."""
+"""Teacher labels: the top hits of many queries, from a sparse ranker, in shards on disk (SPAR, section 4.1)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, draws, runs
 from hybrid_cli.artifacts import SCHEMAS, Kind, Manifest
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections import sentences
+from hybrid_cli.collections.sentences import Sentences
+from hybrid_cli.errors import InputError
+from hybrid_cli.lexical.index import Barred, LexicalIndex
+from hybrid_cli.settings import Label
+from hybrid_cli.training.negatives import folded
+
+Longs: TypeAlias = npt.NDArray[np.int64]
+# Hits of each query, [Q]; docids and scores of all of them, query after query, best first.
+Hits: TypeAlias = tuple[npt.NDArray[np.integer], pl.Series, npt.NDArray[np.float32]]
 
 _FOLDER = "labels"
+_HASH = folded("text").hash().alias("hash")
+
+
+# -------------------------------------------------------------------------------------------------------------- on disk
 
 
 class Labels:
     """Labels that `hybrid label` wrote, one shard in memory at a time.
 
+    Args:
+        folder: output of `hybrid label`.
+
     Attributes:
-        folder: where they are.
-        depth: hits that the longest lists have.
-        shards: how many files, in the order of the queries.
+        folder: output of `hybrid label`.
+        depth: maximum hits of a query.
+        shards: number of files.
 
     Raises:
         InputError: not teacher labels, or a shard is missing or damaged.
@@ -35,26 +56,208 @@ class Labels:
             artifacts.check_table(artifacts.validate_parquet(shard_path(folder, number)), Kind.LABELS)
 
     def __len__(self) -> int:
-        """How many queries have labels."""
+        """Return the number of labelled queries."""
         return sum(artifacts.row_count(shard_path(self.folder, number)) for number in range(self.shards))
 
     def read(self, shard: int) -> pl.DataFrame:
-        """qid, text, source (null for given queries), docids and scores (lists, best first) of one shard."""
+        """Return one shard: qid, text, source (null for given queries), docids and scores (lists, best first)."""
         return pl.read_parquet(shard_path(self.folder, shard))
 
     def tables(self) -> Iterator[pl.DataFrame]:
-        """Shard after shard."""
+        """Yield the shards in order; see `read`."""
         return map(self.read, range(self.shards))
 
 
 def shard_path(folder: Path, number: int) -> Path:
-    """Where shard `number` stands."""
+    """Return the path of shard `number`."""
     return folder / _FOLDER / f"part-{number:05d}.parquet"
 
 
 def write_shard(path: Path, table: pa.Table, manifest: Manifest, **counts: int) -> None:
-    """Write one shard; it appears whole or not at all. `counts` are kept in its manifest."""
+    """Write one shard, under its final name only when complete; its manifest stores the counts."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}")
     artifacts.write_parquet(scratch, [table], SCHEMAS[Kind.LABELS], replace(manifest, counts=counts))
     scratch.replace(path)
+
+
+def labelled(queries: pl.DataFrame, hits: Hits) -> pa.Table:
+    """Return rows of teacher labels: the queries that have a hit, each with its hits as lists."""
+    counts, docids, scores = hits
+    ends = np.concatenate(([0], np.cumsum(counts[counts > 0]))).astype(np.int32)
+    columns = queries.filter(pl.Series(counts > 0)).select("qid", "text", "source").to_arrow()
+    lists = (docids.to_arrow().cast(pa.string()), pa.array(scores, pa.float32()))
+    for name, values in zip(("docids", "scores"), lists, strict=True):
+        columns = columns.append_column(name, pa.ListArray.from_arrays(ends, values))
+    return columns.cast(SCHEMAS[Kind.LABELS])
+
+
+# -------------------------------------------------------------------------------------------------------------- queries
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Queries to label.
+
+    Attributes:
+        blocks: tables of qid, text, source (docid of a sentence), row (corpus row of that document).
+        total: number of queries in all blocks.
+        counts: where they come from, for the manifest.
+    """
+
+    blocks: Iterable[pl.DataFrame]
+    total: int
+    counts: dict[str, int]
+
+
+def given_queries(file: Path, settings: Label) -> Queries:
+    """Return the queries of a file, or `max_queries` of them.
+
+    Raises:
+        InputError: the file has no queries.
+    """
+    nothing = {"source": pl.lit(None, pl.String), "row": pl.lit(None, pl.Int64)}
+    table = collections.read_queries(file).select("qid", "text").with_columns(**nothing)
+    if not len(table):
+        raise InputError(f"{file}: has no queries")
+    return _drawn([table], len(table), {"available": len(table)}, settings)
+
+
+def sentence_queries(corpus: Path, questions: Path | None, language: str, settings: Label) -> Queries:
+    """Return sentences of a corpus as queries, or `max_queries` of them.
+
+    Args:
+        corpus: the corpus file.
+        questions: queries whose lengths cropped sentences get.
+        language: ISO 639-1 code.
+        settings: which sentences, how many, and the seed.
+
+    Raises:
+        InputError: the corpus has no sentence that is long enough.
+    """
+    lengths: Sequence[int] = sentences.QUESTION_WORDS
+    if questions is not None:
+        lengths = sentences.word_counts(collections.read_queries(questions)["text"]) or lengths
+    found = Sentences(corpus, settings.queries_from, settings.seed, lengths=lengths, language=language)
+    counts = found.count()
+    if not counts["queries"]:
+        raise InputError(f"{corpus}: has no sentence of {sentences.LEAST_WORDS} words or more")
+    return _drawn(found.blocks(), counts["queries"], {"available": counts.pop("queries"), **counts}, settings)
+
+
+def _drawn(blocks: Iterable[pl.DataFrame], total: int, counts: dict[str, int], settings: Label) -> Queries:
+    wanted = min(total, settings.max_queries or total)
+    return Queries(draws.stream_sample(blocks, total, wanted, settings.seed), wanted, counts)
+
+
+# ------------------------------------------------------------------------------------------------------------- teachers
+
+
+class MatrixTeacher:
+    """BM25, computed with the impact matrix.
+
+    Args:
+        index: lexical index of the corpus.
+        corpus: the corpus file.
+        settings: depth, and whether a sentence keeps its own passage and passages with its text.
+    """
+
+    def __init__(self, index: LexicalIndex, corpus: Path, settings: Label):
+        self._index, self._settings = index, settings
+        self._copies = None if settings.keep_same_text else _Copies(corpus)
+
+    def hits(self, queries: pl.DataFrame) -> Hits:
+        """Return the hits of BM25.
+
+        Args:
+            queries: text, and row, the corpus row that a sentence comes from (null for given queries).
+        """
+        bags = self._index.bags(queries["text"].to_list())
+        return self._index.hits(bags, self._settings.depth, self._settings.threads, self._barred(queries))
+
+    def _barred(self, queries: pl.DataFrame) -> Barred | None:
+        numbers, rows = [], []
+        if not self._settings.keep_own:
+            numbers.append(np.arange(len(queries)))
+            rows.append(queries["row"].to_numpy())
+        if self._copies is not None:
+            copied, copies = self._copies.of(queries)
+            numbers.append(copied)
+            rows.append(copies)
+        if not rows:
+            return None
+        number = np.concatenate(numbers)
+        order = np.argsort(number, kind="stable")
+        ends = np.concatenate(([0], np.cumsum(np.bincount(number, minlength=len(queries)))))
+        return ends, np.concatenate(rows)[order]
+
+
+class _Copies:
+    """Documents by the hash of their text, white space aside; 16 bytes per document."""
+
+    def __init__(self, corpus: Path):
+        hashes = collections.scan(corpus).select(_HASH).collect()["hash"].to_numpy()
+        self._rows = np.argsort(hashes)
+        self._hashes = hashes[self._rows]
+
+    def of(self, queries: pl.DataFrame) -> tuple[Longs, Longs]:
+        """Return the pairs of a query (its position) and the corpus row of a document with its text."""
+        wanted = queries.select(_HASH)["hash"].to_numpy()
+        first, last = (np.searchsorted(self._hashes, wanted, side) for side in ("left", "right"))
+        return np.repeat(np.arange(len(wanted)), last - first), self._rows[_ranges(first, last - first)]
+
+
+class RunTeacher:
+    """The ranking of a run, such as that of a learned sparse model; the whole run is in memory.
+
+    Args:
+        path: the run; its other queries are ignored.
+        queries: qid, text of the queries to label.
+        corpus: the corpus file.
+        settings: depth, and whether a query keeps passages with its text.
+
+    Raises:
+        InputError: not a run, a document that is not in the corpus, or a run of other queries.
+    """
+
+    def __init__(self, path: Path, queries: pl.DataFrame, corpus: Path, settings: Label):
+        run = runs.read_run(path).join(queries, on="qid", how="semi", maintain_order="left")
+        if not len(run):
+            raise InputError(f"{path}: has hits for none of the {len(queries):,} queries; pass a run of these queries")
+        _refuse_unknown(run["docid"], corpus, path)
+        if not settings.keep_same_text:
+            texts = collections.scan(corpus).select("docid", _HASH).collect()
+            run = run.join(texts, on="docid", how="left", maintain_order="left").join(
+                queries.select("qid", _HASH), on="qid", how="left", maintain_order="left", suffix="_of_query"
+            )
+            run = run.filter(pl.col("hash") != pl.col("hash_of_query"))
+        best = pl.int_range(pl.len()).over("qid") < settings.depth
+        self._run = run.filter(best).select("qid", "docid", "score").with_row_index("first")
+        self._spans = (
+            self._run.group_by("qid")
+            .agg(pl.col("first").min(), count=pl.len())
+            .cast({"first": pl.Int64, "count": pl.Int64})
+        )
+
+    def hits(self, queries: pl.DataFrame) -> Hits:
+        """Return the hits of the run for some of the queries (qid)."""
+        spans = queries.select("qid").join(self._spans, on="qid", how="left", maintain_order="left").fill_null(0)
+        counts = spans["count"].to_numpy()
+        found = self._run[_ranges(spans["first"].to_numpy(), counts)]
+        return counts, found["docid"], found["score"].to_numpy()
+
+
+Teacher: TypeAlias = MatrixTeacher | RunTeacher
+
+
+def _ranges(first: Longs, counts: Longs) -> Longs:
+    """Return, for each i in order, the `counts[i]` numbers from `first[i]` on."""
+    return np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)
+
+
+def _refuse_unknown(found: pl.Series, corpus: Path, run: Path) -> None:
+    known = collections.docids(corpus)
+    unknown = found.filter(~found.is_in(known.implode())).unique(maintain_order=True)
+    if len(unknown):
+        names = ", ".join(unknown.head(3)) + (", ..." if len(unknown) > 3 else "")
+        raise InputError(f"{run}: {len(unknown):,} documents are not in {corpus} ({names}); pass a run of this corpus")

@@ -1,120 +1,63 @@
-"""Negatives from the errors of a first stage: which candidates may be one, and which of them are drawn.
+"""Negatives from the errors of a first stage: which candidates are admissible, and which are drawn.
 
-A candidate's place in the drawing order is a hash of (seed, source, qid, positive, rank). So a draw does not depend on
-the order of the queries, on how they are batched, on the other sources, or on what the filters dropped.
+The place of a candidate in the drawing order is a hash of (seed, source, qid, positive, rank). A draw therefore does
+not depend on the order of the queries, on batches, on other sources, or on candidates that a filter drops.
 
-Tables hold one row a candidate. `example` numbers the pairs (query, positive) from 0.
+Tables have one row per candidate. `example` numbers the pairs (query, positive) from 0.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from hybrid_cli.errors import InputError
+from hybrid_cli import draws
+from hybrid_cli.draws import GOLDEN, Keys, keys, mixed
+from hybrid_cli.settings.mining import RANDOM, Source
 
-BM25 = "bm25"
-RANDOM = "random"
-RUN = "run"
-Keys = NDArray[np.uint64]
+SHORT, REPLACEMENTS = "short lists", "drawn in place of other sources"  # counts of a tally
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where negatives come from (`bm25`, `random`, or the name of a run) and how many of each list."""
-
-    name: str
-    count: int
-    run: Path | None = None
-
-
-def parse_sources(text: str, num_negatives: int | None, default: int) -> list[Source]:
-    """Read `bm25:6,random:2` or `run:out/dense.parquet:4`; a single source without a number gives all negatives.
-
-    Raises:
-        InputError: unknown source, a number missing or below 1, a name twice, or a sum that is not `num_negatives`.
-    """
-    items = [item.strip() for item in text.split(",") if item.strip()]
-    sources = [_parse_source(item, (num_negatives or default) if len(items) == 1 else None) for item in items]
-    names = Counter(source.name for source in sources)
-    if not sources or max(names.values()) > 1:
-        raise InputError(f"--sources {text}: each source must stand there once, under a name of its own")
-    total = sum(source.count for source in sources)
-    if num_negatives is not None and total != num_negatives:
-        raise InputError(f"--sources {text}: the numbers add up to {total}, --num-negatives says {num_negatives}")
-    return sources
-
-
-def _parse_source(item: str, default: int | None) -> Source:
-    head, separator, tail = item.rpartition(":")
-    numbered = bool(separator) and tail.isdecimal()
-    name, count = (head, int(tail)) if numbered else (item, default)
-    if count is None or count < 1:
-        raise InputError(f"--sources {item}: say how many negatives it gives, as in bm25:6,random:2")
-    if name in (BM25, RANDOM):
-        return Source(name, count)
-    prefix, _, path = name.partition(":")
-    if prefix != RUN or not path:
-        raise InputError(f"--sources {item}: is none of bm25:N, random:N, run:PATH:N")
-    stem = Path(path).stem
-    return Source(f"{RUN}:{stem}" if stem in (BM25, RANDOM) else stem, count, Path(path))
+Filter = Callable[[pl.DataFrame], pl.DataFrame]  # candidates -> the candidates that it keeps, in order
 
 
 @dataclass
 class Tally:
-    """How many candidates of each source came in, were dropped by which filter, and were drawn."""
+    """Counts per source: candidates, those that each filter dropped, and draws."""
 
     counts: dict[str, Counter[str]] = field(default_factory=dict)
 
     def add(self, source: str, what: str, number: int) -> None:
-        """Count `number` more of `what` for `source`."""
+        """Add `number` to the count `what` of `source`."""
         self.counts.setdefault(source, Counter())[what] += number
 
-    def total(self, what: str) -> int:
-        """The sum of `what` over the sources."""
-        return sum(counter[what] for counter in self.counts.values())
 
-
-# ---------------------------------------------------------------------------------------------------------- keys
+# --------------------------------------------------------------------------------------------------------- quotas
 
 
 def seeds(examples: pl.DataFrame, seed: int, source: str) -> Keys:
-    """64 random bits for each example (qid, docid), of `seed` and `source`; [E]."""
-    return np.array(
-        [
-            int.from_bytes(hashlib.blake2b("\0".join((str(seed), source, *ids)).encode(), digest_size=8).digest())
-            for ids in examples.select("qid", "docid").iter_rows()
-        ],
-        dtype=np.uint64,
-    )
-
-
-def _mixed(bits: Keys) -> Keys:
-    """SplitMix64's finaliser: equal inputs give equal outputs, neighbours give unrelated ones."""
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
-
-
-def keys(example_seeds: Keys, places: NDArray[np.int64]) -> Keys:
-    """A uniform 64-bit key for each (example, place)."""
-    return _mixed(example_seeds + (places.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+    """Return 64 random bits per example (qid, docid) for a source; [E]."""
+    ids = examples.select("qid", "docid").iter_rows()
+    return np.array([draws.draw(seed, source, qid, docid) for qid, docid in ids], dtype=np.uint64)
 
 
 def quotas(sources: Sequence[Source], examples: pl.DataFrame, prob: float, seed: int) -> dict[str, NDArray[np.int64]]:
-    """How many negatives each example takes from each source; [E] for each name, `random` always among them.
+    """Return the number of negatives that each example takes from each source.
 
-    Each place of a source that retrieves keeps it with probability `prob`, else the place goes to `random`
-    (CLEAR 3.3: 1 is the published setting, 0 the ablation without error-based negatives).
+    Args:
+        sources: names with numbers of negatives.
+        examples: example, qid, docid.
+        prob: probability that a negative of a source that ranks comes from it, else from `random` (CLEAR, section 3.3,
+            does not print it; our choice: 1, since its triples hold BM25 negatives only. 0 is the ablation with random
+            negatives).
+        seed: seed of the draws.
+
+    Returns:
+        Name -> numbers [E]; always includes `random`.
     """
     wanted = {RANDOM: np.zeros(len(examples), np.int64)}
     for source in sources:
@@ -132,11 +75,16 @@ def quotas(sources: Sequence[Source], examples: pl.DataFrame, prob: float, seed:
 
 
 def retrieved(run: pl.DataFrame, examples: pl.DataFrame, skip_top: int, depth: int) -> pl.DataFrame:
-    """The hits at ranks (skip_top, depth] for each example: example, qid, docid, place, score.
+    """Return the hits at ranks `skip_top` + 1 to `depth` for each example.
 
     Args:
         run: qid, docid, rank, score.
         examples: example, qid, docid.
+        skip_top: top ranks left out.
+        depth: lowest rank.
+
+    Returns:
+        example, qid, docid, place (the rank), score.
     """
     hits = run.lazy().filter(pl.col("rank").is_between(skip_top + 1, depth))
     return (
@@ -149,17 +97,24 @@ def retrieved(run: pl.DataFrame, examples: pl.DataFrame, skip_top: int, depth: i
 
 
 def from_corpus(docids: pl.Series, examples: pl.DataFrame, example_seeds: Keys, number: int) -> pl.DataFrame:
-    """About `number` documents drawn uniformly for each example (all of a small corpus), as `retrieved` gives hits.
+    """Draw about `number` documents uniformly for each example, or all documents of a small corpus.
 
-    They have no score. Their place is the turn in which they were drawn.
+    Args:
+        docids: ids of the corpus.
+        examples: example, qid, docid.
+        example_seeds: random bits per example; see `seeds`.
+        number: draws per example, with replacement; a document drawn again counts once.
+
+    Returns:
+        example, qid, docid, place (number of the draw), score (null), as `retrieved` returns hits.
     """
     if len(docids) <= 4 * number:
         places, rows = (np.tile(np.arange(len(docids)), len(examples)) for _ in range(2))
         count = len(docids)
     else:
         places, count = np.tile(np.arange(number), len(examples)), number
-        draws = keys(np.repeat(example_seeds, count) ^ _GOLDEN, places)
-        rows = (draws % np.uint64(len(docids))).astype(np.int64)
+        drawn_keys = keys(np.repeat(example_seeds, count) ^ GOLDEN, places)
+        rows = (drawn_keys % np.uint64(len(docids))).astype(np.int64)
     repeated = {name: examples[name].gather(np.repeat(np.arange(len(examples)), count)) for name in ("example", "qid")}
     drawn = pl.DataFrame({**repeated, "docid": docids.gather(rows), "place": places})
     return drawn.unique(["example", "docid"], keep="first", maintain_order=True).with_columns(
@@ -167,58 +122,71 @@ def from_corpus(docids: pl.Series, examples: pl.DataFrame, example_seeds: Keys, 
     )
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Filters by score: at most `max_score`, at most `relative_margin` of the positive's score (NV-Retriever: 0.95)."""
-
-    relative_margin: float | None = None
-    max_score: float | None = None
-
-
-def admissible(
-    candidates: pl.DataFrame,
-    forbidden: Mapping[str, pl.DataFrame],
-    limits: Limits,
-    positive_scores: pl.DataFrame,
-    source: str,
-    tally: Tally,
-) -> pl.DataFrame:
-    """The candidates that no filter drops; `tally` learns how many each one did, in the order of the filters.
+def admissible(candidates: pl.DataFrame, filters: Mapping[str, Filter], source: str, tally: Tally) -> pl.DataFrame:
+    """Return the candidates that every filter keeps.
 
     Args:
-        candidates: as `retrieved` gives them.
-        forbidden: name of the filter -> pairs (qid, docid) that it drops.
-        positive_scores: example, score of its positive by the same source; null where the source did not retrieve
-            it, and then it is taken as no better than the last candidate.
-        limits: candidates without a score pass.
+        candidates: of one source, as `retrieved` returns them.
+        filters: name -> filter; applied in order.
+        source: name of the source.
+        tally: counts the candidates that each filter drops.
     """
-    tally.add(source, "candidates", len(candidates))
-    left = candidates
-    for name, pairs in forbidden.items():
-        kept = left.join(pairs, on=["qid", "docid"], how="anti", maintain_order="left")
-        tally.add(source, name, len(left) - len(kept))
-        left = kept
-    for name, keep in _score_filters(limits).items():
-        kept = left.join(positive_scores, on="example", how="left", maintain_order="left", suffix="_positive")
-        kept = kept.filter(pl.col("score").is_null() | keep).drop("score_positive")
-        tally.add(source, name, len(left) - len(kept))
-        left = kept
-    return left
+    for name, keep in filters.items():
+        kept = keep(candidates)
+        tally.add(source, name, len(candidates) - len(kept))
+        candidates = kept
+    return candidates
 
 
-def _score_filters(limits: Limits) -> dict[str, pl.Expr]:
-    filters: dict[str, pl.Expr] = {}
-    if limits.max_score is not None:
-        filters["max score"] = pl.col("score") <= limits.max_score
-    if limits.relative_margin is not None:
+def pair_filters(forbidden: Mapping[str, pl.DataFrame]) -> dict[str, Filter]:
+    """Return filters that drop pairs.
+
+    Args:
+        forbidden: name of the filter -> the pairs (qid, docid) that it drops.
+    """
+
+    def without(dropped: pl.DataFrame) -> Filter:
+        return lambda found: found.join(dropped, on=["qid", "docid"], how="anti", maintain_order="left")
+
+    return {name: without(dropped) for name, dropped in forbidden.items()}
+
+
+def score_filters(
+    positive_scores: pl.DataFrame, max_score: float | None = None, relative_margin: float | None = None
+) -> dict[str, Filter]:
+    """Return filters by score; candidates without a score pass.
+
+    Args:
+        positive_scores: example, score of its positive by the same source. A positive without a score counts as no
+            better than the last candidate.
+        max_score: highest score that passes.
+        relative_margin: highest fraction of the positive's score that passes.
+    """
+
+    def passing(bound: pl.Expr) -> Filter:
+        def keep(found: pl.DataFrame) -> pl.DataFrame:
+            scored = found.join(positive_scores, on="example", how="left", maintain_order="left", suffix="_positive")
+            return scored.filter(pl.col("score").is_null() | (pl.col("score") <= bound)).drop("score_positive")
+
+        return keep
+
+    filters: dict[str, Filter] = {}
+    if max_score is not None:
+        filters["max score"] = passing(pl.lit(max_score))
+    if relative_margin is not None:
         positive = pl.coalesce("score_positive", pl.col("score").min().over("example"))
-        bound = positive - (1 - limits.relative_margin) * positive.abs()  # below it for negative scores, too
-        filters["relative margin"] = pl.col("score") <= bound
+        # For a negative score, too, the bound is below it.
+        filters["relative margin"] = passing(positive - (1 - relative_margin) * positive.abs())
     return filters
 
 
 def in_drawing_order(candidates: pl.DataFrame, example_seeds: Keys, keep: int) -> pl.DataFrame:
-    """The first `keep` candidates of each example in the order in which a draw without replacement takes them.
+    """Return the first `keep` candidates of each example in the order of a draw without replacement.
+
+    Args:
+        candidates: example, qid, docid, place.
+        example_seeds: random bits per example [E]; see `seeds`.
+        keep: candidates per example.
 
     Returns:
         example, qid, docid, key.
@@ -238,14 +206,15 @@ def in_drawing_order(candidates: pl.DataFrame, example_seeds: Keys, keep: int) -
 
 
 def draw(pools: Mapping[str, pl.DataFrame], wanted: Mapping[str, NDArray[np.int64]], tally: Tally) -> pl.DataFrame:
-    """Take what each example wants from each pool; what a pool lacks comes from the corpus, and is counted.
+    """Draw the wanted numbers from the pools; draws from the corpus complete the list of a short pool.
 
     Args:
         pools: source -> candidates in drawing order; `random` holds draws from the corpus.
-        wanted: source -> number for each example [E].
+        wanted: source -> negatives of each example [E].
+        tally: counts draws, short lists, and draws from the corpus in place of another source.
 
     Returns:
-        example, qid, docid, source; the lists of an example in random order, no document twice in one.
+        example, qid, docid, source; in random order within an example, without duplicates.
     """
     left = dict(wanted)
     chosen: list[pl.DataFrame] = []
@@ -258,31 +227,34 @@ def draw(pools: Mapping[str, pl.DataFrame], wanted: Mapping[str, NDArray[np.int6
         taken = pool.filter(turn < quota.gather(pool["example"])).with_columns(pl.lit(source).alias("source"))
         lacking = left[source] - np.bincount(taken["example"].to_numpy(), minlength=len(quota))
         tally.add(source, "drawn", len(taken))
-        tally.add(source, "lists short of it", int(np.count_nonzero(lacking)))
+        tally.add(source, SHORT, int(np.count_nonzero(lacking)))
         if source != RANDOM:
             left[RANDOM] = left[RANDOM] + lacking
-            tally.add(RANDOM, "drawn in place of others", int(lacking.sum()))
+            tally.add(RANDOM, REPLACEMENTS, int(lacking.sum()))
         chosen.append(taken)
     return _shuffled(pl.concat(chosen))
 
 
 def _shuffled(chosen: pl.DataFrame) -> pl.DataFrame:
-    """Mix the sources within each list, so that the first negatives are not all of one source."""
-    again = _mixed(chosen["key"].to_numpy() ^ _GOLDEN)
+    """Return the draws with the sources of each list mixed; a training that uses few negatives sees all sources."""
+    again = mixed(chosen["key"].to_numpy() ^ GOLDEN)
     return chosen.with_columns(pl.Series("key", again)).sort("example", "key", "docid").drop("key")
 
 
 def folded(*columns: str) -> pl.Expr:
-    """The columns (title, text) joined, every run of white space as one space: what 'the same text' compares."""
+    """Return the columns joined, each run of white space as one space, for the comparison of texts."""
     return pl.concat_str(*columns, separator=" ").str.replace_all(r"\s+", " ").str.strip_chars()
 
 
 def same_text(texts: pl.DataFrame, positives: pl.DataFrame) -> pl.DataFrame:
-    """Pairs (qid, docid) of a query and a document whose text is that of one of its positives.
+    """Return the pairs of a query and a document with the text of one of its positives.
 
     Args:
-        texts: docid, hash of its folded text, for every document.
+        texts: docid, hash (of the folded text) of every document.
         positives: qid, docid.
+
+    Returns:
+        qid, docid; the positives are among them.
     """
     copies = texts.filter(pl.col("hash").is_in(positives.join(texts, on="docid")["hash"].unique().implode()))
     return (

@@ -1,0 +1,234 @@
+"""Settings of the data that encoders learn from: hard negatives and teacher labels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings.common import Seeded, Threaded, Writes
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
+
+QueriesFrom = Literal["all", "sampled", "cropped"]
+
+TRAINING = "Training"
+SOURCES, FILTERS = "Sources of negatives", "Filters"
+TEACHER, QUERIES, HITS = "Teacher (one of two)", "Queries", "Hits"
+
+BM25, RANDOM, RUN = "bm25", "random", "run"  # sources of negatives
+NUM_NEGATIVES = 8  # of an example, where neither the sources nor --num-negatives give a number
+
+_RANKED = when(source="a bm25 or run:PATH source")
+_SENTENCES = when(split=None, queries=None)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source of negatives.
+
+    Attributes:
+        name: `bm25`, `random`, or the name of a run.
+        count: negatives per example.
+        run: path of the run, for a run.
+    """
+
+    name: str
+    count: int
+    run: Path | None = None
+
+
+@dataclass(frozen=True)
+class MineNegatives(Seeded, Threaded, Writes):
+    """Write training examples with hard negatives from the errors of a first stage.
+
+    One row per query and relevant document: query, document, negatives drawn uniformly from the ranks `--skip-top` + 1
+    to `--depth` of each source, all texts, and exact lexical scores (CLEAR, section 3.3). Relevant documents are never
+    negatives. If a source has too few candidates, random documents fill the list, and the table that is printed counts
+    them.
+    """
+
+    command = "mine-negatives"
+    panel = TRAINING
+    examples = (
+        "hybrid mine-negatives data/pydocs --split train --index out/bm25 --depth 1000 --output out/train.parquet",
+        "hybrid mine-negatives data/pydocs --split train --index out/bm25 --sources bm25:6,random:2 "
+        "--relative-margin 0.95 --output out/train.parquet",
+    )
+
+    collection: Path = argument(REQUIRED, "A collection: corpus, queries, qrels.")
+    _: KW_ONLY
+    split: str | None = option(None, "Split of the collection.", recorded=False)
+    queries: Path | None = option(None, "Queries file; replaces the collection's.", recorded=False)
+    qrels: Path | None = option(None, "Qrels file; replaces the collection's.", recorded=False)
+    sources: Sequence[str] = option(
+        (BM25,),
+        "`bm25`, `random` (uniform over the corpus) or `run:PATH`; several with numbers of negatives: "
+        "`bm25:6,random:2`.",
+        panel=SOURCES,
+        metavar="SOURCE,...",
+    )
+    index: Path | None = option(
+        None, "Lexical index: for the source `bm25`, and for exact lexical scores.", panel=SOURCES, recorded=False
+    )
+    depth: int = option(1000, "Deepest rank that gives negatives.", panel=SOURCES, minimum=1, applies=_RANKED)
+    skip_top: int = option(
+        0, "Top ranks left out, as likely unjudged positives.", panel=SOURCES, minimum=0, applies=_RANKED
+    )
+    num_negatives: int | None = option(
+        None,
+        "Negatives per example.",
+        panel=SOURCES,
+        minimum=1,
+        shown=f"the sum of the numbers in --sources, or {NUM_NEGATIVES}",
+        recorded=False,
+    )
+    prob: float = option(
+        1.0,
+        "Probability that a negative comes from its source, else from the corpus. 0 is CLEAR's ablation with random "
+        "negatives.",
+        panel=SOURCES,
+        minimum=0,
+        maximum=1,
+        applies=_RANKED,
+    )
+    exclude_same_text: bool = option(
+        True,
+        "Drop candidates with the text of a positive, white space aside.",
+        "--exclude-same-text/--keep-same-text",
+        panel=FILTERS,
+    )
+    answer_filter: bool = option(False, "Drop candidates whose text contains an answer to the query.", panel=FILTERS)
+    relative_margin: float | None = option(
+        None,
+        "Drop candidates that score above this fraction of the positive's score; NV-Retriever uses 0.95.",
+        panel=FILTERS,
+        above=0,
+        applies=_RANKED,
+    )
+    max_score: float | None = option(None, "Drop candidates that score above this.", panel=FILTERS, applies=_RANKED)
+
+    def check(self) -> None:
+        """Refuse sources that are not clear, and options of other sources."""
+        names = [source.name for source in self.plan()]
+        if BM25 in names and self.index is None:
+            raise InputError("--sources bm25: needs --index, a lexical index of the collection (`hybrid index-bm25`)")
+        self.check_facts(f"--sources is {','.join(self.sources)}", **self._facts())
+        if self.skip_top >= self.depth:
+            raise InputError(f"--skip-top {self.skip_top}: leaves no rank of --depth {self.depth}; raise --depth")
+        if self.split is not None and self.queries is not None and self.qrels is not None:
+            raise InputError("--split: not with both --queries and --qrels, which replace the files of the split")
+
+    def _facts(self) -> dict[str, Any]:
+        return {} if any(source.name != RANDOM for source in self.plan()) else {"source": RANDOM}
+
+    def plan(self) -> list[Source]:
+        """Return the sources with their numbers of negatives.
+
+        Raises:
+            InputError: unknown source, a number missing or below 1, a source twice, or a sum other than
+                `num_negatives`.
+        """
+        text = ",".join(self.sources)
+        default = (self.num_negatives or NUM_NEGATIVES) if len(self.sources) == 1 else None
+        sources = [_source(item, default) for item in self.sources]
+        name, times = Counter(source.name for source in sources).most_common(1)[0]
+        if times > 1:
+            raise InputError(f"--sources {text}: {name} is listed {times} times; list each source once")
+        total = sum(source.count for source in sources)
+        if self.num_negatives is not None and total != self.num_negatives:
+            raise InputError(
+                f"--sources {text}: the numbers add up to {total}, but --num-negatives is {self.num_negatives}"
+            )
+        return sources
+
+    def recorded(self, **facts: Any) -> dict[str, Any]:
+        """Return the options for the manifest; `sources` maps each name to its number of negatives."""
+        counts = {source.name: source.count for source in self.plan()}
+        return {**super().recorded(**self._facts(), **facts), "sources": counts}
+
+
+def _source(item: str, default: int | None) -> Source:
+    head, separator, tail = item.rpartition(":")
+    numbered = bool(separator) and tail.isdecimal()
+    name, count = (head, int(tail)) if numbered else (item, default)
+    prefix, _, path = name.partition(":")
+    if name not in (BM25, RANDOM) and (prefix != RUN or not path):
+        raise InputError(f"--sources {item}: unknown; choices: bm25:N, random:N, run:PATH:N")
+    if count is None or count < 1:
+        raise InputError(f"--sources {item}: needs a number of negatives, as in bm25:6,random:2")
+    if name in (BM25, RANDOM):
+        return Source(name, count)
+    stem = Path(path).stem
+    return Source(f"{RUN}:{stem}" if stem in (BM25, RANDOM) else stem, count, Path(path))
+
+
+@dataclass(frozen=True)
+class Label(Seeded, Threaded, Writes):
+    """Label queries with the top hits of BM25, or of another ranking, for training a Lambda (SPAR, section 4.1).
+
+    The queries are sentences of the corpus, or with `--split` or `--queries` given ones. Queries without a hit are
+    dropped and counted. After an interruption, the same command resumes with the first missing shard.
+    """
+
+    command = "label"
+    panel = TRAINING
+    examples = (
+        "hybrid label data/pydocs --index out/bm25 --max-queries 100000 --output out/labels",
+        "hybrid label data/pydocs --run out/splade.parquet --split train --output out/labels",
+    )
+
+    collection: Path = argument(REQUIRED, "A collection; its corpus gives the sentences and the passages.")
+    _: KW_ONLY
+    index: Path | None = option(None, "BM25: a lexical index of the collection.", panel=TEACHER, recorded=False)
+    run: Path | None = option(
+        None,
+        "Another ranking: a run of the given queries.",
+        panel=TEACHER,
+        recorded=False,
+        applies=(when(split=GIVEN), when(queries=GIVEN)),
+    )
+    queries_from: QueriesFrom = option(
+        "sampled",
+        "`all`: every sentence of three words or more; `sampled`: fewer sentences of later passages of a title, as in "
+        "SPAR (appendix A); `cropped`: sampled sentences, cut to the length of a training query.",
+        panel=QUERIES,
+        applies=_SENTENCES,
+    )
+    split: str | None = option(
+        None, "Split of the collection, whose queries replace the sentences.", panel=QUERIES, recorded=False
+    )
+    queries: Path | None = option(
+        None, "Queries file or collection, whose queries replace the sentences.", panel=QUERIES, recorded=False
+    )
+    max_queries: int | None = option(
+        None, "Number of queries, drawn uniformly from all.", panel=QUERIES, minimum=1, shown="all"
+    )
+    depth: int = option(50, "Hits kept per query.", panel=HITS, minimum=1)
+    keep_own: bool = option(
+        True,
+        "Keep the passage that a sentence comes from among its hits.",
+        "--keep-own/--drop-own",
+        panel=HITS,
+        applies=_SENTENCES,
+    )
+    keep_same_text: bool = option(
+        True,
+        "Keep passages whose whole text is the query.",
+        "--keep-same-text/--drop-same-text",
+        panel=HITS,
+    )
+    seed: int = redeclare(
+        Seeded,
+        "seed",
+        42,
+        help="Random seed of the sample.",
+        applies=(when(max_queries=GIVEN), when(queries_from=("sampled", "cropped"), split=None, queries=None)),
+    )
+
+    def check(self) -> None:
+        """Refuse a command without a teacher, or with two."""
+        if (self.index is None) == (self.run is None):
+            raise InputError("label: needs one teacher, --index (BM25) or --run (another ranking)")

@@ -1,0 +1,200 @@
+"""Mining: from a collection, sources and filters to training examples with hard negatives (CLEAR, section 3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+
+from hybrid_cli import console, runs
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.answers import matcher, passage_form
+from hybrid_cli.errors import InputError
+from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.settings import MineNegatives
+from hybrid_cli.settings.mining import BM25, RANDOM
+from hybrid_cli.training import negatives
+from hybrid_cli.training.negatives import Tally
+
+EXAMPLES_AT_ONCE = 4096
+LOOK_AHEAD = 64  # candidates of each example that the answer filter reads at least; others are never drawn
+
+_NO_HITS = pl.DataFrame(schema={"qid": pl.String, "docid": pl.String, "rank": pl.Int32, "score": pl.Float32})
+_NO_SCORES = pl.DataFrame(schema={"example": pl.UInt32, "score": pl.Float32})
+
+
+def pairs(queries: pl.DataFrame, qrels: pl.DataFrame) -> pl.DataFrame:
+    """Return every pair of a query and a relevant document, in the order of the queries.
+
+    Returns:
+        example, qid, docid.
+    """
+    relevant = qrels.filter(pl.col("relevance") > 0)
+    return (
+        queries.select("qid")
+        .with_row_index("_query")
+        .join(relevant.select("qid", "docid"), on="qid")
+        .sort("_query", "docid")
+        .drop("_query")
+        .with_row_index("example")
+    )
+
+
+class Miner:
+    """Draws negatives for pairs of a query and a relevant document.
+
+    Args:
+        settings: collection, sources, filters, seed.
+        queries: qid, text, answers.
+
+    Attributes:
+        tally: candidates of each source, by the filter that dropped them, and draws.
+    """
+
+    def __init__(self, settings: MineNegatives, queries: pl.DataFrame):
+        self.settings, self.queries, self.plan = settings, queries, settings.plan()
+        self.index = LexicalIndex.open(settings.index) if settings.index else None
+        self.runs = {source.name: runs.read_run(source.run) for source in self.plan if source.run}
+        self.tally = Tally()
+        self.forbidden: dict[str, pl.DataFrame] = {}
+        self.docids = pl.Series("docid", [], dtype=pl.String)
+
+    def forbid(self, examples: pl.DataFrame) -> pl.DataFrame:
+        """Read the corpus once: its ids, and the documents that repeat the text of a positive.
+
+        Returns:
+            The examples whose positive is in the corpus.
+        """
+        collection, parts = self.settings.collection, []
+        with console.progress("read corpus", len(collections.docids(collection)), "documents") as advance:
+            for batch in collections.documents(collection):
+                frame = pl.DataFrame(pl.from_arrow(batch))
+                parts.append(frame.select("docid", negatives.folded("title", "text").hash().alias("hash")))
+                advance(len(batch))
+        corpus = pl.concat(parts)
+        self.docids = corpus["docid"]
+        known = _known(examples, corpus, collection)
+        self.forbidden["judged relevant"] = examples.select("qid", "docid")
+        if self.settings.exclude_same_text:
+            self.forbidden["text of a positive"] = negatives.same_text(corpus, known)
+        return known
+
+    def mine(self, examples: pl.DataFrame) -> pl.DataFrame:
+        """Draw the negatives of all examples.
+
+        Returns:
+            example, qid, docid, source.
+        """
+        chosen, how = [], self.settings
+        total = sum(source.count for source in self.plan)
+        keep = max(LOOK_AHEAD, 8 * total) if how.answer_filter else 2 * total
+        with console.progress("mine", len(examples), "examples") as advance:
+            for part in examples.iter_slices(EXAMPLES_AT_ONCE):
+                first = part["example"][0]
+                part = part.with_columns(pl.col("example") - first)
+                wanted = negatives.quotas(self.plan, part, how.prob, how.seed)
+                pools = {source: self._pool(source, part, keep, bool(wanted[source].any())) for source in wanted}
+                if how.answer_filter:
+                    pools = self._without_answers(pools)
+                drawn = negatives.draw(pools, wanted, self.tally)
+                chosen.append(drawn.with_columns(pl.col("example") + first))
+                advance(len(part))
+        return pl.concat(chosen)
+
+    def _pool(self, source: str, examples: pl.DataFrame, keep: int, needed: bool) -> pl.DataFrame:
+        """Return the candidates of one source, filtered, in drawing order."""
+        how = self.settings
+        seeds = negatives.seeds(examples, how.seed, source)
+        if source == RANDOM:
+            candidates, positives = negatives.from_corpus(self.docids, examples, seeds, LOOK_AHEAD + keep), _NO_SCORES
+        else:
+            run, positives = self._retrieved(source, examples) if needed else (_NO_HITS, _NO_SCORES)
+            candidates = negatives.retrieved(run, examples, how.skip_top, how.depth)
+        self.tally.add(source, "candidates", len(candidates))
+        filters = {
+            **negatives.pair_filters(self.forbidden),
+            **negatives.score_filters(positives, how.max_score, how.relative_margin),
+        }
+        return negatives.in_drawing_order(negatives.admissible(candidates, filters, source, self.tally), seeds, keep)
+
+    def _retrieved(self, source: str, examples: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return the hits of a source, and if a filter needs them the scores of the positives."""
+        queries = self.queries.join(examples, on="qid", how="semi", maintain_order="left").select("qid", "text")
+        index = self.index if source == BM25 else None
+        if index:
+            run = index.search(queries, self.settings.depth, self.settings.threads)
+        else:
+            run = self.runs[source].join(queries, on="qid", how="semi", maintain_order="left")
+        if self.settings.relative_margin is None:
+            return run, _NO_SCORES
+        if index:
+            return run, examples.select("example", index.score(examples, queries).alias("score"))
+        scored = examples.join(run, on=["qid", "docid"], how="left", maintain_order="left")
+        return run, scored.select("example", "score")
+
+    def _without_answers(self, pools: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+        """Drop candidates whose text contains an answer; reads only those that a draw may reach."""
+        read = pl.concat([pool.select("qid", "docid") for pool in pools.values()]).unique()
+        texts = collections.texts(self.settings.collection, read["docid"])
+        forms = dict(zip(texts["docid"], map(passage_form, texts["text"]), strict=True))
+        answers = self.queries.filter(pl.col("answers").list.len() > 0).select("qid", "answers")
+        found = []
+        for (qid,), group in read.join(answers, on="qid").group_by("qid"):
+            contains_answer = matcher(group["answers"][0])
+            found += [(qid, docid) for docid in group["docid"] if contains_answer(forms.get(docid, ""))]
+        dropped = pl.DataFrame(found, schema={"qid": pl.String, "docid": pl.String}, orient="row")
+        filters = negatives.pair_filters({"contains an answer": dropped})
+        return {source: negatives.admissible(pool, filters, source, self.tally) for source, pool in pools.items()}
+
+    def rows(self, examples: pl.DataFrame, chosen: pl.DataFrame) -> Iterator[pa.Table]:
+        """Yield training examples with texts and exact lexical scores.
+
+        Raises:
+            InputError: a source retrieved a document that is not in the corpus.
+        """
+        collection = self.settings.collection
+        wanted = pl.concat([examples["docid"], chosen["docid"]]).unique()
+        texts = collections.texts(collection, wanted)
+        if missing := set(wanted) - set(texts["docid"]):
+            raise InputError(f"{collection}: has no document {min(missing)}, which a run of --sources retrieved")
+        scored_examples = self._scored(examples).join(self.queries.select("qid", query="text"), on="qid")
+        scored = self._scored(chosen)
+        for part in scored_examples.sort("example").iter_slices(EXAMPLES_AT_ONCE):
+            yield _nested(part, scored.join(part, on="example", how="semi", maintain_order="left"), texts)
+
+    def _scored(self, found: pl.DataFrame) -> pl.DataFrame:
+        if self.index is None:
+            return found.with_columns(lexical_score=pl.lit(None, dtype=pl.Float32))
+        queries = self.queries.select("qid", "text")
+        return found.with_columns(self.index.score(found.select("qid", "docid"), queries).alias("lexical_score"))
+
+
+def _known(examples: pl.DataFrame, corpus: pl.DataFrame, where: Path) -> pl.DataFrame:
+    """Return the examples whose positive is in the corpus, numbered again."""
+    known = examples.join(corpus, on="docid", how="semi", maintain_order="left")
+    missing = examples.join(corpus, on="docid", how="anti", maintain_order="left")["docid"].unique(maintain_order=True)
+    if len(missing):
+        names = ", ".join(missing.head(3)) + (", ..." if len(missing) > 3 else "")
+        if not len(known):
+            raise InputError(f"{where}: has none of the relevant documents ({names}); check the collection")
+        console.warn(f"{where}: {len(missing):,} relevant documents are not in the corpus ({names}) and are left out")
+    return known.drop("example").with_row_index("example")
+
+
+def _nested(examples: pl.DataFrame, chosen: pl.DataFrame, texts: pl.DataFrame) -> pa.Table:
+    """Return one row per example, with its negatives as a list of records."""
+    fields = ["docid", "title", "text", "lexical_score", "source"]
+    lists = (
+        chosen.join(texts, on="docid", maintain_order="left")
+        .select("example", pl.struct(fields).alias("negatives"))
+        .group_by("example", maintain_order=True)
+        .agg("negatives")
+    )
+    return (
+        examples.join(texts, on="docid", maintain_order="left")
+        .join(lists, on="example", how="left", maintain_order="left")
+        .with_columns(pl.col("negatives").fill_null([]))
+        .to_arrow(compat_level=pl.CompatLevel.oldest())
+    )
