@@ -54,7 +54,7 @@ def test_the_manifest_of_a_run_records_index_and_queries(tiny: Path, dense: Path
     manifest = artifacts.read_manifest(output, Kind.RUN)
     assert set(manifest.inputs) == {"index", "queries"}
     assert manifest.counts == {"rows": 6 * 5, "queries": 6}
-    assert manifest.options == {"hits": 5, "model": None, "weight": None}
+    assert manifest.options == {"hits": 5, "weight": None}
     written = output.read_bytes()
     search(tiny, split="test", index=dense, output=tmp_path / "again.parquet", hits=5)
     assert written == (tmp_path / "again.parquet").read_bytes()
