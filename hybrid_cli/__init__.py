@@ -1,6 +1,20 @@
 """Train, run and explain hybrid first-stage retrieval: BM25 plus dense."""
 
+from typing import TYPE_CHECKING, Any
+
 from hybrid_cli.errors import HybridError, InputError
 
+if TYPE_CHECKING:
+    from hybrid_cli.api import Index, open_encoder, open_index, open_run
+
 __version__ = "0.1.0"
-__all__ = ["HybridError", "InputError", "__version__"]
+__all__ = ["HybridError", "Index", "InputError", "__version__", "open_encoder", "open_index", "open_run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the Python interface at its first use: `hybrid --help` does without it."""
+    if name in ("Index", "open_encoder", "open_index", "open_run"):
+        from importlib import import_module
+
+        return getattr(import_module("hybrid_cli.api"), name)
+    raise AttributeError(f"module 'hybrid_cli' has no attribute '{name}'")

@@ -19,13 +19,13 @@ FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = (
     {"__main__"},
     {"cli"},
-    {"stages"},
+    {"stages", "api"},
     {"training", "reporting"},
     {"evaluation", "fusion", "indexes", "perturbations"},
     {"encoders"},
     {"lexical", "collections"},
     {"runs"},
-    {"artifacts"},
+    {"artifacts", "draws"},
     {"settings", "console"},
     {"errors", "draws"},
 )

@@ -1,0 +1,114 @@
+"""The Python interface: open an index, an encoder or a run, and use it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from hybrid_cli import runs
+from hybrid_cli.collections import collection
+from hybrid_cli.errors import InputError
+from hybrid_cli.indexes.exact import index_manifest
+from hybrid_cli.indexes.searcher import Searcher, index_kinds, open_hybrid, open_searcher
+from hybrid_cli.settings import SearchOptions
+
+if TYPE_CHECKING:
+    from hybrid_cli.encoders.base import Encoder
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Index:
+    """An open lexical, dense or hybrid index; made by `open_index`.
+
+    Attributes:
+        searcher: what searches.
+        corpus: corpus of the titles, or None if it is not where the index recorded it.
+    """
+
+    searcher: Searcher
+    corpus: Path | None
+
+    def search(self, queries: str | Sequence[str] | Mapping[str, str], k: int = 10) -> pl.DataFrame:
+        """Return the top documents of one or more queries.
+
+        Args:
+            queries: a text; several texts, whose qids are "0", "1", ...; or texts by qid.
+            k: documents per query.
+
+        Returns:
+            qid, docid, rank (from 1), score, and title if the corpus is known; in the order of the queries.
+
+        Raises:
+            InputError: `k` is below 1.
+        """
+        if k < 1:
+            raise InputError(f"k {k}: needs a number >= 1")
+        texts = {"0": queries} if isinstance(queries, str) else queries
+        named = texts if isinstance(texts, Mapping) else {str(number): text for number, text in enumerate(texts)}
+        table = pl.DataFrame({"qid": list(named), "text": list(named.values())}, schema={"qid": str, "text": str})
+        found = pl.concat(self.searcher.search(table, k)) if len(table) else runs.empty()
+        if self.corpus is None:
+            return found
+        titles = collection.texts(self.corpus, found["docid"].unique()).select("docid", "title")
+        return found.join(titles, on="docid", how="left", maintain_order="left")
+
+
+def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **options: Any) -> Index:
+    """Open an index for search, or several indexes of one corpus as a hybrid index.
+
+    Args:
+        paths: one index; or one or more dense indexes and at most one lexical index, whose scores are summed for every
+            document, exactly.
+        weights: of several indexes, one each; equal if None.
+        options: options of `hybrid search` about the search itself, such as `k1`, `rm3`, `nprobe`, `model`, `device`,
+            `threads`.
+
+    Raises:
+        InputError: no index at a path, or an option that does not apply to it.
+    """
+    folders = [Path(path) for path in paths]
+    manifests = [index_manifest(folder) for folder in folders]
+    settings = SearchOptions(exact=len(folders) > 1, **options)
+    kinds = frozenset[str]().union(*map(index_kinds, manifests))
+    settings.check_facts(", ".join(map(str, folders)), index_kind=kinds)
+    corpora = (manifest.input_path("corpus") for manifest in manifests)
+    corpus = next((path for path in corpora if path is not None and path.exists()), None)
+    if len(folders) != 1:
+        if not folders:
+            raise InputError("open_index: needs the path of an index")
+        return Index(open_hybrid(folders, weights or [1.0] * len(folders), settings), corpus)
+    if weights is not None:
+        raise InputError("open_index: weights are for several indexes")
+    return Index(open_searcher(folders[0], settings), corpus)
+
+
+def open_encoder(model: PathLike = "minilm", *, device: str = "auto", dtype: str = "auto") -> Encoder:
+    """Open an encoder: `encode_queries(texts)` and `encode_documents(titles, texts)` return float32 arrays [n, d].
+
+    Args:
+        model: `minilm`, a folder, or a Hugging Face id.
+        device: `auto`, `cpu`, `cuda`, ...
+        dtype: `auto`, `fp32`, `bf16` or `fp16`.
+
+    Raises:
+        InputError: no such model, or an unusable device or dtype.
+    """
+    from hybrid_cli.encoders import open_encoder as opening
+
+    return opening.open_encoder(str(model), device=device, dtype=dtype)
+
+
+def open_run(path: PathLike) -> pl.DataFrame:
+    """Read a Parquet or TREC run: qid, docid, rank, score, in the order of its ranks.
+
+    Raises:
+        InputError: the file is not a run.
+    """
+    return runs.read_run(Path(path))

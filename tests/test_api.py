@@ -1,0 +1,108 @@
+"""The Python interface gives what the commands write, whatever the kind of the index."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from tiny_collection import TINY_DOCUMENTS
+
+from hybrid_cli import InputError, open_encoder, open_index, open_run
+from hybrid_cli.collections import collection
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.fuse import fuse
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.search import search
+
+COLUMNS = ["qid", "docid", "rank", "score"]
+
+
+@pytest.fixture(scope="module")
+def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a lexical and a dense index of the tiny collection, and their runs for its test queries."""
+    folder = tmp_path_factory.mktemp("api")
+    index_bm25(tiny, output=folder / "bm25")
+    encode(tiny, model=str(tiny_bert), dtype="fp32", output=folder / "dense")
+    for name in ("bm25", "dense"):
+        search(tiny, split="test", index=folder / name, output=folder / f"{name}.parquet", hits=4)
+    both = [folder / "dense", folder / "bm25"]
+    search(tiny, split="test", index=both, exact=True, weights="1,0.5", output=folder / "hybrid.parquet", hits=4)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def queries(tiny: Path) -> dict[str, str]:
+    return dict(collection.read_queries(tiny / "queries.test.parquet").select("qid", "text").iter_rows())
+
+
+@pytest.mark.parametrize("name", ["bm25", "dense"])
+def test_an_index_answers_as_the_command_does(made: Path, queries: dict[str, str], name: str) -> None:
+    found = open_index(str(made / name)).search(queries, k=4)
+    assert found.columns == [*COLUMNS, "title"]
+    assert found.select(COLUMNS).equals(open_run(made / f"{name}.parquet"))
+
+
+def test_several_indexes_are_one_exact_hybrid_index(made: Path, queries: dict[str, str]) -> None:
+    found = open_index(made / "dense", made / "bm25", weights=[1, 0.5]).search(queries, k=4)
+    assert found.select(COLUMNS).equals(open_run(made / "hybrid.parquet"))
+
+
+def test_titles_come_with_the_hits(made: Path) -> None:
+    found = open_index(made / "bm25").search("table salt", k=2)
+    assert found.select("qid", "docid", "rank", "title").row(0) == ("0", "salt", 1, "Table salt")
+
+
+def test_texts_are_numbered_and_a_mapping_names_them(made: Path) -> None:
+    index = open_index(made / "bm25")
+    texts = ["table salt", "moon"]
+    assert index.search(texts)["qid"].unique(maintain_order=True).to_list() == ["0", "1"]
+    assert index.search({"b": texts[0], "a": texts[1]})["qid"].unique(maintain_order=True).to_list() == ["b", "a"]
+
+
+def test_no_query_and_no_hit_give_no_rows(made: Path) -> None:
+    assert open_index(made / "bm25").search([]).columns == [*COLUMNS, "title"]
+    assert not len(open_index(made / "bm25").search("zzzz"))
+
+
+def test_options_of_the_search_are_those_of_the_command(made: Path) -> None:
+    index = open_index(made / "bm25", k1=2.0, b=0.0)
+    assert index.search("table salt")["score"][0] != open_index(made / "bm25").search("table salt")["score"][0]
+    with pytest.raises(InputError, match="--k1: only with a lexical index"):
+        open_index(made / "dense", k1=2.0)
+    with pytest.raises(InputError, match="k 0: needs a number >= 1"):
+        index.search("salt", k=0)
+    with pytest.raises(InputError, match="weights are for several indexes"):
+        open_index(made / "bm25", weights=[1])
+    with pytest.raises(InputError, match="needs the path of an index"):
+        open_index()
+    with pytest.raises(InputError, match="no such file or folder"):
+        open_index(made / "nothing")
+
+
+def test_an_encoder_returns_vectors_whose_products_are_the_scores(made: Path, tiny_bert: Path) -> None:
+    encoder = open_encoder(tiny_bert, dtype="fp32")
+    vectors = encoder.encode_queries(["table salt"])
+    assert isinstance(vectors, np.ndarray)
+    assert vectors.shape == (1, 16)
+    hit = open_index(made / "dense").search("table salt", k=1)
+    title, text = next((title, text) for docid, title, text in TINY_DOCUMENTS if docid == hit["docid"][0])
+    assert (vectors @ encoder.encode_documents([title], [text]).T).item() == pytest.approx(hit["score"][0], abs=1e-4)
+
+
+def test_stages_take_text_for_paths(made: Path, tmp_path: Path) -> None:
+    runs = [str(made / "bm25.parquet"), str(made / "dense.parquet")]
+    output = fuse(runs, output=str(tmp_path / "f.parquet"))  # type: ignore[call-overload]
+    assert isinstance(open_run(str(output)), pl.DataFrame)
+
+
+def test_the_package_imports_the_interface_only_when_it_is_used() -> None:
+    code = "import sys, hybrid_cli; assert 'polars' not in sys.modules; hybrid_cli.open_run; assert 'polars' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="has no attribute 'open_nothing'"):
+        import hybrid_cli
+
+        hybrid_cli.open_nothing  # noqa: B018
