@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import artifacts, draws, runs
-from hybrid_cli.artifacts import SCHEMAS, Kind, Manifest
+from hybrid_cli.artifacts import SCHEMAS, Kind, Manifest, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import sentences
 from hybrid_cli.collections.sentences import Sentences
@@ -26,7 +26,6 @@ Longs: TypeAlias = npt.NDArray[np.int64]
 # Hits of each query, [Q]; docids and scores of all of them, query after query, best first.
 Hits: TypeAlias = tuple[npt.NDArray[np.integer], pl.Series, npt.NDArray[np.float32]]
 
-_FOLDER = "labels"
 _HASH = folded("text").hash().alias("hash")
 
 
@@ -70,15 +69,14 @@ class Labels:
 
 def shard_path(folder: Path, number: int) -> Path:
     """Return the path of shard `number`."""
-    return folder / _FOLDER / f"part-{number:05d}.parquet"
+    return folder / layout.LABELS / layout.part(number)
 
 
 def write_shard(path: Path, table: pa.Table, manifest: Manifest, **counts: int) -> None:
     """Write one shard, under its final name only when complete; its manifest stores the counts."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}")
-    artifacts.write_parquet(scratch, [table], SCHEMAS[Kind.LABELS], replace(manifest, counts=counts))
-    scratch.replace(path)
+    with artifacts.replacing(path) as scratch:
+        artifacts.write_parquet(scratch, [table], SCHEMAS[Kind.LABELS], replace(manifest, counts=counts))
 
 
 def labelled(queries: pl.DataFrame, hits: Hits) -> pa.Table:
