@@ -15,6 +15,8 @@ clear_runs := \
     bm25+after-rrf=$(OUT)/bm25+after.rrf.test.parquet \
     bm25+after-minmax=$(OUT)/bm25+after.minmax.test.parquet \
     clear=$(OUT)/bm25+after.test.parquet
+
+# The paths in NAME=PATH
 clear_files := $(filter %.parquet,$(subst =, ,$(clear_runs)))
 
 clear: $(SETUP) $(clear_files)  ## CLEAR on DATA: train, search, fuse, evaluate
@@ -36,7 +38,7 @@ ablation_runs := bm25=$(OUT)/bm25.test.parquet before=$(OUT)/before.test.parquet
     $(foreach seed,$(SEEDS),$(foreach row,$(ablation_rows),$(row)-$(seed)=$(OUT)/ablations/seed-$(seed)/$(row).test.parquet))
 ablation_table = $(evaluate) $(ablation_runs) --measures $(MEASURES) --output $(OUT)/ablations/measurements.parquet
 
-ablations: $(SETUP) $(OUT)/before.test.parquet $(OUT)/bm25+before.test.parquet  ## CLEAR's ablations on DATA: loss and negatives, SEEDS of each
+ablations: $(SETUP) $(OUT)/bm25.test.parquet $(OUT)/before.test.parquet $(OUT)/bm25+before.test.parquet  ## CLEAR's ablations on DATA: loss and negatives, SEEDS of each
 	$(each_seed)
 	$(ablation_table) --overwrite > $(OUT)/ablations/table.txt
 	@$(ablation_table) --over-seeds --format markdown

@@ -13,7 +13,7 @@ lambda_runs := bm25=$(OUT)/bm25.test.parquet \
 lambda_table = $(evaluate) $(lambda_runs) --measures $(SPAR_MEASURES) --overlap-with bm25 \
     --output $(OUT)/lambda-study/measurements.parquet
 
-lambda-study: $(SETUP)  ## training queries and positives of Lambda on DATA, SEEDS of each row
+lambda-study: $(SETUP) $(OUT)/bm25.test.parquet  ## training queries and positives of Lambda on DATA, SEEDS of each row
 	$(each_seed)
 	$(lambda_table) --overwrite > $(OUT)/lambda-study/table.txt
 	@$(lambda_table) --over-seeds --baseline sampled --correction bonferroni --format markdown
@@ -26,7 +26,7 @@ $(OUT)/labels-questions/manifest.json: $(bm25)
 	$(HYBRID) label $(DATA) --index $(<D) --split train --output $(@D) --overwrite
 
 $(OUT)/labels-all/manifest.json: $(bm25)
-	$(HYBRID) label $(DATA) --index $(<D) --queries-from all --seed $(LABEL_SEED) --output $(@D) --overwrite
+	$(HYBRID) label $(DATA) --index $(<D) --queries-from all --output $(@D) --overwrite
 
 $(OUT)/labels-cropped/manifest.json: $(bm25)
 	$(HYBRID) label $(DATA) --index $(<D) --queries-from cropped --seed $(LABEL_SEED) --output $(@D) --overwrite

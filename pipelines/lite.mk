@@ -32,7 +32,7 @@ lite_runs := bm25=$(OUT)/bm25.test.parquet \
         product+$(row)-$(seed)=$(OUT)/lite/seed-$(seed)/bm25+$(row).product.test.parquet))
 lite_table = $(evaluate) $(lite_runs) --measures $(LITE_MEASURES) --output $(OUT)/lite/measurements.parquet
 
-lite: $(SETUP)  ## LITE, DrBoost and hybrids on DATA, SEEDS of each row
+lite: $(SETUP) $(OUT)/bm25.test.parquet  ## LITE, DrBoost and hybrids on DATA, SEEDS of each row
 	$(each_seed)
 	$(lite_table) --overwrite > $(OUT)/lite/table.txt
 	@$(lite_table) --over-seeds --baseline dpr32,bm25+dpr32,bm25+dpr --correction bonferroni --format markdown
@@ -103,7 +103,7 @@ drboost_runs := bm25=$(OUT)/bm25.test.parquet \
         bm25+$(row)-$(seed)=$(OUT)/lite/seed-$(seed)/bm25+$(row).minmax.test.parquet))
 drboost_table = $(evaluate) $(drboost_runs) --measures $(LITE_MEASURES) --output $(OUT)/lite/drboost.parquet
 
-drboost: $(SETUP)  ## an ensemble of ROUNDS learners (2 to 6) on DATA, alone and with BM25
+drboost: $(SETUP) $(OUT)/bm25.test.parquet  ## an ensemble of ROUNDS learners (2 to 6) on DATA, alone and with BM25
 	$(each_seed)
 	$(drboost_table) --overwrite > $(OUT)/lite/drboost.txt
 	@$(drboost_table) --over-seeds --baseline dpr32 --correction bonferroni --format markdown

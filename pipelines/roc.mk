@@ -15,7 +15,7 @@ roc_runs := bm25=$(OUT)/bm25.test.parquet \
     $(foreach seed,$(SEEDS),$(foreach row,$(roc_rows),$(row)-$(seed)=$(OUT)/roc/seed-$(seed)/$(row).test.parquet))
 roc_table = $(evaluate) $(roc_runs) --measures $(ROC_MEASURES) --output $(OUT)/roc/measurements.parquet
 
-roc: $(SETUP)  ## RoC's ablation on DATA, SEEDS of each row, and a report
+roc: $(SETUP) $(OUT)/bm25.test.parquet  ## RoC's ablation on DATA, SEEDS of each row, and a report
 	$(each_seed)
 	$(roc_table) --overwrite > $(OUT)/roc/table.txt
 	@$(roc_table) --over-seeds --roc-against bm25 --baseline bm25+dense,bm25+clear --correction bonferroni --format markdown

@@ -26,7 +26,7 @@ spar_runs := bm25=$(OUT)/bm25.test.parquet \
     $(foreach seed,$(SEEDS),$(foreach row,$(spar_rows),$(row)-$(seed)=$(OUT)/spar/seed-$(seed)/$(row).test.parquet))
 spar_table = $(evaluate) $(spar_runs) --measures $(SPAR_MEASURES) --overlap-with bm25 --output $(OUT)/spar/measurements.parquet
 
-spar: $(SETUP)  ## SPAR on DATA, SEEDS of each row: dense and Lambda in one index
+spar: $(SETUP) $(OUT)/bm25.test.parquet  ## SPAR on DATA, SEEDS of each row: dense and Lambda in one index
 	$(each_seed)
 	@$(MAKE) --no-print-directory $(OUT)/spar/shuffled.txt SEED=$(firstword $(SEEDS))
 	$(spar_table) --overwrite > $(OUT)/spar/table.txt

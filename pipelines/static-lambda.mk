@@ -5,7 +5,7 @@
 # Rows:
 #   dense              dense encoder
 #   static-D           static Lambda of D dimensions, D of DIMS
-#   both               dense encoder and static Lambda of STATIC_DIM dimensions in one index, weight tuned on dev
+#   both               dense encoder and static Lambda of STATIC_DIM dimensions (one of DIMS) in one index, weight tuned on dev
 #   both-sq8, both-pq  the index of `both` with 8 bits per value, and with PQ_BYTES bytes per passage
 #   bm25+dense         weighted sum of the scores of BM25 and the dense encoder
 
@@ -23,7 +23,7 @@ static-lambda: $(SETUP) $(filter %.parquet,$(subst =, ,$(static_runs))) $(static
 
 # Encoders. The labels come from spar.mk.
 
-$(static)/static-%/manifest.json: $(OUT)/labels-sampled/manifest.json
+$(DIMS:%=$(static)/static-%/manifest.json): $(static)/static-%/manifest.json: $(OUT)/labels-sampled/manifest.json
 	$(HYBRID) train-lambda $(DATA) --encoder static --labels $(<D) --index $(OUT)/bm25 --dev dev --dim $* --seed $(SEED) \
 	    --output $(@D) --overwrite
 
