@@ -19,9 +19,9 @@ TARGETS = ["clear", *sorted(STUDIES), "static-lambda", "memory-table", "robustne
 
 def make(target: str, folder: Path, **variables: object) -> subprocess.CompletedProcess[str]:
     """Plan a target for a collection that is not prepared yet."""
-    settings = {"DATA": folder / "pydocs", "OUT": folder / "out", "HYBRID": "hybrid", "SETUP": "Makefile", **variables}
+    settings = {"DATA": folder / "pydocs", "OUT": folder / "out", "HYBRID": "hybrid", **variables}
     words = [f"{name}={value}" for name, value in settings.items()]
-    command = ["make", "--dry-run", "--no-print-directory", target, *words]
+    command = ["make", "--dry-run", "--no-print-directory", "--old-file=.venv/.installed", target, *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
