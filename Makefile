@@ -1,25 +1,27 @@
-# Pipelines as file dependencies: what is up to date is not made again. `make help` lists the targets.
+# Development tasks and pipelines. Outputs that are up to date are not rebuilt. `make help` lists the targets.
 PYTHON ?= python3
 EXTRA ?= cpu
 VENV := .venv
 HYBRID ?= $(VENV)/bin/hybrid
 SETUP := $(VENV)/.installed
+CODE := hybrid_cli tests benchmarks docs
 
-# A pipeline reads the collection DATA (made by `hybrid prepare`) and writes below OUT.
+# A pipeline reads the collection DATA (built by `hybrid prepare`) and writes into OUT.
 DATA ?= out/pydocs
 OUT ?= out/clear
-MODEL ?= minilm
 DEMO_STEPS ?= 50
+TABLES := clear ablations roc spar lambda-study static-lambda lite drboost memory-table robustness
 
+MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help setup demo test lint bench docs clear ablations roc spar lambda-study light lite drboost memory-table robustness robustness-table zero-shot robust04 clean
+.PHONY: help setup demo check lint test bench docs clean tables $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04
 
 help:  ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
-setup: $(SETUP)  ## make .venv and install hybrid with all that it needs
+setup: $(SETUP)  ## create .venv and install hybrid with development tools
 
 $(SETUP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -27,34 +29,45 @@ $(SETUP): pyproject.toml constraints.txt
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA),dev]'
 	touch $@
 
-test: $(SETUP)  ## run the tests
+demo: $(SETUP)  ## CLEAR on the docstrings of your installed Python libraries, and a report
+	@$(MAKE) --no-print-directory clear out/demo/report.html DATA=out/demo/pydocs OUT=out/demo TRAIN='$(TRAIN) --max-steps $(DEMO_STEPS)'
+	@echo 'Report: out/demo/report.html. To try next:'
+	@echo '  $(HYBRID) search --index out/demo/bm25 --query "parse a json string"'
+	@echo '  $(HYBRID) search --index out/demo/after-index --query "parse a json string"'
+	@echo '  make clear DATA=data/mine OUT=out/mine    # your own collection: hybrid prepare --help'
+
+check: lint  ## lint and fast tests, for each commit
+	$(VENV)/bin/python -m pytest -m 'not slow'
+
+lint: $(SETUP)  ## ruff format, ruff check, mypy (strict)
+	$(VENV)/bin/ruff format --check $(CODE)
+	$(VENV)/bin/ruff check $(CODE)
+	$(VENV)/bin/mypy hybrid_cli tests benchmarks
+
+test: $(SETUP)  ## all tests
 	$(VENV)/bin/python -m pytest
 
-demo: $(SETUP)  ## CLEAR on the docstrings of your own Python libraries
-	@$(MAKE) --no-print-directory clear DATA=out/demo/pydocs OUT=out/demo TRAIN='$(TRAIN) --max-steps $(DEMO_STEPS)'
-
-lint: $(SETUP)  ## ruff and mypy
-	$(VENV)/bin/ruff format --check hybrid_cli tests benchmarks docs
-	$(VENV)/bin/ruff check hybrid_cli tests benchmarks docs
-	$(VENV)/bin/mypy hybrid_cli
-
-bench: $(SETUP)  ## measure beside the peers (installs them; takes a while)
+bench: $(SETUP)  ## compare speed with other tools (installs them; takes a while)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA),bench]'
 	for each in bm25 encode train fuse evaluate; do $(VENV)/bin/python benchmarks/$$each.py || exit 1; done
 
-docs: $(SETUP)  ## write docs/commands.md again from the help
+docs: $(SETUP)  ## rewrite docs/commands.md from the settings
 	$(VENV)/bin/python docs/write_commands.py
 
-clean:  ## remove what the pipelines made (not .venv)
+clean:  ## remove the outputs of the pipelines (not .venv)
 	rm -rf out
+
+tables: $(SETUP)  ## all tables on DATA, one after the other (hours)
+	@for table in $(TABLES); do $(MAKE) --no-print-directory $$table || exit 1; done
 
 include pipelines/common.mk
 include pipelines/clear.mk
 include pipelines/roc.mk
 include pipelines/spar.mk
-include pipelines/light.mk
+include pipelines/lambda-study.mk
+include pipelines/static-lambda.mk
 include pipelines/lite.mk
 include pipelines/zero-shot.mk
-include pipelines/memory.mk
+include pipelines/memory-table.mk
 include pipelines/robustness.mk
 include pipelines/robust04.mk

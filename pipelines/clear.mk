@@ -1,64 +1,58 @@
-# CLEAR end to end: BM25, its errors as negatives, a dense model trained on BM25's residual, both fused.
+# CLEAR: BM25, its errors as negatives, a dense model trained on the residual of BM25, the weighted sum of both.
 #
-#   make demo                           on python-docs, the collection that is made on the spot
-#   make clear DATA=FOLDER OUT=FOLDER   on any collection of `hybrid prepare` with train, dev and test
-#   make ablations DATA=... OUT=...     CLEAR, constant margin, random negatives: SEEDS of each (methods 2.6)
+#   make demo                           CLEAR on python-docs, a collection built from installed Python libraries
+#   make clear DATA=FOLDER OUT=FOLDER   CLEAR on any collection with the splits train, dev and test
+#   make ablations DATA=... OUT=...     residual margin, constant margin, random negatives, SEEDS of each
+#
+# Rows of `clear`: `before` is the untrained model, `after` the trained one.
 
-rows := bm25 before after bm25+before-minmax bm25+before-tuned bm25+after-rrf bm25+after-minmax clear
-runs := $(foreach row,$(rows),$(OUT)/runs/$(row).test.parquet)
+clear_runs := \
+    bm25=$(OUT)/bm25.test.parquet \
+    before=$(OUT)/before.test.parquet \
+    after=$(OUT)/after.test.parquet \
+    bm25+before-minmax=$(OUT)/bm25+before.minmax.test.parquet \
+    bm25+before-tuned=$(OUT)/bm25+before.test.parquet \
+    bm25+after-rrf=$(OUT)/bm25+after.rrf.test.parquet \
+    bm25+after-minmax=$(OUT)/bm25+after.minmax.test.parquet \
+    clear=$(OUT)/bm25+after.test.parquet
 
-clear: $(SETUP) $(runs)  ## CLEAR on DATA into OUT: train, search, fuse, evaluate
-	@$(HYBRID) evaluate $(DATA) --split test $(foreach row,$(rows),$(row)=$(OUT)/runs/$(row).test.parquet) \
-	    --measures $(MEASURES) --baseline bm25,before,after
+# The paths in NAME=PATH
+clear_files := $(filter %.parquet,$(subst =, ,$(clear_runs)))
 
-$(OUT)/after/manifest.json: $(OUT)/train.parquet $(OUT)/dev.parquet
-	$(trained) $< --loss residual-margin --dev $(OUT)/dev.parquet --dev-queries $(DEV_QUERIES) --eval-steps 25 \
-	    --seed $(SEED) --output $(@D)
+clear: $(SETUP) $(clear_files)  ## CLEAR on DATA: train, search, fuse, evaluate
+	@$(evaluate) $(clear_runs) --measures $(MEASURES) --baseline bm25,before,after
 
-$(OUT)/runs/after.%.parquet: $(OUT)/after-index/manifest.json
-	$(HYBRID) search $(DATA) --split $* --index $(<D) --output $@ --overwrite
+$(OUT)/after/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
+	$(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --loss residual-margin \
+	    --dev $(OUT)/dev.parquet --dev-queries $(DEV_QUERIES) --eval-steps 25 --seed $(SEED) --output $(@D)
 
-$(OUT)/runs/bm25+%-minmax.test.parquet: $(OUT)/runs/bm25.test.parquet $(OUT)/runs/%.test.parquet
-	$(HYBRID) fuse $^ --method minmax --output $@ --overwrite
+$(OUT)/report.html: $(clear_files)
+	$(HYBRID) report $(DATA) --split test $(clear_runs) --complement after bm25 --model $(OUT)/after \
+	    --measures $(MEASURES) --output $@ --overwrite
 
-$(OUT)/runs/bm25+%-rrf.test.parquet: $(OUT)/runs/bm25.test.parquet $(OUT)/runs/%.test.parquet
-	$(HYBRID) fuse $^ --method rrf --output $@ --overwrite
+# Ablations, one seed. Every variant uses the weights of its last step, so that validation selects nothing.
 
-$(OUT)/weights/%.json: $(OUT)/runs/bm25.dev.parquet $(OUT)/runs/%.dev.parquet
-	$(HYBRID) fuse $^ $(tuned) --index $(OUT)/bm25,$(OUT)/$*-index --qrels $(DATA) --split dev --tune --grid log --output $@
+ablation_rows := residual bm25+residual constant bm25+constant random bm25+random
+ablation := $(OUT)/ablations/seed-$(SEED)
+ablation_runs := bm25=$(OUT)/bm25.test.parquet before=$(OUT)/before.test.parquet bm25+before=$(OUT)/bm25+before.test.parquet \
+    $(foreach seed,$(SEEDS),$(foreach row,$(ablation_rows),$(row)-$(seed)=$(OUT)/ablations/seed-$(seed)/$(row).test.parquet))
+ablation_table = $(evaluate) $(ablation_runs) --measures $(MEASURES) --output $(OUT)/ablations/measurements.parquet
 
-$(OUT)/runs/bm25+%-tuned.test.parquet: $(OUT)/weights/%.json $(OUT)/runs/bm25.test.parquet $(OUT)/runs/%.test.parquet
-	$(HYBRID) fuse $(wordlist 2,3,$^) $(tuned) --index $(OUT)/bm25,$(OUT)/$*-index --weights @$< --output $@
+ablations: $(SETUP) $(OUT)/bm25.test.parquet $(OUT)/before.test.parquet $(OUT)/bm25+before.test.parquet  ## CLEAR's ablations on DATA: loss and negatives, SEEDS of each
+	$(each_seed)
+	$(ablation_table) --overwrite > $(OUT)/ablations/table.txt
+	@$(ablation_table) --over-seeds --format markdown
 
-$(OUT)/runs/clear.test.parquet: $(OUT)/weights/after.json $(OUT)/runs/bm25.test.parquet $(OUT)/runs/after.test.parquet
-	$(HYBRID) fuse $(wordlist 2,3,$^) $(tuned) --index $(OUT)/bm25,$(OUT)/after-index --weights @$< --output $@
+ablations-seed: $(ablation_rows:%=$(ablation)/%.test.parquet)
 
-# ----------------------------------------------------------------------------------------------------------- ablations
-# All variants are taken at their last step, so that no choice of weights stands between them.
+$(ablation)/residual/manifest.json: $(OUT)/train-$(SEED).parquet
+	$(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --loss residual-margin --seed $(SEED) --output $(@D)
 
-variants := $(foreach seed,$(SEEDS),$(foreach variant,residual constant random,$(variant)-$(seed)))
-ablation := $(OUT)/ablations
+$(ablation)/constant/manifest.json: $(OUT)/train-$(SEED).parquet
+	$(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --loss margin --seed $(SEED) --output $(@D)
 
-ablated := $(foreach v,$(variants),$(ablation)/$(v).test.parquet $(ablation)/bm25+$(v).test.parquet)
-compared := $(foreach row,bm25 before bm25+before-tuned,$(OUT)/runs/$(row).test.parquet)
+$(ablation)/random/manifest.json: $(ablation)/random-negatives.parquet
+	$(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --loss residual-margin --seed $(SEED) --output $(@D)
 
-ablations: $(SETUP) $(ablated) $(compared)  ## CLEAR, constant margin, random negatives on DATA: SEEDS of each
-	$(HYBRID) evaluate $(DATA) --split test bm25=$(OUT)/runs/bm25.test.parquet before=$(OUT)/runs/before.test.parquet \
-	    bm25+before=$(OUT)/runs/bm25+before-tuned.test.parquet \
-	    $(foreach v,$(variants),$(v)=$(ablation)/$(v).test.parquet bm25+$(v)=$(ablation)/bm25+$(v).test.parquet) \
-	    --measures $(MEASURES) --output $(ablation)/measurements.parquet --overwrite > $(ablation)/table.txt
-	$(VENV)/bin/python benchmarks/over_seeds.py $(ablation)/measurements.parquet
-
-$(eval $(call study,$(ablation),MRR@10))
-
-$(ablation)/random-mined-%.parquet: $(bm25)
-	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) --prob 0 --seed $* --output $@ --overwrite
-
-$(SEEDS:%=$(ablation)/residual-%/manifest.json): $(ablation)/residual-%/manifest.json: $(ablation)/mined-%.parquet
-	$(trained) $< --loss residual-margin --seed $* --output $(@D)
-
-$(SEEDS:%=$(ablation)/constant-%/manifest.json): $(ablation)/constant-%/manifest.json: $(ablation)/mined-%.parquet
-	$(trained) $< --loss margin --seed $* --output $(@D)
-
-$(SEEDS:%=$(ablation)/random-%/manifest.json): $(ablation)/random-%/manifest.json: $(ablation)/random-mined-%.parquet
-	$(trained) $< --loss residual-margin --seed $* --output $(@D)
+$(ablation)/random-negatives.parquet: $(bm25)
+	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) --prob 0 --seed $(SEED) --output $@ --overwrite

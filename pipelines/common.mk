@@ -1,16 +1,36 @@
-# What the pipelines share: the index, the examples, a model's index, its runs; and studies that compare variants.
+# Settings and rules shared by all pipelines. In a rule, % is the part of the name that varies and $* its value.
+#
+# A pipeline with several seeds describes one: its files are in OUT/NAME/seed-SEED, and its target runs make for each of SEEDS.
+#
+# File names below OUT. X is the path of an encoder, such as out/roc/seed-1/dense:
+#
+#   bm25/                        BM25 index of DATA
+#   train-S.parquet              training examples with negatives from BM25, seed S
+#   dev.parquet                  examples of the dev split, for validation
+#   X/                           trained encoder
+#   X-index/                     dense index of DATA
+#   X.dev.parquet X.test.parquet runs on the dev and test splits
+#   X.weights.json               weights of the sum of BM25 and X, tuned on dev
+#   bm25+X.test.parquet          sum of BM25 and X with these weights
+#   bm25+X.minmax.test.parquet   BM25 and X fused without tuning; also rrf, sum, product
 
 SEED ?= 42
 SEEDS ?= 1 2 3
+MODEL ?= minilm
 MEASURES ?= MRR@10,nDCG@10,R@100,R@1000
 LENGTHS ?= --query-max-len 64 --doc-max-len 96
 TRAIN ?= --batch-size 28 --lr 5e-5
 DEV_QUERIES ?= 200
+TUNE_MEASURE = MRR@10
 
 corpus := $(DATA)/manifest.json
 bm25 := $(OUT)/bm25/manifest.json
-trained := $(HYBRID) train-dense --model $(MODEL) $(TRAIN) $(LENGTHS) --overwrite
-tuned := --method weighted-sum --missing exact --overwrite
+evaluate := $(HYBRID) evaluate $(DATA) --split test
+each_seed = +@for seed in $(SEEDS); do $(MAKE) --no-print-directory $@-seed SEED=$$seed || exit 1; done
+train_dense := $(HYBRID) train-dense --overwrite
+weighted_sum := $(HYBRID) fuse --method weighted-sum --missing exact --overwrite
+
+# Collection, BM25 index, training examples
 
 %/pydocs/manifest.json: | $(SETUP)
 	$(HYBRID) prepare python-docs --output $(@D) --overwrite
@@ -18,40 +38,48 @@ tuned := --method weighted-sum --missing exact --overwrite
 $(bm25): $(corpus) | $(SETUP)
 	$(HYBRID) index-bm25 $(DATA) --output $(@D) --overwrite
 
-$(OUT)/train.parquet: $(bm25)
-	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) --seed $(SEED) --output $@ --overwrite
+$(OUT)/train-%.parquet: $(bm25)
+	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) --seed $* --output $@ --overwrite
 
 $(OUT)/dev.parquet: $(bm25)
 	$(HYBRID) mine-negatives $(DATA) --split dev --index $(<D) --depth 100 --num-negatives 4 --output $@ --overwrite
 
-%-index/manifest.json: %/manifest.json
-	$(HYBRID) encode $(DATA) --model $(<D) --output $(@D) --overwrite
+# Dense indexes: of the untrained model, of a trained encoder
 
 $(OUT)/before-index/manifest.json: $(corpus) | $(SETUP)
 	$(HYBRID) encode $(DATA) --model $(MODEL) $(LENGTHS) --output $(@D) --overwrite
 
-$(OUT)/runs/bm25.%.parquet: $(bm25)
+%-index/manifest.json: %/manifest.json
+	$(HYBRID) encode $(DATA) --model $(<D) --output $(@D) --overwrite
+
+# Runs of BM25 and of a dense index
+
+$(OUT)/bm25.%.parquet: $(bm25)
 	$(HYBRID) search $(DATA) --split $* --index $(<D) --output $@ --overwrite
 
-$(OUT)/runs/before.%.parquet: $(OUT)/before-index/manifest.json
-	$(HYBRID) search $(DATA) --split $* --index $(<D) --output $@ --overwrite
+%.dev.parquet: %-index/manifest.json
+	$(HYBRID) search $(DATA) --split dev --index $(<D) --output $@ --overwrite
 
-# A study compares variants. A variant VARIANT-SEED is an encoder below the study's folder; its index, its dev and test
-# runs and its sum with BM25, the weight tuned on dev, lie beside it. $(call study,FOLDER,MEASURE that tuning raises)
-define study
-$(1)/mined-%.parquet: $(bm25)
-	$(HYBRID) mine-negatives $(DATA) --split train --index $$(<D) --seed $$* --output $$@ --overwrite
+%.test.parquet: %-index/manifest.json
+	$(HYBRID) search $(DATA) --split test --index $(<D) --output $@ --overwrite
 
-$(1)/%.dev.parquet: $(1)/%-index/manifest.json
-	$(HYBRID) search $(DATA) --split dev --index $$(<D) --output $$@ --overwrite
+# Fusion with BM25: exact weighted sum, its weight tuned on dev; methods without weights
 
-$(1)/%.test.parquet: $(1)/%-index/manifest.json
-	$(HYBRID) search $(DATA) --split test --index $$(<D) --output $$@ --overwrite
+%.weights.json: $(OUT)/bm25.dev.parquet %.dev.parquet
+	$(weighted_sum) $^ --index $(OUT)/bm25,$*-index --qrels $(DATA) --split dev --tune --grid log \
+	    --measure $(TUNE_MEASURE) --output $@
 
-$(1)/%.json: $(OUT)/runs/bm25.dev.parquet $(1)/%.dev.parquet
-	$(HYBRID) fuse $$^ $(tuned) --index $(OUT)/bm25,$(1)/$$*-index --qrels $(DATA) --split dev --tune --grid log \
-	    --measure $(2) --output $$@
+bm25+%.test.parquet: $(OUT)/bm25.test.parquet %.test.parquet %.weights.json
+	$(weighted_sum) $(filter %.parquet,$^) --index $(OUT)/bm25,$*-index --weights @$*.weights.json --output $@
 
-$(1)/bm25+%.test.parquet: $(1)/%.json $(OUT)/runs/bm25.test.parquet $(1)/%.test.parquet
-	$(HYBRID) fuse $$(wordlist 2,3,$$^) $(tuned) --index $(OUT)/bm25,$(1)/$$*-index --weights @$$< --output $$@
-endef
+bm25+%.minmax.test.parquet: $(OUT)/bm25.test.parquet %.test.parquet
+	$(HYBRID) fuse $^ --method minmax --output $@ --overwrite
+
+bm25+%.rrf.test.parquet: $(OUT)/bm25.test.parquet %.test.parquet
+	$(HYBRID) fuse $^ --method rrf --output $@ --overwrite
+
+bm25+%.sum.test.parquet: $(OUT)/bm25.test.parquet %.test.parquet
+	$(HYBRID) fuse $^ --method sum --output $@ --overwrite
+
+bm25+%.product.test.parquet: $(OUT)/bm25.test.parquet %.test.parquet
+	$(HYBRID) fuse $^ --method product --output $@ --overwrite

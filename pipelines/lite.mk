@@ -1,98 +1,135 @@
-# LITE's tables: boosted learners of few dimensions, their students, and each of them fused with BM25 (methods 5 and 6).
+# LITE and DrBoost: small dense encoders, ensembles of them, and their hybrids with BM25 (LITE, Table 2).
 #
-#   make lite DATA=FOLDER OUT=FOLDER              SEEDS of each row, tables over the seeds
-#   make drboost DATA=FOLDER OUT=FOLDER ROUNDS=6  an ensemble that grows learner by learner, alone and with BM25
+#   make lite DATA=FOLDER OUT=FOLDER              a table over SEEDS
+#   make drboost DATA=FOLDER OUT=FOLDER ROUNDS=6  an ensemble that grows by one learner per round, alone and with BM25
 #
-# Rows: dpr (all dimensions), bpr (a bit for each), dpr32, drboost-2 (dpr32 and a learner trained on its errors), lite (a student of that),
-# r-drboost-2 (lite in the place of dpr32), l-drboost-2 (lite and a learner trained on its errors); spar (after `make spar`
-# in the same OUT). bm25+ROW is the sum after min-max; sum+ROW and product+ROW, of LITE_RULED, are those of raw scores.
+# Rows:
+#   dpr            dense encoder with all dimensions
+#   bpr            the same with one bit per dimension
+#   dpr32          dense encoder with LITE_DIM dimensions
+#   drboost-N      dpr32 and N-1 more learners, each trained on the errors of the learners before it
+#   lite           student of drboost-2 with LITE_DIM dimensions
+#   r-drboost-2    lite in place of dpr32 in drboost-2
+#   l-drboost-2    lite and a learner trained on its errors
+#   spar           after `make spar` with the same OUT and SEEDS: dense encoder and Lambda
+#   bm25+X         sum of the min-max-normalized scores of BM25 and X
+#   sum+X product+X  sum and product of the raw scores, for X of LITE_RULED
 
-ROUNDS ?= 2
 LITE_DIM ?= 32
 LITE_MEASURES ?= MRR@10,R@20,R@100,Success@20,Success@100
 LITE_RULED ?= lite drboost-2
 LITE_TRAIN ?= --max-steps 120 --lr 2e-4 --dev-queries 60 --eval-steps 120
-lite := $(OUT)/lite
 
-lite_names := dpr bpr dpr32 drboost-2 lite r-drboost-2 l-drboost-2
-lite_spar := $(foreach seed,$(SEEDS),$(if $(wildcard $(OUT)/spar/concat-$(seed).test.parquet),spar-$(seed)))
-lite_variants := $(foreach seed,$(SEEDS),$(foreach name,$(lite_names),$(name)-$(seed))) $(lite_spar)
-lite_ruled := $(foreach seed,$(SEEDS),$(foreach rule,sum product,$(foreach name,$(LITE_RULED),$(rule)+$(name)-$(seed))))
-lite_rows := $(foreach v,$(lite_variants),$(v) bm25+$(v)) $(lite_ruled)
-rounds := $(shell seq 2 $(ROUNDS))
-boosted := $(foreach seed,$(SEEDS),dpr32-$(seed) $(rounds:%=drboost-%-$(seed)))
-boosted_runs := $(foreach v,$(boosted),$(v)=$(lite)/$(v).test.parquet bm25+$(v)=$(lite)/bm25+$(v).test.parquet)
+lite := $(OUT)/lite/seed-$(SEED)
+lite_spar := $(wildcard $(SEEDS:%=$(OUT)/spar/seed-%/concat.test.parquet))
+lite_rows := dpr bpr dpr32 drboost-2 lite r-drboost-2 l-drboost-2 $(if $(filter $(words $(SEEDS)),$(words $(lite_spar))),spar)
+lite_runs := bm25=$(OUT)/bm25.test.parquet \
+    $(foreach seed,$(SEEDS),$(foreach row,$(lite_rows), \
+        $(row)-$(seed)=$(OUT)/lite/seed-$(seed)/$(row).test.parquet \
+        bm25+$(row)-$(seed)=$(OUT)/lite/seed-$(seed)/bm25+$(row).minmax.test.parquet) \
+    $(foreach row,$(LITE_RULED), \
+        sum+$(row)-$(seed)=$(OUT)/lite/seed-$(seed)/bm25+$(row).sum.test.parquet \
+        product+$(row)-$(seed)=$(OUT)/lite/seed-$(seed)/bm25+$(row).product.test.parquet))
+lite_table = $(evaluate) $(lite_runs) --measures $(LITE_MEASURES) --output $(OUT)/lite/measurements.parquet
 
-lite: $(SETUP) $(OUT)/runs/bm25.test.parquet $(lite_rows:%=$(lite)/%.test.parquet)  ## LITE, DrBoost and their hybrids on DATA: SEEDS of each
-	$(HYBRID) evaluate $(DATA) --split test bm25=$(OUT)/runs/bm25.test.parquet \
-	    $(foreach row,$(lite_rows),$(row)=$(lite)/$(row).test.parquet) --measures $(LITE_MEASURES) \
-	    --output $(lite)/measurements.parquet --overwrite > $(lite)/table.txt
-	$(VENV)/bin/python benchmarks/over_seeds.py $(lite)/measurements.parquet --baseline dpr32,bm25+dpr32,bm25+dpr
+lite: $(SETUP) $(OUT)/bm25.test.parquet  ## LITE, DrBoost and hybrids on DATA, SEEDS of each row
+	$(each_seed)
+	$(lite_table) --overwrite > $(OUT)/lite/table.txt
+	@$(lite_table) --over-seeds --baseline dpr32,bm25+dpr32,bm25+dpr --correction bonferroni --format markdown
 
-drboost: $(SETUP) $(OUT)/runs/bm25.test.parquet $(foreach v,$(boosted),$(lite)/bm25+$(v).test.parquet)  ## an ensemble of ROUNDS learners on DATA, alone and with BM25
-	$(HYBRID) evaluate $(DATA) --split test bm25=$(OUT)/runs/bm25.test.parquet $(boosted_runs) \
-	    --measures $(LITE_MEASURES) --output $(lite)/drboost.parquet --overwrite > $(lite)/drboost.txt
-	$(VENV)/bin/python benchmarks/over_seeds.py $(lite)/drboost.parquet --baseline dpr32
+lite-seed: $(lite_rows:%=$(lite)/%.test.parquet) $(lite_rows:%=$(lite)/bm25+%.minmax.test.parquet) \
+    $(LITE_RULED:%=$(lite)/bm25+%.sum.test.parquet) $(LITE_RULED:%=$(lite)/bm25+%.product.test.parquet)
 
-$(lite)/mined-%.parquet: $(bm25)
-	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) --seed $* --output $@ --overwrite
+# Encoders of one seed
 
-$(lite)/%.train.parquet: $(lite)/%-index/manifest.json
-	$(HYBRID) search $(DATA) --split train --index $(<D) --hits 100 --output $@ --overwrite
 
-$(lite)/%.test.parquet: $(lite)/%-index/manifest.json
-	$(HYBRID) search $(DATA) --split test --index $(<D) --output $@ --overwrite
+lite_options = $< --model $(MODEL) $(TRAIN) $(LENGTHS) $(LITE_TRAIN) --dev $(OUT)/dev.parquet --keep last --output $(@D)
 
-$(lite)/bm25+%.test.parquet: $(OUT)/runs/bm25.test.parquet $(lite)/%.test.parquet
-	$(HYBRID) fuse $^ --method minmax --output $@ --overwrite
+$(lite)/dpr/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
+	$(train_dense) $(lite_options) --loss nll --seed $(SEED)
 
-$(lite)/sum+%.test.parquet: $(OUT)/runs/bm25.test.parquet $(lite)/%.test.parquet
-	$(HYBRID) fuse $^ --method sum --output $@ --overwrite
+$(lite)/bpr/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
+	$(train_dense) $(lite_options) --loss bpr --seed $(SEED)
 
-$(lite)/product+%.test.parquet: $(OUT)/runs/bm25.test.parquet $(lite)/%.test.parquet
-	$(HYBRID) fuse $^ --method product --output $@ --overwrite
+$(lite)/dpr32/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
+	$(train_dense) $(lite_options) --loss nll --dim $(LITE_DIM) --seed $(SEED)
 
-$(lite)/spar-%.test.parquet: $(OUT)/spar/concat-%.test.parquet
+$(lite)/lite/manifest.json: $(OUT)/train-$(SEED).parquet $(lite)/drboost-2/manifest.json $(OUT)/dev.parquet
+	$(HYBRID) distill-lite $(lite_options) --teacher $(lite)/drboost-2 --dim $(LITE_DIM) --seed $(SEED) --overwrite
+
+$(lite)/spar.test.parquet: $(OUT)/spar/seed-$(SEED)/concat.test.parquet
 	cp $< $@
 
-lite_settings = $< --model $(MODEL) $(TRAIN) $(LENGTHS) $(LITE_TRAIN) --dev $(OUT)/dev.parquet --keep last --overwrite
+# Errors of an encoder X: its first 100 hits on the training queries as hard negatives
 
-$(SEEDS:%=$(lite)/dpr-%/manifest.json): $(lite)/dpr-%/manifest.json: $(lite)/mined-%.parquet $(OUT)/dev.parquet
-	$(HYBRID) train-dense $(lite_settings) --loss nll --seed $* --output $(@D)
+%.train.parquet: %-index/manifest.json
+	$(HYBRID) search $(DATA) --split train --index $(<D) --hits 100 --output $@ --overwrite
 
-$(SEEDS:%=$(lite)/bpr-%/manifest.json): $(lite)/bpr-%/manifest.json: $(lite)/mined-%.parquet $(OUT)/dev.parquet
-	$(HYBRID) train-dense $(lite_settings) --loss bpr --seed $* --output $(@D)
+%.errors.parquet: %.train.parquet $(bm25)
+	$(HYBRID) mine-negatives $(DATA) --split train --sources run:$< --index $(OUT)/bm25 --depth 100 \
+	    --seed $(SEED) --output $@ --overwrite
 
-$(SEEDS:%=$(lite)/dpr32-%/manifest.json): $(lite)/dpr32-%/manifest.json: $(lite)/mined-%.parquet $(OUT)/dev.parquet
-	$(HYBRID) train-dense $(lite_settings) --loss nll --dim $(LITE_DIM) --seed $* --output $(@D)
+# Ensembles: a learner trained on the errors of the ensemble so far; the index appends the vectors of the learner.
 
-$(SEEDS:%=$(lite)/lite-%/manifest.json): $(lite)/lite-%/manifest.json: $(lite)/mined-%.parquet \
-    $(lite)/drboost-2-%/manifest.json $(OUT)/dev.parquet
-	$(HYBRID) distill-lite $(lite_settings) --teacher $(lite)/drboost-2-$* --dim $(LITE_DIM) --seed $* --output $(@D)
+lite_boost = $(train_dense) $(lite_options) --loss nll --boost $(word 2,$(^D))
+lite_append = $(HYBRID) encode $(<D) --concat-with $(lastword $(^D)) --output $(@D) --overwrite
 
-# A learner joins the ensemble FIRST; its examples are FIRST's errors, and the index of both is FIRST's beside its own.
-# $(call joined,ENSEMBLE,FIRST,ROUND)
-define joined
-$(SEEDS:%=$(lite)/mined-$(1)-%.parquet): $(lite)/mined-$(1)-%.parquet: $(lite)/$(2)-%.train.parquet $(bm25)
-	$(HYBRID) mine-negatives $(DATA) --split train --sources run:$$< --index $(OUT)/bm25 --depth 100 --seed $$* \
-	    --output $$@ --overwrite
+%-learner-index/manifest.json: %/manifest.json
+	$(HYBRID) encode $(DATA) --model $(<D)/part-2 --output $(@D) --overwrite
 
-$(SEEDS:%=$(lite)/$(1)-%/manifest.json): $(lite)/$(1)-%/manifest.json: $(lite)/mined-$(1)-%.parquet \
-    $(lite)/$(2)-%/manifest.json $(OUT)/dev.parquet
-	$(HYBRID) train-dense $$(lite_settings) --loss nll --boost $(lite)/$(2)-$$* --seed $(3)$$* --output $$(@D)
+$(lite)/drboost-2/manifest.json: $(lite)/dpr32.errors.parquet $(lite)/dpr32/manifest.json $(OUT)/dev.parquet
+	$(lite_boost) --seed 2$(SEED)
 
-$(SEEDS:%=$(lite)/$(1)-%-learner/manifest.json): $(lite)/$(1)-%-learner/manifest.json: $(lite)/$(1)-%/manifest.json
-	$(HYBRID) encode $(DATA) --model $$(<D)/part-2 --output $$(@D) --overwrite
+$(lite)/drboost-2-index/manifest.json: $(lite)/dpr32-index/manifest.json $(lite)/drboost-2-learner-index/manifest.json
+	$(lite_append)
 
-$(SEEDS:%=$(lite)/$(1)-%-index/manifest.json): $(lite)/$(1)-%-index/manifest.json: \
-    $(lite)/$(2)-%-index/manifest.json $(lite)/$(1)-%-learner/manifest.json
-	$(HYBRID) encode $$(<D) --beside $(lite)/$(1)-$$*-learner --output $$(@D) --overwrite
+$(lite)/l-drboost-2/manifest.json: $(lite)/lite.errors.parquet $(lite)/lite/manifest.json $(OUT)/dev.parquet
+	$(lite_boost) --seed 2$(SEED)
 
-endef
-before = $(if $(filter 2,$(1)),dpr32,drboost-$(shell expr $(1) - 1))
-$(foreach round,$(sort 2 $(rounds)),$(eval $(call joined,drboost-$(round),$(call before,$(round)),$(round))))
-$(eval $(call joined,l-drboost-2,lite,2))
+$(lite)/l-drboost-2-index/manifest.json: $(lite)/lite-index/manifest.json $(lite)/l-drboost-2-learner-index/manifest.json
+	$(lite_append)
 
-$(SEEDS:%=$(lite)/r-drboost-2-%-index/manifest.json): $(lite)/r-drboost-2-%-index/manifest.json: \
-    $(lite)/lite-%-index/manifest.json $(lite)/drboost-2-%-learner/manifest.json
-	$(HYBRID) encode $(<D) --beside $(lite)/drboost-2-$*-learner --output $(@D) --overwrite
+$(lite)/r-drboost-2-index/manifest.json: $(lite)/lite-index/manifest.json $(lite)/drboost-2-learner-index/manifest.json
+	$(lite_append)
+
+# DrBoost by round
+
+ROUNDS ?= 2
+$(if $(filter-out 2 3 4 5 6,$(ROUNDS)),$(error ROUNDS=$(ROUNDS): must be between 2 and 6))
+drboost_names := $(wordlist 2,$(ROUNDS),drboost-1 drboost-2 drboost-3 drboost-4 drboost-5 drboost-6)
+drboost_runs := bm25=$(OUT)/bm25.test.parquet \
+    $(foreach seed,$(SEEDS),$(foreach row,dpr32 $(drboost_names), \
+        $(row)-$(seed)=$(OUT)/lite/seed-$(seed)/$(row).test.parquet \
+        bm25+$(row)-$(seed)=$(OUT)/lite/seed-$(seed)/bm25+$(row).minmax.test.parquet))
+drboost_table = $(evaluate) $(drboost_runs) --measures $(LITE_MEASURES) --output $(OUT)/lite/drboost.parquet
+
+drboost: $(SETUP) $(OUT)/bm25.test.parquet  ## an ensemble of ROUNDS learners (2 to 6) on DATA, alone and with BM25
+	$(each_seed)
+	$(drboost_table) --overwrite > $(OUT)/lite/drboost.txt
+	@$(drboost_table) --over-seeds --baseline dpr32 --correction bonferroni --format markdown
+
+drboost-seed: $(foreach row,dpr32 $(drboost_names),$(lite)/$(row).test.parquet $(lite)/bm25+$(row).minmax.test.parquet)
+
+$(lite)/drboost-3/manifest.json: $(lite)/drboost-2.errors.parquet $(lite)/drboost-2/manifest.json $(OUT)/dev.parquet
+	$(lite_boost) --seed 3$(SEED)
+
+$(lite)/drboost-3-index/manifest.json: $(lite)/drboost-2-index/manifest.json $(lite)/drboost-3-learner-index/manifest.json
+	$(lite_append)
+
+$(lite)/drboost-4/manifest.json: $(lite)/drboost-3.errors.parquet $(lite)/drboost-3/manifest.json $(OUT)/dev.parquet
+	$(lite_boost) --seed 4$(SEED)
+
+$(lite)/drboost-4-index/manifest.json: $(lite)/drboost-3-index/manifest.json $(lite)/drboost-4-learner-index/manifest.json
+	$(lite_append)
+
+$(lite)/drboost-5/manifest.json: $(lite)/drboost-4.errors.parquet $(lite)/drboost-4/manifest.json $(OUT)/dev.parquet
+	$(lite_boost) --seed 5$(SEED)
+
+$(lite)/drboost-5-index/manifest.json: $(lite)/drboost-4-index/manifest.json $(lite)/drboost-5-learner-index/manifest.json
+	$(lite_append)
+
+$(lite)/drboost-6/manifest.json: $(lite)/drboost-5.errors.parquet $(lite)/drboost-5/manifest.json $(OUT)/dev.parquet
+	$(lite_boost) --seed 6$(SEED)
+
+$(lite)/drboost-6-index/manifest.json: $(lite)/drboost-5-index/manifest.json $(lite)/drboost-6-learner-index/manifest.json
+	$(lite_append)

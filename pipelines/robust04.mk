@@ -1,9 +1,10 @@
-# Robust04's protocol (methods 10.8): cross-validation over the judged queries, one evaluation of all test rankings.
+# Cross-validation over the judged queries, as usual on Robust04: one evaluation over the test rankings of all folds.
 #
-#   make robust04 DATA=FOLDER OUT=FOLDER                     PARTS folds, seeded
-#   make robust04 DATA=FOLDER OUT=FOLDER FOLDS=folds.json    those of a file, PARTS in number
+#   make robust04 DATA=FOLDER OUT=FOLDER                     PARTS seeded folds
+#   make robust04 DATA=FOLDER OUT=FOLDER FOLDS=folds.json    existing folds, PARTS in number
 #
-# For each fold a model is trained on train-i, its weight in the sum with BM25 tuned on dev-i, and test-i ranked.
+# In a rule, % is the number of the fold. In each fold, a model is trained on train-%, the weight of its sum with BM25 is
+# tuned on dev-%, and test-% is ranked.
 
 PARTS ?= 5
 FOLDS ?=
@@ -11,47 +12,59 @@ LOSS ?= roc
 FOLD_LENGTHS ?= --query-max-len 64 --doc-max-len 512
 FOLD_MEASURES ?= MAP,nDCG@20,P@30
 
-numbers := $(shell seq $(PARTS))
+fold := $(OUT)/fold-%
+fold_numbers := $(shell seq $(PARTS))
 folds := $(OUT)/folds/manifest.json
-fold_rows := bm25 bm25+rm3 dense bm25+dense
-fold_joined := bm25 dense bm25+dense
-fold_trained := $(HYBRID) train-dense --model $(MODEL) $(TRAIN) $(FOLD_LENGTHS) --overwrite
+fold_runs := \
+    bm25=$(OUT)/bm25.all.parquet \
+    bm25+rm3=$(OUT)/bm25+rm3.all.parquet \
+    dense=$(OUT)/dense.all.parquet \
+    bm25+dense=$(OUT)/bm25+dense.all.parquet
 
-robust04: $(SETUP) $(fold_rows:%=$(OUT)/runs/%.parquet)  ## cross-validation on DATA into OUT: train, tune, test, evaluate once
-	@$(HYBRID) evaluate $(OUT)/folds --split all $(foreach row,$(fold_rows),$(row)=$(OUT)/runs/$(row).parquet) \
-	    --measures $(FOLD_MEASURES) --baseline bm25
+robust04: $(SETUP) $(filter %.parquet,$(subst =, ,$(fold_runs)))  ## cross-validation on DATA: train, tune and test each fold, evaluate once
+	@$(HYBRID) evaluate $(OUT)/folds --split all $(fold_runs) --measures $(FOLD_MEASURES) --baseline bm25
 
 $(folds): $(corpus) $(FOLDS) | $(SETUP)
-	$(HYBRID) split $(DATA) --folds $(PARTS) $(FOLDS:%=--given %) --output $(@D) --overwrite
+	$(HYBRID) split $(DATA) --folds $(PARTS) $(FOLDS:%=--folds-file %) --output $(@D) --overwrite
 
-$(OUT)/runs/bm25+rm3.parquet: $(bm25) $(folds)
-	$(HYBRID) search $(OUT)/folds --split all --index $(<D) --rm3 --output $@ --overwrite
+# Each fold: examples, encoder (its index: common.mk), runs, weights, fused run
 
-$(fold_joined:%=$(OUT)/runs/%.parquet): $(OUT)/runs/%.parquet: \
-    $(foreach number,$(numbers),$(OUT)/fold-$(number)/%.test.parquet)
+$(fold)/train.parquet: $(bm25) $(folds)
+	$(HYBRID) mine-negatives $(OUT)/folds --split train-$* --index $(<D) --seed $(SEED) --output $@ --overwrite
+
+$(fold)/dense/manifest.json: $(fold)/train.parquet
+	$(train_dense) $< --model $(MODEL) $(TRAIN) $(FOLD_LENGTHS) --loss $(LOSS) $(if $(filter roc,$(LOSS)),--index $(OUT)/bm25) \
+	    --seed $(SEED) --output $(@D)
+
+$(fold)/bm25.dev.parquet: $(bm25) $(folds)
+	$(HYBRID) search $(OUT)/folds --split dev-$* --index $(<D) --output $@ --overwrite
+
+$(fold)/bm25.test.parquet: $(bm25) $(folds)
+	$(HYBRID) search $(OUT)/folds --split test-$* --index $(<D) --output $@ --overwrite
+
+$(fold)/dense.dev.parquet: $(fold)/dense-index/manifest.json $(folds)
+	$(HYBRID) search $(OUT)/folds --split dev-$* --index $(<D) --output $@ --overwrite
+
+$(fold)/dense.test.parquet: $(fold)/dense-index/manifest.json $(folds)
+	$(HYBRID) search $(OUT)/folds --split test-$* --index $(<D) --output $@ --overwrite
+
+$(fold)/weights.json: $(fold)/bm25.dev.parquet $(fold)/dense.dev.parquet
+	$(weighted_sum) $^ --index $(OUT)/bm25,$(@D)/dense-index --qrels $(OUT)/folds --split dev-$* \
+	    --tune --grid log --measure MAP --output $@
+
+$(fold)/bm25+dense.test.parquet: $(fold)/bm25.test.parquet $(fold)/dense.test.parquet $(fold)/weights.json
+	$(weighted_sum) $(filter %.parquet,$^) --index $(OUT)/bm25,$(@D)/dense-index --weights @$(@D)/weights.json --output $@
+
+# All folds: the test rankings in one run
+
+$(OUT)/bm25.all.parquet: $(fold_numbers:%=$(OUT)/fold-%/bm25.test.parquet)
 	$(HYBRID) concat-runs $^ --output $@ --overwrite
 
-# $(call fold,NUMBER): % is dev or test
-define fold
-$(OUT)/fold-$(1)/train.parquet: $(bm25) $(folds)
-	$(HYBRID) mine-negatives $(OUT)/folds --split train-$(1) --index $$(<D) --seed $(SEED) --output $$@ --overwrite
+$(OUT)/dense.all.parquet: $(fold_numbers:%=$(OUT)/fold-%/dense.test.parquet)
+	$(HYBRID) concat-runs $^ --output $@ --overwrite
 
-$(OUT)/fold-$(1)/dense/manifest.json: $(OUT)/fold-$(1)/train.parquet
-	$(fold_trained) $$< --loss $(LOSS) --index $(OUT)/bm25 --seed $(SEED) --output $$(@D)
+$(OUT)/bm25+dense.all.parquet: $(fold_numbers:%=$(OUT)/fold-%/bm25+dense.test.parquet)
+	$(HYBRID) concat-runs $^ --output $@ --overwrite
 
-$(OUT)/fold-$(1)/bm25.%.parquet: $(bm25) $(folds)
-	$(HYBRID) search $(OUT)/folds --split $$*-$(1) --index $$(<D) --output $$@ --overwrite
-
-$(OUT)/fold-$(1)/dense.%.parquet: $(OUT)/fold-$(1)/dense-index/manifest.json $(folds)
-	$(HYBRID) search $(OUT)/folds --split $$*-$(1) --index $$(<D) --output $$@ --overwrite
-
-$(OUT)/fold-$(1)/weights.json: $(OUT)/fold-$(1)/bm25.dev.parquet $(OUT)/fold-$(1)/dense.dev.parquet
-	$(HYBRID) fuse $$^ $(tuned) --index $(OUT)/bm25,$(OUT)/fold-$(1)/dense-index --qrels $(OUT)/folds --split dev-$(1) \
-	    --tune --grid log --measure MAP --output $$@
-
-$(OUT)/fold-$(1)/bm25+dense.test.parquet: $(OUT)/fold-$(1)/weights.json $(OUT)/fold-$(1)/bm25.test.parquet \
-    $(OUT)/fold-$(1)/dense.test.parquet
-	$(HYBRID) fuse $$(wordlist 2,3,$$^) $(tuned) --index $(OUT)/bm25,$(OUT)/fold-$(1)/dense-index --weights @$$< --output $$@
-
-endef
-$(foreach number,$(numbers),$(eval $(call fold,$(number))))
+$(OUT)/bm25+rm3.all.parquet: $(bm25) $(folds)
+	$(HYBRID) search $(OUT)/folds --split all --index $(<D) --rm3 --output $@ --overwrite

@@ -1,11 +1,13 @@
-# What attacks on the queries cost: LITE's Table 4 (methods 6.6, 11).
+# Robustness against attacks on the queries (LITE, Table 4).
 #
-#   make robustness DATA=FOLDER OUT=FOLDER     BM25, the dense model as it is, both fused by min-max
+#   make robustness DATA=FOLDER OUT=FOLDER     BM25, the untrained model, both fused by min-max
 #
-# SYSTEMS are rows: `bm25`, and NAME for the dense index FROM/NAME-index. HYBRIDS are rows fused of them by min-max. After
-# `make roc`: make robustness SYSTEMS='bm25 dense-1' HYBRIDS='bm25+dense-1' FROM=$(OUT)/roc.
-# An attack that this machine cannot make is named and left out. TRANSLATION='THERE BACK' are two folders of models for
-# back-translation, PREFIX what the first wants; READY='ATTACK=FILE ...' are queries that others have attacked.
+# SYSTEMS are rows: `bm25`, and NAME for the dense index FROM/NAME-index. HYBRIDS are rows bm25+NAME, fused by min-max.
+# After `make roc`: make robustness SYSTEMS='bm25 dense' HYBRIDS='bm25+dense' FROM=$(OUT)/roc/seed-1.
+#
+# Attacks whose resources are missing on this machine are skipped with a notice. TRANSLATION='THERE BACK' names two folders
+# with models for back-translation, TRANSLATION_PREFIX the prefix that the first model needs. ATTACKED_QUERIES='ATTACK=FILE ...'
+# are queries attacked by another tool.
 
 SYSTEMS ?= bm25 before
 HYBRIDS ?= bm25+before
@@ -13,44 +15,54 @@ FROM ?= $(OUT)
 ATTACKS ?= char-swap word-deletion synonym-replacement word-order-swap synonym-insertion back-translation
 ROBUSTNESS_MEASURES ?= R@100,MRR@10
 TRANSLATION ?=
-PREFIX ?=
-READY ?=
+TRANSLATION_PREFIX ?=
+ATTACKED_QUERIES ?=
+
 robust := $(OUT)/robustness
-attacked := $(robust)/queries
+robust_rows := $(SYSTEMS) $(HYBRIDS)
+robust_table = $(HYBRID) evaluate $(DATA) --split test --robustness --measures $(ROBUSTNESS_MEASURES) \
+    --output $(robust)/measurements.parquet --overwrite
 
-robust_made = $(or $(filter $(ATTACKS),$(patsubst %.parquet,%,$(notdir $(shell ls $(attacked)/*.parquet 2>/dev/null)))),$(ATTACKS))
-robust_runs := $(foreach row,$(SYSTEMS) $(HYBRIDS),$(robust)/$(row).parquet $(ATTACKS:%=$(robust)/$(row)@%.parquet))
+# 1. Attack the queries: robustness/queries/ATTACK.parquet. `hybrid perturb` exits with 3 if a resource is missing.
 
-# Which attacks can be made is known once they were tried, so the table is a make of its own.
-robustness: $(SETUP) $(ATTACKS:%=$(attacked)/%.parquet)  ## what attacks on the queries cost SYSTEMS and HYBRIDS on DATA
-	@$(MAKE) --no-print-directory robustness-table ATTACKS='$(robust_made)'
-
-robustness-table: $(robust_runs)
-	@$(HYBRID) evaluate $(DATA) --split test --robustness $^ --measures $(ROBUSTNESS_MEASURES) \
-	    --output $(robust)/measurements.parquet --overwrite
-
-# Exit status 3: something is not on this machine, which was said. Anything else is an error.
-$(attacked)/%.parquet: $(corpus) | $(SETUP)
-	$(HYBRID) perturb $(DATA) --split test --attack $* --seed $(SEED) $(addprefix --ready ,$(filter $*=%,$(READY))) \
-	    $(if $(TRANSLATION),$(if $(filter back-translation,$*),--translation $(TRANSLATION) --prefix '$(PREFIX)')) \
+$(robust)/queries/%.parquet: $(corpus) | $(SETUP)
+	$(HYBRID) perturb $(DATA) --split test --attack $* --seed $(SEED) \
+	    $(addprefix --attacked-queries ,$(filter $*=%,$(ATTACKED_QUERIES))) \
+	    $(if $(TRANSLATION),$(if $(filter back-translation,$*),--translation $(TRANSLATION) --translation-prefix '$(TRANSLATION_PREFIX)')) \
 	    --output $@ --overwrite || test $$? -eq 3
 
-# $(call robust_system,ROW,INDEX) and $(call robust_hybrid,ROW): % is the attack
-define robust_system
-$(robust)/$(1).parquet: $(2)/manifest.json
-	$(HYBRID) search $(DATA) --split test --index $$(<D) --output $$@ --overwrite
+# 2. Search with the original queries: robustness/ROW.parquet. % is the row.
 
-$(robust)/$(1)@%.parquet: $(2)/manifest.json $(attacked)/%.parquet
-	$(HYBRID) search --queries $$(lastword $$^) --index $$(<D) --output $$@ --overwrite
+$(robust)/%.parquet: $(FROM)/%-index/manifest.json
+	$(HYBRID) search $(DATA) --split test --index $(<D) --output $@ --overwrite
 
-endef
-define robust_hybrid
-$(robust)/$(1).parquet: $(patsubst %,$(robust)/%.parquet,$(subst +, ,$(1)))
-	$(HYBRID) fuse $$^ --method minmax --output $$@ --overwrite
+$(robust)/bm25.parquet: $(bm25)
+	$(HYBRID) search $(DATA) --split test --index $(<D) --output $@ --overwrite
 
-$(robust)/$(1)@%.parquet: $(foreach part,$(subst +, ,$(1)),$(robust)/$(part)@%.parquet)
-	$(HYBRID) fuse $$^ --method minmax --output $$@ --overwrite
+$(robust)/bm25+%.parquet: $(robust)/bm25.parquet $(robust)/%.parquet
+	$(HYBRID) fuse $^ --method minmax --output $@ --overwrite
 
-endef
-$(foreach row,$(SYSTEMS),$(eval $(call robust_system,$(row),$(if $(filter bm25,$(row)),$(OUT)/bm25,$(FROM)/$(row)-index))))
-$(foreach row,$(HYBRIDS),$(eval $(call robust_hybrid,$(row))))
+# 3. Search with the queries of one ATTACK: robustness/ROW@ATTACK.parquet. % is the row.
+
+ATTACK ?=
+
+$(robust)/%@$(ATTACK).parquet: $(FROM)/%-index/manifest.json $(robust)/queries/$(ATTACK).parquet
+	$(HYBRID) search --queries $(lastword $^) --index $(<D) --output $@ --overwrite
+
+$(robust)/bm25@$(ATTACK).parquet: $(bm25) $(robust)/queries/$(ATTACK).parquet
+	$(HYBRID) search --queries $(lastword $^) --index $(<D) --output $@ --overwrite
+
+$(robust)/bm25+%@$(ATTACK).parquet: $(robust)/bm25@$(ATTACK).parquet $(robust)/%@$(ATTACK).parquet
+	$(HYBRID) fuse $^ --method minmax --output $@ --overwrite
+
+# 4. The table, over the attacks that exist after step 1
+
+robust_attacks = $(or $(filter $(ATTACKS),$(patsubst %.parquet,%,$(notdir $(shell ls $(robust)/queries/*.parquet 2>/dev/null)))),$(ATTACKS))
+
+robustness: $(SETUP) $(ATTACKS:%=$(robust)/queries/%.parquet) $(robust_rows:%=$(robust)/%.parquet)  ## robustness of SYSTEMS and HYBRIDS on DATA against ATTACKS on the queries
+	@for attack in $(robust_attacks); do \
+	    $(MAKE) --no-print-directory robustness-attack ATTACK=$$attack || exit 1; \
+	done
+	@$(robust_table) $(foreach row,$(robust_rows),$(robust)/$(row).parquet $(robust_attacks:%=$(robust)/$(row)@%.parquet))
+
+robustness-attack: $(robust_rows:%=$(robust)/%@$(ATTACK).parquet)

@@ -1,44 +1,57 @@
-# RoC's ablation: the same dense model trained seven ways, each alone and summed with BM25 (methods 4.10).
+# RoC's ablation (RoC, Table 4): one dense model trained in five ways, each alone and in a weighted sum with BM25.
 #
-#   make roc DATA=FOLDER OUT=FOLDER     BM25; dense; naive sum; CLEAR; RoC with E, with I, with both: SEEDS of each
+#   make roc DATA=FOLDER OUT=FOLDER     a table over SEEDS, and a report on the first seed
 #
-# E is the orthogonality of vectors, I that of the input. All variants see the same examples in the same order, are taken
-# at their last step, and have the weight of their sum tuned on dev in the same way.
+# Rows: `dense` (negative log-likelihood), `clear` (residual margin), `E` (orthogonality of embeddings), `I` (orthogonality of
+# inputs), `EI` (both). All rows use the same examples in the same order, the weights of the last
+# step, and a weight of the sum tuned on dev.
 
 ROC_MEASURES ?= MRR@10,MAP,R@20,R@100,Success@10
 ROC_TRAIN ?= --max-steps 60 --dev-queries 60 --eval-steps 20
-roc := $(OUT)/roc
 
-roc_names := dense clear E I EI
-roc_variants := $(foreach seed,$(SEEDS),$(foreach name,$(roc_names),$(name)-$(seed)))
-roc_runs := $(foreach v,$(roc_variants),$(v)=$(roc)/$(v).test.parquet bm25+$(v)=$(roc)/bm25+$(v).test.parquet)
-roc_first := $(firstword $(SEEDS))
-roc_first_runs := dense=$(roc)/dense-$(roc_first).test.parquet \
-    $(foreach name,$(roc_names),bm25+$(name)=$(roc)/bm25+$(name)-$(roc_first).test.parquet)
+roc := $(OUT)/roc/seed-$(SEED)
+roc_rows := dense bm25+dense clear bm25+clear E bm25+E I bm25+I EI bm25+EI
+roc_runs := bm25=$(OUT)/bm25.test.parquet \
+    $(foreach seed,$(SEEDS),$(foreach row,$(roc_rows),$(row)-$(seed)=$(OUT)/roc/seed-$(seed)/$(row).test.parquet))
+roc_table = $(evaluate) $(roc_runs) --measures $(ROC_MEASURES) --output $(OUT)/roc/measurements.parquet
 
-roc: $(SETUP) $(OUT)/runs/bm25.test.parquet $(foreach v,$(roc_variants),$(roc)/bm25+$(v).test.parquet)  ## RoC's seven runs on DATA: SEEDS of each, a table, a report
-	$(HYBRID) evaluate $(DATA) --split test bm25=$(OUT)/runs/bm25.test.parquet $(roc_runs) --measures $(ROC_MEASURES) \
-	    --output $(roc)/measurements.parquet --overwrite > $(roc)/table.txt
-	$(VENV)/bin/python benchmarks/over_seeds.py $(roc)/measurements.parquet --sparse bm25 --baseline bm25+dense,bm25+clear
-	$(HYBRID) report $(DATA) --split test bm25=$(OUT)/runs/bm25.test.parquet $(roc_first_runs) --complement dense bm25 \
-	    --measures MRR@10,MAP,R@20,R@100 $(foreach v,$(roc_names),--model $(roc)/$(v)-$(roc_first)) \
-	    --output $(roc)/report.html --overwrite
+roc: $(SETUP) $(OUT)/bm25.test.parquet  ## RoC's ablation on DATA, SEEDS of each row, and a report
+	$(each_seed)
+	$(roc_table) --overwrite > $(OUT)/roc/table.txt
+	@$(roc_table) --over-seeds --roc-against bm25 --baseline bm25+dense,bm25+clear --correction bonferroni --format markdown
+	@$(MAKE) --no-print-directory $(OUT)/roc/report.html SEED=$(firstword $(SEEDS))
 
-$(eval $(call study,$(roc),MAP))
+roc-seed: $(roc_rows:%=$(roc)/%.test.parquet)
 
-roc_trained = $(trained) $< --index $(OUT)/bm25 --dev $(OUT)/dev.parquet $(ROC_TRAIN) --keep last --seed $* --output $(@D)
+# Encoders of one seed
 
-$(SEEDS:%=$(roc)/dense-%/manifest.json): $(roc)/dense-%/manifest.json: $(roc)/mined-%.parquet $(OUT)/dev.parquet
-	$(roc_trained) --loss nll
+roc_train = $(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) $(ROC_TRAIN) --dev $(OUT)/dev.parquet \
+    --index $(OUT)/bm25 --keep last --seed $(SEED) --output $(@D)
 
-$(SEEDS:%=$(roc)/clear-%/manifest.json): $(roc)/clear-%/manifest.json: $(roc)/mined-%.parquet $(OUT)/dev.parquet
-	$(roc_trained) --loss residual-margin
+$(roc)/dense/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
+	$(roc_train) --loss nll
 
-$(SEEDS:%=$(roc)/E-%/manifest.json): $(roc)/E-%/manifest.json: $(roc)/mined-%.parquet $(OUT)/dev.parquet
-	$(roc_trained) --loss roc --mask-matches 0
+$(roc)/clear/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
+	$(roc_train) --loss residual-margin
 
-$(SEEDS:%=$(roc)/I-%/manifest.json): $(roc)/I-%/manifest.json: $(roc)/mined-%.parquet $(OUT)/dev.parquet
-	$(roc_trained) --loss roc --ortho-weight 0
+$(roc)/E/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
+	$(roc_train) --loss roc --mask-matches 0
 
-$(SEEDS:%=$(roc)/EI-%/manifest.json): $(roc)/EI-%/manifest.json: $(roc)/mined-%.parquet $(OUT)/dev.parquet
-	$(roc_trained) --loss roc
+$(roc)/I/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
+	$(roc_train) --loss roc --ortho-weight 0
+
+$(roc)/EI/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
+	$(roc_train) --loss roc
+
+# The weight of each sum is tuned for MAP.
+
+$(OUT)/roc/%.weights.json: TUNE_MEASURE = MAP
+
+# Report on one seed
+
+roc_report_rows := dense bm25+dense bm25+clear bm25+E bm25+I bm25+EI
+
+$(OUT)/roc/report.html: $(OUT)/bm25.test.parquet $(roc_report_rows:%=$(roc)/%.test.parquet)
+	$(HYBRID) report $(DATA) --split test $(foreach run,$^,$(notdir $(run:.test.parquet=))=$(run)) \
+	    --complement dense bm25 --measures MRR@10,MAP,R@20,R@100 --model $(roc)/dense --model $(roc)/clear \
+	    --model $(roc)/E --model $(roc)/I --model $(roc)/EI --output $@ --overwrite

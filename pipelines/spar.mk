@@ -1,135 +1,128 @@
-# SPAR's tables: a Lambda that imitates BM25, put beside dense models in one index (methods 7).
+# SPAR: an encoder Lambda that imitates BM25, combined with a dense encoder in one index (SPAR, section 3).
 #
-#   make spar DATA=FOLDER OUT=FOLDER     SEEDS of each row, tables over the seeds
+#   make spar DATA=FOLDER OUT=FOLDER     a table over SEEDS, and the first seed with shuffled queries
 #
-# Rows: BM25; dense; two dense models (the control); dense + BM25; dense begun from Lambda; dense trained beside a frozen
-# Lambda; weighted sum; weighted concatenation; that + BM25; Lambda alone; and all of it with the light, static Lambda.
+# Rows:
+#   dense          dense encoder
+#   two            two dense encoders in one index (control)
+#   init           dense encoder initialized from Lambda
+#   joint          dense encoder trained with a frozen Lambda, and Lambda
+#   sum, concat    dense encoder and Lambda: weighted sum, weighted concatenation
+#   lambda         Lambda (transformer) alone
+#   static         static Lambda (bag of words) alone
+#   static+dense   dense encoder and static Lambda: weighted concatenation
+#   bm25+X         weighted sum of the scores of BM25 and X
 
 SPAR_MEASURES ?= MRR@10,R@20,R@100,Success@20,Success@100
 SPAR_TRAIN ?= --max-steps 60 --dev-queries 60 --eval-steps 60
 LAMBDA_TRAIN ?= --max-steps 150 --batch-size 28 --lr 1e-4 --eval-steps 30
-LIGHT_TRAIN ?= --dim 64
+STATIC_TRAIN ?= --dim 64
+LABEL_SEED ?= 42
 SPAR_TUNE ?= --measure MRR@10
-spar := $(OUT)/spar
 
-spar_names := dense two init joint sum concat lambda light light+dense
-spar_rows := bm25+dense bm25+concat bm25+light+dense
-spar_variants := $(foreach seed,$(SEEDS),$(foreach name,$(spar_names) $(spar_rows),$(name)-$(seed)))
-spar_runs := $(foreach v,$(spar_variants),$(v)=$(spar)/$(v).test.parquet)
-spar_shuffled := $(foreach name,dense lambda light,$(name)-$(firstword $(SEEDS)))
+spar := $(OUT)/spar/seed-$(SEED)
+spar_rows := dense two init joint sum concat lambda static static+dense bm25+dense bm25+concat bm25+static+dense
+spar_runs := bm25=$(OUT)/bm25.test.parquet \
+    $(foreach seed,$(SEEDS),$(foreach row,$(spar_rows),$(row)-$(seed)=$(OUT)/spar/seed-$(seed)/$(row).test.parquet))
+spar_table = $(evaluate) $(spar_runs) --measures $(SPAR_MEASURES) --overlap-with bm25 --output $(OUT)/spar/measurements.parquet
 
-spar_made := $(OUT)/runs/bm25.test.parquet $(foreach v,$(spar_variants),$(spar)/$(v).test.parquet) $(spar)/shuffled.txt
+spar: $(SETUP) $(OUT)/bm25.test.parquet  ## SPAR on DATA, SEEDS of each row: dense and Lambda in one index
+	$(each_seed)
+	@$(MAKE) --no-print-directory $(OUT)/spar/shuffled.txt SEED=$(firstword $(SEEDS))
+	$(spar_table) --overwrite > $(OUT)/spar/table.txt
+	@$(spar_table) --over-seeds --baseline dense,bm25+dense --correction bonferroni --format markdown
+	@cat $(OUT)/spar/shuffled.txt
 
-spar: $(SETUP) $(spar_made)  ## SPAR's rows on DATA: SEEDS of each, one index for dense and Lambda
-	$(HYBRID) evaluate $(DATA) --split test bm25=$(OUT)/runs/bm25.test.parquet $(spar_runs) --measures $(SPAR_MEASURES) \
-	    --overlap-with bm25 --output $(spar)/measurements.parquet --overwrite > $(spar)/table.txt
-	$(VENV)/bin/python benchmarks/over_seeds.py $(spar)/measurements.parquet --baseline dense,bm25+dense
-	@cat $(spar)/shuffled.txt
+spar-seed: $(spar_rows:%=$(spar)/%.test.parquet)
 
-$(eval $(call study,$(spar),MRR@10))
+# Lambda learns from the BM25 ranking of sentences of the corpus. All seeds share the labels.
 
-$(spar)/labels/manifest.json: $(bm25)
-	$(HYBRID) label $(DATA) --index $(<D) --seed $(SEED) --output $(@D) --overwrite
+$(OUT)/labels-sampled/manifest.json: $(bm25)
+	$(HYBRID) label $(DATA) --index $(<D) --queries-from sampled --seed $(LABEL_SEED) --output $(@D) --overwrite
 
-spar_imitates = $(HYBRID) train-lambda $(DATA) --labels $(<D) --index $(OUT)/bm25 --dev dev --seed $* --output $(@D) --overwrite
-spar_trained = $(HYBRID) train-dense $(TRAIN) $(LENGTHS) --overwrite $< --dev $(OUT)/dev.parquet $(SPAR_TRAIN) --loss nll \
-    --keep last --seed $* --output $(@D)
+spar_lambda = $(HYBRID) train-lambda $(DATA) --labels $(<D) --index $(OUT)/bm25 --dev dev --seed $(SEED) --output $(@D) --overwrite
 
-$(SEEDS:%=$(spar)/lambda-%/manifest.json): $(spar)/lambda-%/manifest.json: $(spar)/labels/manifest.json
-	$(spar_imitates) --model $(MODEL) $(LENGTHS) $(LAMBDA_TRAIN)
+$(spar)/lambda/manifest.json: $(OUT)/labels-sampled/manifest.json
+	$(spar_lambda) --model $(MODEL) $(LENGTHS) $(LAMBDA_TRAIN)
 
-$(SEEDS:%=$(spar)/light-%/manifest.json): $(spar)/light-%/manifest.json: $(spar)/labels/manifest.json
-	$(spar_imitates) --encoder static $(LIGHT_TRAIN)
+$(spar)/static/manifest.json: $(OUT)/labels-sampled/manifest.json
+	$(spar_lambda) --encoder static $(STATIC_TRAIN)
 
-$(SEEDS:%=$(spar)/dense-%/manifest.json) $(SEEDS:%=$(spar)/second-%/manifest.json): $(OUT)/dev.parquet
+# Dense encoders
 
-$(SEEDS:%=$(spar)/dense-%/manifest.json): $(spar)/dense-%/manifest.json: $(spar)/mined-%.parquet
-	$(spar_trained) --model $(MODEL)
+spar_dense = $(train_dense) $< $(TRAIN) $(LENGTHS) $(SPAR_TRAIN) --loss nll --dev $(OUT)/dev.parquet --keep last --output $(@D)
 
-$(SEEDS:%=$(spar)/second-%/manifest.json): $(spar)/second-%/manifest.json: $(spar)/mined-%.parquet
-	$(subst --seed $*,--seed 1$*,$(spar_trained)) --model $(MODEL)
+$(spar)/dense/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
+	$(spar_dense) --model $(MODEL) --seed $(SEED)
 
-$(SEEDS:%=$(spar)/init-%/manifest.json): $(spar)/init-%/manifest.json: $(spar)/mined-%.parquet $(spar)/lambda-%/manifest.json
-	$(spar_trained) --model $(spar)/lambda-$*
+$(spar)/second/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
+	$(spar_dense) --model $(MODEL) --seed 1$(SEED)
 
-$(SEEDS:%=$(spar)/trained-beside-%/manifest.json): $(spar)/trained-beside-%/manifest.json: $(spar)/mined-%.parquet \
-    $(spar)/lambda-%/manifest.json
-	$(spar_trained) --model $(MODEL) --with-frozen $(spar)/lambda-$*
+$(spar)/init/manifest.json: $(OUT)/train-$(SEED).parquet $(spar)/lambda/manifest.json $(OUT)/dev.parquet
+	$(spar_dense) --model $(spar)/lambda --seed $(SEED)
 
-# A pair is encoded once at any weight; the weight is then found on dev. $(call pair,ROW,FIRST,SECOND,HOW)
-define pair
-$(SEEDS:%=$(spar)/$(1)-%-index/manifest.json): $(spar)/$(1)-%-index/manifest.json: \
-    $(spar)/$(2)-%-index/manifest.json $(spar)/$(3)-%-index/manifest.json
-	$(HYBRID) encode $$(<D) --beside $(spar)/$(3)-$$*-index --combine $(4) --output $$(@D) --overwrite
+$(spar)/frozen/manifest.json: $(OUT)/train-$(SEED).parquet $(spar)/lambda/manifest.json $(OUT)/dev.parquet
+	$(spar_dense) --model $(MODEL) --with-frozen $(spar)/lambda --seed $(SEED)
 
-$(SEEDS:%=$(spar)/$(1)-%/manifest.json): $(spar)/$(1)-%/manifest.json: $(spar)/$(1)-%-index/manifest.json
-	$(HYBRID) combine $(spar)/$(2)-$$* $(spar)/$(3)-$$* --how $(4) --tune $(DATA) --split dev --index $$(<D) \
-	    $(SPAR_TUNE) --output $$(@D) --overwrite
+# Combinations: one index over the vectors of both encoders (X-index), then the weight tuned on dev (X-tuned).
 
-$(SEEDS:%=$(spar)/$(1)-%.dev.parquet): $(spar)/$(1)-%.dev.parquet: $(spar)/$(1)-%/manifest.json
-	$(HYBRID) search $(DATA) --split dev --index $(spar)/$(1)-$$*-index --model $$(<D) --output $$@ --overwrite
+spar_index = $(HYBRID) encode $(<D) --concat-with $(lastword $(^D)) --output $(@D) --overwrite
+spar_tune = $(HYBRID) combine --tune $(DATA) --split dev $(SPAR_TUNE) --index $(<D) --output $(@D) --overwrite
 
-$(SEEDS:%=$(spar)/$(1)-%.test.parquet): $(spar)/$(1)-%.test.parquet: $(spar)/$(1)-%/manifest.json
-	$(HYBRID) search $(DATA) --split test --index $(spar)/$(1)-$$*-index --model $$(<D) --output $$@ --overwrite
-endef
+$(spar)/two-index/manifest.json: $(spar)/dense-index/manifest.json $(spar)/second-index/manifest.json
+	$(spar_index) --combine concat
 
-$(eval $(call pair,two,dense,second,concat))
-$(eval $(call pair,joint,trained-beside,lambda,concat))
-$(eval $(call pair,sum,dense,lambda,sum))
-$(eval $(call pair,concat,dense,lambda,concat))
-$(eval $(call pair,light+dense,dense,light,concat))
+$(spar)/two-tuned/manifest.json: $(spar)/two-index/manifest.json
+	$(spar_tune) --combine concat $(spar)/dense $(spar)/second
 
-$(spar)/shuffled.test.queries.parquet: $(corpus) | $(SETUP)
+$(spar)/joint-index/manifest.json: $(spar)/frozen-index/manifest.json $(spar)/lambda-index/manifest.json
+	$(spar_index) --combine concat
+
+$(spar)/joint-tuned/manifest.json: $(spar)/joint-index/manifest.json
+	$(spar_tune) --combine concat $(spar)/frozen $(spar)/lambda
+
+$(spar)/sum-index/manifest.json: $(spar)/dense-index/manifest.json $(spar)/lambda-index/manifest.json
+	$(spar_index) --combine sum
+
+$(spar)/sum-tuned/manifest.json: $(spar)/sum-index/manifest.json
+	$(spar_tune) --combine sum $(spar)/dense $(spar)/lambda
+
+$(spar)/concat-index/manifest.json: $(spar)/dense-index/manifest.json $(spar)/lambda-index/manifest.json
+	$(spar_index) --combine concat
+
+$(spar)/concat-tuned/manifest.json: $(spar)/concat-index/manifest.json
+	$(spar_tune) --combine concat $(spar)/dense $(spar)/lambda
+
+$(spar)/static+dense-index/manifest.json: $(spar)/dense-index/manifest.json $(spar)/static-index/manifest.json
+	$(spar_index) --combine concat
+
+$(spar)/static+dense-tuned/manifest.json: $(spar)/static+dense-index/manifest.json
+	$(spar_tune) --combine concat $(spar)/dense $(spar)/static
+
+spar_tuned := two joint sum concat static+dense
+
+$(spar_tuned:%=$(spar)/%.dev.parquet): %.dev.parquet: %-index/manifest.json %-tuned/manifest.json
+	$(HYBRID) search $(DATA) --split dev --index $*-index --model $*-tuned --output $@ --overwrite
+
+$(spar_tuned:%=$(spar)/%.test.parquet): %.test.parquet: %-index/manifest.json %-tuned/manifest.json
+	$(HYBRID) search $(DATA) --split test --index $*-index --model $*-tuned --output $@ --overwrite
+
+# Word order: one seed with the words of each query shuffled (SPAR, Table 7)
+
+spar_shuffled_runs := \
+    bm25=$(OUT)/bm25.test.parquet bm25.shuffled=$(OUT)/spar/bm25.shuffled.parquet \
+    dense=$(spar)/dense.test.parquet dense.shuffled=$(spar)/dense.shuffled.parquet \
+    lambda=$(spar)/lambda.test.parquet lambda.shuffled=$(spar)/lambda.shuffled.parquet \
+    static=$(spar)/static.test.parquet static.shuffled=$(spar)/static.shuffled.parquet
+
+$(OUT)/spar/shuffled.txt: $(filter %.parquet,$(subst =, ,$(spar_shuffled_runs)))
+	$(evaluate) $(spar_shuffled_runs) --measures $(SPAR_MEASURES) > $@
+
+$(OUT)/spar/queries.shuffle.parquet: $(corpus) | $(SETUP)
 	$(HYBRID) perturb $(DATA) --split test --attack shuffle --output $@ --overwrite
 
-$(spar)/%.shuffled.parquet: $(spar)/%-index/manifest.json $(spar)/shuffled.test.queries.parquet
-	$(HYBRID) search --queries $(spar)/shuffled.test.queries.parquet --index $(<D) --output $@ --overwrite
+%.shuffled.parquet: %-index/manifest.json $(OUT)/spar/queries.shuffle.parquet
+	$(HYBRID) search --queries $(lastword $^) --index $(<D) --output $@ --overwrite
 
-$(spar)/bm25.shuffled.parquet: $(bm25) $(spar)/shuffled.test.queries.parquet
-	$(HYBRID) search --queries $(spar)/shuffled.test.queries.parquet --index $(<D) --output $@ --overwrite
-
-$(spar)/shuffled.txt: $(OUT)/runs/bm25.test.parquet $(spar)/bm25.shuffled.parquet \
-    $(foreach v,$(spar_shuffled),$(spar)/$(v).test.parquet $(spar)/$(v).shuffled.parquet)
-	$(HYBRID) evaluate $(DATA) --split test $(foreach run,$^,$(notdir $(run:.parquet=))=$(run)) \
-	    --measures $(SPAR_MEASURES) > $@
-
-# Which queries should a Lambda learn from, and how many positives of each (SPAR's validation table and Figure 2)?
-#
-#   make lambda-study DATA=FOLDER OUT=FOLDER     given questions; sentences: sampled, all, cropped; 1, 2, 5, 10 positives
-
-POSITIVES ?= 1 2 5
-lambda := $(OUT)/lambda-study
-lambda_from := questions sampled all cropped
-lambda_rows := $(foreach seed,$(SEEDS),$(lambda_from:%=%-$(seed)) $(POSITIVES:%=positives%-$(seed)))
-
-lambda-study: $(SETUP) $(OUT)/runs/bm25.test.parquet $(lambda_rows:%=$(lambda)/%.test.parquet)  ## what a Lambda should learn from, on DATA
-	$(HYBRID) evaluate $(DATA) --split test bm25=$(OUT)/runs/bm25.test.parquet \
-	    $(foreach row,$(lambda_rows),$(row)=$(lambda)/$(row).test.parquet) --measures $(SPAR_MEASURES) \
-	    --overlap-with bm25 --output $(lambda)/measurements.parquet --overwrite > $(lambda)/table.txt
-	$(VENV)/bin/python benchmarks/over_seeds.py $(lambda)/measurements.parquet --baseline sampled
-
-$(eval $(call study,$(lambda),MRR@10))
-
-$(lambda)/labels-questions/manifest.json: $(bm25)
-	$(HYBRID) label $(DATA) --index $(<D) --split train --output $(@D) --overwrite
-
-$(lambda)/labels-%/manifest.json: $(bm25)
-	$(HYBRID) label $(DATA) --index $(<D) --queries-from $* --seed $(SEED) --output $(@D) --overwrite
-
-lambda_trained = $(HYBRID) train-lambda $(DATA) --labels $(<D) --index $(OUT)/bm25 --dev dev --model $(MODEL) $(LENGTHS) \
-    $(LAMBDA_TRAIN) --output $(@D) --overwrite
-
-# $(call from,SOURCE) and $(call positives,NUMBER): % is the seed
-define from
-$(SEEDS:%=$(lambda)/$(1)-%/manifest.json): $(lambda)/$(1)-%/manifest.json: $(lambda)/labels-$(1)/manifest.json
-	$$(lambda_trained) --seed $$*
-
-endef
-define positives
-$(SEEDS:%=$(lambda)/positives$(1)-%/manifest.json): $(lambda)/positives$(1)-%/manifest.json: \
-    $(lambda)/labels-sampled/manifest.json
-	$$(lambda_trained) --positives $(1) --seed $$*
-
-endef
-$(foreach source,$(lambda_from),$(eval $(call from,$(source))))
-$(foreach number,$(POSITIVES),$(eval $(call positives,$(number))))
+$(OUT)/spar/bm25.shuffled.parquet: $(bm25) $(OUT)/spar/queries.shuffle.parquet
+	$(HYBRID) search --queries $(lastword $^) --index $(<D) --output $@ --overwrite

@@ -1,4 +1,4 @@
-"""The shell pipelines of examples/ and of the quickstart run as they stand."""
+"""Run the scripts of examples/ and the Python block of the README."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def run(script: str, folder: Path, **variables: str) -> str:
-    """What an example prints, run in `folder` with the `hybrid` of this Python."""
+    """Run an example in `folder` with the `hybrid` of this Python; return what it prints."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", str(ROOT / "examples" / script)],
@@ -26,39 +26,39 @@ def run(script: str, folder: Path, **variables: str) -> str:
     return done.stdout
 
 
-def test_every_example_is_run_here():
+def test_each_example_is_run_here() -> None:
     text = Path(__file__).read_text("utf-8")
     assert not [path.name for path in (ROOT / "examples").glob("*.sh") if f'"{path.name}"' not in text]
 
 
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder in which the quickstart was run, and what it printed."""
+    """Run the quickstart; return its folder and what it printed."""
     folder = tmp_path_factory.mktemp("quickstart")
     return folder, run("quickstart.sh", folder)
 
 
-def test_the_quickstart_runs(quickstart: tuple[Path, str]):
+def test_the_quickstart_runs(quickstart: tuple[Path, str]) -> None:
     _, printed = quickstart
     for name in ("bm25", "dense", "hybrid", "MRR@10"):
         assert name in printed
     assert "made from" in printed
 
 
-def test_the_python_of_the_readme_runs(quickstart: tuple[Path, str], monkeypatch: pytest.MonkeyPatch):
+def test_the_python_of_the_readme_runs(quickstart: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     block = (ROOT / "README.md").read_text("utf-8").split("```python\n")[1].split("```")[0]
     monkeypatch.chdir(quickstart[0])
     exec(compile(block.replace("data/pydocs", "data/rich"), "README.md", "exec"), {})
     assert Path("out/rrf.parquet").is_file()
 
 
-def test_clear_by_hand_runs(tmp_path: Path, tiny: Path):
+def test_clear_by_hand_runs(tmp_path: Path, tiny: Path) -> None:
     printed = run("clear_by_hand.sh", tmp_path, DATA=str(tiny), STEPS="1", DEV="train", OUT="out")
     assert "clear.test" in printed
     assert (tmp_path / "out" / "weights.json").is_file()
 
 
-def test_the_own_collection_is_searched(tmp_path: Path):
+def test_own_collection_runs(tmp_path: Path) -> None:
     printed = run("own_collection.sh", tmp_path)
     assert "1.0000" in printed  # both queries find their document first
     assert "salt" in printed.splitlines()[-1] or "Table salt" in printed

@@ -1,7 +1,8 @@
-"""What make would run: every line that calls hybrid is one that hybrid would take."""
+"""Plan each pipeline with `make --dry-run`, and check the calls of `hybrid`."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,97 +13,225 @@ from test_docs import ROOT, complaint, shell_lines
 if shutil.which("make") is None:
     pytest.skip("make is not installed", allow_module_level=True)
 
+STUDIES = {"ablations", "roc", "spar", "lambda-study", "lite", "drboost"}  # one file tree per seed
+TARGETS = ["clear", *sorted(STUDIES), "static-lambda", "memory-table", "robustness", "robust04"]
 
-def planned(target: str, folder: Path, **variables: object) -> list[str]:
-    """The calls of hybrid that `make TARGET` would make for a collection that is still to be prepared."""
+
+def make(target: str, folder: Path, **variables: object) -> subprocess.CompletedProcess[str]:
+    """Plan a target for a collection that is not prepared yet."""
     settings = {"DATA": folder / "pydocs", "OUT": folder / "out", "HYBRID": "hybrid", **variables}
     words = [f"{name}={value}" for name, value in settings.items()]
-    command = ["make", "--dry-run", "--old-file=.venv/.installed", "--no-print-directory", target, *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    command = ["make", "--dry-run", "--no-print-directory", "--old-file=.venv/.installed", target, *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def planned(target: str, folder: Path, **variables: object) -> list[str]:
+    """Return the calls of `hybrid` in the plan of a target."""
+    done = make(target, folder, **variables)
     assert done.returncode == 0, done.stderr
     return list(shell_lines(done.stdout))
 
 
-@pytest.mark.parametrize(
-    "target", ["clear", "ablations", "roc", "robust04", "spar", "lambda-study", "light", "lite", "drboost"]
-)
-def test_every_call_parses(target, tmp_path):
+def outputs(lines: list[str]) -> dict[str, str]:
+    """Map each output path to the call that writes it."""
+    return {line.split("--output ")[1].split()[0]: line for line in lines if "--output " in line}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_call_is_accepted(target: str, tmp_path: Path) -> None:
     lines = planned(target, tmp_path, SEEDS="1 2", PARTS=2)
+    assert not [f"{line}: {found}" for line in dict.fromkeys(lines) if (found := complaint(line))]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_input_is_an_output_of_an_earlier_call(target: str, tmp_path: Path) -> None:
+    """The rules of a pipeline are complete: no call reads a path that no call has written."""
+    written: set[str] = set()
+    for line in planned(target, tmp_path, SEEDS="1 2", PARTS=2):
+        words = [word for part in line.split() for word in re.split("[=,]", part)]
+        output = line.split("--output ")[1].split()[0] if "--output " in line else ""
+        read = {word.removeprefix("@").removeprefix("run:") for word in words} - {output}
+        paths = {word for word in read if word.startswith(str(tmp_path))}
+        assert {path for path in paths if path.removesuffix("/part-2") not in written} == set(), line
+        written.add(output)
+
+
+@pytest.mark.parametrize("target", sorted(STUDIES))
+def test_each_seed_has_its_own_files_and_the_table_has_them_all(target: str, tmp_path: Path) -> None:
+    lines = planned(target, tmp_path, SEEDS="3 14")
+    *_, table = (line for line in lines if " evaluate " in line and "--over-seeds" in line)
+    rows = dict(word.split("=") for word in table.split() if "=" in word)
+    for name, path in rows.items():
+        row, _, seed = name.rpartition("-")
+        assert row == "" or seed not in ("3", "14") or f"/seed-{seed}/" in path
+    assert {name.rpartition("-")[0] for name in rows if name.endswith("-3")} == {
+        name.rpartition("-")[0] for name in rows if name.endswith("-14")
+    }
+    for path, call in outputs(lines).items():
+        if " train-" in call and "/seed-" in path:
+            seed = path.split("/seed-")[1].split("/")[0]
+            assert call.split("--seed ")[1].split()[0] in (seed, *(f"{round}{seed}" for round in range(1, 7)))
+
+
+def test_the_rows_of_clear(tmp_path: Path) -> None:
+    (table,) = (line for line in planned("clear", tmp_path) if " evaluate " in line)
+    assert [word.split("=")[0] for word in table.split() if "=" in word] == [
+        "bm25", "before", "after", "bm25+before-minmax", "bm25+before-tuned", "bm25+after-rrf", "bm25+after-minmax",
+        "clear",
+    ]  # fmt: skip
+
+
+def test_the_demo_ends_with_a_report(tmp_path: Path) -> None:
+    done = make("demo", tmp_path, DEMO_STEPS=3)
+    lines = list(shell_lines(done.stdout))
+    assert [line.split()[1] for line in lines if " train-dense " in line or " report " in line] == [
+        "train-dense",
+        "report",
+    ]
+    assert "--output out/demo/report.html" in next(line for line in lines if " report " in line)
     assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
-    stages = [line.split()[1] for line in lines]
-    assert stages[0] == "prepare"
-    dense = {"mine-negatives", "train-dense", "fuse"} if target != "lambda-study" else {"label", "train-lambda"}
-    assert {"index-bm25", "encode", "search", "evaluate"} | dense <= set(stages)
+    suggested = [line.split("'")[1] for line in done.stdout.splitlines() if line.startswith("echo '  hybrid ")]
+    assert len(suggested) == 2
+    assert not [complaint(line.strip()) for line in suggested if complaint(line.strip())]
 
 
-def test_every_fold_is_trained_tuned_and_tested_on_its_own_queries(tmp_path):
+def test_combined_encoders_are_searched_with_the_tuned_weight(tmp_path: Path) -> None:
+    calls = outputs(planned("spar", tmp_path, SEEDS="1"))
+    folder = tmp_path / "out" / "spar" / "seed-1"
+    for row in ("two", "joint", "sum", "concat", "static+dense"):
+        assert f"--index {folder}/{row}-index --model {folder}/{row}-tuned " in calls[f"{folder}/{row}.test.parquet"]
+        assert f"--combine {'sum' if row == 'sum' else 'concat'} " in calls[f"{folder}/{row}-tuned"] + " "
+
+
+def test_an_existing_index_does_not_hide_the_tuned_weight(tmp_path: Path) -> None:
+    """A pipeline that was interrupted between index and tuning resumes with the tuning."""
+    folder = tmp_path / "out" / "spar" / "seed-1"
+    for name in ("two", "concat"):
+        (folder / f"{name}-index").mkdir(parents=True)
+        (folder / f"{name}-index" / "manifest.json").touch()
+    calls = outputs(planned("spar", tmp_path, SEEDS="1"))
+    assert "--model" in calls[f"{folder}/two.test.parquet"]
+    assert "--model" in calls[f"{folder}/concat.test.parquet"]
+
+
+def test_boosting_appends_one_learner_per_round(tmp_path: Path) -> None:
+    calls = outputs(planned("drboost", tmp_path, SEEDS="1", ROUNDS=4))
+    folder = tmp_path / "out" / "lite" / "seed-1"
+    for ensemble, first in (("drboost-2", "dpr32"), ("drboost-3", "drboost-2"), ("drboost-4", "drboost-3")):
+        assert f"--boost {folder}/{first} " in calls[f"{folder}/{ensemble}"]
+        assert f"run:{folder}/{first}.train.parquet" in calls[f"{folder}/{first}.errors.parquet"]
+        assert (
+            f"encode {folder}/{first}-index --concat-with {folder}/{ensemble}-learner-index"
+            in (calls[f"{folder}/{ensemble}-index"])
+        )
+    assert f"{folder}/drboost-5" not in calls
+
+
+@pytest.mark.parametrize("rounds", ["1", "7", "x"])
+def test_rounds_out_of_range_are_refused(rounds: str, tmp_path: Path) -> None:
+    done = make("drboost", tmp_path, ROUNDS=rounds)
+    assert done.returncode == 2
+    assert f"ROUNDS={rounds}: must be between 2 and 6" in done.stderr
+
+
+def test_lite_adds_spar_where_it_was_made_with_the_same_seeds(tmp_path: Path) -> None:
+    for seed, expected in ((1, []), (2, ["spar-1", "spar-2"])):
+        run = tmp_path / "out" / "spar" / f"seed-{seed}" / "concat.test.parquet"
+        run.parent.mkdir(parents=True)
+        run.touch()
+        done = make("lite", tmp_path, SEEDS="1 2")
+        assert sorted(set(re.findall(r"\s(spar-\d)=", done.stdout))) == expected, done.stderr
+
+
+def test_each_fold_is_trained_tuned_and_tested_on_its_own_queries(tmp_path: Path) -> None:
     lines = planned("robust04", tmp_path, PARTS=3)
     for fold in "123":
-        mine = [line for line in lines if f"/fold-{fold}/" in line and not line.startswith("hybrid concat-runs")]
-        splits = {line.split(" --split ")[1].split()[0] for line in mine if " --split " in line}
+        of_fold = [line for line in lines if f"/fold-{fold}/" in line and not line.startswith("hybrid concat-runs")]
+        splits = {line.split(" --split ")[1].split()[0] for line in of_fold if " --split " in line}
         assert splits == {f"{name}-{fold}" for name in ("train", "dev", "test")}
-        assert len(mine) == 9
+        assert len(of_fold) == 9
     joined = [line.split() for line in lines if line.startswith("hybrid concat-runs")]
     assert [sum("/fold-" in word for word in words) for words in joined] == [3, 3, 3]
 
 
-def test_given_folds_are_handed_to_split(tmp_path):
+def test_existing_folds_are_passed_to_split(tmp_path: Path) -> None:
     (tmp_path / "folds.json").write_text("[]")
-    (line,) = (
-        line for line in planned("robust04", tmp_path, FOLDS=tmp_path / "folds.json", PARTS=2) if " split " in line
-    )
-    assert f"--folds 2 --given {tmp_path / 'folds.json'} " in line
+    lines = planned("robust04", tmp_path, FOLDS=tmp_path / "folds.json", PARTS=2)
+    (line,) = (line for line in lines if " split " in line)
+    assert f"--folds 2 --folds-file {tmp_path / 'folds.json'} " in line
 
 
-def test_the_memory_table_has_every_kind_alone_and_with_bm25(tmp_path):
+def test_the_memory_table_has_each_index_type_alone_and_with_bm25(tmp_path: Path) -> None:
     (tmp_path / "dense").mkdir()
     (tmp_path / "dense" / "manifest.json").touch()
     lines = planned("memory-table", tmp_path, KINDS="sq8 binary", DENSE=tmp_path / "dense")
-    assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
-    memory = tmp_path / "out" / "memory"
+    calls, memory = outputs(lines), tmp_path / "out" / "memory"
     for kind in ("sq8", "binary"):
-        made = f"encode {tmp_path}/dense --index-type {kind} --output {memory}/{kind}-index --overwrite"
-        assert [line for line in lines if made in line]
-        assert [line for line in lines if f"--index {memory}/{kind}-index" in line]
-        fused = f"fuse {tmp_path}/out/runs/bm25.test.parquet {memory}/{kind}.test.parquet --method minmax"
-        assert [line for line in lines if fused in line]
+        assert f"encode {tmp_path}/dense --index-type {kind} " in calls[f"{memory}/{kind}-index"]
+        assert f"--index {memory}/{kind}-index " in calls[f"{memory}/{kind}.test.parquet"]
+        fused = f"fuse {tmp_path}/out/bm25.test.parquet {memory}/{kind}.test.parquet --method minmax"
+        assert fused in calls[f"{memory}/bm25+{kind}.minmax.test.parquet"]
+    (table,) = (line for line in lines if "--memory-table" in line)
+    assert all(f" {row}=" in table for row in ("bm25", "sq8", "binary", "bm25+sq8", "bm25+binary"))
 
 
-def test_every_attack_is_searched_by_every_system_and_fused_with_its_like(tmp_path):
-    systems = {"SYSTEMS": "bm25 dense-1 clear-1", "HYBRIDS": "bm25+clear-1", "FROM": tmp_path / "out" / "roc"}
+def test_each_system_searches_each_attack_and_hybrids_fuse_the_same_attack(tmp_path: Path) -> None:
+    source = tmp_path / "out" / "roc" / "seed-1"
+    systems = {"SYSTEMS": "bm25 dense clear", "HYBRIDS": "bm25+clear", "FROM": source}
+    for name in ("dense", "clear"):
+        (source / f"{name}-index").mkdir(parents=True)
+        (source / f"{name}-index" / "manifest.json").touch()
     lines = planned("robustness", tmp_path, ATTACKS="char-swap shuffle", **systems)
-    assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
-    robust = tmp_path / "out" / "robustness"
-    calls = {line.split("--output ")[1].split()[0]: line for line in lines if "--output " in line}
-    for row in ("bm25", "dense-1", "clear-1", "bm25+clear-1"):
+    assert not [f"{line}: {found}" for line in dict.fromkeys(lines) if (found := complaint(line))]
+    calls, robust = outputs(lines), tmp_path / "out" / "robustness"
+    for row in ("bm25", "dense", "clear", "bm25+clear"):
         assert f"{robust}/{row}.parquet" in calls
         for attack in ("char-swap", "shuffle"):
             call = calls[f"{robust}/{row}@{attack}.parquet"]
             if "+" in row:
-                assert f"fuse {robust}/bm25@{attack}.parquet {robust}/clear-1@{attack}.parquet --method minmax" in call
+                assert f"fuse {robust}/bm25@{attack}.parquet {robust}/clear@{attack}.parquet --method minmax" in call
             else:
-                index = tmp_path / "out" / ("bm25" if row == "bm25" else f"roc/{row}-index")
+                index = tmp_path / "out" / "bm25" if row == "bm25" else source / f"{row}-index"
                 assert f"--queries {robust}/queries/{attack}.parquet --index {index} " in call
     assert [call.split()[1] for call in calls.values()].count("perturb") == 2
     (table,) = (line for line in lines if "--robustness" in line)
-    assert table.count(".parquet") == 4 * 3 + 1  # rows, the original and two attacks each; the values
+    assert table.count(".parquet") == 4 * 3 + 1  # rows, each with the original and two attacks; the values
 
 
-def test_back_translation_gets_its_models_or_what_others_made(tmp_path):
-    lines = planned("robustness", tmp_path, TRANSLATION="out/there out/back", PREFIX=">>es<<", READY="char-swap=a.tsv")
+def test_back_translation_gets_its_models_and_attacked_queries_their_file(tmp_path: Path) -> None:
+    lines = planned(
+        "robustness", tmp_path, TRANSLATION="out/there out/back", TRANSLATION_PREFIX=">>es<<",
+        ATTACKED_QUERIES="char-swap=a.tsv",
+    )  # fmt: skip
     calls = {line.split("--attack ")[1].split()[0]: line for line in lines if " perturb " in line}
-    assert "--translation out/there out/back --prefix '>>es<<'" in calls.pop("back-translation")
-    assert "--ready char-swap=a.tsv" in calls.pop("char-swap")
-    assert not [line for line in calls.values() if "--translation" in line or "--ready" in line]
+    assert "--translation out/there out/back --translation-prefix '>>es<<'" in calls.pop("back-translation")
+    assert "--attacked-queries char-swap=a.tsv" in calls.pop("char-swap")
+    assert not [line for line in calls.values() if "--translation" in line or "--attacked-queries" in line]
     assert len(calls) == 4
 
 
-def test_models_meet_a_collection_that_they_never_saw(tmp_path):
-    (tmp_path / "models" / "lite-1").mkdir(parents=True)
-    (tmp_path / "models" / "lite-1" / "manifest.json").touch()
-    lines = planned("zero-shot", tmp_path, FROM=tmp_path / "models", MODELS="lite-1")
+def test_zero_shot_encodes_another_collection_without_training(tmp_path: Path) -> None:
+    (tmp_path / "models" / "lite").mkdir(parents=True)
+    (tmp_path / "models" / "lite" / "manifest.json").touch()
+    lines = planned("zero-shot", tmp_path, FROM=tmp_path / "models", MODELS="lite")
     assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
     assert not [line for line in lines if " train-" in line]
-    assert [line for line in lines if f"encode {tmp_path}/pydocs --model {tmp_path}/models/lite-1 " in line]
+    assert [line for line in lines if f"encode {tmp_path}/pydocs --model {tmp_path}/models/lite " in line]
     (table,) = (line for line in lines if " evaluate " in line)
-    assert "bm25+lite-1=" in table
+    assert " bm25+lite=" in table
+
+
+def test_tables_makes_every_table(tmp_path: Path) -> None:
+    done = make("tables", tmp_path, SEEDS="1")
+    assert done.returncode == 0, done.stderr
+    for folder in ("ablations", "roc", "spar", "lambda-study", "lite"):
+        assert f"{folder}/measurements.parquet --over-seeds" in done.stdout
+    assert "--memory-table" in done.stdout
+    assert "--robustness" in done.stdout
+
+
+def test_the_makefile_calls_no_script_of_benchmarks_in_a_pipeline() -> None:
+    for file in (ROOT / "pipelines").glob("*.mk"):
+        text = file.read_text("utf-8")
+        assert "benchmarks/" not in text, file.name
+        assert not re.search(r"\$\((eval|call)\b|^define\b", text, re.MULTILINE), file.name
