@@ -37,15 +37,15 @@ demo: $(SETUP)  ## CLEAR on the docstrings of your installed Python libraries, a
 	@echo '  make clear DATA=data/mine OUT=out/mine    # your own collection: hybrid prepare --help'
 
 check: lint  ## lint and fast tests, for each commit
-	$(VENV)/bin/python -m pytest -m 'not slow'
+	$(VENV)/bin/python -m pytest -n auto --dist loadfile -m 'not slow'
 
 lint: $(SETUP)  ## ruff format, ruff check, mypy (strict)
 	$(VENV)/bin/ruff format --check $(CODE)
 	$(VENV)/bin/ruff check $(CODE)
 	$(VENV)/bin/mypy hybrid_cli tests benchmarks
 
-test: $(SETUP)  ## all tests
-	$(VENV)/bin/python -m pytest
+test: $(SETUP)  ## all tests, on all cores
+	$(VENV)/bin/python -m pytest -n auto --dist loadfile
 
 bench: $(SETUP)  ## compare speed with other tools (installs them; takes a while)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA),bench]'

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test` runs one process per core
 settings.register_profile("hybrid", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("hybrid")
 
