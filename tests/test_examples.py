@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 ROOT = Path(__file__).parent.parent
 
@@ -62,3 +65,25 @@ def test_own_collection_runs(tmp_path: Path) -> None:
     printed = run("own_collection.sh", tmp_path)
     assert "1.0000" in printed  # both queries find their document first
     assert "salt" in printed.splitlines()[-1] or "Table salt" in printed
+
+
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    notebook = nbformat.read(ROOT / "examples" / "compare.ipynb", as_version=4)
+    client = NotebookClient(
+        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    )
+    with client.setup_kernel(env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}):
+        for number, cell in enumerate(notebook.cells):
+            client.execute_cell(cell, number)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    shown = [output["data"]["text/plain"] for output in outputs if "data" in output]
+    assert any("Control" in text or "control" in text for text in shown[:3])
+    assert any("MRR@10" in text for text in shown)
+
+
+def test_the_examples_of_the_python_page_run(quickstart: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "python.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(quickstart[0])
+    exec(compile("\n".join(blocks), "python.md", "exec"), {})
+    assert Path("out/product.parquet").is_file()
