@@ -22,7 +22,7 @@ robust04: $(SETUP) $(fold_rows:%=$(OUT)/runs/%.parquet)  ## cross-validation on 
 	    --measures $(FOLD_MEASURES) --baseline bm25
 
 $(folds): $(corpus) $(FOLDS) | $(SETUP)
-	$(HYBRID) split $(DATA) --folds $(PARTS) $(FOLDS:%=--given %) --output $(@D) --overwrite
+	$(HYBRID) split $(DATA) --folds $(PARTS) $(FOLDS:%=--folds-file %) --output $(@D) --overwrite
 
 $(OUT)/runs/bm25+rm3.parquet: $(bm25) $(folds)
 	$(HYBRID) search $(OUT)/folds --split all --index $(<D) --rm3 --output $@ --overwrite

@@ -31,8 +31,8 @@ robustness-table: $(robust_runs)
 
 # Exit status 3: something is not on this machine, which was said. Anything else is an error.
 $(attacked)/%.parquet: $(corpus) | $(SETUP)
-	$(HYBRID) perturb $(DATA) --split test --attack $* --seed $(SEED) $(addprefix --ready ,$(filter $*=%,$(READY))) \
-	    $(if $(TRANSLATION),$(if $(filter back-translation,$*),--translation $(TRANSLATION) --prefix '$(PREFIX)')) \
+	$(HYBRID) perturb $(DATA) --split test --attack $* --seed $(SEED) $(addprefix --attacked-queries ,$(filter $*=%,$(READY))) \
+	    $(if $(TRANSLATION),$(if $(filter back-translation,$*),--translation $(TRANSLATION) --translation-prefix '$(PREFIX)')) \
 	    --output $@ --overwrite || test $$? -eq 3
 
 # $(call robust_system,ROW,INDEX) and $(call robust_hybrid,ROW): % is the attack

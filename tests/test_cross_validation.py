@@ -1,4 +1,4 @@
-"""Folds end to end, without training: split, search, tune on dev, fuse test, join, evaluate once."""
+"""Cross-validation without training: split, search, tune on dev, fuse test, concatenate, evaluate once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def values(source: Path, split: str, *named: str) -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the folds, the runs of each, and the joined runs."""
+    """Return a folder with the folds, the runs of each fold, and the concatenated runs."""
     out = tmp_path_factory.mktemp("folds")
     run("split", tiny, "--split", "test", "--folds", len(FOLDS), "--output", out / "folds")
     run("index-bm25", tiny, "--output", out / "bm25", "--threads", 1)
@@ -53,7 +53,7 @@ def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) 
     return out
 
 
-def test_the_joined_run_is_the_run_over_all_queries(made):
+def test_the_concatenated_run_is_the_run_over_all_queries(made: Path) -> None:
     for index in INDEXES:
         whole = made / f"{index}.all.parquet"
         run("search", made / "folds", "--split", "all", "--index", made / index, "--hits", 4, "--output", whole)
@@ -61,7 +61,7 @@ def test_the_joined_run_is_the_run_over_all_queries(made):
         assert joined.drop("score").sort("qid", "rank").equals(runs.read_run(whole).drop("score").sort("qid", "rank"))
 
 
-def test_one_evaluation_has_the_values_of_every_fold(made, tiny):
+def test_one_evaluation_contains_the_values_of_every_fold(made: Path, tiny: Path) -> None:
     whole = values(made / "folds", "all", *(f"{name}={made / name}.parquet" for name in NAMES))
     folds = [
         values(made / "folds", f"test-{fold}", *(f"{name}={made / name}.test-{fold}.parquet" for name in NAMES))
@@ -72,7 +72,7 @@ def test_one_evaluation_has_the_values_of_every_fold(made, tiny):
     assert whole.equals(values(tiny, "test", *(f"{name}={made / name}.parquet" for name in NAMES)))
 
 
-def test_weights_come_from_the_dev_queries_of_their_fold(made):
+def test_weights_come_from_the_dev_queries_of_their_fold(made: Path) -> None:
     for fold in FOLDS:
         sources = artifacts.read_manifest(made / f"weights-{fold}.json", Kind.WEIGHTS).inputs
         assert Path(sources["qrels"]["path"]).name == f"qrels.dev-{fold}.parquet"

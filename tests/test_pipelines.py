@@ -51,7 +51,7 @@ def test_given_folds_are_handed_to_split(tmp_path):
     (line,) = (
         line for line in planned("robust04", tmp_path, FOLDS=tmp_path / "folds.json", PARTS=2) if " split " in line
     )
-    assert f"--folds 2 --given {tmp_path / 'folds.json'} " in line
+    assert f"--folds 2 --folds-file {tmp_path / 'folds.json'} " in line
 
 
 def test_the_memory_table_has_every_kind_alone_and_with_bm25(tmp_path):
@@ -92,8 +92,8 @@ def test_back_translation_gets_its_models_or_what_others_made(tmp_path):
     lines = planned("robustness", tmp_path, TRANSLATION="out/there out/back", PREFIX=">>es<<", READY="char-swap=a.tsv")
     calls = {line.split("--attack ")[1].split()[0]: line for line in lines if " perturb " in line}
     assert "--translation out/there out/back --prefix '>>es<<'" in calls.pop("back-translation")
-    assert "--ready char-swap=a.tsv" in calls.pop("char-swap")
-    assert not [line for line in calls.values() if "--translation" in line or "--ready" in line]
+    assert "--attacked-queries char-swap=a.tsv" in calls.pop("char-swap")
+    assert not [line for line in calls.values() if "--translation" in line or "--attacked-queries" in line]
     assert len(calls) == 4
 
 

@@ -30,10 +30,11 @@ class _Drawn:
     kept_docids: Set[str]
 
     def keeps(self, row: Judgment) -> bool:
-        """Test whether a judgment belongs to the sample; one of an unknown document or query does."""
-        if row.qid not in self.queries.get(row.split, ()) or row.docid not in self.docids:
+        """Test whether a judgment belongs to the sample; dangling judgments do, so that they are reported."""
+        if row.qid not in self.queries.get(row.split, ()):
             return True
-        return row.qid in self.kept_queries[row.split] and row.docid in self.kept_docids
+        known = row.docid in self.docids
+        return row.qid in self.kept_queries[row.split] and (row.docid in self.kept_docids or not known)
 
 
 def sampled(source: Source, settings: Prepare) -> Source:

@@ -15,7 +15,7 @@ from pathlib import Path
 from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations.attack import MissingResource
 
-_DEBIAN = Path("/usr/share/wordnet")
+DEBIAN = Path("/usr/share/wordnet")
 _NLTK = ("corpora/wordnet", "corpora/wordnet.zip")
 _HOW_TO_INSTALL = (
     "`apt-get install wordnet-base` on Debian and Ubuntu, `python -m nltk.downloader wordnet` where nltk is installed, "
@@ -42,20 +42,20 @@ def find(named: Path | None = None) -> Path:
         if not _database(named):
             raise InputError(f"{named}: does not contain WordNet (index.noun, data.noun, ...); {_HOW_TO_INSTALL}")
         return named
-    for path in _places():
+    for path in places():
         if _database(path):
             return path
     raise MissingResource(f"WordNet is not installed: {_HOW_TO_INSTALL}")
 
 
-def _places() -> Iterator[Path]:
+def places() -> Iterator[Path]:
     """Yield the places where nltk searches its data, then that of Debian."""
     listed = [Path(folder) for folder in os.environ.get("NLTK_DATA", "").split(os.pathsep) if folder]
     prefixes = [Path(sys.prefix), *(Path(sys.prefix, name) for name in ("share", "lib")), Path.home()]
     system = [Path(name) for name in ("/usr/share", "/usr/local/share", "/usr/lib", "/usr/local/lib")]
     for folder in [*listed, *(prefix / "nltk_data" for prefix in (*prefixes, *system))]:
         yield from (folder / name for name in _NLTK)
-    yield _DEBIAN
+    yield DEBIAN
 
 
 def _database(path: Path) -> Path | zipfile.Path | None:

@@ -135,10 +135,11 @@ class Settings:
             return f"; {subject}"
         others = {other for each in self.declared()[name].applies for other in each.allowed}
         known = ((other, getattr(self, other)) for other in sorted(others & set(self.declared())))
+        texts = ((other, ",".join(value) if isinstance(value, tuple) else value) for other, value in known)
         return "".join(
-            f"; {spelling(other, self.declared()[other])} is {value if isinstance(value, str) else ','.join(value)}"
-            for other, value in known
-            if value and isinstance(value, str | tuple)
+            f"; {spelling(other, self.declared()[other])} is {text}"
+            for other, text in texts
+            if isinstance(text, str) and text
         )
 
     def applies(self, name: str, **facts: Any) -> bool:
