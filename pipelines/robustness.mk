@@ -1,11 +1,11 @@
-# What attacks on the queries cost: LITE's Table 4 (methods 6.6, 11).
+# Robustness to attacks on the queries (LITE, table 4).
 #
 #   make robustness DATA=FOLDER OUT=FOLDER     BM25, the dense model as it is, both fused by min-max
 #
 # SYSTEMS are rows: `bm25`, and NAME for the dense index FROM/NAME-index. HYBRIDS are rows fused of them by min-max. After
 # `make roc`: make robustness SYSTEMS='bm25 dense-1' HYBRIDS='bm25+dense-1' FROM=$(OUT)/roc.
-# An attack that this machine cannot make is named and left out. TRANSLATION='THERE BACK' are two folders of models for
-# back-translation, PREFIX what the first wants; READY='ATTACK=FILE ...' are queries that others have attacked.
+# Attacks whose resources are missing are skipped with a notice. TRANSLATION='THERE BACK' are two folders of models for
+# back-translation, PREFIX the text that the first one needs; READY='ATTACK=FILE ...' are queries attacked elsewhere.
 
 SYSTEMS ?= bm25 before
 HYBRIDS ?= bm25+before
@@ -29,7 +29,7 @@ robustness-table: $(robust_runs)
 	@$(HYBRID) evaluate $(DATA) --split test --robustness $^ --measures $(ROBUSTNESS_MEASURES) \
 	    --output $(robust)/measurements.parquet --overwrite
 
-# Exit status 3: something is not on this machine, which was said. Anything else is an error.
+# Exit status 3: a resource is missing, with a notice. Any other status is an error.
 $(attacked)/%.parquet: $(corpus) | $(SETUP)
 	$(HYBRID) perturb $(DATA) --split test --attack $* --seed $(SEED) $(addprefix --attacked-queries ,$(filter $*=%,$(READY))) \
 	    $(if $(TRANSLATION),$(if $(filter back-translation,$*),--translation $(TRANSLATION) --translation-prefix '$(PREFIX)')) \

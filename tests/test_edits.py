@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from pathlib import Path
 from typing import get_args
 
 import polars as pl
@@ -90,7 +91,7 @@ def test_every_attack_of_the_settings_is_registered() -> None:
 def rewrites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rewrite]:
     table = tmp_path_factory.mktemp("synonyms") / "synonyms.tsv"
     table.write_text(SYNONYMS, "utf-8")
-    settings = Perturb("queries.tsv", attacks="lite", word_fraction=0.4, output="out")
+    settings = Perturb(Path("queries.tsv"), attacks=["lite"], word_fraction=0.4, output=Path("out"))
     inputs = Inputs(pl.DataFrame(), {"synonyms": table}, settings)
     return {name: ATTACKS[name].start(inputs) for name in LOCAL}
 

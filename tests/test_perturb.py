@@ -15,12 +15,13 @@ from hybrid_cli.collections import collection
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.perturbations.wordnet import find
+from hybrid_cli.settings.data import Attack
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.perturb import perturb
 from hybrid_cli.stages.search import search
 
 DATA = Path(__file__).parent / "data" / "wordnet"
-ATTACK = "synonym-adversary"
+ATTACK: Attack = "synonym-adversary"
 
 
 def attacked(source: Path, output: Path, wordnet: Path = DATA, seed: int = 0) -> dict[str, str]:
@@ -164,7 +165,7 @@ def test_invalid_input_is_refused_before_any_work(tiny: Path, tmp_path: Path) ->
     with pytest.raises(
         InputError, match=r"--attack shufle: unknown; did you mean shuffle\? Choices: char-swap, .*, all"
     ):
-        perturb(tiny, split="test", attacks="shufle", output=output)
+        perturb(tiny, split="test", attacks="shufle", output=output)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="--attack : needs at least one value"):
         perturb(tiny, split="test", attacks=[], output=output)
     with pytest.raises(

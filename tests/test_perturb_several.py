@@ -18,6 +18,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations import wordnet
 from hybrid_cli.perturbations.attack import MissingResource
 from hybrid_cli.perturbations.attacks import ATTACKS
+from hybrid_cli.settings.data import AttackOrSet
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.perturb import META, perturb
 from hybrid_cli.stages.search import search
@@ -25,7 +26,7 @@ from hybrid_cli.stages.search import search
 ROOT = Path(__file__).parent.parent
 
 SMALL = Path(__file__).parent / "data" / "wordnet"
-LOCAL = ["char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion"]
+LOCAL: list[AttackOrSet] = ["char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion"]
 
 
 def texts(path: Path) -> dict[str, str]:
@@ -96,7 +97,7 @@ def test_the_exit_status_of_a_missing_resource_is_not_that_of_a_crash(
 def test_a_table_of_synonyms_replaces_wordnet(tiny: Path, tmp_path: Path, bare: None) -> None:
     table = tmp_path / "synonyms.tsv"
     table.write_text("salt\thalite\n", "utf-8")
-    chosen = ["synonym-replacement", "synonym-insertion", "synonym-adversary"]
+    chosen: list[AttackOrSet] = ["synonym-replacement", "synonym-insertion", "synonym-adversary"]
     folder = perturb(tiny, split="test", attacks=chosen, output=tmp_path / "q", synonyms=table)
     assert texts(folder / "synonym-replacement.parquet")["002"] == "halite in sea water"
     assert "halite" in texts(folder / "synonym-insertion.parquet")["002"]
@@ -151,7 +152,7 @@ def test_word_order_swap_does_not_change_bm25_runs(tiny: Path, tmp_path: Path) -
 def test_queries_attacked_by_another_tool_are_read(tiny: Path, tmp_path: Path) -> None:
     file = tmp_path / "bt.tsv"
     file.write_text("001\twhat does the satellite do to the seas\n003\t \n999\tunknown\n", "utf-8")
-    attacks = ["back-translation", "shuffle"]
+    attacks: list[AttackOrSet] = ["back-translation", "shuffle"]
     attacked = {"back-translation": file}
     folder = perturb(tiny, split="test", attacks=attacks, output=tmp_path / "q", attacked_queries=attacked)
     before, after = texts(tiny / "queries.test.parquet"), texts(folder / "back-translation.parquet")
@@ -165,7 +166,7 @@ def test_invalid_input_is_refused_before_any_work(tiny: Path, tmp_path: Path) ->
     file = tmp_path / "other.tsv"
     file.write_text("q1\ta text\n", "utf-8")
 
-    def refused(message: str, *attacks: str, output: str = "q", **options: Any) -> None:
+    def refused(message: str, *attacks: AttackOrSet, output: str = "q", **options: Any) -> None:
         with pytest.raises(InputError, match=message):
             perturb(tiny, split="test", attacks=attacks, output=tmp_path / output, **options)
 

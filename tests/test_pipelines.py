@@ -91,7 +91,7 @@ def test_every_attack_is_searched_by_every_system_and_fused_with_its_like(tmp_pa
 def test_back_translation_gets_its_models_or_what_others_made(tmp_path):
     lines = planned("robustness", tmp_path, TRANSLATION="out/there out/back", PREFIX=">>es<<", READY="char-swap=a.tsv")
     calls = {line.split("--attack ")[1].split()[0]: line for line in lines if " perturb " in line}
-    assert "--translation out/there out/back --prefix '>>es<<'" in calls.pop("back-translation")
+    assert "--translation out/there out/back --translation-prefix '>>es<<'" in calls.pop("back-translation")
     assert "--attacked-queries char-swap=a.tsv" in calls.pop("char-swap")
     assert not [line for line in calls.values() if "--translation" in line or "--attacked-queries" in line]
     assert len(calls) == 4

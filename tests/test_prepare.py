@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.cli import app
+from hybrid_cli.cli.app import app
 from hybrid_cli.collections import collection, writer
 from hybrid_cli.collections.source import Document, Place, Source
 from hybrid_cli.errors import InputError

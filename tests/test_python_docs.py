@@ -16,7 +16,7 @@ from tiny_collection import (
 from typer.testing import CliRunner
 
 from hybrid_cli import artifacts
-from hybrid_cli.cli import app
+from hybrid_cli.cli.app import app
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.readers import python_docs
 from hybrid_cli.errors import InputError

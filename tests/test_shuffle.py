@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from functools import partial
+from pathlib import Path
 
 import polars as pl
 from hypothesis import given
@@ -35,6 +36,6 @@ def test_all_orders_are_equally_likely() -> None:
 
 
 def test_the_shuffle_has_no_counts() -> None:
-    inputs = Inputs(pl.DataFrame(), {}, Perturb("queries.tsv", attacks="shuffle", output="out"))
+    inputs = Inputs(pl.DataFrame(), {}, Perturb(Path("queries.tsv"), attacks=["shuffle"], output=Path("out")))
     attacked = ATTACKS["shuffle"].start(inputs)("q", "one", partial(draw, 0, "shuffle", "q"))
     assert (attacked.text, attacked.counts) == ("one", {})

@@ -246,6 +246,6 @@ def test_the_id_of_a_dataset_determines_its_split() -> None:
 def test_an_unknown_id_and_two_corpora_are_refused() -> None:
     pytest.importorskip("ir_datasets", reason="needs the extra irds")
     with pytest.raises(InputError, match="unknown to ir_datasets"):
-        prepare(PrepareIrds("no/such/id", output="made"))
+        prepare(PrepareIrds("no/such/id", output=Path("made")))
     with pytest.raises(InputError, match=r"belong to several corpora \(beir/nfcorpus, beir/scifact\)"):
-        prepare(PrepareIrds(["beir/scifact/test", "dev=beir/nfcorpus/dev"], output="made"))
+        prepare(PrepareIrds(["beir/scifact/test", "dev=beir/nfcorpus/dev"], output=Path("made")))

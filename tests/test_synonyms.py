@@ -23,7 +23,7 @@ WORDNET = {"wordnet": Path(__file__).parent / "data" / "wordnet"}
 
 def every(start: Callable[[Inputs], Edit], text: str, files: Mapping[str, Path] = WORDNET) -> Counter[str]:
     """Return the results for 300 seeds."""
-    edit = start(Inputs(pl.DataFrame(), files, Perturb("queries.tsv", attacks="lite", output="out")))
+    edit = start(Inputs(pl.DataFrame(), files, Perturb(Path("queries.tsv"), attacks=["lite"], output=Path("out"))))
     return Counter(edited(text, edit, 0.1, partial(draw, seed, "test", "q")) for seed in range(300))
 
 
