@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli.collections.draws import draw
+from hybrid_cli.draws import draw
 from hybrid_cli.perturbations.attack import Attacked
 from hybrid_cli.perturbations.stop_words import FUNCTION_WORDS
 from hybrid_cli.perturbations.synonyms import replace_matches

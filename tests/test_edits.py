@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli.collections.draws import draw
+from hybrid_cli.draws import draw
 from hybrid_cli.perturbations.attack import Inputs, Rewrite
 from hybrid_cli.perturbations.attacks import ATTACKS, SETS
 from hybrid_cli.perturbations.edits import WORD, Edit, delete_word, edited, swap_words

@@ -14,7 +14,7 @@ from small_artifacts import open_output, write_corpus
 
 from hybrid_cli.artifacts import SCHEMAS, Kind
 from hybrid_cli.collections.sentences import Sentences, quota, word_counts
-from hybrid_cli.config import QueriesFrom
+from hybrid_cli.settings.mining import QueriesFrom
 
 NUMERALS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 

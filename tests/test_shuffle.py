@@ -11,7 +11,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli.collections.draws import draw
+from hybrid_cli.draws import draw
 from hybrid_cli.perturbations.attack import Inputs
 from hybrid_cli.perturbations.attacks import ATTACKS
 from hybrid_cli.perturbations.edits import shuffle

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from hybrid_cli.collections.draws import draw
+from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations import synonyms
 from hybrid_cli.perturbations.attack import Inputs

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.collections.draws import draw
 from hybrid_cli.collections.readers.files import lines, open_binary
+from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
 
 WHOLE = "all"

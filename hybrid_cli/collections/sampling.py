@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from heapq import nsmallest
 
-from hybrid_cli.collections.draws import draw
 from hybrid_cli.collections.source import Document, Judgment, Query, Source
+from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.data import Prepare
 

@@ -15,7 +15,7 @@ import polars as pl
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, Output
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.draws import draw
+from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations import wordnet
 from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, MissingResource, Need, Rewrite

@@ -18,8 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hybrid_cli.collections.draws import draw
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source
+from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.data import PreparePythonDocs
 
