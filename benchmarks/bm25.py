@@ -25,9 +25,9 @@ import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.readers import python_docs
 from hybrid_cli.lexical import build, jvm, lucene
 from hybrid_cli.lexical.index import LUCENE, LexicalIndex
+from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 
@@ -160,7 +160,7 @@ def main() -> None:
         if options.collection:
             (scratch / "collection").symlink_to(options.collection.resolve())
         else:
-            prepare(python_docs.source(), output=scratch / "collection")
+            prepare(PreparePythonDocs(output=scratch / "collection"))
         jvm.start()
         compare_indexing(scratch, options)
         compare_search(scratch / "bm25", scratch, options)

@@ -23,9 +23,9 @@ import polars as pl
 from bm25 import K1, B, best, processor
 
 from hybrid_cli import console
-from hybrid_cli.collections.readers import python_docs
 from hybrid_cli.collections.sentences import Sentences
 from hybrid_cli.lexical.index import LUCENE
+from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.prepare import prepare
@@ -97,7 +97,7 @@ def main() -> None:
     print(processor())
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        collection = options.collection or prepare(python_docs.source(), output=scratch / "collection")
+        collection = options.collection or prepare(PreparePythonDocs(output=scratch / "collection"))
         index = index_bm25(collection, output=scratch / "bm25")
         compare(collection, index, scratch, options)
         compare_memory(collection, index, scratch, options)

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import torch
 
-from hybrid_cli.collections.readers import python_docs
 from hybrid_cli.config import Optimization
 from hybrid_cli.encoders.models import pick_dtype
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.projection import SignProjection
+from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.prepare import prepare
@@ -41,7 +41,7 @@ def main() -> None:
     steps = parser.parse_args().steps
     plan, relevance = Optimization(), partial(nll, temperature=0.05)
     with tempfile.TemporaryDirectory() as folder:
-        collection = prepare(python_docs.source(("scipy",)), output=Path(folder) / "docs")
+        collection = prepare(PreparePythonDocs(package=["scipy"], only=True, output=Path(folder) / "docs"))
         index = index_bm25(collection, output=Path(folder) / "bm25")
         mined = mine_negatives(collection, split="train", index=index, output=Path(folder) / "train.parquet")
         examples, lexical = Examples(mined), LexicalIndex.open(index)

@@ -26,14 +26,14 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     Of the test queries 005 has only stop words and 006 has no judgement; grades are 0, 1 and 2.
     """
-    from hybrid_cli.collections.readers import trec
+    from hybrid_cli.settings import PrepareTrec
     from hybrid_cli.stages.prepare import prepare
 
     folder = tmp_path_factory.mktemp("tiny")
     write_tiny_source(folder)
     topics = {split: folder / f"topics.{split}.tsv" for split in TINY_QUERIES}
     qrels = {split: folder / f"qrels.{split}.txt" for split in TINY_JUDGEMENTS}
-    return prepare(trec.source(folder / "docs.jsonl", topics=topics, qrels=qrels), output=folder / "collection")
+    return prepare(PrepareTrec(folder / "docs.jsonl", topics=topics, qrels=qrels, output=folder / "collection"))
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES, write_lines
 
-from hybrid_cli.collections.readers import trec
 from hybrid_cli.config import Objective, Optimization
+from hybrid_cli.settings import PrepareTrec
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -59,7 +59,7 @@ def collection(folder: Path) -> Path:
     for split, rows in queries.items():
         write_lines(topics[split], *({"id": qid, "text": text} for qid, text in rows))
         write_lines(qrels[split], *("\t".join(map(str, row)) for row in judgements[split]))
-    return prepare(trec.source(source, topics=topics, qrels=qrels), output=folder / "a<b>&amp;c")
+    return prepare(PrepareTrec(source, topics=topics, qrels=qrels, output=folder / "a<b>&amp;c"))
 
 
 def make(folder: Path, model: Path) -> Study:

@@ -1,4 +1,4 @@
-"""has_answer as DPR's evaluation has it."""
+"""Answers in passages, matched as in DPR's evaluation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli.collections.answers import has_answer, matcher, passage_form
+from hybrid_cli.collections.answers import matcher, passage_form
+from hybrid_cli.config import AnswerMatch
 from hybrid_cli.errors import InputError
+
+
+def has_answer(answers: list[str], text: str, mode: AnswerMatch = "string") -> bool:
+    return matcher(answers, mode)(passage_form(text, mode))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +39,7 @@ def test_golden_answers(answer: str, text: str, expected: bool) -> None:
     assert has_answer([answer], text) is expected
 
 
-def test_any_of_the_answers_suffices() -> None:
+def test_one_answer_is_enough() -> None:
     assert has_answer(["nothing", "", "blue"], "a blue sky")
     assert not has_answer([], "a blue sky")
 
@@ -56,17 +61,15 @@ def test_patterns(pattern: str, text: str, expected: bool) -> None:
 
 
 @given(st.text(), st.text(), st.text())
-def test_a_text_bears_its_own_words_and_the_form_of_unicode_does_not_matter(
-    before: str, answer: str, after: str
-) -> None:
+def test_a_text_contains_its_own_words_in_any_unicode_form(before: str, answer: str, after: str) -> None:
     text = f"{before} {answer} {after}"
-    # a combining mark at the start of a piece joins the token before it only where no space parts them
+    # a combining mark joins the token before it only without a space between them
     assert has_answer([answer], text) or not passage_form(answer).strip()
     composed = unicodedata.normalize("NFC", text)
     assert has_answer([answer], composed) == has_answer([answer], text)
 
 
-def test_a_matcher_reads_the_form_made_once_for_all_questions() -> None:
+def test_one_passage_form_serves_all_questions() -> None:
     passage = passage_form("Paris, the capital of France")
     assert matcher(["capital of france"])(passage)
     assert not matcher(["capital france"])(passage)

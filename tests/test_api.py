@@ -101,7 +101,12 @@ def test_stages_take_text_for_paths(made: Path, tmp_path: Path) -> None:
 
 
 def test_the_package_imports_the_interface_only_when_it_is_used() -> None:
-    steps = ("import sys, hybrid_cli", "assert 'polars' not in sys.modules", "hybrid_cli.open_run")
+    steps = (
+        "import sys, hybrid_cli",
+        "assert 'polars' not in sys.modules",
+        "hybrid_cli.open_run",
+        "sys.modules['polars']",
+    )
     subprocess.run([sys.executable, "-c", "; ".join(steps)], check=True)
     with pytest.raises(AttributeError, match="has no attribute 'open_nothing'"):
         _ = hybrid_cli.open_nothing

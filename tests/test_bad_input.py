@@ -144,11 +144,11 @@ def test_another_schema_is_named_with_what_is_needed(here, command, needed):
     ("command", "path", "words"),
     [
         ("index-bm25", "bm25.parquet", "bm25.parquet: is a run (made by `search`); a corpus file is needed here"),
-        ("index-bm25", "bm25", "bm25: holds neither corpus.parquet nor corpus/part-*.parquet; make a collection with"),
+        ("index-bm25", "bm25", "bm25: neither corpus.parquet nor corpus/part-*.parquet; create a collection with"),
         ("encode", "train.parquet", "(made by `mine-negatives`); a corpus file is needed here"),
         ("encode --model", "collection", "collection: no model can be read there"),
         ("encode --model", "bm25.parquet", "bm25.parquet: no model folder there"),
-        ("search", "bm25", "bm25: holds no queries.SPLIT.parquet; name a collection with queries"),
+        ("search", "bm25", "bm25: no queries.SPLIT.parquet; pass a collection with queries"),
         ("search --index", "bm25.parquet", "bm25.parquet: is a run (made by `search`); an index is needed here"),
         (
             "search --index",
@@ -168,9 +168,9 @@ def test_another_schema_is_named_with_what_is_needed(here, command, needed):
         ("fuse --index", "bm25.parquet", "bm25.parquet: is a run (made by `search`); an index is needed here"),
         ("evaluate", "bm25", "bm25: is a lexical index folder; a run file is needed here"),
         ("evaluate --qrels", "bm25.parquet", "is a run (made by `search`); a qrels file is needed here"),
-        ("evaluate QRELS", "bm25", "bm25: holds no qrels.SPLIT.parquet; name a collection with qrels, or a qrels file"),
+        ("evaluate QRELS", "bm25", "bm25: no qrels.SPLIT.parquet; pass a collection with qrels, or a qrels file"),
         ("export", "bm25", "bm25: is a lexical index, which has no form 'trec'"),
-        ("prepare beir", "collection", "collection: has no corpus.jsonl; a BEIR folder holds"),
+        ("prepare beir", "collection", "collection: no corpus.jsonl; a BEIR folder contains"),
         ("prepare trec", "bm25.parquet", "bm25.parquet, line 1: byte"),
     ],
 )
@@ -199,14 +199,14 @@ def change_corpus(change: Callable[[pl.DataFrame], pl.DataFrame]) -> Path:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda corpus: corpus.head(0), "corpus.parquet: holds no documents; a corpus needs at least one"),
+        (lambda corpus: corpus.head(0), "corpus.parquet: no documents; a corpus needs at least one"),
         (
             lambda corpus: pl.concat([corpus, corpus.slice(1, 1)]),
-            "corpus.parquet, row 13: docid NA stands there a second time; keep one",
+            "corpus.parquet, row 13: docid NA is repeated; keep one row",
         ),
         (
             lambda corpus: corpus.with_columns(docid=pl.when(pl.col("docid") != "null").then("docid")),
-            "corpus.parquet, row 3: has no docid",
+            "corpus.parquet, row 3: no docid",
         ),
     ],
     ids=["empty", "twice", "without id"],
@@ -267,9 +267,7 @@ def test_judgements_about_unknown_documents_stop_prepare(here, tmp_path):
     Path("queries.tsv").write_text("q1\twords\n")
     Path("qrels.tsv").write_text("q1\t0\td1\t1\nq1\t0\td2\t1\n")
     command = ["prepare", "msmarco", "corpus.tsv", "--queries", "test=queries.tsv", "--qrels", "test=qrels.tsv"]
-    done = refused(
-        *command, "--output", "out", words="qrels.tsv, line 2: judgements about documents that are not in the"
-    )
+    done = refused(*command, "--output", "out", words="qrels.tsv, line 2: judgments of documents that are not in the")
     assert "pass --on-dangling drop" in done.err
     assert hybrid(*command, "--output", "out", "--on-dangling", "drop").code == 0
 

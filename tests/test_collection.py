@@ -1,4 +1,4 @@
-"""Reading collections: ids survive, splits resolve, text forms agree with Parquet."""
+"""Reading collections: ids, splits, and text formats equal to Parquet."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from hybrid_cli.errors import InputError
 AWKWARD_IDS = ["007", "NA", "null", "1e5", "órgãos", "moon landing", " x ", "7", "-1", "nan", "True", "日本"]
 
 
-def test_documents_come_in_file_order_with_their_ids(tiny: Path):
+def test_documents_are_in_file_order_with_their_ids(tiny: Path) -> None:
     rows = [tuple(row.values()) for batch in collection.documents(tiny, batch_rows=5) for row in batch.to_pylist()]
     assert rows == TINY_DOCUMENTS
 
 
-def test_document_count_needs_no_reading(tiny: Path):
+def test_document_count(tiny: Path) -> None:
     assert collection.document_count(tiny) == len(TINY_DOCUMENTS)
 
 
-def test_a_corpus_may_be_named_itself(tiny: Path):
+def test_the_path_of_a_corpus_is_accepted(tiny: Path) -> None:
     file = collection.corpus_path(tiny)
     assert file == tiny / "corpus.parquet"
     assert collection.corpus_path(file) == file
     assert collection.document_count(file) == len(TINY_DOCUMENTS)
 
 
-def test_a_corpus_in_parts_is_read_in_the_order_of_the_parts(tmp_path: Path):
+def test_a_corpus_in_parts_is_read_in_the_order_of_the_parts(tmp_path: Path) -> None:
     (tmp_path / "corpus").mkdir()
     for number in range(3):
         table = pa.table({"docid": [f"d{number}"], "title": [None], "text": ["a text"]}, artifacts.SCHEMAS[Kind.CORPUS])
@@ -48,31 +48,31 @@ def test_a_corpus_in_parts_is_read_in_the_order_of_the_parts(tmp_path: Path):
     assert collection.texts(tmp_path, pl.Series(["d1"])).rows() == [("d1", "", "a text")]
 
 
-def test_texts_gives_only_what_was_asked_for(tiny: Path):
+def test_texts_returns_the_given_documents_only(tiny: Path) -> None:
     found = collection.texts(tiny, pl.Series(["salt", "NA", "NA", "unknown"]))
     assert found.columns == ["docid", "title", "text"]
     assert found["docid"].to_list() == ["NA", "salt"]
 
 
-def test_a_document_without_id_is_refused_with_its_row(tmp_path: Path):
+def test_a_document_without_id_is_reported_with_its_row(tmp_path: Path) -> None:
     table = pa.table({"docid": ["a", None], "title": ["", ""], "text": ["x", "y"]}, artifacts.SCHEMAS[Kind.CORPUS])
     pq.write_table(table, tmp_path / "corpus.parquet")
-    with pytest.raises(InputError, match="row 2: has no docid"):
+    with pytest.raises(InputError, match="row 2: no docid"):
         list(collection.documents(tmp_path))
 
 
-def test_a_folder_without_corpus_is_refused(tmp_path: Path):
+def test_a_folder_without_corpus_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="hybrid prepare"):
         collection.corpus_path(tmp_path)
 
 
-def test_queries_where_a_corpus_is_needed_are_refused(tiny: Path):
+def test_queries_in_place_of_a_corpus_are_refused(tiny: Path) -> None:
     with pytest.raises(InputError, match=r"is queries .*; a corpus file is needed here"):
         collection.corpus_path(tiny / "queries.test.parquet")
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_a_split_gives_its_queries_and_judgements(tiny: Path, split: str):
+def test_queries_and_judgments_of_a_split(tiny: Path, split: str) -> None:
     queries = collection.read_queries(collection.queries_path(tiny, split))
     assert queries.rows() == [(qid, text, None) for qid, text in TINY_QUERIES[split]]
     qrels = collection.read_qrels(collection.qrels_path(tiny, split))
@@ -80,45 +80,45 @@ def test_a_split_gives_its_queries_and_judgements(tiny: Path, split: str):
     assert qrels.schema == {"qid": pl.String, "docid": pl.String, "relevance": pl.Int32}
 
 
-def test_an_unknown_split_is_answered_with_those_there_are(tiny: Path):
-    with pytest.raises(InputError, match="no queries of split 'dev'; there are: test, train"):
+def test_an_unknown_split_is_refused_with_the_list_of_splits(tiny: Path) -> None:
+    with pytest.raises(InputError, match="no queries of split 'dev'; splits: test, train"):
         collection.queries_path(tiny, "dev")
 
 
-def test_several_splits_and_none_named_is_answered_with_those_there_are(tiny: Path):
-    with pytest.raises(InputError, match=r"several splits \(test, train\); name one with --split"):
+def test_an_ambiguous_split_is_refused_with_the_list_of_splits(tiny: Path) -> None:
+    with pytest.raises(InputError, match=r"several splits \(test, train\); pass --split NAME"):
         collection.qrels_path(tiny)
 
 
-def test_the_only_judged_split_needs_no_name(tmp_path: Path):
+def test_the_only_judged_split_is_the_default(tmp_path: Path) -> None:
     for name in ("queries.test", "queries.unjudged", "qrels.test"):
         (tmp_path / f"{name}.parquet").touch()
     assert collection.queries_path(tmp_path).name == "queries.test.parquet"
     assert collection.qrels_path(tmp_path).name == "qrels.test.parquet"
 
 
-def test_a_file_has_no_splits(tiny: Path):
+def test_a_file_has_no_splits(tiny: Path) -> None:
     file = tiny / "qrels.test.parquet"
     assert collection.qrels_path(file) == file
-    with pytest.raises(InputError, match="which has no splits"):
+    with pytest.raises(InputError, match="a file has no splits; omit --split test"):
         collection.qrels_path(file, "test")
 
 
 @pytest.mark.parametrize("name", ["queries.tsv", "queries.jsonl"])
-def test_awkward_query_ids_survive(tmp_path: Path, name: str):
+def test_unusual_query_ids_survive(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
     form = "{}\t{}\n" if name.endswith("tsv") else '{{"_id": "{}", "text": "{}"}}\n'
     file.write_text("".join(form.format(qid, "text of " + qid) for qid in AWKWARD_IDS), "utf-8")
     assert collection.read_queries(file)["qid"].to_list() == AWKWARD_IDS
 
 
-def test_numbers_as_ids_in_json_keep_their_spelling(tmp_path: Path):
+def test_numeric_json_ids_keep_their_spelling(tmp_path: Path) -> None:
     file = tmp_path / "queries.jsonl"
     file.write_text('{"id": 1e5, "query": "a"}\n{"qid": 12345678901234567890, "question": "b"}\n')
     assert collection.read_queries(file)["qid"].to_list() == ["1e5", "12345678901234567890"]
 
 
-def test_answers_are_kept_wherever_they_stand(tmp_path: Path):
+def test_answers_are_read_from_all_known_fields(tmp_path: Path) -> None:
     file = tmp_path / "queries.jsonl"
     file.write_text(
         '{"_id": "1", "text": "a", "answers": ["x", "y"]}\n'
@@ -128,7 +128,7 @@ def test_answers_are_kept_wherever_they_stand(tmp_path: Path):
     assert collection.read_queries(file)["answers"].to_list() == [["x", "y"], ["z"], None]
 
 
-def test_queries_of_other_tools_in_parquet_are_read(tmp_path: Path):
+def test_foreign_parquet_queries_are_read(tmp_path: Path) -> None:
     pl.DataFrame({"text": ["a", "b"], "qid": ["1", "2"], "more": [1, 2]}).write_parquet(tmp_path / "q.parquet")
     assert collection.read_queries(tmp_path / "q.parquet").rows() == [("1", "a", None), ("2", "b", None)]
 
@@ -136,12 +136,12 @@ def test_queries_of_other_tools_in_parquet_are_read(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1\ta\n1\tb\n", "row 2: qid 1 stands there a second time"),
-        ("1\ta\nno tab\n", r"line 2: 1 columns between tabs; needed: query id and text"),
-        ("\ta\n", "line 1: the id is empty"),
+        ("1\ta\n1\tb\n", "row 2: qid 1 is repeated"),
+        ("1\ta\nno tab\n", r"line 2: 1 tab-separated columns; needs query id and text"),
+        ("\ta\n", "line 1: empty id"),
     ],
 )
-def test_what_is_wrong_with_queries_is_said_with_its_row(tmp_path: Path, text: str, message: str):
+def test_invalid_queries_are_reported_with_their_row(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "q.tsv").write_text(text)
     with pytest.raises(InputError, match=message):
         collection.read_queries(tmp_path / "q.tsv")
@@ -150,27 +150,27 @@ def test_what_is_wrong_with_queries_is_said_with_its_row(tmp_path: Path, text: s
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"_id": "1", "text": "a"}\n{"_id": "2", "te', "line 2: is not whole JSON"),
-        ('{"_id": "1"}\n', r"line 1: has none of the fields text, query, question \(found: _id\)"),
-        ('{"_id": null, "text": "a"}\n', "line 1: has none of the fields _id, id"),
+        ('{"_id": "1", "text": "a"}\n{"_id": "2", "te', "line 2: not valid JSON"),
+        ('{"_id": "1"}\n', r"line 1: no field text or query or question \(fields: _id\)"),
+        ('{"_id": null, "text": "a"}\n', "line 1: no field _id or id"),
         ('{"_id": ["1"], "text": "a"}\n', "line 1: field '_id' is a list; text is needed"),
         ('{"_id": true, "text": "a"}\n', "line 1: field '_id' is true or false"),
-        ("[1]\n", "line 1: holds no JSON object"),
+        ("[1]\n", "line 1: not a JSON object"),
     ],
 )
-def test_what_is_wrong_with_json_is_said_with_its_line(tmp_path: Path, text: str, message: str):
+def test_invalid_json_is_reported_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "q.jsonl").write_text(text)
     with pytest.raises(InputError, match=message):
         collection.read_queries(tmp_path / "q.jsonl")
 
 
-def test_bytes_that_are_not_utf8_are_refused_with_their_line(tmp_path: Path):
+def test_bytes_that_are_not_utf8_are_reported_with_their_line(tmp_path: Path) -> None:
     (tmp_path / "q.tsv").write_bytes(b"1\ta\n2\tcaf\xe9\n")
-    with pytest.raises(InputError, match="line 2: byte 6 is not utf-8"):
+    with pytest.raises(InputError, match="line 2: byte 6 is not valid utf-8"):
         collection.read_queries(tmp_path / "q.tsv")
 
 
-def test_a_byte_order_mark_and_dos_line_ends_are_no_part_of_the_data(tmp_path: Path):
+def test_byte_order_mark_and_dos_line_ends_are_removed(tmp_path: Path) -> None:
     (tmp_path / "q.tsv").write_bytes(b"\xef\xbb\xbf1\ta\r\n\r\n2\tb\r\n")
     assert collection.read_queries(tmp_path / "q.tsv").rows() == [("1", "a", None), ("2", "b", None)]
 
@@ -184,7 +184,7 @@ def test_a_byte_order_mark_and_dos_line_ends_are_no_part_of_the_data(tmp_path: P
         "1\ta b\t2\n1\ta b\t2\n007 NA 0\n",
     ],
 )
-def test_all_text_forms_of_judgements_say_the_same(tmp_path: Path, text: str):
+def test_all_text_formats_of_judgments_are_equal(tmp_path: Path, text: str) -> None:
     (tmp_path / "qrels.txt").write_text(text)
     assert collection.read_qrels(tmp_path / "qrels.txt").rows() == [("1", "a b", 2), ("007", "NA", 0)]
 
@@ -193,20 +193,20 @@ def test_all_text_forms_of_judgements_say_the_same(tmp_path: Path, text: str):
     ("text", "message"),
     [
         ("1 0 a 1\n1 0 b\n1 0 a 2\n", "line 2: relevance 'b' is not a whole number"),
-        ("1 0 a 1\n1 b\n", "line 2: 2 columns; judgements have three"),
-        ("1 0 a 1\n1 0 b 1\n1 0 a 2\n", "row 3: qid/docid 1 a stands there a second time"),
+        ("1 0 a 1\n1 b\n", "line 2: 2 columns; judgments have three"),
+        ("1 0 a 1\n1 0 b 1\n1 0 a 2\n", "row 3: qid/docid 1 a is repeated"),
     ],
 )
-def test_what_is_wrong_with_judgements_is_said_with_its_row(tmp_path: Path, text: str, message: str):
+def test_invalid_judgments_are_reported_with_their_row(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "qrels.txt").write_text(text)
     with pytest.raises(InputError, match=message):
         collection.read_qrels(tmp_path / "qrels.txt")
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1), min_size=1, unique=True))
-def test_any_id_without_control_characters_survives_a_tab_separated_file(
+def test_any_printable_id_survives_a_tab_separated_file(
     tmp_path_factory: pytest.TempPathFactory, ids: list[str]
-):
+) -> None:
     ids = [name for name in ids if not name.isspace()]
     file = tmp_path_factory.mktemp("ids") / "q.tsv"
     file.write_text("".join(f"{qid}\ttext\n" for qid in ids), "utf-8")

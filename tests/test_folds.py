@@ -1,9 +1,10 @@
-"""Cross-validation's parts and splits: laws of a partition, and the forms in which others give theirs."""
+"""Folds of cross-validation: properties of a partition, and the formats of predefined folds."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -16,33 +17,33 @@ ids = st.sets(st.text(min_size=1), min_size=2, max_size=30)
 
 
 @given(ids, st.data(), st.integers())
-def test_seeded_parts_are_a_partition_of_equal_sizes(qids, data, seed):
+def test_random_folds_are_a_partition_of_equal_sizes(qids: set[str], data: st.DataObject, seed: int) -> None:
     count = data.draw(st.integers(2, len(qids)))
-    parts = folds.seeded(qids, count, seed)
+    parts = folds.random_folds(qids, count, seed)
     assert sorted(qid for part in parts for qid in part) == sorted(qids)
     assert {len(part) for part in parts} <= {len(qids) // count, -(-len(qids) // count)}
     assert len(parts) == count
 
 
 @given(st.lists(st.text(min_size=1), min_size=2, unique=True), st.randoms(), st.integers(0, 3))
-def test_the_same_seed_gives_the_same_parts_in_whatever_order(qids, random, seed):
+def test_folds_depend_on_the_seed_and_not_on_the_order(qids: list[str], random: Random, seed: int) -> None:
     shuffled = random.sample(qids, len(qids))
-    assert folds.seeded(dict.fromkeys(qids).keys(), 2, seed) == folds.seeded(dict.fromkeys(shuffled).keys(), 2, seed)
+    first, second = (folds.random_folds(dict.fromkeys(each).keys(), 2, seed) for each in (qids, shuffled))
+    assert first == second
 
 
-def test_another_seed_gives_other_parts():
+def test_another_seed_draws_other_folds() -> None:
     qids = {str(number) for number in range(20)}
-    assert len({str(folds.seeded(qids, 5, seed)) for seed in range(5)}) == 5
+    assert len({str(folds.random_folds(qids, 5, seed)) for seed in range(5)}) == 5
 
 
-@pytest.mark.parametrize(("count", "words"), [(1, "at least two"), (0, "at least two"), (4, "only 3 judged queries")])
-def test_a_number_of_folds_that_cannot_be_is_refused(count, words):
-    with pytest.raises(InputError, match=words):
-        folds.seeded({"a", "b", "c"}, count, 0)
+def test_more_folds_than_queries_are_refused() -> None:
+    with pytest.raises(InputError, match="--folds 4: there are only 3 judged queries"):
+        folds.random_folds({"a", "b", "c"}, 4, 0)
 
 
 @given(st.integers(2, 7), st.integers(1, 4))
-def test_each_fold_parts_all_queries_into_test_dev_and_train(count, size):
+def test_each_fold_divides_all_queries_into_test_dev_and_train(count: int, size: int) -> None:
     parts = [[f"{part}/{number}" for number in range(size)] for part in range(count)]
     splits = folds.splits(parts)
     whole = {qid for part in parts for qid in part}
@@ -56,13 +57,13 @@ def test_each_fold_parts_all_queries_into_test_dev_and_train(count, size):
         assert test | dev | train == whole
 
 
-def test_two_folds_leave_no_training_split():
+def test_two_folds_have_no_training_split() -> None:
     assert folds.splits([["a"], ["b"]]) == {
         "all": {"a", "b"}, "test-1": {"a"}, "dev-1": {"b"}, "test-2": {"b"}, "dev-2": {"a"}
     }  # fmt: skip
 
 
-# --------------------------------------------------------------------------------------------------------- given folds
+# ---------------------------------------------------------------------------------------------------- predefined folds
 
 
 def write(folder: Path, name: str, content: object) -> Path:
@@ -75,13 +76,13 @@ def write(folder: Path, name: str, content: object) -> Path:
     ("name", "content", "parts"),
     [
         ("folds.json", [["302", "301"], ["303"]], [["302", "301"], ["303"]]),
-        ("folds.json", "[[301, 007e], [1e5]]".replace("007e", "7"), [["301", "7"], ["1e5"]]),  # as they are written
-        ("folds.txt", "301 2\n302 1\n303 10\n304 2\n", [["302"], ["301", "304"], ["303"]]),  # 10 comes after 2
+        ("folds.json", "[[301, 007e], [1e5]]".replace("007e", "7"), [["301", "7"], ["1e5"]]),  # with the same spelling
+        ("folds.txt", "301 2\n302 1\n303 10\n304 2\n", [["302"], ["301", "304"], ["303"]]),  # numeric order
         ("folds.txt", "301 b\n\n302  a\n", [["302"], ["301"]]),
         ("folds.tsv", "moon landing\t1\nmoon\t0\n", [["moon"], ["moon landing"]]),
     ],
 )
-def test_given_folds_are_read_in_their_order(tmp_path, name, content, parts):
+def test_predefined_folds_are_read_in_order(tmp_path: Path, name: str, content: object, parts: list[list[str]]) -> None:
     assert folds.read(write(tmp_path, name, content)) == parts
 
 
@@ -91,34 +92,34 @@ def test_given_folds_are_read_in_their_order(tmp_path, name, content, parts):
         ("a.json", {"test": ["1"]}, "needs a list of lists of query ids, such as"),
         ("a.json", ["1", "2"], "needs a list of lists"),
         ("a.json", [["1"], [None]], "needs a list of lists"),
-        ("a.json", "[[", "is not readable JSON"),
-        ("a.json", [["1", "2"]], "has fewer than two folds"),
-        ("a.txt", "", "has fewer than two folds"),
-        ("a.txt", "1 1\n2\n", r"a\.txt, line 2: 1 columns; needed: query id and fold"),
+        ("a.json", "[[", "not readable JSON"),
+        ("a.json", [["1", "2"]], "fewer than two folds"),
+        ("a.txt", "", "fewer than two folds"),
+        ("a.txt", "1 1\n2\n", r"a\.txt, line 2: 1 columns; needs query id and fold"),
         ("a.txt", "1 0 1\n", r"a\.txt, line 1: 3 columns"),
     ],
 )
-def test_another_form_is_refused(tmp_path, name, content, words):
+def test_another_format_is_refused(tmp_path: Path, name: str, content: object, words: str) -> None:
     with pytest.raises(InputError, match=words):
         folds.read(write(tmp_path, name, content))
 
 
-def test_given_folds_keep_what_is_judged(tmp_path):
+def test_predefined_folds_keep_judged_queries(tmp_path: Path) -> None:
     file = write(tmp_path, "a.json", [["1", "2"], ["672", "3"]])
-    assert folds.given(file, {"1", "2", "3"}, {"672", "9"}) == [["1", "2"], ["3"]]
+    assert folds.predefined_folds(file, {"1", "2", "3"}, {"672", "9"}) == [["1", "2"], ["3"]]
 
 
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ([["1", "2"], ["3", "1"]], "query 1 stands in folds 1 and 2; keep it in one"),
-        ([["1", "1"], ["2", "3"]], "query 1 stands in folds 1 and 1"),
-        ([["1", "8"], ["2", "3"]], r"1 query \(8\): not among the queries"),
-        ([["1", "2", "3"], ["5", "6", "7", "8"]], r"4 queries \(5, 6, 7, \.\.\.\): not among the queries"),
-        ([["1"], ["3"]], r"1 query \(2\): judged, but in no fold"),
+        ([["1", "2"], ["3", "1"]], "query 1 is in folds 1 and 2; keep it in one"),
+        ([["1", "1"], ["2", "3"]], "query 1 is in folds 1 and 1"),
+        ([["1", "8"], ["2", "3"]], r"unknown: 1 query \(8\)"),
+        ([["1", "2", "3"], ["5", "6", "7", "8"]], r"unknown: 4 queries \(5, 6, 7, \.\.\.\)"),
+        ([["1"], ["3"]], r"judged, but in no fold: 1 query \(2\)"),
         ([["1", "2", "3"], ["672"]], "fold 2 has no judged query"),
     ],
 )
-def test_folds_that_do_not_fit_the_queries_are_refused(tmp_path, parts, words):
+def test_folds_of_other_queries_are_refused(tmp_path: Path, parts: list[list[str]], words: str) -> None:
     with pytest.raises(InputError, match=rf"a\.json: .*{words}"):
-        folds.given(write(tmp_path, "a.json", parts), {"1", "2", "3"}, {"672"})
+        folds.predefined_folds(write(tmp_path, "a.json", parts), {"1", "2", "3"}, {"672"})

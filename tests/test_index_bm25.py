@@ -125,7 +125,7 @@ def test_a_duplicate_document_id_is_refused(tmp_path: Path) -> None:
     )
     corpus, manifest = tmp_path / "corpus.parquet", Manifest(Kind.CORPUS, "test", {}, {})
     artifacts.write_parquet(corpus, [rows.to_arrow()], artifacts.SCHEMAS[Kind.CORPUS], manifest)
-    with pytest.raises(InputError, match="docid a stands there a second time"):
+    with pytest.raises(InputError, match="docid a is repeated"):
         index_bm25(corpus, output=tmp_path / "bm25")
 
 

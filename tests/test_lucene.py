@@ -14,7 +14,6 @@ import scipy
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.readers import beir
 from hybrid_cli.collections.readers.python_docs import read_package
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation.measures import evaluate_run
@@ -22,6 +21,7 @@ from hybrid_cli.lexical import jvm, lucene
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.lexical.feedback import Rm3
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.settings import PrepareBeir
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 
@@ -212,8 +212,8 @@ def test_without_java_the_error_names_a_fix(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.skipif("HYBRID_DATA" not in os.environ, reason="needs HYBRID_DATA, a folder with the collection cacm")
 def test_cacm_reproduces_anserinis_published_figures(tmp_path: Path) -> None:
     """Anserini's regression for CACM: MAP .3123, P@30 .1942; with RM3 .3648, .2224."""
-    source = beir.source(Path(os.environ["HYBRID_DATA"]) / "cacm")
-    collection = prepare(source, output=tmp_path / "cacm", on_dangling="keep")
+    source = Path(os.environ["HYBRID_DATA"]) / "cacm"
+    collection = prepare(PrepareBeir(source, output=tmp_path / "cacm", on_dangling="keep"))
     index = index_bm25(collection, output=tmp_path / "bm25")
     queries = collections.read_queries(collections.queries_path(collection, "test"))
     qrels = collections.read_qrels(collections.qrels_path(collection, "test"))

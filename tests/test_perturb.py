@@ -1,4 +1,4 @@
-"""`perturb` as it is run: a collection and WordNet's files in, queries out that `search` reads."""
+"""`perturb`: the synonym adversary and the shuffle, as files that `search` reads."""
 
 from __future__ import annotations
 
@@ -12,33 +12,32 @@ from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
-from hybrid_cli.config import Perturbation
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.perturbations.wordnet import find
+from hybrid_cli.settings.data import Attack
 from hybrid_cli.stages.index_bm25 import index_bm25
-from hybrid_cli.stages.perturb import Sources, perturb
+from hybrid_cli.stages.perturb import perturb
 from hybrid_cli.stages.search import search
 
 DATA = Path(__file__).parent / "data" / "wordnet"
-ATTACK = "synonym-adversary"
+ATTACK: Attack = "synonym-adversary"
 
 
-def attacked(source: Path, output: Path, **settings) -> dict[str, str]:
-    sources, how = Sources(wordnet=settings.get("wordnet", DATA)), Perturbation(seed=settings.get("seed", 0))
-    path = perturb(source, split="test", attacks=[ATTACK], output=output, sources=sources, how=how)
+def attacked(source: Path, output: Path, wordnet: Path = DATA, seed: int = 0) -> dict[str, str]:
+    path = perturb(source, split="test", attacks=[ATTACK], output=output, wordnet=wordnet, seed=seed)
     return dict(pl.read_parquet(path).select("qid", "text").iter_rows())
 
 
 def with_queries(tiny: Path, folder: Path, queries: pl.DataFrame) -> Path:
-    """The tiny collection with other test queries, as another program might have written them."""
+    """Copy the tiny collection with other test queries, as another program might write them."""
     shutil.copytree(tiny, folder)
     queries.write_parquet(folder / "queries.test.parquet")
     return folder
 
 
-def test_words_of_relevant_documents_give_way_to_synonyms_that_are_not_there(tiny, tmp_path):
-    """`tide` and `great water` share a word with the relevant document, `sodium` does; 006 has no judgement."""
+def test_words_of_relevant_documents_are_replaced_by_new_synonyms(tiny: Path, tmp_path: Path) -> None:
+    """`tide`, `great water` and `sodium` share a word with the relevant document; 006 has no judgment."""
     found = attacked(tiny, tmp_path / "a.parquet")
     assert found["001"] in {f"what does the {moon} do to the deep" for moon in ("night lamp", "Luna")}
     assert found["002"] == "salt in brine water"
@@ -48,7 +47,7 @@ def test_words_of_relevant_documents_give_way_to_synonyms_that_are_not_there(tin
     assert found["006"] == "price of tea in China"
 
 
-def test_what_was_done_is_counted_and_said(tiny, tmp_path, capsys):
+def test_counts_are_recorded_and_printed(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     attacked(tiny, tmp_path / "a.parquet")
     manifest = artifacts.read_manifest(tmp_path / "a.parquet", Kind.QUERIES)
     assert manifest.options == {"attack": ATTACK, "seed": 0}
@@ -63,7 +62,7 @@ def test_what_was_done_is_counted_and_said(tiny, tmp_path, capsys):
     assert "up to date" in capsys.readouterr().err
 
 
-def test_ids_answers_and_order_stay(tiny, tmp_path):
+def test_ids_answers_and_order_are_kept(tiny: Path, tmp_path: Path) -> None:
     queries = pl.read_parquet(tiny / "queries.test.parquet").reverse()
     queries = queries.with_columns(answers=pl.Series([["yes"], None, ["a", "b"], [], None, None]))
     source = with_queries(tiny, tmp_path / "collection", queries)
@@ -73,7 +72,7 @@ def test_ids_answers_and_order_stay(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("order", ["reversed", "alone"])
-def test_a_query_does_not_depend_on_the_others(tiny, tmp_path, order):
+def test_a_query_is_independent_of_the_others(tiny: Path, tmp_path: Path, order: str) -> None:
     queries = pl.read_parquet(tiny / "queries.test.parquet")
     queries = queries.reverse() if order == "reversed" else queries.filter(pl.col("qid") == "001")
     whole = {seed: attacked(tiny, tmp_path / f"{seed}.parquet", seed=seed) for seed in range(4)}
@@ -84,15 +83,15 @@ def test_a_query_does_not_depend_on_the_others(tiny, tmp_path, order):
         assert again == {qid: found[qid] for qid in queries["qid"]}
 
 
-def test_documents_of_grade_0_are_not_relevant(tiny, tmp_path):
-    """`moon landing`, which has no oceans but a moon, is judged 0 for query 001."""
+def test_documents_of_grade_0_are_not_relevant(tiny: Path, tmp_path: Path) -> None:
+    """`moon landing`, which contains `moon`, is judged 0 for query 001."""
     source = with_queries(tiny, tmp_path / "collection", pl.read_parquet(tiny / "queries.test.parquet"))
     qrels = pl.read_parquet(tiny / "qrels.test.parquet").filter(pl.col("docid") != "007")
     qrels.write_parquet(source / "qrels.test.parquet")
     assert attacked(source, tmp_path / "a.parquet")["001"] == "what does the moon do to the oceans"
 
 
-def test_search_reads_them_and_bm25_loses_its_match(tiny, tmp_path):
+def test_bm25_loses_its_matches(tiny: Path, tmp_path: Path) -> None:
     attacked(tiny, tmp_path / "a.parquet")
     index_bm25(tiny, output=tmp_path / "bm25", threads=1)
     search(None, queries=tmp_path / "a.parquet", index=tmp_path / "bm25", output=tmp_path / "run.parquet")
@@ -100,7 +99,7 @@ def test_search_reads_them_and_bm25_loses_its_match(tiny, tmp_path):
     assert not {"lungs", "órgãos"} & set(hits["docid"])
 
 
-def test_with_the_real_wordnet_no_new_term_stands_in_a_relevant_document(tiny, tmp_path):
+def test_with_wordnet_no_new_term_occurs_in_a_relevant_document(tiny: Path, tmp_path: Path) -> None:
     try:
         real = find()
     except HybridError as missing:
@@ -122,11 +121,11 @@ def test_with_the_real_wordnet_no_new_term_stands_in_a_relevant_document(tiny, t
 
 
 def shuffled(source: Path, output: Path, seed: int = 0) -> dict[str, str]:
-    path = perturb(source, split="test", attacks=["shuffle"], output=output, how=Perturbation(seed=seed))
+    path = perturb(source, split="test", attacks=["shuffle"], output=output, seed=seed)
     return dict(pl.read_parquet(path).select("qid", "text").iter_rows())
 
 
-def test_shuffled_words_are_the_same_words_in_an_order_of_the_seed(tiny, tmp_path):
+def test_the_seed_decides_the_order_of_the_same_words(tiny: Path, tmp_path: Path) -> None:
     texts = dict(pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text").iter_rows())
     found = {seed: shuffled(tiny, tmp_path / f"{seed}.parquet", seed=seed) for seed in range(6)}
     for seed, queries in found.items():
@@ -140,7 +139,7 @@ def test_shuffled_words_are_the_same_words_in_an_order_of_the_seed(tiny, tmp_pat
 
 
 @pytest.mark.parametrize("order", ["reversed", "alone"])
-def test_a_shuffled_query_does_not_depend_on_the_others(tiny, tmp_path, order):
+def test_a_shuffled_query_is_independent_of_the_others(tiny: Path, tmp_path: Path, order: str) -> None:
     queries = pl.read_parquet(tiny / "queries.test.parquet")
     queries = queries.reverse() if order == "reversed" else queries.filter(pl.col("qid") == "001")
     whole = shuffled(tiny, tmp_path / "whole.parquet")
@@ -149,7 +148,7 @@ def test_a_shuffled_query_does_not_depend_on_the_others(tiny, tmp_path, order):
 
 
 @pytest.mark.parametrize("engine", ["matrix", "lucene"])
-def test_bm25_does_not_see_the_shuffle_to_the_last_bit(tiny, tmp_path, engine):
+def test_bm25_runs_of_shuffled_queries_are_bit_identical(tiny: Path, tmp_path: Path, engine: str) -> None:
     shuffled(tiny, tmp_path / "shuffled.parquet")
     index_bm25(tiny, output=tmp_path / "bm25", threads=1)
     index = tmp_path / "bm25"
@@ -161,18 +160,22 @@ def test_bm25_does_not_see_the_shuffle_to_the_last_bit(tiny, tmp_path, engine):
     assert before.equals(after)
 
 
-def test_bad_input_is_refused_before_any_work(tiny, tmp_path):
-    output, small = tmp_path / "a.parquet", Sources(wordnet=DATA)
-    with pytest.raises(InputError, match=r"--attack typos: is unknown; there are char-swap, .* shuffle, .*, lite, all"):
-        perturb(tiny, split="test", attacks=["typos", "shuffle"], output=output)
-    with pytest.raises(InputError, match="--attack: needs one of char-swap"):
+def test_invalid_input_is_refused_before_any_work(tiny: Path, tmp_path: Path) -> None:
+    output = tmp_path / "a.parquet"
+    with pytest.raises(
+        InputError, match=r"--attack shufle: unknown; did you mean shuffle\? Choices: char-swap, .*, all"
+    ):
+        perturb(tiny, split="test", attacks="shufle", output=output)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="--attack : needs at least one value"):
         perturb(tiny, split="test", attacks=[], output=output)
-    with pytest.raises(InputError, match="--wordnet: means nothing to --attack shuffle"):
-        perturb(tiny, split="test", attacks=["shuffle"], sources=small, output=output)
-    with pytest.raises(InputError, match="has several splits"):
-        perturb(tiny, attacks=[ATTACK], sources=small, output=output)
-    with pytest.raises(InputError, match="holds no WordNet"):
-        perturb(tiny, split="test", attacks=[ATTACK], sources=Sources(wordnet=tiny), output=output)
+    with pytest.raises(
+        InputError, match=r"--wordnet: only with --attack synonym-replacement or .*; --attack is shuffle"
+    ):
+        perturb(tiny, split="test", attacks=["shuffle"], wordnet=DATA, output=output)
+    with pytest.raises(InputError, match="several splits"):
+        perturb(tiny, attacks=[ATTACK], wordnet=DATA, output=output)
+    with pytest.raises(InputError, match="does not contain WordNet"):
+        perturb(tiny, split="test", attacks=[ATTACK], wordnet=tiny, output=output)
     with pytest.raises(InputError, match=r"the name must end with \.parquet"):
-        perturb(tiny, split="test", attacks=[ATTACK], sources=small, output=tmp_path / "a.tsv")
+        perturb(tiny, split="test", attacks=[ATTACK], wordnet=DATA, output=tmp_path / "a.tsv")
     assert not list(tmp_path.iterdir())

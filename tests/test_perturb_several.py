@@ -1,4 +1,4 @@
-"""`perturb` for several attacks: a folder with a file for each, what is missing named, what was done in meta.json."""
+"""`perturb` with several attacks: a folder with one file per attack, missing resources, meta.json."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -13,19 +14,19 @@ from command import hybrid
 
 from hybrid_cli import runs
 from hybrid_cli.collections import collection
-from hybrid_cli.config import Perturbation
 from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations import wordnet
-from hybrid_cli.perturbations.attack import Lacking
+from hybrid_cli.perturbations.attack import MissingResource
 from hybrid_cli.perturbations.attacks import ATTACKS
+from hybrid_cli.settings.data import AttackOrSet
 from hybrid_cli.stages.index_bm25 import index_bm25
-from hybrid_cli.stages.perturb import META, Sources, perturb
+from hybrid_cli.stages.perturb import META, perturb
 from hybrid_cli.stages.search import search
 
 ROOT = Path(__file__).parent.parent
 
-SMALL = Sources(wordnet=Path(__file__).parent / "data" / "wordnet")
-LOCAL = ["char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion"]
+SMALL = Path(__file__).parent / "data" / "wordnet"
+LOCAL: list[AttackOrSet] = ["char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion"]
 
 
 def texts(path: Path) -> dict[str, str]:
@@ -34,12 +35,12 @@ def texts(path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without WordNet."""
-    monkeypatch.setattr(wordnet, "_places", lambda: iter(()))
+    """Hide an installed WordNet."""
+    monkeypatch.setattr(wordnet, "places", lambda: iter(()))
 
 
-def test_a_folder_has_a_file_for_each_attack_and_says_what_was_done(tiny, tmp_path):
-    folder = perturb(tiny, split="test", attacks=["lite"], output=tmp_path / "q", sources=SMALL)
+def test_the_folder_contains_a_file_per_attack_and_meta_json(tiny: Path, tmp_path: Path) -> None:
+    folder = perturb(tiny, split="test", attacks=["lite"], output=tmp_path / "q", wordnet=SMALL)
     assert {file.name for file in folder.iterdir()} == {META, *(f"{name}.parquet" for name in LOCAL)}
     meta = json.loads((folder / META).read_text("utf-8"))
     assert meta["seed"] == 0
@@ -52,25 +53,29 @@ def test_a_folder_has_a_file_for_each_attack_and_says_what_was_done(tiny, tmp_pa
         assert all(text.strip() for text in after["text"])
         same = int((after["text"] == before["text"]).sum())
         assert meta["attacks"][name]["unchanged_rate"] == pytest.approx(same / len(before))
-        assert meta["attacks"][name]["options"]["share"] == 0.1
-    assert "--translation THERE BACK" in meta["left_out"]["back-translation"]
+        assert meta["attacks"][name]["options"] == {"attack": name, "word_fraction": 0.1, "seed": 0}
+    assert "--translation THERE BACK" in meta["skipped"]["back-translation"]
 
 
-def test_what_this_machine_lacks_is_said_and_the_others_are_made(tiny, tmp_path, bare, capsys):
+def test_attacks_without_their_resources_are_skipped(
+    tiny: Path, tmp_path: Path, bare: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = perturb(tiny, split="test", attacks=["all"], output=tmp_path / "q")
     made = {"char-swap", "word-deletion", "word-order-swap", "shuffle"}
     assert {file.stem for file in folder.glob("*.parquet")} == made
-    said = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
-    assert [line.split(": ")[2].split()[0] for line in said] == [name for name in ATTACKS if name not in made]
-    assert "apt-get install wordnet-base" in said[0]
-    with pytest.raises(Lacking, match="--attack synonym-replacement: WordNet, which has the synonyms, is not"):
+    notices = [line for line in capsys.readouterr().err.splitlines() if "is skipped" in line]
+    assert [line.split(": ")[2].split()[0] for line in notices] == [name for name in ATTACKS if name not in made]
+    assert "apt-get install wordnet-base" in notices[0]
+    with pytest.raises(MissingResource, match="--attack synonym-replacement: WordNet is not installed"):
         perturb(tiny, split="test", attacks=["synonym-replacement"], output=tmp_path / "a.parquet")
-    with pytest.raises(Lacking, match="none of the attacks can be made here"):
+    with pytest.raises(MissingResource, match="the resources of all attacks are missing"):
         perturb(tiny, split="test", attacks=["synonym-replacement", "back-translation"], output=tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
-def test_make_goes_on_without_what_is_lacking_but_not_after_a_crash(tiny, tmp_path, bare, monkeypatch):
+def test_the_exit_status_of_a_missing_resource_is_not_that_of_a_crash(
+    tiny: Path, tmp_path: Path, bare: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = [
         "perturb",
         tiny,
@@ -81,53 +86,53 @@ def test_make_goes_on_without_what_is_lacking_but_not_after_a_crash(tiny, tmp_pa
         "--output",
         tmp_path / "a.parquet",
     ]
-    lacking = hybrid(*command).code
-    assert f"|| test $$? -eq {lacking}\n" in (ROOT / "pipelines" / "robustness.mk").read_text("utf-8")
+    missing = hybrid(*command).code
+    assert f"|| test $$? -eq {missing}\n" in (ROOT / "pipelines" / "robustness.mk").read_text("utf-8")
     monkeypatch.setattr("hybrid_cli.stages.perturb.perturb", None)
     crashed = hybrid(*command)
     assert "a bug in hybrid" in crashed.err
-    assert crashed.code not in (0, lacking)
+    assert crashed.code not in (0, missing)
 
 
-def test_a_table_of_synonyms_serves_all_that_need_them(tiny, tmp_path, bare):
+def test_a_table_of_synonyms_replaces_wordnet(tiny: Path, tmp_path: Path, bare: None) -> None:
     table = tmp_path / "synonyms.tsv"
     table.write_text("salt\thalite\n", "utf-8")
-    chosen = ["synonym-replacement", "synonym-insertion", "synonym-adversary"]
-    folder = perturb(tiny, split="test", attacks=chosen, output=tmp_path / "q", sources=Sources(synonyms=table))
+    chosen: list[AttackOrSet] = ["synonym-replacement", "synonym-insertion", "synonym-adversary"]
+    folder = perturb(tiny, split="test", attacks=chosen, output=tmp_path / "q", synonyms=table)
     assert texts(folder / "synonym-replacement.parquet")["002"] == "halite in sea water"
     assert "halite" in texts(folder / "synonym-insertion.parquet")["002"]
     assert texts(folder / "synonym-adversary.parquet")["002"] == "halite in sea water"
 
 
-def test_what_is_there_is_not_made_again_and_what_is_not_is(tiny, tmp_path, capsys):
+def test_only_missing_files_are_written(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = perturb(tiny, split="test", attacks=["char-swap", "shuffle"], output=tmp_path / "q")
     first = (folder / "shuffle.parquet").read_bytes()
     capsys.readouterr()
     perturb(tiny, split="test", attacks=["shuffle", "word-deletion"], output=folder)
-    said = capsys.readouterr().err
-    assert f"{folder / 'shuffle.parquet'} is up to date" in said
-    assert "word-deletion.parquet: 6 queries" in said
+    printed = capsys.readouterr().err
+    assert f"{folder / 'shuffle.parquet'} is up to date" in printed
+    assert "word-deletion.parquet: 6 queries" in printed
     assert (folder / "shuffle.parquet").read_bytes() == first
     with pytest.raises(InputError, match="was made differently: seed=0 then, 1 now"):
-        perturb(tiny, split="test", attacks=["shuffle"], output=folder, how=Perturbation(seed=1))
+        perturb(tiny, split="test", attacks=["shuffle"], output=folder, seed=1)
 
 
-def test_files_are_the_same_bytes_in_another_process_and_queries_in_any_part(tiny, tmp_path):
-    """Two workers with half of the queries each, in another order, come to what one comes to."""
-    whole = perturb(tiny, split="test", attacks=LOCAL, output=tmp_path / "whole", sources=SMALL)
+def test_files_are_bit_identical_in_another_process_and_for_parts_of_the_queries(tiny: Path, tmp_path: Path) -> None:
+    """Two halves of the queries, in another order, give the same texts as all queries."""
+    whole = perturb(tiny, split="test", attacks=LOCAL, output=tmp_path / "whole", wordnet=SMALL)
     code = (
-        "import sys; from pathlib import Path; from hybrid_cli.stages.perturb import Sources, perturb\n"
-        "perturb(Path(sys.argv[1]), split='test', attacks=sys.argv[4].split(','), output=Path(sys.argv[2]), "
-        "sources=Sources(wordnet=Path(sys.argv[3])))"
+        "import sys; from hybrid_cli.stages.perturb import perturb\n"
+        "perturb(sys.argv[1], split='test', attacks=sys.argv[4].split(','), output=sys.argv[2], "
+        "wordnet=sys.argv[3])"
     )
-    arguments = [str(tiny), str(tmp_path / "again"), str(SMALL.wordnet), ",".join(LOCAL)]
+    arguments = [str(tiny), str(tmp_path / "again"), str(SMALL), ",".join(LOCAL)]
     subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
     queries = pl.read_parquet(tiny / "queries.test.parquet").reverse()
     parts = []
     for number, part in enumerate((queries[::2], queries[1::2])):
         part.write_parquet(tmp_path / f"part-{number}.parquet")
         parts.append(
-            perturb(tmp_path / f"part-{number}.parquet", attacks=LOCAL, output=tmp_path / str(number), sources=SMALL)
+            perturb(tmp_path / f"part-{number}.parquet", attacks=LOCAL, output=tmp_path / str(number), wordnet=SMALL)
         )
     for name in LOCAL:
         file = f"{name}.parquet"
@@ -135,7 +140,7 @@ def test_files_are_the_same_bytes_in_another_process_and_queries_in_any_part(tin
         assert texts(parts[0] / file) | texts(parts[1] / file) == texts(whole / file)
 
 
-def test_bm25_sees_the_order_of_words_only_where_analysis_does(tiny, tmp_path):
+def test_word_order_swap_does_not_change_bm25_runs(tiny: Path, tmp_path: Path) -> None:
     perturb(tiny, split="test", attacks=["word-order-swap"], output=tmp_path / "swapped.parquet")
     index_bm25(tiny, output=tmp_path / "bm25", threads=1)
     search(tiny, split="test", index=tmp_path / "bm25", output=tmp_path / "before.parquet")
@@ -144,32 +149,43 @@ def test_bm25_sees_the_order_of_words_only_where_analysis_does(tiny, tmp_path):
     assert runs.read_run(tmp_path / "after.parquet").equals(runs.read_run(tmp_path / "before.parquet"))
 
 
-def test_queries_that_others_have_attacked_are_taken_as_they_are(tiny, tmp_path):
-    ready = tmp_path / "bt.tsv"
-    ready.write_text("001\twhat does the satellite do to the seas\n003\t \n999\tunknown\n", "utf-8")
-    sources = Sources(ready={"back-translation": ready})
-    folder = perturb(
-        tiny, split="test", attacks=["back-translation", "shuffle"], output=tmp_path / "q", sources=sources
-    )
+def test_queries_attacked_by_another_tool_are_read(tiny: Path, tmp_path: Path) -> None:
+    file = tmp_path / "bt.tsv"
+    file.write_text("001\twhat does the satellite do to the seas\n003\t \n999\tunknown\n", "utf-8")
+    attacks: list[AttackOrSet] = ["back-translation", "shuffle"]
+    attacked = {"back-translation": file}
+    folder = perturb(tiny, split="test", attacks=attacks, output=tmp_path / "q", attacked_queries=attacked)
     before, after = texts(tiny / "queries.test.parquet"), texts(folder / "back-translation.parquet")
     assert after == {**before, "001": "what does the satellite do to the seas"}
-    told = json.loads((folder / META).read_text("utf-8"))["attacks"]["back-translation"]
-    assert (told["changed"], told["not_in_file"]) == (1, 4)
-    assert told["options"] == {"attack": "back-translation"}
+    meta = json.loads((folder / META).read_text("utf-8"))["attacks"]["back-translation"]
+    assert (meta["changed"], meta["not_in_file"]) == (1, 4)
+    assert meta["options"] == {"attack": "back-translation"}
 
 
-def test_bad_input_is_refused_before_any_work(tiny, tmp_path):
-    ready = tmp_path / "other.tsv"
-    ready.write_text("q1\ta text\n", "utf-8")
+def test_invalid_input_is_refused_before_any_work(tiny: Path, tmp_path: Path) -> None:
+    file = tmp_path / "other.tsv"
+    file.write_text("q1\ta text\n", "utf-8")
 
-    def refused(message: str, *attacks: str, output: str = "q", **sources) -> None:
+    def refused(message: str, *attacks: AttackOrSet, output: str = "q", **options: Any) -> None:
         with pytest.raises(InputError, match=message):
-            perturb(tiny, split="test", attacks=attacks, output=tmp_path / output, sources=Sources(**sources))
+            perturb(tiny, split="test", attacks=attacks, output=tmp_path / output, **options)
 
-    refused("other.tsv: has none of the queries; its first id is q1", "shuffle", ready={"shuffle": ready})
-    refused("--ready shuffle=...: is none of the attacks; they are char-swap", "char-swap", ready={"shuffle": ready})
-    refused("--synonyms: means nothing to --attack char-swap,shuffle", "char-swap", "shuffle", synonyms=ready)
-    refused("--wordnet and --synonyms: name one", "lite", synonyms=ready, wordnet=SMALL.wordnet)
+    shuffled = {"shuffle": file}
+    refused("other.tsv: contains none of the queries; its first id is q1", "shuffle", attacked_queries=shuffled)
+    refused(r"--attacked-queries shuffle=\.\.\.: not among the attacks", "char-swap", attacked_queries=shuffled)
+    refused("--synonyms: only with --attack .*; --attack is char-swap,shuffle", "char-swap", "shuffle", synonyms=file)
+    refused("--word-fraction: only with", "shuffle", word_fraction=0.5)
+    refused("--word-fraction 1.5: needs a number between 0 and 1", "char-swap", word_fraction=1.5)
+    refused("--translation: only with --attack back-translation", "char-swap", translation=(tmp_path, tmp_path))
+    translated = {"back-translation": file}
+    refused(
+        "--translation-prefix: only with .*; the attack is read from --attacked-queries",
+        "back-translation",
+        translation_prefix=">>es<<",
+        attacked_queries=translated,
+    )
+    refused("--device: only with", "shuffle", device="cpu")
+    refused("--synonyms: only with .*, not with --wordnet", "lite", synonyms=file, wordnet=SMALL)
     refused("gone: no such file", "synonym-replacement", synonyms=tmp_path / "gone")
-    refused("q.parquet: several attacks go into a folder; name one without .parquet", "lite", output="q.parquet")
+    refused(r"q\.parquet: several attacks need a folder; pass --output without", "lite", output="q.parquet")
     assert not list(tmp_path.glob("q*/*"))

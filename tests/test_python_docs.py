@@ -1,4 +1,4 @@
-"""The task made of docstrings: what becomes a query, what a document, what is left out."""
+"""`prepare python-docs`: queries and documents from docstrings, and the docstrings left out."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from tiny_collection import (
 from typer.testing import CliRunner
 
 from hybrid_cli import artifacts
-from hybrid_cli.cli import app
+from hybrid_cli.cli.app import app
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.readers import python_docs
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.prepare import prepare
 
 MODULE = '''
@@ -74,9 +75,13 @@ raise RuntimeError("this module must not be run")
 '''
 
 
+def docs_of(package: str, output: Path) -> PreparePythonDocs:
+    return PreparePythonDocs(package=[package], only=True, output=output)
+
+
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An importable package that fails when it is imported."""
+    """Write a package whose import fails."""
     root = tmp_path / "sources" / "documented_package"
     write_lines(root / "__init__.py", "raise RuntimeError")
     write_lines(root / "_inner.py", MODULE)
@@ -86,8 +91,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return root.name
 
 
-def test_docstrings_become_documents_and_their_first_paragraphs_queries(tmp_path: Path, package: str):
-    made = prepare(python_docs.source([package]), output=tmp_path / "made")
+def test_first_paragraphs_become_queries_and_the_rest_documents(tmp_path: Path, package: str) -> None:
+    made = prepare(docs_of(package, tmp_path / "made"))
     prefix = f"{package}._inner"
     names = [row[0].removeprefix(prefix + ".") for row in corpus_of(made)]
     assert names == ["Thing", "Thing.method", "copied", "other", "signed"]
@@ -106,47 +111,47 @@ def test_docstrings_become_documents_and_their_first_paragraphs_queries(tmp_path
     assert not set(queries["qid"]) & set(names)
 
 
-def test_what_was_left_out_is_recorded(tmp_path: Path, package: str):
-    counts = counts_of(prepare(python_docs.source([package]), output=tmp_path / "made"))
+def test_docstrings_left_out_are_counted(tmp_path: Path, package: str) -> None:
+    counts = counts_of(prepare(docs_of(package, tmp_path / "made")))
     assert counts["left_out"] == {"first paragraph too short": 1, "nothing after the first paragraph": 1}
     assert counts["copies_merged"]["count"] == 1
     assert counts["queries_with_several_documents"] == 1
 
 
-def test_packages_are_never_imported(tmp_path: Path, package: str):
-    prepare(python_docs.source([package]), output=tmp_path / "made")
+def test_packages_are_never_imported(tmp_path: Path, package: str) -> None:
+    prepare(docs_of(package, tmp_path / "made"))
     assert package not in sys.modules
 
 
-def test_a_changed_package_is_another_collection(tmp_path: Path, package: str):
-    prepare(python_docs.source([package]), output=tmp_path / "made")
+def test_a_changed_package_needs_overwrite(tmp_path: Path, package: str) -> None:
+    prepare(docs_of(package, tmp_path / "made"))
     write_lines(tmp_path / "sources" / package / "_inner.py", MODULE.replace("key", "pen"))
     with pytest.raises(InputError, match="was made differently: packages="):
-        prepare(python_docs.source([package]), output=tmp_path / "made")
+        prepare(docs_of(package, tmp_path / "made"))
 
 
-def test_an_unknown_package_is_refused():
-    with pytest.raises(InputError, match=r"package no_such_package: is not installed"):
-        python_docs.source(["no_such_package"])
+def test_an_unknown_package_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"package no_such_package: not installed"):
+        prepare(docs_of("no_such_package", tmp_path / "made"))
 
 
-def test_only_leaves_the_usual_packages_out(tmp_path: Path, package: str):
+def test_only_replaces_the_default_packages(tmp_path: Path, package: str) -> None:
     call = ["prepare", "python-docs", "--only", "--output", str(tmp_path / "made")]
     assert isinstance(CliRunner().invoke(app, call).exception, InputError)
     assert CliRunner().invoke(app, [*call, "--package", package]).exit_code == 0
     assert {row[0].split(".")[0] for row in corpus_of(tmp_path / "made")} == {package}
 
 
-def test_two_readings_of_an_installed_package_are_equal(tmp_path: Path):
-    made = [prepare(python_docs.source(["rich"]), output=tmp_path / name) for name in ("one", "two")]
+def test_reading_a_package_is_deterministic(tmp_path: Path) -> None:
+    made = [prepare(docs_of("rich", tmp_path / name)) for name in ("one", "two")]
     one, two = (artifacts.read_manifest(path) for path in made)
     assert one.fingerprint == two.fingerprint
     assert one.counts["documents"] > 100
     assert one.options["packages"] == {"rich": version("rich")}
 
 
-def test_the_split_is_seventy_ten_twenty_and_depends_on_the_seed():
+def test_the_split_is_seventy_ten_twenty_and_depends_on_the_seed() -> None:
     splits = [python_docs.split_of(f"q{number}", 42) for number in range(10_000)]
-    for split, share in (("train", 0.7), ("dev", 0.1), ("test", 0.2)):
-        assert splits.count(split) / len(splits) == pytest.approx(share, abs=0.02)
+    for split, fraction in (("train", 0.7), ("dev", 0.1), ("test", 0.2)):
+        assert splits.count(split) / len(splits) == pytest.approx(fraction, abs=0.02)
     assert splits != [python_docs.split_of(f"q{number}", 43) for number in range(10_000)]

@@ -1,8 +1,9 @@
-"""Sentences as training queries: which they are, how many a document gives, and what a draw depends on."""
+"""Sentences as training queries: segmentation, quotas, and seeded draws."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from small_artifacts import open_output, write_corpus
 
 from hybrid_cli.artifacts import SCHEMAS, Kind
-from hybrid_cli.collections.sentences import Sentences, share, word_counts
+from hybrid_cli.collections.sentences import Sentences, quota, word_counts
+from hybrid_cli.settings.mining import QueriesFrom
 
 NUMERALS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
@@ -27,8 +29,8 @@ def corpus_of(path: Path, rows: list[tuple[str, str, str]]) -> Path:
     return path
 
 
-def drawn(corpus: Path, how: str, seed: int = 42, at_once: int = 1024, **settings) -> pl.DataFrame:
-    return pl.concat(Sentences(corpus, how, seed, **settings).blocks(at_once))
+def drawn(corpus: Path, how: QueriesFrom, seed: int = 42, at_once: int = 1024, **options: Any) -> pl.DataFrame:
+    return pl.concat(Sentences(corpus, how, seed, **options).blocks(at_once))
 
 
 @pytest.mark.parametrize(
@@ -42,9 +44,9 @@ def drawn(corpus: Path, how: str, seed: int = 42, at_once: int = 1024, **setting
         (10, [8, 4, 3, 2, 2, 1]),
     ],
 )
-def test_the_golden_counts_of_the_sample_hold_and_are_what_is_drawn(tmp_path, sentences, wanted):
-    """Methods 12.2; two titles, whose passages stand in turns."""
-    assert [share(sentences, position) for position in range(6)] == wanted
+def test_the_golden_quotas_are_drawn(tmp_path: Path, sentences: int, wanted: list[int]) -> None:
+    """Two titles with alternating passages."""
+    assert [quota(sentences, position) for position in range(6)] == wanted
     rows = [(f"{title}{n}", title, passage(sentences)) for n in range(6) for title in ("A", "B")]
     found = drawn(corpus_of(tmp_path / "corpus.parquet", rows), "sampled")
     counts = dict(found.group_by("source").len().iter_rows())
@@ -53,17 +55,17 @@ def test_the_golden_counts_of_the_sample_hold_and_are_what_is_drawn(tmp_path, se
     assert found["qid"].is_unique().all()
 
 
-def test_no_document_gives_more_sentences_than_it_has_and_an_empty_one_none():
-    assert [share(0, position) for position in range(4)] == [0, 0, 0, 0]
-    assert all(1 <= share(n, position) <= n for n in range(1, 50) for position in range(50))
+def test_a_quota_is_at_most_the_number_of_sentences() -> None:
+    assert [quota(0, position) for position in range(4)] == [0, 0, 0, 0]
+    assert all(1 <= quota(n, position) <= n for n in range(1, 50) for position in range(50))
 
 
-def test_documents_without_a_title_each_stand_alone(tmp_path):
+def test_documents_without_a_title_are_counted_separately(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.parquet", [passage(5, "foxes"), passage(5, "hares")])
     assert drawn(corpus, "sampled").group_by("source", maintain_order=True).len()["len"].to_list() == [4, 4]
 
 
-def test_all_sentences_come_in_order_with_white_space_folded_and_titles_left_out(tmp_path):
+def test_all_sentences_are_in_order_with_white_space_folded(tmp_path: Path) -> None:
     rows = [
         ("a#1", "A title of four words", "The first\n  sentence here. Mr. Fox has\ta second one?\n\nShort one."),
         ("b", "Nothing", " \n"),
@@ -82,14 +84,14 @@ def test_all_sentences_come_in_order_with_white_space_folded_and_titles_left_out
 
 
 @pytest.mark.parametrize("how", ["all", "sampled", "cropped"])
-def test_as_many_queries_come_as_were_counted(tiny, how):
+def test_the_count_is_the_number_of_queries(tiny: Path, how: QueriesFrom) -> None:
     sentences = Sentences(tiny, how, 7)
     found = pl.concat(sentences.blocks())
     assert sentences.count()["queries"] == len(found) > 0
     assert found["row"].to_list() == sorted(found["row"])
 
 
-def test_the_sample_is_part_of_all_and_the_crops_are_part_of_the_sample(tmp_path):
+def test_samples_are_sentences_and_crops_are_parts_of_samples(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.parquet", [passage(10, about) for about in ("foxes", "hares", "owls")])
     whole, sample, crops = (drawn(corpus, how) for how in ("all", "sampled", "cropped"))
     assert len(sample.join(whole, on=["qid", "text", "source", "row"])) == len(sample) < len(whole)
@@ -97,19 +99,19 @@ def test_the_sample_is_part_of_all_and_the_crops_are_part_of_the_sample(tmp_path
     assert all(f" {crop} " in f" {text} " for crop, text in zip(crops["text"], sample["text"], strict=True))
 
 
-def test_crops_have_the_lengths_that_questions_have_but_three_words_at_least(tmp_path):
+def test_crops_have_the_lengths_of_questions_but_at_least_three_words(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.parquet", [passage(10)] * 30)
     assert set(word_counts(drawn(corpus, "cropped", lengths=[1, 5, 400])["text"])) == {3, 5, 9}
     assert set(word_counts(drawn(corpus, "cropped")["text"])) == set(range(3, 10))
     assert drawn(corpus, "cropped")["text"].n_unique() > 50
 
 
-def test_a_character_is_a_word_where_writing_has_no_spaces():
+def test_a_character_is_a_word_in_scripts_without_spaces() -> None:
     texts = ["你好", "np.random.rng(1) -- __ a-b", "ทดสอบ x", "", "日本 é"]
     assert word_counts(pl.Series(texts)) == [2, 2, 6, 0, 3]
 
 
-def test_a_language_has_its_own_marks_at_the_end_of_a_sentence(tmp_path):
+def test_a_language_has_its_own_sentence_marks(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.parquet", ["你好世界。今天天气很好。"])
     assert drawn(corpus, "all", language="zh")["text"].to_list() == ["你好世界。", "今天天气很好。"]
     assert drawn(corpus, "cropped", language="zh", lengths=[3])["text"].str.len_chars().to_list() == [3] * 2
@@ -120,7 +122,9 @@ TEXTS = st.lists(st.integers(0, 10).map(passage), min_size=1, max_size=8)
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=TEXTS, how=st.sampled_from(["sampled", "cropped"]), at_once=st.integers(1, 9), data=st.data())
-def test_a_draw_depends_on_seed_and_document_only(tmp_path, texts, how, at_once, data):
+def test_a_draw_depends_on_seed_and_document_only(
+    tmp_path: Path, texts: list[str], how: QueriesFrom, at_once: int, data: st.DataObject
+) -> None:
     rows = [(f"d{n}", "", text) for n, text in enumerate(texts)]
     first = drawn(corpus_of(tmp_path / "corpus.parquet", rows), how)
     order = data.draw(st.permutations(rows))
@@ -129,6 +133,6 @@ def test_a_draw_depends_on_seed_and_document_only(tmp_path, texts, how, at_once,
     assert first.select(columns).sort("qid").equals(again.select(columns).sort("qid"))
 
 
-def test_another_seed_draws_other_sentences(tmp_path):
+def test_another_seed_draws_other_sentences(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.parquet", [passage(10, f"herd {n}") for n in range(10)])
     assert not drawn(corpus, "sampled", 1).equals(drawn(corpus, "sampled", 2))

@@ -206,7 +206,7 @@ class TestEveryCommand:
         for name, declared in kind.declared().items():
             assert declared.help.strip().endswith("."), f"{name}: {declared.help}"
             assert "  " not in declared.help, name
-            if declared.default is REQUIRED or declared.default is None or isinstance(declared.default, By):
+            if declared.default is REQUIRED or declared.default is None or isinstance(declared.default, By | dict):
                 continue
             if declared.minimum is not None and not is_list(kind.types()[name]):
                 assert declared.default >= declared.minimum, name

@@ -1,12 +1,12 @@
-"""Snippets begin where the words of the query stand."""
+"""Snippets of documents."""
 
 from __future__ import annotations
 
 from hybrid_cli.collections.snippets import snippet
 
 
-def test_a_snippet_shows_where_the_words_stand_together():
-    text = "Salt. " + "Nothing of interest stands here. " * 20 + "Sea water holds salt. " + "The end. " * 20
+def test_a_snippet_begins_near_the_words_of_the_query() -> None:
+    text = "Salt. " + "Nothing of interest is here. " * 20 + "Sea water holds salt. " + "The end. " * 20
     shown = snippet(text, "salt in sea water", 100)
     assert "Sea water holds salt." in shown
     assert shown.startswith("... ")

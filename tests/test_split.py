@@ -1,4 +1,4 @@
-"""`split` as it is run: a collection in, a collection of folds out that every command reads."""
+"""`split`: a collection of folds that every command reads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -20,7 +21,7 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.split import split
 
-JUDGED = ["001", "002", "003", "004", "005"]  # 006 is not
+JUDGED = ["001", "002", "003", "004", "005"]  # 006 has no judgments
 
 
 def qids(folder: Path, name: str) -> list[str]:
@@ -35,7 +36,7 @@ def parts_of(folder: Path) -> list[list[str]]:
     return [qids(folder, f"test-{number}") for number in range(1, len(names) + 1)]
 
 
-def test_folds_hold_the_judged_queries_and_all_their_judgements(tiny, tmp_path, capsys):
+def test_folds_contain_all_judged_queries(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = split(tiny, splits=["test"], folds=3, output=tmp_path / "folds")
     assert sorted(qid for part in parts_of(folder) for qid in part) == qids(folder, "all") == JUDGED
     qrels = collection.read_qrels(tiny / "qrels.test.parquet")
@@ -44,10 +45,10 @@ def test_folds_hold_the_judged_queries_and_all_their_judgements(tiny, tmp_path, 
     assert collection.read_qrels(folder / "qrels.all.parquet").equals(qrels)
     texts = collection.read_queries(tiny / "queries.test.parquet")
     assert collection.read_queries(folder / "queries.all.parquet").equals(texts.head(5))
-    assert "5 judged queries in 3 folds (2, 2, 1); 1 without judgements left out" in capsys.readouterr().err
+    assert "5 judged queries in 3 folds (2, 2, 1); 1 without judgments left out" in capsys.readouterr().err
 
 
-def test_the_manifest_says_where_the_folds_came_from(tiny, tmp_path):
+def test_the_manifest_records_inputs_and_options(tiny: Path, tmp_path: Path) -> None:
     folder = split(tiny, splits=["test"], folds=5, seed=7, output=tmp_path / "folds")
     manifest = artifacts.read_manifest(folder, Kind.COLLECTION)
     assert (manifest.stage, manifest.options) == ("split", {"folds": 5, "seed": 7})
@@ -57,16 +58,16 @@ def test_the_manifest_says_where_the_folds_came_from(tiny, tmp_path):
     assert counts["queries"] == {"all": 5} | {
         f"{name}-{number}": size for number in range(1, 6) for name, size in (("train", 3), ("dev", 1), ("test", 1))
     }
-    assert counts["judgements"]["all"] == 8
+    assert counts["judgments"]["all"] == 8
 
 
-def test_the_corpus_is_the_same_file(tiny, tmp_path):
+def test_the_corpus_is_a_hard_link(tiny: Path, tmp_path: Path) -> None:
     folder = split(tiny, splits=["test"], output=tmp_path / "folds")
     assert os.path.samefile(tiny / "corpus.parquet", folder / "corpus.parquet")
     assert artifacts.fingerprint(folder / "corpus.parquet") == artifacts.fingerprint(tiny / "corpus.parquet")
 
 
-def test_a_corpus_in_parts_is_shared_too(tiny, tmp_path):
+def test_a_corpus_in_parts_is_linked_too(tiny: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(tiny, tmp_path / "collection"))
     (source / "corpus").mkdir()
     (source / "corpus.parquet").rename(source / "corpus" / "part-00000.parquet")
@@ -75,15 +76,15 @@ def test_a_corpus_in_parts_is_shared_too(tiny, tmp_path):
     assert collection.document_count(folder) == 12
 
 
-def test_one_index_serves_every_fold(tiny, tmp_path):
+def test_one_index_serves_every_fold(tiny: Path, tmp_path: Path) -> None:
     folder = split(tiny, splits=["test"], folds=2, output=tmp_path / "folds")
     index_bm25(tiny, output=tmp_path / "bm25", threads=1)
     for number, part in enumerate(parts_of(folder), 1):
         run = search(folder, split=f"test-{number}", index=tmp_path / "bm25", output=tmp_path / f"{number}.parquet")
-        assert set(runs.read_run(run)["qid"]) == set(part) - {"005"}  # which has stop words only
+        assert set(runs.read_run(run)["qid"]) == set(part) - {"005"}  # 005 has stop words only
 
 
-def test_the_order_of_the_rows_does_not_matter(tiny, tmp_path):
+def test_the_order_of_the_rows_does_not_matter(tiny: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(tiny, tmp_path / "collection"))
     for name in ("queries", "qrels"):
         pl.read_parquet(tiny / f"{name}.test.parquet").reverse().write_parquet(source / f"{name}.test.parquet")
@@ -92,23 +93,23 @@ def test_the_order_of_the_rows_does_not_matter(tiny, tmp_path):
     assert [set(part) for part in parts_of(first)] == [set(part) for part in parts_of(again)]
 
 
-def test_several_splits_are_parted_together(tiny, tmp_path):
+def test_several_splits_are_divided_together(tiny: Path, tmp_path: Path) -> None:
     folder = split(tiny, splits=["all"], folds=3, output=tmp_path / "all")
     assert qids(folder, "all") == [*JUDGED, "t1", "t2", "t3", "t4", "t5", "t6"]
     named = split(tiny, splits=["test", "train", "test"], folds=3, output=tmp_path / "named")
     assert parts_of(folder) == parts_of(named)
 
 
-def test_a_split_that_is_called_all_is_itself(tiny, tmp_path):
+def test_a_split_with_the_name_all_is_that_split(tiny: Path, tmp_path: Path) -> None:
     first = split(tiny, splits=["all"], folds=3, output=tmp_path / "a")
     again = split(first, splits=["all"], folds=3, output=tmp_path / "b")
     assert parts_of(first) == parts_of(again)
 
 
-def test_given_folds_are_taken_as_they_are(tiny, tmp_path):
+def test_predefined_folds_are_kept(tiny: Path, tmp_path: Path) -> None:
     file = tmp_path / "folds.json"
     file.write_text(json.dumps([["003", "001"], ["006", "005", "002"], ["004"]]))
-    folder = split(tiny, splits=["test"], given=file, folds=3, output=tmp_path / "folds")
+    folder = split(tiny, splits=["test"], folds_file=file, folds=3, output=tmp_path / "folds")
     assert parts_of(folder) == [["001", "003"], ["002", "005"], ["004"]]
     assert qids(folder, "train-1") == qids(folder, "test-3") == qids(folder, "dev-2") == ["004"]
     manifest = artifacts.read_manifest(folder, Kind.COLLECTION)
@@ -116,7 +117,7 @@ def test_given_folds_are_taken_as_they_are(tiny, tmp_path):
     assert manifest.input_path("folds") == file
 
 
-def test_the_command_is_left_alone_where_nothing_changed_and_refuses_another_number(tiny, tmp_path):
+def test_another_number_of_folds_needs_overwrite(tiny: Path, tmp_path: Path) -> None:
     command = ["split", tiny, "--split", "test", "--output", tmp_path / "folds", "--folds"]
     assert "split: " in hybrid(*command, 3).err
     assert "up to date" in hybrid(*command, 3).err
@@ -130,34 +131,36 @@ def test_the_command_is_left_alone_where_nothing_changed_and_refuses_another_num
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({}, r"collection: has several splits \(test, train\); name some with --split, or all"),
-        ({"splits": ["nowhere"]}, "has no queries of split 'nowhere'; there are: test, train"),
+        ({}, r"collection: several splits \(test, train\); pass --split NAME, or all"),
+        ({"splits": ["nowhere"]}, "no queries of split 'nowhere'; splits: test, train"),
+        ({"splits": ["test"], "folds": 1}, "--folds 1: needs a number >= 2"),
+        ({"splits": ["test"], "folds_file": [JUDGED], "seed": 1}, "--seed: not with --folds-file"),
         ({"splits": ["test"], "folds": 6}, "--folds 6: there are only 5 judged queries"),
         (
-            {"splits": ["test"], "given": [["001", "t1"], ["002"]]},
-            r"folds\.json: 1 query \(t1\): not among the queries",
+            {"splits": ["test"], "folds_file": [["001", "t1"], ["002"]]},
+            r"folds\.json: unknown: 1 query \(t1\)",
         ),
-        ({"splits": ["test"], "given": [JUDGED[:2], JUDGED[2:]], "folds": 5}, "has 2 folds; --folds says 5"),
+        ({"splits": ["test"], "folds_file": [JUDGED[:2], JUDGED[2:]], "folds": 5}, "has 2 folds; --folds is 5"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_any_work(tiny, tmp_path, settings, words):
+def test_unusable_folds_are_refused(tiny: Path, tmp_path: Path, settings: dict[str, Any], words: str) -> None:
     file = tmp_path / "folds.json"
-    file.write_text(json.dumps(settings.get("given")))
+    file.write_text(json.dumps(settings.get("folds_file")))
     with pytest.raises(InputError, match=words):
-        split(tiny, output=tmp_path / "folds", **{**settings, **({"given": file} if "given" in settings else {})})
+        split(tiny, output=tmp_path / "folds", **settings | ({"folds_file": file} if "folds_file" in settings else {}))
     assert not (tmp_path / "folds").exists()
 
 
-def test_a_query_in_two_splits_is_refused(tiny, tmp_path):
+def test_a_query_in_two_splits_is_refused(tiny: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(tiny, tmp_path / "collection"))
     pl.read_parquet(tiny / "queries.test.parquet").head(1).write_parquet(source / "queries.train.parquet")
-    with pytest.raises(InputError, match="query 001 stands in the splits test and train"):
+    with pytest.raises(InputError, match="query 001 is in the splits test and train"):
         split(source, splits=["all"], output=tmp_path / "folds")
 
 
-def test_a_collection_without_judgements_is_refused(tiny, tmp_path):
+def test_a_collection_without_judgments_is_refused(tiny: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(tiny, tmp_path / "collection"))
     for file in source.glob("qrels.*"):
         file.unlink()
-    with pytest.raises(InputError, match="holds no qrels"):
+    with pytest.raises(InputError, match=r"no qrels\.SPLIT\.parquet"):
         split(source, splits=["test"], output=tmp_path / "folds")

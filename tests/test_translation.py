@@ -1,4 +1,4 @@
-"""Back translation with small models of random weights: what they write is nonsense, but always the same nonsense."""
+"""Back translation with small random models: the output is meaningless, but deterministic."""
 
 from __future__ import annotations
 
@@ -15,17 +15,25 @@ from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.config import Perturbation
 from hybrid_cli.errors import InputError
-from hybrid_cli.perturbations.attack import Lacking
-from hybrid_cli.stages.perturb import Sources, perturb
+from hybrid_cli.perturbations import translation
+from hybrid_cli.perturbations.attack import MissingResource
+from hybrid_cli.settings.data import Attack
+from hybrid_cli.stages.perturb import perturb
 
-ATTACK = "back-translation"
-HOW = Perturbation(prefix=">>es<<", batch_size=3, max_tokens=10)
+ATTACK: Attack = "back-translation"
+SPANISH = ">>es<<"
+MAX_TOKENS = 10
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translation, "BATCH_SIZE", 3)
+    monkeypatch.setattr(translation, "MAX_TOKENS", MAX_TOKENS)
 
 
 def make_marian(folder: Path, seed: int, codes: tuple[str, ...]) -> Path:
-    """A Marian model of one layer and 16 dimensions, with a vocabulary made of the tiny collection."""
+    """Write a Marian model of one layer and 16 dimensions, with a vocabulary from the tiny collection."""
     folder.mkdir()
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -62,39 +70,43 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return make_marian(folder / "en-any", 1, (">>es<<", ">>fr<<")), make_marian(folder / "any-en", 2, ())
 
 
-def attacked(source: Path, output: Path, models: tuple[Path, Path], how: Perturbation = HOW) -> dict[str, str]:
+def attacked(source: Path, output: Path, models: tuple[Path, Path], prefix: str = SPANISH) -> dict[str, str]:
     split = "test" if source.is_dir() else None
-    perturb(source, split=split, attacks=[ATTACK], output=output, sources=Sources(translation=models), how=how)
+    perturb(source, split=split, attacks=[ATTACK], output=output, translation=models, translation_prefix=prefix)
     return dict(pl.read_parquet(output).select("qid", "text").iter_rows())
 
 
 def one_at_a_time(folder: Path, text: str) -> str:
     tokenizer, model = MarianTokenizer.from_pretrained(folder), MarianMTModel.from_pretrained(folder).double().eval()
-    tokens = tokenizer([text], return_tensors="pt", truncation=True, max_length=HOW.max_tokens)
+    tokens = tokenizer([text], return_tensors="pt", truncation=True, max_length=MAX_TOKENS)
     with torch.inference_mode():
-        written = model.generate(**tokens, num_beams=HOW.beams, do_sample=False, max_new_tokens=HOW.max_tokens)
-    return tokenizer.batch_decode(written, skip_special_tokens=True)[0]
+        written = model.generate(**tokens, num_beams=translation.BEAMS, do_sample=False, max_new_tokens=MAX_TOKENS)
+    return str(tokenizer.batch_decode(written, skip_special_tokens=True)[0])
 
 
-def test_a_query_goes_there_and_back(tiny, tmp_path, models):
+def test_queries_are_translated_to_another_language_and_back(
+    tiny: Path, tmp_path: Path, models: tuple[Path, Path]
+) -> None:
     found = attacked(tiny, tmp_path / "a.parquet", models)
     queries = dict(pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text").iter_rows())
     for qid, text in queries.items():
-        home = one_at_a_time(models[1], one_at_a_time(models[0], f">>es<< {text}")).strip()
-        assert found[qid] == (home or text)
+        back = one_at_a_time(models[1], one_at_a_time(models[0], f">>es<< {text}")).strip()
+        assert found[qid] == (back or text)
     assert len(set(found.values())) > 3
     manifest = artifacts.read_manifest(tmp_path / "a.parquet", Kind.QUERIES)
     assert set(manifest.inputs) == {"queries", "there", "back"}
-    assert manifest.options["prefix"] == ">>es<<"
+    assert manifest.options["translation_prefix"] == SPANISH
     assert manifest.counts["changed"] == sum(found[qid] != text for qid, text in queries.items()) > 0
 
 
-def test_the_language_matters(tiny, tmp_path, models):
-    other = Perturbation(prefix=">>fr<<", batch_size=3, max_tokens=10)
-    assert attacked(tiny, tmp_path / "a.parquet", models) != attacked(tiny, tmp_path / "b.parquet", models, other)
+def test_the_language_changes_the_result(tiny: Path, tmp_path: Path, models: tuple[Path, Path]) -> None:
+    french = attacked(tiny, tmp_path / "b.parquet", models, ">>fr<<")
+    assert attacked(tiny, tmp_path / "a.parquet", models) != french
 
 
-def test_the_order_of_the_queries_does_not(tiny, tmp_path, models):
+def test_the_order_of_the_queries_does_not_change_the_result(
+    tiny: Path, tmp_path: Path, models: tuple[Path, Path]
+) -> None:
     queries = pl.read_parquet(tiny / "queries.test.parquet")
     queries.reverse().write_parquet(tmp_path / "reversed.parquet")
     assert attacked(tmp_path / "reversed.parquet", tmp_path / "b.parquet", models) == attacked(
@@ -102,8 +114,8 @@ def test_the_order_of_the_queries_does_not(tiny, tmp_path, models):
     )
 
 
-def test_a_query_that_comes_home_empty_stays(tiny, tmp_path, models):
-    """A model whose first token is always the last one writes nothing."""
+def test_a_query_with_an_empty_translation_is_kept(tiny: Path, tmp_path: Path, models: tuple[Path, Path]) -> None:
+    """A model that starts with the end token generates nothing."""
     silent = tmp_path / "silent"
     tokenizer, model = MarianTokenizer.from_pretrained(models[1]), MarianMTModel.from_pretrained(models[1])
     model.final_logits_bias[0, 0] = 1e6
@@ -114,19 +126,25 @@ def test_a_query_that_comes_home_empty_stays(tiny, tmp_path, models):
     assert artifacts.read_manifest(tmp_path / "a.parquet", Kind.QUERIES).counts["unchanged_rate"] == 1
 
 
-def test_bad_models_are_refused(tiny, tmp_path, tiny_bert, models):
+def test_bad_models_are_refused(tiny: Path, tmp_path: Path, tiny_bert: Path, models: tuple[Path, Path]) -> None:
     output = tmp_path / "a.parquet"
-    with pytest.raises(InputError, match="translates into several languages; --prefix needs one of >>es<<, >>fr<<"):
-        attacked(tiny, output, models, Perturbation())
-    with pytest.raises(InputError, match="holds no translation model that transformers can load"):
+    with pytest.raises(
+        InputError, match="translates to several languages; --translation-prefix needs one of >>es<<, >>fr<<"
+    ):
+        attacked(tiny, output, models, "")
+    with pytest.raises(InputError, match="no translation model that transformers can load"):
         attacked(tiny, output, (tiny_bert, models[1]))
     (tmp_path / "pickled").mkdir()
-    with pytest.raises(InputError, match="hybrid opens no pickles"):
+    with pytest.raises(InputError, match=r"pickle files .* are not loaded"):
         attacked(tiny, output, (tmp_path / "pickled", models[1]))
     with pytest.raises(InputError, match="no such file or folder"):
         attacked(tiny, output, (tmp_path / "nothing", models[1]))
-    with pytest.raises(Lacking, match="--translation THERE BACK for two folders, or --ready back-translation=FILE"):
+    with pytest.raises(
+        MissingResource, match="--translation THERE BACK with two folders, or --attacked-queries back-tr"
+    ):
         perturb(tiny, split="test", attacks=[ATTACK], output=output)
-    with pytest.raises(InputError, match="--translation: means nothing to --attack shuffle"):
-        perturb(tiny, split="test", attacks=["shuffle"], output=output, sources=Sources(translation=models))
+    with pytest.raises(
+        InputError, match="--translation: only with --attack back-translation or lite or all; --attack is shuffle"
+    ):
+        perturb(tiny, split="test", attacks=["shuffle"], output=output, translation=models)
     assert not output.exists()

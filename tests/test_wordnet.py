@@ -1,4 +1,4 @@
-"""WordNet's files: what is a synonym, which forms a word may have, where the files are looked for."""
+"""WordNet: synonyms, inflected forms, and the search for its files."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ DATA = Path(__file__).parent / "data" / "wordnet"
 
 @pytest.fixture(scope="module")
 def small() -> WordNet:
-    """A few synsets made up for these tests, in the form of the real files."""
+    """Read a few synsets written for these tests, in the format of WordNet."""
     return WordNet(DATA)
 
 
 @pytest.fixture
 def places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A machine without WordNet, whose one folder for nltk's data is returned."""
-    monkeypatch.setattr(wordnet, "_DEBIAN", tmp_path / "nowhere")
+    """Hide an installed WordNet, and return the data folder of nltk."""
+    monkeypatch.setattr(wordnet, "DEBIAN", tmp_path / "nowhere")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("NLTK_DATA", str(tmp_path / "nltk"))
     try:
@@ -36,17 +36,17 @@ def places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("word", "synonyms"),
     [
-        ("moon", ["Luna", "night lamp", "tide"]),  # of two synsets, spelt as there, spaces for underscores
+        ("moon", ["Luna", "night lamp", "tide"]),  # of two synsets, with the spelling of WordNet
         ("Moon", ["Luna", "night lamp", "tide"]),
         ("luna", ["moon"]),
-        ("near", ["adjacent", "close", "nigh"]),  # adjective and adverb; the marker of `close(p)` is cut
+        ("near", ["adjacent", "close", "nigh"]),  # adjective and adverb; the marker of `close(p)` is removed
         ("close", ["adjacent", "near"]),
         ("aplenty", ["galore"]),
         ("tapir", []),
         ("", []),
     ],
 )
-def test_synonyms_are_the_lemmas_of_all_synsets(small, word, synonyms):
+def test_synonyms_are_the_lemmas_of_all_synsets(small: WordNet, word: str, synonyms: list[str]) -> None:
     assert small.synonyms(word) == synonyms
 
 
@@ -59,11 +59,11 @@ def test_synonyms_are_the_lemmas_of_all_synsets(small, word, synonyms):
         ("finer", ["nice"]), ("nicer", ["fine"]), ("nicest", ["fine"]), ("nearest", ["adjacent", "close"]),
     ],
 )  # fmt: skip
-def test_a_form_has_the_synonyms_of_its_base_and_the_base_is_none(small, form, synonyms):
+def test_a_form_has_the_synonyms_of_its_base_form(small: WordNet, form: str, synonyms: list[str]) -> None:
     assert small.synonyms(form) == synonyms
 
 
-def test_to_be_a_synonym_is_mutual(small):
+def test_synonyms_are_symmetric(small: WordNet) -> None:
     words = {line.split()[0] for file in DATA.glob("index.*") for line in file.read_text().splitlines()[2:]}
     assert len(words) > 30
     for word in words:
@@ -73,13 +73,13 @@ def test_to_be_a_synonym_is_mutual(small):
 
 
 @pytest.mark.parametrize("inside", ["", "wordnet"])
-def test_a_zip_file_is_read_as_the_folder_is(small, tmp_path, inside):
+def test_zip_files_are_read(small: WordNet, tmp_path: Path, inside: str) -> None:
     shutil.copytree(DATA, tmp_path / "tree" / inside, dirs_exist_ok=True)
     path = Path(shutil.make_archive(str(tmp_path / "wordnet"), "zip", tmp_path / "tree"))
     assert WordNet(find(path)).synonyms("mice") == small.synonyms("mice")
 
 
-def test_nltks_data_are_found_unpacked_or_not(places):
+def test_the_data_of_nltk_are_found_unpacked_or_zipped(places: Path) -> None:
     (places / "corpora").mkdir(parents=True)
     archive = shutil.make_archive(str(places / "corpora" / "wordnet"), "zip", DATA.parent, "wordnet")
     assert find() == Path(archive)
@@ -87,20 +87,20 @@ def test_nltks_data_are_found_unpacked_or_not(places):
     assert find() == places / "corpora" / "wordnet"
 
 
-def test_without_wordnet_the_message_says_how_to_get_it(places):
-    with pytest.raises(HybridError, match=r"is not on this machine: `apt-get install wordnet-base`.*--wordnet PATH"):
+def test_the_message_explains_how_to_install_wordnet(places: Path) -> None:
+    with pytest.raises(HybridError, match=r"is not installed: `apt-get install wordnet-base`.*--wordnet PATH"):
         find()
 
 
 @pytest.mark.parametrize("name", ["nothing", "folder", "file.zip"])
-def test_what_is_no_wordnet_is_refused(tmp_path, name):
+def test_other_folders_and_files_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file.zip").write_text("no zip file")
-    with pytest.raises(InputError, match=re.escape(f"{tmp_path / name}: holds no WordNet")):
+    with pytest.raises(InputError, match=re.escape(f"{tmp_path / name}: does not contain WordNet")):
         find(tmp_path / name)
 
 
-def test_the_wordnet_of_this_machine_is_read():
+def test_the_installed_wordnet_is_read() -> None:
     try:
         real = WordNet(find())
     except HybridError as missing:

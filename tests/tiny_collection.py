@@ -1,9 +1,10 @@
-"""A collection that can be read in one screen, with ids that other tools lose, and how tests write and read others."""
+"""A small collection with unusual ids, and functions to write and read other collections."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
@@ -58,7 +59,7 @@ TINY_JUDGEMENTS = {
 
 
 def write_tiny_source(folder: Path) -> None:
-    """The tiny collection in TREC's forms: `docs.jsonl`, `topics.SPLIT.tsv`, `qrels.SPLIT.txt`."""
+    """Write the tiny collection in TREC formats: `docs.jsonl`, `topics.SPLIT.tsv`, `qrels.SPLIT.txt`."""
     records = [{"id": docid, "title": title, "text": text} for docid, title, text in TINY_DOCUMENTS]
     (folder / "docs.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
     for split, queries in TINY_QUERIES.items():
@@ -69,7 +70,7 @@ def write_tiny_source(folder: Path) -> None:
 
 
 def write_lines(path: Path, *rows: object) -> Path:
-    """Text as it stands, anything else as JSON; one row a line."""
+    """Write one row per line: texts unchanged, anything else as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     texts = (row if isinstance(row, str) else json.dumps(row) for row in rows)
     path.write_text("".join(text + "\n" for text in texts), "utf-8")
@@ -80,5 +81,5 @@ def corpus_of(path: Path) -> list[tuple[str, str, str]]:
     return [tuple(row.values()) for batch in collection.documents(path) for row in batch.to_pylist()]
 
 
-def counts_of(path: Path) -> dict:
+def counts_of(path: Path) -> dict[str, Any]:
     return artifacts.read_manifest(path, Kind.COLLECTION).counts

@@ -1,92 +1,88 @@
-"""Cross-validation: queries in parts, and the splits of every fold made of them (methods 10.8)."""
+"""Cross-validation: folds of the queries, and the splits of each fold.
+
+The protocol is that of McDonald et al. (2018) on Robust04: test on one fold, tune on the next, train on the others.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.collections.problems import EXAMPLES
-from hybrid_cli.collections.readers.lines import lines, open_binary
+from hybrid_cli.collections.readers.files import lines, open_binary
+from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
 
 WHOLE = "all"
+_EXAMPLES = 3
 
-Parts = list[list[str]]
-
-
-def seeded(qids: Set[str], folds: int, seed: int) -> Parts:
-    """Parts whose sizes differ by one at most, drawn by hashes of (seed, qid).
-
-    Raises:
-        InputError: fewer than two parts, or more than there are queries.
-    """
-    if folds < 2:
-        raise InputError(f"--folds {folds}: at least two are needed, one to test on and one to learn from")
-    if folds > len(qids):
-        raise InputError(f"--folds {folds}: there are only {len(qids)} judged queries; ask for fewer folds")
-
-    def key(qid: str) -> tuple[bytes, str]:
-        return hashlib.blake2b(f"{seed}\0{qid}".encode(), digest_size=8).digest(), qid
-
-    drawn = sorted(qids, key=key)
-    return [drawn[first::folds] for first in range(folds)]
+Folds = list[list[str]]
 
 
-def given(file: Path, judged: Set[str], unjudged: Set[str]) -> Parts:
-    """Parts that somebody else chose, as far as they are judged; see `read` for the form of `file`.
+def random_folds(qids: Set[str], count: int, seed: int) -> Folds:
+    """Draw folds whose sizes differ by one at most.
 
     Raises:
-        InputError: a query stands in two folds, is in neither set, or is judged and in no fold; or a fold is empty.
+        InputError: more folds than queries.
     """
-    parts = read(file)
+    if count > len(qids):
+        raise InputError(f"--folds {count}: there are only {len(qids)} judged queries; use fewer folds")
+    drawn = sorted(qids, key=lambda qid: (draw(seed, qid), qid))
+    return [drawn[first::count] for first in range(count)]
+
+
+def predefined_folds(file: Path, judged: Set[str], unjudged: Set[str]) -> Folds:
+    """Read folds from a file and keep the judged queries; see `read` for the format.
+
+    Raises:
+        InputError: a query is in two folds, is unknown, or is judged and in no fold; or a fold is empty.
+    """
+    folds = read(file)
     home: dict[str, int] = {}
-    for number, part in enumerate(parts, 1):
-        for qid in part:
+    for number, fold in enumerate(folds, 1):
+        for qid in fold:
             if qid in home:
-                raise InputError(f"{file}: query {qid} stands in folds {home[qid]} and {number}; keep it in one")
+                raise InputError(f"{file}: query {qid} is in folds {home[qid]} and {number}; keep it in one")
             home[qid] = number
     if unknown := home.keys() - judged - unjudged:
-        raise InputError(
-            f"{file}: {_counted(unknown)}: not among the queries; name the splits that have them (--split)"
-        )
-    if left := judged - home.keys():
-        raise InputError(f"{file}: {_counted(left)}: judged, but in no fold; put each into one")
-    kept = [[qid for qid in part if qid in judged] for part in parts]
-    if empty := [number for number, part in enumerate(kept, 1) if not part]:
+        raise InputError(f"{file}: unknown: {_counted(unknown)}; select the splits that contain them with --split")
+    if missing := judged - home.keys():
+        raise InputError(f"{file}: judged, but in no fold: {_counted(missing)}; add each to one fold")
+    kept = [[qid for qid in fold if qid in judged] for fold in folds]
+    if empty := [number for number, fold in enumerate(kept, 1) if not fold]:
         raise InputError(f"{file}: fold {empty[0]} has no judged query")
     return kept
 
 
 def _counted(qids: Set[str]) -> str:
-    named = ", ".join(sorted(qids)[:EXAMPLES]) + (", ..." if len(qids) > EXAMPLES else "")
+    named = ", ".join(sorted(qids)[:_EXAMPLES]) + (", ..." if len(qids) > _EXAMPLES else "")
     return f"{len(qids):,} {'query' if len(qids) == 1 else 'queries'} ({named})"
 
 
-def read(file: Path) -> Parts:
-    """A JSON list of lists of qids, or lines of `qid fold`; lines are split at tabs, if they have any, else at spaces.
+def read(file: Path) -> Folds:
+    """Read folds from a JSON list of lists of query ids, or from lines of query id and fold.
 
-    Folds of a JSON list stand as they stand there, those of lines in the order of their names, numbers as numbers.
+    Lines are split at tabs if they contain any, else at spaces. Folds of a JSON list keep their order; those of lines
+    are ordered by name, numbers as numbers.
 
     Raises:
-        InputError: another form, or fewer than two folds.
+        InputError: another format, or fewer than two folds.
     """
-    parts = _json_parts(file) if file.suffix == ".json" else _line_parts(file)
-    if len(parts) < 2:
-        raise InputError(f"{file}: has fewer than two folds; at least two are needed")
-    return parts
+    folds = _json_folds(file) if file.suffix == ".json" else _line_folds(file)
+    if len(folds) < 2:
+        raise InputError(f"{file}: fewer than two folds")
+    return folds
 
 
-def _json_parts(file: Path) -> Parts:
+def _json_folds(file: Path) -> Folds:
     with open_binary(file) as opened:
         text = opened.read()
     try:
         content: Any = json.loads(text, parse_int=str, parse_float=str)
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{file}: is not readable JSON ({error})") from None
-    if not _is_list(content, list) or not all(_is_list(part, str) for part in content):
+        raise InputError(f"{file}: not readable JSON ({error})") from None
+    if not _is_list(content, list) or not all(_is_list(fold, str) for fold in content):
         raise InputError(f'{file}: needs a list of lists of query ids, such as [["301", "302"], ["303"]]')
     return list(content)
 
@@ -95,24 +91,24 @@ def _is_list(value: Any, kind: type) -> bool:
     return isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
-def _line_parts(file: Path) -> Parts:
-    parts: dict[str, list[str]] = {}
+def _line_folds(file: Path) -> Folds:
+    folds: dict[str, list[str]] = {}
     for place, line in lines(file):
         fields = line.split("\t") if "\t" in line else line.split()
         if len(fields) != 2:
-            raise InputError(f"{place}: {len(fields)} columns; needed: query id and fold")
-        parts.setdefault(fields[1], []).append(fields[0])
-    order = sorted(parts, key=lambda name: (int(name) if name.isdecimal() else float("inf"), name))
-    return [parts[name] for name in order]
+            raise InputError(f"{place}: {len(fields)} columns; needs query id and fold")
+        folds.setdefault(fields[1], []).append(fields[0])
+    order = sorted(folds, key=lambda name: (int(name) if name.isdecimal() else float("inf"), name))
+    return [folds[name] for name in order]
 
 
-def splits(parts: Iterable[Iterable[str]]) -> dict[str, set[str]]:
-    """The queries of each split: `all`, and for fold i, from 1, `test-i`, `dev-i` and `train-i`.
+def splits(folds: Iterable[Iterable[str]]) -> dict[str, set[str]]:
+    """Return the queries of each split: `all`, and for fold i, from 1, `test-i`, `dev-i` and `train-i`.
 
-    `test-i` is part i, `dev-i` the next one (after the last the first), `train-i` the others. Of two parts none is left
-    to train on: then there is no `train-i`.
+    `test-i` is fold i, `dev-i` the next fold (for the last fold the first), `train-i` the others. With two folds there
+    is no `train-i`.
     """
-    sets = [set(part) for part in parts]
+    sets = [set(fold) for fold in folds]
     whole = set().union(*sets)
     found = {WHOLE: whole}
     for number, test in enumerate(sets, 1):

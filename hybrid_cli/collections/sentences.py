@@ -1,6 +1,6 @@
-"""Sentences of a corpus as queries, such as those that Lambda learns from (SPAR, methods 7.1).
+"""Sentences of a corpus as queries, such as the training queries of Lambda (SPAR, section 4.1).
 
-Every draw depends on the seed and the document's id alone: not on the order of the corpus, nor on how it is read.
+Every draw depends on the seed and the document id only, not on the order of the corpus.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from hybrid_cli import draws
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.settings.mining import QueriesFrom
 
-LEAST_WORDS = 3  # what is shorter is a heading, a list's mark or the rest of a formula, and no query
-QUESTION_WORDS = tuple(range(3, 12))  # of a cropped sentence, where no questions say how long they are
+LEAST_WORDS = 3  # our choice: shorter pieces are headings, list markers or parts of formulas
+QUESTION_WORDS = tuple(range(3, 12))  # of a cropped sentence, without questions to measure
 _DECAY = 1.2
 _DOCUMENTS_AT_ONCE = 1024
 _UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-# A word is what stands between spaces and holds a letter or digit; where writing has no spaces, each character is one.
+# A word contains a letter or digit, between spaces; in scripts without spaces, each character is a word.
 _WORD = rf"[{_UNSPACED}]|[^\s{_UNSPACED}]*[[\p{{L}}\p{{N}}]--[{_UNSPACED}]][^\s{_UNSPACED}]*"
 _WORDS = regex.compile(_WORD, regex.V1)
 
 
 class Sentences:
-    """The sentences of a corpus that serve as queries.
+    """The sentences of a corpus that are used as queries.
 
     Args:
-        corpus: a collection or a corpus. Titles are not read as sentences; a sentence has three words at least.
-        how: `all`; `sampled`, of each document as many as `share` says; `cropped`, a run of words of each sampled one.
-        lengths: numbers of words, one of which, drawn at random, a cropped sentence keeps (three at least).
-        language: whose rules end a sentence (ISO 639-1).
+        corpus: a collection or a corpus. Titles are not sentences; a sentence has at least three words.
+        how: `all`; `sampled`, `quota` sentences of each document; `cropped`, a run of words of each sampled sentence.
+        seed: random seed.
+        lengths: numbers of words, one of which is drawn for each cropped sentence (at least three).
+        language: language of the rules for the end of a sentence (ISO 639-1).
     """
 
     def __init__(
@@ -51,10 +52,10 @@ class Sentences:
         self._positions = _positions(corpus) if how != "all" else None
 
     def count(self) -> dict[str, int]:
-        """How many there will be of what: one pass over the corpus that draws nothing.
+        """Count queries in one pass over the corpus, without drawing them.
 
         Returns:
-            documents, and `empty_documents` without a sentence; sentences, and `short_sentences` left out; queries.
+            Numbers of documents, `empty_documents` without a sentence, sentences, `short_sentences` left out, queries.
         """
         found = dict.fromkeys(("documents", "empty_documents", "sentences", "short_sentences", "queries"), 0)
         for first, documents in self._documents(_DOCUMENTS_AT_ONCE):
@@ -69,7 +70,7 @@ class Sentences:
         return found
 
     def blocks(self, documents_at_once: int = _DOCUMENTS_AT_ONCE) -> Iterator[pl.DataFrame]:
-        """qid (`docid#n`, the document's n-th sentence from 1 on), text, source (the docid) and its corpus row."""
+        """Yield qid (`docid#n` for sentence n, from 1), text, source (the docid) and its corpus row."""
         for first, documents in self._documents(documents_at_once):
             sentences = self._split(documents).filter(pl.col("words") >= LEAST_WORDS)
             if self._how != "all":
@@ -85,14 +86,14 @@ class Sentences:
             )
 
     def _documents(self, at_once: int) -> Iterator[tuple[int, pl.DataFrame]]:
-        """The row of the first document of each block, and docid and text of all of it."""
+        """Yield the row of the first document of each block, and docid and text of the block."""
         first = 0
         for batch in collections.documents(self._corpus, at_once):
             yield first, pl.DataFrame(pl.from_arrow(batch)).select("docid", "text")
             first += len(batch)
 
     def _split(self, documents: pl.DataFrame) -> pl.DataFrame:
-        """document (its place in the block), text with white space folded, words; pieces without a word are none."""
+        """Return document (its place in the block), text with white space folded, and words; drop empty pieces."""
         pieces = [segment(self._language, text) for text in documents["text"]]
         texts = [" ".join(piece.split()) for some in pieces for piece in some]
         places = np.repeat(np.arange(len(pieces)), [len(some) for some in pieces])
@@ -100,21 +101,21 @@ class Sentences:
         return frame.with_columns(words=pl.col("text").str.count_matches(_WORD)).filter(pl.col("words") > 0)
 
     def _quotas(self, first: int, counts: np.ndarray) -> list[int]:
-        """How many queries each document of a block gives."""
+        """Return the number of queries of each document of a block."""
         if self._positions is None:
             return list(counts.tolist())
         positions = self._positions[first : first + len(counts)]
-        return [share(count, position) for count, position in zip(counts.tolist(), positions.tolist(), strict=True)]
+        return [quota(count, position) for count, position in zip(counts.tolist(), positions.tolist(), strict=True)]
 
     def _drawn(self, sentences: pl.DataFrame, docids: pl.Series, first: int) -> pl.DataFrame:
-        """document, number, text of the sentences that each document gives, in its order."""
+        """Return document, number and text of the sentences drawn from each document, in order."""
         counts = np.bincount(sentences["document"], minlength=len(docids))
         begins = np.cumsum(counts) - counts
         texts = sentences["text"].to_list()
         rows = []
-        for document, quota in enumerate(self._quotas(first, counts)):
+        for document, wanted in enumerate(self._quotas(first, counts)):
             draw = draws.generator(self._seed, docids[document])
-            for number in sorted(draw.sample(range(counts[document]), quota)):
+            for number in sorted(draw.sample(range(counts[document]), wanted)):
                 text = texts[begins[document] + number]
                 rows.append((document, number + 1, self._cropped(text, draw) if self._how == "cropped" else text))
         return pl.DataFrame(rows, schema={"document": pl.Int64, "number": pl.Int64, "text": pl.String}, orient="row")
@@ -126,22 +127,23 @@ class Sentences:
         return text[words[begin].start() : words[begin + length - 1].end()]
 
 
-def share(sentences: int, position: int) -> int:
-    """How many of its sentences a document gives: SPAR's pseudo-exponential sample (methods 7.1).
+def quota(sentences: int, position: int) -> int:
+    """Return the number of sentences drawn from a document: the pseudo-exponential sample of SPAR (appendix A).
 
     Args:
-        position: how many documents of the same title stand before it.
+        sentences: number of sentences of the document.
+        position: number of earlier documents with the same title.
     """
     return min(sentences, max(1, round(sentences / (_DECAY * (position + 1)))))
 
 
 def word_counts(texts: pl.Series) -> list[int]:
-    """How many words each text has, counted as those of sentences are."""
+    """Return the number of words of each text, counted as for sentences."""
     return texts.str.count_matches(_WORD).to_list()
 
 
 def _positions(corpus: Path) -> np.ndarray:
-    """[N] int32 how many documents before each have its title; one without a title stands alone."""
-    title = pl.col("title").hash()  # eight bytes for each document
+    """Return [N] int32, the number of earlier documents with the same title; 0 without a title."""
+    title = pl.col("title").hash()  # eight bytes per document
     place = pl.when(pl.col("title") == "").then(0).otherwise(pl.int_range(pl.len()).over(title))
     return collections.scan(corpus).select(place.cast(pl.Int32).alias("place")).collect()["place"].to_numpy()

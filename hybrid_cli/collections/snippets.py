@@ -1,4 +1,4 @@
-"""The part of a text that a person should see first."""
+"""Snippets of documents for result lists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ CHARACTERS = 240
 
 
 def snippet(text: str, query: str, size: int = CHARACTERS) -> str:
-    """About `size` characters of `text` on one line, from where most of the query's words stand close together."""
+    """Return about `size` characters of `text` on one line, from the place with most of the words of the query."""
     line = " ".join(text.split())
     words = {word for word in re.findall(r"\w+", query.casefold()) if len(word) > 2}
     places = [

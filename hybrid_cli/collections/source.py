@@ -1,4 +1,4 @@
-"""What every reader hands over: documents, queries and judgements as streams that can be started again."""
+"""What every reader returns: documents, queries and judgments as streams that can be restarted."""
 
 from __future__ import annotations
 
@@ -7,12 +7,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hybrid_cli.collections.readers.lines import Place
 from hybrid_cli.errors import InputError
 
 
+class Place(NamedTuple):
+    """A row of a file, in the form that messages use."""
+
+    file: Path | str
+    number: int
+    unit: str = "line"
+
+    def __str__(self) -> str:
+        return f"{self.file}, {self.unit} {self.number}"
+
+
 class Document(NamedTuple):
-    """One document, and where it was read."""
+    """A document, and the place where it was read."""
 
     docid: str
     title: str
@@ -21,12 +31,12 @@ class Document(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As messages call it."""
+        """Return the name that messages use."""
         return self.docid
 
 
 class Query(NamedTuple):
-    """One query of one split; `answers` where the source has them."""
+    """A query of one split; `answers` is None if the source has none."""
 
     split: str
     qid: str
@@ -36,12 +46,12 @@ class Query(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As messages call it."""
+        """Return the name that messages use."""
         return self.qid
 
 
-class Judgement(NamedTuple):
-    """One judged pair of one split."""
+class Judgment(NamedTuple):
+    """A judged pair of one split."""
 
     split: str
     qid: str
@@ -51,7 +61,7 @@ class Judgement(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As messages call it."""
+        """Return the name that messages use."""
         return f"{self.qid} {self.docid}"
 
 
@@ -61,28 +71,32 @@ def _none() -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Source:
-    """A collection in a foreign form. Nothing is read before a stream is started.
+    """A collection in a foreign format. Files are read when a stream is started.
 
-    `files` (role -> path) and `options` are all that the result depends on; readers may put what else they learn
-    into `facts`, for the manifest.
+    Attributes:
+        name: the collection in messages, where there is no file to name.
+        documents, queries, judgments: return a new stream on each call.
+        files: role -> path of each input file.
+        options: resolved values for the manifest, besides the recorded settings.
+        facts: what a reader learns while reading, for the manifest.
     """
 
     name: str
     documents: Callable[[], Iterator[Document]]
     queries: Callable[[], Iterator[Query]] = _none
-    judgements: Callable[[], Iterator[Judgement]] = _none
+    judgments: Callable[[], Iterator[Judgment]] = _none
     files: Mapping[str, Path] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
 
 def checked_split(name: str) -> str:
-    """Refuse a name of a split that cannot stand in a file name."""
+    """Return the name of a split; refuse a name that cannot be part of a file name."""
     if not name or not all(letter.isalnum() or letter in "-_." for letter in name):
         raise InputError(f"split '{name}': needs letters, digits, '-', '_' and '.' only, such as train or dev-small")
     return name
 
 
 def roles(kind: str, files: Mapping[str, Path]) -> dict[str, Path]:
-    """Files by split as entries of a manifest: `queries dev` -> path."""
+    """Return files by split as inputs of a manifest: `queries dev` -> path."""
     return {f"{kind} {checked_split(split)}": path for split, path in files.items()}

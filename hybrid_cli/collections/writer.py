@@ -1,4 +1,4 @@
-"""From a source to a collection on disk: rows are checked as they stream by; only ids are held in memory."""
+"""Write a source as a collection: rows are checked as they stream by; only ids are held in memory."""
 
 from __future__ import annotations
 
@@ -14,50 +14,98 @@ import pyarrow as pa
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.collections.collection import CORPUS_FILE, CORPUS_FOLDER
-from hybrid_cli.collections.problems import Findings
-from hybrid_cli.collections.source import Document, Judgement, Query, Source, checked_split
-from hybrid_cli.config import OnDangling, OnDuplicate, Preparation
+from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, checked_split
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings.data import OnDangling, OnDuplicate
 
-_BATCH_ROWS = 8192
-_BATCHES_PER_PART = 128
-_ONE_OF_EACH = "pass --on-duplicate first or last to keep one of each"
-_UNKNOWN_DOCUMENTS = "judgements about documents that are not in the corpus"
-_UNKNOWN_QUERIES = "judgements about queries that are not in the split"
+BATCH_ROWS = 8192
+BATCHES_PER_PART = 128
+LONG_WORDS = 512  # longer texts are counted: most encoders truncate them
+EXAMPLES = 3
+_KEEP_ONE = "pass --on-duplicate first or last to keep one of them"
+_UNKNOWN_DOCUMENTS = "judgments of documents that are not in the corpus"
+_UNKNOWN_QUERIES = "judgments of queries that are not in the split"
 
-Row = TypeVar("Row", Document, Query, Judgement)
+Row = TypeVar("Row", Document, Query, Judgment)
 Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass
-class Intake:
-    """One collection being written into `folder`; `manifest` is what its files carry.
+class Problem:
+    """Rows with the same problem: their number, the first ids, and the place of the first row."""
 
-    `advance` is told how many documents have gone by.
+    first: Place
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.count:,} ({', '.join(self.examples)}{', ...' if self.count > len(self.examples) else ''})"
+
+
+class Problems:
+    """Problems of a collection by name, in the order of their first occurrence."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Problem] = {}
+
+    def add(self, name: str, example: str, place: Place) -> None:
+        """Count one more row with the problem `name`."""
+        problem = self._found.setdefault(name, Problem(place))
+        problem.count += 1
+        if len(problem.examples) < EXAMPLES:
+            problem.examples.append(example)
+
+    def get(self, name: str) -> Problem | None:
+        """Return the problem `name`; None if no row has it."""
+        return self._found.get(name)
+
+    def lines(self) -> list[str]:
+        """Return one line per problem."""
+        return [f"{name}: {problem}" for name, problem in self._found.items()]
+
+    def counts(self) -> dict[str, Any]:
+        """Return counts and examples for the manifest."""
+        return {name: {"count": each.count, "examples": each.examples} for name, each in self._found.items()}
+
+
+@dataclass
+class CollectionWriter:
+    """Writes one source as a collection.
+
+    Attributes:
+        source: documents, queries and judgments.
+        folder: empty folder of the collection.
+        manifest: manifest of each file; its kind is replaced.
+        on_duplicate, on_dangling: policies for rows that repeat an id, and for judgments of unknown rows.
+        advance: called with the number of documents written since the last call.
+        problems: filled while writing.
     """
 
     source: Source
     folder: Path
     manifest: Manifest
-    on_duplicate: OnDuplicate = Preparation.on_duplicate
-    on_dangling: OnDangling = Preparation.on_dangling
+    on_duplicate: OnDuplicate = "error"
+    on_dangling: OnDangling = "error"
     advance: Callable[[int], None] = lambda count: None
-    findings: Findings = field(default_factory=Findings)
+    problems: Problems = field(default_factory=Problems)
 
     def write(self) -> dict[str, Any]:
-        """Write corpus, queries and judgements, and return their counts.
+        """Write corpus, queries and judgments.
+
+        Returns:
+            Counts for the manifest.
 
         Raises:
-            InputError: no documents; or duplicates or dangling judgements, where the policy is `error`.
+            InputError: no documents; or duplicates or dangling judgments, if the policy is `error`.
         """
         docids = self._write_corpus()
         queries = self._write_queries()
-        judgements = self._write_judgements(docids, queries)
+        judgments = self._write_judgments(docids, queries)
         return {
             "documents": len(docids),
             "queries": {split: len(qids) for split, qids in queries.items()},
-            "judgements": judgements,
-            "found": self.findings.counts(),
+            "judgments": judgments,
+            "problems": self.problems.counts(),
             **self.source.facts,
         }
 
@@ -69,21 +117,21 @@ class Intake:
         folder, parts = self.folder / CORPUS_FOLDER, 0
         folder.mkdir()
         for first in batches:
-            part = chain([first], islice(batches, _BATCHES_PER_PART - 1))
+            part = chain([first], islice(batches, BATCHES_PER_PART - 1))
             self._write_table(folder / f"part-{parts:05}.parquet", part, Kind.CORPUS)
             parts += 1
-        self._refuse("duplicate documents", self.on_duplicate, _ONE_OF_EACH)
+        self._refuse("duplicate documents", self.on_duplicate, _KEEP_ONE)
         if not parts:
-            raise InputError(f"{self._origin()}: has no documents; a collection needs at least one")
+            raise InputError(f"{self._origin()}: no documents; a collection needs at least one")
         if parts == 1:
             (folder / "part-00000.parquet").rename(self.folder / CORPUS_FILE)
             folder.rmdir()
         return docids
 
     def _batches(self, rows: Iterator[Document]) -> Iterator[pa.RecordBatch]:
-        while batch := list(islice(rows, _BATCH_ROWS)):
+        while batch := list(islice(rows, BATCH_ROWS)):
             for row in batch:
-                self._look_at(row, "documents")
+                self._check_text(row, "documents")
             docids, titles, texts, _ = zip(*batch, strict=True)
             self.advance(len(batch))
             yield pa.RecordBatch.from_arrays(
@@ -97,46 +145,48 @@ class Intake:
         """Write `queries.SPLIT.parquet` for each split and return its query ids."""
         rows: dict[str, list[Query]] = {}
         for query in self._unique(self.source.queries, lambda row: (row.split, row.qid), "queries", set()):
-            self._look_at(query, "queries")
+            self._check_text(query, "queries")
             rows.setdefault(checked_split(query.split), []).append(query)
-        self._refuse("duplicate queries", self.on_duplicate, _ONE_OF_EACH)
+        self._refuse("duplicate queries", self.on_duplicate, _KEEP_ONE)
         for split, queries in rows.items():
             columns = {name: [getattr(query, name) for query in queries] for name in ("qid", "text", "answers")}
             self._write_split("queries", split, columns, Kind.QUERIES)
         return {split: {query.qid for query in queries} for split, queries in rows.items()}
 
-    def _write_judgements(self, docids: set[str], queries: dict[str, set[str]]) -> dict[str, int]:
+    def _write_judgments(self, docids: set[str], queries: dict[str, set[str]]) -> dict[str, int]:
         """Write `qrels.SPLIT.parquet` for each split and return its number of rows."""
-        rows: dict[str, list[Judgement]] = {}
-        for row in self._unique(self._judgements_once, lambda row: row[:3], "judgements", set()):
+        rows: dict[str, list[Judgment]] = {}
+        for row in self._unique(self._distinct_judgments, lambda row: row[:3], "judgments", set()):
             kept = rows.setdefault(checked_split(row.split), [])
-            known = self._look_for(row, docids, queries.get(row.split, set()))
+            known = self._check_ids(row, docids, queries.get(row.split, set()))
             if known or self.on_dangling == "keep":
                 kept.append(row)
-        self._refuse("duplicate judgements", self.on_duplicate, _ONE_OF_EACH)
+        self._refuse("duplicate judgments", self.on_duplicate, _KEEP_ONE)
         for name in (_UNKNOWN_DOCUMENTS, _UNKNOWN_QUERIES):
-            self._refuse(name, self.on_dangling, "pass --on-dangling drop to leave those judgements out, or keep")
-        for split, judgements in rows.items():
-            if not judgements:
-                raise InputError(f"{self._origin()}: no judgement of split '{split}' fits the corpus and the queries")
-            columns = {name: [getattr(row, name) for row in judgements] for name in ("qid", "docid", "relevance")}
+            self._refuse(name, self.on_dangling, "pass --on-dangling drop or keep")
+        for split, judgments in rows.items():
+            if not judgments:
+                raise InputError(
+                    f"{self._origin()}: no judgment of split '{split}' has a document of the corpus and a query"
+                )
+            columns = {name: [getattr(row, name) for row in judgments] for name in ("qid", "docid", "relevance")}
             self._write_split("qrels", split, columns, Kind.QRELS)
-        return {split: len(judgements) for split, judgements in rows.items()}
+        return {split: len(judgments) for split, judgments in rows.items()}
 
-    def _look_for(self, row: Judgement, docids: set[str], qids: set[str]) -> bool:
-        """Whether both ends of a judgement are there; what is missing is counted."""
+    def _check_ids(self, row: Judgment, docids: set[str], qids: set[str]) -> bool:
+        """Test whether the document and the query of a judgment exist; count the judgment if not."""
         if row.docid not in docids:
-            self.findings.add(_UNKNOWN_DOCUMENTS, row.docid, row.place)
+            self.problems.add(_UNKNOWN_DOCUMENTS, row.docid, row.place)
         elif row.qid not in qids:
-            self.findings.add(_UNKNOWN_QUERIES, row.qid, row.place)
+            self.problems.add(_UNKNOWN_QUERIES, row.qid, row.place)
         else:
             return True
         return False
 
-    def _judgements_once(self) -> Iterator[Judgement]:
-        """The judgements without rows that only repeat another one, which do no harm and need no decision."""
+    def _distinct_judgments(self) -> Iterator[Judgment]:
+        """Yield the judgments without exact repetitions, which are harmless."""
         seen: set[tuple[Any, ...]] = set()
-        for row in self.source.judgements():
+        for row in self.source.judgments():
             if row[:4] not in seen:
                 seen.add(row[:4])
                 yield row
@@ -153,34 +203,34 @@ class Intake:
     def _unique(
         self, rows: Callable[[], Iterator[Row]], key: Callable[[Row], Key], what: str, seen: set[Key]
     ) -> Iterator[Row]:
-        """The rows, one for each key: the first, or under the policy `last` the last. Fills `seen`."""
+        """Yield one row per key: the first, or with the policy `last` the last one. Fills `seen`."""
         last = {key(row): number for number, row in enumerate(rows())} if self.on_duplicate == "last" else {}
         for number, row in enumerate(rows()):
             this = key(row)
             if (last[this] != number) if last else (this in seen):
-                self.findings.add(f"duplicate {what}", row.name, row.place)
+                self.problems.add(f"duplicate {what}", row.name, row.place)
                 continue
             seen.add(this)
             yield row
 
-    def _look_at(self, row: Document | Query, what: str) -> None:
-        """Count empty and over-long texts; they stay."""
+    def _check_text(self, row: Document | Query, what: str) -> None:
+        """Count empty and long texts; they are kept."""
         if not row.text or row.text.isspace():
-            self.findings.add(f"empty {what}", row.name, row.place)
-        elif len(row.text) >= 2 * Preparation.long_words and len(row.text.split()) > Preparation.long_words:
-            self.findings.add(f"{what} of over {Preparation.long_words} words", row.name, row.place)
+            self.problems.add(f"empty {what}", row.name, row.place)
+        elif len(row.text) >= 2 * LONG_WORDS and len(row.text.split()) > LONG_WORDS:
+            self.problems.add(f"{what} of over {LONG_WORDS} words", row.name, row.place)
 
     def _refuse(self, name: str, policy: str, remedy: str) -> None:
-        found = self.findings.get(name)
-        if found is not None and policy == "error":
-            raise InputError(f"{found.first}: {name}: {found}; mend them, or {remedy}")
+        problem = self.problems.get(name)
+        if problem is not None and policy == "error":
+            raise InputError(f"{problem.first}: {name}: {problem}; fix the file, or {remedy}")
 
     def _origin(self) -> str:
         return str(next(iter(self.source.files.values()), self.source.name))
 
 
 def clear(folder: Path) -> None:
-    """Remove what a killed earlier run left; a collection is read again from the start."""
+    """Remove what an interrupted run left in a scratch folder; a collection is always read from the start."""
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)

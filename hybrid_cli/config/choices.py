@@ -17,8 +17,6 @@ IndexType = Literal[
     "flat", "fp16", "sq8", "pq", "opq", "binary",
     "hnsw", "hnsw-fp16", "hnsw-sq8", "hnsw-binary", "ivf", "auto",
 ]  # fmt: skip
-OnDuplicate = Literal["error", "first", "last"]
-OnDangling = Literal["error", "drop", "keep"]
 FusionMethod = Literal[
     "minmax", "weighted-sum", "sum", "product", "rrf", "zscore", "dbsf", "borda", "isr", "log-isr", "rbc",
     "combsum", "combmnz", "combanz", "combmax", "combmin", "combmed",
@@ -31,7 +29,3 @@ LambdaEncoder = Literal["transformer", "static"]
 BoostMode = Literal["negatives", "residual"]
 Reduction = Literal["mean", "sum"]
 ImitationLoss = Literal["contrastive", "listwise"]
-Attack = Literal[
-    "char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion", "back-translation",
-    "shuffle", "synonym-adversary",
-]  # fmt: skip

@@ -11,21 +11,10 @@ from hybrid_cli.config.choices import (
     FusionMethod,
     Grid,
     IndexType,
-    OnDangling,
-    OnDuplicate,
     Precision,
     SignificanceTest,
     VectorType,
 )
-
-
-@dataclass(frozen=True)
-class Preparation:
-    """What `prepare` does with rows that cannot all stand, and from what length it calls a text over-long."""
-
-    on_duplicate: OnDuplicate = "error"
-    on_dangling: OnDangling = "error"
-    long_words: int = 512
 
 
 @dataclass(frozen=True)
@@ -93,17 +82,6 @@ class RecallCheck:
 
 
 @dataclass(frozen=True)
-class PythonDocs:
-    """The retrieval task made of docstrings; words are runs of two letters and more."""
-
-    packages: tuple[str, ...] = ("numpy", "scipy", "sklearn", "pandas")
-    seed: int = 42
-    least_query_words: int = 3
-    most_query_words: int = 64
-    least_words: int = 10
-
-
-@dataclass(frozen=True)
 class Evaluation:
     """What is measured, when a difference is called significant (methods 10.7), and how sure the means are.
 
@@ -159,34 +137,6 @@ class Reporting:
     drawn: tuple[int, ...] = (1, 10, 100)
     dots: int = 10_000
     answers_depth: int = 100
-
-
-@dataclass(frozen=True)
-class Perturbation:
-    """How queries are attacked (methods 11; 15, row 24).
-
-    Attributes:
-        share: of a query's words that an attack on words changes; one word at least.
-        tries: words whose synonyms are looked for before a query stays without an insertion.
-        prefix: what the translation model wants before a query, such as `>>es<<`.
-        beams, batch_size, max_tokens: of the translation.
-    """
-
-    seed: int = 0
-    share: float = 0.1
-    tries: int = 7
-    prefix: str = ""
-    beams: int = 4
-    batch_size: int = 32
-    max_tokens: int = 256
-
-
-@dataclass(frozen=True)
-class Folds:
-    """Into how many parts queries are split for cross-validation (Robust04's five, methods 10.8), and how."""
-
-    folds: int = 5
-    seed: int = 42
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from typing import Any, get_args
 
 import polars as pl
 
-from hybrid_cli import config
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import intervals, significance
 from hybrid_cli.evaluation.summary import Summary
+from hybrid_cli.settings.data import Attack
 
 MARK = "@"
-_KNOWN = get_args(config.Attack)
+_KNOWN = get_args(Attack)
 
 
 @dataclass(frozen=True)

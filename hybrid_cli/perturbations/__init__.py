@@ -1,1 +1,1 @@
-"""Attacks on queries, one function each, and the WordNet that some of them draw from."""
+"""Attacks on queries, and the resources that they read: WordNet, tables of synonyms, translation models."""

@@ -1,29 +1,29 @@
-"""Which attacks there are. A new one is a function and a line here."""
+"""The registry of attacks. A new attack is a function, a line here, and its name in `settings.data.Attack`."""
 
 from __future__ import annotations
 
-from hybrid_cli.perturbations import adversary, edits, synonyms, words
-from hybrid_cli.perturbations.attack import Attack, Given, Rewrite, of_words
-from hybrid_cli.perturbations.characters import swap_characters
+from hybrid_cli.perturbations import edits, synonyms
+from hybrid_cli.perturbations.attack import Attack, Inputs, Rewrite, of_text
+from hybrid_cli.settings.data import Attack as AttackName
 
 
-def _back_translation(given: Given) -> Rewrite:
+def _back_translation(inputs: Inputs) -> Rewrite:
     from hybrid_cli.perturbations import translation  # torch and transformers, for this attack only
 
-    return translation.begin(given)
+    return translation.start(inputs)
 
 
-ATTACKS: dict[str, Attack] = {
-    "char-swap": edits.of_share(lambda given: swap_characters),
-    "word-deletion": edits.of_share(lambda given: edits.delete_word),
-    "synonym-replacement": edits.of_share(synonyms.replacement, needs=("synonyms",)),
-    "word-order-swap": edits.of_share(lambda given: edits.swap_words),
-    "synonym-insertion": edits.of_share(synonyms.insertion, needs=("synonyms",), settings=("tries",)),
-    "back-translation": Attack(_back_translation, ("translation",), ("prefix", "beams", "batch_size", "max_tokens")),
-    "shuffle": of_words(words.shuffle),
-    "synonym-adversary": Attack(adversary.begin, ("qrels", "corpus", "synonyms")),
+ATTACKS: dict[AttackName, Attack] = {
+    "char-swap": edits.of_words(lambda inputs: edits.swap_characters),
+    "word-deletion": edits.of_words(lambda inputs: edits.delete_word),
+    "synonym-replacement": edits.of_words(synonyms.replacement, needs=("synonyms",)),
+    "word-order-swap": edits.of_words(lambda inputs: edits.swap_words),
+    "synonym-insertion": edits.of_words(synonyms.insertion, needs=("synonyms",)),
+    "back-translation": Attack(_back_translation, ("translation",)),
+    "shuffle": of_text(edits.shuffle),
+    "synonym-adversary": Attack(synonyms.adversary, ("qrels", "corpus", "synonyms")),
 }
-_LITE = (
+_LITE: tuple[AttackName, ...] = (
     "char-swap",
     "word-deletion",
     "synonym-replacement",
@@ -31,4 +31,4 @@ _LITE = (
     "synonym-insertion",
     "back-translation",
 )
-SETS: dict[str, tuple[str, ...]] = {"lite": _LITE, "all": tuple(ATTACKS)}
+SETS: dict[str, tuple[AttackName, ...]] = {"lite": _LITE, "all": tuple(ATTACKS)}

@@ -1,6 +1,6 @@
-"""Edits of a share of a query's words, in the manner of TextAttack's augmenters (methods 11).
+"""Attacks that edit the words of a query, after the augmenters of TextAttack that LITE uses, and the shuffle of SPAR.
 
-A word is a run of letters and digits, with ' - _ * @ inside. What stands between words stays where it is.
+A word is a sequence of letters and digits, with ' - _ * @ inside. Everything between words is preserved.
 """
 
 from __future__ import annotations
@@ -8,38 +8,40 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from string import ascii_letters
 
-from hybrid_cli.perturbations.attack import Attack, Attacked, Draw, Given, Need, Rewrite
+from hybrid_cli.perturbations.attack import Attack, Attacked, Draw, Inputs, Need, Rewrite
+from hybrid_cli.perturbations.stop_words import is_stop_word
 
-_BETWEEN_LETTERS = "'_*@-"  # the hyphen last, or it would mean a range
+_BETWEEN_LETTERS = "'_*@-"  # the hyphen last, or it would denote a range
 WORD = re.compile(rf"[^\W_]+(?:[{_BETWEEN_LETTERS}]+[^\W_]+)*")
 _SPLIT = re.compile(f"({WORD.pattern})")
 
-Edits = dict[int, str]  # the position of a word -> what stands there now; nothing for a word that was deleted
-Edit = Callable[[Sequence[str], Edits, Draw], None]  # the words; one more edit is added, if there is one to add
+Edits = dict[int, str]  # position of a word -> its replacement; empty for a deleted word
+Edit = Callable[[Sequence[str], Edits, Draw], None]  # adds one edit, if one is possible
 
 
-def of_share(begin: Callable[[Given], Edit], needs: tuple[Need, ...] = (), settings: tuple[str, ...] = ()) -> Attack:
-    """An attack that edits a share of a query's words, and one at least.
+def of_words(start: Callable[[Inputs], Edit], needs: tuple[Need, ...] = ()) -> Attack:
+    """Return an attack that edits the fraction `word_fraction` of the words of a query.
 
     Args:
-        begin: what makes the edits.
-        needs, settings: see `Attack`.
+        start: returns the function that adds an edit.
+        needs: see `Attack`.
     """
 
-    def start(given: Given) -> Rewrite:
-        edit = begin(given)
-        return lambda qid, text, draw: Attacked(edited(text, edit, given.how.share, draw))
+    def begin(inputs: Inputs) -> Rewrite:
+        edit = start(inputs)
+        return lambda qid, text, draw: Attacked(edited(text, edit, inputs.settings.word_fraction, draw))
 
-    return Attack(start, needs, ("share", *settings))
+    return Attack(begin, needs)
 
 
-def edited(text: str, edit: Edit, share: float, draw: Draw) -> str:
-    """The text with `share` of its words edited, rounded down, and one at least where there is one to edit."""
+def edited(text: str, edit: Edit, fraction: float, draw: Draw) -> str:
+    """Return the text with a fraction of its words edited, rounded down, but at least one where possible."""
     pieces = _SPLIT.split(text)
     words = pieces[1::2]
     edits: Edits = {}
-    wanted = max(int(share * len(words)), 1)
+    wanted = max(int(fraction * len(words)), 1)
     turn = -1
     while turn < len(edits) < wanted:
         turn = len(edits)
@@ -56,7 +58,7 @@ def _in_turn(draw: Draw, turn: int, name: str) -> int:
 
 
 def _close(pieces: list[str], gap: int) -> None:
-    """Take away one white space beside a word that is gone, so that one of two is left."""
+    """Remove one white space next to a deleted word."""
     before, after = pieces[gap - 1], pieces[gap + 1]
     if before[-1:].isspace():
         pieces[gap - 1] = before[:-1]
@@ -64,24 +66,85 @@ def _close(pieces: list[str], gap: int) -> None:
         pieces[gap + 1] = after[1:]
 
 
-def untouched(words: Sequence[str], edits: Edits) -> list[int]:
-    """The positions of the words that no edit has changed."""
+def unedited(words: Sequence[str], edits: Edits) -> list[int]:
+    """Return the positions of the words without an edit."""
     return [position for position in range(len(words)) if position not in edits]
 
 
+# --------------------------------------------------------------------------------------------------------- whole words
+
+
 def delete_word(words: Sequence[str], edits: Edits, draw: Draw) -> None:
-    """Delete any word, stop words included, while another is left."""
-    left = untouched(words, edits)
+    """Delete any word, stop words included, as long as another remains."""
+    left = unedited(words, edits)
     if len(left) > 1:
         edits[left[draw("which") % len(left)]] = ""
 
 
 def swap_words(words: Sequence[str], edits: Edits, draw: Draw) -> None:
-    """Exchange any word with any other, at any distance."""
-    left = untouched(words, edits)
+    """Swap any word with any other, at any distance."""
+    left = unedited(words, edits)
     if not left or len(words) < 2:
         return
     first = left[draw("which") % len(left)]
     others = [position for position in range(len(words)) if position != first]
     second = others[draw("with") % len(others)]
     edits[first], edits[second] = edits.get(second, words[second]), words[first]
+
+
+def shuffle(text: str, draw: Draw) -> str:
+    """Put the words between white space in random order, and keep the white space (SPAR, section 6.2).
+
+    All orders are equally likely, the original order included. The bag of words does not change.
+    """
+    words = re.findall(r"\S+", text)
+    order = iter(sorted(range(len(words)), key=lambda place: draw(str(place))))
+    return re.sub(r"\S+", lambda _: words[next(order)], text)
+
+
+# ---------------------------------------------------------------------------------------------------------- characters
+
+
+def swap_characters(words: Sequence[str], edits: Edits, draw: Draw) -> None:
+    """Change a character: propose one change of each of four kinds for each word, and apply one of all proposals.
+
+    Stop words and words of one character are kept; a proposal that does not change its word is discarded.
+    """
+    proposals = []
+    for position in unedited(words, edits):
+        word = words[position]
+        if len(word) > 1 and not is_stop_word(word):
+            changed = (change(word, draw(f"{position} {name}")) for name, change in CHARACTER_CHANGES.items())
+            proposals += [(position, new) for new in changed if new != word]
+    if proposals:
+        position, new = proposals[draw("offer") % len(proposals)]
+        edits[position] = new
+
+
+def _swap_neighbors(word: str, number: int) -> str:
+    place = number % (len(word) - 1)
+    return word[:place] + word[place + 1] + word[place] + word[place + 2 :]
+
+
+def _substitute(word: str, number: int) -> str:
+    rest, place = divmod(number, len(word))
+    return word[:place] + ascii_letters[rest % len(ascii_letters)] + word[place + 1 :]
+
+
+def _delete(word: str, number: int) -> str:
+    place = number % len(word)
+    return word[:place] + word[place + 1 :]
+
+
+def _insert(word: str, number: int) -> str:
+    """Insert a random letter before a character, so never at the end."""
+    rest, place = divmod(number, len(word))
+    return word[:place] + ascii_letters[rest % len(ascii_letters)] + word[place:]
+
+
+CHARACTER_CHANGES: dict[str, Callable[[str, int], str]] = {  # the names are part of the seeded draws
+    "neighbours": _swap_neighbors,
+    "substitution": _substitute,
+    "deletion": _delete,
+    "insertion": _insert,
+}

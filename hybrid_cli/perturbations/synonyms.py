@@ -1,65 +1,86 @@
-"""Where synonyms come from, and the two attacks that put single ones into a query (methods 11)."""
+"""Attacks with synonyms: replacement and insertion of LITE, and the adversary of RoC (section 4.2.2)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from hybrid_cli.collections.readers import lines
+import polars as pl
+
+from hybrid_cli import console
+from hybrid_cli.collections import collection
+from hybrid_cli.collections.readers import files
 from hybrid_cli.errors import InputError
-from hybrid_cli.perturbations.attack import Draw, Given
-from hybrid_cli.perturbations.edits import WORD, Edit, Edits, untouched
-from hybrid_cli.perturbations.function_words import is_stop_word
+from hybrid_cli.lexical.analysis import Analyzer
+from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, Rewrite
+from hybrid_cli.perturbations.edits import WORD, Edit, Edits, unedited
+from hybrid_cli.perturbations.stop_words import FUNCTION_WORDS, is_stop_word
 from hybrid_cli.perturbations.wordnet import WordNet
+
+TRIES = 7  # words whose synonyms are looked up before a query is kept without an insertion
+_DOCUMENTS_AT_ONCE = 1024
+
+# Runs of letters, digits and underscores, with apostrophes inside; a possessive 's is not part of the word.
+_WORD = re.compile(r"(?<!\w['\u2019])\b\w+(?:['\u2019](?!s\b)\w+)*", re.IGNORECASE)
+
+
+# ------------------------------------------------------------------------------------------------- sources of synonyms
 
 
 class Thesaurus(Protocol):
-    """What has synonyms; words come in any case of letters."""
+    """A source of synonyms; words may be in any case."""
 
     def synonyms(self, word: str) -> Sequence[str]:
-        """Other words for `word`, or several words; no form of the word itself."""
+        """Return other words for `word`, of one or several words each, without forms of the word itself."""
 
     def lemmas(self, word: str) -> Sequence[str]:
-        """The same with the base forms of the word."""
+        """Return the synonyms and the base forms of the word."""
 
 
 class Table:
-    """Synonyms that a person gave: a word, then its synonyms, between tabs; a word may have several lines."""
+    """A table of synonyms: a word and its synonyms, separated by tabs; a word may have several lines."""
 
     def __init__(self, path: Path):
         self._synonyms: dict[str, list[str]] = {}
-        for _, (word, *others) in lines.columns(path, 2, "a word, then its synonyms"):
+        for _, (word, *others) in files.columns(path, 2, "a word and its synonyms"):
             given = (other.strip() for other in others)
             self._synonyms.setdefault(word.strip().lower(), []).extend(other for other in given if other)
         if not self._synonyms:
-            raise InputError(f"{path}: has no synonyms; each line needs a word, then its synonyms, between tabs")
+            raise InputError(f"{path}: no synonyms; each line needs a word and its synonyms, separated by tabs")
 
     def synonyms(self, word: str) -> Sequence[str]:
-        """What the person gave, in that order."""
+        """Return the synonyms in the order of the table."""
         return self._synonyms.get(word.lower(), [])
 
     lemmas = synonyms
 
 
-def thesaurus(files: Mapping[str, Path]) -> Thesaurus:
-    """The table `synonyms`, or else `wordnet`."""
-    return Table(files["synonyms"]) if "synonyms" in files else WordNet(files["wordnet"])
+def thesaurus(paths: Mapping[str, Path]) -> Thesaurus:
+    """Return the table `synonyms`, or else `wordnet`."""
+    return Table(paths["synonyms"]) if "synonyms" in paths else WordNet(paths["wordnet"])
 
 
-def _single_words(given: Given) -> Callable[[str], Sequence[str]]:
-    """The lemmas of a word in lower case that are one word, and another word."""
-    lemmas = thesaurus(given.files).lemmas
+def _single_words(inputs: Inputs) -> Callable[[str], Sequence[str]]:
+    """Return a function from a word in lower case to its lemmas that are another single word."""
+    lemmas = thesaurus(inputs.files).lemmas
     return cache(lambda word: [each for each in lemmas(word) if each.lower() != word and WORD.fullmatch(each)])
 
 
-def replacement(given: Given) -> Edit:
-    """Of all pairs of a word, no stop word, and a synonym of it, take one: words with many synonyms are taken often."""
-    find = _single_words(given)
+# ------------------------------------------------------------------------------------------- replacement and insertion
+
+
+def replacement(inputs: Inputs) -> Edit:
+    """Replace a word: draw one of all pairs of a word (no stop word) and a synonym.
+
+    Words with many synonyms are drawn more often, as in TextAttack.
+    """
+    find = _single_words(inputs)
 
     def replace(words: Sequence[str], edits: Edits, draw: Draw) -> None:
-        places = [place for place in untouched(words, edits) if not is_stop_word(words[place])]
+        places = [place for place in unedited(words, edits) if not is_stop_word(words[place])]
         pairs = [(place, synonym) for place in places for synonym in find(words[place].lower())]
         if pairs:
             place, synonym = pairs[draw("pair") % len(pairs)]
@@ -68,18 +89,110 @@ def replacement(given: Given) -> Edit:
     return replace
 
 
-def insertion(given: Given) -> Edit:
-    """Put a synonym of a random word, a stop word perhaps, before a random word; words are tried a few times."""
-    find = _single_words(given)
+def insertion(inputs: Inputs) -> Edit:
+    """Insert a synonym of a random word, which may be a stop word, before a random word; try up to `TRIES` words."""
+    find = _single_words(inputs)
 
     def insert(words: Sequence[str], edits: Edits, draw: Draw) -> None:
-        places = untouched(words, edits)
+        places = unedited(words, edits)
         if not places:
             return
-        tried = (find(words[draw(f"word {number}") % len(words)].lower()) for number in range(given.how.tries))
+        tried = (find(words[draw(f"word {number}") % len(words)].lower()) for number in range(TRIES))
         found = next((synonyms for synonyms in tried if synonyms), None)
         if found:
             place = places[draw("place") % len(places)]
             edits[place] = f"{found[draw('synonym') % len(found)]} {words[place]}"
 
     return insert
+
+
+# ----------------------------------------------------------------------------------------------------------- adversary
+
+
+def adversary(inputs: Inputs) -> Rewrite:
+    """Replace the words that a query shares with its relevant documents, so that BM25 loses its matches.
+
+    A term is a term of BM25; a document of grade 1 or above is relevant. Our choice, since RoC gives only the idea: a
+    synonym is drawn as in EDA, from every sense and part of speech in WordNet with equal probability.
+
+    Args:
+        inputs: with the files `qrels`, `corpus` and `wordnet` or `synonyms`.
+    """
+    analyzer = Analyzer()
+    qrels = collection.read_qrels(inputs.files["qrels"]).join(inputs.queries, on="qid", how="semi")
+    relevant = _relevant_terms(qrels, inputs.files["corpus"], analyzer)
+    synonyms = cache(thesaurus(inputs.files).synonyms)
+
+    @cache
+    def terms(words: str) -> Set[str]:
+        return frozenset(analyzer.analyze([words])[0])
+
+    def rewrite(qid: str, text: str, draw: Draw) -> Attacked:
+        attacked = replace_matches(text, relevant.get(qid, frozenset()), terms, synonyms, draw)
+        return Attacked(attacked.text, {"without_relevant": int(qid not in relevant), **attacked.counts})
+
+    return rewrite
+
+
+def _relevant_terms(qrels: pl.DataFrame, corpus: Path, analyzer: Analyzer) -> dict[str, set[str]]:
+    """Return the terms of all relevant documents of each query; queries without any are left out."""
+    pairs = qrels.filter(pl.col("relevance") >= 1)
+    documents = collection.texts(corpus, pairs["docid"])
+    terms: dict[str, set[str]] = {}
+    with console.progress("read relevant", len(documents), "documents") as advance:
+        for block in documents.iter_slices(_DOCUMENTS_AT_ONCE):
+            words = analyzer.analyze([f"{title}\n{text}" for _, title, text in block.rows()])
+            terms |= zip(block["docid"], map(set, words), strict=True)
+            advance(len(block))
+    found: dict[str, set[str]] = {}
+    for qid, docid in pairs.select("qid", "docid").iter_rows():
+        if docid in terms:
+            found.setdefault(qid, set()).update(terms[docid])
+    return found
+
+
+def replace_matches(
+    text: str,
+    relevant: Set[str],
+    terms: Callable[[str], Set[str]],
+    synonyms: Callable[[str], Sequence[str]],
+    draw: Draw,
+) -> Attacked:
+    """Replace each word of `text` that occurs in a relevant document with a synonym that occurs in none.
+
+    A word without such a synonym is kept, and so are function words and all other characters. Equal words get the same
+    synonym. Capitalization is copied.
+
+    Args:
+        text: the query.
+        relevant: terms of all relevant documents.
+        terms: returns the terms of one or several words. Two words match if they share a term.
+        synonyms: returns the synonyms of a word in lower case.
+        draw: a number for a word in lower case, which selects its synonym.
+
+    Returns:
+        The text, and the number of matching words, of replaced words, and of words without a synonym.
+    """
+    matched = replaced = 0
+
+    def substitute(found: re.Match[str]) -> str:
+        nonlocal matched, replaced
+        word = found[0].lower()
+        if word in FUNCTION_WORDS or terms(word).isdisjoint(relevant):
+            return found[0]
+        matched += 1
+        usable = [synonym for synonym in synonyms(word) if _is_new(terms(synonym), relevant)]
+        if not usable:
+            return found[0]
+        replaced += 1
+        chosen = usable[draw(word) % len(usable)]
+        return chosen[0].upper() + chosen[1:] if found[0][0].isupper() else chosen
+
+    attacked = _WORD.sub(substitute, text)
+    counts = {"matched": matched, "replaced": replaced, "without_synonym": matched - replaced}
+    return Attacked(attacked, counts)
+
+
+def _is_new(synonym: Set[str], relevant: Set[str]) -> bool:
+    """Test whether a synonym has terms, none of which occurs in a relevant document."""
+    return bool(synonym) and synonym.isdisjoint(relevant)

@@ -1,4 +1,4 @@
-"""Back translation: a query goes through another language and comes home (methods 11)."""
+"""Back translation: machine-translate a query to another language and back (LITE, after TextAttack)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,28 @@ from hybrid_cli import console
 from hybrid_cli.encoders.models import pick_device
 from hybrid_cli.encoders.tower import silence_transformers
 from hybrid_cli.errors import InputError
-from hybrid_cli.perturbations.attack import Attacked, Draw, Given, Rewrite
+from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, Rewrite
+
+BEAMS = 4
+BATCH_SIZE = 32  # queries
+MAX_TOKENS = 256  # of a query, and of its translation
 
 
-def begin(given: Given) -> Rewrite:
-    """Translate all queries there and back; one that comes home empty stays as it was.
+def start(inputs: Inputs) -> Rewrite:
+    """Translate all queries to another language and back; an empty translation leaves its query unchanged.
 
     Args:
-        given: with the files `there` and `back`, folders of sequence-to-sequence models.
+        inputs: with the files `there` and `back`, folders of sequence-to-sequence models.
 
     Raises:
-        InputError: a folder holds no such model, or its model wants to be told the language.
+        InputError: a folder contains no such model, or its model needs a language code.
     """
-    texts = given.queries["text"].unique().to_list()
-    away = Translator(given.files["there"], given).translate([f"{given.how.prefix} {text}".strip() for text in texts])
-    home = Translator(given.files["back"], given, needs_code=False).translate(away)
-    translated = dict(zip(texts, home, strict=True))
+    prefix, device = inputs.settings.translation_prefix, inputs.settings.device
+    texts = inputs.queries["text"].unique().to_list()
+    there = Translator(inputs.files["there"], device)
+    there.check_prefix(prefix)
+    foreign = there.translate([f"{prefix} {text}".strip() for text in texts])
+    translated = dict(zip(texts, Translator(inputs.files["back"], device).translate(foreign), strict=True))
 
     def rewrite(qid: str, text: str, draw: Draw) -> Attacked:
         return Attacked(translated[text].strip() or text)
@@ -37,21 +43,21 @@ def begin(given: Given) -> Rewrite:
 
 
 class Translator:
-    """A model of transformers that reads a text and writes another, the same one each time (beam search).
+    """A sequence-to-sequence model of transformers with deterministic beam search.
 
-    It computes in double precision: in single precision the padding of a batch, that is the other texts, decides now
-    and then between two beams of nearly the same score.
+    It computes in double precision: in single precision, the padding of a batch, and thus the other queries,
+    occasionally decides between two beams of nearly the same score.
     """
 
-    def __init__(self, folder: Path, given: Given, *, needs_code: bool = True):
-        self.folder, self.how = folder, given.how
-        found = pick_device(given.device)
-        self.device = "cpu" if found == "mps" else found  # which has no double precision
+    def __init__(self, folder: Path, device: str):
+        self.folder = folder
+        found = pick_device(device)
+        self.device = "cpu" if found == "mps" else found  # mps has no double precision
         silence_transformers()
         if not any(folder.glob("*.safetensors")):
             raise InputError(
-                f"{folder}: has no model.safetensors, and hybrid opens no pickles (pytorch_model.bin); where you trust "
-                'it, convert it: python -c "from transformers import AutoModelForSeq2SeqLM as M; '
+                f"{folder}: no model.safetensors; pickle files (pytorch_model.bin) are not loaded; convert a model "
+                'that you trust: python -c "from transformers import AutoModelForSeq2SeqLM as M; '
                 "M.from_pretrained('FOLDER').save_pretrained('FOLDER')\""
             )
         try:
@@ -59,37 +65,39 @@ class Translator:
             model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True)
         except (OSError, ValueError, KeyError, ImportError) as error:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise InputError(f"{folder}: holds no translation model that transformers can load ({reason})") from None
+            raise InputError(f"{folder}: no translation model that transformers can load ({reason})") from None
         self.model = model.double().to(self.device).eval()
+
+    def check_prefix(self, prefix: str) -> None:
+        """Refuse a prefix without language code if the model translates to several languages."""
         codes = getattr(self.tokenizer, "supported_language_codes", ())
-        if needs_code and codes and not any(given.how.prefix.startswith(code) for code in codes):
-            raise InputError(f"{folder}: translates into several languages; --prefix needs one of {', '.join(codes)}")
+        if codes and not any(prefix.startswith(code) for code in codes):
+            raise InputError(
+                f"{self.folder}: translates to several languages; --translation-prefix needs one of {', '.join(codes)}"
+            )
 
     @torch.inference_mode()
     def translate(self, texts: Sequence[str]) -> list[str]:
-        """Each text's translation; texts of like length share a batch."""
+        """Return the translation of each text; texts of similar length share a batch."""
         order = sorted(range(len(texts)), key=lambda place: (len(texts[place]), texts[place]))
         found = [""] * len(texts)
         with console.progress(f"translate with {self.folder.name}", len(texts), "queries") as advance:
-            for first in range(0, len(order), self.how.batch_size):
-                places = order[first : first + self.how.batch_size]
-                batch = self.tokenizer(
-                    [texts[place] for place in places],
-                    return_tensors="pt",
-                    padding=True,
-                    truncation=True,
-                    max_length=self.how.max_tokens,
-                ).to(self.device)
-                written = self.model.generate(
-                    input_ids=batch["input_ids"],
-                    attention_mask=batch["attention_mask"],
-                    do_sample=False,
-                    num_beams=self.how.beams,
-                    max_new_tokens=self.how.max_tokens,
-                )
-                for place, text in zip(
-                    places, self.tokenizer.batch_decode(written, skip_special_tokens=True), strict=True
-                ):
+            for first in range(0, len(order), BATCH_SIZE):
+                places = order[first : first + BATCH_SIZE]
+                translations = self._translate([texts[place] for place in places])
+                for place, text in zip(places, translations, strict=True):
                     found[place] = text
                 advance(len(places))
         return found
+
+    def _translate(self, texts: list[str]) -> list[str]:
+        batch = self.tokenizer(texts, return_tensors="pt", padding=True, truncation=True, max_length=MAX_TOKENS)
+        batch = batch.to(self.device)
+        written = self.model.generate(
+            input_ids=batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            do_sample=False,
+            num_beams=BEAMS,
+            max_new_tokens=MAX_TOKENS,
+        )
+        return list(self.tokenizer.batch_decode(written, skip_special_tokens=True))

@@ -1,6 +1,6 @@
-"""WordNet's synonyms, read from its own database files (wndb(5WN), morphy(7WN)).
+"""Synonyms of WordNet, read from its database files (manual pages wndb(5WN) and morphy(7WN)).
 
-A reader of our own: nltk's wants a file `lexnames`, which Debian's `wordnet-base` leaves out.
+Our own reader: the reader of nltk requires a file `lexnames`, which Debian's `wordnet-base` does not contain.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.perturbations.attack import Lacking
+from hybrid_cli.perturbations.attack import MissingResource
 
-_DEBIAN = Path("/usr/share/wordnet")
+DEBIAN = Path("/usr/share/wordnet")
 _NLTK = ("corpora/wordnet", "corpora/wordnet.zip")
-_HOW_TO_GET_IT = (
+_HOW_TO_INSTALL = (
     "`apt-get install wordnet-base` on Debian and Ubuntu, `python -m nltk.downloader wordnet` where nltk is installed, "
     "or --wordnet PATH for a folder or zip file with index.noun, data.noun, ..."
 )
-# Endings that morphy takes off, and what it puts there instead.
+# Endings that morphy removes, and their replacements.
 _ENDINGS = {
     "noun": (("s", ""), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh"), ("men", "man"),
              ("ies", "y")),
@@ -32,34 +32,34 @@ _ENDINGS = {
 
 
 def find(named: Path | None = None) -> Path:
-    """The folder or zip file of WordNet: the one named, else NLTK's data or Debian's.
+    """Return the folder or zip file of WordNet: the given path, or the data of NLTK or Debian.
 
     Raises:
-        InputError: what was named is no WordNet.
-        Lacking: none was named, and there is none on this machine.
+        InputError: the given path does not contain WordNet.
+        MissingResource: no path was given, and WordNet is not installed.
     """
     if named is not None:
         if not _database(named):
-            raise InputError(f"{named}: holds no WordNet (index.noun, data.noun, ...); {_HOW_TO_GET_IT}")
+            raise InputError(f"{named}: does not contain WordNet (index.noun, data.noun, ...); {_HOW_TO_INSTALL}")
         return named
-    for path in _places():
+    for path in places():
         if _database(path):
             return path
-    raise Lacking(f"WordNet, which has the synonyms, is not on this machine: {_HOW_TO_GET_IT}")
+    raise MissingResource(f"WordNet is not installed: {_HOW_TO_INSTALL}")
 
 
-def _places() -> Iterator[Path]:
-    """Where nltk looks for its data, then where Debian puts WordNet."""
+def places() -> Iterator[Path]:
+    """Yield the places where nltk searches its data, then that of Debian."""
     listed = [Path(folder) for folder in os.environ.get("NLTK_DATA", "").split(os.pathsep) if folder]
     prefixes = [Path(sys.prefix), *(Path(sys.prefix, name) for name in ("share", "lib")), Path.home()]
     system = [Path(name) for name in ("/usr/share", "/usr/local/share", "/usr/lib", "/usr/local/lib")]
     for folder in [*listed, *(prefix / "nltk_data" for prefix in (*prefixes, *system))]:
         yield from (folder / name for name in _NLTK)
-    yield _DEBIAN
+    yield DEBIAN
 
 
 def _database(path: Path) -> Path | zipfile.Path | None:
-    """Where the files themselves are: the folder, or the one inside a zip file."""
+    """Return the folder of the files, which may be inside a zip file; None if there is none."""
     if path.is_dir():
         return path if (path / "index.noun").is_file() else None
     if not zipfile.is_zipfile(path):
@@ -73,8 +73,8 @@ class _PartOfSpeech:
     """The files of nouns, verbs, adjectives or adverbs.
 
     Attributes:
-        index: lemma, in lower case -> the places in `data` of the synsets that it belongs to.
-        data: one line a synset.
+        index: lemma, in lower case -> offsets in `data` of its synsets.
+        data: one line per synset.
         exceptions: irregular form -> base forms.
     """
 
@@ -84,13 +84,13 @@ class _PartOfSpeech:
     endings: tuple[tuple[str, str], ...]
 
     def bases(self, word: str) -> list[str]:
-        """The lemmas that `word` may be a form of, itself included."""
+        """Return the lemmas of which `word` may be a form, itself included."""
         cut = [word.removesuffix(ending) + instead for ending, instead in self.endings if word.endswith(ending)]
         forms = dict.fromkeys((word, *self.exceptions.get(word, cut)))
         return [form for form in forms if form in self.index]
 
     def lemmas(self, base: str) -> Iterator[str]:
-        """All lemmas of all synsets of `base`, spaces for underscores."""
+        """Yield all lemmas of all synsets of `base`, with spaces for underscores."""
         for place in self.index[base]:
             fields = self.data[place : self.data.index(b"\n", place)].decode().split(" ")
             words = fields[4 : 4 + 2 * int(fields[3], 16) : 2]  # each is followed by a number
@@ -98,23 +98,23 @@ class _PartOfSpeech:
 
 
 class WordNet:
-    """The database at a path that `find` found."""
+    """The database at a path that `find` returned."""
 
     def __init__(self, path: Path):
         folder = _database(path)
         if folder is None:
-            raise InputError(f"{path}: holds no WordNet")
+            raise InputError(f"{path}: does not contain WordNet")
         self._parts = [_read(folder, name) for name in _ENDINGS]
 
     def synonyms(self, word: str) -> list[str]:
-        """The lemmas without the word and its base forms."""
+        """Return the lemmas without the word and its base forms."""
         own = {word.lower()}.union(*(part.bases(word.lower()) for part in self._parts))
         return [lemma for lemma in self.lemmas(word) if lemma.lower() not in own]
 
     def lemmas(self, word: str) -> list[str]:
-        """The lemmas of all synsets of `word` or of a base form of it, of any part of speech and sense, in order.
+        """Return the lemmas of all synsets of `word` or a base form, of any part of speech and sense, sorted.
 
-        One word or several; spelt as WordNet spells them.
+        A lemma has one or several words, with the spelling of WordNet.
         """
         parts = ((part, part.bases(word.lower())) for part in self._parts)
         return sorted({lemma for part, bases in parts for base in bases for lemma in part.lemmas(base)})
@@ -130,5 +130,5 @@ def _read(folder: Path | zipfile.Path, name: str) -> _PartOfSpeech:
 
 
 def _lines(file: Path | zipfile.Path) -> list[str]:
-    """The lines of a file without the licence, which is indented."""
+    """Return the lines of a file without the license, which is indented."""
     return [line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith(" ")]

@@ -167,7 +167,7 @@ def default_text(declared: Option) -> str:
     """Return the default for the help; empty where there is none."""
     if declared.shown is not None:
         return declared.shown
-    if declared.default is REQUIRED or declared.default is None or declared.default is False:
+    if declared.default in (REQUIRED, None) or declared.default is False or declared.default == {}:
         return ""
     if declared.default is True:
         return spelling("", declared).removeprefix("--") if declared.names else "on"

@@ -65,8 +65,8 @@ def when(**allowed: Any) -> Condition:
     """Declare that an option applies where the named options have these values: `when(loss=("nll", "roc"))`.
 
     A value may be a tuple of alternatives, or `GIVEN`. A name that is no field of the class is a fact that only the
-    stage knows, such as the kind of an index; see `Settings.check_facts`. A fact may be a frozenset of values, one of
-    which must be allowed.
+    stage knows, such as the kind of an index; see `Settings.check_facts`. Of a list option, and of a fact that is a
+    frozenset, one item must be allowed.
     """
     return Condition(allowed)
 
@@ -75,7 +75,7 @@ def _matches(value: Any, allowed: Any) -> bool:
     if allowed is GIVEN:
         return value is not None and value is not False and value != () and value != {}
     wanted = allowed if isinstance(allowed, tuple) else (allowed,)
-    return not value.isdisjoint(wanted) if isinstance(value, frozenset) else value in wanted
+    return not set(wanted).isdisjoint(value) if isinstance(value, frozenset | tuple) else value in wanted
 
 
 @dataclass(frozen=True)

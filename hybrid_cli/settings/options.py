@@ -135,7 +135,12 @@ class Settings:
             return f"; {subject}"
         others = {other for each in self.declared()[name].applies for other in each.allowed}
         known = ((other, getattr(self, other)) for other in sorted(others & set(self.declared())))
-        return "".join(f"; {spelling(o, self.declared()[o])} is {v}" for o, v in known if isinstance(v, str))
+        texts = ((other, ",".join(value) if isinstance(value, tuple) else value) for other, value in known)
+        return "".join(
+            f"; {spelling(other, self.declared()[other])} is {text}"
+            for other, text in texts
+            if isinstance(text, str) and text
+        )
 
     def applies(self, name: str, **facts: Any) -> bool:
         """Test whether an option applies under these settings and facts."""

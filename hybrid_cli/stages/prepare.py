@@ -1,59 +1,72 @@
-"""`prepare`: a source becomes a collection."""
+"""`prepare`: from a source to a collection."""
 
 from __future__ import annotations
 
 import shutil
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind
+from hybrid_cli.collections.sampling import sampled
 from hybrid_cli.collections.source import Source
-from hybrid_cli.collections.writer import Intake, clear
-from hybrid_cli.config import OnDangling, OnDuplicate, Preparation
+from hybrid_cli.collections.writer import CollectionWriter, clear
+from hybrid_cli.settings.data import Prepare, PrepareRows
 
 
-def prepare(
-    source: Source,
-    *,
-    output: Path,
-    on_duplicate: OnDuplicate = Preparation.on_duplicate,
-    on_dangling: OnDangling = Preparation.on_dangling,
-    overwrite: bool = False,
-) -> Path:
-    """Write the collection that `source` reads into the folder `output`.
+def prepare(settings: Prepare) -> Path:
+    """Import a collection: `prepare(PrepareBeir("scifact", output="data/scifact"))`.
 
     Args:
-        source: made by the module of its form, such as `beir.source(folder)`.
-        output: the folder of the collection.
-        on_duplicate: what becomes of an id that comes twice: an error, or the first or last row is kept.
-        on_dangling: what becomes of a judgement about an unknown document or query: an error, or it is dropped, or kept
-            (a relevant document that cannot be found then counts against every run, as in trec_eval).
-        overwrite: replace what stands at `output`.
+        settings: settings of one source, such as `PrepareBeir`; the reader has the name of its command.
+
+    Returns:
+        Path of the collection.
+
+    Raises:
+        InputError: the source cannot be read, or its rows contradict each other.
     """
-    options = {**source.options, "on_duplicate": on_duplicate, "on_dangling": on_dangling}
-    stage = f"prepare {source.name}"
-    claim = artifacts.open_output(
-        output, Kind.COLLECTION, stage, inputs=source.files, options=options, overwrite=overwrite
+    source = sampled(_source(settings), settings)
+    output = artifacts.open_output(
+        settings.output,
+        Kind.COLLECTION,
+        settings.command,
+        inputs=source.files,
+        options={**source.options, **settings.recorded()},
+        overwrite=settings.overwrite,
     )
-    if claim.up_to_date:
-        return output
-    with claim.folder() as (work, counts):
+    if output.up_to_date:
+        return output.path
+    policies: dict[str, Any] = {}
+    if isinstance(settings, PrepareRows):
+        policies = {"on_duplicate": settings.on_duplicate, "on_dangling": settings.on_dangling}
+    with output.folder() as (work, counts):
         clear(work)
         try:
             with console.progress("prepare", unit="documents") as advance:
-                intake = Intake(source, work, claim.manifest, on_duplicate, on_dangling, advance)
-                counts.update(intake.write())
-        except BaseException:  # half a collection serves nobody, and it is large
+                writer = CollectionWriter(source, work, output.manifest, **policies, advance=advance)
+                counts.update(writer.write())
+        except BaseException:  # an incomplete collection is of no use, and large
             shutil.rmtree(work)
             raise
-    _tell(stage, output, counts, intake.findings.lines())
-    return output
+    _note(settings, counts, writer.problems.lines())
+    return output.path
 
 
-def _tell(stage: str, output: Path, counts: dict[str, Any], findings: list[str]) -> None:
-    queries, judgements = counts["queries"], counts["judgements"]
-    splits = [f"{split} {number:,} ({judgements.get(split, 0):,} judgements)" for split, number in queries.items()]
-    console.note(f"{stage}: {counts['documents']:,} documents; queries: {', '.join(splits) or 'none'} -> {output}")
-    for line in findings:
+def _source(settings: Prepare) -> Source:
+    """Return the source that the reader of the command makes: `prepare python-docs` is `readers/python_docs.py`."""
+    name = settings.command.split()[1].replace("-", "_")
+    source: Source = import_module(f"hybrid_cli.collections.readers.{name}").source(settings)
+    return source
+
+
+def _note(settings: Prepare, counts: dict[str, Any], problems: list[str]) -> None:
+    queries, judgments = counts["queries"], counts["judgments"]
+    splits = [f"{split} {number:,} ({judgments.get(split, 0):,} judgments)" for split, number in queries.items()]
+    console.note(
+        f"{settings.command}: {counts['documents']:,} documents; queries: {', '.join(splits) or 'none'} "
+        f"-> {settings.output}"
+    )
+    for line in problems:
         console.note(f"  {line}")

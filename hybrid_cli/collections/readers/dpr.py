@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.collections.collection import QUERY_FIELDS
-from hybrid_cli.collections.readers.lines import (
-    Place,
+from hybrid_cli.collections.readers.files import (
+    QUERY_FIELDS,
     answers_of,
     array_records,
     checked_id,
@@ -20,53 +19,52 @@ from hybrid_cli.collections.readers.lines import (
     records,
     text_of,
 )
-from hybrid_cli.collections.source import Document, Judgement, Query, Source, roles
+from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings.data import PrepareDpr
 
-_NONE: Mapping[str, Path] = {}
 _PASSAGE_ID = ("passage_id", "psg_id")
 
 
-def source(corpus: Path, *, questions: Mapping[str, Path] = _NONE, training: Mapping[str, Path] = _NONE) -> Source:
-    """The collection of `psgs_w100.tsv` (id, text, title, under a header) with questions.
+def source(settings: PrepareDpr) -> Source:
+    """Return the collection of `psgs_w100.tsv` (id, text, title, with a header) with questions.
 
-    Questions have no ids in these files: they are numbered from 0 in each split.
-
-    Args:
-        corpus: the passages.
-        questions: split -> file of question and list of answers (tab-separated, JSON lines or a JSON array).
-        training: split -> training JSON; its positive passages become judgements of relevance 1. Its negatives are
-            not taken over: `mine-negatives` draws them.
+    The files contain no question ids: questions are numbered from 0 in each split. The positive passages of a training
+    file become judgments of relevance 1. Its negatives are ignored; `mine-negatives` draws negatives.
     """
-    if twice := sorted(set(questions) & set(training)):
-        raise InputError(f"split {twice[0]}: has questions and a training file; name the two apart, or leave one out")
+    if common := sorted(set(settings.questions) & set(settings.training)):
+        raise InputError(f"split {common[0]}: has --questions and --training; use two names, or omit one of them")
 
     def documents() -> Iterator[Document]:
-        for number, (place, fields) in enumerate(quoted_columns(corpus, 3, "id, text and title")):
+        for number, (place, fields) in enumerate(quoted_columns(settings.corpus, 3, "id, text and title")):
             if number == 0 and fields[:2] == ["id", "text"]:
                 continue
             yield Document(checked_id(fields[0], place), fields[2], fields[1], place)
 
     def queries() -> Iterator[Query]:
-        for split, path in questions.items():
+        for split, path in settings.questions.items():
             for number, (place, text, answers) in enumerate(_questions(path)):
                 yield Query(split, str(number), text, answers, place)
-        for split, path in training.items():
+        for split, path in settings.training.items():
             for number, (place, record) in enumerate(array_records(path)):
                 yield Query(split, str(number), text_of(record, QUERY_FIELDS, place), answers_of(record, place), place)
 
-    def judgements() -> Iterator[Judgement]:
-        for split, path in training.items():
+    def judgments() -> Iterator[Judgment]:
+        for split, path in settings.training.items():
             without = 0
             for number, (place, record) in enumerate(array_records(path)):
                 positives = _positives(record, place)
                 without += not positives
                 for docid in positives:
-                    yield Judgement(split, str(number), docid, 1, place)
+                    yield Judgment(split, str(number), docid, 1, place)
             result.facts.setdefault("questions_without_positive", {})[split] = without
 
-    files = {"corpus": corpus, **roles("questions", questions), **roles("training", training)}
-    result = Source("dpr", documents, queries, judgements, files)
+    files = {
+        "corpus": settings.corpus,
+        **roles("questions", settings.questions),
+        **roles("training", settings.training),
+    }
+    result = Source("dpr", documents, queries, judgments, files)
     return result
 
 
@@ -80,7 +78,7 @@ def _questions(path: Path) -> Iterator[tuple[Place, str, list[str] | None]]:
 
 
 def _answer_list(text: str, place: Place) -> list[str]:
-    """A list as Python or JSON writes it: `['1912', 'April 1912']`."""
+    """Parse a list in the syntax of Python or JSON: `['1912', 'April 1912']`."""
     for parse, error in ((json.loads, json.JSONDecodeError), (ast.literal_eval, (SyntaxError, ValueError))):
         try:
             found = parse(text)
@@ -88,11 +86,11 @@ def _answer_list(text: str, place: Place) -> list[str]:
             continue
         if isinstance(found, list) and all(isinstance(answer, str) for answer in found):
             return found
-    raise InputError(f"{place}: {text[:40]!r} is no list of answers; needed is one such as ['1912', 'April 1912']")
+    raise InputError(f"{place}: {text[:40]!r} is not a list of answers, such as ['1912', 'April 1912']")
 
 
 def _positives(record: dict[str, Any], place: Place) -> list[str]:
     contexts = record.get("positive_ctxs")
     if not isinstance(contexts, list) or not all(isinstance(context, dict) for context in contexts):
-        raise InputError(f"{place}: has no list 'positive_ctxs'; is this DPR's training file?")
+        raise InputError(f"{place}: no list 'positive_ctxs', which a training file of DPR contains")
     return list(dict.fromkeys(id_of(context, _PASSAGE_ID, place) for context in contexts))

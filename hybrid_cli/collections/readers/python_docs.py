@@ -1,6 +1,6 @@
-"""A retrieval task from documentation strings: find the documentation whose first paragraph is the query.
+"""A retrieval task from docstrings: find the document whose docstring begins with the query.
 
-The sources of installed packages are read with `ast`; nothing of them is imported or run.
+The source files of installed packages are parsed with `ast`; they are never imported or run.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hybrid_cli.collections.readers.lines import Place
-from hybrid_cli.collections.source import Document, Judgement, Query, Source
-from hybrid_cli.config import PythonDocs
+from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source
+from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings.data import PreparePythonDocs
 
+PACKAGES = ("numpy", "scipy", "sklearn", "pandas")
+# Words (runs of two or more letters) of a query, and of a document. Our choice: shorter texts are labels, not prose.
+MIN_QUERY_WORDS, MAX_QUERY_WORDS, MIN_WORDS = 3, 64, 10
 _TESTS = {"tests", "test", "conftest", "setup"}
-_OF_OTHERS = {"externals", "_external", "extern", "_vendor", "_vendored", "vendored"}
-_OF_OTHERS |= {"array_api_compat", "array_api_extra", "cobyqa", "pyprima", "_uarray"}  # what scipy brings
+_VENDORED = {"externals", "_external", "extern", "_vendor", "_vendored", "vendored"}
+_VENDORED |= {"array_api_compat", "array_api_extra", "cobyqa", "pyprima", "_uarray"}  # in scipy
 _SIGNATURE = re.compile(r"[\w.]+\s*\(.*\)(\s*->.*)?")
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Docstring(NamedTuple):
-    """One documented name: the first paragraph on one line, and what follows it."""
+    """The docstring of a name: its first paragraph on one line, and the rest."""
 
     name: str
     summary: str
@@ -42,19 +45,20 @@ class Docstring(NamedTuple):
 
 @dataclass(frozen=True)
 class _Task:
-    """Documents with their queries; `facts` says what was left out."""
+    """Documents and their queries; `facts` counts the docstrings left out."""
 
     documents: list[Docstring]
     queries: dict[str, list[Docstring]]
     facts: dict[str, Any]
 
 
-def source(packages: Sequence[str] = PythonDocs.packages, *, seed: int = PythonDocs.seed) -> Source:
-    """The task over `packages` (names as one imports them), its queries split into train, dev and test.
+def source(settings: PreparePythonDocs) -> Source:
+    """Return the task over the packages; its queries are split into train, dev and test.
 
     Raises:
-        InputError: a package is not installed, or has no sources in Python.
+        InputError: a package is not installed, or is not made of Python files.
     """
+    packages = settings.package if settings.only else (*PACKAGES, *settings.package)
     roots = {name: _root(name) for name in dict.fromkeys(packages)}
 
     @cache
@@ -70,34 +74,28 @@ def source(packages: Sequence[str] = PythonDocs.packages, *, seed: int = PythonD
     def queries() -> Iterator[Query]:
         for summary, relevant in task().queries.items():
             qid = _qid(relevant)
-            yield Query(split_of(qid, seed), qid, summary, None, relevant[0].place)
+            yield Query(split_of(qid, settings.seed), qid, summary, None, relevant[0].place)
 
-    def judgements() -> Iterator[Judgement]:
+    def judgments() -> Iterator[Judgment]:
         for relevant in task().queries.values():
             qid = _qid(relevant)
             for each in relevant:
-                yield Judgement(split_of(qid, seed), qid, each.name, 1, each.place)
+                yield Judgment(split_of(qid, settings.seed), qid, each.name, 1, each.place)
 
-    options = {
-        "packages": {name: _version(name, root) for name, root in roots.items()},
-        "query_words": [PythonDocs.least_query_words, PythonDocs.most_query_words],
-        "least_words": PythonDocs.least_words,
-        "seed": seed,
-    }
-    result = Source("python-docs", documents, queries, judgements, options=options)
+    options = {"packages": {name: _version(name, root) for name, root in roots.items()}}
+    result = Source("python-docs", documents, queries, judgments, options=options)
     return result
 
 
 def _qid(relevant: Sequence[Docstring]) -> str:
-    """Named after the first relevant document, but never equal to its id: some evaluators drop such hits."""
+    """Return the first relevant document with a prefix: some evaluators drop hits with the id of the query."""
     return f"q:{relevant[0].name}"
 
 
 def split_of(qid: str, seed: int) -> str:
-    """train, dev or test, in the proportions 70 : 10 : 20, whatever else is in the collection."""
-    digest = hashlib.blake2b(f"{seed}\0{qid}".encode(), digest_size=8).digest()
-    share = int.from_bytes(digest, "big") / 2**64
-    return "train" if share < 0.7 else "dev" if share < 0.8 else "test"
+    """Return train, dev or test in the proportions 70 : 10 : 20, independently of all other queries."""
+    fraction = draw(seed, qid) / 2**64
+    return "train" if fraction < 0.7 else "dev" if fraction < 0.8 else "test"
 
 
 # ----------------------------------------------------------------------------------------------------- the packages
@@ -106,14 +104,12 @@ def split_of(qid: str, seed: int) -> str:
 def _root(package: str) -> Path:
     spec = find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
-        raise InputError(
-            f"package {package}: is not installed here (names are as in `import`: sklearn, not scikit-learn)"
-        )
+        raise InputError(f"package {package}: not installed; use the name of the import (sklearn, not scikit-learn)")
     return Path(next(iter(spec.submodule_search_locations)))
 
 
 def _version(package: str, root: Path) -> str:
-    """The version of the distribution; for sources outside of any, a hash of them."""
+    """Return the version of the distribution; without a distribution, a hash of the files."""
     if distributions := packages_distributions().get(package):
         return version(distributions[0])
     digest = hashlib.blake2b(digest_size=8)
@@ -123,30 +119,30 @@ def _version(package: str, root: Path) -> str:
 
 
 def _modules(root: Path) -> list[Path]:
-    """The Python files of a package, without tests and what it brings of others."""
+    """Return the Python files of a package, without tests and vendored packages."""
     found = []
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
-        if not any(part in _TESTS | _OF_OTHERS or part.startswith(("test_", "_test")) for part in parts):
+        if not any(part in _TESTS | _VENDORED or part.startswith(("test_", "_test")) for part in parts):
             found.append(path)
     return found
 
 
 def read_package(package: str, root: Path) -> Iterator[Docstring]:
-    """The docstrings of public classes, functions and methods, in the order of files and lines."""
+    """Yield the docstrings of public classes, functions and methods, in the order of files and lines."""
     for path in _modules(root):
         names = [package, *path.relative_to(root).with_suffix("").parts]
         module = ".".join(names[:-1] if names[-1] == "__init__" else names)
         try:
             with warnings.catch_warnings(action="ignore"):
                 tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):  # a template, or written for another Python
+        except (SyntaxError, ValueError):  # a template, or syntax of another Python version
             continue
         yield from _documented(tree, module, f"{package}/{path.relative_to(root).as_posix()}")
 
 
 def _documented(node: ast.AST, prefix: str, file: str) -> Iterator[Docstring]:
-    """Walk definitions, and through `if`, `try` and `with`, but not into functions."""
+    """Yield the docstrings of definitions, also within `if`, `try` and `with`, but not within functions."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _Definition):
             if child.name.startswith("_"):
@@ -161,7 +157,7 @@ def _documented(node: ast.AST, prefix: str, file: str) -> Iterator[Docstring]:
 
 
 def _summary_and_rest(text: str) -> tuple[str, str]:
-    """The first paragraph, white space folded, and what follows; a signature before it is passed over."""
+    """Return the first paragraph, with white space folded, and the rest; a signature before it is skipped."""
     first, rest = _cut(text)
     return _cut(rest) if _SIGNATURE.fullmatch(first) else (first, rest)
 
@@ -175,7 +171,7 @@ def _cut(text: str) -> tuple[str, str]:
 
 
 def _make_task(docstrings: Iterator[Docstring]) -> _Task:
-    """Leave out what makes no query or no document, merge copies, join equal first paragraphs into one query."""
+    """Leave out unsuitable docstrings, merge copies, and make one query of equal first paragraphs."""
     left_out: Counter[str] = Counter()
     kept: dict[str, Docstring] = {}
     for each in docstrings:
@@ -206,8 +202,8 @@ def _make_task(docstrings: Iterator[Docstring]) -> _Task:
 
 def _unfit(each: Docstring) -> str | None:
     words = len(_WORD.findall(each.summary))
-    if words < PythonDocs.least_query_words:
+    if words < MIN_QUERY_WORDS:
         return "first paragraph too short"
-    if words > PythonDocs.most_query_words:
+    if words > MAX_QUERY_WORDS:
         return "first paragraph too long"
-    return "nothing after the first paragraph" if len(_WORD.findall(each.rest)) < PythonDocs.least_words else None
+    return "nothing after the first paragraph" if len(_WORD.findall(each.rest)) < MIN_WORDS else None

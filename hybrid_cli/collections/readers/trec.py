@@ -1,63 +1,59 @@
-"""TREC's forms: documents in SGML or JSON lines, topics in SGML, XML or columns, judgements of four columns."""
+"""TREC formats: documents in SGML or JSON lines, topics in SGML, XML or columns, judgments of four columns."""
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hybrid_cli.collections.collection import judgement_rows, query_rows
-from hybrid_cli.collections.readers import jsonl
-from hybrid_cli.collections.readers.lines import Place, checked_id, lines, plain_suffix
-from hybrid_cli.collections.source import Document, Judgement, Query, Source, roles
+from hybrid_cli.collections.readers.files import (
+    checked_id,
+    json_documents,
+    judgment_rows,
+    lines,
+    plain_suffix,
+    query_rows,
+)
+from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings.data import PrepareTrec, TopicField
 
 _JSON = (".jsonl", ".json", ".ndjson")
 _TITLE_TAGS = ("HEADLINE", "TITLE", "HL", "HEAD", "TTL", "TI")
 _TEXT_TAGS = ("TEXT", "LEADPARA", "LP", "GRAPHIC", "BODY")
 _TAG = re.compile(r"<[^<>]*>")
 _TOPIC_LABEL = re.compile(r"\s*(?:Number|Topic|Title|Description|Narrative)\s*:", re.IGNORECASE)
-_TOPIC_FIELDS = {"title": ("title", "query"), "desc": ("desc", "question"), "narr": ("narr", "narrative")}
+_TOPIC_FIELDS: dict[TopicField, tuple[str, ...]] = {
+    "title": ("title", "query"),
+    "desc": ("desc", "question"),
+    "narr": ("narr", "narrative"),
+}
 
 
-def source(
-    corpus: Path,
-    *,
-    topics: Mapping[str, Path],
-    qrels: Mapping[str, Path],
-    topic_fields: Sequence[str] = ("title",),
-    encoding: str = "utf-8",
-) -> Source:
-    """The collection of a file or folder of documents, with topics and judgements by split.
+def source(settings: PrepareTrec) -> Source:
+    """Return the collection of a file or folder of documents, with topics and judgments by split.
 
-    Args:
-        corpus: a file, or a folder whose files (at any depth) are read in the order of their names.
-        topics: split -> file.
-        qrels: split -> file.
-        topic_fields: what of a topic is the query, joined by a space: title, desc, narr.
-        encoding: of the SGML and XML files; older TREC disks are `latin-1`.
+    The files of a folder, at any depth, are read in the order of their names.
     """
-    if unknown := [name for name in topic_fields if name not in _TOPIC_FIELDS]:
-        raise InputError(f"topic field {unknown[0]}: needs one of {', '.join(_TOPIC_FIELDS)}")
+    encoding = settings.encoding
 
-    def all_documents() -> Iterator[Document]:
-        for path in _files(corpus):
-            yield from jsonl.documents(path) if plain_suffix(path) in _JSON else sgml_documents(path, encoding)
+    def documents() -> Iterator[Document]:
+        for path in _files(settings.corpus):
+            yield from json_documents(path) if plain_suffix(path) in _JSON else sgml_documents(path, encoding)
 
     def queries() -> Iterator[Query]:
-        for split, path in topics.items():
-            for place, qid, text, answers in _topic_rows(path, topic_fields, encoding):
+        for split, path in settings.topics.items():
+            for place, qid, text, answers in _topic_rows(path, settings.topic_fields, encoding):
                 yield Query(split, qid, text, answers, place)
 
-    def judgements() -> Iterator[Judgement]:
-        for split, path in qrels.items():
-            for place, qid, docid, relevance in judgement_rows(path):
-                yield Judgement(split, qid, docid, relevance, place)
+    def judgments() -> Iterator[Judgment]:
+        for split, path in settings.qrels.items():
+            for place, qid, docid, relevance in judgment_rows(path):
+                yield Judgment(split, qid, docid, relevance, place)
 
-    files = {"corpus": corpus, **roles("topics", topics), **roles("qrels", qrels)}
-    options = {"topic_fields": list(topic_fields), "encoding": encoding}
-    return Source("trec", all_documents, queries, judgements, files, options)
+    files = {"corpus": settings.corpus, **roles("topics", settings.topics), **roles("qrels", settings.qrels)}
+    return Source("trec", documents, queries, judgments, files)
 
 
 def _files(corpus: Path) -> list[Path]:
@@ -72,19 +68,19 @@ def _files(corpus: Path) -> list[Path]:
 def sgml_documents(path: Path, encoding: str = "utf-8") -> Iterator[Document]:
     """Yield each `<DOC>` with its `<DOCNO>`: title from the headline tags, text from the text tags.
 
-    A document without any known text tag keeps all that stands in it.
+    Without a known text tag, the whole content of the document is its text.
     """
     for place, _, block in _blocks(path, "DOC", encoding):
         docno = _tagged(block, ("DOCNO",))
         if not docno:
-            raise InputError(f"{place}: this <DOC> has no <DOCNO>; each document needs one")
+            raise InputError(f"{place}: <DOC> without <DOCNO>; each document needs one")
         title, text = _tagged(block, _TITLE_TAGS)[:1], _tagged(block, _TEXT_TAGS)
         body = text or [re.sub(r"(?is)<DOCNO>.*?</DOCNO>", " ", block)]
         yield Document(checked_id(docno[0].strip(), place), _plain(*title), _plain(*body), place)
 
 
 def _blocks(path: Path, tag: str, encoding: str) -> Iterator[tuple[Place, str, str]]:
-    """(place, opening tag, contents) of each `<tag>...</tag>`, whose ends may stand anywhere in a line."""
+    """Yield place, opening tag and content of each `<tag>...</tag>`; tags may be anywhere in a line."""
     edge = re.compile(rf"<(/?){tag}(?:\s[^>]*)?>", re.IGNORECASE)
     held: list[str] = []
     start: tuple[Place, str] | None = None
@@ -100,25 +96,27 @@ def _blocks(path: Path, tag: str, encoding: str) -> Iterator[tuple[Place, str, s
         if start:
             held.append(line[after:])
     if start:
-        raise InputError(f"{start[0]}: this <{tag}> has no </{tag}>; the file is cut off, fetch it again")
+        raise InputError(f"{start[0]}: <{tag}> without </{tag}>; the file is incomplete, download it again")
 
 
 def _tagged(block: str, tags: Sequence[str]) -> list[str]:
-    """What stands within each of `tags`, in the order of the text."""
+    """Return the content of each of the tags, in the order of the text."""
     names = "|".join(tags)
     return [found[2] for found in re.finditer(rf"(?is)<({names})(?:\s[^>]*)?>(.*?)</\1\s*>", block)]
 
 
 def _plain(*parts: str) -> str:
-    """Text without tags, entities and line breaks."""
+    """Return a text without tags, entities and line breaks."""
     return " ".join(html.unescape(_TAG.sub(" ", " ".join(parts))).split())
 
 
 # ------------------------------------------------------------------------------------------------------------ topics
 
 
-def _topic_rows(path: Path, fields: Sequence[str], encoding: str) -> Iterator[tuple[Place, str, str, list[str] | None]]:
-    """Topics of a JSON lines or tab-separated file, else of TREC's SGML or XML."""
+def _topic_rows(
+    path: Path, fields: Sequence[TopicField], encoding: str
+) -> Iterator[tuple[Place, str, str, list[str] | None]]:
+    """Yield the topics of a JSON lines or tab-separated file, or of TREC's SGML or XML."""
     head = next((line for _, line in lines(path, encoding)), "")
     if plain_suffix(path) in _JSON or not head.lstrip().startswith("<"):
         yield from query_rows(path)
@@ -126,12 +124,12 @@ def _topic_rows(path: Path, fields: Sequence[str], encoding: str) -> Iterator[tu
     for place, number, block in _topic_blocks(path, encoding):
         found = [text for name in fields if (text := _topic_field(block, _TOPIC_FIELDS[name]))]
         if not found:
-            raise InputError(f"{place}: topic {number} has none of the fields {', '.join(fields)}")
+            raise InputError(f"{place}: topic {number} has no field {' or '.join(fields)}")
         yield place, number, " ".join(found), None
 
 
 def _topic_blocks(path: Path, encoding: str) -> Iterator[tuple[Place, str, str]]:
-    """(place, number, contents) of `<top>` with `<num>`, and of `<topic number="...">`."""
+    """Yield place, number and content of each `<top>` with `<num>`, and of each `<topic number="...">`."""
     for place, _, block in _blocks(path, "top", encoding):
         yield place, checked_id(_topic_field(block, ("num",)), place), block
     for place, opening, block in _blocks(path, "topic", encoding):
@@ -140,6 +138,6 @@ def _topic_blocks(path: Path, encoding: str) -> Iterator[tuple[Place, str, str]]
 
 
 def _topic_field(block: str, names: Sequence[str]) -> str:
-    """One field of a topic: up to its end tag, or in SGML, where that is left out, up to the next tag."""
+    """Return a field of a topic: up to its end tag, or up to the next tag, since SGML may omit end tags."""
     found = re.search(rf"(?is)<(?:{'|'.join(names)})(?:\s[^>]*)?>(.*?)(?=<[a-z/]|\Z)", block)
     return " ".join(html.unescape(_TOPIC_LABEL.sub("", found[1], count=1)).split()) if found else ""

@@ -1,4 +1,4 @@
-"""Char swap: which words are eligible, and what may become of them."""
+"""The attack `char-swap`: which words change, and how."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from string import ascii_letters
 
 import pytest
 
-from hybrid_cli.perturbations.attack import draw
-from hybrid_cli.perturbations.characters import KINDS, swap_characters
-from hybrid_cli.perturbations.edits import edited
-from hybrid_cli.perturbations.function_words import is_stop_word
+from hybrid_cli.draws import draw
+from hybrid_cli.perturbations.edits import CHARACTER_CHANGES, edited, swap_characters
+from hybrid_cli.perturbations.stop_words import is_stop_word
 
 
 def of(text: str, seed: int = 0) -> str:
@@ -19,10 +18,10 @@ def of(text: str, seed: int = 0) -> str:
 
 
 def all_of(kind: str, word: str) -> set[str]:
-    return {KINDS[kind](word, number) for number in range(len(word) * 52)}
+    return {CHARACTER_CHANGES[kind](word, number) for number in range(len(word) * 52)}
 
 
-def test_the_four_kinds_of_change():
+def test_the_four_kinds_of_change() -> None:
     assert all_of("neighbours", "abc") == {"bac", "acb"}
     assert all_of("deletion", "abc") == {"bc", "ac", "ab"}
     assert all_of("substitution", "abc") == {
@@ -30,10 +29,10 @@ def test_the_four_kinds_of_change():
     }
     assert all_of("insertion", "abc") == {
         "abc"[:place] + letter + "abc"[place:] for place in range(3) for letter in ascii_letters
-    }  # so none after the last
+    }  # never after the last letter
 
 
-def test_one_word_changes_and_all_else_stays():
+def test_one_word_changes_and_everything_else_is_kept() -> None:
     for seed in range(200):
         first, second = of("heart, (lungs)?", seed).split(", ")
         assert (first == "heart") != (second == "(lungs)?")
@@ -42,18 +41,18 @@ def test_one_word_changes_and_all_else_stays():
 
 
 @pytest.mark.parametrize("text", ["The of IT", "a 1 x", "don't You'll it's", "?"])
-def test_stop_words_in_any_case_and_single_characters_stay(text):
+def test_stop_words_and_single_characters_are_kept(text: str) -> None:
     assert {of(text, seed) for seed in range(100)} == {text}
 
 
-def test_every_word_and_kind_is_as_likely():
-    """Two words of equal letters, which neighbours cannot change: six offers, of which three are each word's."""
+def test_words_and_changes_are_equally_likely() -> None:
+    """A swap cannot change words of equal letters: six proposals remain, three for each word."""
     found = Counter(of("oo zzz", seed).split()[0] == "oo" for seed in range(6000))
     assert 2800 < found[True] < 3200
     lengths = Counter(len(of("zzz", seed)) for seed in range(6000))
     assert all(1800 < lengths[length] < 2200 for length in (2, 3, 4))
 
 
-def test_the_stop_list_holds_contractions_but_no_possessives():
+def test_contractions_are_stop_words_and_possessives_are_not() -> None:
     assert all(map(is_stop_word, ["the", "THE", "don't", "Isn't", "they've", "he'd", "won", "further"]))
     assert not any(map(is_stop_word, ["cat", "cat's", "can-can", "the-", "moon", "o'clock", ""]))

@@ -1,9 +1,9 @@
-"""English words that only hold a sentence together: a list of our own, which holds the words of NLTK's stop list."""
+"""English function words: our own list, which contains the words of NLTK's stop list."""
 
 from __future__ import annotations
 
-# Lucene drops 33 of them; WordNet would give the others the synonyms of words that are spelt alike: helium for `he`,
-# hold for `have`, tin for `can`.
+# Lucene removes only 33 of them. WordNet lists the others under words with the same spelling: helium for `he`, tin for
+# `can`.
 FUNCTION_WORDS = frozenset(
     """
     a an the this that these those such same other another each every either neither both all any some no none few
@@ -17,9 +17,9 @@ FUNCTION_WORDS = frozenset(
     am is are was were be been being have has had having do does did doing done can could may might must shall should
     will would ought
     how when where why here there then now not only too very just also again ever never once quite rather still even
-    """.split()  # noqa: SIM905 - a list to be read
+    """.split()  # noqa: SIM905 - readable
 )
-_SHORTENED = frozenset({"d", "ll", "m", "re", "s", "t", "ve"})  # what follows the apostrophe in I'd, you'll, I'm, don't
+_SHORTENED = frozenset({"d", "ll", "m", "re", "s", "t", "ve"})  # after the apostrophe of I'd, you'll, I'm, don't
 _NEGATED = frozenset(
     "ain aren couldn didn doesn don hadn hasn haven isn mightn mustn needn shan shouldn wasn weren won wouldn".split()  # noqa: SIM905
 )
@@ -27,6 +27,6 @@ _FIRST_PARTS = FUNCTION_WORDS | _SHORTENED | _NEGATED | {"further"}
 
 
 def is_stop_word(word: str) -> bool:
-    """Whether attacks that change words must leave `word`; `don't` and `it's` are such words, in any case."""
+    """Test whether attacks must keep a word, in lower or upper case; contractions such as `don't` are stop words."""
     first, apostrophe, rest = word.lower().partition("'")
     return first in _FIRST_PARTS and (not apostrophe or rest in _SHORTENED)

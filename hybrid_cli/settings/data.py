@@ -1,0 +1,312 @@
+"""Settings of importing, splitting and perturbing collections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Literal
+
+from hybrid_cli.settings.common import OnDevice, Seeded, Writes
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
+
+OnDuplicate = Literal["error", "first", "last"]
+OnDangling = Literal["error", "drop", "keep"]
+TopicField = Literal["title", "desc", "narr"]
+Attack = Literal[
+    "char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion", "back-translation",
+    "shuffle", "synonym-adversary",
+]  # fmt: skip
+AttackOrSet = Literal[Attack, "lite", "all"]
+
+DATA = "Data"
+SAMPLE, WORDS, SYNONYMS, TRANSLATION = "Sample", "Words", "Synonyms", "Back translation"
+
+
+# ------------------------------------------------------------------------------------------------------------- prepare
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepare(Seeded, Writes):
+    """A command that imports a collection; all sources have these options."""
+
+    sample: int | None = option(
+        None,
+        "Keep a random sample of N documents that includes all documents judged relevant for the queries; judgments of "
+        "documents outside of the sample are dropped.",
+        metavar="N",
+        panel=SAMPLE,
+        minimum=1,
+        shown="all documents",
+    )
+    sample_queries: Mapping[str, int] = option(
+        {}, "Keep at most N random queries of a split.", metavar="SPLIT=N", panel=SAMPLE, minimum=1, shown="all queries"
+    )
+    seed: int = redeclare(
+        Seeded,
+        "seed",
+        42,
+        help="Random seed of the sample.",
+        applies=(when(sample=GIVEN), when(sample_queries=GIVEN)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareRows(Prepare):
+    """A source whose rows may repeat or contradict each other."""
+
+    on_duplicate: OnDuplicate = option(
+        "error", "Rows with the id of an earlier row: `error` stops, `first` or `last` keeps one of them."
+    )
+    on_dangling: OnDangling = option(
+        "error", "Judgments of unknown documents or queries: `error` stops, `drop` drops them, `keep` keeps them."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparePythonDocs(Prepare):
+    """Make a retrieval task from the docstrings of installed packages.
+
+    A query is the first paragraph of a docstring; the document with the rest of the docstring is relevant. The source
+    files of numpy, scipy, sklearn and pandas are parsed, never imported. Queries are split into train, dev and test.
+    """
+
+    command = "prepare python-docs"
+    panel = DATA
+    examples = (
+        "hybrid prepare python-docs --output data/pydocs",
+        "hybrid prepare python-docs --package rich --only --output data/rich",
+    )
+
+    package: Sequence[str] = option((), "Additional packages, named as in `import`.", recorded=False)
+    only: bool = option(False, "Read the packages of `--package` only.", applies=when(package=GIVEN), recorded=False)
+    seed: int = redeclare(Seeded, "seed", 42, help="Random seed of the splits and of the sample.")
+
+
+@dataclass(frozen=True)
+class PrepareBeir(PrepareRows):
+    """Import a BEIR folder.
+
+    Each file in `qrels/` is a split. Queries without judgments form the split `unjudged`.
+    """
+
+    command = "prepare beir"
+    panel = DATA
+    examples = (
+        "hybrid prepare beir scifact --output data/scifact",
+        "hybrid prepare beir nq --sample 100000 --output data/nq-100k",
+    )
+
+    folder: Path = argument(REQUIRED, "Folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv.")
+
+
+@dataclass(frozen=True)
+class PrepareMsmarco(PrepareRows):
+    """Import the tab-separated files of MS MARCO."""
+
+    command = "prepare msmarco"
+    panel = DATA
+    examples = (
+        "hybrid prepare msmarco collection.tsv --queries dev=queries.dev.small.tsv --qrels dev=qrels.dev.small.tsv "
+        "--output data/msmarco",
+    )
+
+    corpus: Path = argument(REQUIRED, "collection.tsv, or msmarco-docs.tsv.")
+    _: KW_ONLY
+    queries: Mapping[str, Path] = option({}, "Query ids and texts of each split.", metavar="SPLIT=FILE", recorded=False)
+    qrels: Mapping[str, Path] = option({}, "Judgments of each split.", metavar="SPLIT=FILE", recorded=False)
+    triples: Mapping[str, Path] = option(
+        {},
+        "Ids of a query, a relevant document and another document; the relevant ones become judgments.",
+        metavar="SPLIT=FILE",
+        recorded=False,
+    )
+
+
+@dataclass(frozen=True)
+class PrepareDpr(PrepareRows):
+    """Import the passages, questions and training files of DPR.
+
+    Questions get the numbers 0, 1, 2, ... in each split as ids.
+    """
+
+    command = "prepare dpr"
+    panel = DATA
+    examples = (
+        "hybrid prepare dpr psgs_w100.tsv --questions test=nq-test.qa.csv --training train=biencoder-nq-train.json "
+        "--output data/nq",
+    )
+
+    corpus: Path = argument(REQUIRED, "psgs_w100.tsv, plain or gzipped.")
+    _: KW_ONLY
+    questions: Mapping[str, Path] = option(
+        {},
+        "Questions and answers of each split (.csv with tabs, .jsonl or .json).",
+        metavar="SPLIT=FILE",
+        recorded=False,
+    )
+    training: Mapping[str, Path] = option(
+        {},
+        "Training JSON of each split: questions, answers and positive passages.",
+        metavar="SPLIT=FILE",
+        recorded=False,
+    )
+
+
+@dataclass(frozen=True)
+class PrepareTrec(PrepareRows):
+    """Import TREC documents, topics and judgments."""
+
+    command = "prepare trec"
+    panel = DATA
+    examples = (
+        "hybrid prepare trec robust04/ --topics test=topics.robust04.txt --qrels test=qrels.robust04.txt "
+        "--encoding latin-1 --output data/robust04",
+    )
+
+    corpus: Path = argument(REQUIRED, "Documents in SGML or JSON lines: a file, or a folder of files.")
+    _: KW_ONLY
+    topics: Mapping[str, Path] = option(
+        {}, "Topics of each split.", "--topics", "--queries", metavar="SPLIT=FILE", recorded=False
+    )
+    qrels: Mapping[str, Path] = option({}, "Judgments of each split.", metavar="SPLIT=FILE", recorded=False)
+    topic_fields: Sequence[TopicField] = option(("title",), "Fields of a topic that form the query.")
+    encoding: str = option("utf-8", "Encoding of SGML and XML files; the older TREC disks need `latin-1`.")
+
+
+@dataclass(frozen=True)
+class PrepareIrds(PrepareRows):
+    """Import datasets of ir_datasets, which downloads missing files.
+
+    Needs the extra `irds`.
+    """
+
+    command = "prepare irds"
+    panel = DATA
+    examples = ("hybrid prepare irds dev=msmarco-passage/dev/small msmarco-passage/train --output data/msmarco",)
+
+    ids: Sequence[str] = argument(
+        REQUIRED,
+        "Dataset ids over one corpus; without SPLIT=, the last part of the id names the split.",
+        metavar="[SPLIT=]ID...",
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- split
+
+
+@dataclass(frozen=True)
+class Split(Seeded, Writes):
+    """Split the judged queries into folds for cross-validation.
+
+    Writes a collection over the same documents with the splits `test-1`, `dev-1`, `train-1`, `test-2`, ...: `test-i` is
+    fold i of the queries, `dev-i` the next fold, `train-i` all other folds; `all` contains all judged queries. One
+    index serves all folds.
+    """
+
+    command = "split"
+    panel = DATA
+    examples = ("hybrid split data/robust04 --folds 5 --output out/folds",)
+
+    collection: Path = argument(REQUIRED, "Collection with judgments.")
+    _: KW_ONLY
+    folds: int = option(5, "Number of folds; with `--folds-file`, the number that the file must have.", minimum=2)
+    folds_file: Path | None = option(
+        None, "Predefined folds: a JSON list of lists of query ids, or lines of query id and fold.", recorded=False
+    )
+    splits: Sequence[str] = option(
+        (), "Splits whose queries are divided, or `all`.", "--split", shown="the only split", recorded=False
+    )
+    seed: int = redeclare(Seeded, "seed", 42, help="Random seed of the folds.", applies=(when(folds_file=None),))
+
+
+# ------------------------------------------------------------------------------------------------------------- perturb
+
+_SETS = ("lite", "all")
+_OF_WORDS = (
+    "char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion", *_SETS
+)  # fmt: skip
+_OF_SYNONYMS = ("synonym-replacement", "synonym-insertion", "synonym-adversary", *_SETS)
+_OF_TRANSLATION = ("back-translation", *_SETS)
+
+
+@dataclass(frozen=True)
+class Perturb(OnDevice, Seeded, Writes):
+    """Perturb the queries of a split, to measure the robustness of runs.
+
+    The output is read by `search --queries`. With several attacks, the output is a folder with one file per attack and
+    `meta.json`; attacks whose resources are missing are skipped with a notice.
+
+    `char-swap`: swap two letters of a word, or replace, delete or insert a letter. `word-deletion`: delete a word.
+    `synonym-replacement`: replace a word with a synonym. `word-order-swap`: swap two words. `synonym-insertion`: insert
+    a synonym of a word. `back-translation`: machine-translate the query to another language and back. These six are the
+    set `lite`.
+
+    `shuffle`: put the words in random order. BM25 scores do not change.
+
+    `synonym-adversary`: replace each word that occurs in a relevant document with a random synonym that occurs in none
+    of them. BM25 loses its matches; the meaning stays similar.
+    """
+
+    command = "perturb"
+    panel = DATA
+    examples = (
+        "hybrid perturb data/pydocs --split test --attack lite --output out/attacked",
+        "hybrid perturb data/pydocs --split test --attack synonym-adversary --output out/adversary.parquet",
+    )
+
+    collection: Path = argument(REQUIRED, "Collection, or a file of queries for attacks that need no documents.")
+    _: KW_ONLY
+    attacks: Sequence[AttackOrSet] = option(
+        REQUIRED,
+        "Attacks; `lite` is the set of six, `all` the set of all.",
+        "--attack",
+        recorded=False,
+    )
+    output: Path = redeclare(Writes, "output", REQUIRED, help="Output file (Parquet); a folder for several attacks.")
+    split: str | None = option(None, "Split of the collection.", shown="the only split", recorded=False)
+    attacked_queries: Mapping[str, Path] = option(
+        {},
+        "Queries attacked by another tool, read instead of computed: lines of query id, tab, text.",
+        metavar="ATTACK=FILE",
+        recorded=False,
+    )
+    word_fraction: float = option(
+        0.1,
+        "Fraction of the words of a query that is changed; at least one word.",
+        panel=WORDS,
+        minimum=0,
+        maximum=1,
+        applies=when(attacks=_OF_WORDS),
+    )
+    wordnet: Path | None = option(
+        None,
+        "Folder or zip file of WordNet.",
+        panel=SYNONYMS,
+        shown="the location of nltk or of Debian's wordnet-base",
+        applies=when(attacks=_OF_SYNONYMS),
+        recorded=False,
+    )
+    synonyms: Path | None = option(
+        None,
+        "Table of synonyms that replaces WordNet: lines of a word and its synonyms, separated by tabs.",
+        panel=SYNONYMS,
+        applies=when(attacks=_OF_SYNONYMS, wordnet=None),
+        recorded=False,
+    )
+    translation: tuple[Path, Path] | None = option(
+        None,
+        "Folders of the translation models to another language and back.",
+        metavar="THERE BACK",
+        panel=TRANSLATION,
+        applies=when(attacks=_OF_TRANSLATION),
+        recorded=False,
+    )
+    translation_prefix: str = option(
+        "",
+        "Text that the model THERE needs before a query, such as `>>es<<`.",
+        panel=TRANSLATION,
+        applies=when(attacks=_OF_TRANSLATION),
+    )
+    device: str = redeclare(OnDevice, "device", "auto", applies=(when(attacks=_OF_TRANSLATION),))
+    seed: int = redeclare(Seeded, "seed", 0)
