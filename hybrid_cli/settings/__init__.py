@@ -4,11 +4,16 @@ from hybrid_cli.settings.mining import Label, MineNegatives
 from hybrid_cli.settings.options import Settings
 from hybrid_cli.settings.retrieval import ConcatRuns, Fuse, IndexBm25, Search, SearchOptions
 from hybrid_cli.settings.stage import stage
+from hybrid_cli.settings.training import DistillLite, Pretrain, TrainDense, TrainLambda
 
 COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     IndexBm25,
     MineNegatives,
     Label,
+    Pretrain,
+    TrainDense,
+    TrainLambda,
+    DistillLite,
     Search,
     Fuse,
     ConcatRuns,
@@ -17,12 +22,16 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
 __all__ = [
     "COMMANDS",
     "ConcatRuns",
+    "DistillLite",
     "Fuse",
     "IndexBm25",
     "Label",
     "MineNegatives",
+    "Pretrain",
     "Search",
     "SearchOptions",
     "Settings",
+    "TrainDense",
+    "TrainLambda",
     "stage",
 ]
