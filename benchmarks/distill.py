@@ -17,13 +17,13 @@ from pathlib import Path
 
 from torch import nn
 
-from hybrid_cli.config import Optimization
 from hybrid_cli.encoders.encoder import open_encoder
 from hybrid_cli.encoders.models import pick_dtype
 from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.settings.optimization import Sampling
 from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples
-from hybrid_cli.training.dense import DenseLearner
+from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.loop import Trainer
 from hybrid_cli.training.teachers import FrozenEncoder
 
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("examples", type=Path)
     parser.add_argument("--steps", type=int, default=6)
     arguments = parser.parse_args()
-    examples, plan, precision = Examples(arguments.examples), Optimization(), pick_dtype("auto", "cpu")
+    examples, plan, precision = Examples(arguments.examples), Sampling(), pick_dtype("auto", "cpu")
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as work:
         teacher = FrozenEncoder(open_encoder("minilm", dtype="auto"), examples, Path(work))
@@ -49,7 +49,9 @@ def main() -> None:
         if name == "lite":
             encoder.query_tower.large = nn.Linear(384, teacher.dim, bias=False)
             objective = losses.distilled(likelihood, DIM)
-        learner = DenseLearner(encoder, objective, precision, teacher=teacher if name == "lite" else None)
+        learner = DenseLearner(
+            encoder, objective, precision, sources=BatchSources(teacher=teacher if name == "lite" else None)
+        )
         trainers[name] = Trainer(learner, plan)
     seconds: dict[str, list[float]] = {name: [] for name in trainers}
     for number, batch in enumerate(islice(examples.batches(plan), arguments.steps + 1)):

@@ -22,14 +22,12 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, DataCollatorForLan
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections.readers import python_docs
-from hybrid_cli.config import Pretraining
 from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.encoders.models import pick_dtype, resolve
-from hybrid_cli.training.condenser import MaskedLanguageModel
-from hybrid_cli.training.corpus import Corpus
+from hybrid_cli.settings import Pretrain
 from hybrid_cli.training.loop import Trainer
-from hybrid_cli.training.pretraining import PretrainingLearner
-from hybrid_cli.training.whole_words import IGNORED
+from hybrid_cli.training.pretraining import MaskedLanguageModel, PretrainingLearner
+from hybrid_cli.training.pretraining_data import IGNORED, Corpus
 
 
 def corpus_of_docstrings(folder: Path) -> Path:
@@ -64,11 +62,13 @@ def main() -> None:
     folder, precision = resolve("minilm"), pick_dtype("auto", "cpu")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     documents = given.batch // 2 if given.cocondenser else given.batch
-    plan = Pretraining(batch_size=documents, max_length=given.length, cocondenser=given.cocondenser, held_out=0)
     with tempfile.TemporaryDirectory() as scratch:
-        stream = Corpus(corpus_of_docstrings(Path(scratch)), tokenizer, Contract().document, plan).batches()
+        corpus = corpus_of_docstrings(Path(scratch))
+        options = {"batch_size": documents, "max_length": given.length, "cocondenser": given.cocondenser}
+        plan = Pretrain(corpus, output=Path(scratch) / "out", held_out=0, **options)
+        stream = Corpus(corpus, tokenizer, Contract().document, plan).batches()
         batches = list(islice(stream, given.steps + 1))
-    ours = MaskedLanguageModel.load(folder, condenser=given.cocondenser, skip_from=None)
+    ours = MaskedLanguageModel.load(folder, condenser=given.cocondenser)
     trainer = Trainer(PretrainingLearner(ours, tokenizer, precision), plan)
     model = AutoModelForMaskedLM.from_pretrained(folder).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)

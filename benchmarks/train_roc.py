@@ -15,18 +15,18 @@ from pathlib import Path
 
 import torch
 
-from hybrid_cli.config import Optimization
 from hybrid_cli.encoders.models import pick_dtype
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.projection import SignProjection
 from hybrid_cli.settings import PreparePythonDocs
+from hybrid_cli.settings.optimization import Sampling
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.training.batches import Examples
-from hybrid_cli.training.bm25_vectors import LexicalSide
-from hybrid_cli.training.dense import DenseLearner
+from hybrid_cli.training.bm25_vectors import Bm25Vectors
+from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.loop import Trainer
 from hybrid_cli.training.losses import added, nll, orthogonality
 from hybrid_cli.training.masks import MatchMasking
@@ -39,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=6)
     steps = parser.parse_args().steps
-    plan, relevance = Optimization(), partial(nll, temperature=0.05)
+    plan, relevance = Sampling(), partial(nll, temperature=0.05)
     with tempfile.TemporaryDirectory() as folder:
         collection = prepare(PreparePythonDocs(package=["scipy"], only=True, output=Path(folder) / "docs"))
         index = index_bm25(collection, output=Path(folder) / "bm25")
@@ -49,12 +49,14 @@ def main() -> None:
         for name in ("nll", "nll + E + I"):
             encoder = TransformerEncoder.load("minilm", device="cpu", query_max_len=QUERY_LEN, doc_max_len=DOC_LEN)
             precision = pick_dtype("auto", "cpu")
-            side = LexicalSide(lexical, SignProjection(encoder.dim), examples.docids())
+            side = Bm25Vectors(lexical, SignProjection(encoder.dim), examples.docids())
             masking = MatchMasking(encoder.document_tower.tokenizer, encoder.contract, 0.15)
             learners[name] = (
                 DenseLearner(encoder, relevance, precision)
                 if name == "nll"
-                else DenseLearner(encoder, added(relevance, orthogonality), precision, None, side, masking)
+                else DenseLearner(
+                    encoder, added(relevance, orthogonality), precision, None, BatchSources(side, masking)
+                )
             )
         trainers = {name: Trainer(learner, plan) for name, learner in learners.items()}
         seconds: dict[str, list[float]] = {name: [] for name in trainers}

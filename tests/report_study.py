@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES, write_lines
 
-from hybrid_cli.config import Objective, Optimization
 from hybrid_cli.settings import PrepareTrec
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
@@ -69,13 +68,16 @@ def make(folder: Path, model: Path) -> Study:
     lexical = index_bm25(data, output=folder / "bm25", threads=1)
     bm25 = search(data, split="test", index=lexical, output=folder / "bm25.parquet", threads=1)
     examples = mine_negatives(data, split="train", index=lexical, output=folder / "train.parquet", threads=1)
-    plan = replace(Optimization(), batch_size=2, epochs=2, learning_rate=1e-3, precision="fp32", eval_steps=1)
     encoder = train_dense(
         examples,
-        folder / "encoder",
+        output=folder / "encoder",
         model=str(model),
-        objective=Objective(loss="nll"),
-        plan=plan,
+        loss="nll",
+        batch_size=2,
+        epochs=2,
+        learning_rate=1e-3,
+        precision="fp32",
+        eval_steps=1,
         dev=examples,
         dev_queries=4,
         threads=1,

@@ -13,24 +13,24 @@ from test_impacts import DOCUMENTS, GOLDEN, IDF_CAT, IDF_DOG, known
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.projection import SignProjection
-from hybrid_cli.training.bm25_vectors import LexicalSide
+from hybrid_cli.training.bm25_vectors import Bm25Vectors
 from hybrid_cli.training.losses import squared_cosine
 
 DIM = 768
 
 
-def side(*docids: str, dim: int = DIM, index: LexicalIndex | None = None) -> LexicalSide:
-    return LexicalSide(index or known(DOCUMENTS), SignProjection(dim), pl.Series("docid", docids))
+def side(*docids: str, dim: int = DIM, index: LexicalIndex | None = None) -> Bm25Vectors:
+    return Bm25Vectors(index or known(DOCUMENTS), SignProjection(dim), pl.Series("docid", docids))
 
 
-def test_a_query_is_the_idf_of_its_terms_each_once():
+def test_a_query_is_the_idf_of_its_terms_each_once() -> None:
     lexical = side("d1")
     (vector,) = lexical.queries(["cat dog cat"])
     signs = lexical.projection.signs(["cat", "dog"]) / math.sqrt(DIM)
     np.testing.assert_allclose(vector, IDF_CAT * signs[0] + IDF_DOG * signs[1], atol=1e-5)
 
 
-def test_documents_carry_no_idf_so_that_one_term_gives_bm25():
+def test_documents_carry_no_idf_so_that_one_term_gives_bm25() -> None:
     lexical = side("d1", "d2", "d4")
     (query,), documents = lexical.queries(["cat"]), lexical.documents(["d2", "d4"])
     signs = lexical.projection.signs(["cat"])[0] / math.sqrt(DIM)
@@ -39,22 +39,22 @@ def test_documents_carry_no_idf_so_that_one_term_gives_bm25():
     np.testing.assert_allclose(query @ signs, IDF_CAT, atol=1e-5)
 
 
-def test_projected_products_are_bm25_on_average():
+def test_projected_products_are_bm25_on_average() -> None:
     found = []
     for seed in range(300):
-        lexical = LexicalSide(known(DOCUMENTS), SignProjection(64, seed), pl.Series(["d2"]))
+        lexical = Bm25Vectors(known(DOCUMENTS), SignProjection(64, seed), pl.Series(["d2"]))
         found.append((lexical.queries(["cat"]) @ lexical.documents(["d2"]).T).item())
     assert np.mean(found) == pytest.approx(GOLDEN["d2"], abs=4 * np.std(found) / math.sqrt(len(found)))
 
 
-def test_scores_are_bm25_itself():
+def test_scores_are_bm25_itself() -> None:
     lexical = side("d4", "d1", "d3")
     scores = lexical.scores(["cat", "cat cat"], ["d1", "d3", "d4"])
     expected = np.array([[GOLDEN["d1"], 0, GOLDEN["d4"]]])
     np.testing.assert_allclose(scores, np.concatenate([expected, 2 * expected]), atol=1e-6)
 
 
-def test_squared_cosines_with_any_encoder_begin_near_one_in_the_dimension():
+def test_squared_cosines_with_any_encoder_begin_near_one_in_the_dimension() -> None:
     rng = np.random.default_rng(0)
     documents = [[f"w{word}" for word in rng.integers(0, 400, 40)] for _ in range(300)]
     lexical = side(*[f"d{number}" for number in range(1, 301)], index=known(documents))
@@ -65,12 +65,12 @@ def test_squared_cosines_with_any_encoder_begin_near_one_in_the_dimension():
     assert many.mean().item() < 0.05, "also where all vectors of the encoder look one way"
 
 
-def test_an_unknown_document_is_refused_with_what_to_do():
-    with pytest.raises(InputError, match="has no document zz; give the --index that the examples were mined with"):
+def test_an_unknown_document_is_refused_with_what_to_do() -> None:
+    with pytest.raises(InputError, match="has no document zz; pass the --index that the examples were mined with"):
         side("d1", "zz")
 
 
-def test_empty_texts_are_zero_vectors():
+def test_empty_texts_are_zero_vectors() -> None:
     lexical = side("d5")
     assert not lexical.queries(["", "unknown"]).any()
     assert not lexical.documents(["d5"]).any()

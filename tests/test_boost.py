@@ -1,16 +1,15 @@
-"""DrBoost: a learner joins an ensemble, whose score is the sum of its learners' scores."""
+"""DrBoost: `--boost` adds a learner to an ensemble, whose score is the sum of its learners' scores."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 from command import hybrid
 
-from hybrid_cli.config import Objective, Optimization
 from hybrid_cli.encoders import combination
 from hybrid_cli.encoders.encoder import open_encoder
 from hybrid_cli.errors import InputError
@@ -19,8 +18,8 @@ from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
 
-PLAN = Optimization(batch_size=4, epochs=10, max_steps=10, learning_rate=1e-3, precision="fp32")
-NLL = Objective("nll")
+PLAN: dict[str, Any] = {"batch_size": 4, "epochs": 10, "max_steps": 10, "learning_rate": 1e-3, "precision": "fp32"}
+NLL = {**PLAN, "loss": "nll"}
 TEXTS = ["salt water", "a river and its bank"]
 
 
@@ -32,21 +31,19 @@ def examples(tiny: Path, tiny_lambda: Path, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def first(examples: Path, tiny_bert: Path) -> Path:
-    contract = {"dim": 4, "doc_max_len": 24}
-    return train_dense(
-        examples, examples.parent / "first", model=str(tiny_bert), objective=NLL, plan=PLAN, contract=contract
-    )
+    folder = examples.parent / "first"
+    return train_dense(examples, output=folder, model=str(tiny_bert), **NLL, dim=4, doc_max_len=24)
 
 
 @pytest.fixture(scope="module")
 def ensemble(examples: Path, first: Path, tiny_bert: Path) -> Path:
     """Three learners."""
     two, three = (examples.parent / name for name in ("two", "three"))
-    train_dense(examples, two, model=str(tiny_bert), objective=NLL, plan=replace(PLAN, seed=2), boost=str(first))
-    return train_dense(examples, three, model=str(tiny_bert), objective=NLL, plan=replace(PLAN, seed=3), boost=str(two))
+    train_dense(examples, output=two, model=str(tiny_bert), **NLL, seed=2, boost=str(first))
+    return train_dense(examples, output=three, model=str(tiny_bert), **NLL, seed=3, boost=str(two))
 
 
-def test_the_score_of_an_ensemble_is_the_sum_of_its_learners_scores(ensemble: Path, first: Path):
+def test_the_score_of_an_ensemble_is_the_sum_of_its_learners_scores(ensemble: Path, first: Path) -> None:
     whole = open_encoder(ensemble)
     assert whole.dim == 12
     two, third = combination.parts(ensemble)
@@ -59,13 +56,13 @@ def test_the_score_of_an_ensemble_is_the_sum_of_its_learners_scores(ensemble: Pa
     assert not np.allclose(scores[1], scores[2])
 
 
-def test_a_learner_has_the_contract_of_those_before_it(ensemble: Path, first: Path):
+def test_a_learner_has_the_contract_of_the_previous_learners(ensemble: Path, first: Path) -> None:
     third = open_encoder(combination.parts(ensemble)[1])
     assert third.describe() == open_encoder(first).describe()
 
 
-def test_an_ensemble_grows_index_by_index(ensemble: Path, tiny: Path, tmp_path: Path):
-    """The index of the earlier learners beside that of the new one is the index of the ensemble."""
+def test_an_ensemble_grows_index_by_index(ensemble: Path, tiny: Path, tmp_path: Path) -> None:
+    """The concatenated indexes of the previous learners and of the new one are the index of the ensemble."""
     whole = encode(tiny, model=str(ensemble), output=tmp_path / "whole")
     earlier, learner = combination.parts(ensemble)
     halves = [encode(tiny, model=str(part), output=tmp_path / part.name) for part in (earlier, learner)]
@@ -79,19 +76,12 @@ def test_an_ensemble_grows_index_by_index(ensemble: Path, tiny: Path, tmp_path: 
     np.testing.assert_allclose(runs[0]["score"], runs[1]["score"], atol=1e-5)
 
 
-def test_the_residual_learner_sees_what_the_ensemble_knows(examples: Path, first: Path, tiny_bert: Path):
-    """Its first loss is that of the ensemble and a learner that knows nothing yet; alone, it would know nothing."""
+def test_the_residual_learner_starts_at_the_loss_of_the_ensemble(examples: Path, first: Path, tiny_bert: Path) -> None:
+    """With the scores of the ensemble, the loss of the first step is lower than that of an untrained learner."""
     losses = {}
     for mode in ("negatives", "residual"):
         output = examples.parent / mode
-        train_dense(
-            examples,
-            output,
-            model=str(tiny_bert),
-            objective=Objective("nll", boost_mode=mode),
-            plan=PLAN,
-            boost=str(first),
-        )
+        train_dense(examples, output=output, model=str(tiny_bert), **NLL, boost=str(first), boost_mode=mode)
         losses[mode] = pl.read_parquet(output / "curve.parquet")["value"].to_list()
         assert open_encoder(output).dim == 8
     assert losses["residual"][0] < losses["negatives"][0]
@@ -102,23 +92,25 @@ def test_the_residual_learner_sees_what_the_ensemble_knows(examples: Path, first
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"contract": {"dim": 8}}, "--dim 8: the learners of .* have 4, and those of an ensemble are alike; leave it"),
-        ({"with_frozen": "minilm"}, "--boost: an ensemble learns alone"),
+        ({"dim": 8}, "--dim 8: the learners of .* have 4, and learners of an ensemble are alike; remove the option"),
+        ({"with_frozen": "minilm"}, "--with-frozen: only with --loss nll or roc or residual-margin, not with --boost"),
         (
-            {"objective": Objective("residual-margin", boost_mode="residual")},
-            "--boost-mode residual: adds the ensemble's scores to a likelihood; use --loss nll",
+            {"loss": "residual-margin", "boost_mode": "residual"},
+            "--boost-mode residual: only with --loss nll or roc; --loss is residual-margin",
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(examples: Path, first: Path, tiny_bert: Path, tmp_path: Path, options, message):
-    settings = {"objective": NLL, "plan": PLAN, **options}
+def test_options_that_do_not_fit_are_refused(
+    examples: Path, first: Path, tiny_bert: Path, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    settings = {**NLL, **options}
     with pytest.raises(InputError, match=message):
-        train_dense(examples, tmp_path / "no", model=str(tiny_bert), boost=str(first), **settings)
+        train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), boost=str(first), **settings)
 
 
-def test_a_static_encoder_cannot_be_a_learners_model(
+def test_a_static_encoder_is_not_an_ensemble_of_learners(
     examples: Path, tiny_lambda: Path, tiny_bert: Path, tmp_path: Path
-):
+) -> None:
     done = hybrid("train-dense", examples, "--boost", tiny_lambda, "--model", tiny_bert, "--output", tmp_path / "no")
     assert done.code == 2
     assert "is a static encoder; a transformer is needed here" in done.err

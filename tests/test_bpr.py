@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -10,10 +11,9 @@ import pytest
 
 from hybrid_cli import artifacts, indexes
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.config import Distillation, Encoding, Objective, Optimization, VectorIndex
+from hybrid_cli.config import Encoding, VectorIndex
 from hybrid_cli.encoders.encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.errors import InputError
 from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -21,7 +21,7 @@ from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
 
-PLAN = Optimization(batch_size=4, max_steps=3, learning_rate=1e-3, precision="fp32", negatives=1)
+PLAN: dict[str, Any] = {"batch_size": 4, "max_steps": 3, "learning_rate": 1e-3, "precision": "fp32"}
 EXACT = Encoding(dtype="fp32")
 
 
@@ -31,7 +31,7 @@ def trained(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("bpr")
     bm25 = index_bm25(tiny, output=folder / "bm25")
     examples = mine_negatives(tiny, split="train", index=bm25, output=folder / "examples.parquet")
-    train_dense(examples, folder / "bpr", model=str(tiny_bert), plan=PLAN, objective=Objective("bpr"), dev=examples)
+    train_dense(examples, output=folder / "bpr", model=str(tiny_bert), **PLAN, loss="bpr", dev=examples)
     return folder
 
 
@@ -59,8 +59,7 @@ def test_a_search_is_by_codes_first_and_then_by_the_float_query(trained: Path, t
     codes = np.where(stored >= 0, 1.0, -1.0)
     for candidates in (4, None):
         run = pl.read_parquet(search(
-            tiny, split="test", index=index, output=tmp_path / f"{candidates}.parquet", binary_k=candidates, hits=12,
-            device="cpu",
+            tiny, split="test", index=index, output=tmp_path / f"{candidates}.parquet", binary_k=candidates, hits=12, device="cpu",
         ))  # fmt: skip
         assert run.group_by("qid").len()["len"].unique().to_list() == [12]
     scores = asked.astype(np.float64) @ codes.T
@@ -73,21 +72,9 @@ def test_a_search_is_by_codes_first_and_then_by_the_float_query(trained: Path, t
 
 def test_another_loss_afterwards_makes_an_ordinary_encoder(trained: Path, tmp_path: Path):
     again = train_dense(
-        trained / "examples.parquet",
-        tmp_path / "nll",
-        model=str(trained / "bpr"),
-        plan=PLAN,
-        objective=Objective("nll"),
+        trained / "examples.parquet", output=tmp_path / "nll", model=str(trained / "bpr"), **PLAN, loss="nll"
     )
     assert not TransformerEncoder.load(again).contract.binary
-
-
-def test_codes_and_a_frozen_encoder_are_refused_together(trained: Path, tiny_bert: Path, tmp_path: Path):
-    with pytest.raises(InputError, match="--loss bpr: has no place for --with-frozen"):
-        train_dense(
-            trained / "examples.parquet", tmp_path / "no", model=str(tiny_bert), plan=PLAN, objective=Objective("bpr"),
-            with_frozen=str(tiny_bert),
-        )  # fmt: skip
 
 
 def test_fewer_candidates_are_the_nearest_by_hamming_distance(tmp_path: Path):
@@ -111,12 +98,6 @@ def test_fewer_candidates_are_the_nearest_by_hamming_distance(tmp_path: Path):
 
 def test_a_student_that_starts_there_is_no_binary_one(trained: Path, tmp_path: Path):
     start = trained / "bpr"
-    student = distill_lite(
-        trained / "examples.parquet",
-        tmp_path / "lite",
-        teacher=str(start),
-        model=str(start),
-        how=Distillation(dim=4),
-        plan=PLAN,
-    )
+    settings: dict[str, Any] = {"teacher": str(start), "model": str(start), "dim": 4, **PLAN}
+    student = distill_lite(trained / "examples.parquet", output=tmp_path / "lite", **settings)
     assert not TransformerEncoder.load(student).contract.binary

@@ -191,4 +191,4 @@ def test_an_index_refuses_another_pair(indexed: Path, tiny: Path, tiny_bert: Pat
     with pytest.raises(InputError, match="was not made by these models combined in this way"):
         combine([str(tiny_bert), str(tiny_bert)], tmp_path / "t", tune=Judged(tiny, "train", indexed / "both"))
     with pytest.raises(InputError, match="is a combination encoder; a transformer is needed here"):
-        train_dense(tmp_path / "examples.parquet", tmp_path / "no", model=str(other))
+        train_dense(tmp_path / "examples.parquet", output=tmp_path / "no", model=str(other))

@@ -1,9 +1,10 @@
-"""The masked language model against transformers' own loss, and Condenser's head against its definition."""
+"""The masked language model against the loss of transformers, and the Condenser head against its definition."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,28 +19,28 @@ from transformers import (
 )
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.training.condenser import HEAD_FILE, MaskedLanguageModel
-from hybrid_cli.training.whole_words import IGNORED
+from hybrid_cli.training.pretraining import HEAD_FILE, MaskedLanguageModel
+from hybrid_cli.training.pretraining_data import IGNORED
 
 IDS = torch.tensor([[101, 7592, 103, 2088, 102, 0], [101, 103, 3899, 3216, 103, 102]])
 MASK = (IDS != 0).long()
 LABELS = torch.where(IDS == 103, torch.tensor([[9, 9, 2023, 9, 9, 9], [9, 1996, 9, 9, 2182, 9]]), IGNORED)
 
 
-def load(folder, condenser=False, skip_from=None) -> MaskedLanguageModel:
+def load(folder: Path, condenser: bool = False, skip_layer: int | None = None) -> MaskedLanguageModel:
     torch.manual_seed(0)
-    return MaskedLanguageModel.load(folder, condenser=condenser, skip_from=skip_from).eval()
+    return MaskedLanguageModel.load(folder, condenser=condenser, skip_layer=skip_layer).eval()
 
 
 class Through(nn.Module):
-    """A head that leaves its input as it is."""
+    """A head that returns its input."""
 
-    def forward(self, states, src_key_padding_mask):
+    def forward(self, states: torch.Tensor, src_key_padding_mask: torch.Tensor) -> torch.Tensor:
         return states
 
 
 @pytest.fixture(params=["bert", "roberta"])
-def checkpoint(request, tiny_bert, tmp_path):
+def checkpoint(request: pytest.FixtureRequest, tiny_bert: Path, tmp_path: Path) -> Path:
     if request.param == "bert":
         return tiny_bert
     torch.manual_seed(0)
@@ -48,7 +49,7 @@ def checkpoint(request, tiny_bert, tmp_path):
     return tmp_path
 
 
-def test_the_loss_is_that_of_transformers(checkpoint):
+def test_the_loss_is_that_of_transformers(checkpoint: Path) -> None:
     model = load(checkpoint)
     losses = model(IDS, MASK, LABELS)[1]
     theirs = model.whole(IDS, attention_mask=MASK, labels=LABELS).loss
@@ -56,7 +57,7 @@ def test_the_loss_is_that_of_transformers(checkpoint):
     assert losses.shape == (2, 1)
 
 
-def test_a_text_without_labels_has_no_loss(tiny_bert):
+def test_a_text_without_labels_has_no_loss(tiny_bert: Path) -> None:
     labels = LABELS.clone()
     labels[0] = IGNORED
     losses = load(tiny_bert)(IDS, MASK, labels)[1]
@@ -64,8 +65,8 @@ def test_a_text_without_labels_has_no_loss(tiny_bert):
     assert losses[1] > 0
 
 
-def test_the_condenser_head_reads_the_late_cls_and_early_tokens(tiny_bert):
-    model = load(tiny_bert, condenser=True, skip_from=1)
+def test_the_condenser_head_reads_the_late_cls_and_early_tokens(tiny_bert: Path) -> None:
+    model = load(tiny_bert, condenser=True, skip_layer=1)
     model.condenser = Through()
     vectors, losses = model(IDS, MASK, LABELS)
     states = model.backbone(IDS, attention_mask=MASK, output_hidden_states=True).hidden_states
@@ -78,27 +79,29 @@ def test_the_condenser_head_reads_the_late_cls_and_early_tokens(tiny_bert):
     torch.testing.assert_close(vectors, states[2][:, 0])
 
 
-def test_early_tokens_are_of_the_middle_layer_if_not_said_otherwise(tiny_bert):
+def test_early_tokens_come_from_the_middle_layer_by_default(tiny_bert: Path) -> None:
     assert load(tiny_bert, condenser=True).skip == 1
-    assert load(tiny_bert, condenser=True, skip_from=0).skip == 0
+    assert load(tiny_bert, condenser=True, skip_layer=0).skip == 0
 
 
-def test_padding_does_not_count(checkpoint):
+def test_padding_does_not_change_the_loss(checkpoint: Path) -> None:
     model = load(checkpoint, condenser=True)
     longer = [functional.pad(t, (0, 4), value=v) for t, v in ((IDS, 0), (MASK, 0), (LABELS, IGNORED))]
     for plain, padded in zip(model(IDS, MASK, LABELS), model(*longer), strict=True):
         torch.testing.assert_close(plain, padded)
 
 
-def test_a_new_head_is_said_tied_and_the_same_for_the_same_seed(tiny_bert, capsys):
+def test_a_new_head_is_noted_tied_and_reproducible(tiny_bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = load(tiny_bert)
-    assert "has no head that names words; a new one, tied to the embeddings" in capsys.readouterr().err
+    assert "has no masked-language-model head; a new one is tied to the embeddings" in capsys.readouterr().err
     assert model.whole.get_output_embeddings().weight is model.backbone.get_input_embeddings().weight
     torch.testing.assert_close(load(tiny_bert)(IDS, MASK, LABELS)[1], model(IDS, MASK, LABELS)[1])
 
 
 @pytest.mark.parametrize("condenser", [False, True])
-def test_a_saved_model_goes_on_with_its_heads(tiny_bert, tmp_path, capsys, condenser):
+def test_a_saved_model_continues_with_its_heads(
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], condenser: bool
+) -> None:
     model = load(tiny_bert, condenser=condenser)
     shutil.copytree(tiny_bert, tmp_path, dirs_exist_ok=True)
     with torch.no_grad():
@@ -107,7 +110,7 @@ def test_a_saved_model_goes_on_with_its_heads(tiny_bert, tmp_path, capsys, conde
     model.save(tmp_path)
     capsys.readouterr()
     again = load(tmp_path, condenser=condenser)
-    assert capsys.readouterr().err == (f"{tmp_path}: goes on with its Condenser head\n" if condenser else "")
+    assert capsys.readouterr().err == (f"{tmp_path}: training continues with its Condenser head\n" if condenser else "")
     for mine, theirs in zip(model(IDS, MASK, LABELS), again(IDS, MASK, LABELS), strict=True):
         torch.testing.assert_close(mine, theirs)
     assert (tmp_path / HEAD_FILE).is_file() == condenser
@@ -115,18 +118,18 @@ def test_a_saved_model_goes_on_with_its_heads(tiny_bert, tmp_path, capsys, conde
     torch.testing.assert_close(theirs, model(IDS, MASK, LABELS)[1][:, 0].sum() / 3)
 
 
-def test_a_layer_that_is_not_there_is_refused(tiny_bert):
-    with pytest.raises(InputError, match="--skip-from 2: the model has 2 layers"):
-        load(tiny_bert, condenser=True, skip_from=2)
+def test_a_missing_layer_is_refused(tiny_bert: Path) -> None:
+    with pytest.raises(InputError, match="--skip-layer 2: needs a number below 2, the number of layers"):
+        load(tiny_bert, condenser=True, skip_layer=2)
 
 
-def test_heads_of_other_architectures_are_refused(tiny_bert, tmp_path):
+def test_heads_of_other_architectures_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
     DistilBertForMaskedLM(DistilBertConfig(vocab_size=50, dim=8, hidden_dim=8, n_layers=1, n_heads=1)).save_pretrained(
         tmp_path
     )
-    with pytest.raises(InputError, match="knows the heads of BERT, RoBERTa and their kin, not DistilBertForMaskedLM"):
+    with pytest.raises(InputError, match="supports BERT, RoBERTa and similar models, not DistilBertForMaskedLM"):
         load(tmp_path)
     config = json.loads((tiny_bert / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "gpt2", "architectures": ["GPT2Model"]}))
-    with pytest.raises(InputError, match="no model that fills in words"):
+    with pytest.raises(InputError, match="no masked language model"):
         load(tmp_path)

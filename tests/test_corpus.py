@@ -1,65 +1,66 @@
-"""The stream of masked spans: every document once an epoch, in an order that only the seed decides."""
+"""Batches of masked spans: every document once per epoch, in an order that depends only on the seed."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from small_artifacts import write_corpus
 from transformers import AutoTokenizer
 
-from hybrid_cli.config import Pretraining
 from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import InputError
-from hybrid_cli.training import corpus as corpora
-from hybrid_cli.training.corpus import Corpus
-from hybrid_cli.training.whole_words import IGNORED
+from hybrid_cli.settings import Pretrain
+from hybrid_cli.training import pretraining_data
+from hybrid_cli.training.pretraining_data import IGNORED, Corpus, Spans
 
-PLAN = Pretraining(batch_size=4, epochs=3, max_length=12, held_out=3, seed=7)
+PLAN = Pretrain("corpus", output="out", batch_size=4, epochs=3, max_length=12, held_out=3, seed=7)
 TEXTS = [f"number{n} " + "alpha beta gamma delta " * (n % 5) for n in range(40)]
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
+def tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(resolve("minilm"))
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(corpora, "BLOCK", 8)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretraining_data, "BLOCK", 8)
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.parquet", TEXTS)
 
 
 @pytest.fixture
-def open_corpus(path, tokenizer):
-    return lambda **changes: Corpus(path, tokenizer, Contract().document, replace(PLAN, **changes))
+def open_corpus(path: Path, tokenizer: Any) -> Callable[..., Corpus]:
+    return lambda **changes: Corpus(path, tokenizer, Contract().document, PLAN.changed(**changes))
 
 
-def plain(spans) -> list[tuple[int, ...]]:
-    """Every span of a batch as it was before masking, without [CLS] and [SEP]."""
+def plain(spans: Spans) -> list[tuple[int, ...]]:
+    """Return every span of a batch before masking, without [CLS] and [SEP]."""
     pairs = zip(spans.ids, spans.labels, strict=True)
     return [tuple(np.where(labels == IGNORED, ids, labels)[1:-1].tolist()) for ids, labels in pairs]
 
 
-def same(one, other) -> bool:
+def same(one: Spans, other: Spans) -> bool:
     flat = [[*spans.ids, *spans.labels] for spans in (one, other)]
     return len(flat[0]) == len(flat[1]) and all(map(np.array_equal, *flat))
 
 
-def numbers(tokenizer, spans) -> list[str]:
-    """The documents whose beginning stands in these spans."""
+def numbers(tokenizer: Any, spans: Any) -> list[str]:
+    """Return the documents whose first word is in these spans."""
     texts = [tokenizer.decode(ids) for ids in spans]
     return [text.split()[0] for text in texts if text.startswith("number")]
 
 
-def test_an_epoch_holds_every_piece_of_every_document_once(open_corpus, tokenizer):
+def test_an_epoch_has_every_token_of_every_document_once(open_corpus: Callable[..., Corpus], tokenizer: Any) -> None:
     spans = [span for batch in open_corpus(epochs=1, held_out=0).batches() for span in plain(batch)]
     assert Counter(numbers(tokenizer, spans)) == Counter(text.split()[0] for text in TEXTS)
     whole = tokenizer(TEXTS, add_special_tokens=False)["input_ids"]
@@ -67,7 +68,7 @@ def test_an_epoch_holds_every_piece_of_every_document_once(open_corpus, tokenize
     assert max(map(len, spans)) <= PLAN.max_length - 2
 
 
-def test_epochs_differ_in_order_and_masks_not_in_content(open_corpus):
+def test_epochs_differ_in_order_and_masks_not_in_content(open_corpus: Callable[..., Corpus]) -> None:
     corpus = open_corpus()
     batches = list(corpus.batches())
     each = -(-len(corpus) // 4)
@@ -81,7 +82,7 @@ def test_epochs_differ_in_order_and_masks_not_in_content(open_corpus):
 
 
 @pytest.mark.parametrize("cocondenser", [False, True])
-def test_batches_do_not_depend_on_where_one_begins(open_corpus, cocondenser):
+def test_batches_do_not_depend_on_the_first_batch(open_corpus: Callable[..., Corpus], cocondenser: bool) -> None:
     whole = list(open_corpus(cocondenser=cocondenser).batches())
     for done in (1, 5, len(whole) // 3, len(whole) // 3 + 1, len(whole) - 1):
         rest = list(open_corpus(cocondenser=cocondenser).batches(done))
@@ -89,20 +90,20 @@ def test_batches_do_not_depend_on_where_one_begins(open_corpus, cocondenser):
         assert all(map(same, rest, whole[done:]))
 
 
-def test_the_seed_decides_the_order(open_corpus):
+def test_the_seed_decides_the_order(open_corpus: Callable[..., Corpus]) -> None:
     first, again, other = (next(open_corpus(seed=seed).batches()) for seed in (1, 1, 2))
     assert same(first, again)
     assert not same(first, other)
 
 
-def test_documents_of_a_block_are_mixed_with_one_another(open_corpus, tokenizer):
+def test_documents_of_a_block_are_shuffled(open_corpus: Callable[..., Corpus], tokenizer: Any) -> None:
     spans = [span for batch in open_corpus(epochs=1, held_out=0).batches() for span in plain(batch)]
     order = [int(name.removeprefix("number")) // 8 for name in numbers(tokenizer, spans)]
     assert sum(order[i] != order[i + 1] for i in range(39)) == 4, "five blocks, one after the other"
     assert numbers(tokenizer, spans) != [text.split()[0] for text in TEXTS]
 
 
-def test_held_out_documents_are_never_trained_on(open_corpus, tokenizer):
+def test_held_out_documents_are_not_trained_on(open_corpus: Callable[..., Corpus], tokenizer: Any) -> None:
     corpus = open_corpus(max_length=64)
     held = numbers(tokenizer, plain(corpus.held_out()))
     assert len(held) == len(set(held)) == corpus.held == 3
@@ -111,23 +112,25 @@ def test_held_out_documents_are_never_trained_on(open_corpus, tokenizer):
     assert same(corpus.held_out(), open_corpus(max_length=64).held_out())
 
 
-def test_a_tenth_is_held_out_at_most_and_none_where_none_is_wanted(open_corpus):
+def test_at_most_a_tenth_is_held_out(open_corpus: Callable[..., Corpus]) -> None:
     assert open_corpus(held_out=100).held == 4
     assert open_corpus(held_out=0).held_out() is None
 
 
-def test_cocondenser_takes_two_spans_of_each_document_that_has_two_words(open_corpus, tokenizer):
+def test_cocondenser_draws_two_spans_of_each_document_with_two_words(
+    open_corpus: Callable[..., Corpus], tokenizer: Any
+) -> None:
     batches = list(open_corpus(cocondenser=True, epochs=1, held_out=0).batches())
-    assert [len(batch.ids) for batch in batches] == [8] * 8, "documents of one word are left out"
+    assert [len(batch.ids) for batch in batches] == [8] * 8, "documents of one word are dropped"
     for batch in batches:
         spans = plain(batch)
-        assert len(numbers(tokenizer, spans[1::2])) == 0, "the second span stands after the first"
+        assert len(numbers(tokenizer, spans[1::2])) == 0, "the second span comes after the first"
     later = next(open_corpus(cocondenser=True, held_out=0).batches(8))
     earlier = {span for batch in batches for span in plain(batch)}
-    assert set(plain(later)) - earlier, "cut anew every epoch"
+    assert set(plain(later)) - earlier, "new spans in every epoch"
 
 
-def test_no_more_is_counted_than_steps_ask_for(open_corpus):
+def test_counting_stops_at_the_last_step(open_corpus: Callable[..., Corpus]) -> None:
     corpus = open_corpus(max_steps=2)
     assert 8 <= len(corpus) < len(open_corpus())
     first_two = [batch for batch, _ in zip(corpus.batches(), range(2), strict=False)]
@@ -135,6 +138,6 @@ def test_no_more_is_counted_than_steps_ask_for(open_corpus):
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["", "", ""]])
-def test_a_corpus_without_words_is_refused(tmp_path, tokenizer, texts):
-    with pytest.raises(InputError, match="holds no words to train on"):
+def test_a_corpus_without_words_is_refused(tmp_path: Path, tokenizer: Any, texts: list[str]) -> None:
+    with pytest.raises(InputError, match="has no words to train on"):
         Corpus(write_corpus(tmp_path / "corpus.parquet", texts), tokenizer, Contract().document, PLAN)

@@ -1,10 +1,10 @@
-"""LITE's student: the small head is kept, the large one is taught; and one query encoder for an ensemble."""
+"""`distill-lite`: a student with a small and a large head (LITE), and a query encoder for an ensemble (DrBoost)."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -14,10 +14,11 @@ from command import hybrid
 from torch import nn
 
 from hybrid_cli import artifacts
-from hybrid_cli.config import Distillation, Objective, Optimization
 from hybrid_cli.encoders.encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings import DistillLite
+from hybrid_cli.settings.optimization import Sampling
 from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -25,10 +26,12 @@ from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples
-from hybrid_cli.training.dense import DenseLearner
+from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.teachers import FrozenEncoder
 
-PLAN = Optimization(batch_size=4, epochs=10, max_steps=10, learning_rate=1e-3, precision="fp32", checkpoint_steps=4)
+PLAN: dict[str, Any] = {
+    "batch_size": 4, "epochs": 10, "max_steps": 10, "learning_rate": 1e-3, "precision": "fp32", "checkpoint_steps": 4,
+}  # fmt: skip
 TEXTS = ["salt water", "a river and its bank"]
 
 
@@ -42,27 +45,17 @@ def examples(tiny: Path, tiny_lambda: Path, tmp_path_factory: pytest.TempPathFac
 def teacher(examples: Path, tiny_bert: Path) -> Path:
     """An ensemble of two learners with 4 dimensions each."""
     first, both = (examples.parent / name for name in ("first", "both"))
-    nll = Objective("nll")
-    train_dense(examples, first, model=str(tiny_bert), objective=nll, plan=PLAN, contract={"dim": 4})
-    return train_dense(
-        examples, both, model=str(tiny_bert), objective=nll, plan=replace(PLAN, seed=2), boost=str(first)
-    )
+    train_dense(examples, output=first, model=str(tiny_bert), loss="nll", **PLAN, dim=4)
+    return train_dense(examples, output=both, model=str(tiny_bert), loss="nll", **PLAN, seed=2, boost=str(first))
 
 
 @pytest.fixture(scope="module")
 def student(examples: Path, teacher: Path, tiny_bert: Path) -> Path:
-    return distill_lite(
-        examples,
-        examples.parent / "lite",
-        teacher=str(teacher),
-        model=str(tiny_bert),
-        how=Distillation(dim=4),
-        plan=PLAN,
-        dev=examples,
-    )
+    settings = {**PLAN, "teacher": str(teacher), "model": str(tiny_bert), "dim": 4, "dev": examples}
+    return distill_lite(examples, output=examples.parent / "lite", **settings)
 
 
-def test_the_student_is_a_small_encoder_without_its_large_head(student: Path, teacher: Path):
+def test_the_student_is_a_small_encoder_without_its_large_head(student: Path, teacher: Path) -> None:
     encoder = open_encoder(student)
     assert isinstance(encoder, TransformerEncoder)
     assert encoder.encode_queries(TEXTS).shape == (2, 4)
@@ -85,15 +78,17 @@ def names(file: Path) -> list[str]:
         return list(weights.keys())
 
 
-def test_the_teacher_moves_the_encoder_but_not_the_small_head(examples: Path, teacher: Path, tiny_bert: Path, tmp_path):
+def test_the_distillation_trains_the_encoder_but_not_the_small_head(
+    examples: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
     encoder = TransformerEncoder.load(tiny_bert, dim=4).train()
     encoder.query_tower.large = nn.Linear(16, 8, bias=False)
     known = Examples(examples)
     frozen = FrozenEncoder(open_encoder(teacher), known, tmp_path)
     nothing = lambda vectors: {}  # noqa: E731
     objective = losses.distilled(nothing, 4)
-    learner = DenseLearner(encoder, objective, torch.float32, teacher=frozen)
-    learner.backward(next(known.batches(PLAN)), lambda loss: loss)
+    learner = DenseLearner(encoder, objective, torch.float32, sources=BatchSources(teacher=frozen))
+    learner.backward(next(known.batches(Sampling(batch_size=4))), lambda loss: loss)
     projection, large = encoder.query_tower.projection, encoder.query_tower.large
     assert projection is not None
     assert all(weight.grad is None or not weight.grad.any() for weight in projection.parameters())
@@ -102,15 +97,17 @@ def test_the_teacher_moves_the_encoder_but_not_the_small_head(examples: Path, te
     assert encoder.query_tower.backbone.embeddings.word_embeddings.weight.grad.any()
 
 
-def test_a_killed_distillation_ends_with_the_same_weights(examples: Path, teacher: Path, tiny_bert: Path, tmp_path):
-    """The large heads are in the checkpoint, the teacher's vectors beside it."""
+def test_an_interrupted_distillation_ends_with_the_same_weights(
+    examples: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    """The checkpoint includes the large heads; the teacher's vectors are stored next to it."""
     from hybrid_cli.training import checkpoint
 
-    once = partial(distill_lite, examples, teacher=str(teacher), model=str(tiny_bert), how=Distillation(dim=4))
-    whole = once(tmp_path / "whole", plan=PLAN)
+    once = partial(distill_lite, examples, teacher=str(teacher), model=str(tiny_bert), dim=4, **PLAN)
+    whole = once(output=tmp_path / "whole")
     seen = 0
 
-    def killed(*arguments):
+    def killed(*arguments: Any) -> None:
         nonlocal seen
         save(*arguments)
         seen += 1
@@ -120,16 +117,18 @@ def test_a_killed_distillation_ends_with_the_same_weights(examples: Path, teache
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hybrid_cli.training.checkpoint.save", killed)
         with pytest.raises(KeyboardInterrupt):
-            once(tmp_path / "killed", plan=PLAN)
+            once(output=tmp_path / "killed")
     assert seen == 1
-    again = once(tmp_path / "killed", plan=PLAN)
+    again = once(output=tmp_path / "killed")
     vectors = [open_encoder(folder).encode_queries(TEXTS) for folder in (whole, again)]
     np.testing.assert_array_equal(*vectors)
 
 
-def test_a_query_encoder_searches_the_teachers_index(examples, teacher: Path, tiny: Path, tiny_bert: Path, tmp_path):
+def test_a_query_encoder_searches_the_teachers_index(
+    examples: Path, teacher: Path, tiny: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
     light = distill_lite(
-        examples, tmp_path / "light", teacher=str(teacher), queries_only=True, model=str(tiny_bert), plan=PLAN
+        examples, output=tmp_path / "light", teacher=str(teacher), queries_only=True, model=str(tiny_bert), **PLAN
     )
     pair, whole = open_encoder(light), open_encoder(teacher)
     assert pair.dim == 8
@@ -145,7 +144,30 @@ def test_a_query_encoder_searches_the_teachers_index(examples, teacher: Path, ti
         search(tiny, split="test", index=other, model=str(light), output=tmp_path / "no.parquet")
 
 
-def test_more_dimensions_than_the_model_has_are_refused(examples: Path, teacher: Path, tiny_bert: Path, tmp_path: Path):
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"dim": 8}, {"kd_weight": 2}, {"temperature": 1}, {"in_batch_negatives": False}, {"normalize": True},
+        {"tied": False}, {"doc_max_len": 9}, {"doc_prefix": "d"}, {"projection_norm": True},
+    ],
+)  # fmt: skip
+def test_options_of_the_student_are_refused_for_a_query_encoder(given: dict[str, Any]) -> None:
+    (name,) = given
+    with pytest.raises(InputError, match=f"--{name.replace('_', '-')}: not with --queries-only"):
+        DistillLite("train.parquet", output="out", teacher="t", queries_only=True, **given)
+
+
+def test_the_student_starts_from_the_first_layers(
+    examples: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    settings = {**PLAN, "teacher": str(teacher), "model": str(tiny_bert), "dim": 4, "layers": 1, "max_steps": 1}
+    encoder = TransformerEncoder.load(distill_lite(examples, output=tmp_path / "lite", **settings))
+    assert encoder.query_tower.backbone.config.num_hidden_layers == 1
+
+
+def test_more_dimensions_than_the_model_has_are_refused(
+    examples: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
     done = hybrid(
         "distill-lite", examples, "--teacher", teacher, "--model", tiny_bert, "--dim", 17, "--output", tmp_path / "no"
     )

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from hybrid_cli import artifacts, indexes, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.config import StaticTraining, VectorIndex
+from hybrid_cli.config import VectorIndex
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.lexical import jvm
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.export import export, strictly_decreasing
-from hybrid_cli.stages.train_lambda import Sources, train_static_lambda
+from hybrid_cli.stages.train_lambda import train_lambda
 
 RUN = {"qid": pl.String, "docid": pl.String, "score": pl.Float32}
 
@@ -216,9 +216,8 @@ def test_pyserini_opens_an_exported_index_and_finds_our_hits(dense, tmp_path):
 
 
 def test_a_static_encoder_has_no_form_of_sentence_transformers(tiny, tiny_lambda, tmp_path):
-    light = train_static_lambda(
-        Sources(tiny, tiny_lambda.parent / "bm25"), tmp_path / "light", plan=StaticTraining(max_steps=1, dim=4)
-    )
+    settings = {"encoder": "static", "index": tiny_lambda.parent / "bm25", "max_steps": 1, "dim": 4}
+    light = train_lambda(tiny, output=tmp_path / "static", **settings)
     both = combine([str(light), str(light)], tmp_path / "both")
     for model, kind in ((light, "static"), (both, "combination")):
         with pytest.raises(InputError, match=f"is a {kind} encoder, which sentence-transformers cannot open"):

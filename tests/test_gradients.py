@@ -7,15 +7,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hybrid_cli.training.gradients import backward
+from hybrid_cli.training.loop import backward
+from hybrid_cli.training.losses import Terms
 
 
-def gradients(chunk: int, cached: bool, dropout: float) -> list[torch.Tensor]:
+def gradients(chunk: int, cached: bool, dropout: float) -> list[torch.Tensor | None]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Dropout(dropout), nn.Linear(12, 5))
     inputs = torch.randn(8, 6)
 
-    def loss(vectors):
+    def loss(vectors: torch.Tensor) -> tuple[torch.Tensor, Terms]:
         scores = vectors[:4] @ vectors[4:].T
         value = functional.cross_entropy(scores, torch.arange(4))
         return value, {"nll": value}
@@ -26,12 +27,12 @@ def gradients(chunk: int, cached: bool, dropout: float) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 8])
-def test_cached_gradients_equal_those_of_the_whole_batch(chunk):
+def test_cached_gradients_equal_those_of_the_whole_batch(chunk: int) -> None:
     for plain, cached in zip(gradients(8, False, 0.0), gradients(chunk, True, 0.0), strict=True):
         torch.testing.assert_close(plain, cached, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 8])
-def test_dropout_is_replayed(chunk):
+def test_dropout_is_the_same_in_both_passes(chunk: int) -> None:
     for plain, cached in zip(gradients(chunk, False, 0.5), gradients(chunk, True, 0.5), strict=True):
         torch.testing.assert_close(plain, cached, atol=1e-5, rtol=1e-5)

@@ -1,17 +1,26 @@
-"""Objectives against the golden values of the papers' equations."""
+"""Losses against golden values of the papers' equations; the registry of losses."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import polars as pl
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from hybrid_cli import artifacts
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings import TrainDense, optimization
+from hybrid_cli.training import losses
 from hybrid_cli.training.losses import (
+    Objective,
+    Terms,
     Vectors,
     added,
     bpr,
@@ -20,7 +29,7 @@ from hybrid_cli.training.losses import (
     divergence,
     listwise,
     margin,
-    nested,
+    matryoshka,
     nll,
     on_other,
     orthogonality,
@@ -39,7 +48,7 @@ def scored(positive: list[float], negative: list[float], lexical: list[tuple[flo
     return Vectors(torch.ones(size, 1), documents, torch.tensor(lexical), torch.ones(size, 2 * size, dtype=torch.bool))
 
 
-def test_residual_margin_falls_where_bm25_is_right():
+def test_residual_margin_shrinks_where_bm25_is_right() -> None:
     both = scored([3.0, 3.0], [2.5, 2.5], [(12.0, 9.0), (5.0, 14.0)])
     margins = [1 - 0.1 * (12 - 9), 1 - 0.1 * (5 - 14)]
     losses = [max(0, m - 3.0 + 2.5) for m in margins]
@@ -47,24 +56,26 @@ def test_residual_margin_falls_where_bm25_is_right():
     assert residual_margin(both)["residual_margin"].item() == pytest.approx(sum(losses) / 2)
 
 
-def test_the_pair_that_bm25_gets_wrong_has_the_larger_loss():
+def test_a_pair_that_bm25_ranks_wrongly_has_the_larger_loss() -> None:
     right = residual_margin(scored([3.0], [2.5], [(12.0, 9.0)]))["residual_margin"]
     wrong = residual_margin(scored([3.0], [2.5], [(5.0, 14.0)]))["residual_margin"]
     assert wrong > right
 
 
-def test_equal_lexical_scores_leave_the_constant_margin():
+def test_equal_lexical_scores_give_the_constant_margin() -> None:
     vectors = scored([3.0, 1.0], [2.5, 4.0], [(7.0, 7.0), (2.0, 2.0)])
     assert residual_margin(vectors)["residual_margin"] == margin(vectors)["margin"]
 
 
-def test_a_negative_margin_is_not_clamped():
-    vectors = scored([2.0], [2.5], [(30.0, 0.0)])  # margin 1 - 3 = -2: no loss although the negative is ahead
+def test_a_negative_margin_is_not_clamped() -> None:
+    vectors = scored(
+        [2.0], [2.5], [(30.0, 0.0)]
+    )  # margin 1 - 3 = -2: no loss although the negative has the higher score
     assert residual_margin(vectors)["residual_margin"] == 0
 
 
 @given(st.integers(0, 1000))
-def test_residual_margin_is_the_plain_hinge_on_the_combined_score(seed):
+def test_residual_margin_is_the_plain_hinge_on_the_combined_score(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     queries, documents = torch.randn(5, 3, generator=generator), torch.randn(5, 4, 3, generator=generator)
     lexical = 20 * torch.rand(5, 4, generator=generator)
@@ -74,7 +85,7 @@ def test_residual_margin_is_the_plain_hinge_on_the_combined_score(seed):
     torch.testing.assert_close(residual_margin(vectors)["residual_margin"], expected)
 
 
-def test_lexical_scores_get_no_gradient():
+def test_lexical_scores_get_no_gradient() -> None:
     lexical = torch.rand(3, 2, requires_grad=True)
     queries = torch.randn(3, 4, requires_grad=True)
     vectors = Vectors(queries, torch.randn(3, 2, 4), lexical.detach(), torch.ones(3, 6, dtype=torch.bool))
@@ -83,7 +94,7 @@ def test_lexical_scores_get_no_gradient():
     assert queries.grad is not None
 
 
-def test_nll_of_the_golden_scores():
+def test_nll_of_the_golden_scores() -> None:
     # scores [[2, 1, 0, -1], [0, .5, 1, 3]], targets 0 and 2
     documents = torch.tensor([[[2.0, 0.0], [1.0, 0.5]], [[0.0, 1.0], [-1.0, 3.0]]])
     vectors = Vectors(torch.eye(2), documents, torch.zeros(2, 2), torch.ones(2, 4, dtype=torch.bool))
@@ -93,15 +104,15 @@ def test_nll_of_the_golden_scores():
     assert nll(vectors)["nll"].item() == pytest.approx((first + second) / 2)
 
 
-def test_nll_without_in_batch_negatives_sees_its_own_documents_alone():
+def test_nll_without_in_batch_negatives_uses_its_own_documents_only() -> None:
     documents = torch.tensor([[[2.0, 0.0], [1.0, 0.5]], [[0.0, 1.0], [-1.0, 3.0]]])
     vectors = Vectors(torch.eye(2), documents, torch.zeros(2, 2), torch.ones(2, 4, dtype=torch.bool))
     own = [-2 + math.log(math.exp(2) + math.exp(1)), -1 + math.log(math.exp(1) + math.exp(3))]
-    assert nll(vectors, in_batch=False)["nll"].item() == pytest.approx(sum(own) / 2)
+    assert nll(vectors, in_batch_negatives=False)["nll"].item() == pytest.approx(sum(own) / 2)
 
 
 @given(st.permutations(range(4)))
-def test_nll_is_invariant_under_the_order_of_the_batch(order):
+def test_nll_is_invariant_under_the_order_of_the_batch(order: list[int]) -> None:
     generator = torch.Generator().manual_seed(0)
     queries, documents = torch.randn(4, 3, generator=generator), torch.randn(4, 2, 3, generator=generator)
     mask = torch.ones(4, 8, dtype=torch.bool)
@@ -110,7 +121,7 @@ def test_nll_is_invariant_under_the_order_of_the_batch(order):
     torch.testing.assert_close(plain, moved)
 
 
-def test_a_false_in_batch_negative_does_not_count():
+def test_a_false_in_batch_negative_does_not_count() -> None:
     documents = torch.tensor([[[2.0], [1.0]], [[5.0], [0.0]]])
     mask = torch.ones(2, 4, dtype=torch.bool)
     mask[0, 2] = False
@@ -120,12 +131,12 @@ def test_a_false_in_batch_negative_does_not_count():
     assert nll(vectors)["nll"].item() == pytest.approx((first + second) / 2)
 
 
-def test_squared_cosine_of_the_golden_vectors():
+def test_squared_cosine_of_the_golden_vectors() -> None:
     cosines = squared_cosine(torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([[1.0, 2.0, 2.0]]))
     assert cosines.item() == pytest.approx(1 / 9)
 
 
-def test_a_zero_lexical_vector_adds_nothing_and_gives_a_finite_gradient():
+def test_a_zero_lexical_vector_adds_zero_with_a_finite_gradient() -> None:
     queries = torch.ones(1, 3, requires_grad=True)
     squared_cosine(queries, torch.zeros(1, 3)).sum().backward()
     assert squared_cosine(queries, torch.zeros(1, 3)).item() == 0
@@ -141,7 +152,7 @@ def random_vectors(seed: int) -> Vectors:
 
 
 @given(st.integers(0, 1000), st.floats(0, 100))
-def test_orthogonality_is_the_mean_over_queries_and_over_all_documents(seed, weight):
+def test_orthogonality_is_the_mean_over_queries_and_over_all_documents(seed: int, weight: float) -> None:
     vectors = random_vectors(seed)
     assert vectors.lexical_queries is not None
     assert vectors.lexical_documents is not None
@@ -156,7 +167,7 @@ def test_orthogonality_is_the_mean_over_queries_and_over_all_documents(seed, wei
     assert orthogonality(vectors, weight)["orthogonality"].item() == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
-def test_no_gradient_reaches_the_lexical_vectors():
+def test_no_gradient_reaches_the_lexical_vectors() -> None:
     vectors = random_vectors(0)
     for vector in (vectors.queries, vectors.lexical_queries, vectors.lexical_documents):
         assert vector is not None
@@ -170,20 +181,20 @@ def test_no_gradient_reaches_the_lexical_vectors():
 
 
 @pytest.mark.parametrize("objective", [nll, residual_margin])
-def test_pieces_compose(objective):
+def test_losses_add_up(objective: Objective) -> None:
     vectors = random_vectors(1)
     both = added(objective, orthogonality)(vectors)
     assert both == {**objective(vectors), **orthogonality(vectors)}
 
 
-def test_orthogonality_without_lexical_vectors_is_a_mistake():
+def test_orthogonality_needs_lexical_vectors() -> None:
     vectors = replace(random_vectors(0), lexical_queries=None)
     with pytest.raises(ValueError, match="needs lexical vectors"):
         orthogonality(vectors)
 
 
 @given(st.integers(1, 5), st.integers(0, 1000))
-def test_span_contrast_is_the_mean_over_spans_of_finding_the_other_one(documents, seed):
+def test_span_contrast_is_the_mean_over_spans(documents: int, seed: int) -> None:
     vectors = torch.randn(2 * documents, 3, generator=torch.Generator().manual_seed(seed))
     total = 0.0
     for i, vector in enumerate(vectors):
@@ -193,18 +204,20 @@ def test_span_contrast_is_the_mean_over_spans_of_finding_the_other_one(documents
 
 
 @given(st.permutations(range(4)), st.lists(st.booleans(), min_size=4, max_size=4))
-def test_span_contrast_is_invariant_under_the_order_of_documents_and_of_their_spans(order, swapped):
+def test_span_contrast_is_invariant_under_the_order_of_documents_and_of_their_spans(
+    order: list[int], swapped: list[bool]
+) -> None:
     vectors = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
     moved = [vectors[2 * i + (place ^ swap)] for i, swap in zip(order, swapped, strict=True) for place in (0, 1)]
     torch.testing.assert_close(span_contrast(torch.stack(moved)), span_contrast(vectors))
 
 
-def test_one_document_alone_has_nothing_to_tell_apart():
+def test_span_contrast_of_one_document_is_zero() -> None:
     assert span_contrast(torch.randn(2, 3))["span_contrast"] == 0
 
 
 @given(st.integers(0, 1000))
-def test_a_rotation_of_the_encoder_changes_the_squared_cosines_and_no_score(seed):
+def test_a_rotation_of_the_encoder_changes_the_squared_cosines_and_no_score(seed: int) -> None:
     """What orthogonality asks for can be had without any change of a ranking."""
     vectors = random_vectors(seed)
     rotation, _ = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(seed)))
@@ -213,7 +226,7 @@ def test_a_rotation_of_the_encoder_changes_the_squared_cosines_and_no_score(seed
     assert orthogonality(rotated)["orthogonality"] != orthogonality(vectors)["orthogonality"]
 
 
-def test_divergence_is_zero_for_equal_scores_up_to_a_constant_and_counts_rows_alike():
+def test_divergence_is_zero_for_equal_scores_up_to_a_constant_and_counts_rows_alike() -> None:
     teacher = torch.tensor([[1.0, 3.0, 2.0], [0.0, 0.0, 5.0]])
     assert divergence(teacher + 7, teacher).item() == pytest.approx(0, abs=1e-6)
     uniform = torch.zeros(2, 3)
@@ -222,16 +235,16 @@ def test_divergence_is_zero_for_equal_scores_up_to_a_constant_and_counts_rows_al
     assert divergence(uniform, teacher, 1e6).item() == pytest.approx(0, abs=1e-6)
 
 
-def test_listwise_sees_every_document_of_the_batch_and_leaves_the_teacher_alone():
+def test_listwise_uses_every_document_and_does_not_train_the_teacher() -> None:
     vectors = scored([1.0, 2.0], [0.0, 3.0], [(0.0, 0.0), (0.0, 0.0)])
     teacher = torch.tensor([[1.0, 0.0, 2.0, 3.0], [0.0, 0.0, 9.0, 0.0]], requires_grad=True)
     loss = listwise(replace(vectors, other=teacher))["listwise"]
     scores = torch.tensor([[1.0, 0.0, 2.0, 3.0]] * 2)
     assert loss.item() == pytest.approx(divergence(scores, teacher).item())
-    assert not loss.requires_grad  # neither these vectors nor the teacher are trained
+    assert not loss.requires_grad  # neither these vectors nor the teacher need a gradient
 
 
-def test_the_likelihood_of_a_sum_trains_its_weight():
+def test_the_likelihood_of_a_sum_trains_its_weight() -> None:
     vectors = scored([1.0, 2.0], [0.0, 3.0], [(0.0, 0.0), (0.0, 0.0)])
     other = torch.tensor([[2.0, 0.0, 1.0, 0.0], [0.0, 1.0, 4.0, 0.0]])
     weight = torch.tensor(0.5, requires_grad=True)
@@ -240,10 +253,10 @@ def test_the_likelihood_of_a_sum_trains_its_weight():
     assert loss.item() == pytest.approx(functional.cross_entropy(sums, torch.tensor([0, 2])).item())
     loss.backward()
     assert weight.grad is not None
-    assert weight.grad.item() < 0  # the other model is right about both, so more of it is better
+    assert weight.grad.item() < 0  # the other model ranks both correctly, so a larger weight is better
 
 
-def test_bpr_of_the_golden_codes():
+def test_bpr_of_the_golden_codes() -> None:
     query, documents = torch.tensor([[0.5, -0.2]]), torch.tensor([[[0.3, -0.4], [0.3, -0.35]]])
     scores = (relaxed_signs(query, 0) @ relaxed_signs(documents[0], 0).T)[0]
     assert scores.tolist() == pytest.approx([0.209614, 0.201015], abs=3e-6)
@@ -255,15 +268,15 @@ def test_bpr_of_the_golden_codes():
 
 
 @pytest.mark.parametrize(("step", "factor"), [(0, 1.0), (1000, 10.0499), (10000, 31.6386)])
-def test_codes_sharpen_with_the_steps(step: int, factor: float):
+def test_codes_sharpen_with_the_steps(step: int, factor: float) -> None:
     values = torch.tensor([-0.02, 0.0, 0.03])
     assert relaxed_signs(values, step).tolist() == pytest.approx(torch.tanh(values * factor).tolist(), abs=1e-5)
 
 
-def test_bpr_counts_every_document_of_the_batch_but_the_querys_positives():
+def test_bpr_uses_every_document_of_the_batch_except_the_positives() -> None:
     torch.manual_seed(0)
     allowed = torch.ones(3, 6, dtype=torch.bool)
-    allowed[0, 2] = False  # the second query's positive answers the first one too
+    allowed[0, 2] = False  # the second query's positive is also one of the first query
     vectors = Vectors(torch.randn(3, 4), torch.randn(3, 2, 4), torch.zeros(3, 2), allowed, step=50)
     codes = torch.tanh(vectors.documents.flatten(0, 1) * 6**0.5)
     scores = (torch.tanh(vectors.queries * 6**0.5) @ codes.T).tolist()
@@ -273,31 +286,31 @@ def test_bpr_counts_every_document_of_the_batch_but_the_querys_positives():
     assert bpr(vectors)["candidates"].item() == pytest.approx(sum(hinges) / 14, rel=1e-5)
 
 
-def test_the_other_models_scores_stand_for_the_lexical_ones():
+def test_scores_of_another_model_replace_the_lexical_scores() -> None:
     vectors = scored([3.0, 3.0], [2.5, 2.5], [(12.0, 9.0), (5.0, 14.0)])
     other = torch.tensor([[12.0, 9.0, 0.0, 0.0], [0.0, 0.0, 5.0, 14.0]])
     blank = replace(vectors, lexical=torch.zeros(2, 2), other=other)
     assert on_other(residual_margin)(blank)["residual_margin"].item() == pytest.approx(0.8)
 
 
-def test_nested_is_the_mean_over_the_prefixes():
+def test_matryoshka_is_the_mean_over_the_prefixes() -> None:
     torch.manual_seed(1)
     queries, documents = torch.randn(3, 8), torch.randn(3, 2, 8)
     vectors = Vectors(queries, documents, torch.zeros(3, 2), torch.ones(3, 6, dtype=torch.bool))
     each = [nll(replace(vectors, queries=queries[:, :d], documents=documents[..., :d]))["nll"].item() for d in (2, 8)]
-    assert nested(nll, [2, 8], unit=False)(vectors)["nll"].item() == pytest.approx(sum(each) / 2)
+    assert matryoshka(nll, [2, 8], unit=False)(vectors)["nll"].item() == pytest.approx(sum(each) / 2)
     seen = []
 
     def lengths(part: Vectors) -> dict[str, torch.Tensor]:
         seen.append(part.documents.norm(dim=-1))
         return nll(part)
 
-    nested(lengths, [2, 8], unit=True)(vectors)
+    matryoshka(lengths, [2, 8], unit=True)(vectors)
     assert all(torch.allclose(norms, torch.ones(3, 2)) for norms in seen)
 
 
-def test_distillation_of_the_golden_example():
-    """methods 12.2: one item, 1 + 2 + 5."""
+def test_distillation_of_the_golden_example() -> None:
+    """One item: 1 + 2 + 5 (LITE, eq. 10)."""
     vectors = replace(
         Vectors(torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 1.0]]]), torch.zeros(1, 1), torch.ones(1, 1) > 0),
         teacher_queries=torch.tensor([[0.0, 0.0]]),
@@ -308,20 +321,54 @@ def test_distillation_of_the_golden_example():
 
 
 @given(st.integers(0, 1000))
-def test_distillation_sums_over_a_batch_or_takes_means_of_each_side(seed):
+def test_distillation_is_the_mean_over_the_texts_of_each_term(seed: int) -> None:
     vectors = random_vectors(seed)
     vectors = replace(vectors, teacher_queries=vectors.queries + 1, teacher_documents=vectors.documents + 2)
     own, positive = 6.0, (vectors.queries - vectors.documents[:, 0] - 2).square().sum(1)
-    summed = 4 * own + positive.sum().item() + 12 * 24.0
-    assert distillation(vectors, "sum")["distillation"].item() == pytest.approx(summed, rel=1e-4)
     means = own + positive.mean().item() + 24.0
-    assert distillation(vectors, "mean")["distillation"].item() == pytest.approx(means, rel=1e-4)
+    assert distillation(vectors)["distillation"].item() == pytest.approx(means, rel=1e-4)
 
 
-def test_the_student_retrieves_with_its_first_values_and_matches_with_the_others():
+def test_the_first_values_retrieve_and_the_others_match_the_teacher() -> None:
     vectors = replace(random_vectors(3), teacher_queries=torch.zeros(4, 2), teacher_documents=torch.zeros(4, 3, 2))
     terms = distilled(nll, 4, weight=0.5)(vectors)
     small = replace(vectors, queries=vectors.queries[:, :4], documents=vectors.documents[..., :4])
     large = replace(vectors, queries=vectors.queries[:, 4:], documents=vectors.documents[..., 4:])
     assert terms["nll"].item() == pytest.approx(nll(small)["nll"].item())
     assert terms["distillation"].item() == pytest.approx(0.5 * distillation(large)["distillation"].item())
+
+
+def test_every_loss_is_declared_and_registered() -> None:
+    assert set(optimization.LOSSES) == set(losses.REGISTERED)
+
+
+def test_options_reach_the_loss_they_apply_to() -> None:
+    vectors = scored([3.0, 3.0], [2.5, 2.5], [(12.0, 9.0), (5.0, 14.0)])
+    settings = TrainDense("x", output="y", loss="residual-margin", xi=2.0, lexical_weight=0.0)
+    assert losses.objective(settings, 1.0)(vectors)["residual_margin"].item() == pytest.approx(1.5)
+    binary = TrainDense("x", output="y", loss="bpr")
+    found, expected = losses.objective(binary, 1.0)(vectors), bpr(vectors)
+    assert {name: term.item() for name, term in found.items()} == {name: t.item() for name, t in expected.items()}
+
+
+def test_a_new_loss_is_one_function_and_one_declaration(
+    monkeypatch: pytest.MonkeyPatch, tiny_bert: Path, tmp_path: Path
+) -> None:
+    from test_train_dense import write_examples
+
+    from hybrid_cli.stages.train_dense import train_dense
+
+    monkeypatch.setattr(losses, "REGISTERED", dict(losses.REGISTERED))
+    monkeypatch.setitem(optimization.LOSSES, "toy", "squared distance of the query to its positive")  # place 1
+
+    @losses.loss("toy")  # place 2
+    def toy(vectors: Vectors, temperature: float = 1.0) -> Terms:
+        return {"toy": (vectors.queries - vectors.documents[:, 0]).square().sum(-1).mean() / temperature}
+
+    examples = write_examples(tmp_path / "train.parquet")
+    plan: dict[str, Any] = {"model": str(tiny_bert), "loss": "toy", "precision": "fp32", "temperature": 2.0}
+    out = train_dense(examples, output=tmp_path / "out", max_steps=1, batch_size=4, **plan)
+    assert pl.read_parquet(out / "curve.parquet")["name"].to_list() == ["toy"]
+    assert artifacts.read_manifest(out).options["loss"] == "toy"
+    with pytest.raises(InputError, match="--xi: only with --loss margin or residual-margin; --loss is toy"):
+        train_dense(examples, output=tmp_path / "no", xi=2, **plan)

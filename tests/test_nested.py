@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from hybrid_cli.config import Encoding, Objective, Optimization, StaticTraining
+from hybrid_cli.config import Encoding
 from hybrid_cli.encoders.encoder import open_encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import DenseIndex
@@ -16,9 +17,9 @@ from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.stages.train_lambda import Sources, train_static_lambda
+from hybrid_cli.stages.train_lambda import train_lambda
 
-PLAN = Optimization(batch_size=4, max_steps=2, precision="fp32")
+PLAN: dict[str, Any] = {"batch_size": 4, "max_steps": 2, "precision": "fp32"}
 EXACT = Encoding(dtype="fp32")
 
 
@@ -64,16 +65,16 @@ def test_a_prefix_of_an_index_is_what_encoding_with_it_gives(
             encode(cut, output=tmp_path / "no", contract={"prefix": 4})
 
 
-def test_prefixes_are_trained(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path):
+def test_prefixes_are_trained(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path) -> None:
     bm25 = tiny_lambda.parent / "bm25"
     examples = mine_negatives(tiny, split="train", index=bm25, output=tmp_path / "examples.parquet")
     folders = []
-    for nested in ((), (2, 4)):
-        objective = Objective("nll", nested=nested)
-        folder = tmp_path / f"dense{len(nested)}"
-        folders.append(train_dense(examples, folder, model=str(tiny_bert), objective=objective, plan=PLAN))
-        plan = StaticTraining(max_steps=5, batch_size=4, dim=6, sampled=5, nested=nested)
-        folders.append(train_static_lambda(Sources(tiny, bm25), tmp_path / f"light{len(nested)}", plan=plan))
+    static = {"encoder": "static", "index": bm25, "max_steps": 5, "batch_size": 4, "dim": 6, "sampled_candidates": 5}
+    for dims in ((), (2, 4)):
+        folder = tmp_path / f"dense{len(dims)}"
+        plan: dict[str, Any] = {"matryoshka_dims": dims}
+        folders.append(train_dense(examples, output=folder, model=str(tiny_bert), loss="nll", **plan, **PLAN))
+        folders.append(train_lambda(tiny, output=tmp_path / f"static{len(dims)}", **plan, **static))
     vectors = [open_encoder(folder).encode_queries(["salt water"]) for folder in folders]
     assert not np.allclose(vectors[0], vectors[2], atol=1e-7)
     assert not np.allclose(vectors[1], vectors[3], atol=1e-7)
@@ -85,14 +86,12 @@ def test_prefixes_that_do_not_exist_are_refused(tiny: Path, tiny_bert: Path, tin
     with pytest.raises(InputError, match=r"--prefix 7: the vectors of .* have 6 values"):
         open_encoder(tiny_lambda, overrides={"prefix": 7})
     bm25 = tiny_lambda.parent / "bm25"
-    plan = StaticTraining(max_steps=5, dim=6, sampled=5, nested=(99,))
-    with pytest.raises(InputError, match="--nested 99: the vectors have 6 values"):
-        train_static_lambda(Sources(tiny, bm25), tmp_path / "no", plan=plan)
+    static = {"encoder": "static", "index": bm25, "max_steps": 5, "dim": 6, "matryoshka_dims": [99]}
+    with pytest.raises(InputError, match="--matryoshka-dims 99: the vectors have 6 values"):
+        train_lambda(tiny, output=tmp_path / "no", **static)
     examples = mine_negatives(tiny, split="train", index=bm25, output=tmp_path / "examples.parquet")
-    with pytest.raises(InputError, match="--nested: the orthogonality is to whole vectors only"):
-        train_dense(
-            examples, tmp_path / "no", model=str(tiny_bert), objective=Objective("roc", nested=(4,)), index=bm25
-        )
+    with pytest.raises(InputError, match="--matryoshka-dims: the orthogonality is defined on whole vectors"):
+        train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), loss="roc", matryoshka_dims=[4], index=bm25)
 
 
 def test_prefixes_are_kept_in_a_combination(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Pretraining as a person runs it: the same bytes again, also after a kill; an encoder that everything opens."""
+"""`pretrain`: reproducible bytes, also after an interruption; an encoder that other libraries open; refusals."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -22,24 +24,25 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, layout
-from hybrid_cli.config import Optimization, Pretraining
 from hybrid_cli.encoders.contract import read_contract
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings import Pretrain
 from hybrid_cli.stages.pretrain import pretrain
 from hybrid_cli.stages.train_dense import train_dense
 
 WORDS = ["river", "bank", "loan", "water", "money", "matrix", "inverse", "plot", "unsqueezed", "eigenvalues"]
-PLAN = Pretraining(
-    batch_size=4, epochs=2, max_length=16, held_out=3, learning_rate=3e-3, checkpoint_steps=2, precision="fp32"
-)
+PLAN: dict[str, Any] = {
+    "batch_size": 4, "epochs": 2, "max_length": 16, "held_out": 3, "learning_rate": 3e-3, "checkpoint_steps": 2,
+    "precision": "fp32",
+}  # fmt: skip
 BOTH = pytest.mark.parametrize("cocondenser", [False, True])
 TEXTS = ["The matrix has an inverse.", "", "river bank"]
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    """Models of 16 dimensions gain nothing from more, and lose much where cores are shared."""
+def one_thread() -> Iterator[None]:
+    """Models of 16 dimensions do not profit from more threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -47,14 +50,14 @@ def one_thread():
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> Path:
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(WORDS, rng.integers(3, 30))) for _ in range(40)]
     return write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.parquet", texts)
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
-    """Every file but the manifest, which holds the duration."""
+    """Return the content of every file except the manifest, which records the duration."""
     files = [file for file in folder.rglob("*") if file.is_file() and file.name != artifacts.MANIFEST]
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
@@ -64,21 +67,22 @@ def curve_of(folder: Path, name: str) -> pl.Series:
 
 
 @BOTH
-def test_the_same_seed_gives_the_same_bytes(corpus, tiny_bert, tmp_path, cocondenser):
-    plan = replace(PLAN, cocondenser=cocondenser, max_steps=3)
-    a, b = (pretrain(corpus, tmp_path / name, model=str(tiny_bert), plan=plan) for name in "ab")
+def test_the_same_seed_gives_the_same_bytes(corpus: Path, tiny_bert: Path, tmp_path: Path, cocondenser: bool) -> None:
+    plan = {**PLAN, "cocondenser": cocondenser, "max_steps": 3}
+    a, b = (pretrain(corpus, output=tmp_path / name, model=str(tiny_bert), **plan) for name in "ab")
     assert bytes_of(a) == bytes_of(b)
-    c = pretrain(corpus, tmp_path / "c", model=str(tiny_bert), plan=replace(plan, seed=1))
+    c = pretrain(corpus, output=tmp_path / "c", model=str(tiny_bert), **plan, seed=1)
     assert bytes_of(a)["model.safetensors"] != bytes_of(c)["model.safetensors"]
 
 
-def test_a_killed_pretraining_goes_on_and_ends_with_the_same_bytes(corpus, tiny_bert, tmp_path):
-    plan = replace(PLAN, cocondenser=True, chunk_size=4, checkpoint_steps=5)
-    whole = pretrain(corpus, tmp_path / "whole", model=str(tiny_bert), plan=plan)
+def test_a_killed_pretraining_resumes_and_ends_with_the_same_bytes(
+    corpus: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    plan = {**PLAN, "cocondenser": True, "chunk_size": 4, "checkpoint_steps": 5}
+    whole = pretrain(corpus, output=tmp_path / "whole", model=str(tiny_bert), **plan)
     code = (
-        "import sys; from pathlib import Path; from hybrid_cli.config import Pretraining;"
-        "from hybrid_cli.stages.pretrain import pretrain;"
-        f"pretrain(Path(sys.argv[1]), Path(sys.argv[3]), model=sys.argv[2], plan={plan!r}, threads=1)"
+        "import sys; from hybrid_cli.stages.pretrain import pretrain;"
+        f"pretrain(sys.argv[1], output=sys.argv[3], model=sys.argv[2], threads=1, **{plan!r})"
     )
     killed, partial = tmp_path / "killed", tmp_path / ".killed.partial"
     process = subprocess.Popen([sys.executable, "-c", code, str(corpus), str(tiny_bert), str(killed)])
@@ -87,28 +91,32 @@ def test_a_killed_pretraining_goes_on_and_ends_with_the_same_bytes(corpus, tiny_
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not killed.exists(), "the training was over before it could be killed"
+    assert not killed.exists(), "the training ended before it was killed"
     assert (partial / layout.CHECKPOINT).exists(), "no checkpoint was written"
-    pretrain(corpus, killed, model=str(tiny_bert), plan=plan)
+    pretrain(corpus, output=killed, model=str(tiny_bert), **plan)
     assert bytes_of(killed) == bytes_of(whole)
     assert not partial.exists()
 
 
 @BOTH
-def test_training_lowers_the_loss_of_words_that_were_held_out(corpus, tiny_bert, tmp_path, cocondenser):
-    plan = replace(PLAN, cocondenser=cocondenser, epochs=9, max_steps=30, learning_rate=3e-2)
-    out = pretrain(corpus, tmp_path / "out", model=str(tiny_bert), plan=plan)
+def test_training_lowers_the_loss_of_held_out_documents(
+    corpus: Path, tiny_bert: Path, tmp_path: Path, cocondenser: bool
+) -> None:
+    plan = {**PLAN, "cocondenser": cocondenser, "epochs": 9, "max_steps": 30, "learning_rate": 3e-2}
+    out = pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **plan)
     for name in ["mlm", "condenser_mlm"] if cocondenser else ["mlm"]:
         held_out, trained = curve_of(out, f"held_out_{name}"), curve_of(out, name)
-        assert len(held_out) == 11, "before, and ten times"
+        assert len(held_out) == 11, "before the training, and ten times"
         assert trained[-5:].mean() < trained[:5].mean() - 2
         assert held_out[-1] < held_out[0] - 2
 
 
 @BOTH
-def test_the_output_is_an_encoder_that_everything_opens(corpus, tiny_bert, tmp_path, capsys, cocondenser):
-    plan = replace(PLAN, cocondenser=cocondenser, max_steps=2)
-    out = pretrain(corpus, tmp_path / "out", model=str(tiny_bert), plan=plan)
+def test_transformers_and_sentence_transformers_open_the_output(
+    corpus: Path, tiny_bert: Path, tmp_path: Path, cocondenser: bool
+) -> None:
+    plan = {**PLAN, "cocondenser": cocondenser, "max_steps": 2}
+    out = pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **plan)
     wanted = {"pooling": "cls", "normalize": False} if cocondenser else {}
     assert read_contract(out) == replace(read_contract(tiny_bert), **wanted)
     encoder = TransformerEncoder.load(out)
@@ -126,97 +134,120 @@ def test_the_output_is_an_encoder_that_everything_opens(corpus, tiny_bert, tmp_p
 
 
 @BOTH
-def test_a_second_pretraining_goes_on_with_the_heads_of_the_first(corpus, tiny_bert, tmp_path, capsys, cocondenser):
-    plan = replace(PLAN, cocondenser=cocondenser)
-    first = pretrain(corpus, tmp_path / "first", model=str(tiny_bert), plan=replace(plan, max_steps=8))
+def test_a_second_pretraining_continues_with_the_heads_of_the_first(
+    corpus: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], cocondenser: bool
+) -> None:
+    plan = {**PLAN, "cocondenser": cocondenser}
+    first = pretrain(corpus, output=tmp_path / "first", model=str(tiny_bert), **plan, max_steps=8)
     capsys.readouterr()
-    second = pretrain(corpus, tmp_path / "second", model=str(first), plan=replace(plan, max_steps=1))
-    said = capsys.readouterr().err
-    assert "a new one" not in said
-    assert ("goes on with its Condenser head" in said) == cocondenser
+    second = pretrain(corpus, output=tmp_path / "second", model=str(first), **plan, max_steps=1)
+    notes = capsys.readouterr().err
+    assert "a new one" not in notes
+    assert ("training continues with its Condenser head" in notes) == cocondenser
     for name in ["mlm", "condenser_mlm"] if cocondenser else ["mlm"]:
         before, after = curve_of(first, f"held_out_{name}"), curve_of(second, f"held_out_{name}")
         assert after[0] == pytest.approx(before[-1], abs=1e-5)
 
 
 @BOTH
-def test_train_dense_starts_from_it(corpus, tiny_bert, tmp_path, capsys, cocondenser):
+def test_train_dense_starts_from_the_output(
+    corpus: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], cocondenser: bool
+) -> None:
     from test_train_dense import write_examples
 
-    out = pretrain(
-        corpus, tmp_path / "out", model=str(tiny_bert), plan=replace(PLAN, max_steps=2, cocondenser=cocondenser)
-    )
+    plan = {**PLAN, "max_steps": 2, "cocondenser": cocondenser}
+    out = pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **plan)
     examples = write_examples(tmp_path / "train.parquet")
-    trained = train_dense(
-        examples, tmp_path / "dense", model=str(out), plan=Optimization(max_steps=1), contract={"tied": False}
-    )
+    trained = train_dense(examples, output=tmp_path / "dense", model=str(out), max_steps=1, tied=False)
     assert TransformerEncoder.load(trained).contract == replace(read_contract(out), tied=False)
     assert f"{out}: cls left out: heads of pretraining, no part of an encoder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_trains(corpus, tiny_bert, tmp_path, precision):
-    plan = replace(PLAN, precision=precision, max_steps=2, cocondenser=True, chunk_size=3)
-    out = pretrain(corpus, tmp_path / "out", model=str(tiny_bert), plan=plan)
+def test_half_precision_trains(corpus: Path, tiny_bert: Path, tmp_path: Path, precision: str) -> None:
+    plan = {**PLAN, "precision": precision, "max_steps": 2, "cocondenser": True, "chunk_size": 3}
+    out = pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **plan)
     assert np.isfinite(TransformerEncoder.load(out).encode_queries(TEXTS)).all()
 
 
-def test_the_command_takes_a_collection(tiny, tiny_bert, tmp_path):
+def test_the_command_reads_a_collection(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     command = ["pretrain", tiny, "--model", tiny_bert, "--max-length", 16, "--max-steps", 3, "--batch-size", 4]
     done = hybrid(*command, "--output", tmp_path / "out", "--threads", 1)
     assert done.code == 0, done.err
-    assert f"{tiny_bert}: has no head that names words; a new one" in done.err
+    assert f"{tiny_bert}: has no masked-language-model head; a new one" in done.err
     assert "pretrain: " in done.err.splitlines()[-1]
-    assert "12 documents, 3 steps, loss of held-out words" in done.err
+    assert "12 documents, 3 steps, held-out loss" in done.err
     manifest = artifacts.read_manifest(tmp_path / "out", Kind.ENCODER)
     assert manifest.inputs["corpus"]["fingerprint"] == artifacts.fingerprint(tiny / "corpus.parquet")
-    assert manifest.counts == {"documents": 12, "held_out": 1, "spans": manifest.counts["spans"], "steps": 3}
+    counts = manifest.counts
+    assert (counts["documents"], counts["held_out"], counts["steps"], counts["best_step"]) == (12, 1, 3, 3)
     assert "up to date" in hybrid(*command, "--output", tmp_path / "out").err
     assert "max_length=16 then, 12 now" in hybrid(*command, "--max-length", 12, "--output", tmp_path / "out").err
 
 
-def test_the_options_are_the_settings(tiny, tiny_bert, tmp_path):
-    """Every setting but those of other trainings is an option, and its default the setting's."""
-    done = hybrid("pretrain", tiny, "--model", tiny_bert, "--output", tmp_path / "out", "--dry-run")
-    shown = dict(line.split(None, 1) for line in done.out.splitlines())
-    settings = {name: str(value) for name, value in asdict(Pretraining()).items() if name != "precision"}
-    assert {name: shown.get(name) for name in settings} == {
-        **settings, "negatives": None, "accumulate": None, "keep": None,
-    }  # fmt: skip
+@BOTH
+def test_pretraining_of_the_first_layers(corpus: Path, tiny_bert: Path, tmp_path: Path, cocondenser: bool) -> None:
+    plan = {**PLAN, "layers": 1, "max_steps": 1, "cocondenser": cocondenser}
+    out = pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **plan)
+    assert json.loads((out / "config.json").read_text())["num_hidden_layers"] == 1
+    assert not [name for name in load_file(out / "model.safetensors") if "layer.1." in name]
+    assert artifacts.read_manifest(out).options["layers"] == 1
+    with pytest.raises(InputError, match="--layers 3: the model has 2 layers"):
+        pretrain(corpus, output=tmp_path / "no", model=str(tiny_bert), **{**plan, "layers": 3})
 
 
-def test_spans_longer_than_the_model_has_positions_are_refused(corpus, tiny_bert, tmp_path):
-    with pytest.raises(InputError, match="--max-length 513: the model has positions for 512 word pieces"):
-        pretrain(corpus, tmp_path / "out", model=str(tiny_bert), plan=replace(PLAN, max_length=513))
+def test_accumulated_batches_are_counted(corpus: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    """`max_steps` limits the spans that are counted, to those of all accumulated batches."""
+    plan = {**PLAN, "max_steps": 4, "accumulate": 3, "batch_size": 2}
+    out = pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **plan)
+    assert artifacts.read_manifest(out).counts["steps"] == 4
 
 
-def test_an_empty_collection_is_refused_and_leaves_nothing(tiny_bert, tmp_path):
+def test_the_skip_layer_belongs_to_the_condenser_head() -> None:
+    with pytest.raises(InputError, match="--skip-layer: only with --cocondenser"):
+        Pretrain("data", output="out", skip_layer=1)
+
+
+def test_several_processes_are_refused(
+    corpus: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="pretrain: trains in one process; start it without torchrun"):
+        pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **PLAN)
+
+
+def test_spans_longer_than_the_model_supports_are_refused(corpus: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--max-length 513: the model has positions for 512 tokens"):
+        pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **{**PLAN, "max_length": 513})
+
+
+def test_an_empty_collection_is_refused_and_no_file_remains(tiny_bert: Path, tmp_path: Path) -> None:
     empty = write_corpus(tmp_path / "corpus.parquet", [])
-    with pytest.raises(InputError, match=r"corpus\.parquet: holds no words to train on"):
-        pretrain(empty, tmp_path / "out", model=str(tiny_bert), plan=PLAN)
+    with pytest.raises(InputError, match=r"corpus\.parquet: has no words to train on"):
+        pretrain(empty, output=tmp_path / "out", model=str(tiny_bert), **PLAN)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.parquet"]
 
 
-def test_a_model_without_mask_token_is_refused(corpus, tiny_bert, tmp_path):
+def test_a_model_without_mask_token_is_refused(corpus: Path, tiny_bert: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(tiny_bert, tmp_path / "maskless")
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         if (file := folder / name).is_file():
             content = json.loads(file.read_text())
             file.write_text(json.dumps({**content, "mask_token": None, "tokenizer_class": "PreTrainedTokenizerFast"}))
     with pytest.raises(InputError, match="has no mask token"):
-        pretrain(corpus, tmp_path / "out", model=str(folder), plan=PLAN)
+        pretrain(corpus, output=tmp_path / "out", model=str(folder), **PLAN)
 
 
-def test_two_towers_are_refused_with_what_to_name(corpus, tiny_bert, tmp_path):
+def test_two_towers_are_refused(corpus: Path, tiny_bert: Path, tmp_path: Path) -> None:
     TransformerEncoder.load(tiny_bert, tied=False).save(tmp_path / "two")
     with pytest.raises(InputError, match=r"two: has two towers; pretrain one of them: .*/two/document or .*/two/query"):
-        pretrain(corpus, tmp_path / "out", model=str(tmp_path / "two"), plan=PLAN)
-    pretrain(corpus, tmp_path / "out", model=str(tmp_path / "two" / "query"), plan=replace(PLAN, max_steps=1))
+        pretrain(corpus, output=tmp_path / "out", model=str(tmp_path / "two"), **PLAN)
+    pretrain(corpus, output=tmp_path / "out", model=str(tmp_path / "two" / "query"), **PLAN, max_steps=1)
 
 
-def test_half_a_checkpoint_is_refused(corpus, tiny_bert, tmp_path):
+def test_an_incomplete_checkpoint_is_refused(corpus: Path, tiny_bert: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(tiny_bert, tmp_path / "half")
     weights = load_file(folder / "model.safetensors")
     save_file({k: v for k, v in weights.items() if "layer.1" not in k}, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(InputError, match="lacks weights"):
-        pretrain(corpus, tmp_path / "out", model=str(folder), plan=PLAN)
+        pretrain(corpus, output=tmp_path / "out", model=str(folder), **PLAN)

@@ -1,17 +1,17 @@
-"""Gradients of pretraining: the same in chunks, cached and plain; terms by name."""
+"""Gradients of pretraining: equal in chunks, with and without caching; terms by name."""
 
 from __future__ import annotations
 
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from hybrid_cli.training.condenser import MaskedLanguageModel
-from hybrid_cli.training.corpus import Spans
-from hybrid_cli.training.pretraining import PretrainingLearner
-from hybrid_cli.training.whole_words import IGNORED
+from hybrid_cli.training.losses import Terms
+from hybrid_cli.training.pretraining import MaskedLanguageModel, PretrainingLearner
+from hybrid_cli.training.pretraining_data import IGNORED, Spans
 
 
 class Tokenizer:
@@ -25,13 +25,15 @@ def batch_of(spans: int = 6) -> Spans:
     return Spans(ids, labels)
 
 
-def learner(tiny_bert, cocondenser: bool, chunk_size: int | None) -> PretrainingLearner:
+def learner(tiny_bert: Path, cocondenser: bool, chunk_size: int | None) -> PretrainingLearner:
     torch.manual_seed(0)
-    model = MaskedLanguageModel.load(tiny_bert, condenser=cocondenser, skip_from=None).eval()
+    model = MaskedLanguageModel.load(tiny_bert, condenser=cocondenser).eval()
     return PretrainingLearner(model, Tokenizer(), torch.float32, chunk_size)
 
 
-def gradients(tiny_bert, cocondenser: bool, chunk_size: int | None, batch: Spans):
+def gradients(
+    tiny_bert: Path, cocondenser: bool, chunk_size: int | None, batch: Spans
+) -> tuple[Terms, list[torch.Tensor | None]]:
     mine = learner(tiny_bert, cocondenser, chunk_size)
     terms = mine.backward(batch, lambda loss: 8 * loss)
     return terms, [parameter.grad for parameter in mine.model.parameters()]
@@ -39,7 +41,7 @@ def gradients(tiny_bert, cocondenser: bool, chunk_size: int | None, batch: Spans
 
 @pytest.mark.parametrize("cocondenser", [False, True])
 @pytest.mark.parametrize("chunk_size", [1, 2, 4, 6])
-def test_chunks_do_not_change_the_gradient(tiny_bert, cocondenser, chunk_size):
+def test_chunks_do_not_change_the_gradient(tiny_bert: Path, cocondenser: bool, chunk_size: int) -> None:
     batch = batch_of()
     whole_terms, whole = gradients(tiny_bert, cocondenser, None, batch)
     terms, parts = gradients(tiny_bert, cocondenser, chunk_size, batch)
@@ -48,8 +50,8 @@ def test_chunks_do_not_change_the_gradient(tiny_bert, cocondenser, chunk_size):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-def test_the_gradient_is_that_of_the_sum_of_the_terms(tiny_bert):
-    """Written out again without rows, chunks and orders."""
+def test_the_gradient_is_that_of_the_sum_of_the_terms(tiny_bert: Path) -> None:
+    """Compare with the loss written without rows, chunks and orders."""
     batch = batch_of()
     _, mine = gradients(tiny_bert, True, None, batch)
     model = learner(tiny_bert, True, None).model
@@ -69,7 +71,7 @@ def test_the_gradient_is_that_of_the_sum_of_the_terms(tiny_bert):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-def test_terms_are_named_and_measured_as_they_are_trained(tiny_bert):
+def test_measured_terms_equal_trained_terms(tiny_bert: Path) -> None:
     batch = batch_of()
     for cocondenser, names in ((False, ["mlm"]), (True, ["mlm", "condenser_mlm", "span_contrast"])):
         mine = learner(tiny_bert, cocondenser, None)
@@ -78,7 +80,7 @@ def test_terms_are_named_and_measured_as_they_are_trained(tiny_bert):
         assert mine.measure(batch) == pytest.approx({f"held_out_{name}": terms[name].item() for name in names})
 
 
-def test_pairs_may_stand_in_any_order(tiny_bert):
+def test_the_order_of_pairs_does_not_matter(tiny_bert: Path) -> None:
     batch = batch_of()
     order = list(chain.from_iterable((2 * pair, 2 * pair + 1) for pair in (2, 0, 1)))
     moved = Spans([batch.ids[row] for row in order], [batch.labels[row] for row in order])
@@ -88,7 +90,7 @@ def test_pairs_may_stand_in_any_order(tiny_bert):
         torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-4)
 
 
-def test_a_batch_without_masked_words_has_no_loss(tiny_bert):
+def test_a_batch_without_masked_words_has_no_loss(tiny_bert: Path) -> None:
     batch = batch_of()
     terms = learner(tiny_bert, False, None).backward(
         Spans(batch.ids, [np.full(len(ids), IGNORED) for ids in batch.ids]), lambda loss: loss

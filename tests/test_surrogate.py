@@ -1,13 +1,15 @@
-"""The surrogate pool of a Lambda: 2N passages, the rank of each query's own, overlap with the teacher."""
+"""The surrogate pool of Lambda: 2N passages, the rank of each query's own passage, overlap with the teacher."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
 import pytest
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.surrogate import SurrogatePool
+from hybrid_cli.training.validation import SurrogatePool
 
 QUERIES = pl.DataFrame({"qid": ["a", "b", "c"], "text": ["0", "1", "2"]})
 HITS = pl.DataFrame(
@@ -22,15 +24,15 @@ HITS = pl.DataFrame(
 
 
 class Table:
-    """An encoder whose query n has the n-th row of a table of scores."""
+    """An encoder whose n-th query has the scores in the n-th row of a table."""
 
-    def __init__(self, scores: list[list[float]]):
+    def __init__(self, scores: list[list[float]]) -> None:
         self.scores = np.array(scores, np.float32)
 
-    def encode_queries(self, texts):
+    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         return self.scores[[int(text) for text in texts]]
 
-    def encode_documents(self, titles, texts):
+    def encode_documents(self, titles: Sequence[str], texts: Sequence[str]) -> np.ndarray:
         return np.eye(self.scores.shape[1], dtype=np.float32)[: len(texts)]
 
 
@@ -38,7 +40,7 @@ def texts(docids: pl.Series) -> pl.DataFrame:
     return pl.DataFrame({"docid": sorted(docids), "title": "", "text": "x"})
 
 
-def test_the_pool_has_each_best_passage_and_one_of_the_worst():
+def test_the_pool_has_the_top_passage_and_a_bottom_ranked_one() -> None:
     pool = SurrogatePool.of(QUERIES, HITS, texts, negatives=1)
     assert pool.queries["qid"].to_list() == ["a", "b"]  # c has a single hit
     assert pool.documents["docid"].to_list() == ["d1", "d3", "d4"]
@@ -53,18 +55,18 @@ def test_the_pool_has_each_best_passage_and_one_of_the_worst():
         ([[2, 2, 1], [0, 0, 0]], (1 / 2 + 1 / 3) / 2),  # ties count against it
     ],
 )
-def test_mrr_by_hand(scores, mrr):
+def test_mrr_by_hand(scores: list[list[float]], mrr: float) -> None:
     pool = SurrogatePool.of(QUERIES, HITS, texts, negatives=1)
     assert pool.measure(Table(scores))["dev_MRR"] == pytest.approx(mrr)
 
 
-def test_overlap_is_one_with_the_teacher_itself():
+def test_the_overlap_with_the_teacher_itself_is_one() -> None:
     known = {"d1": 3.0, "d3": 2.0, "d4": 1.0}
     pool = SurrogatePool.of(QUERIES, HITS, texts, negatives=1, score=lambda pairs: pairs["docid"].replace_strict(known))
     assert pool.measure(Table([[3, 2, 1], [3, 2, 1]]))["dev_RBO"] == pytest.approx(1)
     assert pool.measure(Table([[1, 2, 3], [1, 2, 3]]))["dev_RBO"] < 0.9
 
 
-def test_queries_with_one_hit_are_not_enough():
-    with pytest.raises(InputError, match="none of the dev queries has two hits"):
+def test_queries_with_one_hit_are_refused() -> None:
+    with pytest.raises(InputError, match="no dev query has two hits"):
         SurrogatePool.of(QUERIES, HITS.filter(pl.col("rank") == 1), texts)

@@ -1,33 +1,37 @@
-"""Training as a person runs it: same seed same weights, killed and begun again the same weights, the best kept."""
+"""`train-dense`: reproducible weights, also after an interruption; validation; batches; refusals."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, layout
-from hybrid_cli.config import Objective, Optimization
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings import TrainDense
+from hybrid_cli.settings.optimization import Sampling
 from hybrid_cli.stages.train_dense import SUM_WEIGHTS, train_dense
 from hybrid_cli.training.batches import Examples, allowed
 from hybrid_cli.training.loop import rate_factor
 from hybrid_cli.training.validation import DevPool
 
-WORDS = (
+WORDS = [
     "river",
     "bank",
     "loan",
@@ -41,13 +45,13 @@ WORDS = (
     "plot",
     "axis",
     "color",
-)
-PLAN = Optimization(batch_size=4, epochs=2, checkpoint_steps=2, learning_rate=1e-3, precision="fp32", eval_steps=3)
+]
+PLAN: dict[str, Any] = {"batch_size": 4, "epochs": 2, "checkpoint_steps": 2, "learning_rate": 1e-3, "precision": "fp32"}
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    """Models of 16 dimensions gain nothing from more, and lose much where cores are shared."""
+def one_thread() -> Iterator[None]:
+    """Models of 16 dimensions do not profit from more threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -59,7 +63,7 @@ def sentence(rng: np.random.Generator) -> str:
 
 
 def write_examples(path: Path, count: int = 18, seed: int = 0) -> Path:
-    """Queries that share words with their positive, negatives that do not know them."""
+    """Write examples whose queries share words with their positives only."""
     rng = np.random.default_rng(seed)
     rows = []
     for i in range(count):
@@ -91,7 +95,7 @@ def write_examples(path: Path, count: int = 18, seed: int = 0) -> Path:
 
 
 @pytest.fixture(scope="module")
-def examples(tmp_path_factory):
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_examples(tmp_path_factory.mktemp("examples") / "train.parquet")
 
 
@@ -99,23 +103,23 @@ def weights(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
-def test_the_same_seed_gives_the_same_bytes(examples, tiny_bert, tmp_path):
+def test_the_same_seed_gives_the_same_bytes(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
-        train_dense(examples, tmp_path / name, model=str(tiny_bert), plan=PLAN)
+        train_dense(examples, output=tmp_path / name, model=str(tiny_bert), **PLAN)
     assert weights(tmp_path / "a") == weights(tmp_path / "b")
-    train_dense(examples, tmp_path / "c", model=str(tiny_bert), plan=replace(PLAN, seed=1))
+    train_dense(examples, output=tmp_path / "c", model=str(tiny_bert), **PLAN, seed=1)
     assert weights(tmp_path / "a") != weights(tmp_path / "c")
 
 
 @pytest.mark.parametrize("loss", ["residual-margin", "bpr"])  # the codes of bpr depend on the step
-def test_a_killed_training_goes_on_and_ends_with_the_same_weights(examples, tiny_bert, tmp_path, loss):
-    plan, objective = replace(PLAN, epochs=12, checkpoint_steps=5), Objective(loss)
-    train_dense(examples, tmp_path / "whole", model=str(tiny_bert), plan=plan, objective=objective)
+def test_a_killed_training_resumes_and_ends_with_the_same_weights(
+    examples: Path, tiny_bert: Path, tmp_path: Path, loss: str
+) -> None:
+    plan = {**PLAN, "epochs": 12, "checkpoint_steps": 5, "loss": loss}
+    train_dense(examples, output=tmp_path / "whole", model=str(tiny_bert), **plan)
     code = (
-        "import sys; from pathlib import Path; from hybrid_cli.config import Objective, Optimization;"
-        "from hybrid_cli.stages.train_dense import train_dense;"
-        "train_dense(Path(sys.argv[1]), Path(sys.argv[3]), model=sys.argv[2], threads=1,"
-        f"plan={plan!r}, objective={objective!r})"
+        "import sys; from hybrid_cli.stages.train_dense import train_dense;"
+        f"train_dense(sys.argv[1], output=sys.argv[3], model=sys.argv[2], threads=1, **{plan!r})"
     )
     killed = tmp_path / "killed"
     process = subprocess.Popen([sys.executable, "-c", code, str(examples), str(tiny_bert), str(killed)])
@@ -125,19 +129,18 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(examples, tiny
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not killed.exists(), "the training was over before it could be killed"
+    assert not killed.exists(), "the training ended before it was killed"
     assert (partial / layout.CHECKPOINT).exists(), "no checkpoint was written"
-    train_dense(examples, killed, model=str(tiny_bert), plan=plan, objective=objective)
+    train_dense(examples, output=killed, model=str(tiny_bert), **plan)
     assert weights(killed) == weights(tmp_path / "whole")
     assert not partial.exists()
     assert (killed / "curve.parquet").read_bytes() == (tmp_path / "whole" / "curve.parquet").read_bytes()
 
 
-def test_gradient_caching_reaches_the_same_weights(examples, tiny_bert, tmp_path):
-    plan = replace(PLAN, max_steps=3)
-    nll = Objective(loss="nll")
-    train_dense(examples, tmp_path / "plain", model=str(tiny_bert), plan=plan, objective=nll)
-    train_dense(examples, tmp_path / "cached", model=str(tiny_bert), plan=replace(plan, chunk_size=100), objective=nll)
+def test_gradient_caching_leads_to_the_same_weights(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    plan = {**PLAN, "max_steps": 3, "loss": "nll"}
+    train_dense(examples, output=tmp_path / "plain", model=str(tiny_bert), **plan)
+    train_dense(examples, output=tmp_path / "cached", model=str(tiny_bert), **plan, chunk_size=100)
     plain, cached = (
         TransformerEncoder.load(tmp_path / name).encode_queries(["river bank", "matrix"])
         for name in ("plain", "cached")
@@ -145,16 +148,15 @@ def test_gradient_caching_reaches_the_same_weights(examples, tiny_bert, tmp_path
     np.testing.assert_allclose(plain, cached, atol=1e-4)
 
 
-def test_no_lexical_weight_is_the_constant_margin(examples, tiny_bert, tmp_path):
-    residual = Objective(loss="residual-margin", lexical_weight=0.0)
-    train_dense(examples, tmp_path / "residual", model=str(tiny_bert), plan=PLAN, objective=residual)
-    train_dense(examples, tmp_path / "margin", model=str(tiny_bert), plan=PLAN, objective=Objective(loss="margin"))
+def test_lexical_weight_zero_is_the_constant_margin(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    train_dense(examples, output=tmp_path / "residual", model=str(tiny_bert), **PLAN, lexical_weight=0.0)
+    train_dense(examples, output=tmp_path / "margin", model=str(tiny_bert), **PLAN, loss="margin")
     assert weights(tmp_path / "residual") == weights(tmp_path / "margin")
 
 
-def test_training_lowers_the_loss_and_lifts_dev(examples, tiny_bert, tmp_path):
-    plan = replace(PLAN, epochs=15)
-    out = train_dense(examples, tmp_path / "out", model=str(tiny_bert), plan=plan, dev=examples)
+def test_training_lowers_the_loss_and_raises_the_dev_score(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    plan = {**PLAN, "epochs": 15, "eval_steps": 3}
+    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
     curve = pl.read_parquet(out / "curve.parquet")
     loss = curve.filter(name="residual_margin")["value"]
     assert loss[-5:].mean() < loss[:5].mean()
@@ -169,46 +171,49 @@ def test_training_lowers_the_loss_and_lifts_dev(examples, tiny_bert, tmp_path):
 @pytest.mark.parametrize(
     "contract", [{"tied": False}, {"dim": 8, "markers": "replace"}, {"pooling": "cls", "normalize": True}]
 )
-def test_every_contract_trains(examples, tiny_bert, tmp_path, contract):
-    out = train_dense(
-        examples, tmp_path / "out", model=str(tiny_bert), plan=replace(PLAN, max_steps=2), contract=contract
-    )
+def test_every_contract_trains(examples: Path, tiny_bert: Path, tmp_path: Path, contract: dict[str, Any]) -> None:
+    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **PLAN, max_steps=2, **contract)
     encoder = TransformerEncoder.load(out)
     assert {name: getattr(encoder.contract, name) for name in contract} == contract
     assert encoder.encode_queries(["river"]).shape == (1, contract.get("dim", 16))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_trains(examples, tiny_bert, tmp_path, precision):
-    out = train_dense(
-        examples, tmp_path / "out", model=str(tiny_bert), plan=replace(PLAN, precision=precision, max_steps=2)
-    )
+def test_half_precision_trains(examples: Path, tiny_bert: Path, tmp_path: Path, precision: str) -> None:
+    plan = {**PLAN, "precision": precision, "max_steps": 2}
+    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan)
     assert np.isfinite(TransformerEncoder.load(out).encode_queries(["river"])).all()
 
 
-def test_an_up_to_date_encoder_is_left_alone_and_other_options_are_refused(examples, tiny_bert, tmp_path, capsys):
-    plan = replace(PLAN, max_steps=1)
-    out = train_dense(examples, tmp_path / "out", model=str(tiny_bert), plan=plan)
+def test_an_up_to_date_encoder_is_kept_and_other_options_are_refused(
+    examples: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = {**PLAN, "max_steps": 1}
+    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan)
     before = os.stat(out / "model.safetensors").st_mtime_ns
-    train_dense(examples, out, model=str(tiny_bert), plan=plan)
+    train_dense(examples, output=out, model=str(tiny_bert), **plan)
     assert "up to date" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"learning_rate=0\.001 then, 0\.5 now"):
-        train_dense(examples, out, model=str(tiny_bert), plan=replace(plan, learning_rate=0.5))
+        train_dense(examples, output=out, model=str(tiny_bert), **{**plan, "learning_rate": 0.5})
     assert os.stat(out / "model.safetensors").st_mtime_ns == before
 
 
-def test_the_manifest_says_where_the_encoder_came_from(examples, tiny_bert, tmp_path):
-    out = train_dense(examples, tmp_path / "out", model=str(tiny_bert), plan=replace(PLAN, max_steps=1))
+def test_the_manifest_records_inputs_and_the_options_that_apply(
+    examples: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **PLAN, max_steps=1)
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["inputs"]["examples"]["fingerprint"] == artifacts.fingerprint(examples)
-    assert manifest["options"]["loss"] == "residual-margin"
+    options = manifest["options"]
+    assert (options["loss"], options["xi"], options["pooling"]) == ("residual-margin", 1.0, "mean")
+    assert not {"in_batch_negatives", "boost_mode", "keep", "dev_queries", "model", "device"} & set(options)
 
 
-def test_order_and_draws_do_not_depend_on_where_one_begins(examples):
-    source, plan = Examples(examples), replace(PLAN, negatives=2, epochs=3, seed=7)
+def test_order_and_draws_do_not_depend_on_the_first_batch(examples: Path) -> None:
+    source, plan = Examples(examples), Sampling(batch_size=4, negatives=2, epochs=3, seed=7)
     whole = list(source.batches(plan))
     assert len(whole) == 3 * 5
-    assert len(whole[4]) == 2, "the last batch of an epoch is shorter"
+    assert len(whole[4]) == 2, "the last batch of an epoch is smaller"
     for done in (1, 5, 7, 14):
         assert list(source.batches(plan, done)) == whole[done:]
     first, second = ({g.docids[0] for batch in whole[e * 5 : e * 5 + 5] for g in batch} for e in (0, 1))
@@ -216,9 +221,9 @@ def test_order_and_draws_do_not_depend_on_where_one_begins(examples):
     assert [g.docids for g in whole[0]] != [g.docids for g in whole[5]]
 
 
-def test_another_positive_in_the_batch_is_no_negative(examples):
+def test_another_positive_in_the_batch_is_not_a_negative(examples: Path) -> None:
     source = Examples(examples)
-    batch = next(source.batches(replace(PLAN, batch_size=18)))
+    batch = next(source.batches(Sampling(batch_size=18)))
     mask = allowed(batch)
     columns = [docid for group in batch for docid in group.docids]
     for row, group in enumerate(batch):
@@ -226,7 +231,7 @@ def test_another_positive_in_the_batch_is_no_negative(examples):
         assert denied == group.positives - {group.docids[0]}
 
 
-def test_the_rate_rises_then_falls_to_nothing():
+def test_the_rate_rises_and_then_falls_to_zero() -> None:
     factors = [rate_factor(step, 100, 0.1) for step in range(101)]
     assert max(factors) == factors[10] == 1
     assert factors[100] == 0
@@ -235,20 +240,64 @@ def test_the_rate_rises_then_falls_to_nothing():
     assert factors[10:] == sorted(factors[10:], reverse=True)
 
 
-def test_what_is_no_examples_file_is_refused(tiny_bert, tmp_path):
+def test_a_file_without_examples_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
     file = tmp_path / "empty.parquet"
     artifacts.open_output(file, Kind.EXAMPLES, "test", inputs={}, options={}).write([])
-    with pytest.raises(InputError, match="holds no training examples"):
-        train_dense(file, tmp_path / "out", model=str(tiny_bert), plan=PLAN)
+    with pytest.raises(InputError, match="has no training examples"):
+        train_dense(file, output=tmp_path / "out", model=str(tiny_bert), **PLAN)
     with pytest.raises(InputError, match="no such file"):
-        train_dense(tmp_path / "missing.parquet", tmp_path / "out", model=str(tiny_bert), plan=PLAN)
+        train_dense(tmp_path / "missing.parquet", output=tmp_path / "out", model=str(tiny_bert), **PLAN)
 
 
-def test_the_residual_margin_needs_lexical_scores_and_the_likelihood_does_not(examples, tiny_bert, tmp_path):
+def test_the_residual_margin_needs_lexical_scores_and_the_likelihood_does_not(
+    examples: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
     bare = tmp_path / "bare.parquet"
     rows = pl.read_parquet(examples).with_columns(lexical_score=pl.lit(None, pl.Float32)).to_arrow()
     artifacts.open_output(bare, Kind.EXAMPLES, "test", inputs={}, options={}).write([rows])
-    plan = replace(PLAN, max_steps=1)
+    plan = {**PLAN, "max_steps": 1}
     with pytest.raises(InputError, match="has no lexical scores"):
-        train_dense(bare, tmp_path / "residual", model=str(tiny_bert), plan=plan)
-    train_dense(bare, tmp_path / "nll", model=str(tiny_bert), plan=plan, objective=Objective(loss="nll"))
+        train_dense(bare, output=tmp_path / "residual", model=str(tiny_bert), **plan)
+    train_dense(bare, output=tmp_path / "nll", model=str(tiny_bert), **plan, loss="nll")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_first_layers_equal_a_model_truncated_by_hand(
+    examples: Path, tiny_bert: Path, tmp_path: Path, tied: bool
+) -> None:
+    short = shutil.copytree(tiny_bert, tmp_path / "short")
+    config = json.loads((short / "config.json").read_text())
+    (short / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
+    kept = {name: each for name, each in load_file(short / "model.safetensors").items() if "layer.1." not in name}
+    save_file(kept, short / "model.safetensors", {"format": "pt"})
+    plan = {**PLAN, "max_steps": 3, "tied": tied}
+    by_option = train_dense(examples, output=tmp_path / "option", model=str(tiny_bert), layers=1, **plan)
+    by_hand = train_dense(examples, output=tmp_path / "hand", model=str(short), **plan)
+    vectors = [TransformerEncoder.load(folder).encode_queries(["river bank"]) for folder in (by_option, by_hand)]
+    np.testing.assert_array_equal(*vectors)
+    assert artifacts.read_manifest(by_option).options["layers"] == 1
+    with pytest.raises(InputError, match="--layers 3: the model has 2 layers"):
+        train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), layers=3, **plan)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": "nll", "xi": 3}, "--xi: only with --loss margin or residual-margin; --loss is nll"),
+        ({"loss": "margin", "lexical_weight": 0.5}, "--lexical-weight: only with --loss residual-margin"),
+        ({"loss": "bpr", "in_batch_negatives": False}, "--in-batch-negatives: only with --loss nll or roc"),
+        ({"boost_mode": "residual"}, "--boost-mode: only with --boost"),
+        ({"dev_queries": 10}, "--dev-queries: only with --dev"),
+        ({"keep": "last"}, "--keep: only with --dev"),
+        ({"eval_steps": 3}, "--eval-steps: only with --dev"),
+        ({"index": "out/bm25"}, "--index: only with --ortho-weight above 0, or with --dev"),
+        ({"loss": "roc"}, "--ortho-weight 1: needs the BM25 vectors of --index"),
+        ({"loss": "nil"}, "--loss nil: unknown; did you mean nll?"),
+        ({"learning_rate": -1}, "--learning-rate -1: needs a number >= 0"),
+    ],
+)
+def test_an_option_that_does_not_apply_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        TrainDense("train.parquet", output="out", **options)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)

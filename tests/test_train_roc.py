@@ -1,10 +1,11 @@
-"""RoC's two pieces as a person trains them: with every loss, seeded, remembered, refused where they do not fit."""
+"""The two parts of RoC: with every loss, reproducible, recorded, refused where they do not apply."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,7 +14,6 @@ import torch
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.config import Objective, Optimization
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
@@ -22,12 +22,14 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import PROJECTION, train_dense
 from hybrid_cli.training.batches import Examples
-from hybrid_cli.training.bm25_vectors import LexicalSide
+from hybrid_cli.training.bm25_vectors import Bm25Vectors
 from hybrid_cli.training.losses import squared_cosine
 from hybrid_cli.training.validation import DevPool
 
-PLAN = Optimization(batch_size=3, epochs=2, learning_rate=1e-3, precision="fp32", eval_steps=2)
-ROC = Objective(loss="roc")
+PLAN: dict[str, Any] = {"batch_size": 3, "epochs": 2, "learning_rate": 1e-3, "precision": "fp32"}
+ROC = {**PLAN, "loss": "roc"}
+NLL = {**PLAN, "loss": "nll"}
+OFF = {"ortho_weight": 0.0, "mask_matches": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,7 @@ def examples(tiny: Path, index: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
+def one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -58,11 +60,13 @@ def weights(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
-def test_roc_lowers_the_squared_cosines_and_remembers_its_projection(examples, index, tiny_bert, tmp_path):
-    plan, objective = replace(PLAN, epochs=20), replace(ROC, ortho_weight=50.0, mask_matches=0.0)
-    settings = {"model": str(tiny_bert), "index": index, "dev": examples, "plan": replace(plan, keep="last")}
-    trained = train_dense(examples, tmp_path / "roc", objective=objective, **settings)
-    plain = train_dense(examples, tmp_path / "nll", objective=Objective(loss="nll"), **settings)
+def test_roc_lowers_the_squared_cosines_and_records_its_projection(
+    examples: Path, index: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    plan = {**PLAN, "epochs": 20, "model": str(tiny_bert), "index": index, "dev": examples, "keep": "last"}
+    roc = {"loss": "roc", "ortho_weight": 50.0, "mask_matches": 0.0}
+    trained = train_dense(examples, output=tmp_path / "roc", eval_steps=2, **plan, **roc)
+    plain = train_dense(examples, output=tmp_path / "nll", eval_steps=2, **plan, loss="nll")
     assert curve(trained, "orthogonality")[-1] < curve(trained, "orthogonality")[0]
     assert curve(trained, "dev_cos2")[-1] < min(curve(trained, "dev_cos2")[0], curve(plain, "dev_cos2")[-1])
     assert curve(plain, "orthogonality") == []
@@ -70,9 +74,11 @@ def test_roc_lowers_the_squared_cosines_and_remembers_its_projection(examples, i
     assert not (plain / PROJECTION).exists()
 
 
-def test_the_curve_shows_what_an_evaluation_of_the_encoder_would(examples, index, tiny_bert, tmp_path):
+def test_the_curve_equals_an_evaluation_of_the_encoder(
+    examples: Path, index: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
     trained = train_dense(
-        examples, tmp_path / "roc", model=str(tiny_bert), objective=ROC, plan=PLAN, index=index, dev=examples
+        examples, output=tmp_path / "roc", model=str(tiny_bert), **ROC, index=index, dev=examples, eval_steps=2
     )
     encoder, source = TransformerEncoder.load(trained), Examples(examples)
     pool = DevPool.of(source.dev_rows(200))
@@ -81,7 +87,7 @@ def test_the_curve_shows_what_an_evaluation_of_the_encoder_would(examples, index
     sparse = (lexical.query_matrix(pool.queries) @ lexical.rows(pl.Series(pool.docids)).T).toarray()
 
     def found(scores: np.ndarray) -> set[int]:
-        """Queries whose relevant document has fewer than ten others at or above it."""
+        """Return queries whose relevant document has fewer than ten others at or above it."""
         return {
             query
             for query, relevant in enumerate(pool.relevant)
@@ -92,7 +98,7 @@ def test_the_curve_shows_what_an_evaluation_of_the_encoder_would(examples, index
     logged = pl.read_parquet(trained / "curve.parquet").filter(step=best)
     expected = len(found(dense) - found(sparse)) / len(found(dense))
     assert logged.filter(name="dev_RoC@10")["value"].item() == pytest.approx(expected)
-    side = LexicalSide(lexical, SignProjection(16), pl.Series(pool.docids))
+    side = Bm25Vectors(lexical, SignProjection(16), pl.Series(pool.docids))
     cosines = [
         squared_cosine(
             torch.from_numpy(encoder.encode_queries(pool.queries)), torch.from_numpy(side.queries(pool.queries))
@@ -108,83 +114,66 @@ def test_the_curve_shows_what_an_evaluation_of_the_encoder_would(examples, index
 
 @pytest.mark.parametrize("loss", ["residual-margin", "margin", "nll"])
 @pytest.mark.parametrize("contract", [{}, {"tied": False, "pooling": "cls"}, {"dim": 8, "markers": "replace"}])
-def test_the_pieces_go_with_every_loss_and_every_encoder(examples, index, tiny_bert, tmp_path, loss, contract):
-    objective = Objective(loss=loss, ortho_weight=1.0, mask_matches=0.5)
-    plan = replace(PLAN, max_steps=1)
-    out = train_dense(
-        examples, tmp_path / "out", model=str(tiny_bert), objective=objective, plan=plan, contract=contract, index=index
-    )
+def test_the_parts_combine_with_every_loss_and_every_encoder(
+    examples: Path, index: Path, tiny_bert: Path, tmp_path: Path, loss: str, contract: dict[str, Any]
+) -> None:
+    plan = {**PLAN, "loss": loss, "ortho_weight": 1.0, "mask_matches": 0.5, "max_steps": 1}
+    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, **contract, index=index)
     names = pl.read_parquet(out / "curve.parquet")["name"].to_list()
     assert names == [loss.replace("-", "_"), "orthogonality"]
     assert json.loads((out / PROJECTION).read_text())["dim"] == contract.get("dim", 16)
 
 
-def test_both_pieces_off_is_the_plain_likelihood(examples, tiny_bert, tmp_path):
-    off = replace(ROC, ortho_weight=0.0, mask_matches=0.0)
-    train_dense(examples, tmp_path / "roc", model=str(tiny_bert), objective=off, plan=PLAN)
-    train_dense(examples, tmp_path / "nll", model=str(tiny_bert), objective=Objective(loss="nll"), plan=PLAN)
+def test_without_both_parts_roc_is_the_plain_likelihood(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    train_dense(examples, output=tmp_path / "roc", model=str(tiny_bert), **ROC, **OFF)
+    train_dense(examples, output=tmp_path / "nll", model=str(tiny_bert), **NLL)
     assert weights(tmp_path / "roc") == weights(tmp_path / "nll")
 
 
-def test_masking_changes_training_and_not_the_encoder_that_is_saved(examples, tiny_bert, tmp_path):
-    masked = replace(ROC, ortho_weight=0.0, mask_matches=1.0)
-    out = train_dense(examples, tmp_path / "masked", model=str(tiny_bert), objective=masked, plan=PLAN)
-    train_dense(examples, tmp_path / "plain", model=str(tiny_bert), objective=Objective(loss="nll"), plan=PLAN)
+def test_masking_changes_the_training_but_not_the_saved_encoder(
+    examples: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    masked = {**ROC, **OFF, "mask_matches": 1.0}
+    out = train_dense(examples, output=tmp_path / "masked", model=str(tiny_bert), **masked)
+    train_dense(examples, output=tmp_path / "plain", model=str(tiny_bert), **NLL)
     assert weights(out) != weights(tmp_path / "plain")
     encoder = TransformerEncoder.load(out)
     once, again = (encoder.encode_documents([""], ["the heart pumps blood"]) for _ in range(2))
     np.testing.assert_array_equal(once, again)
 
 
-def test_gradient_caching_and_masking_reach_the_same_weights(examples, index, tiny_bert, tmp_path):
-    plan = replace(PLAN, max_steps=3)
+def test_gradient_caching_with_masking_leads_to_the_same_weights(
+    examples: Path, index: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    plan = {**ROC, "max_steps": 3, "mask_matches": 0.5, "index": index}
     for name, chunk_size in (("plain", None), ("cached", 100)):
-        train_dense(
-            examples,
-            tmp_path / name,
-            model=str(tiny_bert),
-            objective=replace(ROC, mask_matches=0.5),
-            plan=replace(plan, chunk_size=chunk_size),
-            index=index,
-        )
+        train_dense(examples, output=tmp_path / name, model=str(tiny_bert), **plan, chunk_size=chunk_size)
     plain, cached = (
         TransformerEncoder.load(tmp_path / name).encode_queries(["river bank"]) for name in ("plain", "cached")
     )
     np.testing.assert_allclose(plain, cached, atol=1e-4)
 
 
-def test_orthogonality_without_an_index_is_refused(examples, tiny_bert, tmp_path):
-    with pytest.raises(InputError, match="give --index, or --ortho-weight 0"):
-        train_dense(examples, tmp_path / "out", model=str(tiny_bert), objective=ROC, plan=PLAN)
+def test_orthogonality_without_an_index_is_refused(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="needs the BM25 vectors of --index; or pass --ortho-weight 0"):
+        train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **ROC)
 
 
-def test_going_on_with_another_projection_is_refused(examples, index, tiny_bert, tmp_path):
-    plan = replace(PLAN, max_steps=1)
-    first = train_dense(
-        examples, tmp_path / "first", model=str(tiny_bert), objective=replace(ROC, ortho_seed=3), plan=plan, index=index
-    )
-    with pytest.raises(InputError, match="seed 3, version 1; now dim 16, seed 0, version 1"):
-        train_dense(examples, tmp_path / "other", model=str(first), objective=ROC, plan=plan, index=index)
-    assert not (tmp_path / "other").exists()
-    with pytest.raises(InputError, match="another projection"):
-        train_dense(
-            examples,
-            tmp_path / "narrow",
-            model=str(first),
-            objective=replace(ROC, ortho_seed=3),
-            plan=plan,
-            index=index,
-            contract={"dim": 8},
-        )
-    train_dense(
-        examples, tmp_path / "same", model=str(first), objective=replace(ROC, ortho_seed=3), plan=plan, index=index
-    )
-    train_dense(examples, tmp_path / "without", model=str(first), objective=Objective(loss="nll"), plan=plan)
+def test_a_start_model_with_another_projection_is_refused(
+    examples: Path, index: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    plan = {**ROC, "max_steps": 1, "index": index}
+    first = train_dense(examples, output=tmp_path / "first", model=str(tiny_bert), **plan)
+    with pytest.raises(InputError, match="dim 16, seed 0, version 1; now dim 8, seed 0, version 1"):
+        train_dense(examples, output=tmp_path / "narrow", model=str(first), **plan, dim=8)
+    assert not (tmp_path / "narrow").exists()
+    train_dense(examples, output=tmp_path / "same", model=str(first), **plan)
+    train_dense(examples, output=tmp_path / "without", model=str(first), **NLL, dim=8, max_steps=1)
 
 
-def test_an_index_of_another_corpus_is_refused(examples, index, tiny_bert, tmp_path):
+def test_an_index_of_another_corpus_is_refused(examples: Path, index: Path, tiny_bert: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.parquet"
     rows = pl.read_parquet(examples).with_columns(docid=pl.lit("elsewhere")).to_arrow()
     artifacts.open_output(other, Kind.EXAMPLES, "test", inputs={}, options={}).write([rows])
-    with pytest.raises(InputError, match="has no document elsewhere; give the --index that the examples"):
-        train_dense(other, tmp_path / "out", model=str(tiny_bert), objective=ROC, plan=PLAN, index=index)
+    with pytest.raises(InputError, match="has no document elsewhere; pass the --index that the examples"):
+        train_dense(other, output=tmp_path / "out", model=str(tiny_bert), **ROC, index=index)

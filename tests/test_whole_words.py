@@ -1,8 +1,9 @@
-"""Masking: whole words, BERT's shares, no special tokens, the same for the same seed."""
+"""Whole-word masking: BERT's fractions, no special tokens, reproducible."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,7 @@ from transformers import AutoTokenizer
 
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import InputError
-from hybrid_cli.training.spans import pieces
-from hybrid_cli.training.whole_words import IGNORED, WholeWordMasking
+from hybrid_cli.training.pretraining_data import IGNORED, Pieces, WholeWordMasking, pieces
 
 TEXT = (
     "Compute the eigenvalues and right eigenvectors of a square array. The number w is an eigenvalue of a if there "
@@ -21,21 +21,21 @@ TEXT = (
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
+def tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(resolve("minilm"))
 
 
 @pytest.fixture(scope="module")
-def span(tokenizer):
+def span(tokenizer: Any) -> Pieces:
     (found,) = pieces(tokenizer, [TEXT * 3])
     return found
 
 
-def masked(tokenizer, span, seed: int, share: float = 0.15):
+def masked(tokenizer: Any, span: Pieces, seed: int, share: float = 0.15) -> tuple[np.ndarray, np.ndarray]:
     return WholeWordMasking(tokenizer, share)(span, np.random.default_rng(seed))
 
 
-def test_cls_and_sep_stand_around_the_span_and_nothing_else_changes_where_nothing_is_asked(tokenizer, span):
+def test_a_span_gets_cls_and_sep_and_keeps_tokens_that_are_not_predicted(tokenizer: Any, span: Pieces) -> None:
     ids, labels = masked(tokenizer, span, 0)
     assert (ids[0], ids[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
     assert (labels[0], labels[-1]) == (IGNORED, IGNORED)
@@ -45,20 +45,20 @@ def test_cls_and_sep_stand_around_the_span_and_nothing_else_changes_where_nothin
 
 
 @pytest.mark.parametrize("share", [0.05, 0.15, 0.4])
-def test_the_share_is_reached_and_never_passed(tokenizer, span, share):
+def test_the_fraction_is_reached_and_never_exceeded(tokenizer: Any, span: Pieces, share: float) -> None:
     shares = [(masked(tokenizer, span, seed, share)[1] != IGNORED).sum() / len(span.ids) for seed in range(100)]
     assert max(shares) <= share
     assert np.mean(shares) == pytest.approx(share, abs=0.01)
 
 
-def test_a_word_is_asked_for_whole_or_not_at_all(tokenizer, span):
+def test_a_word_is_predicted_as_a_whole(tokenizer: Any, span: Pieces) -> None:
     for seed in range(50):
         asked = masked(tokenizer, span, seed)[1][1:-1] != IGNORED
         for begin, end in pairwise(span.starts):
             assert asked[begin:end].all() or not asked[begin:end].any()
 
 
-def test_special_tokens_are_never_asked_for_and_never_put_in(tokenizer, span):
+def test_special_tokens_are_neither_predicted_nor_inserted(tokenizer: Any, span: Pieces) -> None:
     special = set(tokenizer.all_special_ids)
     assert special & set(span.ids.tolist()) >= {tokenizer.sep_token_id, tokenizer.mask_token_id, tokenizer.unk_token_id}
     for seed in range(100):
@@ -68,7 +68,7 @@ def test_special_tokens_are_never_asked_for_and_never_put_in(tokenizer, span):
         assert not (special - {tokenizer.mask_token_id}) & set(ids[asked].tolist())
 
 
-def test_eight_of_ten_become_mask_one_any_other_piece_and_one_stays(tokenizer, span):
+def test_eight_of_ten_become_mask_one_a_random_token_and_one_stays(tokenizer: Any, span: Pieces) -> None:
     counts = np.zeros(3)
     for seed in range(200):
         ids, labels = masked(tokenizer, span, seed)
@@ -78,25 +78,25 @@ def test_eight_of_ten_become_mask_one_any_other_piece_and_one_stays(tokenizer, s
     np.testing.assert_allclose(counts / counts.sum(), [0.8, 0.1, 0.1], atol=0.02)
 
 
-def test_the_same_seed_masks_the_same(tokenizer, span):
+def test_the_same_seed_gives_the_same_masks(tokenizer: Any, span: Pieces) -> None:
     for one, other in zip(masked(tokenizer, span, 5), masked(tokenizer, span, 5), strict=True):
         np.testing.assert_array_equal(one, other)
     assert (masked(tokenizer, span, 5)[1] != masked(tokenizer, span, 6)[1]).any()
 
 
-def test_one_word_is_asked_for_even_where_the_share_is_less(tokenizer):
+def test_at_least_one_word_is_predicted(tokenizer: Any) -> None:
     (short,) = pieces(tokenizer, ["unsqueezed arrays"])
     labels = masked(tokenizer, short, 0)[1]
     assert (labels != IGNORED).any()
 
 
-def test_a_span_of_special_tokens_alone_has_nothing_to_ask_for(tokenizer):
+def test_a_span_of_special_tokens_has_no_predictions(tokenizer: Any) -> None:
     (nothing,) = pieces(tokenizer, ["[SEP] [UNK]"])
     assert (masked(tokenizer, nothing, 0)[1] == IGNORED).all()
 
 
-def test_a_tokenizer_without_mask_token_is_refused(tokenizer):
+def test_a_tokenizer_without_mask_token_is_refused() -> None:
     other = AutoTokenizer.from_pretrained(resolve("minilm"))
     other.mask_token = None
-    with pytest.raises(InputError, match="the model has no mask token; pretraining needs a BERT or its kin"):
+    with pytest.raises(InputError, match="the model has no mask token; pretrain needs a model like BERT"):
         WholeWordMasking(other, 0.15)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
-Loss = Literal["residual-margin", "margin", "nll", "roc", "bpr"]
 Pooling = Literal["mean", "cls"]
-Keep = Literal["best", "last"]
 Markers = Literal["none", "replace", "prepend"]
 AnswerMatch = Literal["string", "regex"]
 Correction = Literal["holm", "bonferroni", "none"]
@@ -25,7 +23,3 @@ Normalization = Literal["none", "minmax", "max", "sum", "l2", "zscore", "rank", 
 Missing = Literal["exact", "min", "zero", "ignore", "drop"]
 Grid = Literal["linear", "log", "reciprocal"]
 Combine = Literal["concat", "sum"]
-LambdaEncoder = Literal["transformer", "static"]
-BoostMode = Literal["negatives", "residual"]
-Reduction = Literal["mean", "sum"]
-ImitationLoss = Literal["contrastive", "listwise"]

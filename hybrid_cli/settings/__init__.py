@@ -14,6 +14,7 @@ from hybrid_cli.settings.mining import Label, MineNegatives
 from hybrid_cli.settings.options import Settings
 from hybrid_cli.settings.retrieval import ConcatRuns, Fuse, IndexBm25, Search, SearchOptions
 from hybrid_cli.settings.stage import stage
+from hybrid_cli.settings.training import DistillLite, Pretrain, TrainDense, TrainLambda
 
 COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     PreparePythonDocs,
@@ -27,6 +28,10 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     IndexBm25,
     MineNegatives,
     Label,
+    Pretrain,
+    TrainDense,
+    TrainLambda,
+    DistillLite,
     Search,
     Fuse,
     ConcatRuns,
@@ -35,6 +40,7 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
 __all__ = [
     "COMMANDS",
     "ConcatRuns",
+    "DistillLite",
     "Fuse",
     "IndexBm25",
     "Label",
@@ -46,9 +52,12 @@ __all__ = [
     "PrepareMsmarco",
     "PreparePythonDocs",
     "PrepareTrec",
+    "Pretrain",
     "Search",
     "SearchOptions",
     "Settings",
     "Split",
+    "TrainDense",
+    "TrainLambda",
     "stage",
 ]

@@ -57,12 +57,15 @@ class Settings:
 
     Attributes:
         given: names of the options that were set, as opposed to left at their defaults.
+        restricted: mixin -> the condition under which the options inherited from it apply; an option that the class
+            declares again keeps its own `applies`.
     """
 
     command: ClassVar[str] = ""
     panel: ClassVar[str] = ""
     examples: ClassVar[tuple[str, ...]] = ()
     given: ClassVar[frozenset[str]] = frozenset()
+    restricted: ClassVar[Mapping[type[Settings], Condition]] = {}
 
     def __new__(cls, *args: Any, **values: Any) -> Self:
         """Note which options are set; the dataclass constructor then assigns them."""
@@ -178,7 +181,13 @@ class Settings:
 
 @cache
 def _declared(kind: Any) -> Mapping[str, Option]:
-    return {each.name: each.metadata[KEY] for each in _options(kind)}
+    found: dict[str, Option] = {each.name: each.metadata[KEY] for each in _options(kind)}
+    for mixin, condition in kind.restricted.items():
+        for name, inherited in mixin.declared().items():
+            if found[name] is inherited:
+                both = [Condition({**each.allowed, **condition.allowed}) for each in inherited.applies]
+                found[name] = replace(inherited, applies=tuple(both) or (condition,))
+    return found
 
 
 def _options(kind: type[Settings]) -> Iterator[Field[Any]]:

@@ -1,113 +1,83 @@
-"""`pretrain`: a collection's own text to an encoder that knows it better."""
+"""`pretrain`: a corpus to an encoder that is adapted to it."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind
+from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.config import Pretraining
 from hybrid_cli.encoders.contract import Contract, read_contract
-from hybrid_cli.encoders.models import model_input, pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.models import model_input, pick_device, resolve
 from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.training import checkpoint
+from hybrid_cli.settings import Pretrain, stage
 from hybrid_cli.training.checkpoint import State
-from hybrid_cli.training.condenser import MaskedLanguageModel
-from hybrid_cli.training.corpus import Corpus
-from hybrid_cli.training.loop import fit, steps_of
-from hybrid_cli.training.pretraining import PretrainingLearner
-
-_NOT_OURS = {"negatives", "accumulate", "keep"}  # of the options of training
+from hybrid_cli.training.loop import Validator
+from hybrid_cli.training.pretraining import MaskedLanguageModel, PretrainingLearner
+from hybrid_cli.training.pretraining_data import Corpus
+from hybrid_cli.training.session import Job, Session
 
 
-def pretrain(
-    collection: Path,
-    output: Path,
-    *,
-    model: str = "minilm",
-    plan: Pretraining = Pretraining(),  # noqa: B008 - frozen
-    device: str = "auto",
-    threads: int | None = None,
-    overwrite: bool = False,
-) -> Path:
-    """Train a transformer to fill in masked words of a corpus, with coCondenser to tell its documents apart too.
+@stage(Pretrain)
+def pretrain(settings: Pretrain) -> Path:
+    """Pretrain a transformer with masked language modeling, and with `cocondenser` its contrastive loss.
 
-    Args:
-        collection: a collection or a corpus; queries and judgements are not read.
-        output: folder of the encoder, its head that names words included; a killed training goes on from its last
-            checkpoint.
-        model: where to start: `minilm`, a folder, or a Hugging Face id.
+    Returns:
+        Folder of the encoder, which includes the masked-language-model head.
 
     Raises:
-        InputError: corpus or model are not usable, or do not go with the plan.
+        InputError: corpus or model are not usable, or do not fit together.
     """
-    if threads:
-        torch.set_num_threads(threads)
-    device = pick_device(device)
-    precision = pick_dtype(plan.precision, device)
-    start = resolve(model)
-    contract = _contract(start, plan)
-    claim = artifacts.open_output(
-        output,
-        Kind.ENCODER,
-        "pretrain",
-        inputs={"corpus": collections.corpus_path(collection), "model": model_input(model)},
-        options={
-            **{name: value for name, value in asdict(plan).items() if name not in _NOT_OURS},
-            "precision": str(precision).removeprefix("torch."),  # what `auto` came to decides the weights
-        },
-        overwrite=overwrite,
-    )
-    if claim.up_to_date:
-        return output
+    start = resolve(settings.model)
+    contract = _contract(start, settings)
+    corpus_path = collections.corpus_path(settings.collection)
+    session = Session(settings, {"corpus": corpus_path, "model": model_input(settings.model)})
+    if session.up_to_date:
+        return settings.output
     tower = Tower.load(start, contract)
-    _check_length(plan.max_length, tower)
+    _check_length(settings.max_length, tower)
     bare = replace(contract, doc_prefix="", markers="none")
-    corpus = Corpus(collections.corpus_path(collection), tower.tokenizer, bare.document, plan)
-    torch.manual_seed(plan.seed)  # new heads start from it
-    network = MaskedLanguageModel.load(start, condenser=plan.cocondenser, skip_from=plan.skip_from).to(device)
-    learner = PretrainingLearner(network, tower.tokenizer, precision, plan.chunk_size)
+    corpus = Corpus(corpus_path, tower.tokenizer, bare.document, settings)
+    torch.manual_seed(settings.seed)  # initializes new heads
+    network = MaskedLanguageModel.load(
+        start, condenser=settings.cocondenser, skip_layer=settings.skip_layer, layers=settings.layers
+    ).to(pick_device(settings.device))
+    learner = PretrainingLearner(network, tower.tokenizer, session.precision, settings.chunk_size)
     held_out = corpus.held_out()
-    with claim.folder() as (work, counts):
-        state = fit(
-            learner,
-            corpus.batches,
-            plan,
-            steps_of(plan, len(corpus)),
-            work,
-            validate=partial(learner.measure, held_out) if held_out else None,
-        )
+
+    def save(folder: Path) -> dict[str, Any]:
         tower.backbone = network.backbone
-        TransformerEncoder(contract, tower, tower).save(work)
-        network.save(work)
-        checkpoint.write_curve(work, state, "pretrain")
-        counts.update(documents=corpus.documents, held_out=corpus.held, spans=len(corpus), steps=state.step)
-    console.note(f"pretrain: {output}: {corpus.documents:,} documents, {state.step:,} steps{_gain(state)}")
-    return output
+        TransformerEncoder(contract, tower, tower).save(folder)
+        network.save(folder)
+        return {"documents": corpus.documents, "held_out": corpus.held, "spans": len(corpus)}
+
+    validator = Validator(partial(learner.measure, held_out), settings.eval_steps) if held_out else None
+    state = session.train(lambda _: Job(learner, corpus.batches, session.steps(len(corpus)), save, validator))
+    console.note(f"pretrain: {settings.output}: {corpus.documents:,} documents, {state.step:,} steps{_gain(state)}")
+    return settings.output
 
 
-def _contract(start: Path, plan: Pretraining) -> Contract:
-    """The model's own; coCondenser compares [CLS] by inner product."""
+def _contract(start: Path, settings: Pretrain) -> Contract:
+    """Return the contract of the model; coCondenser compares [CLS] vectors by inner product."""
     contract = read_contract(start)
     if not contract.tied:
         raise InputError(f"{start}: has two towers; pretrain one of them: {start / 'document'} or {start / 'query'}")
-    return contract.changed(pooling="cls", normalize=False) if plan.cocondenser else contract
+    return contract.changed(pooling="cls", normalize=False) if settings.cocondenser else contract
 
 
 def _check_length(length: int, tower: Tower) -> None:
     config = tower.backbone.config
     most = min(tower.tokenizer.model_max_length, getattr(config, "max_position_embeddings", length))
     if length > most:
-        raise InputError(f"--max-length {length}: the model has positions for {most} word pieces")
+        raise InputError(f"--max-length {length}: the model has positions for {most} tokens")
 
 
 def _gain(state: State) -> str:
     values = [value for _, name, value in state.curve if name == "held_out_mlm"]
-    return f", loss of held-out words {values[0]:.2f} -> {values[-1]:.2f}" if values else ""
+    return f", held-out loss {values[0]:.2f} -> {values[-1]:.2f}" if values else ""

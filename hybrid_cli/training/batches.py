@@ -1,11 +1,11 @@
-"""Training examples to batches: a seeded order, seeded draws, tokens.
+"""Training examples as batches, in a seeded order with seeded draws of negatives.
 
-Order and draws depend on (seed, epoch, row) alone, never on workers or on where an interrupted training goes on.
+Order and draws depend only on (seed, epoch, row), so a resumed run sees the same batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,13 +19,13 @@ from torch import Tensor
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.config import Optimization
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings.optimization import Optimization, Sampling
 
 
 @dataclass(frozen=True)
 class Group:
-    """A query with its positive and the negatives drawn for this step; `noise` seeds what else is random in it."""
+    """A query with its positive and the negatives drawn for this step; `noise` seeds its other random draws."""
 
     query: str
     docids: list[str]
@@ -37,36 +37,40 @@ class Group:
 
 
 class Examples:
-    """A file of training examples, read row group by row group."""
+    """A file of training examples, read by row group."""
 
     def __init__(self, path: Path):
         self._path = artifacts.check_table(path, Kind.EXAMPLES)
         self._file = pq.ParquetFile(path)
         self._sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
         if not sum(self._sizes):
-            raise InputError(f"{path}: holds no training examples")
+            raise InputError(f"{path}: has no training examples")
         self._positives = self._known_positives()
 
     def __len__(self) -> int:
         return sum(self._sizes)
 
     def check_lexical(self) -> None:
-        """Refuse examples that were mined without a lexical index, where an objective needs its scores."""
+        """Refuse examples without lexical scores.
+
+        Raises:
+            InputError: the examples were mined without a lexical index.
+        """
         if pq.read_table(self._path, columns=["lexical_score"])["lexical_score"].null_count:
-            raise InputError(f"{self._path}: has no lexical scores; mine it with --index, or train with another --loss")
+            raise InputError(f"{self._path}: has no lexical scores; mine with --index, or train with another --loss")
 
     def docids(self) -> pl.Series:
-        """Every document that an example names, once."""
+        """Return the ids of all documents of the examples."""
         table = self._table("docid", "negatives")
         negatives = table["negatives"].explode(empty_as_null=False).struct.field("docid")
         return pl.concat([table["docid"], negatives.drop_nulls()]).unique().sort()
 
     def queries(self) -> Iterator[pl.DataFrame]:
-        """Tables of column `text`: every query once, in the order of the file."""
+        """Yield tables with the column `text`: every query once, in file order."""
         yield self._table("query").rename({"query": "text"}).unique(maintain_order=True)
 
     def documents(self) -> Iterator[pl.DataFrame]:
-        """Tables of docid, title, text: every document that an example names once, in the order of the file."""
+        """Yield tables of docid, title, text: every document once, in file order."""
         seen = pl.Series("docid", [], pl.String)
         columns = ("docid", "title", "text")
         for part in range(len(self._sizes)):
@@ -92,7 +96,7 @@ class Examples:
         return {qid: frozenset(docids) for qid, docids in known.items()}
 
     def epoch(self, epoch: int, seed: int, negatives: int, skip: int = 0) -> Iterator[Group]:
-        """One pass in shuffled order (row groups, then rows within each), from the `skip`-th example on."""
+        """Yield one pass in shuffled order (row groups, then rows within each), from the `skip`-th example on."""
         starts = np.concatenate([[0], np.cumsum(self._sizes)])
         for part in np.random.default_rng([seed, epoch]).permutation(len(self._sizes)):
             size = self._sizes[part]
@@ -122,15 +126,12 @@ class Examples:
             noise=int(rng.integers(2**62)),
         )
 
-    def batches(self, plan: Optimization, done: int = 0) -> Iterator[list[Group]]:
-        """Batches over all epochs, the last one of an epoch shorter; the first `done` are passed over."""
-        steps = -(-len(self) // plan.batch_size)
-        for epoch in range(done // steps, plan.epochs):
-            skip = (done - epoch * steps) * plan.batch_size if epoch == done // steps else 0
-            yield from batched(self.epoch(epoch, plan.seed, plan.negatives, skip), plan.batch_size)
+    def batches(self, plan: Sampling, done: int = 0) -> Iterator[list[Group]]:
+        """Yield the batches of all epochs from the `done`-th on; the last batch of an epoch may be smaller."""
+        return batches(len(self), lambda epoch, skip: self.epoch(epoch, plan.seed, plan.negatives, skip), plan, done)
 
     def dev_rows(self, most: int) -> list[dict[str, Any]]:
-        """The first `most` examples with all their negatives, for validation."""
+        """Return the first `most` examples with all their negatives, for validation."""
         rows: list[dict[str, Any]] = []
         for part in range(len(self._sizes)):
             rows += self._file.read_row_group(part).slice(0, most - len(rows)).to_pylist()
@@ -139,19 +140,31 @@ class Examples:
         return rows
 
 
-def batched(groups: Iterator[Group], size: int) -> Iterator[list[Group]]:
-    """Lists of `size`, the last one shorter."""
-    while batch := list(islice(groups, size)):
-        yield batch
+def batches(
+    size: int, groups: Callable[[int, int], Iterator[Group]], plan: Optimization, done: int = 0
+) -> Iterator[list[Group]]:
+    """Yield the batches of all epochs from the `done`-th on; the last batch of an epoch may be smaller.
+
+    Args:
+        size: groups per epoch.
+        groups: maps (epoch, number of groups to skip) to the groups.
+        plan: batch size and epochs.
+        done: number of batches to skip.
+    """
+    steps = -(-size // plan.batch_size)
+    for epoch in range(done // steps, plan.epochs):
+        rest = groups(epoch, (done - epoch * steps) * plan.batch_size if epoch == done // steps else 0)
+        while batch := list(islice(rest, plan.batch_size)):
+            yield batch
 
 
 def lexical_scores(groups: list[Group]) -> Tensor:
-    """[B, G] exact lexical scores."""
+    """Return the exact lexical scores [B, G]."""
     return torch.tensor([group.lexical for group in groups], dtype=torch.float32)
 
 
 def allowed(groups: list[Group]) -> Tensor:
-    """[B, B * G]: False where another document of the batch is a positive of the query (a false in-batch negative)."""
+    """Return a mask [B, B * G]: False for another positive of the query in the batch (a false in-batch negative)."""
     columns = [docid for group in groups for docid in group.docids]
     mask = torch.tensor([[docid not in group.positives for docid in columns] for group in groups])
     width = len(columns) // len(groups)

@@ -1,4 +1,4 @@
-"""BM25's own vectors of the texts of a batch, in the dimension of the encoder: the constants of RoC's objective."""
+"""BM25 vectors of a batch, projected to the dimensions of the encoder (RoC, section 3.2)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from hybrid_cli.lexical.projection import SignProjection
 Floats = npt.NDArray[np.float32]
 
 
-class LexicalSide:
-    """Queries and documents as BM25 sees them (RoC 3.2): q[t] = IDF(t), d[t] = tf / (tf + k1 (1 - b + b |d|/avgdl)).
+class Bm25Vectors:
+    """BM25 vectors of queries and documents: q[t] = IDF(t), d[t] = tf / (tf + k1 (1 - b + b |d| / avgdl)).
 
-    The factor (k1 + 1) of the printed formula is left out: no cosine knows it. A repeated query word counts once.
+    The factor (k1 + 1) of the published formula is omitted, since cosines do not depend on it. A repeated query word
+    counts once.
 
     Args:
-        index: the impact matrix.
-        projection: to the encoder's dimension.
-        docids: all documents that will be asked for; their rows are held, and no others.
+        index: lexical index.
+        projection: random projection to the encoder's dimensions.
+        docids: all documents that will be requested; only their rows are held.
 
     Raises:
-        InputError: the index lacks one of them.
+        InputError: a document is not in the index.
     """
 
     def __init__(self, index: LexicalIndex, projection: SignProjection, docids: pl.Series):
@@ -35,23 +36,23 @@ class LexicalSide:
         try:
             self.impacts = index.rows(docids)
         except InputError as error:
-            raise InputError(f"{error}; give the --index that the examples were mined with") from None
+            raise InputError(f"{error}; pass the --index that the examples were mined with") from None
         self._rows = dict(zip(docids.to_list(), range(len(docids)), strict=True))
 
     def queries(self, texts: Sequence[str]) -> Floats:
-        """[n, dim]"""
+        """Return vectors [n, dim] of queries."""
         matrix = self.index.query_matrix(texts)
         matrix.data = self.index.idf[matrix.indices]
         return self.projection.project(matrix, self._terms)
 
     def documents(self, docids: Sequence[str]) -> Floats:
-        """[n, dim]"""
+        """Return vectors [n, dim] of documents."""
         matrix = self.impacts[[self._rows[docid] for docid in docids]]
         matrix.data = matrix.data / self.index.idf[matrix.indices]
         return self.projection.project(matrix, self._terms)
 
     def scores(self, texts: Sequence[str], docids: Sequence[str]) -> Floats:
-        """[n, m] BM25 of every text with every document, unprojected."""
+        """Return exact BM25 scores [n, m] of every query and every document."""
         rows = self.impacts[[self._rows[docid] for docid in docids]]
         scores: Floats = (self.index.query_matrix(texts) @ rows.T).toarray().astype(np.float32)
         return scores

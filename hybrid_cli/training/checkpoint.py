@@ -1,4 +1,4 @@
-"""What an interrupted training goes on from, the best model so far, and the curve that stays."""
+"""Checkpoints, the best weights so far, and the learning curve."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hybrid_cli.artifacts import Kind, layout
 
 @dataclass
 class State:
-    """Where a training stands: steps done, the learning curve, the best dev value and its step."""
+    """Progress of a training: steps done, the learning curve, the best dev value and its step."""
 
     step: int = 0
     curve: list[tuple[int, str, float]] = field(default_factory=list)
@@ -28,7 +28,7 @@ class State:
 def save(
     work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, state: State
 ) -> None:
-    """Replace the checkpoint in `work`; a kill leaves the old or the new one."""
+    """Replace the checkpoint in `work`; a kill leaves the old one or the new one."""
     with artifacts.replacing(work / layout.CHECKPOINT) as scratch:
         scratch.mkdir()
         save_model(model, str(scratch / "model.safetensors"))
@@ -37,7 +37,7 @@ def save(
 
 
 def restore(work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> State:
-    """Load the checkpoint in `work`, if there is one, and say where it stands."""
+    """Load the checkpoint in `work`, if there is one, and return its progress."""
     folder = work / layout.CHECKPOINT
     artifacts.restore(folder)
     if not folder.exists():
@@ -51,13 +51,13 @@ def restore(work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scal
 
 
 def save_best(work: Path, model: nn.Module) -> None:
-    """Keep the weights as the best so far."""
+    """Store the weights as the best so far."""
     with artifacts.replacing(work / layout.BEST_WEIGHTS) as scratch:
         save_model(model, str(scratch))
 
 
 def load_best(work: Path, model: nn.Module) -> bool:
-    """Put the best weights back, if any were kept."""
+    """Load the best weights; return whether any were stored."""
     file = work / layout.BEST_WEIGHTS
     if file.is_file():
         load_model(model, str(file))

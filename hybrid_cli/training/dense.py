@@ -1,9 +1,10 @@
-"""What `train-dense` trains: an encoder whose vectors of queries and documents meet in an objective."""
+"""The learner of `train-dense`, `train-lambda` and `distill-lite`: batches of texts to gradients of an encoder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +15,8 @@ from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.encoders.transformer import TransformerEncoder, batches_by_length
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Group, allowed, lexical_scores
-from hybrid_cli.training.bm25_vectors import LexicalSide
-from hybrid_cli.training.gradients import backward
+from hybrid_cli.training.bm25_vectors import Bm25Vectors
+from hybrid_cli.training.loop import backward
 from hybrid_cli.training.losses import Objective, Terms, Vectors
 from hybrid_cli.training.masks import MatchMasking
 from hybrid_cli.training.teachers import FrozenEncoder
@@ -26,21 +27,34 @@ Chunk = tuple[Tower, Tensor, Tensor]
 Scorer = Callable[[list[Group]], npt.NDArray[np.float32]]
 
 
-class DenseLearner:
-    """Batches of queries with their documents to gradients of an encoder.
-
-    Args:
-        objective: vectors to loss terms.
-        precision: what the forward pass computes in.
-        chunk_size: texts encoded at once with gradient caching; None encodes the batch in one go.
-        lexical: BM25's own vectors, where the objective asks for them.
-        masking: what of the documents is hidden from the encoder.
-        other: a batch to another model's scores of it, where the objective asks for them.
-        teacher: whose vectors the objective asks for.
-        queries_only: encode no documents; theirs are the teacher's vectors.
+@dataclass(frozen=True)
+class BatchSources:
+    """Constants for a batch that an objective reads.
 
     Attributes:
-        step: optimiser steps done.
+        lexical: BM25's vectors, for `orthogonality`.
+        masking: hides matches of the query in documents.
+        other: maps a batch to another model's scores [B, B * G].
+        teacher: vectors of a frozen encoder.
+        queries_only: encode no documents; use the teacher's vectors of them.
+    """
+
+    lexical: Bm25Vectors | None = None
+    masking: MatchMasking | None = None
+    other: Scorer | None = None
+    teacher: FrozenEncoder | None = None
+    queries_only: bool = False
+
+
+class DenseLearner:
+    """Computes the gradients of an encoder on batches of queries with their documents.
+
+    Args:
+        encoder: the encoder to train.
+        objective: maps vectors to the terms of the loss.
+        precision: precision of the forward pass.
+        chunk_size: texts encoded at once with gradient caching; None encodes the whole batch at once.
+        sources: constants that the objective reads, next to the vectors.
     """
 
     def __init__(
@@ -49,31 +63,22 @@ class DenseLearner:
         objective: Objective,
         precision: torch.dtype,
         chunk_size: int | None = None,
-        lexical: LexicalSide | None = None,
-        masking: MatchMasking | None = None,
-        other: Scorer | None = None,
-        teacher: FrozenEncoder | None = None,
-        queries_only: bool = False,
+        sources: BatchSources = BatchSources(),
     ):
         self.model, self.objective, self.precision, self.chunk_size = encoder, objective, precision, chunk_size
-        self.lexical, self.masking, self.other, self.teacher = lexical, masking, other, teacher
-        self.queries_only, self.step = queries_only, 0
+        self.sources = sources
 
-    def begin(self, step: int) -> None:
-        """Tell objectives that change as training goes on where it stands."""
-        self.step = step
-
-    def backward(self, groups: list[Group], scale: Callable[[Tensor], Tensor]) -> Terms:
-        """Add the gradients of one batch; the terms of its loss."""
+    def backward(self, groups: list[Group], scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
+        """Add the gradients of one batch; return the terms of its loss."""
         device = self.model.device
         chunks, order = self._chunks(groups)
         scores, mask = lexical_scores(groups).to(device), allowed(groups).to(device)
-        constants, step = self._constants(groups), self.step
+        constants = self._constants(groups)
 
         def loss(vectors: Tensor) -> tuple[Tensor, Terms]:
             vectors = vectors[order]
             queries, documents = vectors[: len(groups)], vectors[len(groups) :]
-            if self.queries_only:
+            if self.sources.queries_only:
                 documents = constants["teacher_documents"]
             documents = documents.view(*scores.shape, -1)
             terms = self.objective(Vectors(queries, documents, scores, mask, **constants, step=step))
@@ -85,7 +90,8 @@ class DenseLearner:
             return vectors.float()
 
         cached = self.chunk_size is not None
-        # Around all chunks, autocast casts the weights once; under caching the casts of the pass without graph must go.
+        # One autocast context around all chunks casts the weights once. With caching, each chunk needs its own: casts
+        # made in the pass without a graph must not be reused.
         with nullcontext() if cached else self._autocast():
             return {name: term.detach() for name, term in backward(encode, chunks, loss, cached=cached).items()}
 
@@ -93,26 +99,27 @@ class DenseLearner:
         return torch.autocast(self.model.device.type, self.precision, enabled=self.precision != torch.float32)
 
     def _constants(self, groups: list[Group]) -> dict[str, Tensor]:
-        """What else of `Vectors` the objective asks for."""
+        """Return the other fields of `Vectors`."""
+        sources = self.sources
         found = {}
-        if self.lexical is not None:
-            documents = self.lexical.documents([docid for group in groups for docid in group.docids])
-            found["lexical_queries"] = self.lexical.queries([group.query for group in groups])
+        if sources.lexical is not None:
+            documents = sources.lexical.documents([docid for group in groups for docid in group.docids])
+            found["lexical_queries"] = sources.lexical.queries([group.query for group in groups])
             found["lexical_documents"] = documents.reshape(len(groups), -1, documents.shape[1])
-        if self.other is not None:
-            found["other"] = self.other(groups)
-        if self.teacher is not None:
-            found["teacher_queries"] = self.teacher.queries(groups)
-            found["teacher_documents"] = self.teacher.documents(groups)
+        if sources.other is not None:
+            found["other"] = sources.other(groups)
+        if sources.teacher is not None:
+            found["teacher_queries"] = sources.teacher.queries(groups)
+            found["teacher_documents"] = sources.teacher.documents(groups)
         return {name: torch.from_numpy(values).to(self.model.device) for name, values in found.items()}
 
     def _chunks(self, groups: list[Group]) -> tuple[list[Chunk], Tensor]:
-        """The batch's texts in chunks of similar length, and the place of each (queries, then documents) in them."""
+        """Return chunks of texts of similar length, and the position of each text (queries, then documents) in them."""
         encoder, contract = self.model, self.model.contract
         queries = _tokens(
             encoder.query_tower, [contract.query(group.query) for group in groups], contract.query_max_len
         )
-        if self.queries_only:
+        if self.sources.queries_only:
             chunks, rows = self._batched(encoder.query_tower, queries)
             return chunks, torch.argsort(rows)
         texts = [
@@ -121,23 +128,24 @@ class DenseLearner:
             for title, text in zip(group.titles, group.texts, strict=True)
         ]
         documents = _tokens(encoder.document_tower, texts, contract.doc_max_len)
-        if self.masking is not None:
+        if self.sources.masking is not None:
             documents = self._masked(groups, queries, documents)
         chunks, rows = self._batched(encoder.query_tower, queries)
         more, more_rows = self._batched(encoder.document_tower, documents)
         return chunks + more, torch.argsort(torch.cat([rows, len(queries) + more_rows]))
 
     def _masked(self, groups: list[Group], queries: list[list[int]], documents: list[list[int]]) -> list[list[int]]:
-        """The documents with some of what each one's query has too hidden."""
-        assert self.masking is not None
+        """Return the documents with masked matches of their queries."""
+        masking = self.sources.masking
+        assert masking is not None
         width = len(documents) // len(groups)
         return [
-            self.masking(document, queries[place // width], [groups[place // width].noise, place % width])
+            masking(document, queries[place // width], [groups[place // width].noise, place % width])
             for place, document in enumerate(documents)
         ]
 
     def _batched(self, tower: Tower, tokens: list[list[int]]) -> tuple[list[Chunk], Tensor]:
-        share = -(-len(tokens) // parallel.size())  # so that every process has one
+        share = -(-len(tokens) // parallel.size())  # at least one chunk per process
         most = min(share, self.chunk_size or share)
         parts = list(batches_by_length([len(ids) for ids in tokens], _TOKENS_AT_ONCE, most))
         chunks = []

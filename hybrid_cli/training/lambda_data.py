@@ -1,42 +1,47 @@
-"""Teacher labels to batches: each query with one of the teacher's best passages and one of its worst (SPAR, 7.1)."""
+"""Data for training Lambda: teacher labels as batches (SPAR, section 4.1), and hard negatives of the student."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+import torch
 
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.config import Imitation, Optimization
+from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.training.batches import Group, batched
+from hybrid_cli.settings.training import TrainLambda
+from hybrid_cli.training.batches import Group, batches
 from hybrid_cli.training.labels import Labels
 
+_POOL = 2048  # documents encoded by the student, for its own negatives
 
-class LabelledQueries:
+
+class LabeledQueries:
     """Queries with the passages that a teacher ranked for them.
 
-    A query's first `positives` hits are its positives, the last `negatives` of its list its hard negatives; each step
-    draws one of these and as many of those as the plan says. Queries whose list is too short are left out. The texts
+    Each step draws one of a query's first `positives` hits and, with the loss `contrastive`, one of the last
+    `negatives` hits; with `listwise`, `list_passages` of all hits. Queries with a shorter list are dropped. The texts
     of the corpus are held in memory.
 
     Attributes:
-        dropped: how many queries were left out.
+        dropped: number of dropped queries.
         texts: docid, title, text of the corpus.
 
     Raises:
-        InputError: the labels are of another corpus, or none has a list long enough.
+        InputError: the labels belong to another corpus, or no list is long enough.
     """
 
-    def __init__(self, folder: Path, corpus: Path, how: Imitation):
-        self._labels, self._how = Labels(folder), how
-        least, depth = how.positives + how.negatives, self._labels.depth
+    def __init__(self, folder: Path, corpus: Path, plan: TrainLambda):
+        self._labels, self._plan = Labels(folder), plan
+        least, depth = plan.positives + plan.negatives, self._labels.depth
         if least > depth:
             raise InputError(
-                f"{folder}: its lists have {depth} hits at most, --positives {how.positives} and --negatives "
-                f"{how.negatives} need {least}; label with --depth {least} or more, or ask for fewer"
+                f"{folder}: its lists have at most {depth} hits, --positives {plan.positives} and --negatives "
+                f"{plan.negatives} need {least}; pass smaller numbers, or `hybrid label --depth {least}`"
             )
         self.texts = collections.scan(corpus).select("docid", "title", "text").collect()
         self._rows = self.texts.select("docid").with_row_index("row")
@@ -44,21 +49,19 @@ class LabelledQueries:
         self._sizes = [int(kept.sum()) for kept in self._kept]
         self.dropped = sum(len(kept) for kept in self._kept) - sum(self._sizes)
         if not sum(self._sizes):
-            raise InputError(f"{folder}: no query has {least} hits, as --positives and --negatives need together")
+            raise InputError(f"{folder}: no query has {least} hits, the sum of --positives and --negatives")
         self._known(0)  # refuses labels of another corpus before any work
 
     def __len__(self) -> int:
         return sum(self._sizes)
 
-    def batches(self, plan: Optimization, done: int = 0) -> Iterator[list[Group]]:
-        """Batches over all epochs, the last one of an epoch shorter; the first `done` are passed over."""
-        steps = -(-len(self) // plan.batch_size)
-        for epoch in range(done // steps, plan.epochs):
-            skip = (done - epoch * steps) * plan.batch_size if epoch == done // steps else 0
-            yield from batched(self._epoch(epoch, plan.seed, plan.negatives, skip), plan.batch_size)
+    def batches(self, done: int = 0) -> Iterator[list[Group]]:
+        """Yield the batches of all epochs from the `done`-th on; the last batch of an epoch may be smaller."""
+        return batches(len(self), self._epoch, self._plan, done)
 
-    def _epoch(self, epoch: int, seed: int, negatives: int, skip: int) -> Iterator[Group]:
-        """One pass in shuffled order: shards, then queries within each."""
+    def _epoch(self, epoch: int, skip: int) -> Iterator[Group]:
+        """Yield one pass in shuffled order: shards, then queries within each."""
+        seed = self._plan.seed
         for shard in np.random.default_rng([seed, epoch]).permutation(len(self._sizes)).tolist():
             size = self._sizes[shard]
             if skip >= size:
@@ -68,27 +71,26 @@ class LabelledQueries:
             texts, rows, scores = self._known(shard)
             for place in order[skip:].tolist():
                 rng = np.random.default_rng([seed, epoch, shard, place])
-                yield self._draw(texts[place], rows[place], scores[place], negatives, rng)
+                yield self._draw(texts[place], rows[place], scores[place], rng)
             skip = 0
 
     def _known(self, shard: int) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
-        """Text, corpus rows of the hits, and their scores, for each query of a shard that is kept."""
+        """Return text, corpus rows of the hits, and their scores, for each kept query of a shard."""
         table = self._labels.read(shard).filter(self._kept[shard])
         hits = table.select("docids").with_row_index("query").explode("docids").rename({"docids": "docid"})
         found = hits.join(self._rows, on="docid", how="left", maintain_order="left")["row"]
         if found.null_count():
             lost = hits["docid"].filter(found.is_null())[0]
-            raise InputError(f"{self._labels.folder}: names document {lost}, which the corpus lacks; label this corpus")
+            raise InputError(f"{self._labels.folder}: document {lost} is not in the corpus; label this corpus")
         bounds = np.cumsum(table["docids"].list.len().to_numpy())[:-1]
         scores = table["scores"].explode().to_numpy()
         return table["text"].to_list(), np.split(found.to_numpy(), bounds), np.split(scores, bounds)
 
-    def _draw(
-        self, query: str, rows: np.ndarray, scores: np.ndarray, negatives: int, rng: np.random.Generator
-    ) -> Group:
-        how, size = self._how, len(rows)
-        first = rng.integers(how.positives)
-        worst = how.negatives if how.loss == "contrastive" else size  # list-wise, any of the list
+    def _draw(self, query: str, rows: np.ndarray, scores: np.ndarray, rng: np.random.Generator) -> Group:
+        plan, size = self._plan, len(rows)
+        listwise = plan.loss == "listwise"
+        worst, negatives = (size, plan.list_passages) if listwise else (plan.negatives, 1)
+        first = rng.integers(plan.positives)
         others = size - worst + rng.choice(worst, negatives, replace=worst < negatives)
         places = [int(first), *others.tolist()]
         documents = self.texts[rows[places].tolist()]
@@ -98,6 +100,61 @@ class LabelledQueries:
             titles=documents["title"].to_list(),
             texts=documents["text"].to_list(),
             lexical=scores[places].tolist(),
-            positives=frozenset(self.texts["docid"].gather(rows[: how.positives]).to_list()),
+            positives=frozenset(self.texts["docid"].gather(rows[: plan.positives]).to_list()),
             noise=int(rng.integers(2**62)),
         )
+
+
+@dataclass(frozen=True)
+class StudentNegatives:
+    """Adds the student's top-ranked documents to the queries of a batch, as hard negatives.
+
+    They come from a pool of documents that the student re-encodes at every checkpoint, so that a resumed run sees the
+    same documents.
+
+    Attributes:
+        encoder: the student.
+        texts: docid, title, text of the corpus.
+        plan: settings of the training.
+        precision: precision of the student's forward pass.
+    """
+
+    encoder: TransformerEncoder
+    texts: pl.DataFrame
+    plan: TrainLambda
+    precision: torch.dtype
+
+    def added(self, batches: Iterator[list[Group]], done: int) -> Iterator[list[Group]]:
+        """Yield the batches from the `done`-th on, with `student_negatives` more documents per query."""
+        documents, vectors = self.texts.clear(), np.empty((0, 0), np.float32)
+        for step, batch in enumerate(batches, done):
+            if step % self.plan.checkpoint_steps == 0 or step == done:
+                size = min(_POOL, len(self.texts))
+                rows = np.random.default_rng([self.plan.seed, step, 1]).choice(len(self.texts), size, replace=False)
+                documents = self.texts[np.sort(rows).tolist()]
+                vectors = self._encoded(documents["title"].to_list(), documents["text"].to_list())
+            scores = self._encoded(None, [group.query for group in batch]) @ vectors.T
+            yield [self._extended(group, row, documents) for group, row in zip(batch, scores, strict=True)]
+
+    def _extended(self, group: Group, scores: np.ndarray, documents: pl.DataFrame) -> Group:
+        known = np.flatnonzero(documents["docid"].is_in(group.docids).to_numpy())
+        scores[known] = -np.inf
+        best = documents[np.argsort(-scores, kind="stable")[: self.plan.student_negatives].tolist()]
+        return replace(
+            group,
+            docids=group.docids + best["docid"].to_list(),
+            titles=group.titles + best["title"].to_list(),
+            texts=group.texts + best["text"].to_list(),
+            lexical=group.lexical + [0.0] * len(best),
+        )
+
+    def _encoded(self, titles: list[str] | None, texts: list[str]) -> np.ndarray:
+        """Return the student's current vectors of documents or, without titles, of queries."""
+        device = self.encoder.device.type
+        self.encoder.eval()
+        with torch.autocast(device, self.precision, enabled=self.precision != torch.float32):
+            found = (
+                self.encoder.encode_queries(texts) if titles is None else self.encoder.encode_documents(titles, texts)
+            )
+        self.encoder.train()
+        return found

@@ -1,8 +1,10 @@
-"""The training loop: the only one."""
+"""The training loop, shared by all training commands, and the gradients of large batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -12,40 +14,55 @@ import torch
 from torch import Tensor, nn
 
 from hybrid_cli import console
-from hybrid_cli.config import Optimization
 from hybrid_cli.errors import HybridError
+from hybrid_cli.settings.optimization import Optimization
 from hybrid_cli.training import checkpoint, parallel
 from hybrid_cli.training.checkpoint import State
 from hybrid_cli.training.losses import Terms
 
-LOOKS = 10
+VALIDATIONS = 10
 
 Batch = TypeVar("Batch")
+Chunk = TypeVar("Chunk")
 Contravariant = TypeVar("Contravariant", contravariant=True)
-Validate = Callable[[], dict[str, float]]
 
 
 class Learner(Protocol[Contravariant]):
-    """What is trained, and for what.
+    """A model with its objective.
 
     Attributes:
-        precision: what its forward pass computes in; weights and losses stay float32.
+        precision: precision of the forward pass; weights and losses stay float32.
     """
 
     precision: torch.dtype
 
     @property
     def model(self) -> nn.Module:
-        """Whose parameters are optimised and kept."""
+        """Module whose parameters are optimized and stored."""
         ...
 
-    def backward(self, batch: Contravariant, scale: Callable[[Tensor], Tensor]) -> Terms:
-        """Add the gradients of `scale(loss)`; the loss's terms by name, detached."""
+    def backward(self, batch: Contravariant, scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
+        """Add the gradients of `scale(loss)` at optimizer step `step`; return the detached terms of the loss."""
         ...
+
+
+@dataclass(frozen=True)
+class Validator:
+    """Validation during training.
+
+    Attributes:
+        measure: returns values for the learning curve; called with the model in evaluation mode.
+        every: steps between two validations; None is a tenth of all steps.
+        criterion: value whose maximum selects the stored weights; None stores those of the last step.
+    """
+
+    measure: Callable[[], dict[str, float]]
+    every: int | None = None
+    criterion: str | None = None
 
 
 def steps_of(plan: Optimization, examples: int) -> int:
-    """Optimiser steps of a training over so many examples."""
+    """Return the number of optimizer steps for `examples` training examples."""
     per_epoch = -(-examples // (plan.batch_size * plan.accumulate))
     return min(plan.max_steps or per_epoch * plan.epochs, per_epoch * plan.epochs)
 
@@ -56,75 +73,71 @@ def fit(
     plan: Optimization,
     total: int,
     work: Path,
-    *,
-    begin: Callable[[int], None] = lambda step: None,
-    validate: Validate | None = None,
-    criterion: str = "",
+    validator: Validator | None = None,
 ) -> State:
-    """Train the learner's model in place and leave it at its best, or at its last step where nothing validates.
+    """Train the learner's model in place; leave it with the weights of the best validation or of the last step.
 
-    Every step seeds its own randomness from (seed, step), so a training that is stopped anywhere and begun again from
-    the checkpoint in `work` ends with the same weights.
+    Each step seeds its random numbers from (seed, step), so that a run resumed from a checkpoint ends with the same
+    weights as an uninterrupted one.
 
     Args:
-        batches: the batches of all epochs, from the n-th one on.
-        total: optimiser steps; `plan.accumulate` batches each.
-        begin: told before each optimiser step how many were done, also in an earlier run.
-        validate: values for the learning curve, the model in evaluation mode.
-        criterion: the name among them that decides which weights are best, higher being better.
+        learner: model and objective.
+        batches: maps n to the batches of all epochs from the n-th on.
+        plan: optimization settings.
+        total: number of optimizer steps, of `plan.accumulate` batches each.
+        work: folder of the unfinished artifact, with its checkpoint.
+        validator: validation, if any.
 
     Returns:
-        The learning curve, the best value and its step.
+        Learning curve, best value and its step.
     """
     trainer = Trainer(learner, plan)
     model = learner.model
     state = checkpoint.restore(work, model, trainer.optimizer, trainer.scaler)
-    look_every = plan.eval_steps or max(1, total // LOOKS)
     stream = batches(state.step * plan.accumulate)
-    validate = None if parallel.rank() else validate
-    if validate and not state.curve:
-        _look(model, validate, criterion, plan, state, work)
+    validator = None if parallel.rank() else validator
+    every = (validator.every if validator else None) or max(1, total // VALIDATIONS)
+    if validator and not state.curve:
+        _validate(model, validator, state, work)
     with console.progress("train", total, "steps") as advance:
         advance(state.step)
         for step in range(state.step, total):
             trainer.set_rate(plan.learning_rate * rate_factor(step, total, plan.warmup))
             torch.manual_seed(plan.seed * 1_000_003 + step + (parallel.rank() << 40))
-            begin(step)
-            terms = trainer.step(islice(stream, plan.accumulate))
+            terms = trainer.step(islice(stream, plan.accumulate), step)
             state.step = step + 1
             state.curve += [(state.step, name, value) for name, value in terms.items()]
-            if validate and (state.step % look_every == 0 or state.step == total):
-                _look(model, validate, criterion, plan, state, work)
+            if validator and (state.step % every == 0 or state.step == total):
+                _validate(model, validator, state, work)
             if state.step % plan.checkpoint_steps == 0 and not parallel.rank():
                 checkpoint.save(work, model, trainer.optimizer, trainer.scaler, state)
             advance(1)
-    parallel.end_followers()
-    if not checkpoint.load_best(work, model):
+    if parallel.rank() or not checkpoint.load_best(work, model):
         state.best_step = state.step
     return state
 
 
 def rate_factor(step: int, total: int, warmup: float) -> float:
-    """Share of the peak learning rate at `step`: linear from 0 up over the warm-up, then linear down to 0."""
+    """Return the learning rate at `step` relative to its peak: linear warm-up from 0, then linear decay to 0."""
     rising = round(total * warmup)
     if step < rising:
         return (step + 1) / (rising + 1)
     return (total - step) / max(1, total - rising)
 
 
-def _look(model: nn.Module, validate: Validate, criterion: str, plan: Optimization, state: State, work: Path) -> None:
+def _validate(model: nn.Module, validator: Validator, state: State, work: Path) -> None:
     model.eval()
-    values = validate()
+    values = validator.measure()
     model.train()
     state.curve += [(state.step, name, value) for name, value in values.items()]
     console.note(f"step {state.step}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
-    if plan.keep == "best" and values[criterion] > state.best:
-        state.best, state.best_step = values[criterion], state.step
+    if validator.criterion is not None and values[validator.criterion] > state.best:
+        state.best, state.best_step = values[validator.criterion], state.step
         checkpoint.save_best(work, model)
 
 
 class Trainer(Generic[Batch]):
-    """What one optimiser step needs: a learner, an optimiser, a scale for its precision."""
+    """Optimizer steps: a learner, an AdamW optimizer, and the loss scale of its precision."""
 
     def __init__(self, learner: Learner[Batch], plan: Optimization):
         self.learner, self.plan = learner, plan
@@ -135,21 +148,19 @@ class Trainer(Generic[Batch]):
         self.scaler = torch.amp.GradScaler(self.parameters[0].device.type, enabled=learner.precision == torch.float16)
 
     def set_rate(self, rate: float) -> None:
-        """The learning rate of the next step."""
+        """Set the learning rate of the next step."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
-    def step(self, micro_batches: Iterator[Batch]) -> dict[str, float]:
-        """One optimiser step; the terms' means over its batches."""
+    def step(self, batches: Iterator[Batch], step: int = 0) -> dict[str, float]:
+        """Make one optimizer step over some batches; return the mean of each term of the loss."""
         totals: dict[str, float] = {}
-        for batch in micro_batches:
-            for name, value in self.learner.backward(batch, self._scaled).items():
+        for batch in batches:
+            for name, value in self.learner.backward(batch, self._scaled, step).items():
                 totals[name] = totals.get(name, 0.0) + value.item() / self.plan.accumulate
         if not all(np.isfinite(value) for value in totals.values()):
-            raise HybridError(
-                f"the loss is no longer a number ({totals}); lower --learning-rate, or use --precision fp32"
-            )
-        parallel.add_up(self.parameters)
+            raise HybridError(f"the loss is not finite ({totals}); lower --learning-rate, or use --precision fp32")
+        parallel.sum_gradients(self.parameters)
         self.scaler.unscale_(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.parameters, self.plan.clip)
         self.scaler.step(self.optimizer)
@@ -159,3 +170,68 @@ class Trainer(Generic[Batch]):
 
     def _scaled(self, loss: Tensor) -> Tensor:
         return self.scaler.scale(loss / self.plan.accumulate)
+
+
+def backward(
+    encode: Callable[[Chunk], Tensor],
+    chunks: Sequence[Chunk],
+    loss: Callable[[Tensor], tuple[Tensor, Terms]],
+    *,
+    cached: bool,
+) -> Terms:
+    """Add the gradients of `loss(vectors of all chunks)` to the parameters behind `encode`.
+
+    With caching, every chunk is encoded twice, the second time with the gradient of its vectors, so that only one
+    chunk's graph is in memory (GradCache, section 3). The gradient is that of the whole batch up to float error; random
+    states are restored, so dropout is the same in both passes. Of several processes, each encodes its own chunks.
+
+    Args:
+        encode: chunk -> vectors [n, d]; may be random (dropout).
+        chunks: the batch in parts.
+        loss: vectors of the whole batch, in the order of the chunks -> (scalar, terms to report).
+        cached: use gradient caching.
+
+    Returns:
+        Terms of the loss.
+    """
+    own = [chunks[number] for number in parallel.own(len(chunks))]
+    if not cached and parallel.size() == 1:
+        value, terms = loss(torch.cat([encode(chunk) for chunk in own]))
+        value.backward()
+        return terms
+    states, vectors = [], []
+    with torch.no_grad() if cached else nullcontext():
+        for chunk in own:
+            states.append(_random_state())
+            vectors.append(encode(chunk))
+    everything = parallel.gather([each.detach() for each in vectors])
+    leaves = torch.cat(everything).requires_grad_()
+    value, terms = loss(leaves)
+    gradients = _gradient(value, leaves).split([len(each) for each in everything])
+    for number, chunk, state, known in zip(parallel.own(len(chunks)), own, states, vectors, strict=True):
+        if not cached:
+            known.backward(gradients[number])
+            continue
+        with torch.random.fork_rng():
+            _restore(state)
+            encode(chunk).backward(gradients[number])
+    return terms
+
+
+def _gradient(value: Tensor, leaves: Tensor) -> Tensor:
+    """Return the gradient of the vectors; only the first process adds those of the loss's own parameters."""
+    if parallel.rank():
+        return torch.autograd.grad(value, leaves)[0]
+    value.backward()
+    assert leaves.grad is not None
+    return leaves.grad
+
+
+def _random_state() -> tuple[Tensor, list[Tensor]]:
+    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+
+def _restore(state: tuple[Tensor, list[Tensor]]) -> None:
+    torch.set_rng_state(state[0])
+    if state[1]:
+        torch.cuda.set_rng_state_all(state[1])

@@ -1,38 +1,41 @@
-"""Objectives: pure functions of vectors and lexical constants. No model, no configuration, no state.
+"""Losses: pure functions of vectors and lexical scores, without model or state.
 
-Each takes `Vectors` and returns its terms by name; the loss is their sum, and the learning curve shows each.
+Each takes `Vectors` and returns its terms by name; the loss is their sum, and the learning curve shows each term. A
+loss of `train-dense` is a function with the decorator `loss`, named in `LOSSES` of hybrid_cli/settings/optimization.py.
+Its keyword arguments that are named like options take their values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from inspect import signature
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hybrid_cli.config import Reduction
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings.optimization import LIKELIHOODS, LossOptions
 
 Terms = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """What one step gives an objective.
+    """Arguments of a loss for one batch of B queries with G documents each.
 
     Attributes:
         queries: [B, d].
-        documents: [B, G, d]; the first of each group is the positive, the others are its hard negatives.
-        lexical: [B, G] exact lexical scores of those pairs; constants of the data.
-        allowed: [B, B * G]; False where another document of the batch is a positive of the query too.
-        lexical_queries, lexical_documents: [B, d] and [B, G, d] BM25's own vectors, projected; constants too, and there
-            only where `orthogonality` is trained.
-        teacher_queries, teacher_documents: [B, t] and [B, G, t] vectors of a teacher; there only in distillation.
-        other: [B, B * G] another model's scores of every query with every document of the batch, there only where it
-            is imitated or completed.
-        step: optimiser steps done, for what changes with them.
+        documents: [B, G, d]; the first document of each group is the positive, the others are hard negatives.
+        lexical: [B, G] exact lexical scores of these pairs; constants.
+        allowed: [B, B * G]; False for another positive of the query among the documents of the batch.
+        lexical_queries, lexical_documents: [B, d] and [B, G, d] projected BM25 vectors, for `orthogonality`; constants.
+        teacher_queries, teacher_documents: [B, t] and [B, G, t] vectors of a teacher, for distillation.
+        other: [B, B * G] scores of another model for every query and every document of the batch.
+        step: number of optimizer steps done.
     """
 
     queries: Tensor
@@ -48,37 +51,95 @@ class Vectors:
 
 
 Objective = Callable[[Vectors], Terms]
+REGISTERED: dict[str, Callable[..., Terms]] = {}
+
+
+def loss(*names: str) -> Callable[[Callable[..., Terms]], Callable[..., Terms]]:
+    """Register a function as the losses with these names."""
+
+    def register(function: Callable[..., Terms]) -> Callable[..., Terms]:
+        REGISTERED.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def objective(options: LossOptions, temperature: float, other_weight: Callable[[], Tensor] | None = None) -> Objective:
+    """Return the loss of `train-dense` with its options.
+
+    Args:
+        options: loss and parameters.
+        temperature: divisor of the dense scores.
+        other_weight: returns the weight of the other model's scores in a likelihood. Other losses use these scores in
+            place of the lexical ones.
+    """
+    function = REGISTERED[options.loss]
+    known = {"temperature": temperature, **{n: v for n, v in options.values().items() if n != "temperature"}}
+    bound: dict[str, Any] = {
+        name: known[name] for name in signature(function).parameters if name in known and options.applies(name)
+    }
+    relevance: Objective = partial(function, **bound)
+    if other_weight is not None and options.loss in LIKELIHOODS:
+        relevance = _with_weight(function, bound, other_weight)
+    elif other_weight is not None:
+        relevance = on_other(relevance)
+    if not options.ortho_weight:
+        return relevance
+    return added(relevance, partial(orthogonality, weight=options.ortho_weight))
+
+
+def _with_weight(function: Callable[..., Terms], bound: dict[str, Any], weight: Callable[[], Tensor]) -> Objective:
+    return lambda vectors: function(vectors, **bound, other_weight=weight())
 
 
 def usual_temperature(unit: bool) -> float:
-    """What divides scores: nothing, or for vectors of length 1 .05, with which sentence-transformers trains them."""
+    """Return the default temperature: 1, as in the papers, or 0.05 for vectors of length 1.
+
+    0.05 is our choice: inner products of such vectors do not exceed 1, so they would not reach a margin of 1
+    (sentence-transformers trains with the same value).
+    """
     return 0.05 if unit else 1.0
 
 
+@loss("residual-margin")
 def residual_margin(vectors: Vectors, xi: float = 1.0, lexical_weight: float = 0.1, temperature: float = 1.0) -> Terms:
-    """Hinge whose margin falls where the lexical model is right (CLEAR / DualRM, eq. 3-4).
+    """Return the hinge with the residual margin (DualRM, eq. 3 and 4).
 
     `max(0, m - s(q,d+) + s(q,d-))` with `m = xi - lexical_weight * (s_lex(q,d+) - s_lex(q,d-))`, the mean over all
-    triples. It is the plain hinge on `lexical_weight * s_lex + s`. The margin may be negative and is not clamped.
-    `s` is the inner product divided by `temperature`: 1 in the papers; vectors of length 1 need a smaller one, or the
-    margin is out of their reach.
+    triples, which is the plain hinge on `lexical_weight * s_lex + s`. The margin is not clamped; it may be negative.
+
+    Args:
+        vectors: batch.
+        xi: margin where the lexical scores are equal.
+        lexical_weight: weight of the lexical scores.
+        temperature: divisor of the inner products s; 1 in the paper.
     """
     scores = torch.einsum("bd,bgd->bg", vectors.queries, vectors.documents) / temperature
     combined = scores + lexical_weight * vectors.lexical
     return {"residual_margin": functional.relu(xi - combined[:, :1] + combined[:, 1:]).mean()}
 
 
+@loss("margin")
 def margin(vectors: Vectors, xi: float = 1.0, temperature: float = 1.0) -> Terms:
-    """The hinge with a constant margin: CLEAR's ablation, `residual_margin` with lexical weight 0."""
+    """Return the hinge with a constant margin: `residual_margin` with lexical weight 0 (CLEAR, ablation)."""
     return {"margin": residual_margin(vectors, xi, 0.0, temperature)["residual_margin"]}
 
 
-def nll(vectors: Vectors, temperature: float = 1.0, in_batch: bool = True, other_weight: Tensor | None = None) -> Terms:
-    """Negative log-likelihood of the positive (DPR).
+@loss("nll", "roc")
+def nll(
+    vectors: Vectors,
+    temperature: float = 1.0,
+    in_batch_negatives: bool = True,
+    other_weight: Tensor | None = None,
+) -> Terms:
+    """Return the negative log-likelihood of the positive (DPR, eq. 2).
 
-    The others are all documents of the batch, hard negatives of other queries included (methods 3.1), or with
-    `in_batch=False` the query's own negatives alone. With `other_weight` (a scalar, which may be trained) the scores
-    are those of the sum with the other model (SPAR's joint training, methods 7.2).
+    Args:
+        vectors: batch.
+        temperature: divisor of the scores; 1 in the paper.
+        in_batch_negatives: compare with all documents of the batch, the hard negatives of other queries included; False
+            compares with the query's own negatives only.
+        other_weight: scalar weight of the other model's scores, which are added (SPAR, joint training).
     """
     size, group = vectors.lexical.shape
     scores = vectors.queries @ vectors.documents.flatten(0, 1).T
@@ -86,19 +147,20 @@ def nll(vectors: Vectors, temperature: float = 1.0, in_batch: bool = True, other
         assert vectors.other is not None
         scores = scores + other_weight * vectors.other
     own = torch.arange(size, device=scores.device)
-    if not in_batch:
+    if not in_batch_negatives:
         groups = scores.view(size, size, group)[own, own] / temperature
         return {"nll": functional.cross_entropy(groups, torch.zeros_like(own))}
     seen = (scores / temperature).masked_fill(~vectors.allowed, -torch.inf)
     return {"nll": functional.cross_entropy(seen, own * group)}
 
 
+@loss("bpr")
 def bpr(vectors: Vectors, xi: float = 0.1, gamma: float = 0.1, temperature: float = 1.0) -> Terms:
-    """What makes sign codes that find, and float queries that order what they find (BPR; methods 8.1).
+    """Return the two losses of binary passage retrieval, which are added without weights (BPR, section 3).
 
-    `candidates`: the hinge `max(0, xi - <h(q), h(d+)> + <h(q), h(d-)>)` of relaxed codes h, the mean over all documents
-    of the batch that are no positives of the query. `rerank`: the likelihood (`nll`) of the float query with the
-    relaxed codes of the documents. Added one to one.
+    `candidates`: hinge `max(0, xi - <h(q), h(d+)> + <h(q), h(d-)>)` of relaxed codes h, the mean over all documents of
+    the batch that are not positives of the query. `rerank`: likelihood (`nll`) of the float query with the relaxed
+    codes of the documents.
     """
     codes = replace(
         vectors,
@@ -117,12 +179,12 @@ def bpr(vectors: Vectors, xi: float = 0.1, gamma: float = 0.1, temperature: floa
 
 
 def relaxed_signs(vectors: Tensor, step: int, gamma: float = 0.1) -> Tensor:
-    """tanh(x * sqrt(1 + gamma * step)): signs with a gradient, sharper from step to step (HashNet; methods 8.1)."""
+    """Return tanh(x * sqrt(1 + gamma * step)), which approaches the sign with the steps (HashNet; BPR, section 3)."""
     return torch.tanh(vectors * (1 + gamma * step) ** 0.5)
 
 
 def on_other(objective: Objective) -> Objective:
-    """The objective with the other model's scores in the place of the lexical ones."""
+    """Return the objective with the other model's scores in place of the lexical scores."""
 
     def replaced(vectors: Vectors) -> Terms:
         assert vectors.other is not None
@@ -134,14 +196,13 @@ def on_other(objective: Objective) -> Objective:
 
 
 def orthogonality(vectors: Vectors, weight: float = 1.0) -> Terms:
-    """Squared cosines between what the encoder and BM25 say of one text (RoC, eq. 8): their means over the queries and
-    over all documents of the batch, added.
+    """Return the squared cosines between the encoder's and BM25's vectors (RoC, eq. 8).
 
-    A random projection has 1/d of each at the start, whatever the encoder does. No gradient goes into the lexical
-    vectors; one that is all zero (a query of stop words) adds 0.
+    The sum of two means: over the queries and over all documents of the batch. A random projection to d dimensions
+    gives 1 / d for each at the start of the training. An all-zero lexical vector (a query of stop words) adds 0.
 
     Raises:
-        ValueError: there are no lexical vectors.
+        ValueError: the batch has no lexical vectors.
     """
     if vectors.lexical_queries is None or vectors.lexical_documents is None:
         raise ValueError("orthogonality needs lexical vectors")
@@ -151,9 +212,10 @@ def orthogonality(vectors: Vectors, weight: float = 1.0) -> Terms:
 
 
 def listwise(vectors: Vectors, temperature: float = 1.0, own_temperature: float = 1.0) -> Terms:
-    """What another model's scores of all documents of the batch say, against what the vectors say (`divergence`).
+    """Return the divergence from another model's scores of all documents of the batch; see `divergence`.
 
-    The vectors' scores are divided by `own_temperature` first, so that those of unit vectors can reach the other's.
+    The vectors' scores are first divided by `own_temperature`, so that vectors of length 1 can reach the scale of the
+    other scores.
     """
     assert vectors.other is not None
     scores = vectors.queries @ vectors.documents.flatten(0, 1).T / own_temperature
@@ -161,56 +223,57 @@ def listwise(vectors: Vectors, temperature: float = 1.0, own_temperature: float 
 
 
 def divergence(scores: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
-    """KL divergence of soft-max(scores / T) from soft-max(teacher / T), [B, C] each; the mean over the rows."""
+    """Return KL(softmax(teacher / T) || softmax(scores / T)) of scores [B, C], the mean over the rows."""
     wanted, found = (functional.log_softmax(values / temperature, dim=1) for values in (teacher.detach(), scores))
     return functional.kl_div(found, wanted, log_target=True, reduction="batchmean")
 
 
-def distilled(objective: Objective, dim: int, weight: float = 1.0, reduction: Reduction = "mean") -> Objective:
-    """The objective on the first `dim` values of the vectors, `distillation` on all others (LITE, eq. 11)."""
+def distilled(relevance: Objective, dim: int, weight: float = 1.0) -> Objective:
+    """Return `relevance` of the first `dim` values plus `distillation` of the other values (LITE, eq. 11)."""
 
     def together(vectors: Vectors) -> Terms:
         small = replace(vectors, queries=vectors.queries[..., :dim], documents=vectors.documents[..., :dim])
         large = replace(vectors, queries=vectors.queries[..., dim:], documents=vectors.documents[..., dim:])
-        return {**objective(small), "distillation": weight * distillation(large, reduction)["distillation"]}
+        return {**relevance(small), "distillation": weight * distillation(large)["distillation"]}
 
     return together
 
 
-def distillation(vectors: Vectors, reduction: Reduction = "mean") -> Terms:
-    """`|v_q - q|^2 + |v_q - c+|^2 + |v_c - c|^2` (LITE, eq. 10), the teacher's vectors being q, c+ and c.
+def distillation(vectors: Vectors) -> Terms:
+    """Return `|v_q - q|^2 + |v_q - c+|^2 + |v_c - c|^2` with the teacher's vectors q, c+ and c (LITE, eq. 10).
 
-    The last term is of all documents of the batch. Each is the mean over its texts, or their sum. The first two pull a
-    query to the middle between q and c+, so the loss has a floor above 0.
+    Each term is the mean over its texts; the last one covers all documents of the batch. (The paper leaves the
+    reduction open; the mean, our choice, does not depend on the batch size.) The first two terms pull a query to the
+    middle between q and c+, so the minimum is above 0.
     """
-    documents = _distance(vectors.documents, vectors.teacher_documents, reduction)
-    return {"distillation": query_distillation(vectors, reduction)["distillation"] + documents}
+    documents = _distance(vectors.documents, vectors.teacher_documents)
+    return {"distillation": query_distillation(vectors)["distillation"] + documents}
 
 
-def query_distillation(vectors: Vectors, reduction: Reduction = "sum") -> Terms:
-    """The two terms of the queries alone: one query encoder for an ensemble (DrBoost, methods 5.3)."""
+def query_distillation(vectors: Vectors) -> Terms:
+    """Return the two terms of the queries: one query encoder for an ensemble (LITE, section 4)."""
     assert vectors.teacher_documents is not None
-    own = _distance(vectors.queries, vectors.teacher_queries, reduction)
-    return {"distillation": own + _distance(vectors.queries, vectors.teacher_documents[:, 0], reduction)}
+    own = _distance(vectors.queries, vectors.teacher_queries)
+    return {"distillation": own + _distance(vectors.queries, vectors.teacher_documents[:, 0])}
 
 
-def _distance(ours: Tensor, theirs: Tensor | None, reduction: Reduction) -> Tensor:
+def _distance(ours: Tensor, theirs: Tensor | None) -> Tensor:
     assert theirs is not None
-    squares = (ours - theirs.detach()).square().sum(-1)
-    return squares.sum() if reduction == "sum" else squares.mean()
+    return (ours - theirs.detach()).square().sum(-1).mean()
 
 
 def squared_cosine(vectors: Tensor, constants: Tensor) -> Tensor:
-    """[...] from [..., d] and [..., d]; 0 where either is all zero."""
+    """Return squared cosines [...] of vectors [..., d] and constants [..., d]; 0 if either is all zero."""
     return functional.cosine_similarity(vectors, constants.detach(), dim=-1, eps=1e-8).square()
 
 
-def nested(objective: Objective, dims: Sequence[int], unit: bool) -> Objective:
-    """The objective of every prefix of the vectors, the mean over them (Matryoshka; Kusupati et al., 2022).
+def matryoshka(relevance: Objective, dims: Sequence[int], unit: bool) -> Objective:
+    """Return the mean of an objective over vector prefixes (Matryoshka, eq. 1, with equal weights).
 
     Args:
+        relevance: objective.
         dims: lengths of the prefixes.
-        unit: whether vectors have length 1, and so must their prefixes.
+        unit: normalize each prefix to length 1, for encoders that normalize.
     """
 
     def cut(vectors: Tensor, dim: int) -> Tensor:
@@ -220,37 +283,42 @@ def nested(objective: Objective, dims: Sequence[int], unit: bool) -> Objective:
         totals: Terms = {}
         for dim in dims:
             part = replace(vectors, queries=cut(vectors.queries, dim), documents=cut(vectors.documents, dim))
-            for name, term in objective(part).items():
+            for name, term in relevance(part).items():
                 totals[name] = totals.get(name, term.new_zeros(())) + term / len(dims)
         return totals
 
     return together
 
 
-def check_nested(dims: Sequence[int], dim: int) -> None:
-    """Refuse prefixes that vectors of length `dim` do not have.
+def with_prefixes(relevance: Objective, dims: Sequence[int], dim: int, unit: bool) -> Objective:
+    """Return the mean of an objective over prefixes and whole vectors of length `dim`, if there are prefixes."""
+    check_prefixes(dims, dim)
+    return matryoshka(relevance, [*dims, dim], unit) if dims else relevance
+
+
+def check_prefixes(dims: Sequence[int], dim: int) -> None:
+    """Refuse prefixes longer than the vectors.
 
     Raises:
-        InputError: one of them is too long, or none.
+        InputError: a prefix is longer than `dim`.
     """
     if bad := [each for each in dims if not 0 < each <= dim]:
-        raise InputError(f"--nested {bad[0]}: the vectors have {dim} values")
+        raise InputError(f"--matryoshka-dims {bad[0]}: the vectors have {dim} values")
 
 
 def added(*objectives: Objective) -> Objective:
-    """The objective whose terms are those of all."""
+    """Return the objective with the terms of all."""
 
     def together(vectors: Vectors) -> Terms:
-        return {name: term for objective in objectives for name, term in objective(vectors).items()}
+        return {name: term for each in objectives for name, term in each(vectors).items()}
 
     return together
 
 
 def span_contrast(vectors: Tensor) -> Terms:
-    """Corpus contrastive loss of coCondenser (Gao and Callan, 2022; methods 3.5).
+    """Return the corpus contrastive loss (coCondenser, section 3.2).
 
-    Each span is to find the other span of its document among all other spans of the batch, by inner product without a
-    temperature.
+    Each span has to find the other span of its document among all other spans of the batch, by inner product.
 
     Args:
         vectors: [2 * B, d]; rows 2i and 2i + 1 are spans of one document.

@@ -1,7 +1,6 @@
-"""Input-level orthogonality (RoC 3.4): hide from the encoder some of what BM25 sees already.
+"""Input-level orthogonality (RoC, section 3.4): mask words of documents that BM25 matches.
 
-Of a document's word pieces that the query has too, a share is replaced by [MASK], each on its own. Training only:
-nothing outside of it calls this.
+Each token of a document that also occurs in the query is replaced by [MASK] with some probability, in training only.
 """
 
 from __future__ import annotations
@@ -15,19 +14,20 @@ from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.analysis import STOP_WORDS
 
-_WORD_STARTS = "Ġ▁"  # how byte-level and SentencePiece vocabularies write the space before a word
+_WORD_STARTS = "Ġ▁"  # the space before a word in byte-level and SentencePiece vocabularies
 
 
 class MatchMasking:
-    """Masks matched word pieces of documents.
+    """Masks tokens of documents that occur in the query.
 
-    Never masked: special tokens and markers, stop words (Lucene's, which BM25 does not see either), punctuation, and
-    prefixes.
+    Special tokens, markers, prefixes, punctuation and Lucene's stop words, which BM25 ignores, are never masked (our
+    choice: otherwise "the" would use up most masks). Each occurrence is masked independently (our choice: queries are
+    short, and a rounded number of masks would mostly be 0).
 
     Args:
-        tokenizer: of the encoder; queries and documents share it.
-        contract: what stands before the texts.
-        share: probability of each matched occurrence.
+        tokenizer: tokenizer of queries and documents.
+        contract: contract of the encoder, with its prefixes and markers.
+        share: probability of masking a matched token.
 
     Raises:
         InputError: the tokenizer has no mask token.
@@ -35,7 +35,7 @@ class MatchMasking:
 
     def __init__(self, tokenizer: Any, contract: Contract, share: float):
         if tokenizer.mask_token_id is None:
-            raise InputError("the model has no mask token, so its input cannot be masked; use --mask-matches 0")
+            raise InputError("the model has no mask token; pass --mask-matches 0")
         self.share = share
         self._mask: int = tokenizer.mask_token_id
         special = set(tokenizer.all_special_ids)
@@ -46,7 +46,7 @@ class MatchMasking:
         self._document_start = _prefix_length(tokenizer, contract.document_head)
 
     def __call__(self, document: Sequence[int], query: Sequence[int], seed: Sequence[int]) -> list[int]:
-        """The document's ids with some of those that the query has too replaced; equal seeds mask alike."""
+        """Return the token ids of the document with masked matches; equal seeds give equal masks."""
         wanted = self._words.intersection(query[self._query_start :])
         matches = [place for place in range(self._document_start, len(document)) if document[place] in wanted]
         masked = list(document)
@@ -58,7 +58,7 @@ class MatchMasking:
 
 
 def _prefix_length(tokenizer: Any, head: str) -> int:
-    """How many ids stand before the text: [CLS], unless a marker replaces it, markers and prefix."""
+    """Return the number of tokens before the text: [CLS] or a marker, and the prefix."""
     return len(tokenizer(head)["input_ids"]) - 1  # without the [SEP] at its end
 
 

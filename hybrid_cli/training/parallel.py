@@ -1,8 +1,8 @@
-"""Several processes train as one (`torchrun --nproc-per-node 4 -m hybrid_cli train-dense ...`).
+"""Training in several processes: `torchrun --nproc-per-node 4 -m hybrid_cli train-dense ...`.
 
-Each encodes its share of a batch, all get the vectors of the whole batch, so that every query sees the documents of all
-devices (methods 3.3). Gradients are those of one process, up to float error and dropout. The first process keeps the
-model; the others end with the last step.
+Each process encodes its share of a batch and receives the vectors of the whole batch, so that every query sees the
+documents of all devices (DPR, section 3.2, with negatives across devices). Gradients equal those of one process up to
+float error and dropout. Only the first process writes.
 """
 
 from __future__ import annotations
@@ -18,45 +18,54 @@ from torch import Tensor, distributed, nn
 
 from hybrid_cli import console
 from hybrid_cli.artifacts import Output
+from hybrid_cli.errors import InputError
+
+
+def requested() -> int:
+    """Return the number of processes that the launcher started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def size() -> int:
-    """How many processes train together."""
+    """Return the number of processes that train together."""
     return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
 def rank() -> int:
-    """Which of them this one is; 0 keeps the model."""
+    """Return the number of this process; process 0 writes."""
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 
+def refuse(command: str) -> None:
+    """Refuse several processes for a command that trains in one.
+
+    Raises:
+        InputError: the launcher started more than one process.
+    """
+    if requested() > 1:
+        raise InputError(f"{command}: trains in one process; start it without torchrun")
+
+
 @contextmanager
-def folder(claim: Output) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """`claim.folder()` for the first process; the others read there what it has begun, and write nothing."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not distributed.is_initialized():
+def folder(output: Output) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Open `output.folder()` in the first process; the others read the same folder and write nothing."""
+    if requested() > 1 and not distributed.is_initialized():
         distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     if rank():
         console.set_quiet(True)
         distributed.barrier()
-        yield claim.partial, {}
-        return
-    with claim.folder() as (work, counts):
-        if size() > 1:
-            distributed.barrier()
-        yield work, counts
+        yield output.partial, {}
+    else:
+        with output.folder() as (work, counts):
+            if size() > 1:
+                distributed.barrier()
+            yield work, counts
     if size() > 1:
         distributed.destroy_process_group()
 
 
-def end_followers() -> None:
-    """Where training is over, only the first process has more to do."""
-    if rank():
-        distributed.destroy_process_group()
-        raise SystemExit(0)
-
-
 def first_alone() -> Iterator[bool]:
-    """`for mine in first_alone()`: the body runs in the first process, then in the others, which find what it left."""
+    """Run the body of a `for` loop in the first process, and after that in the others."""
     if size() == 1:
         yield True
         return
@@ -68,12 +77,12 @@ def first_alone() -> Iterator[bool]:
 
 
 def own(chunks: int) -> range:
-    """The numbers of the chunks that this process encodes."""
+    """Return the numbers of the chunks that this process encodes."""
     return range(rank(), chunks, size())
 
 
-def gathered(vectors: list[Tensor]) -> list[Tensor]:
-    """The vectors [n, d] of all chunks in their order, from those of each process's own chunks."""
+def gather(vectors: list[Tensor]) -> list[Tensor]:
+    """Return the vectors [n, d] of all chunks in order, given those of this process's own chunks."""
     if size() == 1:
         return vectors
     shapes: list[list[tuple[int, int]]] = [[] for _ in range(size())]
@@ -90,8 +99,8 @@ def gathered(vectors: list[Tensor]) -> list[Tensor]:
     return [parts[chunk % size()][chunk // size()] for chunk in range(sum(map(len, lengths)))]
 
 
-def add_up(parameters: Iterable[nn.Parameter]) -> None:
-    """Give every process the sum of the gradients of all."""
+def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Replace the gradients of every process by their sum over all processes."""
     if size() == 1:
         return
     for parameter in parameters:

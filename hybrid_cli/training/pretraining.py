@@ -1,36 +1,147 @@
-"""What `pretrain` trains: a transformer on masked spans, with coCondenser on pairs of them."""
+"""Pretraining: masked language modeling, with the Condenser head and coCondenser's contrastive loss."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AutoModelForMaskedLM, PreTrainedModel
+from transformers.activations import ACT2FN
 
+from hybrid_cli import console
+from hybrid_cli.encoders.tower import silence_transformers
 from hybrid_cli.encoders.transformer import batches_by_length
-from hybrid_cli.training.condenser import MaskedLanguageModel
-from hybrid_cli.training.corpus import Spans
-from hybrid_cli.training.gradients import backward
+from hybrid_cli.errors import InputError
+from hybrid_cli.training.loop import backward
 from hybrid_cli.training.losses import Terms, span_contrast
-from hybrid_cli.training.whole_words import IGNORED
+from hybrid_cli.training.pretraining_data import IGNORED, Spans
+from hybrid_cli.training.session import keep_first_layers
 
+HEAD_FILE = "condenser_head.safetensors"
+_HEAD_LAYERS = 2
 _TOKENS_AT_ONCE = 4096
 
 Chunk = tuple[Tensor, Tensor, Tensor]  # ids, attention mask and labels, each [n, L]
 
 
-class PretrainingLearner:
-    """Batches of masked spans to gradients of a masked language model.
+class MaskedLanguageModel(nn.Module):
+    """Backbone, masked-language-model head, and optional Condenser head (Condenser, section 3).
 
-    The loss of masked words is a sum over spans, so that chunks of a batch are done one after the other. Where spans
-    are compared with one another, the rows that are cached hold the losses of a span beside its vector; so caching is
-    exact for both.
+    Attributes:
+        terms: names of the losses that `forward` returns.
+    """
+
+    def __init__(self, whole: PreTrainedModel, head: nn.Module, condenser: nn.TransformerEncoder | None, skip: int = 0):
+        super().__init__()
+        self.whole = whole
+        self.condenser = condenser
+        self.skip = skip
+        self.terms = ("mlm",) if condenser is None else ("mlm", "condenser_mlm")
+        self._head = [head]  # in a list: already registered as a submodule of `whole`
+
+    @classmethod
+    def load(
+        cls, folder: Path, *, condenser: bool, skip_layer: int | None = None, layers: int | None = None
+    ) -> MaskedLanguageModel:
+        """Load a complete checkpoint; missing heads are initialized from torch's random state, with a notice.
+
+        Args:
+            folder: checkpoint.
+            condenser: add the Condenser head.
+            skip_layer: layer whose states enter the Condenser head; 0 is the embeddings, None the middle layer.
+            layers: keep only the first layers; None keeps all.
+
+        Raises:
+            InputError: unknown architecture, or a layer that does not exist.
+        """
+        silence_transformers()
+        try:
+            whole, report = AutoModelForMaskedLM.from_pretrained(folder, use_safetensors=True, output_loading_info=True)
+        except ValueError as error:
+            raise InputError(f"{folder}: no masked language model ({str(error).splitlines()[0]})") from None
+        heads = [module for name, module in whole.named_children() if name != whole.base_model_prefix]
+        if len(heads) != 1:
+            raise InputError(
+                f"{folder}: pretrain supports BERT, RoBERTa and similar models, not {type(whole).__name__}"
+            )
+        if any(not key.startswith(f"{whole.base_model_prefix}.") for key in report["missing_keys"]):
+            console.note(f"{folder}: has no masked-language-model head; a new one is tied to the embeddings")
+        keep_first_layers(whole.base_model, layers)
+        return cls(whole.float(), heads[0], *_condenser(folder, whole, skip_layer) if condenser else (None,))
+
+    @property
+    def backbone(self) -> PreTrainedModel:
+        """Transformer without heads, which becomes the encoder."""
+        backbone: PreTrainedModel = self.whole.base_model  # type: ignore[assignment]
+        return backbone
+
+    def forward(self, ids: Tensor, mask: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Map ids, mask and labels [n, L] to [CLS] vectors [n, h] and losses [n, terms], summed over each text."""
+        states = self.backbone(ids, attention_mask=mask, output_hidden_states=True).hidden_states
+        losses = [self._losses(states[-1], labels)]
+        if self.condenser is not None:
+            mixed = torch.cat([states[-1][:, :1], states[self.skip][:, 1:]], dim=1)
+            losses.append(self._losses(self.condenser(mixed, src_key_padding_mask=mask == 0), labels))
+        return states[-1][:, 0].float(), torch.stack(losses, dim=1)
+
+    def _losses(self, states: Tensor, labels: Tensor) -> Tensor:
+        """Return losses [n]; the vocabulary is scored only at masked positions."""
+        rows, places = torch.nonzero(labels != IGNORED, as_tuple=True)
+        scores = self._head[0](states[rows, places]).float()
+        each = functional.cross_entropy(scores, labels[rows, places], reduction="none")
+        return each.new_zeros(len(labels)).index_add(0, rows, each)
+
+    def save(self, folder: Path) -> None:
+        """Write the checkpoint for `AutoModelForMaskedLM`, with the Condenser head in a file of its own."""
+        self.whole.save_pretrained(folder, safe_serialization=True)
+        if self.condenser is not None:
+            save_file(self.condenser.state_dict(), folder / HEAD_FILE, metadata={"format": "pt"})
+
+
+def _condenser(folder: Path, whole: PreTrainedModel, skip_layer: int | None) -> tuple[nn.TransformerEncoder, int]:
+    """Return the Condenser head, with layers like those of the backbone, and the layer whose states enter it."""
+    config = whole.config
+    skip = config.num_hidden_layers // 2 if skip_layer is None else skip_layer
+    if not 0 <= skip < config.num_hidden_layers:
+        raise InputError(f"--skip-layer {skip}: needs a number below {config.num_hidden_layers}, the number of layers")
+    layer = nn.TransformerEncoderLayer(
+        d_model=config.hidden_size,
+        nhead=config.num_attention_heads,
+        dim_feedforward=config.intermediate_size,
+        dropout=config.hidden_dropout_prob,
+        activation=ACT2FN[config.hidden_act],
+        layer_norm_eps=config.layer_norm_eps,
+        batch_first=True,
+    )
+    head = nn.TransformerEncoder(layer, _HEAD_LAYERS, enable_nested_tensor=False)
+    for name, parameter in head.named_parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=config.initializer_range)
+        elif name.endswith("bias"):
+            nn.init.zeros_(parameter)
+    if (folder / HEAD_FILE).is_file():
+        head.load_state_dict(load_file(folder / HEAD_FILE))
+        console.note(f"{folder}: training continues with its Condenser head")
+    return head, skip
+
+
+class PretrainingLearner:
+    """Computes the gradients of a masked language model on batches of masked spans.
+
+    The masked-language-model loss is a sum over spans, so chunks of a batch are processed one by one. For the
+    contrastive loss, the cached rows hold the losses and the vector of each span, so that caching is exact for both.
 
     Args:
-        chunk_size: spans in memory at once; None takes as many as 4,096 word pieces hold, and compares spans without
-            caching.
+        model: model to train.
+        tokenizer: its tokenizer.
+        precision: precision of the forward pass.
+        chunk_size: spans in memory at once; None processes 4,096 tokens at once, without gradient caching.
     """
 
     def __init__(
@@ -40,8 +151,8 @@ class PretrainingLearner:
         self._padding: int = tokenizer.pad_token_id
         self._device = next(model.parameters()).device
 
-    def backward(self, batch: Spans, scale: Callable[[Tensor], Tensor]) -> Terms:
-        """Add the gradients of one batch; the terms of its loss."""
+    def backward(self, batch: Spans, scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
+        """Add the gradients of one batch; return the terms of its loss."""
         chunks, order = self._chunks(batch)
         masked = _masked(batch)
 
@@ -58,27 +169,27 @@ class PretrainingLearner:
         return totals
 
     def measure(self, batch: Spans) -> dict[str, float]:
-        """The terms of a batch that is not trained on, for the learning curve."""
+        """Return the terms of a held-out batch, for the learning curve."""
         chunks, order = self._chunks(batch)
         with torch.no_grad():
             terms = self._terms(torch.cat([self._encode(chunk) for chunk in chunks]), order, _masked(batch))
         return {f"held_out_{name}": term.item() for name, term in terms.items()}
 
     def _terms(self, rows: Tensor, order: Tensor, masked: int) -> Terms:
-        """What the rows of one chunk or of the whole batch, in the order of the chunks, add to each term."""
+        """Return the terms of rows, given in the order of the chunks."""
         names = self.model.terms
         losses, vectors = rows[:, : len(names)], rows[:, len(names) :]
         terms = dict(zip(names, losses.sum(0) / masked, strict=True))
         return terms if self.model.condenser is None else {**terms, **span_contrast(vectors[order])}
 
     def _encode(self, chunk: Chunk) -> Tensor:
-        """[n, terms + h]: the losses of each span, and its vector."""
+        """Return rows [n, terms + h]: the losses of each span, and its vector."""
         with torch.autocast(self._device.type, self.precision, enabled=self.precision != torch.float32):
             vectors, losses = self.model(*(tensor.to(self._device) for tensor in chunk))
         return torch.cat([losses, vectors], dim=1)
 
     def _chunks(self, batch: Spans) -> tuple[list[Chunk], Tensor]:
-        """Chunks of spans of similar length, and the place of each span in them."""
+        """Return chunks of spans of similar length, and the position of each span in them."""
         lengths = [len(ids) for ids in batch.ids]
         tokens = _TOKENS_AT_ONCE if self.chunk_size is None else self.chunk_size * max(lengths)
         parts = list(batches_by_length(lengths, tokens, self.chunk_size))
@@ -95,6 +206,6 @@ def _masked(batch: Spans) -> int:
 
 
 def _padded(rows: list[np.ndarray], value: int) -> Tensor:
-    """[n, L] of the longest."""
+    """Return rows [n, L] padded to the longest."""
     tensors = [torch.from_numpy(row).long() for row in rows]
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value)

@@ -1,7 +1,7 @@
-"""What trains a static encoder: bags of terms, exact teacher scores over many passages, and a list-wise loss.
+"""Training of static encoders: bags of terms, exact teacher scores of many candidates, and a list-wise loss.
 
-Everything is a product of sparse matrices with the two tables. The candidates of a step are the teacher's best passages
-for its queries and a draw from the whole collection, all of a small one.
+All computation is products of sparse matrices with the two tables. The candidates of a step are the teacher's
+top-ranked documents of its queries and documents drawn from the collection; of a small collection, all documents.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from hybrid_cli.config import StaticTraining
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.lexical.index import Bags, LexicalIndex
-from hybrid_cli.training.losses import Terms, check_nested, divergence
+from hybrid_cli.settings.training import TrainLambda
+from hybrid_cli.training.losses import Terms, check_prefixes, divergence
 
 _SVD_DOCUMENTS = 50_000
+_QUERY_TERMS = (3, 11)  # minimum and maximum terms of a random bag
+_POOL = 16_384  # documents encoded by the student, for its own negatives
 
 Sparse = Any  # scipy CSR, float32
 Pool = tuple[np.ndarray, np.ndarray]  # rows of documents, their vectors
@@ -28,12 +30,12 @@ Pool = tuple[np.ndarray, np.ndarray]  # rows of documents, their vectors
 
 @dataclass(frozen=True)
 class Batch:
-    """One step: weights of the queries' and the candidates' terms, and the teacher's scores of all pairs.
+    """Term weights of the queries and the candidates of one step, and the teacher's scores of all pairs.
 
     Attributes:
         queries: CSR [B, rows of the tables].
         documents: CSR [C, rows of the tables].
-        teacher: [B, C]
+        teacher: [B, C].
     """
 
     queries: Sparse
@@ -45,12 +47,13 @@ class BagsOfTerms:
     """Batches for a static encoder from the impact matrix of a collection.
 
     Args:
-        index: the teacher.
-        encoder: whose rows the terms become.
-        texts: sentences or questions as queries too; None trains on random bags of a document's terms alone.
+        index: lexical index, the teacher.
+        encoder: encoder to train; maps terms to rows of its tables.
+        plan: settings of the training.
+        texts: sentences or questions used as queries; None trains only on random bags of a document's terms.
     """
 
-    def __init__(self, index: LexicalIndex, encoder: StaticEncoder, plan: StaticTraining, texts: pl.Series | None):
+    def __init__(self, index: LexicalIndex, encoder: StaticEncoder, plan: TrainLambda, texts: pl.Series | None):
         self._index, self._encoder, self._plan, self._texts = index, encoder, plan, texts
         self._impacts = index.documents.tocsr()
         self._rows = encoder.rows_of(index.impacts.postings.terms)
@@ -59,41 +62,43 @@ class BagsOfTerms:
         self._width = len(encoder.idf)
 
     def batches(self, done: int = 0) -> Iterator[Batch]:
-        """One batch a step without end; the first `done` are passed over. Draws depend on (seed, step) alone, and where
-        the student's errors are candidates on the tables that it had at the last checkpoint."""
+        """Yield batches without end, from the `done`-th on.
+
+        Draws depend only on (seed, step); the student's own negatives also on its tables at the last checkpoint.
+        """
         step, pool = done, None
         while True:
             rng = np.random.default_rng([self._plan.seed, step])
-            if self._plan.errors and (pool is None or step % self._plan.checkpoint_steps == 0):
+            if self._plan.student_negatives and (pool is None or step % self._plan.checkpoint_steps == 0):
                 pool = self._encoded_pool(np.random.default_rng([self._plan.seed, step, 1]))
             yield self._batch(rng, pool)
             step += 1
 
     def documents(self, rows: np.ndarray) -> Sparse:
-        """CSR [n, rows of the tables] of the weights of some documents' terms, as `StaticEncoder` weighs them."""
+        """Return the term weights of documents, as `StaticEncoder` weights them: CSR [n, rows of the tables]."""
         chosen = self._impacts[rows]
         saturated = chosen.data / self._index.idf[chosen.indices]
         return self._in_rows(chosen, saturated * self._scale[chosen.indices])
 
     def _batch(self, rng: np.random.Generator, pool: Pool | None) -> Batch:
         plan, size = self._plan, len(self._index.docids)
-        given = round(plan.text_share * plan.batch_size) if self._texts is not None else 0
+        given = round(plan.text_fraction * plan.batch_size) if self._texts is not None else 0
         bags = self._random_bags(rng, plan.batch_size - given)
         if given:
             bags = _joined(bags, self._text_bags(rng, given))
         counts = self._matrix(bags)
         queries = self._in_rows(counts, counts.data * self._scale[counts.indices])
-        if plan.sampled >= size:
+        if plan.sampled_candidates >= size:
             candidates = np.arange(size)
         else:
-            drawn = [rng.integers(size, size=plan.sampled), self._best(bags)]
-            candidates = np.unique(np.concatenate(drawn + ([self._errors(queries, pool)] if pool else [])))
+            drawn = [rng.integers(size, size=plan.sampled_candidates), self._best(bags)]
+            candidates = np.unique(np.concatenate(drawn + ([self._student_negatives(queries, pool)] if pool else [])))
         teacher = (counts @ self._impacts[candidates].T).toarray().astype(np.float32)
         return Batch(queries, self.documents(candidates), torch.from_numpy(teacher))
 
     def _random_bags(self, rng: np.random.Generator, count: int) -> Bags:
-        """A few of the terms of as many random documents, each once."""
-        low, high = self._plan.query_terms
+        """Return `count` bags, each of a few distinct terms of a random document."""
+        low, high = _QUERY_TERMS
         indptr, indices = self._impacts.indptr, self._impacts.indices
         chosen = []
         for row in rng.integers(len(indptr) - 1, size=count):
@@ -108,22 +113,22 @@ class BagsOfTerms:
         return self._index.bags(self._texts.gather(rng.integers(len(self._texts), size=count)).to_list())
 
     def _best(self, bags: Bags) -> np.ndarray:
-        """Rows of the teacher's best documents for each query."""
+        """Return the rows of the teacher's top-ranked documents of each query."""
         numbers = pl.Series("qid", range(len(bags)))
-        found = self._index.search_bags(numbers, bags, self._plan.hard)
+        found = self._index.search_bags(numbers, bags, self._plan.hard_candidates)
         return found.join(self._places, on="docid")["row"].to_numpy()
 
     def _encoded_pool(self, rng: np.random.Generator) -> Pool:
-        """Some documents and the student's vectors of them."""
+        """Return random documents and the student's vectors of them."""
         size = len(self._index.docids)
-        rows = np.sort(rng.choice(size, min(size, self._plan.pool), replace=False))
+        rows = np.sort(rng.choice(size, min(size, _POOL), replace=False))
         return rows, self.documents(rows) @ self._encoder.document_table.detach().numpy()
 
-    def _errors(self, queries: Sparse, pool: Pool) -> np.ndarray:
-        """Rows of the documents of the pool that the student ranks first for each query."""
+    def _student_negatives(self, queries: Sparse, pool: Pool) -> np.ndarray:
+        """Return the rows of the pool's documents that the student ranks first for each query."""
         rows, vectors = pool
         scores = (queries @ self._encoder.query_table.detach().numpy()) @ vectors.T
-        first = min(self._plan.errors, len(rows) - 1)
+        first = min(self._plan.student_negatives, len(rows) - 1)
         return rows[np.argpartition(-scores, first, axis=1)[:, :first]].ravel()
 
     def _matrix(self, bags: Bags) -> Sparse:
@@ -132,7 +137,7 @@ class BagsOfTerms:
         return csr_matrix((bags.boosts, bags.terms, bags.ends), shape=(len(bags), len(self._index.idf)))
 
     def _in_rows(self, matrix: Sparse, values: np.ndarray) -> Sparse:
-        """The matrix over terms as one over rows of the tables."""
+        """Map the columns of a matrix from terms to rows of the tables."""
         from scipy.sparse import csr_matrix
 
         columns, shape = self._rows[matrix.indices], (matrix.shape[0], self._width)
@@ -140,16 +145,16 @@ class BagsOfTerms:
 
 
 class StaticLearner:
-    """Batches to gradients of the two tables."""
+    """Computes the gradients of the two tables."""
 
     precision = torch.float32
 
-    def __init__(self, encoder: StaticEncoder, temperature: float, nested: Sequence[int] = ()):
-        check_nested(nested, encoder.dim)
-        self.model, self.temperature, self.dims = encoder, temperature, [*nested, encoder.dim]
+    def __init__(self, encoder: StaticEncoder, temperature: float, prefixes: Sequence[int] = ()):
+        check_prefixes(prefixes, encoder.dim)
+        self.model, self.temperature, self.dims = encoder, temperature, [*prefixes, encoder.dim]
 
-    def backward(self, batch: Batch, scale: Callable[[Tensor], Tensor]) -> Terms:
-        """Add the gradients of one batch; the terms of its loss."""
+    def backward(self, batch: Batch, scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
+        """Add the gradients of one batch; return the terms of its loss."""
         queries: Tensor = _Product.apply(batch.queries, self.model.query_table)  # type: ignore[no-untyped-call]
         documents: Tensor = _Product.apply(batch.documents, self.model.document_table)  # type: ignore[no-untyped-call]
         each = [
@@ -161,7 +166,7 @@ class StaticLearner:
 
 
 class _Product(torch.autograd.Function):
-    """A constant sparse matrix [n, rows] times a table [rows, d]."""
+    """Product of a constant sparse matrix [n, rows] and a table [rows, d]."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Sparse, table: Tensor) -> Tensor:
@@ -173,14 +178,17 @@ class _Product(torch.autograd.Function):
         return None, torch.from_numpy(ctx.matrix.T @ gradients[0].numpy())
 
 
-def start(encoder: StaticEncoder, source: BagsOfTerms, documents: int, seed: int) -> None:
-    """Begin both tables with the right singular vectors of the documents' weights: the best tables for raw scores.
+def initialize(encoder: StaticEncoder, source: BagsOfTerms, documents: int, seed: int) -> None:
+    """Initialize both tables with the right singular vectors of the documents' weights, optimal for the raw scores.
 
-    Rows that no document uses, such as those for terms never seen, get random vectors of length 1, the same in both
-    tables: in another collection, queries find documents by such terms as well as chance collisions let them.
+    Rows without a document, such as those of unseen terms, get random vectors of length 1, equal in both tables: in
+    another collection, such terms match themselves.
 
     Args:
-        documents: how many the collection has; of a large one a part is drawn.
+        encoder: encoder to initialize.
+        source: term weights of the documents.
+        documents: number of documents; of a large collection, a sample is used.
+        seed: random seed.
     """
     from scipy.sparse.linalg import svds
 

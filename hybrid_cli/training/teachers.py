@@ -1,4 +1,4 @@
-"""Other models beside the one that trains: their scores of every query with every document of a batch."""
+"""Frozen models: their vectors of the training texts, and their scores of every query and document of a batch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, Group
 
-_BLOCK = 2048  # texts between two files: what a kill can cost
+_BLOCK = 2048  # texts per file; an interrupted run encodes at most this many again
 
 Floats = npt.NDArray[np.float32]
 
 
 class ExactTeacher:
-    """BM25 of a collection by its impact matrix, which is held by rows."""
+    """BM25 scores from the impact matrix of a collection, held by rows."""
 
     def __init__(self, index: LexicalIndex):
         self._index = index
@@ -32,7 +32,7 @@ class ExactTeacher:
         self._places = {docid: row for row, docid in enumerate(index.docids)}
 
     def __call__(self, groups: list[Group]) -> Floats:
-        """[B, B * G]"""
+        """Return scores [B, B * G] of every query and every document of the batch."""
         rows = self._rows[[self._places[docid] for group in groups for docid in group.docids]]
         queries = self._index.query_matrix([group.query for group in groups])
         scores: Floats = (queries @ rows.T).toarray().astype(np.float32)
@@ -40,10 +40,12 @@ class ExactTeacher:
 
 
 class FrozenEncoder:
-    """An encoder that is finished: a Lambda, an ensemble, a teacher. Every text of the examples is encoded once.
+    """The vectors of a frozen encoder: a Lambda, an ensemble, a teacher. Every text of the examples is encoded once.
 
     Args:
-        work: the unfinished artifact; what a killed training has encoded is found there again.
+        encoder: the encoder.
+        examples: training examples.
+        work: folder of the unfinished artifact; stores the vectors, which a resumed run reads again.
     """
 
     def __init__(self, encoder: Encoder, examples: Examples, work: Path):
@@ -51,7 +53,7 @@ class FrozenEncoder:
         self._folder = work / layout.FROZEN
         self._folder.mkdir(exist_ok=True)
         for _ in parallel.first_alone():
-            with console.progress("encode by the frozen model", unit="texts") as advance:
+            with console.progress("encode with the frozen model", unit="texts") as advance:
                 self._queries, self._query_places = self._all(
                     "queries", examples.queries(), lambda part: encoder.encode_queries(part["text"].to_list()), advance
                 )
@@ -63,16 +65,16 @@ class FrozenEncoder:
                 )
 
     def __call__(self, groups: list[Group]) -> Floats:
-        """[B, B * G] scores."""
+        """Return scores [B, B * G] of every query and every document of the batch."""
         scores: Floats = self.queries(groups) @ self.documents(groups).reshape(-1, self.dim).T
         return scores
 
     def queries(self, groups: list[Group]) -> Floats:
-        """[B, dim]"""
+        """Return vectors [B, dim]."""
         return self._queries[[self._query_places[group.query] for group in groups]]
 
     def documents(self, groups: list[Group]) -> Floats:
-        """[B, G, dim]"""
+        """Return vectors [B, G, dim]."""
         return self._documents[[[self._document_places[docid] for docid in group.docids] for group in groups]]
 
     def _all(
@@ -82,7 +84,7 @@ class FrozenEncoder:
         encode: Callable[[pl.DataFrame], np.ndarray],
         advance: Callable[[int], None],
     ) -> tuple[Floats, dict[str, int]]:
-        """The vectors [n, dim] of all rows, and the row of each first column's value."""
+        """Return the vectors [n, dim] of all rows, and the row number by value of the first column."""
         blocks: list[np.ndarray] = []
         places: dict[str, int] = {}
         for part in (part for table in tables for part in table.iter_slices(_BLOCK)):
@@ -97,10 +99,10 @@ class FrozenEncoder:
 
 
 class FrozenWeight(nn.Module):
-    """The weight of a frozen encoder in the sum, learned: `start * exp(1000 * logarithm)`.
+    """The learned weight of a frozen encoder in a sum of scores: `start * exp(1000 * logarithm)`.
 
-    The factor lets the learning rate of a transformer move it by some percent a step. SPAR's own starts at 1; here it
-    starts at the temperature, which is 1 where vectors have any length.
+    The factor 1000 (our choice) lets the learning rate of a transformer change the weight by some percent per step. The
+    weight starts at the temperature, which is 1, as in SPAR, for vectors that are not normalized.
     """
 
     def __init__(self, start: float):
@@ -109,5 +111,5 @@ class FrozenWeight(nn.Module):
         self.logarithm = nn.Parameter(torch.zeros(()))
 
     def forward(self) -> Tensor:
-        """A scalar above 0."""
+        """Return the weight, a scalar above 0."""
         return self.start * torch.exp(1000 * self.logarithm)

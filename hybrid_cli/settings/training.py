@@ -1,0 +1,273 @@
+"""Settings of pretraining, training and distillation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings.common import OnDevice, Precision
+from hybrid_cli.settings.declaration import Condition
+from hybrid_cli.settings.optimization import (
+    OBJECTIVE,
+    Architecture,
+    ExampleValidation,
+    Likelihood,
+    LossOptions,
+    Optimization,
+    Sampling,
+    StartModel,
+    Training,
+    Validation,
+)
+from hybrid_cli.settings.options import GIVEN, REQUIRED, By, Settings, argument, option, redeclare, when
+
+LambdaEncoder = Literal["transformer", "static"]
+LambdaLoss = Literal["contrastive", "listwise"]
+
+TRAINING = "Training"
+TEACHER, STATIC, SPANS = "Teacher", "Static encoder", "Spans"
+
+
+@dataclass(frozen=True)
+class Pretrain(Training, StartModel):
+    """Pretrain an encoder on a corpus with masked language modeling.
+
+    The output is a start model for `train-dense --model`. An interrupted run resumes from its last checkpoint and ends
+    with the same weights.
+    """
+
+    command = "pretrain"
+    panel = TRAINING
+    examples = (
+        "hybrid pretrain data/pydocs --model minilm --max-steps 1000 --output out/adapted",
+        "hybrid pretrain data/pydocs --cocondenser --max-steps 1000 --output out/cocondenser",
+    )
+
+    collection: Path = argument(REQUIRED, "Collection or corpus; queries and qrels are not read.")
+    _: KW_ONLY
+    cocondenser: bool = option(
+        False,
+        "Add the Condenser head, and the contrastive loss between two spans of a document (coCondenser).",
+        panel=SPANS,
+    )
+    max_length: int = option(256, "Maximum tokens of a span.", panel=SPANS, minimum=4)
+    mlm_probability: float = option(
+        0.15, "Fraction of the tokens that are masked, in whole words.", panel=SPANS, minimum=0.01, maximum=0.99
+    )
+    skip_layer: int | None = option(
+        None,
+        "Layer whose token states enter the Condenser head; 0 is the embeddings.",
+        panel=SPANS,
+        minimum=0,
+        shown="the middle layer",
+        applies=when(cocondenser=True),
+    )
+    held_out: int = option(
+        200, "Documents held out for validation, at most a tenth of the corpus.", panel=SPANS, minimum=0
+    )
+    epochs: int = redeclare(Optimization, "epochs", 8)
+    batch_size: int = redeclare(
+        Optimization, "batch_size", 32, help="Spans per batch; with `--cocondenser`, documents with two spans each."
+    )
+    learning_rate: float = redeclare(Optimization, "learning_rate", 1e-4)
+    weight_decay: float = redeclare(Optimization, "weight_decay", 0.01)
+    eval_steps: int | None = redeclare(Validation, "eval_steps", None, applies=())
+
+
+@dataclass(frozen=True)
+class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOptions):
+    """Train a dense encoder on mined examples.
+
+    The two parts of RoC, `--ortho-weight` and `--mask-matches`, combine with every loss. An interrupted run resumes
+    from its last checkpoint and ends with the same weights.
+    """
+
+    command = "train-dense"
+    panel = TRAINING
+    examples = (
+        "hybrid train-dense out/train.parquet --loss residual-margin --model minilm --output out/clear",
+        "hybrid train-dense out/train.parquet --loss roc --index out/bm25 --dev out/dev.parquet --output out/roc",
+    )
+
+    training_examples: Path = argument(REQUIRED, "Training examples, written by `mine-negatives`.", metavar="EXAMPLES")
+
+    def check(self) -> None:
+        """Refuse options that exclude each other."""
+        super().check()
+        if self.index is not None and not self.ortho_weight and self.dev is None:
+            raise InputError("--index: only with --ortho-weight above 0, or with --dev")
+
+
+TRANSFORMER = when(encoder="transformer")
+
+
+@dataclass(frozen=True)
+class TrainLambda(Training, Validation, Architecture):
+    """Train an encoder that imitates the ranking of a lexical teacher (Lambda of SPAR).
+
+    A transformer learns from teacher labels. A static encoder sums one vector per term: it learns from the lexical
+    index in a minute, encodes without a transformer, and is independent of word order.
+    """
+
+    command = "train-lambda"
+    panel = TRAINING
+    examples = (
+        "hybrid train-lambda data/pydocs --labels out/labels --index out/bm25 --dev dev --output out/lambda",
+        "hybrid train-lambda data/pydocs --encoder static --index out/bm25 --dim 64 --output out/static",
+    )
+    restricted: ClassVar[Mapping[type[Settings], Condition]] = {Architecture: TRANSFORMER, OnDevice: TRANSFORMER}
+
+    collection: Path = argument(REQUIRED, "Collection: the labeled corpus, and the dev queries.")
+    _: KW_ONLY
+    encoder: LambdaEncoder = option("transformer", "Transformer, or static encoder with one vector per term.")
+    index: Path | None = option(
+        None,
+        "Lexical index: the teacher of a static encoder, of `--loss listwise` and of the validation.",
+        panel=TEACHER,
+        recorded=False,
+        applies=(when(encoder="static"), when(loss="listwise"), when(dev=GIVEN)),
+    )
+    labels: Path | None = option(
+        None,
+        "Teacher labels, written by `label`; a transformer needs them, a static encoder uses their texts as queries.",
+        panel=TEACHER,
+        recorded=False,
+    )
+    loss: LambdaLoss = option(
+        "contrastive",
+        "`contrastive`: likelihood of a top-ranked passage in the batch; `listwise`: KL divergence from the teacher's "
+        "scores of the batch.",
+        panel=TEACHER,
+        applies=TRANSFORMER,
+    )
+    positives: int = option(10, "Top-ranked hits used as positives.", panel=TEACHER, minimum=1, applies=TRANSFORMER)
+    negatives: int = option(
+        5, "Bottom-ranked hits used as hard negatives.", panel=TEACHER, minimum=1, applies=TRANSFORMER
+    )
+    list_passages: int = option(
+        3,
+        "Passages of a query's list per step, in addition to a positive.",
+        panel=TEACHER,
+        minimum=1,
+        applies=when(encoder="transformer", loss="listwise"),
+    )
+    student_negatives: int = option(
+        0,
+        "Hard negatives per query mined with the student itself, from a pool that is re-encoded at every checkpoint.",
+        panel=TEACHER,
+        minimum=0,
+        applies=(when(encoder="transformer", loss="listwise"), when(encoder="static")),
+    )
+    temperature: float = option(
+        1.0,
+        "Divisor of the student's and the teacher's scores before the softmax.",
+        panel=TEACHER,
+        above=0,
+        applies=(when(encoder="transformer", loss="listwise"), when(encoder="static")),
+    )
+    matryoshka_dims: Sequence[int] = redeclare(LossOptions, "matryoshka_dims", ())
+    dim: int | None = redeclare(
+        Architecture,
+        "dim",
+        By("encoder", {"static": 64}),
+        help="Dimensions of the vectors.",
+        shown="the model's; static: 64",
+    )
+    vocab_size: int = option(
+        200_000,
+        "Number of terms with a vector of their own, the most frequent ones.",
+        panel=STATIC,
+        minimum=1,
+        applies=when(encoder="static"),
+    )
+    hash_buckets: int = option(
+        4096, "Vectors shared by all other terms, chosen by a hash.", panel=STATIC, minimum=1,
+        applies=when(encoder="static"),
+    )  # fmt: skip
+    text_fraction: float = option(
+        0.5,
+        "Fraction of labeled texts among the queries; the others are random bags of terms.",
+        panel=STATIC,
+        minimum=0,
+        maximum=1,
+        applies=when(encoder="static", labels=GIVEN),
+    )
+    hard_candidates: int = option(
+        8, "Top-ranked documents of the teacher per query among the candidates.", panel=STATIC, minimum=1,
+        applies=when(encoder="static"),
+    )  # fmt: skip
+    sampled_candidates: int = option(
+        1024, "Documents drawn from the collection as candidates, per step.", panel=STATIC, minimum=1,
+        applies=when(encoder="static"),
+    )  # fmt: skip
+    dev: str | None = redeclare(
+        Validation,
+        "dev",
+        None,
+        help="Split whose queries validate, on a pool of the teacher's passages; needs `--index`.",
+        recorded=True,
+    )
+    epochs: int = redeclare(Optimization, "epochs", 1, help="Passes over the labels.", applies=(TRANSFORMER,))
+    max_steps: int | None = redeclare(Optimization, "max_steps", By("encoder", {"static": 1200}))
+    batch_size: int = redeclare(Optimization, "batch_size", By("encoder", {"static": 256}, 28))
+    chunk_size: int | None = redeclare(Optimization, "chunk_size", None, applies=(TRANSFORMER,))
+    learning_rate: float = redeclare(Optimization, "learning_rate", By("encoder", {"static": 3e-3}, 2e-5))
+    warmup: float = redeclare(Optimization, "warmup", By("encoder", {"static": 0.0}, 0.1))
+    precision: Precision = redeclare(Optimization, "precision", "auto", applies=(TRANSFORMER,))
+
+    def check(self) -> None:
+        """Refuse options that lack the teacher they need."""
+        super().check()
+        if self.encoder == "static" and self.index is None:
+            raise InputError("--encoder static: needs the lexical index to learn from; pass --index")
+        if self.encoder == "transformer" and self.labels is None:
+            raise InputError(
+                "--encoder transformer: needs the teacher labels that `hybrid label` writes; pass --labels"
+            )
+        if self.loss == "listwise" and self.index is None:
+            raise InputError("--loss listwise: needs the teacher's scores; pass --index")
+        if self.dev is not None and self.index is None:
+            raise InputError("--dev: validation needs the teacher's scores; pass --index, or remove --dev")
+
+
+STUDENT = when(queries_only=False)
+
+
+@dataclass(frozen=True)
+class DistillLite(Training, ExampleValidation, Sampling, Architecture, Likelihood):
+    """Distill a teacher's vectors into a small encoder (LITE).
+
+    The student has two heads: the small one retrieves, the large one matches the teacher during training and is then
+    dropped. With `--queries-only`, the output is a query encoder that searches the teacher's indexes (DrBoost).
+    """
+
+    command = "distill-lite"
+    panel = TRAINING
+    examples = (
+        "hybrid distill-lite out/train.parquet --teacher out/drboost-2 --dim 32 --output out/lite",
+        "hybrid distill-lite out/train.parquet --teacher out/drboost-2 --queries-only --output out/drboost-2-light",
+    )
+    restricted: ClassVar[Mapping[type[Settings], Condition]] = {Likelihood: STUDENT}
+
+    training_examples: Path = argument(REQUIRED, "Training examples, written by `mine-negatives`.", metavar="EXAMPLES")
+    _: KW_ONLY
+    teacher: str = option(REQUIRED, "Encoder to distill: an ensemble or any other.", recorded=False)
+    queries_only: bool = option(
+        False, "Train only a query encoder, with the teacher's documents and dimensions; searches its indexes."
+    )
+    kd_weight: float = option(
+        1.0, "Weight of the squared distances to the teacher's vectors, relative to the likelihood.", panel=OBJECTIVE,
+        minimum=0, applies=STUDENT,
+    )  # fmt: skip
+    dim: int | None = redeclare(
+        Architecture, "dim", 32, help="Dimensions of the student's vectors.", shown="", applies=(STUDENT,)
+    )
+    normalize: bool | None = redeclare(Architecture, "normalize", None, applies=(STUDENT,))
+    projection_norm: bool | None = redeclare(Architecture, "projection_norm", None, applies=(STUDENT,))
+    tied: bool | None = redeclare(Architecture, "tied", None, applies=(STUDENT,))
+    doc_prefix: str | None = redeclare(Architecture, "doc_prefix", None, applies=(STUDENT,))
+    doc_max_len: int | None = redeclare(Architecture, "doc_max_len", None, applies=(STUDENT,))
+    title_separator: str | None = redeclare(Architecture, "title_separator", None, applies=(STUDENT,))

@@ -1,0 +1,244 @@
+"""Data for pretraining: a corpus as batches of masked spans, one block of documents in memory.
+
+Order, spans and masks depend only on (seed, epoch, position), so a resumed run sees the same batches. The tokens of a
+word are masked together (whole-word masking; Condenser). transformers' own collator takes everything between two spaces
+as a word, punctuation included, and omits BERT's random and unchanged tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from hybrid_cli import console
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings.training import Pretrain
+
+BLOCK = 8192  # documents that are shuffled together
+IGNORED = -100  # label of a token that is not predicted, as in PyTorch
+_MASKED, _RANDOM = 0.8, 0.1  # BERT: fractions of the predicted tokens; the others keep their token
+_HELD_OUT, _BLOCKS, _UNITS, _CUTS, _MASKS = range(5)  # one seed per kind of draw
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """The tokens of a text or of a span, without special tokens.
+
+    Attributes:
+        ids: [n] token ids.
+        starts: [w + 1] position of the first token of each word, and n.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+
+    @property
+    def words(self) -> int:
+        """Number of words."""
+        return len(self.starts) - 1
+
+    def span(self, first: int, last: int, room: int) -> Pieces:
+        """Return the words from `first` to before `last` that fit into `room` tokens.
+
+        The span has at least one word; a word longer than `room` is truncated.
+        """
+        begin = self.starts[first]
+        last = min(last, max(first + 1, int(np.searchsorted(self.starts, begin + room, "right")) - 1))
+        starts = np.minimum(self.starts[first : last + 1] - begin, room)
+        return Pieces(self.ids[begin : begin + starts[-1]], starts)
+
+
+def pieces(tokenizer: Any, texts: Sequence[str]) -> Iterator[Pieces]:
+    """Tokenize texts; words are those of the tokenizer (for BERT, a token and the `##` tokens after it)."""
+    options = {"add_special_tokens": False, "return_attention_mask": False, "return_token_type_ids": False}
+    for encoding in tokenizer(list(texts), **options).encodings if texts else []:
+        ids = np.asarray(encoding.ids, np.int32)
+        words = np.asarray(encoding.word_ids, np.int32)
+        yield Pieces(ids, np.flatnonzero(np.diff(words, prepend=-1, append=-1)) if len(ids) else np.zeros(1, np.int64))
+
+
+def consecutive(text: Pieces, room: int) -> Iterator[Pieces]:
+    """Split a text into consecutive spans of at most `room` tokens."""
+    first = 0
+    while first < text.words:
+        yield (span := text.span(first, text.words, room))
+        first += span.words
+
+
+def two(text: Pieces, room: int, rng: np.random.Generator) -> list[Pieces]:
+    """Return two disjoint random spans in order; none for a text of fewer than two words.
+
+    The text is split between two words of its middle half; a random window of each part is a span. (Our choice, so
+    that the spans of a document never overlap.)
+    """
+    if text.words < 2:
+        return []
+    middle = int(rng.integers(max(1, text.words // 4), text.words - text.words // 4))
+    return [_window(text, 0, middle, room, rng), _window(text, middle, text.words, room, rng)]
+
+
+def _window(text: Pieces, first: int, last: int, room: int, rng: np.random.Generator) -> Pieces:
+    """Return a span of words [first, last) with a random start, early enough to fill `room` if possible."""
+    latest = min(last - 1, int(np.searchsorted(text.starts, text.starts[last] - room)))
+    return text.span(int(rng.integers(first, max(first, latest) + 1)), last, room)
+
+
+class WholeWordMasking:
+    """Whole-word masking. Special tokens are neither predicted nor inserted.
+
+    Args:
+        tokenizer: tokenizer of the model.
+        probability: fraction of a span's tokens to predict; at least one word, and no word that would exceed it.
+
+    Raises:
+        InputError: the tokenizer has no mask, [CLS] or [SEP] token.
+    """
+
+    def __init__(self, tokenizer: Any, probability: float):
+        tokens = {"mask": tokenizer.mask_token_id, "[CLS]": tokenizer.cls_token_id, "[SEP]": tokenizer.sep_token_id}
+        if lacking := [name for name, number in tokens.items() if number is None]:
+            raise InputError(f"the model has no {' and no '.join(lacking)} token; pretrain needs a model like BERT")
+        self._mask, self._first, self._last = tokens.values()
+        self._special = np.asarray(sorted(tokenizer.all_special_ids))
+        self._ordinary = np.setdiff1d(np.arange(len(tokenizer)), self._special)
+        self._probability = probability
+
+    def __call__(self, span: Pieces, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Return token ids and labels [n + 2] of a span with [CLS] and [SEP]."""
+        predicted = self._choose(span, rng)
+        draws = rng.random(len(span.ids))
+        ids = span.ids.copy()
+        ids[predicted & (draws < _MASKED)] = self._mask
+        random = predicted & (draws >= _MASKED) & (draws < _MASKED + _RANDOM)
+        ids[random] = rng.choice(self._ordinary, random.sum())
+        labels = np.where(predicted, span.ids, IGNORED)
+        return np.concatenate([[self._first], ids, [self._last]]), np.pad(labels, 1, constant_values=IGNORED)
+
+    def _choose(self, span: Pieces, rng: np.random.Generator) -> np.ndarray:
+        """Return which tokens [n] belong to the chosen words."""
+        sizes = np.diff(span.starts)
+        order = rng.permutation(np.flatnonzero(~np.isin(span.ids[span.starts[:-1]], self._special)))
+        chosen = np.zeros(span.words, bool)
+        chosen[order[np.cumsum(sizes[order]) <= self._probability * len(span.ids)]] = True
+        chosen[order[:1]] = True
+        return np.repeat(chosen, sizes)
+
+
+Unit = list[Pieces]
+
+
+@dataclass(frozen=True)
+class Spans:
+    """A batch: token ids of each span with [CLS] and [SEP], and labels of the masked tokens.
+
+    With coCondenser, spans 2i and 2i + 1 belong to one document.
+    """
+
+    ids: list[np.ndarray]
+    labels: list[np.ndarray]
+
+
+class Corpus:
+    """A corpus as training units: consecutive spans or, with coCondenser, pairs of spans.
+
+    Args:
+        path: corpus.
+        tokenizer: tokenizer of the model.
+        text: maps title and text of a document to the text that is tokenized.
+        plan: settings of the pretraining.
+
+    Attributes:
+        documents: number of documents.
+        held: number of documents held out for validation.
+
+    Raises:
+        InputError: the corpus has no words, or the tokenizer no mask token.
+    """
+
+    def __init__(self, path: Path, tokenizer: Any, text: Callable[[str, str], str], plan: Pretrain):
+        self._path, self._tokenizer, self._text, self._plan = path, tokenizer, text, plan
+        self._mask = WholeWordMasking(tokenizer, plan.mlm_probability)
+        self.documents = collections.document_count(path)
+        self._scan = collections.scan(path).select("corpus_row", "title", "text")
+        self.held = min(plan.held_out, self.documents // 10)
+        self._held: list[int] = self._rng(_HELD_OUT).choice(self.documents, self.held, replace=False).tolist()
+        self._sizes = self._count()
+
+    def __len__(self) -> int:
+        """Return the number of units of one epoch, or those counted until `max_steps` is reached."""
+        return sum(self._sizes.values())
+
+    def batches(self, done: int = 0) -> Iterator[Spans]:
+        """Yield the batches of all epochs from the `done`-th on; the last batch of an epoch may be smaller."""
+        size = self._plan.batch_size
+        steps = -(-len(self) // size)
+        for epoch in range(done // steps, self._plan.epochs):
+            units = self._epoch(epoch, (done - epoch * steps) * size)
+            while batch := list(islice(units, size)):
+                yield self._masked(batch, self._rng(_MASKS, done))
+                done += 1
+
+    def held_out(self) -> Spans | None:
+        """Return one unit of each held-out document; None if no document is held out."""
+        documents = self._scan.filter(pl.col("corpus_row").is_in(self._held))
+        units = [units[0] for units in self._units(documents, epoch=0) if units]
+        return self._masked(units, self._rng(_HELD_OUT, 0)) if units else None
+
+    def _count(self) -> dict[int, int]:
+        """Count the units of each block in the order of the first epoch, until `max_steps` is reached."""
+        enough = (self._plan.max_steps or math.inf) * self._plan.batch_size * self._plan.accumulate
+        sizes: dict[int, int] = {}
+        with console.progress("count spans", self.documents, "documents") as advance:
+            for block in self._blocks(0):
+                sizes[block] = len(self._block(block, epoch=0))
+                advance(min(BLOCK, self.documents - block * BLOCK))
+                if sum(sizes.values()) >= enough:
+                    break
+        if not sum(sizes.values()):
+            raise InputError(f"{self._path}: has no words to train on; pretrain needs documents with text")
+        return sizes
+
+    def _epoch(self, epoch: int, skip: int) -> Iterator[Unit]:
+        for block in self._blocks(epoch):
+            if skip and skip >= self._sizes[block]:
+                skip -= self._sizes[block]
+                continue
+            units = self._block(block, epoch)
+            for place in self._rng(_UNITS, epoch, block).permutation(len(units))[skip:]:
+                yield units[place]
+            skip = 0
+
+    def _blocks(self, epoch: int) -> list[int]:
+        order: list[int] = self._rng(_BLOCKS, epoch).permutation(-(-self.documents // BLOCK)).tolist()
+        return order
+
+    def _block(self, block: int, epoch: int) -> list[Unit]:
+        documents = self._scan.slice(block * BLOCK, BLOCK).filter(~pl.col("corpus_row").is_in(self._held))
+        return list(chain.from_iterable(self._units(documents, epoch)))
+
+    def _units(self, documents: pl.LazyFrame, epoch: int) -> Iterator[list[Unit]]:
+        """Yield the units of each document."""
+        room = self._plan.max_length - 2
+        rows, titles, texts = documents.collect().get_columns()
+        whole = [self._text(title, text) for title, text in zip(titles, texts, strict=True)]
+        for row, document in zip(rows, pieces(self._tokenizer, whole), strict=True):
+            if self._plan.cocondenser:
+                pair = two(document, room, self._rng(_CUTS, epoch, row))
+                yield [pair] if pair else []
+            else:
+                yield [[span] for span in consecutive(document, room)]
+
+    def _masked(self, units: Sequence[Unit], rng: np.random.Generator) -> Spans:
+        masked = [self._mask(span, rng) for unit in units for span in unit]
+        return Spans([ids for ids, _ in masked], [labels for _, labels in masked])
+
+    def _rng(self, *place: int) -> np.random.Generator:
+        return np.random.default_rng([self._plan.seed, *place])

@@ -1,0 +1,171 @@
+"""The skeleton of a training command: device, precision, output, loop, files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.encoders.contract import Contract
+from hybrid_cli.encoders.models import pick_device, pick_dtype
+from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings.optimization import Architecture, Training
+from hybrid_cli.training import checkpoint, parallel
+from hybrid_cli.training.checkpoint import State
+from hybrid_cli.training.loop import Learner, Validator, fit, steps_of
+
+Batch = TypeVar("Batch")
+
+
+@dataclass(frozen=True)
+class Job(Generic[Batch]):
+    """What a command trains.
+
+    Attributes:
+        learner: model and objective.
+        batches: maps n to the batches of all epochs from the n-th on.
+        steps: number of optimizer steps.
+        save: writes the trained model into a folder and returns counts for the manifest.
+        validator: validation, if any.
+    """
+
+    learner: Learner[Batch]
+    batches: Callable[[int], Iterator[Batch]]
+    steps: int
+    save: Callable[[Path], Mapping[str, Any]]
+    validator: Validator | None = None
+
+
+class Session:
+    """One run of a training command.
+
+    Args:
+        settings: options of the command.
+        inputs: role -> file or folder; None for inputs that are not used.
+        resolved: values for the manifest that replace or complement the options.
+
+    Attributes:
+        precision: precision of the forward pass.
+        up_to_date: the output exists, made from the same inputs and options.
+
+    Raises:
+        InputError: an input is not usable, or the output exists with other options.
+    """
+
+    def __init__(
+        self,
+        settings: Training,
+        inputs: Mapping[str, Path | artifacts.Named | None],
+        resolved: Mapping[str, Any] | None = None,
+    ):
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        options = {**settings.recorded(), **(resolved or {})}
+        self.precision = torch.float32
+        if settings.applies("precision"):
+            self.precision = pick_dtype(settings.precision, pick_device(settings.device))
+            options["precision"] = str(self.precision).removeprefix("torch.")  # the resolved value of `auto`
+        self._settings = settings
+        self._output = artifacts.open_output(
+            settings.output,
+            Kind.ENCODER,
+            settings.command,
+            inputs={role: path for role, path in inputs.items() if path is not None},
+            options=options,
+            overwrite=settings.overwrite,
+        )
+        self.up_to_date = self._output.up_to_date
+
+    def train(self, prepare: Callable[[Path], Job[Any]], processes: bool = False) -> State:
+        """Run the loop and write the encoder with its learning curve.
+
+        Args:
+            prepare: maps the folder of the unfinished artifact to the job.
+            processes: the command can train in several processes.
+
+        Returns:
+            Learning curve and number of steps.
+        """
+        if not processes:
+            parallel.refuse(self._settings.command)
+        with parallel.folder(self._output) as (work, counts):
+            job = prepare(work)
+            state = fit(job.learner, job.batches, self._settings, job.steps, work, job.validator)
+            if not parallel.rank():
+                counts.update(job.save(work))
+                counts.update(steps=state.step, best_step=state.best_step)
+                checkpoint.write_curve(work, state, self._settings.command)
+        return state
+
+    def steps(self, examples: int) -> int:
+        """Return the number of optimizer steps for `examples` training examples."""
+        return steps_of(self._settings, examples)
+
+
+class TransformerTraining(Protocol):
+    """Settings of a command that trains a transformer encoder."""
+
+    @property
+    def model(self) -> str:
+        """Start model."""
+        ...
+
+    @property
+    def layers(self) -> int | None:
+        """Number of layers to keep."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """Device."""
+        ...
+
+
+def contract_changes(settings: Architecture) -> dict[str, Any]:
+    """Return the fields of the encoder's contract that the options set."""
+    names = [name for name in Contract.__dataclass_fields__ if name in settings.declared()]
+    return {name: value for name in names if (value := getattr(settings, name)) is not None}
+
+
+def load_start(settings: TransformerTraining, **changes: Any) -> TransformerEncoder:
+    """Load the start model with a changed contract and, with `--layers`, its first layers only.
+
+    Raises:
+        InputError: the model cannot be loaded, or has fewer layers.
+    """
+    encoder = TransformerEncoder.load(settings.model, device=settings.device, **changes)
+    for tower in dict.fromkeys((encoder.query_tower, encoder.document_tower)):
+        keep_first_layers(tower.backbone, settings.layers)
+    return encoder
+
+
+def keep_first_layers(backbone: PreTrainedModel, layers: int | None) -> None:
+    """Remove all transformer layers after the first `layers`; None keeps all.
+
+    Raises:
+        InputError: the model has fewer layers, or no list of layers.
+    """
+    if layers is None:
+        return
+    count = backbone.config.num_hidden_layers
+    if layers > count:
+        raise InputError(f"--layers {layers}: the model has {count} layers")
+    stacks = [
+        (parent, name, child)
+        for parent in backbone.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, nn.ModuleList) and len(child) == count
+    ]
+    if len(stacks) != 1:
+        raise InputError(f"--layers: unknown architecture {type(backbone).__name__}; needs one stack of {count} layers")
+    parent, name, stack = stacks[0]
+    setattr(parent, name, stack[:layers])
+    backbone.config.num_hidden_layers = layers
