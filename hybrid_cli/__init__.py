@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.version import __version__
 
 if TYPE_CHECKING:
     from hybrid_cli.api import Index, open_encoder, open_index, open_run
 
-__version__ = "0.1.0"
 __all__ = ["HybridError", "Index", "InputError", "__version__", "open_encoder", "open_index", "open_run"]
 
 

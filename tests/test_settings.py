@@ -231,7 +231,7 @@ def test_a_default_is_written_once() -> None:
     """Text of a default value in the package: only in the settings classes, never again as a keyword's default."""
     root = Path(inspect.getfile(Settings)).parent.parent
     names = {each.name for kind in COMMANDS for each in fields(kind)} & {
-        "dev_queries", "batch_size", "rrf_k", "lexical_weight", "kd_weight", "num_negatives", "shard_size",
+        "dev_queries", "batch_size", "rrf_k", "kd_weight", "num_negatives", "shard_size",
     }  # fmt: skip
     again = [
         f"{file.relative_to(root)}: {line.strip()}"

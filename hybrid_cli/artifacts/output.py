@@ -340,7 +340,7 @@ def _difference(existing: Manifest | None, wanted: Manifest) -> str:
 
 
 def _versions() -> dict[str, str]:
-    from hybrid_cli import __version__
+    from hybrid_cli.version import __version__
 
     found = {"hybrid": __version__}
     for library in _LIBRARIES[1:]:

@@ -8,9 +8,9 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from hybrid_cli import __version__
 from hybrid_cli.cli.options import add_command
 from hybrid_cli.settings import COMMANDS, Settings
+from hybrid_cli.version import __version__
 
 GROUPS = {"prepare": "Import a collection: `prepare SOURCE ... --output FOLDER`."}
 PRINTERS = {"search": "hybrid_cli.reporting.hits:show_hits"}  # command -> function that prints what its stage returns
