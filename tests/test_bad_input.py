@@ -291,10 +291,10 @@ READING_RUNS = ("fuse", "evaluate", "mine-negatives run:", "export")
     [
         (
             {"score": pl.when(SECOND).then(float("nan")).otherwise("score")},
-            "1 scores are not finite numbers, first in row 2",
+            "1 scores are not finite numbers, the first in row 2",
         ),
-        ({"docid": pl.lit("a")}, "document a stands more than once for query 001 (row 1)"),
-        ({"docid": pl.when(SECOND).then(None).otherwise("docid")}, "run.parquet, row 2: has no docid; mend the run"),
+        ({"docid": pl.lit("a")}, "query 001 lists document a more than once (row 1)"),
+        ({"docid": pl.when(SECOND).then(None).otherwise("docid")}, "run.parquet, row 2: docid is missing; fix the run"),
     ],
     ids=["nan", "twice", "no id"],
 )
