@@ -221,7 +221,7 @@ def test_texts_without_words_can_be_indexed_and_searched(here):
     assert hybrid("index-bm25", "changed", "--output", "empty", "--threads", 1).code == 0
     done = hybrid("search", "collection", "--split", "test", "--index", "empty", "--output", "none.parquet")
     assert (done.code, pl.read_parquet("none.parquet").height) == (0, 0)
-    assert "6 queries without any" in done.err
+    assert "6 queries without hits" in done.err
 
 
 @pytest.mark.parametrize("options", [[], ["--engine", "lucene"], ["--rm3"]])
@@ -291,10 +291,10 @@ READING_RUNS = ("fuse", "evaluate", "mine-negatives run:", "export")
     [
         (
             {"score": pl.when(SECOND).then(float("nan")).otherwise("score")},
-            "1 scores are not finite numbers, first in row 2",
+            "1 scores are not finite numbers, the first in row 2",
         ),
-        ({"docid": pl.lit("a")}, "document a stands more than once for query 001 (row 1)"),
-        ({"docid": pl.when(SECOND).then(None).otherwise("docid")}, "run.parquet, row 2: has no docid; mend the run"),
+        ({"docid": pl.lit("a")}, "query 001 lists document a more than once (row 1)"),
+        ({"docid": pl.when(SECOND).then(None).otherwise("docid")}, "run.parquet, row 2: docid is missing; fix the run"),
     ],
     ids=["nan", "twice", "no id"],
 )

@@ -17,7 +17,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.cli import main
 from hybrid_cli.settings import COMMANDS, Evaluate, Settings
-from hybrid_cli.settings.common import Writes
+from hybrid_cli.settings.common import Overwrites
 
 STAGES = [
     "prepare", "split", "perturb", "index-bm25", "mine-negatives", "label", "pretrain", "train-dense", "train-lambda",
@@ -65,7 +65,7 @@ def test_every_command_has_help_with_an_example(kind: type[Settings]) -> None:
     assert (done.code, done.err) == (0, "")
     assert text.startswith(f" Usage: hybrid {kind.command} ")
     assert re.search(rf"Examples?: .*hybrid {kind.command}\b", text)
-    writing = ("--overwrite", "--dry-run") if issubclass(kind, Writes) else ()
+    writing = ("--overwrite", "--dry-run") if issubclass(kind, Overwrites) else ()
     assert not [option for option in (*EVERYWHERE, *writing) if option not in text]
 
 

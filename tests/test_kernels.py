@@ -55,10 +55,9 @@ def test_search_equals_sorting_every_sum(seed: int, size: int, rare: float, hits
     counts, best = np.zeros(len(queries), np.int32), np.zeros((len(queries), hits), np.uint64)
     ends, terms = flat(queries)
     postings = impacts.postings
-    kernels.search(
-        hits, order, counts, best, *flat(barred),
-        ends, terms.astype(np.int32), impacts.idf[terms], postings.indptr, postings.rows, postings.tfs, impacts.scale,
-    )  # fmt: skip
+    matrix = kernels.Matrix(postings.indptr, postings.rows, postings.tfs, impacts.scale)
+    asked = kernels.Queries(ends, terms.astype(np.int32), impacts.idf[terms])
+    kernels.search(hits, order, asked, matrix, *flat(barred), counts, best)
     for number, query in enumerate(queries):
         keys = best[number, : counts[number]]
         found = list(zip(kernels.places_of(keys).tolist(), kernels.scores_of(keys).tolist(), strict=True))

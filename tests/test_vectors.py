@@ -268,7 +268,7 @@ def test_a_pair_of_an_unknown_document_is_named(tmp_path: Path):
     index = build(tmp_path / "index", random_vectors(), VectorIndex())
     with pytest.raises(InputError, match="index: has no document nowhere"):
         index.score(pl.DataFrame({"qid": ["q0"], "docid": ["nowhere"]}), ["q0"], random_vectors(1))
-    with pytest.raises(InputError, match="no vector was given for query q9"):
+    with pytest.raises(InputError, match="no vector for query q9"):
         index.score(pl.DataFrame({"qid": ["q9"], "docid": ["d0"]}), ["q0"], random_vectors(1))
 
 

@@ -110,8 +110,8 @@ class HybridIndex:
         """Return [Q, hits] keys of `kernels.keep_best`, best first."""
         counts, floors = np.zeros(len(queries), np.int64), np.full(len(queries), -np.inf, np.float32)
         keys = np.empty((len(queries), max(2 * hits, _LEAST_KEYS)), np.uint64)
-        ends, terms, weights, *postings = self._lexical_arguments(queries["text"].to_list())
-        cursors = postings[0][terms]
+        asked, matrix = self._lexical_arguments(queries["text"].to_list())
+        cursors = matrix.indptr[asked.terms]
         bounds = [len(queries) * at // (4 * threads) for at in range(4 * threads + 1)]
         first = 0
         with ThreadPoolExecutor(threads) as pool:
@@ -119,11 +119,16 @@ class HybridIndex:
 
                 def keep(begin: int, end: int, first: int = first, scores: Any = scores) -> None:
                     mine = slice(begin, end)
-                    kernels.keep_best(  # type: ignore[call-arg]
-                        first, scores[mine], self.lexical_weight, self._order, hits,
-                        ends[begin : end + 1], terms, weights, cursors, *postings,
-                        counts[mine], floors[mine], keys[mine],
-                    )  # fmt: skip
+                    kernels.keep_best(
+                        (first, scores[mine]),
+                        self.lexical_weight,
+                        self._order,
+                        hits,
+                        asked._replace(ends=asked.ends[begin : end + 1]),
+                        cursors,
+                        matrix,
+                        kernels.Best(counts[mine], floors[mine], keys[mine]),
+                    )
 
                 list(pool.map(keep, bounds[:-1], bounds[1:]))
                 first += scores.shape[1]
@@ -143,12 +148,13 @@ class HybridIndex:
                 scores.addmm_(target, torch.from_numpy(block).T)
             yield scores[:queries].numpy()
 
-    def _lexical_arguments(self, texts: Sequence[str]) -> tuple[Any, ...]:
+    def _lexical_arguments(self, texts: Sequence[str]) -> tuple[kernels.Queries, kernels.Matrix]:
         """Return queries and postings for the kernel; empty without a lexical index."""
         if self.lexical is not None:
             return self.lexical.kernel_arguments(self.lexical.bags(texts))
         none, ids = np.zeros(0, np.float32), np.zeros(0, np.int32)
-        return np.zeros(len(texts) + 1, np.int64), ids, none, np.zeros(1, np.int64), ids, ids, none
+        queries = kernels.Queries(np.zeros(len(texts) + 1, np.int64), ids, none)
+        return queries, kernels.Matrix(np.zeros(1, np.int64), ids, ids, none)
 
     @cached_property
     def _order(self) -> npt.NDArray[np.int32]:

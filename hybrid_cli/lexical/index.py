@@ -229,18 +229,19 @@ class LexicalIndex:
 
         def work(begin: int, end: int) -> None:
             part, barred_ends = bags.part(begin, end), ends[begin : end + 1]
-            found = counts[begin:end], best[begin:end]
-            kernels.search(hits, self._shared.order, *found, barred_ends, rows, *self.kernel_arguments(part))
+            arguments = *self.kernel_arguments(part), barred_ends, rows
+            kernels.search(hits, self._shared.order, *arguments, counts[begin:end], best[begin:end])
 
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(work, bounds[:-1], bounds[1:]))
         return counts, best
 
-    def kernel_arguments(self, bags: Bags) -> tuple[Any, ...]:
-        """Return queries and postings in the order of the kernels' parameters, from `ends` to `scale`."""
+    def kernel_arguments(self, bags: Bags) -> tuple[kernels.Queries, kernels.Matrix]:
+        """Return analyzed queries and the impact matrix as the kernels read them."""
         postings = self.impacts.postings
         weights = bags.boosts * self.impacts.idf[bags.terms]
-        return bags.ends, bags.terms, weights, postings.indptr, postings.rows, postings.tfs, self.impacts.scale
+        matrix = kernels.Matrix(postings.indptr, postings.rows, postings.tfs, self.impacts.scale)
+        return kernels.Queries(bags.ends, bags.terms, weights), matrix
 
     # -------------------------------------------------------------------------------------------------- exact scores
 

@@ -8,13 +8,51 @@ so that k1 and b can change without a rebuild.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Array = npt.NDArray[Any]
+
+
+class Queries(NamedTuple):
+    """Weighted terms of queries.
+
+    Attributes:
+        ends: [Q+1] query i has terms [ends[i]:ends[i+1]].
+        terms: [T] term ids.
+        weights: [T] boost * idf.
+    """
+
+    ends: Array
+    terms: Array
+    weights: Array
+
+
+class Matrix(NamedTuple):
+    """Postings by term, `indptr`, `rows` and `tfs` of `Postings`, and `scale` of `Impacts`."""
+
+    indptr: Array
+    rows: Array
+    tfs: Array
+    scale: Array
+
+
+class Best(NamedTuple):
+    """The best hits of each query so far.
+
+    Attributes:
+        counts: [Q] number of keys.
+        floors: [Q] score that later documents must reach.
+        keys: [Q, more than the hits kept] keys, in any order.
+    """
+
+    counts: Array
+    floors: Array
+    keys: Array
 
 
 def _jit(function: Function) -> Function:
@@ -55,12 +93,11 @@ def values(indptr: Any, rows: Any, tfs: Any, idf: Any, scale: Any) -> Any:
 
 
 @_jit
-def _sum(
-    begin: int, end: int, terms: Any, weights: Any, indptr: Any, rows: Any, tfs: Any, scale: Any, sums: Any
-) -> int:
+def _sum(query: int, queries: Any, matrix: Any, sums: Any) -> int:
     """Add each term's share of the score to the sums of its documents; return the number of postings."""
-    postings = 0
-    for at in range(begin, end):
+    terms, weights, postings = queries.terms, queries.weights, 0
+    indptr, rows, tfs, scale = matrix.indptr, matrix.rows, matrix.tfs, matrix.scale
+    for at in range(queries.ends[query], queries.ends[query + 1]):
         weight = weights[at]
         for posting in range(indptr[terms[at]], indptr[terms[at] + 1]):
             row = rows[posting]
@@ -80,9 +117,7 @@ def _keep_largest(keys: Any, found: int, hits: int) -> None:
 
 
 @_jit
-def _collect(
-    begin: int, end: int, terms: Any, indptr: Any, rows: Any, order: Any, sums: Any, postings: int, keys: Any, hits: int
-) -> int:
+def _collect(query: int, queries: Any, matrix: Any, order: Any, sums: Any, postings: int, keys: Any, hits: int) -> int:
     """Turn sums into keys, the best `hits` first in any order, and reset the sums to 0; return the number of keys.
 
     A key is the score's bits, then the complement of the document's place in the tie order. The bits of positive floats
@@ -91,6 +126,7 @@ def _collect(
     """
     score = np.empty(1, np.float32)
     bits = score.view(np.uint32)
+    terms, indptr, rows = queries.terms, matrix.indptr, matrix.rows
     found, floor = 0, _SMALLEST
     if postings * _SCAN > len(sums):
         for row in range(len(sums)):
@@ -102,7 +138,7 @@ def _collect(
                     found, floor = hits, _trim(keys, hits, score, bits)
         sums[:] = 0
     else:
-        for at in range(begin, end):
+        for at in range(queries.ends[query], queries.ends[query + 1]):
             for posting in range(indptr[terms[at]], indptr[terms[at] + 1]):
                 row = rows[posting]
                 if np.float32(sums[row]) >= floor:
@@ -128,39 +164,27 @@ def _trim(keys: Any, hits: int, score: Any, bits: Any) -> Any:
 
 @_jit
 def search(
-    hits: int,
-    order: Any,
-    counts: Any,
-    best: Any,
-    barred_ends: Any,
-    barred: Any,
-    ends: Any,
-    terms: Any,
-    weights: Any,
-    indptr: Any,
-    rows: Any,
-    tfs: Any,
-    scale: Any,
+    hits: int, order: Any, queries: Any, matrix: Any, barred_ends: Any, barred: Any, counts: Any, best: Any
 ) -> None:
     """Rank documents for queries.
 
     Args:
         hits: documents kept per query.
         order: [N] place of each document in the tie order.
+        queries: `Queries`.
+        matrix: `Matrix`.
+        barred_ends, barred: rows of documents that a query must not return; [barred_ends[i]:barred_ends[i+1]] of
+            `barred` for query i.
         counts: [Q] receives the number of hits.
         best: [Q, hits] receives keys (see `_collect`), best first.
-        barred: rows of documents that a query must not return; [barred_ends[i]:barred_ends[i+1]] for query i.
-        ends: [Q+1] start of each query's terms in `terms` and `weights` ([T]: term ids; boost * idf).
-        indptr, rows, tfs: postings; scale: [N] as in `Impacts`.
-    """  # fmt: skip
-    sums = np.zeros(len(scale), np.float64)
+    """
+    sums = np.zeros(len(matrix.scale), np.float64)
     keys = np.empty(2 * hits, np.uint64)
     for query in range(len(counts)):
-        begin, end = ends[query], ends[query + 1]
-        postings = _sum(begin, end, terms, weights, indptr, rows, tfs, scale, sums)
+        postings = _sum(query, queries, matrix, sums)
         for at in range(barred_ends[query], barred_ends[query + 1]):
             sums[barred[at]] = 0
-        found = _collect(begin, end, terms, indptr, rows, order, sums, postings, keys, hits)
+        found = _collect(query, queries, matrix, order, sums, postings, keys, hits)
         ordered = np.sort(keys[:found])
         for place in range(found):
             best[query, place] = ordered[found - 1 - place]
@@ -168,14 +192,14 @@ def search(
 
 
 @_jit
-def score_pairs(
-    queries: Any, documents: Any, ends: Any, terms: Any, weights: Any, indptr: Any, rows: Any, tfs: Any, scale: Any
-) -> Any:
-    """Return the score of each pair of a query and a document, [P] float32; 0 where no term matches."""
-    out = np.empty(len(queries), np.float32)
-    for pair in range(len(queries)):
+def score_pairs(numbers: Any, documents: Any, queries: Any, matrix: Any) -> Any:
+    """Return the score of each pair of a query's number and a document's row, [P] float32; 0 without a match."""
+    ends, terms, weights = queries.ends, queries.terms, queries.weights
+    indptr, rows, tfs, scale = matrix.indptr, matrix.rows, matrix.tfs, matrix.scale
+    out = np.empty(len(numbers), np.float32)
+    for pair in range(len(numbers)):
         row, total = documents[pair], 0.0
-        for at in range(ends[queries[pair]], ends[queries[pair] + 1]):
+        for at in range(ends[numbers[pair]], ends[numbers[pair] + 1]):
             low, high = indptr[terms[at]], indptr[terms[at] + 1]
             while low < high:
                 middle = (low + high) >> 1
@@ -204,40 +228,29 @@ def _unordered(bits: Any) -> Any:
 
 @_jit
 def keep_best(
-    first: int,
-    dense: Any,
-    weight: float,
-    order: Any,
-    hits: int,
-    ends: Any,
-    terms: Any,
-    weights: Any,
-    cursors: Any,
-    indptr: Any,
-    rows: Any,
-    tfs: Any,
-    scale: Any,
-    counts: Any,
-    floors: Any,
-    keys: Any,
+    dense: Any, weight: float, order: Any, hits: int, queries: Any, cursors: Any, matrix: Any, best: Any
 ) -> None:
     """Add BM25 to the dense scores of a block of documents; keep each query's best hits of this and earlier blocks.
 
     Args:
-        first: row of the block's first document.
-        dense: [Q, B] float32 scores of the block's documents.
+        dense: row of the block's first document, and [Q, B] float32 scores of its documents.
         weight: weight of BM25.
-        order, ends, terms, weights, indptr, rows, tfs, scale: as for `search`.
+        order: [N] place of each document in the tie order.
         hits: documents kept per query.
+        queries: `Queries`.
         cursors: [T] first unread posting of each term of each query; advanced.
-        counts: [Q] number of keys so far; floors: [Q] scores that later documents must reach.
-        keys: [Q, more than hits] keys for `signed_scores_of`, in any order.
-    """  # fmt: skip
-    size = dense.shape[1]
+        matrix: `Matrix`.
+        best: `Best`, with keys for `signed_scores_of`; updated.
+    """
+    first, scores = dense
+    ends, terms, weights = queries.ends, queries.terms, queries.weights
+    indptr, rows, tfs, scale = matrix.indptr, matrix.rows, matrix.tfs, matrix.scale
+    counts, floors, keys = best.counts, best.floors, best.keys
+    size = scores.shape[1]
     sums = np.zeros(size, np.float64)
     one_score = np.empty(1, np.float32)
     one_key = one_score.view(np.uint32)
-    for query in range(len(dense)):
+    for query in range(len(scores)):
         for at in range(ends[query], ends[query + 1]):
             posting, last, idf = cursors[at], indptr[terms[at] + 1], weights[at]
             while posting < last and rows[posting] < first + size:
@@ -247,7 +260,7 @@ def keep_best(
             cursors[at] = posting
         found, floor, mine = counts[query], floors[query], keys[query]
         for place in range(size):
-            score = np.float32(dense[query, place] + weight * np.float64(np.float32(sums[place])))
+            score = np.float32(scores[query, place] + weight * np.float64(np.float32(sums[place])))
             sums[place] = 0
             if score >= floor:
                 one_score[0] = score if score != 0 else np.float32(0)  # -0 and 0 are equal

@@ -21,7 +21,6 @@ from hybrid_cli.training.negatives import Tally
 EXAMPLES_AT_ONCE = 4096
 LOOK_AHEAD = 64  # candidates of each example that the answer filter reads at least; others are never drawn
 
-_NO_HITS = pl.DataFrame(schema={"qid": pl.String, "docid": pl.String, "rank": pl.Int32, "score": pl.Float32})
 _NO_SCORES = pl.DataFrame(schema={"example": pl.UInt32, "score": pl.Float32})
 
 
@@ -110,7 +109,7 @@ class Miner:
         if source == RANDOM:
             candidates, positives = negatives.from_corpus(self.docids, examples, seeds, LOOK_AHEAD + keep), _NO_SCORES
         else:
-            run, positives = self._retrieved(source, examples) if needed else (_NO_HITS, _NO_SCORES)
+            run, positives = self._retrieved(source, examples) if needed else (runs.empty(), _NO_SCORES)
             candidates = negatives.retrieved(run, examples, how.skip_top, how.depth)
         self.tally.add(source, "candidates", len(candidates))
         filters = {
