@@ -24,9 +24,10 @@ os.environ.setdefault("OPENAI_API_KEY", "none")  # pyserini.search.lucene does n
 import polars as pl
 
 from hybrid_cli import console
+from hybrid_cli.artifacts import layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.lexical import build, jvm, lucene
-from hybrid_cli.lexical.index import LUCENE, LexicalIndex
+from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
@@ -65,7 +66,7 @@ def search_tasks(
 
     texts, qids = queries["text"].to_list(), queries["qid"].to_list()
     bags, tokens = opened.bags(texts), opened.analyze(texts)
-    searcher = LuceneSearcher(str(index / LUCENE))
+    searcher = LuceneSearcher(str(index / layout.LUCENE))
     searcher.set_bm25(K1, B)
     corpus = [opened.analyze(batch) for batch in contents(opened, scratch)]
     retriever = bm25s.BM25(method="lucene", k1=K1, b=B, backend="numba")
@@ -73,7 +74,7 @@ def search_tasks(
     known = [[token for token in query if token in retriever.vocab_dict] or [""] for query in tokens]
     topics = scratch / "topics.tsv"
     topics.write_text("".join(f"{n}\t{' '.join(text.split())}\n" for n, text in enumerate(texts)), "utf-8")
-    driver = ["-index", str(index / LUCENE), "-topics", str(topics), "-topicReader", "TsvInt", "-output"]
+    driver = ["-index", str(index / layout.LUCENE), "-topics", str(topics), "-topicReader", "TsvInt", "-output"]
     driver += [str(scratch / "run.txt"), "-bm25", "-bm25.k1", str(K1), "-bm25.b", str(B), "-hits", str(hits)]
     driver += ["-threads", str(threads), "-quiet"]
 

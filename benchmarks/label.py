@@ -23,8 +23,8 @@ import polars as pl
 from bm25 import K1, B, best, processor
 
 from hybrid_cli import console
+from hybrid_cli.artifacts import layout
 from hybrid_cli.collections.sentences import Sentences
-from hybrid_cli.lexical.index import LUCENE
 from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
@@ -57,7 +57,7 @@ def compare(collection: Path, index: Path, scratch: Path, options: argparse.Name
     mine = ours()
     part = mine.sample(min(THEIR_QUERIES, len(mine)), seed=0)
     texts, qids = part["text"].to_list(), part["qid"].to_list()
-    searcher = LuceneSearcher(str(index / LUCENE))
+    searcher = LuceneSearcher(str(index / layout.LUCENE))
     searcher.set_bm25(K1, B)
 
     def theirs() -> list[list[str]]:

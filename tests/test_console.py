@@ -45,7 +45,7 @@ def test_the_rate_of_a_slow_step_has_a_decimal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([0.0, 0.0, 30.0, 30.0, 30.0, 30.0])
-    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr("hybrid_cli.console.time.monotonic", lambda: next(clock))
     with console.progress("train", 10, "steps") as advance:
         advance(10)
     assert capsys.readouterr().err == "train: 10 steps in 30.0s (0.3/s)\n"

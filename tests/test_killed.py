@@ -1,6 +1,6 @@
-"""kill -9 and Ctrl-C: what was there stays, and the same command again gives what an undisturbed one gives.
+"""kill -9 and Ctrl-C: the old output is kept, and repeating the command gives the output of an undisturbed one.
 
-`train-dense` and `encode`, which go on from checkpoints and shards, have their own such tests.
+The tests of `train-dense` and `encode`, which resume from checkpoints and shards, contain their own such tests.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STAGES = {
 
 @pytest.fixture(scope="module")
 def made(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the stages read."""
+    """A folder with the inputs of the stages."""
     folder = tmp_path_factory.mktemp("made")
     (folder / "tiny").symlink_to(tiny)
     write_tiny_source(folder)
@@ -66,7 +66,7 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def bytes_of(path: Path) -> dict[str, bytes]:
-    """Every file of an artifact but `manifest.json`, which holds the duration, and Lucene's, which hold random ids."""
+    """Return all files of an artifact except `manifest.json`, which contains the duration, and Lucene's random ids."""
     if path.is_file():
         return {"": path.read_bytes()}
     files = {file.relative_to(path): file for file in path.rglob("*") if file.is_file()}
@@ -88,7 +88,7 @@ def started(*arguments: object) -> subprocess.Popen[str]:
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 120
     while not path.exists():
-        assert process.poll() is None, f"over before {path} was there: {process.communicate()[1]}"
+        assert process.poll() is None, f"ended before {path} existed: {process.communicate()[1]}"
         assert time.monotonic() < deadline
         time.sleep(0.002)
 
@@ -97,7 +97,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     ("stage", "moment"),
     [(stage, moment) for stage in STAGES for moment in KILLED_AT if (stage, moment) != ("export", "its first rows")],
 )
-def test_a_stage_killed_at(here, stage, moment):
+def test_a_stage_killed_at(here: Path, stage: str, moment: str) -> None:
     words = STAGES[stage].split()
     output = Path(words[-1])
     assert hybrid(*words).code == 0
@@ -106,14 +106,14 @@ def test_a_stage_killed_at(here, stage, moment):
     code = PROGRAM.format(KILLED_AT[moment])
     killed = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert not output.exists(), "half an artifact took its name"
+    assert not output.exists(), "an incomplete artifact was renamed"
     assert f".{output.name}.partial" in hidden()
     assert hybrid(*words).code == 0
     assert bytes_of(output) == whole
     assert hidden() == []
 
 
-def test_a_killed_replacement_leaves_the_old_output(here):
+def test_a_killed_replacement_keeps_the_old_output(here: Path) -> None:
     words = STAGES["fuse"].split()
     assert hybrid(*words, "--method", "rrf").code == 0
     old = bytes_of(Path("out.parquet"))
@@ -126,7 +126,7 @@ def test_a_killed_replacement_leaves_the_old_output(here):
     assert hidden() == []
 
 
-def test_a_killed_index_bm25_ends_with_the_same_index(here, made):
+def test_a_killed_index_bm25_ends_with_the_same_index(here: Path, made: Path) -> None:
     process = started("index-bm25", "tiny", "--output", "out", "--threads", 1)
     wait_for(Path(".out.partial/.source"), process)
     process.kill()
@@ -144,7 +144,7 @@ def test_a_killed_index_bm25_ends_with_the_same_index(here, made):
 INTERRUPTED = "hybrid: interrupted; the same command goes on where it can\n"
 
 
-def test_ctrl_c_in_prepare_is_one_line_exits_130_and_leaves_nothing(here):
+def test_ctrl_c_in_prepare_is_one_line_exits_130_and_leaves_no_files(here: Path) -> None:
     Path("corpus.tsv").write_text("".join(f"{row}\tpassage number {row}\n" for row in range(300_000)))
     process = started("prepare", "msmarco", "corpus.tsv", "--output", "out")
     wait_for(Path(".out.partial"), process)
@@ -154,7 +154,7 @@ def test_ctrl_c_in_prepare_is_one_line_exits_130_and_leaves_nothing(here):
     assert hidden() == []
 
 
-def test_ctrl_c_while_java_is_at_work_is_one_line_and_exits_130(here):
+def test_ctrl_c_while_java_runs_is_one_line_and_exits_130(here: Path) -> None:
     process = started("index-bm25", "tiny", "--output", "out", "--threads", 1)
     wait_for(Path(".out.partial/.source"), process)
     process.send_signal(signal.SIGINT)

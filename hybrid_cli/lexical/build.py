@@ -16,8 +16,7 @@ from hybrid_cli.artifacts import layout
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.analysis import STACKING, Analyzer
-from hybrid_cli.lexical.impacts import POSITIONS_FILE, Postings, PostingsBuilder
-from hybrid_cli.lexical.index import DOCIDS, IMPACTS, LUCENE
+from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
 
 Corpus = Callable[[], Iterable[pa.RecordBatch]]
 
@@ -39,20 +38,20 @@ def build(
         HybridError: Lucene failed, or its counts differ from those of the matrix.
     """
     analyzer = Analyzer(language)  # fails on an unknown language before Lucene starts
-    lucene_thread = None if (folder / LUCENE).is_dir() else _Lucene(corpus, folder, fields, language, threads)
+    lucene_thread = None if (folder / layout.LUCENE).is_dir() else _Lucene(corpus, folder, fields, language, threads)
     if lucene_thread is not None:
         lucene_thread.start()
-    if not (folder / IMPACTS).is_dir():
-        with artifacts.replacing(folder / IMPACTS) as scratch:
+    if not (folder / layout.IMPACTS).is_dir():
+        with artifacts.replacing(folder / layout.IMPACTS) as scratch:
             _count(corpus, fields, analyzer, advance).save(scratch)
     if lucene_thread is not None:
         lucene_thread.finish()
-    postings = Postings.open(folder / IMPACTS)
-    _compare(postings, lucene.statistics(folder / LUCENE), folder)
+    postings = Postings.open(folder / layout.IMPACTS)
+    _compare(postings, lucene.statistics(folder / layout.LUCENE), folder)
     if language in STACKING:
-        docids = pl.read_parquet(folder / DOCIDS)
-        known = docids.join(lucene.lengths(folder / LUCENE), on="docid", how="left", maintain_order="left")
-        np.save(folder / IMPACTS / POSITIONS_FILE, known["length"].fill_null(0).to_numpy())
+        docids = pl.read_parquet(folder / layout.DOCIDS)
+        known = docids.join(lucene.lengths(folder / layout.LUCENE), on="docid", how="left", maintain_order="left")
+        np.save(folder / layout.IMPACTS / layout.POSITIONS, known["length"].fill_null(0).to_numpy())
 
 
 def _contents(batch: pa.RecordBatch, fields: Sequence[str]) -> pl.DataFrame:
@@ -81,7 +80,7 @@ class _Lucene(threading.Thread):
         self.source.mkdir()
         docids = [self._write(batch, fields, part) for part, batch in enumerate(corpus())]
         ids = pl.concat([pl.DataFrame(schema={"docid": pl.String}), *docids])
-        ids.write_parquet(folder / DOCIDS, compression="zstd")
+        ids.write_parquet(folder / layout.DOCIDS, compression="zstd")
 
     def _write(self, batch: pa.RecordBatch, fields: Sequence[str], part: int) -> pl.DataFrame:
         """Write one file per thread, because Anserini reads a file in one thread."""
@@ -94,7 +93,7 @@ class _Lucene(threading.Thread):
     def run(self) -> None:
         """Index the written files; `finish` raises errors."""
         try:
-            with artifacts.replacing(self.folder / LUCENE) as scratch:
+            with artifacts.replacing(self.folder / layout.LUCENE) as scratch:
                 lucene.build(self.source, scratch, self.language, self.threads)
         except (HybridError, OSError) as error:
             self.failure = error

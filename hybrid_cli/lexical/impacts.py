@@ -16,11 +16,10 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from hybrid_cli.artifacts import layout
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import kernels
 
-TERMS_FILE = "terms.parquet"
-POSITIONS_FILE = "positions.npy"
 _ARRAYS = ("indptr", "rows", "tfs", "lengths")
 
 Ints = npt.NDArray[np.int32]
@@ -87,11 +86,11 @@ class Postings:
         """Write `terms.parquet` and one `.npy` file per array."""
         folder.mkdir(parents=True, exist_ok=True)
         frame = pl.DataFrame({"term": self.terms, "df": self.df.astype(np.int32)})
-        frame.write_parquet(folder / TERMS_FILE)
+        frame.write_parquet(folder / layout.TERMS)
         for name in _ARRAYS:
             np.save(folder / f"{name}.npy", getattr(self, name))
         if self.positions is not None:
-            np.save(folder / POSITIONS_FILE, self.positions)
+            np.save(folder / layout.POSITIONS, self.positions)
 
     @classmethod
     def open(cls, folder: Path) -> Postings:
@@ -101,9 +100,9 @@ class Postings:
             HybridError: a file is missing or truncated.
         """
         try:
-            terms = pl.read_parquet(folder / TERMS_FILE, columns=["term"])["term"]
+            terms = pl.read_parquet(folder / layout.TERMS, columns=["term"])["term"]
             arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS]
-            positions = folder / POSITIONS_FILE
+            positions = folder / layout.POSITIONS
             arrays += [np.load(positions, mmap_mode="r")] if positions.is_file() else []
         except (OSError, ValueError, pl.exceptions.PolarsError) as error:
             raise HybridError(

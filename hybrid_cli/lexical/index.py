@@ -20,7 +20,7 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical import kernels
 from hybrid_cli.lexical.analysis import Analyzer
@@ -28,7 +28,6 @@ from hybrid_cli.lexical.feedback import Feedback, Rm3
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.settings.common import cpu_count
 
-LUCENE, IMPACTS, DOCIDS, PARAMETERS = "lucene", "impacts", "docids.parquet", "bm25.json"
 QUERIES_AT_ONCE = 4096
 Barred: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # [Q+1] start of each query's rows; [B] rows
 
@@ -123,8 +122,8 @@ class LexicalIndex:
     @classmethod
     def load(cls, folder: Path, language: str, parameters: tuple[float, float]) -> LexicalIndex:
         """Open the matrix in `folder` with (k1, b), also before the artifact is complete."""
-        docids = pl.read_parquet(artifacts.validate_parquet(folder / DOCIDS))["docid"]
-        return cls(Impacts.of(Postings.open(folder / IMPACTS), *parameters), docids, language)
+        docids = pl.read_parquet(artifacts.validate_parquet(folder / layout.DOCIDS))["docid"]
+        return cls(Impacts.of(Postings.open(folder / layout.IMPACTS), *parameters), docids, language)
 
     @property
     def k1(self) -> float:
@@ -303,10 +302,11 @@ class LexicalIndex:
 def read_parameters(folder: Path) -> dict[str, Any]:
     """Return the stored k1 and b of an index, and the record of their tuning."""
     try:
-        found: dict[str, Any] = json.loads((folder / PARAMETERS).read_text("utf-8"))
+        found: dict[str, Any] = json.loads((folder / layout.PARAMETERS).read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise HybridError(
-            f"{folder / PARAMETERS}: not readable ({error}); rebuild the index with `hybrid index-bm25 --overwrite`"
+            f"{folder / layout.PARAMETERS}: not readable ({error}); "
+            "rebuild the index with `hybrid index-bm25 --overwrite`"
         ) from None
     return found
 

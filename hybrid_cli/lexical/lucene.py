@@ -20,13 +20,13 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.analysis import FIELD, Analyzer
 from hybrid_cli.lexical.feedback import Rm3
 from hybrid_cli.lexical.impacts import decode_length
-from hybrid_cli.lexical.index import LUCENE, read_parameters
+from hybrid_cli.lexical.index import read_parameters
 from hybrid_cli.settings.common import cpu_count
 
 _HIT = re.compile(r'"score":([^,]+),"doc":(\d+)[^[]*\[[^{]*\{"bytes":"([^"]*)","offset":(\d+),"length":(\d+)')
@@ -127,7 +127,7 @@ def search(
     """  # fmt: skip
     recorded = read_parameters(folder)
     searcher = _Searcher(
-        folder / LUCENE,
+        folder / layout.LUCENE,
         Analyzer(artifacts.read_manifest(folder, Kind.LEXICAL_INDEX).options["language"]),
         recorded["k1"] if k1 is None else k1,
         recorded["b"] if b is None else b,

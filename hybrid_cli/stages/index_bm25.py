@@ -12,13 +12,13 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.build import build
-from hybrid_cli.lexical.index import DOCIDS, IMPACTS, LUCENE, PARAMETERS, LexicalIndex
+from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.tuning import Setting, Tuning, tune
 from hybrid_cli.settings import IndexBm25, stage
 from hybrid_cli.settings.common import cpu_count
@@ -57,9 +57,9 @@ def index_bm25(settings: IndexBm25) -> Path:
         return output
     if settings.tune or not reuse:
         jvm.start(settings.java_heap)
-    with target.folder(ignore=(LUCENE,)) as (work, counts):
+    with target.folder(ignore=(layout.LUCENE,)) as (work, counts):
         if reuse:
-            for part in (LUCENE, IMPACTS, DOCIDS):
+            for part in (layout.LUCENE, layout.IMPACTS, layout.DOCIDS):
                 artifacts.hard_link(output / part, work / part)
         else:
             _build(settings, work)
@@ -132,8 +132,8 @@ def _record(work: Path, index: LexicalIndex, tuning: Tuning | None, measure: str
             "gains": tuning.gains,
             "means": [{"k1": k1, "b": b, "mean": mean} for (k1, b), mean in sorted(tuning.means.items())],
         }
-    (work / PARAMETERS).unlink(missing_ok=True)
-    (work / PARAMETERS).write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+    (work / layout.PARAMETERS).unlink(missing_ok=True)
+    (work / layout.PARAMETERS).write_text(json.dumps(found, indent=2) + "\n", "utf-8")
 
 
 def _counts(index: LexicalIndex) -> dict[str, Any]:
