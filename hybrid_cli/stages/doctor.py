@@ -13,11 +13,12 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from hybrid_cli import console
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import jvm
 from hybrid_cli.perturbations import wordnet
 from hybrid_cli.settings.common import cpu_count
-from hybrid_cli.version import __version__, console
+from hybrid_cli.version import __version__
 
 DISTRIBUTION = "hybrid_cli"
 _PATIENCE_SECONDS = 10
