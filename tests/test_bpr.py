@@ -59,7 +59,8 @@ def test_a_search_is_by_codes_first_and_then_by_the_float_query(trained: Path, t
     codes = np.where(stored >= 0, 1.0, -1.0)
     for candidates in (4, None):
         run = pl.read_parquet(search(
-            tiny, split="test", index=index, output=tmp_path / f"{candidates}.parquet", binary_k=candidates, hits=12, device="cpu",
+            tiny, split="test", index=index, output=tmp_path / f"{candidates}.parquet",
+            binary_k=candidates, hits=12, device="cpu",
         ))  # fmt: skip
         assert run.group_by("qid").len()["len"].unique().to_list() == [12]
     scores = asked.astype(np.float64) @ codes.T
