@@ -87,6 +87,8 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
         console.set_quiet(shared["quiet"])  # `main` reads --debug before parsing can fail
         try:
             settings = kind(**_complete({**configured, **_set(typed)}, kind))
+            if shared["dry_run"] and getattr(settings, "output", None) is None:
+                raise InputError("--dry-run: needs --output")
             with artifacts.dry_run(shared["dry_run"]):
                 run(settings)
         except artifacts.DryRun as stopped:

@@ -1,5 +1,6 @@
 """The options of every command, declared once: type, default, range, help, and the variants they apply to."""
 
+from hybrid_cli.settings.analysis import Doctor, Evaluate, Export, Inspect, Report
 from hybrid_cli.settings.data import (
     Perturb,
     PrepareBeir,
@@ -30,13 +31,22 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     Search,
     Fuse,
     ConcatRuns,
+    Evaluate,
+    Report,
+    Inspect,
+    Export,
+    Doctor,
 )
 
 __all__ = [
     "COMMANDS",
     "ConcatRuns",
+    "Doctor",
+    "Evaluate",
+    "Export",
     "Fuse",
     "IndexBm25",
+    "Inspect",
     "Label",
     "MineNegatives",
     "Perturb",
@@ -46,6 +56,7 @@ __all__ = [
     "PrepareMsmarco",
     "PreparePythonDocs",
     "PrepareTrec",
+    "Report",
     "Search",
     "SearchOptions",
     "Settings",
