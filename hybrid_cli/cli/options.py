@@ -247,6 +247,7 @@ def _configured(config: str | None, kind: type[Settings]) -> dict[str, Any]:
         raise InputError(f"{config}: needs lines of 'option: value'")
     shared = ("quiet", "debug", "dry_run") if issubclass(kind, Overwrites) else ("quiet", "debug")
     fields = {_plain(name): name for name in (*shared, *kind.declared())}
+    fields = {name: field for name, field in fields.items() if not getattr(kind.declared().get(field), "names", ())}
     for name, declared in kind.declared().items():
         fields |= {_plain(part): name for spelled in declared.names for part in spelled.split("/")[:1]}
     if unknown := sorted(str(name) for name in content if _plain(name) not in fields):

@@ -1,10 +1,8 @@
 """Every default, once. Frozen, typed, free of heavy imports; the command line takes its defaults from here."""
 
 from hybrid_cli.config.choices import (
-    AnswerMatch,
     BoostMode,
     Combine,
-    Correction,
     FusionMethod,
     Grid,
     ImitationLoss,
@@ -18,18 +16,14 @@ from hybrid_cli.config.choices import (
     Pooling,
     Precision,
     Reduction,
-    SignificanceTest,
     VectorType,
 )
 from hybrid_cli.config.retrieval import (
     Combining,
-    Complementarity,
     Encoding,
-    Evaluation,
     Fusion,
     IndexChoice,
     RecallCheck,
-    Reporting,
     Tuning,
     VectorIndex,
 )
@@ -43,15 +37,11 @@ from hybrid_cli.config.training import (
 )
 
 __all__ = [
-    "AnswerMatch",
     "BoostMode",
     "Combine",
     "Combining",
-    "Complementarity",
-    "Correction",
     "Distillation",
     "Encoding",
-    "Evaluation",
     "Fusion",
     "FusionMethod",
     "Grid",
@@ -72,8 +62,6 @@ __all__ = [
     "Pretraining",
     "RecallCheck",
     "Reduction",
-    "Reporting",
-    "SignificanceTest",
     "StaticTraining",
     "Tuning",
     "VectorIndex",

@@ -9,9 +9,6 @@ Loss = Literal["residual-margin", "margin", "nll", "roc", "bpr"]
 Pooling = Literal["mean", "cls"]
 Keep = Literal["best", "last"]
 Markers = Literal["none", "replace", "prepend"]
-AnswerMatch = Literal["string", "regex"]
-Correction = Literal["holm", "bonferroni", "none"]
-SignificanceTest = Literal["t", "permutation"]
 VectorType = Literal["float32", "float16"]
 IndexType = Literal[
     "flat", "fp16", "sq8", "pq", "opq", "binary",
