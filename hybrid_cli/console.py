@@ -99,11 +99,11 @@ def result(text: str) -> None:
     print(text, flush=True)
 
 
-def stdout() -> Console:
-    """Return a Rich console for results: as wide as the terminal, 200 columns when piped."""
+def stdout(piped_width: int = 200) -> Console:
+    """Return a Rich console for results, as wide as the terminal, or `piped_width` columns when piped."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 200)
+    return Console(width=None if sys.stdout.isatty() else piped_width)
 
 
 def table(

@@ -1,4 +1,4 @@
-"""A small study with everything a report can show, in a collection whose texts try to break out of a page."""
+"""A small study with data for every section of a report; its texts try to break out of the page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOSTILE_JUDGEMENTS = [("q<b>", "moon landing", 1), ('q"2', "d&2", 2)]
 
 @dataclass(frozen=True)
 class Study:
-    """Where everything stands; `fused` is made of `bm25` and `dense`."""
+    """Paths of all artifacts; `fused` combines `bm25` and `dense`."""
 
     collection: Path
     lexical_index: Path
@@ -44,7 +44,7 @@ class Study:
 
     @property
     def inputs(self) -> list[str]:
-        """What `report` is given: one of the runs has a name that tries to break out too."""
+        """Return the inputs of `report`; the name of one run tries to break out of the page too."""
         return [str(self.collection), f"<b>bm25</b>={self.bm25}", str(self.dense), str(self.fused)]
 
 
@@ -62,7 +62,7 @@ def collection(folder: Path) -> Path:
 
 
 def make(folder: Path, model: Path) -> Study:
-    """Every stage once, with the real commands' functions."""
+    """Run every stage once."""
     threads = torch.get_num_threads()
     data = collection(folder)
     lexical = index_bm25(data, output=folder / "bm25", threads=1)

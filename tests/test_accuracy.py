@@ -1,4 +1,4 @@
-"""Accuracy at k by answer string: the text of the hits, in the order of the ranks."""
+"""Accuracy at k: answers in the texts of the top hits."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def values(mode: str = "string") -> dict[tuple[str, str], float]:
     return {(measure, qid): value for measure, qid, value in found.iter_rows()}
 
 
-def test_an_answer_counts_from_the_rank_of_the_first_text_that_bears_it_never_from_a_title() -> None:
+def test_the_first_text_with_an_answer_counts_titles_do_not() -> None:
     assert [values()[name, "q1"] for name in ("acc@1", "accuracy@2", "acc@3")] == [0, 1, 1]
 
 
-def test_a_question_with_answers_that_the_run_misses_is_zero_and_one_without_answers_is_not_asked() -> None:
+def test_questions_without_hits_score_0_and_those_without_answers_are_omitted() -> None:
     assert values()["acc@3", "q3"] == 0
     assert {qid for _, qid in values()} == {"q1", "q2", "q3"}
 
@@ -50,13 +50,13 @@ def test_answers_may_be_patterns() -> None:
     assert values("regex")["acc@1", "q2"] == 1
 
 
-def test_only_the_texts_of_the_first_hits_of_asked_questions_are_read() -> None:
+def test_only_texts_of_top_hits_are_read() -> None:
     assert set(candidates(RUN, with_answers(QUERIES), parse_measures(["acc@2"]))) == {"d1", "d2", "d3"}
     assert set(candidates(RUN, with_answers(QUERIES), parse_measures(["acc@1"]))) == {"d1", "d3"}
 
 
-def test_a_document_that_the_corpus_lacks_is_named() -> None:
-    with pytest.raises(InputError, match="'d2', which the corpus lacks"):
+def test_a_document_missing_from_the_corpus_is_refused() -> None:
+    with pytest.raises(InputError, match="'d2' of the run is not in the corpus"):
         evaluate_answers(RUN, with_answers(QUERIES), passages(TEXTS.filter(docid="d1")), AT)
 
 

@@ -310,7 +310,7 @@ def test_a_run_called_bm25_is_no_lexical_index(here):
 
 def test_a_run_of_other_queries_is_refused(here):
     changed_run(qid=pl.lit("x-") + pl.col("qid"))
-    refused(*typed("evaluate", "run.parquet"), words="run.parquet: the run answers none of the 5 judged queries")
+    refused(*typed("evaluate", "run.parquet"), words="run.parquet: the run has no hits for any of the 5 judged queries")
 
 
 # --------------------------------------------------------------------------------------------------- models and indexes

@@ -1,4 +1,4 @@
-"""Queries in groups: every query in one, by the rules that are written down, and means that add up."""
+"""Groups of queries and their means."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hybrid_cli.evaluation.buckets import (
     EASY,
     HARD,
+    Buckets,
     above_sparse,
     document_length,
     easy_hard,
@@ -40,21 +41,21 @@ def words(texts: Sequence[str]) -> list[list[str]]:
     return [text.lower().split() for text in texts]
 
 
-def bucket_of(buckets) -> dict[str, str]:
+def bucket_of(buckets: Buckets) -> dict[str, str]:
     return dict(buckets.queries.rows())
 
 
-def test_the_better_half_is_easy_and_equal_queries_are_parted_by_their_id() -> None:
+def test_the_better_half_is_easy_and_ties_are_ordered_by_qid() -> None:
     found = easy_hard(as_ranks({"q5": None, "q3": 11, "q1": 2, "q2": 1, "q4": 900}), "bm25")
     assert bucket_of(found) == {"q2": EASY, "q1": EASY, "q3": HARD, "q4": HARD, "q5": HARD}
-    assert "MRR@10 0.5000, which 1 queries have" in found.note
+    assert found.note == "split at the median MRR@10 (.5000)"
     zeros = easy_hard(as_ranks({"q4": None, "q3": 20, "q2": None, "q1": 1}), "bm25")
     assert bucket_of(zeros) == {"q1": EASY, "q2": EASY, "q3": HARD, "q4": HARD}
-    assert "MRR@10 0.0000, which 3 queries have" in zeros.note
+    assert zeros.note == "split at the median MRR@10 (.0000); 3 tied queries are ordered by qid"
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(1, 30)), min_size=1, max_size=30))
-def test_easy_is_half_of_the_queries_and_never_below_hard(ranks) -> None:
+def test_easy_queries_are_half_and_never_score_lower(ranks: list[int | None]) -> None:
     first = as_ranks({f"q{n:02}": rank for n, rank in enumerate(ranks)})
     found = bucket_of(easy_hard(first, "bm25"))
     worth = {qid: 1 / rank if rank and rank <= 10 else 0.0 for qid, rank in first.rows()}
@@ -64,12 +65,12 @@ def test_easy_is_half_of_the_queries_and_never_below_hard(ranks) -> None:
     assert min(easy, default=1.0) >= max(worth[qid] for qid, label in found.items() if label == HARD)
 
 
-def test_a_run_is_above_bm25_where_its_reciprocal_rank_exceeds_it() -> None:
+def test_above_sparse_compares_reciprocal_ranks() -> None:
     sparse = as_ranks({"q1": 1, "q2": 1, "q3": 4, "q4": None, "q5": 12, "q6": 5})
     dense = as_ranks({"q1": 2, "q2": 2, "q3": 4, "q4": 10, "q5": 11, "q6": 4})
     halves = easy_hard(sparse, "bm25")
     assert {qid for qid, label in bucket_of(halves).items() if label == HARD} == {"q4", "q5", "q6"}
-    assert above_sparse(dense, sparse, halves) == pytest.approx(2 / 3)  # beyond rank 10 all are alike
+    assert above_sparse(dense, sparse, halves) == pytest.approx(2 / 3)  # ranks beyond 10 are equal
     assert above_sparse(sparse, sparse, halves) == 0
 
 
@@ -80,7 +81,7 @@ def test_the_target_is_the_first_of_the_highest_grade() -> None:
     assert targets(qrels, level=2).rows() == [("q2", "b")]
 
 
-def test_documents_go_by_forty_words_of_title_and_text() -> None:
+def test_documents_are_grouped_by_forty_words() -> None:
     lengths = {"a": 0, "b": 39, "c": 40, "d": 79, "e": 319, "f": 320, "g": 5000}
     texts = as_texts({docid: ("title", " ".join(["word"] * length)) for docid, length in lengths.items()})
     asked = pl.DataFrame({"qid": [*lengths, "lost"], "docid": [*lengths, "nowhere"]})
@@ -91,12 +92,12 @@ def test_documents_go_by_forty_words_of_title_and_text() -> None:
     assert len(found.labels) == 9
 
 
-def test_queries_go_by_four_words() -> None:
+def test_queries_are_grouped_by_four_words() -> None:
     found = query_length(as_queries({"1": "", "2": "a b c d", "3": "a b  c d\ne", "4": "w " * 16, "5": "w " * 17}))
     assert bucket_of(found) == {"1": "up to 4", "2": "up to 4", "3": "5-8", "4": "13-16", "5": "over 16"}
 
 
-def test_overlap_counts_different_terms_found_in_title_or_text() -> None:
+def test_overlap_counts_distinct_terms_in_title_or_text() -> None:
     texts = as_texts({"d": ("Tides", "the moon and two tides")})
     queries = {
         "none": "salt",
@@ -113,7 +114,7 @@ def test_overlap_counts_different_terms_found_in_title_or_text() -> None:
     assert list(dict.fromkeys(bucket_of(found).values())) == list(found.labels)
 
 
-def test_means_of_the_buckets_weigh_up_to_the_mean_over_all() -> None:
+def test_weighted_bucket_means_equal_the_overall_mean() -> None:
     rows = [(run, "MRR", f"q{n}", value) for run in ("b", "a") for n, value in enumerate((0.1, 0.5, 1.0, 0.25))]
     values = pl.DataFrame(rows, schema=["run", "measure", "qid", "value"], orient="row")
     buckets = query_length(as_queries({"q0": "w " * 9, "q1": "w", "q2": "w w", "q3": "w " * 5}))

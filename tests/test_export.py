@@ -1,4 +1,4 @@
-"""Artifacts in the forms of other tools: what those tools then read."""
+"""The command `export`: formats of other tools, read back by these tools."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -65,7 +66,7 @@ def tied_qrels(tmp_path_factory: pytest.TempPathFactory) -> Path:
         max_size=3,
     )
 )
-def test_exported_scores_fall_strictly_and_change_as_little_as_can_be(lists):
+def test_exported_scores_decrease_strictly_with_minimal_changes(lists: list[list[float]]) -> None:
     hits = [(str(q), str(d), score) for q, scores in enumerate(lists) for d, score in enumerate(scores)]
     run = runs.ranked(pl.DataFrame(hits, schema=RUN, orient="row"))
     lowered = strictly_decreasing(run)
@@ -79,13 +80,13 @@ def test_exported_scores_fall_strictly_and_change_as_little_as_can_be(lists):
         assert as_text.equals(after["score"])
 
 
-def test_a_tie_is_parted_by_one_float32_step():
+def test_a_tie_is_broken_by_one_float32_step() -> None:
     run = runs.ranked(pl.DataFrame([("q", "a", 25.0), ("q", "b", 25.0), ("q", "c", 3.0)], schema=RUN, orient="row"))
     below = float(np.nextafter(np.float32(25), np.float32(0)))
     assert strictly_decreasing(run)["score"].to_list() == [25.0, below, 3.0]
 
 
-def test_trec_eval_finds_our_figures_in_an_exported_run(tied, tied_qrels, tmp_path):
+def test_trec_eval_computes_our_values_from_an_exported_run(tied: Path, tied_qrels: Path, tmp_path: Path) -> None:
     export(tied, form="trec", output=tmp_path / "run.txt")
     export(tied_qrels, form="trec", output=tmp_path / "qrels.txt")
     names = {"MAP": "map", "MRR": "recip_rank", "nDCG@10": "ndcg_cut_10", "P@5": "P_5", "R@100": "recall_100"}
@@ -102,7 +103,7 @@ def test_trec_eval_finds_our_figures_in_an_exported_run(tied, tied_qrels, tmp_pa
     assert all(abs(theirs[names[m], "all"] - value) < 1e-4 for m, value in means.iter_rows())
 
 
-def test_an_exported_trec_run_reads_back_in_the_same_order(tied, tmp_path):
+def test_an_exported_trec_run_reads_back_in_the_same_order(tied: Path, tmp_path: Path) -> None:
     export(tied, form="trec", output=tmp_path / "run.txt")
     before, after = runs.read_run(tied), runs.read_run(tmp_path / "run.txt")
     assert after.select("qid", "docid", "rank").equals(before.select("qid", "docid", "rank"))
@@ -110,21 +111,21 @@ def test_an_exported_trec_run_reads_back_in_the_same_order(tied, tmp_path):
     assert by_score["docid"].equals(before.sort("qid", maintain_order=True)["docid"])
 
 
-def test_ids_with_white_space_cannot_go_into_trec(tmp_path):
+def test_ids_with_white_space_do_not_fit_trec(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run.parquet", [("q", "moon landing", 2.0), ("q", "NA", 1.0)])
-    with pytest.raises(InputError, match="docid 'moon landing' cannot stand in the form trec"):
+    with pytest.raises(InputError, match="docid 'moon landing' does not fit the format trec"):
         export(run, form="trec", output=tmp_path / "run.txt")
     assert [file.name for file in tmp_path.iterdir()] == ["run.parquet"]
     export(run, form="msmarco", output=tmp_path / "run.tsv")
     assert (tmp_path / "run.tsv").read_text() == "q\tmoon landing\t1\nq\tNA\t2\n"
 
 
-def test_hits_cuts_each_query(tied, tmp_path):
+def test_hits_limits_each_query(tied: Path, tmp_path: Path) -> None:
     export(tied, form="msmarco", output=tmp_path / "run.tsv", hits=3)
     assert len((tmp_path / "run.tsv").read_text().splitlines()) == 5 * 3
 
 
-def test_dpr_records_hold_texts_and_answers(tiny, tmp_path):
+def test_dpr_records_have_texts_and_answers(tiny: Path, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run.parquet", [("003", "lungs", 2.5), ("003", "salt", 1.0), ("001", "007", 0.1)])
     questions = collections.read_queries(collections.queries_path(tiny, "test"))
     answers = pl.Series("answers", [["Oxygen"] if qid == "003" else None for qid in questions["qid"]])
@@ -143,15 +144,15 @@ def test_dpr_records_hold_texts_and_answers(tiny, tmp_path):
     assert second["ctxs"][0]["text"].startswith("The lungs bring oxygen")
 
 
-def test_dpr_needs_the_texts_of_all_hits(tiny, tmp_path):
+def test_dpr_needs_the_texts_of_all_hits(tiny: Path, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run.parquet", [("003", "nowhere", 2.5)])
-    with pytest.raises(InputError, match=r"name their --collection"):
+    with pytest.raises(InputError, match=r"--format dpr: needs --collection"):
         export(run, form="dpr", output=tmp_path / "run.json")
-    with pytest.raises(InputError, match=r"lacks 1 documents of .* \(nowhere"):
+    with pytest.raises(InputError, match=r"1 documents of .* are missing \(nowhere"):
         export(run, form="dpr", output=tmp_path / "run.json", collection=tiny, split="test")
 
 
-def test_what_stands_at_the_output_is_kept_unless_told_otherwise(tied, tmp_path):
+def test_an_existing_output_is_kept_without_overwrite(tied: Path, tmp_path: Path) -> None:
     target = tmp_path / "run.txt"
     target.write_text("mine\n")
     with pytest.raises(InputError, match="--overwrite"):
@@ -161,12 +162,12 @@ def test_what_stands_at_the_output_is_kept_unless_told_otherwise(tied, tmp_path)
     assert target.read_text().startswith("q0 Q0 ")
 
 
-def test_a_form_that_a_kind_does_not_have_is_refused_with_those_it_has(tied, tmp_path):
-    with pytest.raises(InputError, match="is a run, which has no form 'pyserini'; its forms: trec, msmarco, dpr"):
+def test_a_format_that_the_kind_lacks_is_refused(tied: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a run has no format 'pyserini'; available: trec, msmarco, dpr"):
         export(tied, form="pyserini", output=tmp_path / "x")
 
 
-def test_an_encoder_becomes_a_model_of_sentence_transformers(tiny_bert, tmp_path):
+def test_an_encoder_becomes_a_model_of_sentence_transformers(tiny_bert: Path, tmp_path: Path) -> None:
     models = pytest.importorskip("sentence_transformers")
     from hybrid_cli.encoders.transformer import TransformerEncoder
 
@@ -193,7 +194,7 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_pyserini_opens_an_exported_index_and_finds_our_hits(dense, tmp_path):
+def test_pyserini_opens_an_exported_index_and_finds_our_hits(dense: Path, tmp_path: Path) -> None:
     export(dense, form="pyserini", output=tmp_path / "faiss")
     queries = np.random.default_rng(6).normal(size=(3, 8)).astype(np.float32)
     np.save(tmp_path / "queries.npy", queries)
@@ -215,10 +216,32 @@ def test_pyserini_opens_an_exported_index_and_finds_our_hits(dense, tmp_path):
         np.testing.assert_allclose(group["score"], [score for _, score in hits], rtol=1e-5)
 
 
-def test_a_static_encoder_has_no_form_of_sentence_transformers(tiny, tiny_lambda, tmp_path):
-    settings = {"encoder": "static", "index": tiny_lambda.parent / "bm25", "max_steps": 1, "dim": 4}
+def test_only_transformers_have_the_format_sentence_transformers(tiny: Path, tiny_lambda: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"encoder": "static", "index": tiny_lambda.parent / "bm25", "max_steps": 1, "dim": 4}
     light = train_lambda(tiny, output=tmp_path / "static", **settings)
     both = combine([str(light), str(light)], tmp_path / "both")
     for model, kind in ((light, "static"), (both, "combination")):
-        with pytest.raises(InputError, match=f"is a {kind} encoder, which sentence-transformers cannot open"):
+        with pytest.raises(InputError, match=f"a {kind} encoder has no format sentence-transformers"):
             export(model, form="sentence-transformers", output=tmp_path / "no")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"form": "msmarco", "tag": "mine"}, "--tag: only with --format trec"),
+        ({"form": "trec", "collection": "data"}, "--collection: only with --format dpr"),
+        ({"form": "pyserini", "hits": 3}, "--hits: only with --format trec or msmarco or dpr"),
+        ({"form": "trek"}, "did you mean trec"),
+        ({"form": "trec", "tag": "two words"}, "needs one word"),
+    ],
+)
+def test_options_of_other_formats_are_refused(
+    tied: Path, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        export(tied, output=tmp_path / "x", **options)
+
+
+def test_options_of_runs_are_refused_for_qrels(tied_qrels: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--hits: only with .* a run; .* is qrels"):
+        export(tied_qrels, form="trec", output=tmp_path / "x", hits=3)

@@ -1,9 +1,10 @@
-"""`fuse` as it is run: files in, a file out; exact scores from real indexes; weights that a later run reads."""
+"""The command `fuse`: exact scores from indexes, tuned weights, and bad input."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -25,12 +26,12 @@ from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
 
-HITS = 4  # so that the lists lack documents
+HITS = 4  # few enough that documents are missing from lists
 
 
 @pytest.fixture(scope="module")
 def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two indexes of the tiny collection, and a run of each for its test queries."""
+    """Return a folder with two indexes of the tiny collection, and a run of each for its test queries."""
     folder = tmp_path_factory.mktemp("fuse")
     index_bm25(tiny, output=folder / "bm25")
     encode(tiny, model=str(tiny_bert), encoding=Encoding(dtype="fp32"), output=folder / "dense")
@@ -53,7 +54,9 @@ def trec_file(path: Path, *rows: tuple[str, str, int, float]) -> Path:
     return path
 
 
-def test_exact_fusion_is_the_formula_over_all_candidates(made, tiny, tiny_bert, tmp_path):
+def test_exact_scores_follow_the_formula_for_all_candidates(
+    made: Path, tiny: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
     output = fuse(
         both(made), output=tmp_path / "f.parquet", method="weighted-sum", weights="0.5,1", index=indexes(made)
     )
@@ -72,7 +75,7 @@ def test_exact_fusion_is_the_formula_over_all_candidates(made, tiny, tiny_bert, 
     assert {(qid, docid): score for qid, docid, _, score in found.iter_rows()} == pytest.approx(wanted, abs=1e-4)
 
 
-def test_exact_scores_reach_below_the_depth_too(made, tmp_path):
+def test_exact_scores_do_not_depend_on_the_depth(made: Path, tmp_path: Path) -> None:
     shallow = fuse(both(made), output=tmp_path / "a.parquet", method="weighted-sum", depth=1, index=indexes(made))
     deep = fuse(both(made), output=tmp_path / "b.parquet", method="weighted-sum", index=indexes(made))
     scores = {(qid, docid): score for qid, docid, _, score in runs.read_run(deep).iter_rows()}
@@ -82,12 +85,13 @@ def test_exact_scores_reach_below_the_depth_too(made, tmp_path):
     )
 
 
-def test_the_output_says_how_it_was_made_and_is_left_alone(made, tmp_path, capsys):
+def test_the_manifest_has_the_options_and_an_equal_output_is_kept(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = fuse(both(made), output=tmp_path / "f.parquet", hits=3)
     manifest = artifacts.read_manifest(output, Kind.RUN)
     assert manifest.options == {
-        "method": "minmax", "missing": "zero", "normalization": None, "rrf_k": 60.0, "depth": 1000,
-        "weights": [1.0, 1.0], "hits": 3,
+        "method": "minmax", "missing": "zero", "normalize": None, "depth": 1000, "weights": [1.0, 1.0], "hits": 3,
     }  # fmt: skip
     assert {role: str(manifest.input_path(role)) for role in manifest.inputs} == {
         "run 1": str(both(made)[0]), "run 2": str(both(made)[1]),
@@ -101,7 +105,9 @@ def test_the_output_says_how_it_was_made_and_is_left_alone(made, tmp_path, capsy
         fuse(both(made), output=output, hits=4)
 
 
-def test_single_runs_stand_beside_the_fused_one(made, tiny, tmp_path, capsys):
+def test_scores_of_single_runs_are_printed(
+    made: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = fuse(both(made), output=tmp_path / "f.parquet", qrels=tiny, split="test", measure="nDCG@3")
     printed = capsys.readouterr().out
     qrels = pl.read_parquet(tiny / "qrels.test.parquet")
@@ -110,7 +116,7 @@ def test_single_runs_stand_beside_the_fused_one(made, tiny, tmp_path, capsys):
         assert f"{score:.4f}" in printed
 
 
-def test_fusion_that_does_not_beat_the_best_run_is_warned_about(tmp_path, capsys):
+def test_fusion_below_the_best_run_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = trec_file(tmp_path / "good.trec", ("q", "right", 1, 2.0), ("q", "wrong", 2, 1.0))
     bad = trec_file(tmp_path / "bad.trec", ("q", "wrong", 1, 2.0), ("q", "other", 2, 1.0))
     qrels = tmp_path / "qrels.txt"
@@ -118,20 +124,22 @@ def test_fusion_that_does_not_beat_the_best_run_is_warned_about(tmp_path, capsys
     fuse([good, bad], output=tmp_path / "f.parquet", weights=[0.1, 1], qrels=qrels)
     assert "does not beat good alone (1.0000)" in capsys.readouterr().err
     fuse([good, bad], output=tmp_path / "g.parquet", weights=[1, 0.1], qrels=qrels)
-    assert "does not beat" in capsys.readouterr().err  # as good is not better
+    assert "does not beat" in capsys.readouterr().err  # a tie is not an improvement
 
 
-def test_raw_scores_of_unequal_scales_are_warned_about(tmp_path, capsys):
+def test_raw_scores_of_unequal_scales_warn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wide = trec_file(tmp_path / "wide.trec", ("q", "a", 1, 90.0), ("q", "b", 2, 10.0))
     narrow = trec_file(tmp_path / "narrow.trec", ("q", "a", 1, 0.9), ("q", "b", 2, 0.8))
     fuse([wide, narrow], output=tmp_path / "a.parquet", method="sum")
-    assert "the scores of wide spread 800 times as wide" in capsys.readouterr().err
+    assert "the standard deviation of wide's scores is 800 times that of narrow's" in capsys.readouterr().err
     fuse([wide, narrow], output=tmp_path / "b.parquet", method="sum", weights=[0.01, 1])
     fuse([wide, narrow], output=tmp_path / "c.parquet", method="minmax")
     assert "warning" not in capsys.readouterr().err
 
 
-def test_tuned_weights_are_read_by_a_later_fusion(made, tiny, tmp_path, capsys):
+def test_tuned_weights_are_read_by_a_later_fusion(
+    made: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     weights = fuse(both(made), output=tmp_path / "w.json", qrels=tiny, split="test", tune=True, step=0.25, folds=2)
     content = json.loads(weights.read_text("utf-8"))
     assert artifacts.read_manifest(weights, Kind.WEIGHTS).counts == {"queries": 5, "trials": 5}
@@ -141,10 +149,10 @@ def test_tuned_weights_are_read_by_a_later_fusion(made, tiny, tmp_path, capsys):
     qrels = pl.read_parquet(tiny / "qrels.test.parquet")
     score = evaluate_run(runs.read_run(output), qrels, ["MRR@10"])["value"].mean()
     assert score == pytest.approx(content["score"])
-    assert max(content["alone"].values()) <= content["score"]  # the ends of the grid are the runs themselves
+    assert max(content["alone"].values()) <= content["score"]  # the end points of the grid are the single runs
     for bad, message in (
-        ({"method": "rrf"}, "--method minmax, here it is rrf"),
-        ({"missing": "min"}, "--missing zero, here it is min"),
+        ({"method": "rrf"}, "tuned with --method minmax, not rrf"),
+        ({"missing": "min"}, "tuned with --missing zero, not min"),
         ({"runs": [*both(made), weights.with_name("x=") / "y"]}, "no such file|2 runs"),
     ):
         with pytest.raises(InputError, match=message):
@@ -153,7 +161,7 @@ def test_tuned_weights_are_read_by_a_later_fusion(made, tiny, tmp_path, capsys):
         fuse(both(made)[::-1], output=tmp_path / "g.parquet", weights=f"@{weights}")
 
 
-def test_tuning_with_exact_scores(made, tiny, tmp_path):
+def test_tuning_with_exact_scores(made: Path, tiny: Path, tmp_path: Path) -> None:
     settings = {"method": "weighted-sum", "index": indexes(made), "qrels": tiny, "split": "test"}
     weights = fuse(both(made), output=tmp_path / "w.json", tune=True, grid="log", **settings)
     output = fuse(both(made), output=tmp_path / "f.parquet", weights=f"@{weights}", **settings)
@@ -163,7 +171,7 @@ def test_tuning_with_exact_scores(made, tiny, tmp_path):
     assert score == pytest.approx(json.loads(weights.read_text("utf-8"))["score"])
 
 
-def test_foreign_runs_with_odd_ids_and_several_lists(tmp_path):
+def test_foreign_runs_with_odd_ids_and_several_lists(tmp_path: Path) -> None:
     first = trec_file(tmp_path / "a.trec", ("007", "NA", 1, 3.0), ("007", "1e5", 2, 2.0))
     second = trec_file(tmp_path / "b.trec", ("007", "null", 1, 3.0), ("7", "NA", 1, 2.0))
     third = trec_file(tmp_path / "c.trec", ("007", "1e5", 1, 0.5))
@@ -175,19 +183,21 @@ def test_foreign_runs_with_odd_ids_and_several_lists(tmp_path):
     ("options", "message"),
     [
         ({"method": "weighted-sum"}, "needs the index of each run, in order .*--missing min .*zero, ignore, or drop"),
-        ({"method": "weighted-sum", "index": ["bm25"]}, "1 for 2 runs"),
+        ({"method": "weighted-sum", "index": ["bm25"]}, "1 indexes for 2 runs"),
         ({"method": "weighted-sum", "index": ["dense", "bm25"]}, "was not searched in .*order of the runs"),
-        ({"index": ["bm25", "dense"]}, "with --missing exact only"),
+        ({"index": ["bm25", "dense"]}, "--index: only with --missing exact"),
         ({"weights": "1"}, "1 numbers for 2; one is needed for each"),
         ({"weights": "1,x"}, "needs numbers such as"),
-        ({"method": "nothing"}, "is unknown; .*minmax"),
+        ({"method": "nothing"}, "unknown; .*minmax"),
         ({"tune": True}, "needs --qrels"),
         ({"measure": "MRR@"}, "measures"),
         ({"output": "f.trec"}, "ends with .parquet"),
-        ({"missing": "none"}, "there are exact, min"),
+        ({"missing": "none"}, "Choices: exact, min"),
     ],
 )
-def test_what_cannot_be_fused_is_refused_before_any_work(made, tmp_path, options, message):
+def test_bad_input_is_refused_before_any_work(
+    made: Path, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
     options = {**options, "output": tmp_path / options.get("output", "f.parquet")}
     if "index" in options:
         options["index"] = [made / name for name in options["index"]]
@@ -196,21 +206,21 @@ def test_what_cannot_be_fused_is_refused_before_any_work(made, tmp_path, options
     assert not list(tmp_path.iterdir())
 
 
-def test_distances_infinite_scores_and_lone_runs_are_refused(made, tmp_path):
+def test_distances_infinite_scores_and_single_runs_are_refused(made: Path, tmp_path: Path) -> None:
     distances = trec_file(tmp_path / "l2.trec", ("q", "a", 1, 0.1), ("q", "b", 2, 0.9))
     fine = trec_file(tmp_path / "fine.trec", ("q", "a", 1, 0.9), ("q", "b", 2, 0.1))
-    with pytest.raises(InputError, match=r"l2.trec: its scores rise with the rank, as distances do"):
+    with pytest.raises(InputError, match=r"l2.trec: scores rise with the rank, as distances do"):
         fuse([fine, distances], output=tmp_path / "f.parquet")
     infinite = trec_file(tmp_path / "inf.trec", ("q", "a", 1, float("inf")))
     with pytest.raises(InputError, match=r"inf.trec: 1 scores are not finite"):
         fuse([fine, infinite], output=tmp_path / "f.parquet")
-    with pytest.raises(InputError, match="name two or more"):
+    with pytest.raises(InputError, match="needs two or more runs, got 1"):
         fuse([fine], output=tmp_path / "f.parquet")
     with pytest.raises(InputError, match="a run file is needed"):
         fuse([fine, made / "dense"], output=tmp_path / "f.parquet")
 
 
-def test_exact_scores_refuse_queries_that_have_changed(made, tiny, tmp_path):
+def test_exact_scores_refuse_queries_that_have_changed(made: Path, tiny: Path, tmp_path: Path) -> None:
     queries = tmp_path / "queries.tsv"
     queries.write_text("001\twhat does the moon do to the oceans\n")
     run = search(None, queries=queries, index=made / "bm25", hits=1, output=tmp_path / "one.parquet")
@@ -222,7 +232,7 @@ def test_exact_scores_refuse_queries_that_have_changed(made, tiny, tmp_path):
     assert len(runs.read_run(fuse([run, other], **settings, queries=tiny, split="test")))
 
 
-def test_exact_scores_of_a_foreign_run_need_its_queries(made, tiny, tmp_path):
+def test_exact_scores_of_a_foreign_run_need_its_queries(made: Path, tiny: Path, tmp_path: Path) -> None:
     foreign = trec_file(tmp_path / "x.trec", ("001", "007", 1, 1.0), ("003", "lungs", 1, 1.0))
     settings = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "index": indexes(made)}
     with pytest.raises(InputError, match="does not say what queries it answers"):
@@ -230,7 +240,7 @@ def test_exact_scores_of_a_foreign_run_need_its_queries(made, tiny, tmp_path):
     assert len(runs.read_run(fuse([both(made)[0], foreign], **settings, queries=tiny, split="test")))
 
 
-def test_the_example_of_the_help_runs(made, tmp_path):
+def test_the_example_in_the_help_runs(made: Path, tmp_path: Path) -> None:
     output = tmp_path / "clear.parquet"
     words = f"fuse {made}/bm25.parquet {made}/dense.parquet --method weighted-sum --weights 0.5,1 --missing exact "
     done = CliRunner().invoke(app, [*words.split(), "--index", f"{made}/bm25,{made}/dense", "--output", str(output)])
@@ -238,7 +248,7 @@ def test_the_example_of_the_help_runs(made, tmp_path):
     assert artifacts.read_manifest(output, Kind.RUN).options["missing"] == "exact"
 
 
-def test_the_encoder_is_opened_once_however_many_blocks_are_scored(made, monkeypatch):
+def test_the_encoder_is_opened_once_for_all_blocks(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
     true = exact.query_encoder
     monkeypatch.setattr(exact, "query_encoder", lambda *arguments: opened.append(arguments) or true(*arguments))

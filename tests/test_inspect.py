@@ -1,17 +1,32 @@
-"""What `inspect` says about artifacts, and about files that hybrid did not write."""
+"""The command `inspect`: artifacts, files that hybrid did not write, and the memory table."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
+from command import hybrid
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
-from hybrid_cli.stages.inspect import inspect
+from hybrid_cli.reporting.inspect import show
+from hybrid_cli.settings import Inspect
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.fuse import fuse
+from hybrid_cli.stages.inspect import inspect as stage
+from hybrid_cli.stages.search import search
+
+
+def inspect(path: Path) -> dict[str, Any]:
+    """Describe a path, and print the description as the command does."""
+    settings = Inspect([str(path)])
+    described = stage(settings)
+    show(described, settings)
+    return described
 
 
 def make_run(path: Path, inputs: dict[str, Path], documents: int = 1) -> Path:
@@ -25,13 +40,13 @@ def make_run(path: Path, inputs: dict[str, Path], documents: int = 1) -> Path:
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Path:
-    """A run made from a run made from a text file."""
+    """Return a run whose input is a run whose input is a text file."""
     (tmp_path / "topics.tsv").write_text("q\twords\n")
     first = make_run(tmp_path / "first.parquet", {"queries": tmp_path / "topics.tsv"}, 5)
     return make_run(tmp_path / "second.parquet", {"run": first})
 
 
-def test_an_artifact_tells_stage_options_counts_and_rows(chain, capsys):
+def test_an_artifact_has_stage_options_counts_and_rows(chain: Path, capsys: pytest.CaptureFixture[str]) -> None:
     described = inspect(chain)
     assert described["what"] == "run"
     assert (described["stage"], described["options"]) == ("search", {"hits": 10})
@@ -40,17 +55,17 @@ def test_an_artifact_tells_stage_options_counts_and_rows(chain, capsys):
     assert described["parts"] == {"second.parquet": chain.stat().st_size}
     printed = capsys.readouterr().out
     assert "a run" not in printed.splitlines()[0]
-    assert f"{chain}: run, made by `search`" in printed
+    assert f"{chain}: run, written by `search`" in printed
 
 
-def test_lineage_goes_back_to_the_first_file(chain):
+def test_inputs_are_followed_to_the_first_file(chain: Path) -> None:
     (entry,) = inspect(chain)["inputs"]
     assert (entry["role"], entry["kind"], entry["stage"], entry["state"]) == ("run", "run", "search", "unchanged")
     (before,) = entry["inputs"]
     assert (before["role"], before["kind"], before["state"]) == ("queries", "file", "unchanged")
 
 
-def test_a_changed_and_a_vanished_input_are_marked(chain, capsys):
+def test_changed_and_missing_inputs_are_marked(chain: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (chain.parent / "topics.tsv").unlink()
     make_run(chain.parent / "first.parquet", {}, 2)
     (entry,) = inspect(chain)["inputs"]
@@ -60,17 +75,16 @@ def test_a_changed_and_a_vanished_input_are_marked(chain, capsys):
     assert inspect(chain)["inputs"][0]["state"] == "missing"
 
 
-def test_a_damaged_input_is_said_not_raised(chain):
+def test_a_damaged_input_is_marked(chain: Path) -> None:
     (chain.parent / "first.parquet").write_bytes(b"PAR1 but no more")
     assert inspect(chain)["inputs"][0]["state"].startswith("damaged (")
 
 
-def test_json_is_json_and_equals_what_is_returned(chain, capsys):
-    described = inspect(chain, form="json")
-    assert json.loads(capsys.readouterr().out) == described
+def test_json_equals_the_returned_description(chain: Path) -> None:
+    assert json.loads(hybrid("inspect", chain, "--format", "json").out) == stage(chain.as_posix())
 
 
-def test_a_collection_shows_its_tables_and_a_document(tiny):
+def test_a_collection_has_tables_and_a_sample(tiny: Path) -> None:
     described = inspect(tiny)
     assert described["what"] == "collection"
     assert described["tables"]["corpus.parquet"] == 12
@@ -78,7 +92,7 @@ def test_a_collection_shows_its_tables_and_a_document(tiny):
     assert set(described["parts"]) >= {"corpus.parquet", "qrels.test.parquet", "manifest.json"}
 
 
-def test_an_encoder_shows_its_contract_and_the_last_values_of_its_curve(tmp_path):
+def test_an_encoder_has_its_contract_and_the_last_values_of_its_curve(tmp_path: Path) -> None:
     claim = artifacts.open_output(tmp_path / "encoder", Kind.ENCODER, "train-dense", inputs={}, options={})
     with claim.folder() as (work, _):
         (work / "encoder.json").write_text('{"pooling": "cls"}')
@@ -93,31 +107,81 @@ def test_an_encoder_shows_its_contract_and_the_last_values_of_its_curve(tmp_path
     ("text", "words"),
     [
         ("q1 Q0 d1 1 2.5 tag\n", "a TREC run"),
-        ("q1 0 d1 -1\n", "TREC judgements (qrels)"),
+        ("q1 0 d1 -1\n", "TREC qrels"),
         ('{"_id": "1", "text": "a"}\n', "a JSON lines file with the fields _id, text"),
-        ("q1\twhat is this\n", "a text file with 2 columns between tabs"),
+        ("q1\twhat is this\n", "a text file with 2 tab-separated columns"),
         ("just words\n", "a text file"),
         ("", "an empty file"),
         ("a\0b", "a binary file"),
     ],
 )
-def test_text_without_a_manifest_is_recognised(text, words, tmp_path):
+def test_text_without_a_manifest_is_recognized(text: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text(text)
     assert inspect(tmp_path / "file.txt")["what"] == words
 
 
-def test_foreign_parquet_is_named_by_its_columns(tmp_path):
+def test_foreign_parquet_is_recognized_by_its_columns(tmp_path: Path) -> None:
     pl.DataFrame({"qid": ["1"], "docid": ["2"], "relevance": [1]}).write_parquet(tmp_path / "a.parquet")
     pl.DataFrame({"x": [1]}).write_parquet(tmp_path / "b.parquet")
     assert inspect(tmp_path / "a.parquet")["what"] == "a Parquet file with the columns of: qrels"
-    assert inspect(tmp_path / "b.parquet")["what"] == "a Parquet file of another form"
+    assert inspect(tmp_path / "b.parquet")["what"] == "a Parquet file with other columns"
 
 
-def test_folders_are_named_by_what_they_hold(tiny_bert, tmp_path):
+def test_folders_are_recognized_by_their_files(tiny_bert: Path, tmp_path: Path) -> None:
     assert inspect(tiny_bert)["what"] == "a Hugging Face checkpoint"
-    assert inspect(tmp_path)["what"] == "a folder of other things"
+    assert inspect(tmp_path)["what"] == "a folder of unknown content"
 
 
-def test_nothing_there_is_an_input_error(tmp_path):
+def test_a_missing_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         inspect(tmp_path / "nothing")
+
+
+# ------------------------------------------------------------------------------------------------------- memory table
+
+
+@pytest.fixture
+def searched(tiny: Path, tiny_lambda: Path, tmp_path: Path) -> list[str]:
+    """Return runs of BM25, of a dense index, and of both."""
+    index = encode(tiny, model=str(tiny_lambda), output=tmp_path / "index")
+    dense = search(tiny, split="test", index=index, output=tmp_path / "dense.parquet")
+    bm25 = search(tiny, split="test", index=tiny_lambda.parent / "bm25", output=tmp_path / "bm25.parquet")
+    fused = fuse([bm25, dense], output=tmp_path / "fused.parquet", method="minmax")
+    return [f"sparse={bm25}", str(dense), str(fused)]
+
+
+def test_the_memory_table_has_bytes_measures_and_latency(searched: list[str], tiny: Path, tmp_path: Path) -> None:
+    output = tmp_path / "table.parquet"
+    rows = stage(searched, memory_table=tiny, split="test", output=output)["memory_table"]
+    assert [row["run"] for row in rows] == ["sparse", "dense", "fused"]
+    sparse, dense, fused = rows
+    folder = tmp_path / "index"
+    assert dense["bytes"] == sum((folder / name).stat().st_size for name in ("index.faiss", "docids.parquet"))
+    assert fused["bytes"] == sparse["bytes"] + dense["bytes"]
+    read = {part["part"]: part["read"] for part in dense["parts"]}
+    assert read["index.faiss"]
+    assert not all(read.values())
+    assert 0 <= dense["recall@20"] <= dense["accuracy@20"] <= 1
+    assert sparse["encode p50"] == sparse["fuse p50"] == dense["fuse p50"] == 0
+    assert 0 < dense["encode p50"] <= dense["encode p95"]
+    assert fused["total p50"] >= fused["fuse p50"] > 0
+    assert pl.read_parquet(output)["bytes"].to_list() == [row["bytes"] for row in rows]
+
+
+def test_the_memory_table_is_printed(searched: list[str], tiny: Path) -> None:
+    done = hybrid("inspect", "--memory-table", tiny, "--split", "test", *searched)
+    assert done.code == 0
+    assert "recall@100" in done.out
+    assert "index.faiss" in done.out
+    assert "GiB" in done.out
+
+
+def test_bad_input_of_the_memory_table_is_refused(searched: list[str], tiny: Path, chain: Path) -> None:
+    with pytest.raises(InputError, match="its manifest leads to no index"):
+        stage([str(chain)], memory_table=tiny, split="test")
+    with pytest.raises(InputError, match="no such file"):
+        stage(["nowhere.parquet"], memory_table=tiny, split="test")
+    with pytest.raises(InputError, match="needs one path, got 3; --memory-table takes several runs"):
+        stage(searched)
+    with pytest.raises(InputError, match="--split: only with --memory-table"):
+        stage([str(chain)], split="test")

@@ -1,41 +1,97 @@
-"""The table over seeds that `make ablations` and `make roc` print."""
+"""`evaluate --over-seeds`: means and standard deviations over the seeds of each row."""
 
 from __future__ import annotations
 
+import json
 import re
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
-import polars as pl
+import pytest
+from command import hybrid
+from test_evaluate import write_run
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "over_seeds.py"
+from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation.over_seeds import OverSeeds
+from hybrid_cli.stages.evaluate import evaluate
+
+QUERIES = 20
+ANSWERED = {  # of 20 queries; A finds 5-14 with one seed and 5-18 with the other, the fused runs all of both
+    "bm25": range(10),
+    "A-1": range(5, 15),
+    "bm25+A-1": range(15),
+    "A-2": range(5, 19),
+    "bm25+A-2": range(19),
+}
 
 
-def test_rows_are_variants_with_deviation_ratio_and_marks(tmp_path):
-    """Of 20 queries BM25 finds 0-9; A finds 5-14 with one seed and 5-18 with the other, the sum all of both."""
-    found = {
-        "bm25": range(10),
-        "A-1": range(5, 15),
-        "bm25+A-1": range(15),
-        "A-2": range(5, 19),
-        "bm25+A-2": range(19),
-    }
-    rows = [
-        (run, measure, f"q{query}", float(query in queries))
-        for run, queries in found.items()
-        for measure in ("MRR@10", "Success@10")
-        for query in range(20)
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("seeds")
+    qrels = folder / "qrels.tsv"
+    qrels.write_text("".join(f"q{query}\td\t1\n" for query in range(QUERIES)), "utf-8")
+    runs = [
+        write_run(folder / f"{name}.parquet", {f"q{q}": ["d" if q in found else "x"] for q in range(QUERIES)})
+        for name, found in ANSWERED.items()
     ]
-    file = tmp_path / "measurements.parquet"
-    pl.DataFrame(rows, schema=["run", "measure", "qid", "value"], orient="row").write_parquet(file)
-    command = [sys.executable, str(SCRIPT), str(file), "--sparse", "bm25", "--baseline", "bm25"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [qrels, *runs]
+
+
+def over_seeds(inputs: list[Path], **options: Any) -> OverSeeds:
+    measures = options.pop("measures", ["MRR@10", "Success@10"])
+    found = evaluate(inputs, measures=measures, over_seeds=True, **options)
+    assert isinstance(found, OverSeeds)
+    return found
+
+
+def test_rows_have_mean_deviation_ratio_and_marks(inputs: list[Path]) -> None:
+    arguments = ["--over-seeds", "--roc-against", "bm25", "--baseline", "bm25", "--correction", "bonferroni"]
+    measures = ["-m", "MRR@10", "-m", "Success@10"]
+    printed = hybrid("evaluate", *inputs, *arguments, *measures, "--format", "markdown").out
     table = {
         cells[0]: cells[1:]
         for cells in (re.split(r" *\| *", line.strip("| ")) for line in printed.splitlines() if line.startswith("|"))
     }
+    assert table["row"] == ["seeds", "RoC@10", "MRR@10", "Success@10"]
     assert table["bm25"] == ["1", "", "0.5000", "0.5000"]
     assert table["A"] == ["2", "0.5714 ± 0.1010", "0.6000 ± 0.1414", "0.6000 ± 0.1414"]  # 5/10 and 9/14
     assert table["bm25+A"] == ["2", "0.5714 ± 0.1010", "0.8500 ± 0.1414 a", "0.8500 ± 0.1414 a"]
     assert "a: better than bm25" in printed
+    assert "Bonferroni" in printed
+
+
+def test_all_formats_have_the_same_rows(inputs: list[Path]) -> None:
+    content = json.loads(hybrid("evaluate", *inputs, "--over-seeds", "-m", "MRR@10", "--format", "json").out)
+    assert [(row["row"], row["seeds"]) for row in content["rows"]] == [("bm25", 1), ("A", 2), ("bm25+A", 2)]
+    assert content["rows"][1]["mean"] == pytest.approx(0.6)
+    csv = hybrid("evaluate", *inputs, "--over-seeds", "-m", "MRR@10", "--format", "csv").out
+    assert csv.splitlines()[0] == "row,measure,mean,deviation,seeds"
+    table = hybrid("evaluate", *inputs, "--over-seeds", "-m", "MRR@10").out
+    assert "0.6000 ± 0.1414" in table
+
+
+def test_without_a_baseline_rows_are_not_compared(inputs: list[Path]) -> None:
+    found = over_seeds(inputs)
+    assert found.baselines == []
+    assert len(found.comparisons) == 0
+
+
+def test_stored_values_are_reused(inputs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "measurements.parquet"
+    evaluate(inputs, measures=["MRR@10", "Success@10"], output=output)
+    found = over_seeds(inputs, output=output)
+    assert "up to date" in capsys.readouterr().err
+    assert found.rows == ["bm25", "A", "bm25+A"]
+
+
+def test_bad_rows_and_missing_measures_are_refused(inputs: list[Path], tmp_path: Path) -> None:
+    output = tmp_path / "measurements.parquet"
+    with pytest.raises(InputError, match="--baseline A-1: no such row; the rows are bm25, A, bm25\\+A"):
+        over_seeds(inputs, baseline=["A-1"], output=output)
+    with pytest.raises(InputError, match="--roc-against B: no such row"):
+        over_seeds(inputs, roc_against="B", output=output)
+    assert not output.exists()
+    with pytest.raises(InputError, match="needs Success@k, such as Success@10; --measures is MRR@10"):
+        over_seeds(inputs, measures=["MRR@10"], roc_against="bm25")
+    with pytest.raises(InputError, match="--roc-against A: needs one run of that name, without a seed"):
+        over_seeds(inputs, roc_against="A")

@@ -6,14 +6,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hybrid_cli.evaluation.measures import evaluate_run, in_order, judged_hits, mean_of
-from hybrid_cli.evaluation.recall import recall_by_depth
+from hybrid_cli.evaluation.measures import evaluate_run, in_order, judged_hits, mean_of, recall_by_depth
 
 DEPTHS = (1, 2, 5, 10, 40)
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_the_curve_is_recall_at_every_depth(level: int):
+def test_the_curve_is_recall_at_every_depth(level: int) -> None:
     rng = np.random.default_rng(level)
     rows = [(f"q{q}", f"d{d}", r) for q in range(20) for r, d in enumerate(rng.permutation(60)[:30], 1)]
     run = pl.DataFrame(rows[:-90], schema=["qid", "docid", "rank"], orient="row")  # three queries are missing
@@ -26,7 +25,7 @@ def test_the_curve_is_recall_at_every_depth(level: int):
     assert curve["recall"].to_list() == pytest.approx([mean_of(values, f"R@{depth}") for depth in DEPTHS])
 
 
-def test_a_run_that_finds_nothing_stays_at_zero():
+def test_a_run_that_finds_nothing_stays_at_zero() -> None:
     judged = pl.DataFrame(
         {"qid": ["q"], "relevance": [1], "position": [None]},
         schema={"qid": pl.String, "relevance": pl.Int32, "position": pl.Int32},

@@ -1,4 +1,4 @@
-"""The command `report`: what stands on the page, from which figures; the browser looks at it in test_report_page."""
+"""The command `report`: content of the page and its figures; test_report_page opens it in a browser."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def paths(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def whole(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report with every part, `report.html`, and its figures in the folder `figures`."""
+    """Return a folder with a report that has every section, `report.html`, and its figures in `figures`."""
     folder = tmp_path_factory.mktemp("whole")
     report(study.inputs, split="test", output=folder / "report.html", png=folder / "figures")
     return folder
 
 
 class Page:
-    """A page read back: its text, its sections, the specifications and data of its charts."""
+    """A page: text, sections, and the specifications and data of its charts."""
 
     def __init__(self, path: Path):
         self.html = path.read_text("utf-8")
@@ -50,7 +50,7 @@ class Page:
         )
 
     def rows(self, figure: str) -> list[dict[str, Any]]:
-        """All rows of a chart, of its layers in turn."""
+        """Return all rows of a chart, layer by layer."""
         spec = self.content["specs"][figure]
         names = [layer["data"]["name"] for layer in spec.get("layer", []) if "data" in layer] or [spec["data"]["name"]]
         return [row for name in dict.fromkeys(names) for row in self.content["datasets"][name]]
@@ -60,21 +60,21 @@ def page(inputs: list[Any], folder: Path, **settings: Any) -> Page:
     return Page(report(inputs, output=folder / "report.html", **settings))
 
 
-# -------------------------------------------------------------------------------------------------------- what is there
+# ------------------------------------------------------------------------------------------------------------ sections
 
 
-def test_the_summary_says_in_words_what_the_figures_say(tiny: Path, paths: list[Path], tmp_path: Path):
+def test_the_summary_has_the_findings_in_sentences(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     shown = page([tiny, *paths], tmp_path, split="test", measures=MEASURES, complement=("dense", "bm25"))
     # MRR@10 of clear is 1, of both others (1/2 + 1 + 1) / 5; dense finds 001, 002 and 004, bm25 001, 002 and 003
     assert "clear has the highest MRR@10, 1.0000. That is .5000 more than bm25" in shown.text
-    assert "which may be chance (p = " in shown.text
-    assert "Among the first 10 hits dense finds something relevant for 3 of 5 (60%) queries, bm25 for 3." in shown.text
-    assert "1 of dense's are missed by bm25 (RoC .33), 1 of bm25's by dense; both miss 1." in shown.text
-    assert "A perfect choice between the two would answer 4 of 5 (80%); clear answers 5." in shown.text
-    assert "clear is better than the better of dense and bm25 on 2 queries, worse on 0 and equal on 3" in shown.text
+    assert "which is not significant (p = " in shown.text
+    assert "dense has a relevant document in its top 10 hits for 3 of 5 (60%) queries, bm25 for 3." in shown.text
+    assert "Only dense answers 1 (RoC .33), only bm25 1, neither 1." in shown.text
+    assert "An oracle that chooses between the two answers 4 of 5 (80%); clear answers 5." in shown.text
+    assert "clear is better than the better of dense and bm25 on 2 queries, worse on 0, and ties on 3." in shown.text
 
 
-def test_every_part_is_there_where_there_is_something_to_show(whole: Path):
+def test_all_sections_are_present(whole: Path) -> None:
     shown = Page(whole / "report.html")
     assert shown.sections == [
         "summary", "measures", "depth", "complement", "queries", "changed", "groups", "training", "memory",
@@ -85,35 +85,35 @@ def test_every_part_is_there_where_there_is_something_to_show(whole: Path):
     assert [row["run"] for row in shown.rows("memory")] == ["<b>bm25</b>", "dense", "fused"]
 
 
-def test_one_run_alone_is_compared_with_nothing(tiny: Path, paths: list[Path], tmp_path: Path):
+def test_a_single_run_has_no_comparison(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     shown = page([tiny, paths[0]], tmp_path, split="test", measures=MEASURES)
     assert shown.sections == ["summary", "measures", "depth", "groups", "provenance"]
     assert "bm25 has MRR@10 .5000 over 5 judged queries (95% interval" in shown.text
 
 
-def test_without_texts_queries_and_documents_have_their_ids(tiny: Path, paths: list[Path], tmp_path: Path):
+def test_without_texts_ids_are_shown(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     qrels = tiny / "qrels.test.parquet"
     shown = page([*paths[:2]], tmp_path, qrels=qrels, measures=MEASURES, complement=("dense", "bm25"))
     assert "órgãos" in shown.text
     assert "oxygen in the blood" not in shown.text
-    assert [name for name in shown.content["specs"] if name.startswith("groups")] == ["groups-1"]  # easy or hard
+    assert [name for name in shown.content["specs"] if name.startswith("groups")] == ["groups-1"]  # by difficulty
 
 
-def test_runs_that_are_equal_everywhere_say_so(tiny: Path, paths: list[Path], tmp_path: Path):
+def test_equal_runs_are_reported_as_equal(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     shown = page([tiny, f"one={paths[0]}", f"two={paths[0]}"], tmp_path, split="test", measures=MEASURES)
-    assert "two has the same." in shown.text
+    assert "two has the same mean." in shown.text
     assert "changed" not in shown.sections
 
 
-def test_an_undefined_ratio_is_named_as_such(tiny: Path, paths: list[Path], tmp_path: Path):
+def test_an_undefined_ratio_is_explained(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     empty = write_run(tmp_path / "empty.parquet", {"001": ["void"]})
     shown = page([tiny, paths[0], empty], tmp_path, split="test", measures=MEASURES, complement=("empty", "bm25"))
-    assert "RoC is not defined at k = 1, 5, 10, 20, 100: empty finds nothing there." in shown.text
-    assert "nan" not in shown.text.lower()
+    assert "RoC(D;S) is undefined at k = 1, 5, 10, 20, 100: empty answers no query." in shown.text
+    assert not re.search(r"\bnan\b", shown.text.lower())
     assert [row["run"] for row in shown.rows("venn-at-10") if "size" in row] == ["bm25", "neither"]
 
 
-def test_answers_alone_are_enough(tmp_path: Path):
+def test_answers_replace_qrels(tmp_path: Path) -> None:
     hits = {"one": {"1": ["a", "b"], "2": ["b"]}, "two": {"1": ["b"], "2": ["a"]}}
     paths = [write_run(tmp_path / f"{name}.parquet", rows) for name, rows in hits.items()]
     queries, corpus = tmp_path / "queries.parquet", tmp_path / "corpus.parquet"
@@ -132,7 +132,7 @@ def test_answers_alone_are_enough(tmp_path: Path):
 # ------------------------------------------------------------------------------------------------------------- figures
 
 
-def test_circles_are_true_to_the_counts(whole: Path):
+def test_circle_areas_equal_the_counts(whole: Path) -> None:
     from hybrid_cli.reporting.venn import lens
 
     shown = Page(whole / "report.html")
@@ -150,7 +150,7 @@ def test_circles_are_true_to_the_counts(whole: Path):
     assert len(scales) == 1
 
 
-def test_dots_of_one_place_form_a_disc_and_a_lone_dot_stays():
+def test_equal_dots_form_a_disc_and_a_single_dot_stays() -> None:
     from hybrid_cli.reporting.queries import spread
 
     x, y = np.array([0.0] * 500 + [0.5]), np.array([1.0] * 500 + [0.25])
@@ -162,8 +162,8 @@ def test_dots_of_one_place_form_a_disc_and_a_lone_dot_stays():
     assert gaps.min() > 0.001
 
 
-def test_long_curves_keep_their_means():
-    from hybrid_cli.reporting.training import thinned
+def test_long_curves_keep_their_means() -> None:
+    from hybrid_cli.reporting.sections import thinned
 
     values = np.random.default_rng(0).normal(size=1000)
     curve = pl.DataFrame({"model": "m", "step": np.arange(1, 1001), "value": values})
@@ -173,7 +173,7 @@ def test_long_curves_keep_their_means():
     assert thinned(curve.head(7), 200)["value"].to_list() == pytest.approx(values[:7].tolist())
 
 
-def test_figures_become_pictures(whole: Path):
+def test_figures_are_written_as_png(whole: Path) -> None:
     folder, shown = whole / "figures", Page(whole / "report.html")
     assert {path.stem for path in folder.glob("*.png")} == set(shown.content["specs"])
     for path in folder.glob("*.png"):
@@ -188,18 +188,18 @@ def test_figures_become_pictures(whole: Path):
 # ------------------------------------------------------------------------------------------------------- ranked lists
 
 
-def test_lists_flag_what_is_relevant_and_say_where_the_rest_is(tiny: Path, tmp_path: Path):
+def test_lists_flag_relevant_documents_and_give_the_ranks_of_others(tiny: Path, tmp_path: Path) -> None:
     others = ["NA", "null", "1e5", "bm25", "dense", "void", "hamlet", "lungs", "moon landing", "órgãos"]
     first = write_run(tmp_path / "first.parquet", {"001": ["007"], "002": [*others, "salt"]})
     second = write_run(tmp_path / "second.parquet", {"001": others, "002": ["salt"]})
     shown = page([tiny, first, second], tmp_path, split="test", measures=["nDCG@10"], relevance_level=2)
-    assert "Relevant document salt stands at rank 11." in shown.text
-    assert "Relevant document 007 was not found." in shown.text
+    assert "Relevant document salt is at rank 11." in shown.text
+    assert "Relevant document 007 was not retrieved." in shown.text
     assert "relevant, grade 2" in shown.text
     assert "judged 1" in shown.text  # NA for 002, below the level
 
 
-def test_words_are_marked_by_their_stems(tiny: Path, tmp_path: Path):
+def test_words_are_highlighted_by_their_stems(tiny: Path, tmp_path: Path) -> None:
     first = write_run(tmp_path / "first.parquet", {"001": ["007"]})
     second = write_run(tmp_path / "second.parquet", {"001": ["void"]})
     shown = page([tiny, second, first], tmp_path, split="test", measures=MEASURES)
@@ -209,49 +209,51 @@ def test_words_are_marked_by_their_stems(tiny: Path, tmp_path: Path):
     assert not {"the", "to", "of"} & marked
 
 
-def test_without_java_words_are_marked_as_they_are_written(
+def test_without_java_words_are_highlighted_without_stemming(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     from hybrid_cli.errors import HybridError
-    from hybrid_cli.reporting import contents
+    from hybrid_cli.reporting import sections
 
     def refuse(language: str) -> None:
         raise HybridError("no Java 21 or later")
 
-    monkeypatch.setattr(contents, "Analyzer", refuse)
+    monkeypatch.setattr(sections, "Analyzer", refuse)
     first, second = (write_run(tmp_path / f"{d}.parquet", {"001": [d]}) for d in ("007", "void"))
     shown = page([tiny, second, first], tmp_path, split="test", measures=MEASURES)
-    assert "without stems: no Java" in capsys.readouterr().err
+    assert "without stemming: no Java" in capsys.readouterr().err
     assert "<mark>the</mark>" in shown.html
 
 
 # --------------------------------------------------------------------------------------------------------- the artifact
 
 
-def test_a_report_is_an_artifact(study: Study, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_report_is_an_artifact(study: Study, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = whole / "report.html"
     assert artifacts.read_manifest(output, Kind.REPORT).options["complement"] == ["dense", "<b>bm25</b>"]
     report(study.inputs, split="test", output=output)
     assert "up to date" in capsys.readouterr().err
-    with pytest.raises(InputError, match="made differently: changed=10 then, 3 now"):
-        report(study.inputs, split="test", output=output, changed=3)
+    with pytest.raises(InputError, match="show_queries=10 then, 3 now"):
+        report(study.inputs, split="test", output=output, show_queries=3)
     again = report(study.inputs, split="test", output=tmp_path / "again.html")
     assert again.read_bytes() == output.read_bytes()
-    told = hybrid("inspect", output)
-    assert "report, made by `report`" in told.out
-    assert "made from" in told.out
+    printed = hybrid("inspect", output).out
+    assert "report, written by `report`" in printed
+    assert "inputs" in printed
 
 
-def test_pictures_may_come_later(tiny: Path, paths: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_png_files_may_be_added_later(
+    tiny: Path, paths: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output, folder = tmp_path / "report.html", tmp_path / "figures"
     for png in (None, folder, folder):
         report([tiny, paths[0]], split="test", measures=MEASURES, output=output, png=png)
-    told = capsys.readouterr().err
-    assert told.count(f"{output} is up to date") == 2
-    assert told.count(f"{folder} is up to date") == 1
+    notes = capsys.readouterr().err
+    assert notes.count(f"{output} is up to date") == 2
+    assert notes.count(f"{folder} is up to date") == 1
 
 
-def test_no_text_ends_a_block(whole: Path):
+def test_no_text_ends_a_script_element(whole: Path) -> None:
     html = Page(whole / "report.html").html
     assert ATTACK not in html
     head, body = html.split("<body>", 1)
@@ -260,13 +262,13 @@ def test_no_text_ends_a_block(whole: Path):
     assert re.search(r"script-src( 'sha256-[^']+'){2}\"", html)
 
 
-def test_the_command_passes_everything_on(tiny: Path, paths: list[Path], tmp_path: Path):
+def test_the_command_accepts_all_options(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     arguments = [tiny, "--split", "test", *paths, "--complement", "dense", "bm25", "-m", "MRR@10,R@100"]
     output = tmp_path / "report.html"
     dry = hybrid("report", *arguments, "--output", output, "--baseline", "clear", "--dry-run")
     assert (dry.code, output.exists()) == (0, False)
-    assert re.search(r"baselines +\['clear'\]", dry.out)
-    done = hybrid("report", *arguments, "--output", output, "--png", tmp_path / "png", "--changed", 1)
+    assert re.search(r"baseline +\['clear'\]", dry.out)
+    done = hybrid("report", *arguments, "--output", output, "--png", tmp_path / "png", "--show-queries", 1)
     assert done.code == 0
     assert "figures of 3 runs" in done.err
     assert Page(output).html.count('<details class="case">') == 1  # of two queries helped; none is hurt
@@ -275,17 +277,17 @@ def test_the_command_passes_everything_on(tiny: Path, paths: list[Path], tmp_pat
 # ----------------------------------------------------------------------------------------------------------- bad input
 
 
-def test_what_cannot_be_shown_is_refused_in_a_line(tiny: Path, study: Study, paths: list[Path], tmp_path: Path):
+def test_bad_input_is_refused(tiny: Path, study: Study, paths: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "report.html"
     for settings, message in (
         ({"complement": ("dense", "nowhere")}, "--complement nowhere: no such run"),
         ({"complement": ("dense", "dense")}, "two different runs"),
-        ({"indexes": [str(study.lexical_index)]}, "is written RUN=FOLDER; the runs are bm25, dense, clear"),
-        ({"indexes": [f"none={study.lexical_index}"]}, "is written RUN=FOLDER"),
-        ({"indexes": [f"bm25={study.encoder}"]}, "is an encoder .*; an index is needed here"),
-        ({"models": [str(study.dense_index)]}, "holds no curve.parquet; an encoder of `train-dense` is needed here"),
+        ({"index": [str(study.lexical_index)]}, "needs RUN=FOLDER; the runs are bm25, dense, clear"),
+        ({"index": [f"none={study.lexical_index}"]}, "needs RUN=FOLDER"),
+        ({"index": [f"bm25={study.encoder}"]}, "is an encoder .*; an index is needed here"),
+        ({"model": [str(study.dense_index)]}, "has no curve.parquet; pass an encoder of a training command"),
         ({"measures": ["MRR@0"]}, "the cutoff must be 1 or more"),
-        ({"baselines": ["none"]}, "no such run"),
+        ({"baseline": ["none"]}, "no such run"),
     ):
         with pytest.raises(InputError, match=message):
             report([tiny, *paths], split="test", output=output, **settings)
@@ -294,14 +296,14 @@ def test_what_cannot_be_shown_is_refused_in_a_line(tiny: Path, study: Study, pat
     assert not output.exists()
 
 
-def test_indexes_and_models_may_be_named(tiny: Path, study: Study, paths: list[Path], tmp_path: Path):
+def test_indexes_and_encoders_may_be_named(tiny: Path, study: Study, paths: list[Path], tmp_path: Path) -> None:
     shown = page(
         [tiny, *paths],
         tmp_path,
         split="test",
         measures=MEASURES,
-        indexes=[f"bm25={study.lexical_index}", f"clear={study.lexical_index}", f"clear={study.dense_index}"],
-        models=[f"mine={study.encoder}"],
+        index=[f"bm25={study.lexical_index}", f"clear={study.lexical_index}", f"clear={study.dense_index}"],
+        model=[f"mine={study.encoder}"],
     )
     sizes = {row["run"]: row["bytes"] for row in shown.rows("memory")}
     dense = sum((study.dense_index / name).stat().st_size for name in ("index.faiss", "docids.parquet"))

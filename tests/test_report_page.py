@@ -1,4 +1,4 @@
-"""The report in a real browser: it opens offline, draws every chart, fits a phone, and lets no text break out."""
+"""The report in a browser: it opens offline, draws every chart, fits a phone, and escapes all text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"no browser is installe
 PATIENCE = 180_000  # milliseconds; a busy machine may need as many seconds as an idle one needs tenths
 WIDTHS = {"phone": 390, "desktop": 1280}
 JUDGED, RUNS = 7, 3
-# Marks of each chart: queries are dots, but for the line of the diagonal; circles and counts make up a diagram.
+# Marks of each chart: dots for queries and a line for the diagonal; circles and counts for a Venn diagram.
 MARKS = """places => places.map(place => [place.dataset.figure, {
   marks: place.querySelectorAll("svg .role-mark > :is(path, line)").length,
   dots: place.querySelectorAll("svg .mark-symbol.role-mark > path").length,
@@ -47,7 +47,7 @@ def html(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Seen:
-    """A page that was opened, and all that went wrong with it."""
+    """An opened page and its faults."""
 
     def __init__(self, browser: Any, path: Path, width: int = 1280, scheme: str = "light"):
         self.faults: list[str] = []
@@ -97,7 +97,7 @@ def seen(browser: Any) -> Iterator[Callable[..., Seen]]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_the_report_opens_without_a_fault(seen: Callable[..., Seen], html: Path, width: int, scheme: str):
+def test_the_report_opens_without_faults(seen: Callable[..., Seen], html: Path, width: int, scheme: str) -> None:
     shown = seen(html, width=width, scheme=scheme)
     assert not shown.faults
     assert shown.page.evaluate("document.documentElement.dataset.drawn") == scheme
@@ -106,7 +106,7 @@ def test_the_report_opens_without_a_fault(seen: Callable[..., Seen], html: Path,
     )
 
 
-def test_every_query_is_a_dot_and_every_count_is_written(seen: Callable[..., Seen], html: Path):
+def test_every_query_is_a_dot_and_every_count_is_labeled(seen: Callable[..., Seen], html: Path) -> None:
     shown = seen(html)
     for name in ("queries-1", "queries-2"):
         assert shown.charts[name]["marks"] == JUDGED + 1  # and the diagonal
@@ -129,9 +129,9 @@ def test_every_query_is_a_dot_and_every_count_is_written(seen: Callable[..., See
         ("<main>", '<main><p style="width: 1300px">.</p>', "pixels wide"),
     ],
 )  # fmt: skip
-def test_a_broken_page_is_noticed(
+def test_a_broken_page_has_faults(
     seen: Callable[..., Seen], html: Path, tmp_path: Path, old: str, new: str, fault: str | None
-):
+) -> None:
     text = html.read_text("utf-8")
     assert old in text
     broken = tmp_path / "broken.html"
@@ -140,7 +140,7 @@ def test_a_broken_page_is_noticed(
     assert any(fault in each for each in faults) if fault else not faults
 
 
-def test_no_text_breaks_out(seen: Callable[..., Seen], html: Path):
+def test_all_text_is_escaped(seen: Callable[..., Seen], html: Path) -> None:
     page = seen(html).page
     page.eval_on_selector_all("details", "all => all.forEach(each => each.open = true)")
     text = page.inner_text("main")
@@ -151,18 +151,18 @@ def test_no_text_breaks_out(seen: Callable[..., Seen], html: Path):
     assert page.title() == "a<b>&amp;c, test"
 
 
-def test_hovering_a_dot_shows_its_query(seen: Callable[..., Seen], html: Path):
+def test_hovering_a_dot_shows_its_query(seen: Callable[..., Seen], html: Path) -> None:
     page = seen(html).page
-    told = set()
+    shown = set()
     for dot in page.query_selector_all('[data-figure="queries-1"] .mark-symbol path'):
         dot.dispatch_event("pointermove", {"bubbles": True})
-        told.add(page.inner_text("#vg-tooltip-element"))
-    assert any("oxygen in the blood" in each for each in told)
-    assert any(ATTACK in each for each in told)
+        shown.add(page.inner_text("#vg-tooltip-element"))
+    assert any("oxygen in the blood" in each for each in shown)
+    assert any(ATTACK in each for each in shown)
     assert page.evaluate("window.broken === undefined")
 
 
-def test_lists_open_with_the_keyboard_and_flag_what_is_relevant(seen: Callable[..., Seen], html: Path):
+def test_lists_open_with_the_keyboard_and_flag_relevant_documents(seen: Callable[..., Seen], html: Path) -> None:
     page = seen(html, width=390).page
     first = page.query_selector("details.case")
     first.query_selector("summary").focus()
@@ -175,7 +175,7 @@ def test_lists_open_with_the_keyboard_and_flag_what_is_relevant(seen: Callable[.
     assert all(table.get_attribute("tabindex") == "0" for table in tables)
 
 
-def test_the_page_follows_the_reader_into_the_night(seen: Callable[..., Seen], html: Path):
+def test_the_page_follows_the_color_scheme(seen: Callable[..., Seen], html: Path) -> None:
     shown = seen(html)
     colour = 'getComputedStyle(document.querySelector("[data-figure=recall-by-depth] .mark-symbol path")).fill'
     day = shown.page.evaluate(colour)
@@ -185,7 +185,7 @@ def test_the_page_follows_the_reader_into_the_night(seen: Callable[..., Seen], h
     assert not shown.faults
 
 
-def test_tables_and_lists_need_no_program(browser: Any, html: Path):
+def test_tables_and_lists_need_no_javascript(browser: Any, html: Path) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(html.as_uri())

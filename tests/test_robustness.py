@@ -1,4 +1,4 @@
-"""LITE's Table 4: rows of systems, a column for each attack, drops that are recomputed."""
+"""`evaluate --robustness`: systems under attacks on the queries (LITE, table 4)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -16,9 +17,9 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.cli import app
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.robustness import systems_and_attacks
-from hybrid_cli.evaluation.robustness_view import as_csv, as_json, as_markdown
-from hybrid_cli.stages.evaluate import robustness
+from hybrid_cli.evaluation.robustness import Robustness, systems_and_attacks
+from hybrid_cli.reporting.evaluate import text
+from hybrid_cli.stages.evaluate import evaluate
 
 # 40 questions whose only relevant document is `d`; how many of them a run answers, the first ones first.
 QUESTIONS = 40
@@ -26,6 +27,12 @@ ANSWERED = {
     "bm25": 32, "bm25@char-swap": 16, "bm25@word-order-swap": 32, "bm25@mine": 24,
     "both": 36, "both@mine": 35, "both@word-order-swap": 36, "both@char-swap": 34,
 }  # fmt: skip
+
+
+def robustness(inputs: list[Path], **options: Any) -> Robustness:
+    found = evaluate(inputs, robustness=True, **options)
+    assert isinstance(found, Robustness)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +51,16 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     ]
 
 
-def test_a_drop_is_the_original_less_the_plain_mean_of_the_attacks(qrels, paths):
+def test_a_drop_is_the_original_minus_the_mean_over_attacks(qrels: Path, paths: list[Path]) -> None:
     found = robustness(paths, qrels=qrels, measures=["R@1", "MRR@10"])
     assert found.systems == ["bm25", "both"]
-    assert found.attacks == ["char-swap", "word-order-swap", "mine"]  # those of perturb first, in its order
+    assert found.attacks == ["char-swap", "word-order-swap", "mine"]  # attacks of `perturb` first
     assert found.means["bm25@char-swap", "R@1"] == 16 / 40
     assert found.drops.means["bm25", "R@1"] == pytest.approx((32 - (16 + 32 + 24) / 3) / 40)
     assert found.drops.means["both", "MRR@10"] == pytest.approx((36 - (34 + 36 + 35) / 3) / 40)
 
 
-def test_every_query_has_a_drop_of_its_own_and_their_mean_an_interval(qrels, paths):
+def test_drops_are_computed_per_query_and_have_an_interval(qrels: Path, paths: list[Path]) -> None:
     drops = robustness(paths, qrels=qrels, measures=["R@1"]).drops
     values = dict(drops.values.filter(run="bm25").select("qid", "value").iter_rows())
     assert values == pytest.approx(
@@ -63,7 +70,9 @@ def test_every_query_has_a_drop_of_its_own_and_their_mean_an_interval(qrels, pat
     assert 0 < low < drops.means["bm25", "R@1"] < high < 0.4
 
 
-def test_tests_are_paired_with_the_own_original_and_drops_with_the_baselines(qrels, paths):
+def test_attacks_are_tested_against_the_original_and_drops_against_the_baselines(
+    qrels: Path, paths: list[Path]
+) -> None:
     found = robustness(paths, qrels=qrels, measures=["R@1"])
     pairs = found.comparisons.select("run", "baseline", "wins", "losses").rows()
     assert pairs[0] == ("bm25@char-swap", "bm25", 0, 16)
@@ -71,11 +80,11 @@ def test_tests_are_paired_with_the_own_original_and_drops_with_the_baselines(qre
     assert len(pairs) == 6
     (drop,) = found.drops.comparisons.select("run", "baseline", "difference").rows()
     assert drop == ("both", "bm25", pytest.approx((36 - 35 - (32 - 24)) / 40))
-    other = robustness(paths, qrels=qrels, measures=["R@1"], baselines=["both"])
+    other = robustness(paths, qrels=qrels, measures=["R@1"], baseline=["both"])
     assert other.drops.comparisons["run"].to_list() == ["bm25"]
 
 
-def test_the_tables_cells_for_people(qrels, paths, capsys):
+def test_the_printed_table(qrels: Path, paths: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     command = ["evaluate", *map(str, paths), "--qrels", str(qrels), "-m", "R@1", "--robustness"]
     printed = CliRunner().invoke(app, command).stdout
     rows = [line.split() for line in printed.splitlines()]
@@ -84,49 +93,49 @@ def test_the_tables_cells_for_people(qrels, paths, capsys):
     assert bm25[1:-1] == ["(a)", ".8000", ".4000*", ".8000", ".6000*", ".2000"]
     both = next(row for row in rows if row[:1] == ["both"])
     assert both[1:-1] == [".9000", ".8500", ".9000", ".8750", ".0250⁻ᵃ"]
-    assert "the plain mean of 3 attacks" in printed
-    assert "ᵃ loses more than bm25 (⁻ᵃ loses less)" in printed
+    assert "minus the mean over 3 attacks" in printed
+    assert "ᵃ drops more than bm25 (⁻ᵃ less)" in printed
 
 
-def test_programs_get_the_same_figures(qrels, paths):
+def test_json_csv_and_markdown_have_the_same_figures(qrels: Path, paths: list[Path]) -> None:
     found = robustness(paths, qrels=qrels, measures=["R@1", "MRR@10"])
-    content = json.loads(as_json(found))
+    content = json.loads(text(found, "json"))
     ours = content["systems"][0]["measures"]["R@1"]
     assert (ours["original"], ours["char-swap"], ours["mean_drop"]) == (0.8, 0.4, pytest.approx(0.2))
     assert content["queries"] == {"R@1": 40, "MRR@10": 40}
-    rows = list(csv.DictReader(io.StringIO(as_csv(found))))
+    rows = list(csv.DictReader(io.StringIO(text(found, "csv"))))
     assert len(rows) == 2 * 2 * 5  # systems, measures; original, three attacks, mean drop
     (row,) = [each for each in rows if (each["system"], each["measure"], each["attack"]) == ("bm25", "R@1", "mine")]
     assert float(row["mean"]) == 0.6
     assert float(row["difference"]) == pytest.approx(-0.2)
-    assert "| bm25 (a) | .8000" in as_markdown(found)
-    assert as_markdown(found).count("| system |") == 2
+    assert "| bm25 (a) | .8000" in text(found, "markdown")
+    assert text(found, "markdown").count("| system |") == 2
 
 
-def test_the_values_of_every_query_are_written(qrels, paths, tmp_path):
+def test_the_values_are_written(qrels: Path, paths: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "values.parquet"
     robustness(paths, qrels=qrels, measures=["R@1"], output=output)
     artifacts.check_table(output, Kind.MEASUREMENTS)
     assert pl.read_parquet(output).group_by("run").len().to_dict(as_series=False)["len"] == [QUESTIONS] * len(paths)
 
 
-def test_queries_without_hits_are_said(qrels, paths, tmp_path):
+def test_queries_without_hits_are_counted(qrels: Path, paths: list[Path], tmp_path: Path) -> None:
     short = write_run(tmp_path / "bm25@shuffle.parquet", {"q00": ["d"]})
     found = robustness([paths[0], short], qrels=qrels, measures=["R@1"])
     assert found.missing == {"bm25@shuffle": 39}
-    assert "without a hit, which count as 0: bm25@shuffle 39." in as_markdown(found)
+    assert "Judged queries without hits (scored 0): bm25@shuffle 39." in text(found, "markdown")
 
 
-def test_names_that_make_no_table_are_refused_before_any_work(qrels, paths, tmp_path):
-    with pytest.raises(InputError, match="none of the runs is named SYSTEM@ATTACK"):
+def test_incomplete_runs_are_refused_before_any_work(qrels: Path, paths: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no run is named SYSTEM@ATTACK"):
         systems_and_attacks(["bm25", "dense"])
-    with pytest.raises(InputError, match="dense has attacked runs, but none of the runs is named dense"):
+    with pytest.raises(InputError, match="no run is named dense, the original of its attacked runs"):
         systems_and_attacks(["bm25", "bm25@x", "dense@x"])
-    with pytest.raises(InputError, match="there is no run dense@y; a mean drop needs the same attacks"):
+    with pytest.raises(InputError, match="missing runs dense@y; all systems need the same attacks"):
         systems_and_attacks(["bm25", "bm25@x", "bm25@y", "dense", "dense@x"])
-    with pytest.raises(InputError, match="--baseline bm25@mine: no such run; there are bm25, both"):
-        robustness(paths, qrels=qrels, measures=["R@1"], baselines=["bm25@mine"], output=tmp_path / "v.parquet")
+    with pytest.raises(InputError, match="--baseline bm25@mine: no such run; the runs are bm25, both"):
+        robustness(paths, qrels=qrels, measures=["R@1"], baseline=["bm25@mine"], output=tmp_path / "v.parquet")
     assert not (tmp_path / "v.parquet").exists()
     command = ["evaluate", *map(str, paths), "--qrels", str(qrels), "--robustness", "--complement", "bm25", "both"]
     failed = CliRunner().invoke(app, command)
-    assert "--robustness and --complement: ask for one at a time" in str(failed.exception)
+    assert "not with --robustness or --over-seeds" in str(failed.exception)

@@ -1,4 +1,4 @@
-"""Paired tests: scipy is the authority, Holm's and Bonferroni's corrections are written out."""
+"""Paired tests, corrections, and bootstrap intervals, compared with scipy where it has them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.significance import bonferroni, compare, corrected, holm, paired_t, sign_flip
+from hybrid_cli.evaluation import significance
+from hybrid_cli.evaluation.significance import (
+    bonferroni,
+    bootstrap,
+    compare,
+    corrected,
+    holm,
+    intervals,
+    paired_t,
+    sign_flip,
+)
 
 
 def scores(seed: int, queries: int = 40, runs: int = 3) -> np.ndarray:
@@ -33,7 +42,7 @@ def test_paired_t_equals_scipys_ttest_rel() -> None:
     np.testing.assert_allclose(paired_t(np.column_stack([b - a, c - a])), expected, rtol=1e-12)
 
 
-def test_sign_flip_equals_scipys_exact_permutation_test_up_to_sampling() -> None:
+def test_sign_flip_approximates_scipys_exact_permutation_test() -> None:
     a, b, c = scores(2, queries=12).T
     for other in (b, c):
         exact = stats.permutation_test(
@@ -43,7 +52,7 @@ def test_sign_flip_equals_scipys_exact_permutation_test_up_to_sampling() -> None
         assert p == pytest.approx(exact, abs=5 * np.sqrt(exact * (1 - exact) / 10_000) + 1e-4)
 
 
-def test_sign_flip_counts_the_observed_order_as_one_permutation() -> None:
+def test_sign_flip_counts_the_observed_signs_as_one_permutation() -> None:
     strong = np.full((60, 1), 0.5)
     assert sign_flip(strong, permutations=999)[0] == (0 + 1) / (999 + 1)
     assert sign_flip(np.zeros((60, 1)), permutations=999)[0] == 1
@@ -56,14 +65,14 @@ def test_sign_flip_is_seeded_and_a_comparison_does_not_depend_on_its_neighbours(
     assert both[0] == sign_flip((b - a)[:, None], 2000, seed=7)[0]
 
 
-def test_sign_flip_sees_ties_of_the_mean_whatever_the_order_of_summation() -> None:
+def test_sign_flip_is_robust_to_rounding_of_ties() -> None:
     # One query differs: each flip gives plus or minus the same mean, so all are as extreme.
     differences = np.zeros((50, 1))
     differences[7] = 0.1
     assert sign_flip(differences, 500)[0] == 1
 
 
-def test_equal_runs_do_not_differ_and_one_query_cannot_be_tested() -> None:
+def test_equal_runs_and_single_queries() -> None:
     assert paired_t(np.zeros((10, 1)))[0] == 1
     assert np.isnan(paired_t(np.ones((1, 1)))[0])
 
@@ -88,15 +97,13 @@ def test_holm_lies_between_the_raw_p_and_bonferroni_and_keeps_their_order(raw: l
     assert (np.diff(adjusted[np.argsort(p, kind="stable")]) >= 0).all()
 
 
-def test_what_could_not_be_tested_is_none_of_the_family() -> None:
+def test_untested_comparisons_do_not_count_in_the_family() -> None:
     p = corrected(np.array([0.01, np.nan]), "bonferroni")
     assert p[0] == 0.01
     assert np.isnan(p[1])
-    with pytest.raises(InputError, match="holm, bonferroni, none"):
-        corrected(np.array([0.5]), "fdr")  # type: ignore[arg-type]
 
 
-def test_each_run_meets_each_baseline_once_and_the_family_is_one_measure() -> None:
+def test_runs_are_compared_with_each_baseline_once() -> None:
     matrix = scores(4)
     values = pl.concat([frame(matrix, ["bm25", "dense", "clear"], name) for name in ("AP", "MRR")])
     found = compare(values, ["bm25", "dense"], correction="bonferroni")
@@ -118,7 +125,70 @@ def test_queries_are_paired_by_their_ids_not_by_their_rows() -> None:
     assert ours == pytest.approx(theirs)
 
 
-def test_one_run_is_compared_with_nothing() -> None:
+def test_a_single_run_has_no_comparison() -> None:
     found = compare(frame(scores(6, runs=1), ["a"]), ["a"])
     assert len(found) == 0
     assert "p_t_corrected" in found.columns
+
+
+# ---------------------------------------------------------------------------------------------------------- intervals
+
+rng = np.random.default_rng(7)
+SCORES = np.column_stack([rng.random(400), rng.random(400) < 0.1, 1 / rng.integers(1, 20, 400)]).astype(float)
+
+
+def columns_frame(matrix: np.ndarray, measure: str, qids: list[str]) -> pl.DataFrame:
+    """Return values with one run per column."""
+    rows = [
+        (f"run{c}", measure, qid, float(matrix[r, c])) for c in range(matrix.shape[1]) for r, qid in enumerate(qids)
+    ]
+    return pl.DataFrame(rows, schema=["run", "measure", "qid", "value"], orient="row")
+
+
+def test_intervals_are_as_wide_as_scipys() -> None:
+    low, high = bootstrap(SCORES, 4000, 0.95, seed=1)
+    theirs = stats.bootstrap((SCORES,), np.mean, n_resamples=4000, method="percentile", axis=0, rng=2)
+    assert high - low == pytest.approx(theirs.confidence_interval.high - theirs.confidence_interval.low, rel=0.1)
+    assert (low + high) / 2 == pytest.approx(SCORES.mean(0), abs=0.1 * (high - low).max())
+
+
+@given(st.lists(st.floats(0, 1), min_size=12, max_size=60), st.integers(0, 5))
+def test_an_interval_contains_the_mean(values, seed: int) -> None:
+    column = np.array(values)[:, None]
+    (low,), (high,) = bootstrap(column, 500, 0.95, seed)
+    assert column.min() - 1e-12 <= low <= column.mean() + 1e-12
+    assert column.mean() - 1e-12 <= high <= column.max() + 1e-12
+
+
+def test_intervals_depend_on_the_seed_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = bootstrap(SCORES, 300, 0.9, seed=3)
+    monkeypatch.setattr(significance, "_DRAWS_AT_ONCE", 1000)
+    assert np.allclose(bootstrap(SCORES, 300, 0.9, seed=3), whole, atol=1e-14)
+    assert not np.allclose(bootstrap(SCORES, 300, 0.9, seed=4), whole, atol=1e-14)
+
+
+def test_higher_confidence_is_wider_and_equal_values_have_no_width() -> None:
+    (low, high), (lower, higher) = (bootstrap(SCORES, 1000, confidence, seed=3) for confidence in (0.8, 0.99))
+    assert (lower < low).all()
+    assert (higher > high).all()
+    assert np.allclose(bootstrap(np.full((50, 1), 0.3), 100, 0.95, seed=1), 0.3)
+
+
+def test_measures_may_have_different_queries() -> None:
+    qids = [f"q{n}" for n in range(400)]
+    values = pl.concat(
+        [
+            columns_frame(SCORES, "MRR", qids),
+            columns_frame(SCORES[:100], "acc@5", qids[:100]),
+            columns_frame(SCORES, "P", qids),
+        ]
+    )
+    values = values.sort("run", maintain_order=True)
+    found = intervals(values, resamples=200, confidence=0.95, seed=1)
+    names = [(f"run{c}", measure) for c in range(3) for measure in ("MRR", "acc@5", "P")]
+    assert found.select("run", "measure").rows() == names
+    assert found.filter(measure="acc@5")["mean"].to_list() == pytest.approx(SCORES[:100].mean(0).tolist())
+    columns = ["run", "low", "high"]  # the same draws for measures of the same queries
+    assert found.filter(measure="MRR").select(columns).equals(found.filter(measure="P").select(columns))
+    assert (found["low"] <= found["mean"]).all()
+    assert (found["mean"] <= found["high"]).all()

@@ -1,4 +1,4 @@
-"""Areas of the drawn circles are the counts, measured otherwise than the code computes them."""
+"""Areas of Venn diagrams equal the counts, measured independently of the code."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hybrid_cli.reporting.venn import Circle, circles, lens, radius
 
 
 def measured(one: Circle, other: Circle, strips: int = 20_000) -> float:
-    """The common area by integration: thin strips across, each as high as the lower of the two circles there."""
+    """Integrate the common area over thin strips, each as high as the lower of the two circles."""
     begin, end = max(one.left, other.left), min(one.right, other.right)
     if begin >= end:
         return 0.0
-    # nodes that crowd at both ends, where the height of a circle rises steeply
+    # denser nodes at both ends, where the height of a circle rises steeply
     angles = (np.arange(strips) + 0.5) * pi / strips
     x = (begin + end) / 2 - (end - begin) / 2 * np.cos(angles)
     widths = (end - begin) / 2 * np.sin(angles) * pi / strips
@@ -32,7 +32,7 @@ def counts(draw: st.DrawFn) -> tuple[int, int, int]:
 
 
 @given(counts())
-def test_areas_and_overlap_are_the_counts(given_counts: tuple[int, int, int]):
+def test_areas_and_overlap_are_the_counts(given_counts: tuple[int, int, int]) -> None:
     one, other, both = given_counts
     first, second = circles(one, other, both)
     assert pi * first.radius**2 == pytest.approx(one)
@@ -42,19 +42,19 @@ def test_areas_and_overlap_are_the_counts(given_counts: tuple[int, int, int]):
 
 
 @given(st.floats(0.1, 100), st.floats(0.1, 100), st.floats(0, 1))
-def test_the_formula_of_the_lens_agrees_with_the_integral(one: float, other: float, share: float):
+def test_the_formula_of_the_lens_agrees_with_the_integral(one: float, other: float, share: float) -> None:
     distance = share * (one + other)
     area = lens(one, other, distance)
     assert area == pytest.approx(measured(Circle(0, one), Circle(distance, other)), rel=1e-5, abs=1e-5)
     assert area == pytest.approx(lens(other, one, distance))
 
 
-def test_a_lens_of_two_unit_circles_at_distance_one():
+def test_a_lens_of_two_unit_circles_at_distance_one() -> None:
     assert lens(1, 1, 1) == pytest.approx(2 * pi / 3 - sqrt(3) / 2)
 
 
-def test_by_throwing_points():
-    """Neither formula nor integral: the share of random points in a box that both circles hold."""
+def test_areas_by_random_points() -> None:
+    """Estimate the common area by random points in a box."""
     first, second = circles(600, 400, 150)
     points = np.random.default_rng(0).uniform(0, 1, (400_000, 2))
     height = 2 * first.radius
@@ -64,12 +64,12 @@ def test_by_throwing_points():
 
 
 @pytest.mark.parametrize(("one", "other"), [(9, 4), (4, 9), (5, 5), (1, 0), (0, 3)])
-def test_sets_without_a_common_member_touch_from_outside(one: int, other: int):
+def test_disjoint_sets_touch_from_outside(one: int, other: int) -> None:
     first, second = circles(one, other, 0)
     assert second.left == pytest.approx(first.right)
 
 
-def test_a_set_within_the_other_touches_from_inside():
+def test_a_subset_touches_from_inside() -> None:
     outer, inner = circles(9, 4, 4)
     assert inner.right == pytest.approx(outer.right)
     assert inner.left > outer.left
@@ -78,6 +78,6 @@ def test_a_set_within_the_other_touches_from_inside():
     assert outer.right > inner.right
 
 
-def test_equal_sets_are_one_circle():
+def test_equal_sets_are_one_circle() -> None:
     first, second = circles(7, 7, 7)
     assert (first.x, first.radius) == (second.x, second.radius) == (radius(7), radius(7))

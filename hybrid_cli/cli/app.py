@@ -13,7 +13,12 @@ from hybrid_cli.settings import COMMANDS, Settings
 from hybrid_cli.version import __version__
 
 GROUPS = {"prepare": "Import a collection: `prepare SOURCE ... --output FOLDER`."}
-PRINTERS = {"search": "hybrid_cli.reporting.hits:show_hits"}  # command -> function that prints what its stage returns
+PRINTERS = {  # command -> module:function that prints the result of its stage
+    "search": "hybrid_cli.reporting.hits:show_hits",
+    "evaluate": "hybrid_cli.reporting.evaluate:show",
+    "inspect": "hybrid_cli.reporting.inspect:show",
+    "doctor": "hybrid_cli.reporting.doctor:show",
+}
 
 
 class _InPipelineOrder(TyperGroup):

@@ -87,6 +87,8 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
         console.set_quiet(shared["quiet"])  # `main` reads --debug before parsing can fail
         try:
             settings = kind(**_complete({**configured, **_set(typed)}, kind))
+            if shared["dry_run"] and getattr(settings, "output", None) is None:
+                raise InputError("--dry-run: needs --output")
             with artifacts.dry_run(shared["dry_run"]):
                 run(settings)
         except artifacts.DryRun as stopped:
@@ -245,6 +247,7 @@ def _configured(config: str | None, kind: type[Settings]) -> dict[str, Any]:
         raise InputError(f"{config}: needs lines of 'option: value'")
     shared = ("quiet", "debug", "dry_run") if issubclass(kind, Overwrites) else ("quiet", "debug")
     fields = {_plain(name): name for name in (*shared, *kind.declared())}
+    fields = {name: field for name, field in fields.items() if not getattr(kind.declared().get(field), "names", ())}
     for name, declared in kind.declared().items():
         fields |= {_plain(part): name for spelled in declared.names for part in spelled.split("/")[:1]}
     if unknown := sorted(str(name) for name in content if _plain(name) not in fields):

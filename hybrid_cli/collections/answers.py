@@ -8,8 +8,8 @@ from typing import get_args
 
 import regex
 
-from hybrid_cli.config import AnswerMatch
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings.analysis import AnswerMatch
 
 MODES: tuple[AnswerMatch, ...] = get_args(AnswerMatch)
 

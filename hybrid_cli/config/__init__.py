@@ -1,9 +1,7 @@
 """Every default, once. Frozen, typed, free of heavy imports; the command line takes its defaults from here."""
 
 from hybrid_cli.config.choices import (
-    AnswerMatch,
     Combine,
-    Correction,
     FusionMethod,
     Grid,
     IndexType,
@@ -12,30 +10,22 @@ from hybrid_cli.config.choices import (
     Normalization,
     Pooling,
     Precision,
-    SignificanceTest,
     VectorType,
 )
 from hybrid_cli.config.retrieval import (
     Combining,
-    Complementarity,
     Encoding,
-    Evaluation,
     Fusion,
     IndexChoice,
     RecallCheck,
-    Reporting,
     Tuning,
     VectorIndex,
 )
 
 __all__ = [
-    "AnswerMatch",
     "Combine",
     "Combining",
-    "Complementarity",
-    "Correction",
     "Encoding",
-    "Evaluation",
     "Fusion",
     "FusionMethod",
     "Grid",
@@ -47,8 +37,6 @@ __all__ = [
     "Pooling",
     "Precision",
     "RecallCheck",
-    "Reporting",
-    "SignificanceTest",
     "Tuning",
     "VectorIndex",
     "VectorType",

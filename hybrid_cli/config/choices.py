@@ -7,9 +7,6 @@ from typing import Literal
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Pooling = Literal["mean", "cls"]
 Markers = Literal["none", "replace", "prepend"]
-AnswerMatch = Literal["string", "regex"]
-Correction = Literal["holm", "bonferroni", "none"]
-SignificanceTest = Literal["t", "permutation"]
 VectorType = Literal["float32", "float16"]
 IndexType = Literal[
     "flat", "fp16", "sq8", "pq", "opq", "binary",

@@ -1,1 +1,1 @@
-"""What a run is worth: measures, their significance, and how they are shown."""
+"""Measures of runs, their significance, and comparisons of runs."""

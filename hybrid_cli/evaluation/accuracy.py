@@ -1,4 +1,4 @@
-"""Accuracy at k: the share of questions with an answer among the texts of their first k hits (methods of DPR, SPAR)."""
+"""Accuracy at k: the fraction of questions with an answer in the text of a top-k hit (DPR, section 5; SPAR)."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from hybrid_cli.collections.answers import matcher, passage_form
-from hybrid_cli.config import AnswerMatch
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import ACCURACY, Measure, in_order
+from hybrid_cli.settings.analysis import AnswerMatch
 
 
 def with_answers(queries: pl.DataFrame) -> pl.DataFrame:
-    """The queries that have a non-empty answer.
+    """Return the queries with a non-empty answer.
 
     Raises:
-        InputError: none has one.
+        InputError: no query has one.
     """
     asked = queries.filter(pl.col("answers").list.eval(pl.element().str.strip_chars() != "").list.any())
     if len(asked) == 0:
-        raise InputError("acc@k needs answers, and no query has any; use Success@k to judge by the qrels")
+        raise InputError("acc@k: needs answers, and no query has any; use Success@k to measure with qrels")
     return asked
 
 
 def candidates(run: pl.DataFrame, queries: pl.DataFrame, measures: Sequence[Measure]) -> pl.Series:
-    """The documents whose texts `evaluate_answers` will read."""
+    """Return the docids whose texts `evaluate_answers` needs."""
     hits = in_order(run, _depth(measures)).join(queries, on="qid", how="semi")
     return hits["docid"].unique(maintain_order=True)
 
 
 def passages(texts: pl.DataFrame, mode: AnswerMatch = "string") -> dict[str, str]:
-    """docid -> the form of its text that answers are looked for in; once for all runs and questions."""
+    """Return docid -> normalized text, as the matchers need it; computed once for all runs and questions."""
     return {docid: passage_form(text, mode) for docid, text in texts.select("docid", "text").iter_rows()}
 
 
@@ -42,21 +42,21 @@ def evaluate_answers(
     measures: Sequence[Measure],
     mode: AnswerMatch = "string",
 ) -> pl.DataFrame:
-    """`acc@k` of every query that has answers, 0 where the run has no hits.
+    """Compute `acc@k` for every query with answers; 0 for queries without hits.
 
     Args:
         run: qid, docid, rank.
-        queries: qid, answers (list of strings), as `with_answers` gives them.
-        found: what `passages` made of the texts of the first hits.
-        measures: those of the family `acc`.
+        queries: qid, answers (list of strings), as returned by `with_answers`.
+        found: docid -> normalized text, as returned by `passages`.
+        measures: those of the family `acc` are computed.
 
     Returns:
-        measure, qid, value (0 or 1), as `evaluate_run` has them.
+        measure, qid, value (0 or 1), as `evaluate_run` returns them.
 
     Raises:
         InputError: a document of the run is not in the collection.
     """
-    wanted = [measure for measure in measures if measure.family is ACCURACY]
+    wanted = [measure for measure in measures if measure.family == ACCURACY]
     hits = in_order(run, _depth(wanted)).join(queries, on="qid", how="semi")
     listed = hits.group_by("qid", maintain_order=True).agg(pl.col("docid").sort_by("position"))
     ranking = dict(listed.iter_rows())
@@ -75,42 +75,46 @@ def evaluate_answers(
     )
 
 
-def judgements(
+def answer_qrels(
     hits: pl.DataFrame, queries: pl.DataFrame, found: Mapping[str, str], mode: AnswerMatch = "string"
 ) -> pl.DataFrame:
-    """Hits judged by the answers in their texts.
+    """Return qrels for hits, from the answers in their texts.
 
     Args:
         hits: qid, docid, each pair once.
         queries, found: as for `evaluate_answers`.
 
     Returns:
-        qid, docid, relevance (1) of the hits that bear an answer. Every query has a row more without a docid, so that
-        one whose answers no hit bears is known to have something relevant.
+        qid, docid, relevance (1) of the hits with an answer. Every query has one more row, without a docid, so that
+        queries without such a hit count too.
     """
-    bears = {qid: matcher(answers, mode) for qid, answers in queries.select("qid", "answers").iter_rows()}
-    rows: list[tuple[str, str | None, int]] = [(qid, None, 1) for qid in bears]
-    rows += [(qid, docid, 1) for qid, docid in hits.iter_rows() if qid in bears and bears[qid](_passage(docid, found))]
+    has_answer = {qid: matcher(answers, mode) for qid, answers in queries.select("qid", "answers").iter_rows()}
+    rows: list[tuple[str, str | None, int]] = [(qid, None, 1) for qid in has_answer]
+    rows += [
+        (qid, docid, 1)
+        for qid, docid in hits.iter_rows()
+        if qid in has_answer and has_answer[qid](_passage(docid, found))
+    ]
     schema = {"qid": pl.String, "docid": pl.String, "relevance": pl.Int32}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def _depth(measures: Sequence[Measure]) -> int:
-    return max(measure.cutoff or 0 for measure in measures if measure.family is ACCURACY)
+    return max(measure.cutoff or 0 for measure in measures if measure.family == ACCURACY)
 
 
 def _first_answer(
     docids: Sequence[str], answers: Sequence[str], found: Mapping[str, str], mode: AnswerMatch
 ) -> int | None:
-    """The rank of the first passage that bears an answer."""
-    bears = matcher(answers, mode)
+    """Return the rank of the first passage with an answer."""
+    has_answer = matcher(answers, mode)
     for rank, docid in enumerate(docids, 1):
-        if bears(_passage(docid, found)):
+        if has_answer(_passage(docid, found)):
             return rank
     return None
 
 
 def _passage(docid: str, found: Mapping[str, str]) -> str:
     if docid not in found:
-        raise InputError(f"the run has document '{docid}', which the corpus lacks; name the corpus it was made from")
+        raise InputError(f"document '{docid}' of the run is not in the corpus; pass the corpus that was searched")
     return found[docid]

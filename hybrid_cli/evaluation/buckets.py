@@ -1,4 +1,4 @@
-"""Queries in groups: by how well BM25 does, by length, by the words that query and document share (methods 4.8)."""
+"""Groups of queries: by BM25's score, by length, by terms in the relevant document (RoC, sections 4.2.2 and A.1)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LENGTH_STEP, _LENGTH_STEPS = 40, 8
 _QUERY_STEP, _QUERY_STEPS = 4, 4
 _WORD = r"\S+"
 
-Analyse = Callable[[Sequence[str]], list[list[str]]]
+Analyze = Callable[[Sequence[str]], list[list[str]]]
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Buckets:
     """Queries, each in one bucket.
 
     Attributes:
-        name: what was looked at, in words.
-        labels: of the buckets, in their order; some may be empty.
-        queries: qid, bucket; without those queries that have no bucket.
-        note: what a person should know of how they were made.
+        name: the property that queries are grouped by, in words.
+        labels: the buckets in order; some may be empty.
+        queries: qid, bucket; queries without a bucket are omitted.
+        note: how the buckets were formed.
     """
 
     name: str
@@ -34,13 +34,13 @@ class Buckets:
 
 
 def means(values: pl.DataFrame, buckets: Buckets, measure: str) -> pl.DataFrame:
-    """The mean of a measure for each run over the queries of each bucket that has any.
+    """Return the mean of a measure per run and non-empty bucket.
 
     Args:
         values: run, measure, qid, value.
 
     Returns:
-        bucket, run, queries, mean: buckets in the order of their labels, runs in that of `values`.
+        bucket, run, queries, mean: buckets in the order of their labels, runs in the order of `values`.
     """
     joined = values.filter(measure=measure).join(buckets.queries, on="qid", maintain_order="left")
     found = joined.group_by("bucket", "run", maintain_order=True).agg(queries=pl.len(), mean=pl.mean("value"))
@@ -52,27 +52,29 @@ def means(values: pl.DataFrame, buckets: Buckets, measure: str) -> pl.DataFrame:
 
 
 def easy_hard(first_sparse: pl.DataFrame, name: str, cutoff: int = 10) -> Buckets:
-    """The half of the queries on which the sparse run does best, and the other (RoC 4.2.2).
+    """Split the queries in halves at the median score of the sparse run (RoC, section 4.2.2).
 
-    Queries are sorted by reciprocal rank, best first, then by qid. Often many have the value at the cut, so that their
-    ids decide; the note says how many. Of an odd number the middle one is Hard.
+    Queries are ordered by reciprocal rank, then by qid, which orders the queries tied at the median. Of an odd number,
+    the middle query is Hard.
 
     Args:
-        first_sparse: qid, rank, as `complementarity.first_relevant` returns them for the sparse run.
-        name: the sparse run's.
-        cutoff: a first relevant document beyond it counts as none.
+        first_sparse: qid, rank of the first relevant document of the sparse run; see `first_relevant`.
+        name: name of the sparse run.
+        cutoff: ranks beyond it count as not found.
     """
     scored = first_sparse.select("qid", value=_reciprocal(cutoff)).sort(["value", "qid"], descending=[True, False])
     half = len(scored) // 2
     bucket = pl.when(pl.int_range(pl.len()) < half).then(pl.lit(EASY)).otherwise(pl.lit(HARD))
     cut = scored["value"][half - 1] if half else 0.0
     tied = int((scored["value"] == cut).sum())
-    note = f"cut at MRR@{cutoff} {cut:.4f}, which {tied:,} queries have (among them the qid decides)"
-    return Buckets(f"{name} easy or hard", (EASY, HARD), scored.select("qid", bucket=bucket), note)
+    median = f"{cut:.4f}".replace("0.", ".", 1)
+    tie = f"; {tied:,} tied queries are ordered by qid" if tied > 1 else ""
+    note = f"split at the median MRR@{cutoff} ({median}){tie}"
+    return Buckets(f"difficulty for {name}", (EASY, HARD), scored.select("qid", bucket=bucket), note)
 
 
 def above_sparse(first: pl.DataFrame, first_sparse: pl.DataFrame, easy_or_hard: Buckets, cutoff: int = 10) -> float:
-    """Of the Hard queries, the share in which a run's reciprocal rank exceeds that of the sparse run."""
+    """Return the fraction of Hard queries on which a run's reciprocal rank exceeds that of the sparse run."""
     hard = easy_or_hard.queries.filter(bucket=HARD).select("qid")
     ours, theirs = (
         hard.join(ranks, on="qid", how="left", maintain_order="left").select(value=_reciprocal(cutoff))["value"]
@@ -89,51 +91,51 @@ def _reciprocal(cutoff: int) -> pl.Expr:
 
 
 def targets(qrels: pl.DataFrame, level: int = 1) -> pl.DataFrame:
-    """qid, docid of one relevant document a query: the one of the highest grade, among equals the first."""
+    """Return qid, docid of one relevant document per query: that of the highest grade, of equals the first."""
     relevant = qrels.filter(pl.col("relevance") >= level)
     return relevant.group_by("qid", maintain_order=True).agg(pl.col("docid").get(pl.col("relevance").arg_max()))
 
 
 def document_length(targets: pl.DataFrame, texts: pl.DataFrame) -> Buckets:
-    """By the words of title and text of the relevant document, in steps of 40, the last open (RoC A.1).
+    """Group by the number of words in the relevant document (title and text), in steps of 40 (RoC, appendix A.1).
 
     Args:
-        targets: qid, docid, as `targets` gives them.
-        texts: docid, title, text; queries whose document is not among them have no bucket.
+        targets: qid, docid, as returned by `targets`.
+        texts: docid, title, text; a query without its document has no bucket.
     """
     words = pl.col("title").str.count_matches(_WORD) + pl.col("text").str.count_matches(_WORD)
     counted = targets.join(texts.select("docid", words=words), on="docid", maintain_order="left")
-    return _by_length("words of the relevant document", counted, _LENGTH_STEP, _LENGTH_STEPS)
+    return _by_length("words in the relevant document", counted, _LENGTH_STEP, _LENGTH_STEPS)
 
 
 def query_length(queries: pl.DataFrame) -> Buckets:
-    """By the words of the query (qid, text), in steps of 4, the last open."""
+    """Group by the number of words in the query (qid, text), in steps of 4."""
     counted = queries.select("qid", words=pl.col("text").str.count_matches(_WORD))
-    return _by_length("words of the query", counted, _QUERY_STEP, _QUERY_STEPS)
+    return _by_length("words in the query", counted, _QUERY_STEP, _QUERY_STEPS)
 
 
 def _by_length(name: str, counted: pl.DataFrame, step: int, steps: int) -> Buckets:
-    """`up to 40`, `41-80`, ..., `over 320`."""
+    """Return buckets `up to 40`, `41-80`, ..., `over 320`."""
     closed = [f"{step * n + 1}-{step * (n + 1)}" for n in range(1, steps)]
     labels = (f"up to {step}", *closed, f"over {step * steps}")
     place = (counted["words"].cast(pl.Int64).clip(lower_bound=1) - 1) // step
     return Buckets(name, labels, counted.select("qid", bucket=pl.Series(labels).gather(place.clip(upper_bound=steps))))
 
 
-def lexical_overlap(targets: pl.DataFrame, queries: pl.DataFrame, texts: pl.DataFrame, analyse: Analyse) -> Buckets:
-    """By the share of a query's different terms that stand in title or text of its relevant document.
+def lexical_overlap(targets: pl.DataFrame, queries: pl.DataFrame, texts: pl.DataFrame, analyze: Analyze) -> Buckets:
+    """Group by the fraction of a query's distinct terms that occur in its relevant document (title or text).
 
     Args:
         targets: qid, docid.
         queries: qid, text.
         texts: docid, title, text.
-        analyse: the terms of each text, as the lexical index has them: stemmed, without stop words. A query without any
-            has no bucket.
+        analyze: texts to terms, as in the lexical index: stemmed, without stop words. A query without terms has no
+            bucket.
     """
     joined = targets.join(queries.select("qid", query="text"), on="qid", maintain_order="left")
     joined = joined.join(texts, on="docid", maintain_order="left")
-    asked = analyse(joined["query"].to_list())
-    found = analyse(joined.select(pl.format("{}\n{}", "title", "text")).to_series().to_list())
+    asked = analyze(joined["query"].to_list())
+    found = analyze(joined.select(pl.format("{}\n{}", "title", "text")).to_series().to_list())
     shares = [
         len(set(terms) & set(document)) / len(set(terms)) if terms else None
         for terms, document in zip(asked, found, strict=True)
@@ -142,4 +144,4 @@ def lexical_overlap(targets: pl.DataFrame, queries: pl.DataFrame, texts: pl.Data
     labels = (NO_OVERLAP, "(0, .25]", "(.25, .5]", "(.5, .75]", "(.75, 1)", ALL_OVERLAP)
     between = share.cut([0.0, 0.25, 0.5, 0.75, 1 - 1e-9], labels=list(labels)).cast(pl.String)
     framed = joined.select("qid", bucket=between).drop_nulls()
-    return Buckets("share of the query's terms in the relevant document", labels, framed)
+    return Buckets("fraction of query terms in the relevant document", labels, framed)

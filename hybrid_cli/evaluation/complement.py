@@ -1,28 +1,41 @@
-"""Two runs beside each other, and runs made from them: all that `evaluate --complement` shows."""
+"""Two runs and how they complement each other: the figures of `evaluate --complement` and of the report."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
-from hybrid_cli import config, console, runs
+from hybrid_cli import console
 from hybrid_cli.collections import collection
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation import accuracy, buckets
 from hybrid_cli.evaluation.buckets import Buckets
-from hybrid_cli.evaluation.complementarity import Sets, changes, first_relevant, overlap, rbo, sets, tally
-from hybrid_cli.evaluation.measures import RR, Measure, in_order
-from hybrid_cli.evaluation.per_query import Changed, describe, first_hits, pick
-from hybrid_cli.evaluation.plan import Plan, note_depth
+from hybrid_cli.evaluation.complementarity import (
+    CUTOFFS,
+    RBO_DEPTH,
+    Sets,
+    changes,
+    first_relevant,
+    overlap,
+    rbo,
+    sets,
+    tally,
+)
+from hybrid_cli.evaluation.measures import in_order
+from hybrid_cli.evaluation.per_query import SHOWN_HITS, Changed, describe, first_hits, pick
+from hybrid_cli.evaluation.plan import Plan, judgments, note_depth
 from hybrid_cli.lexical.analysis import Analyzer
+from hybrid_cli.settings.analysis import Comparison
+
+DEPTH = max(*CUTOFFS, RBO_DEPTH)
 
 
 @dataclass(frozen=True)
 class Contest:
-    """How often a run is better than another by one measure, query by query."""
+    """Wins, ties and losses of one run against another, per query by one measure."""
 
     run: str
     base: str
@@ -34,20 +47,20 @@ class Contest:
 
 @dataclass(frozen=True)
 class Complement:
-    """What two runs find, each alone and both.
+    """How two runs, D and S, complement each other.
 
     Attributes:
-        dense, sparse: the names of the two, D and S.
-        measure: by which queries are compared.
-        sets: D and S at each cutoff.
-        overlap: at each cutoff, the mean share of the first hits that both have.
+        dense, sparse: names of D and S.
+        measure: measure that compares queries.
+        sets: sizes of D and S at each cutoff.
+        overlap: mean fraction of common documents at each cutoff.
         rbo: mean rank-biased overlap.
-        depth: hits of each list that were looked at.
-        absent: run -> how many queries with something relevant it lacks.
-        contests: the dense run against the sparse one, then each other run against each of the two.
-        changed: of each other run the queries it hurts most, then those it helps most, against the better of the two.
-        groups: the queries in buckets, and each run's means in them (`buckets.means`).
-        above: run -> share of BM25-Hard queries in which its reciprocal rank exceeds the sparse run's.
+        depth: hits read of each list.
+        absent: run -> queries with a relevant document for which it has no hits.
+        contests: the dense run against the sparse one, then each other run against both.
+        changed: for each other run, the queries that it hurts and helps most, relative to the better of the two.
+        groups: groups of queries with the means of each run; see `buckets.means`.
+        above: run -> fraction of Hard queries with a higher reciprocal rank than the sparse run's.
     """
 
     dense: str
@@ -66,82 +79,39 @@ class Complement:
 
 @dataclass(frozen=True)
 class Texts:
-    """Where the texts of queries and documents stand."""
+    """Files with the texts of queries and documents."""
 
     queries: Path
     corpus: Path
 
     @classmethod
-    def of(cls, judgements: Path, split: str | None, queries: Path | None, corpus: Path | None) -> Texts | None:
-        """Those of a collection, unless other files are named; None where there are none."""
-        if judgements.is_dir():
-            queries, corpus = queries or collection.queries_path(judgements, split), corpus or judgements
+    def of(cls, settings: Comparison) -> Texts | None:
+        """Return the files of the collection, or those of --queries and --corpus; None if there are none."""
+        judged, queries, corpus = judgments(settings), settings.queries, settings.corpus
+        if judged.is_dir():
+            queries, corpus = queries or collection.queries_path(judged, settings.split), corpus or judged
         return cls(queries, collection.corpus_path(corpus)) if queries and corpus else None
 
 
-def with_pair(
-    inputs: Sequence[str | Path], qrels: Path | None, pair: Sequence[str]
-) -> tuple[list[str | Path], list[Path]]:
-    """What a person gave as inputs, with those runs of the pair that are not yet among them, and the paths of the pair.
+def complement(plan: Plan, values: pl.DataFrame, texts: Texts | None, show_queries: int) -> Complement:
+    """Compare the two runs of `plan.pair`.
 
     Args:
-        inputs, qrels: as for `Plan.of`.
-        pair: two runs, each by the name it has among the inputs, or as a path or `name=path`; or none.
-
-    Raises:
-        InputError: there is no such run, or both are the same.
+        plan: runs, qrels and measures; the first measure compares queries.
+        values: run, measure, qid, value, as returned by `plan.measure`.
+        texts: None omits the figures that need texts.
+        show_queries: queries hurt most, and queries helped most, of each other run.
     """
-    known = runs.named(inputs if qrels else inputs[1:])
-    added: list[str | Path] = []
-    paths: list[Path] = []
-    for given in pair:
-        path = runs.pick(given, known, "--complement")
-        if path.resolve() in [other.resolve() for other in paths]:
-            raise InputError(f"--complement {' '.join(pair)}: needs two different runs")
-        if path.resolve() not in [other.resolve() for other in known.values()]:
-            added.append(given)
-        paths.append(path)
-    return [*inputs, *added], paths
-
-
-def names_of(pair: Sequence[Path], plan: Plan) -> tuple[str, str]:
-    """The names that the plan has for the two paths that `with_pair` returned."""
-    names = {path.resolve(): name for name, path in plan.runs.items()}
-    return names[pair[0].resolve()], names[pair[1].resolve()]
-
-
-def with_reciprocal_rank(plan: Plan) -> Plan:
-    """The same with the reciprocal rank over the whole list: what D and S at any cutoff can be read from later."""
-    measure = Measure("MRR", RR, None, plan.level)
-    if plan.qrels is None or any(replace(given, name=measure.name) == measure for given in plan.measures):
-        return plan
-    return replace(plan, measures=[*plan.measures, measure])
-
-
-def set_beside(
-    plan: Plan,
-    values: pl.DataFrame,
-    pair: tuple[str, str],
-    texts: Texts | None,
-    how: config.Complementarity,
-) -> Complement:
-    """Set two runs beside each other.
-
-    Args:
-        plan: the runs, the judgements and the measures, the first of which compares queries.
-        values: run, measure, qid, value, as `judging.measure` returns them.
-        pair: the names of D, whose complement is measured (normally the dense run), and of S (normally BM25).
-        texts: None leaves out what needs texts.
-    """
-    dense, sparse = pair
+    assert plan.pair is not None
+    dense, sparse = plan.pair
     measure = plan.measures[0].name
     values = values.filter(measure=measure)
-    heads = _heads(plan, pair, how)
+    heads = _heads(plan)
     relevant = relevant_documents(plan, heads)
     first = {name: first_relevant(head, relevant) for name, head in heads.items()}
-    others = [name for name in plan.runs if name not in pair]
-    picked = pick(values, others, pair, measure, how.changed)
-    hits = first_hits(heads, relevant, picked, how.shown)
+    others = [name for name in plan.runs if name not in plan.pair]
+    picked = pick(values, others, plan.pair, measure, show_queries)
+    hits = first_hits(heads, relevant, picked, SHOWN_HITS)
     targets = buckets.targets(relevant) if plan.qrels else relevant.clear()
     queries, documents = known_texts(texts, pl.concat([targets["docid"], hits["docid"]]))
     queries = queries.join(first[dense], on="qid", how="semi")
@@ -151,39 +121,32 @@ def set_beside(
         dense=dense,
         sparse=sparse,
         measure=measure,
-        sets=[sets(first[dense], first[sparse], cutoff) for cutoff in how.cutoffs],
-        overlap=[_mean(overlap(heads[dense], heads[sparse], cutoff), first[dense]) for cutoff in how.cutoffs],
-        rbo=_mean(rbo(heads[dense], heads[sparse], how.rbo_p, how.rbo_depth), first[dense]),
-        depth=_depth(how),
+        sets=[sets(first[dense], first[sparse], cutoff) for cutoff in CUTOFFS],
+        overlap=[_mean(overlap(heads[dense], heads[sparse], cutoff), first[dense]) for cutoff in CUTOFFS],
+        rbo=_mean(rbo(heads[dense], heads[sparse]), first[dense]),
+        depth=DEPTH,
         absent={name: len(first[name].join(head, on="qid", how="anti")) for name, head in heads.items()},
-        contests=_contests(values, [pair, *((run, base) for run in others for base in pair)], measure),
-        changed=describe(picked, pair, values, first, hits, queries, documents),
+        contests=_contests(values, [plan.pair, *((run, base) for run in others for base in plan.pair)], measure),
+        changed=describe(picked, plan.pair, values, first, hits, queries, documents),
         groups=[(group, buckets.means(values, group, measure)) for group in groups],
         above={name: buckets.above_sparse(first[name], first[sparse], halves) for name in plan.runs if name != sparse},
     )
 
 
-def _heads(plan: Plan, pair: tuple[str, str], how: config.Complementarity) -> dict[str, pl.DataFrame]:
-    """The first hits of every run: qid, docid, rank."""
+def _heads(plan: Plan) -> dict[str, pl.DataFrame]:
+    """Return the top hits of every run: qid, docid, rank."""
     heads = {}
     with console.progress("complement", total=len(plan.runs), unit="runs") as advance:
         for name in plan.runs:
-            heads[name] = in_order(plan.read(name)[0], _depth(how)).rename({"position": "rank"})
-            if name in pair:
-                note_depth(name, heads[name], {f"RoC@{cutoff}": cutoff for cutoff in how.cutoffs})
+            heads[name] = in_order(plan.read(name)[0], DEPTH).rename({"position": "rank"})
+            if name in (plan.pair or ()):
+                note_depth(name, heads[name], {f"RoC@{cutoff}": cutoff for cutoff in CUTOFFS})
             advance(1)
     return heads
 
 
-def _depth(how: config.Complementarity) -> int:
-    return max(*how.cutoffs, how.rbo_depth)
-
-
 def relevant_documents(plan: Plan, heads: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-    """qid, docid, relevance of all that is relevant.
-
-    Where answers are all that is measured, these are the first hits with an answer in their text.
-    """
+    """Return qid, docid, relevance of the relevant documents; without qrels, the top hits with an answer."""
     if plan.qrels:
         return collection.read_qrels(plan.qrels).filter(pl.col("relevance") >= plan.level)
     assert plan.queries is not None
@@ -191,16 +154,16 @@ def relevant_documents(plan: Plan, heads: Mapping[str, pl.DataFrame]) -> pl.Data
     asked = accuracy.with_answers(collection.read_queries(plan.queries))
     hits = pl.concat([head.select("qid", "docid") for head in heads.values()]).unique(maintain_order=True)
     passages = accuracy.passages(collection.texts(plan.corpus, hits["docid"]), plan.answer_match)
-    return accuracy.judgements(hits, asked, passages, plan.answer_match)
+    return accuracy.answer_qrels(hits, asked, passages, plan.answer_match)
 
 
 def known_texts(texts: Texts | None, docids: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """qid, text of the queries; docid, title, text of the documents; without rows where there are no texts."""
+    """Return qid, text of the queries and docid, title, text of the documents; empty frames without texts."""
     if texts is not None:
         return collection.read_queries(texts.queries).select("qid", "text"), collection.texts(texts.corpus, docids)
     console.note(
-        "complement: without texts queries and documents are shown by their ids, and not grouped by lengths and words; "
-        "name a collection, or --queries FILE and --corpus FILE"
+        "complement: no texts, so queries and documents are shown by their ids and not grouped by length and terms; "
+        "pass a collection, or --queries FILE and --corpus FILE"
     )
     names = ("qid", "text"), ("docid", "title", "text")
     queries, documents = (pl.DataFrame(schema=dict.fromkeys(columns, pl.String())) for columns in names)
@@ -208,7 +171,7 @@ def known_texts(texts: Texts | None, docids: pl.Series) -> tuple[pl.DataFrame, p
 
 
 def grouped(targets: pl.DataFrame, queries: pl.DataFrame, documents: pl.DataFrame) -> list[Buckets]:
-    """The queries by lengths and by shared words, as far as their texts are known."""
+    """Group the queries by length and by terms shared with the relevant document, as far as texts are available."""
     if not len(queries):
         return []
     groups = [buckets.query_length(queries)]
@@ -216,13 +179,13 @@ def grouped(targets: pl.DataFrame, queries: pl.DataFrame, documents: pl.DataFram
         groups.append(buckets.document_length(targets, documents))
         try:
             groups.append(buckets.lexical_overlap(targets, queries, documents, Analyzer().analyze))
-        except HybridError as error:  # no Java, or none that works
-            console.note(f"complement: queries are not grouped by the words they share with documents: {error}")
+        except HybridError as error:  # no Java
+            console.note(f"complement: skipped the grouping by terms in the relevant document: {error}")
     return groups
 
 
 def _mean(values: pl.DataFrame, queries: pl.DataFrame) -> float:
-    """The mean over the given queries, 0 for those that have no value."""
+    """Return the mean over the given queries; 0 for queries without a value."""
     joined = queries.join(values, on="qid", how="left", maintain_order="left")
     return float(joined["value"].fill_null(0.0).to_numpy().mean()) if len(joined) else 0.0
 

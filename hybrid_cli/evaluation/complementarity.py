@@ -1,7 +1,7 @@
-"""What one run finds that another does not: the ratio of complementarity (methods 4.1), overlap and RBO (7.4).
+"""How two runs complement each other: RoC, overlap, rank-biased overlap, and changes per query.
 
-D and S are sets of queries: those for which the dense and the sparse run have a relevant document among their first k
-hits. All counts of them come from the rank of the first relevant document, which `first_relevant` gives.
+D and S are the sets of queries for which the dense and the sparse run have a relevant document in the top k
+(RoC, section 3.1). Their sizes follow from the rank of the first relevant document; see `first_relevant`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from math import nan
 import numpy as np
 import polars as pl
 
-from hybrid_cli import config
 from hybrid_cli.evaluation.measures import in_order
 
-_DEFAULT = config.Complementarity()
+CUTOFFS = (1, 5, 10, 20, 100)
+RBO_P, RBO_DEPTH = 0.9, 100  # p: SPAR, table 6; depth: our choice, as R@100
 
 
 @dataclass(frozen=True)
 class Sets:
-    """The two sets of queries at one cutoff, as counts; `queries` are those with anything relevant, U in the paper."""
+    """Sizes of D and S at one cutoff; `queries` counts those with a relevant document (U in RoC)."""
 
     cutoff: int
     queries: int
@@ -34,30 +34,30 @@ class Sets:
 
     @property
     def roc(self) -> float:
-        """RoC(D;S) = |D - S| / |D|, the share of what the dense run finds that is its own; NaN where D is empty."""
+        """Return RoC(D;S) = |D - S| / |D|, the fraction of D that only the dense run answers; NaN if D is empty."""
         return self.dense_only / self.dense if self.dense else nan
 
     @property
     def mirror(self) -> float:
-        """RoC(S;D) = |S - D| / |S|; NaN where S is empty."""
+        """Return RoC(S;D) = |S - D| / |S|; NaN if S is empty."""
         return self.sparse_only / self.sparse if self.sparse else nan
 
     @property
     def oracle(self) -> float:
-        """Share of the queries that at least one of the two answers: what a perfect choice between them would reach."""
+        """Return the fraction of queries in D or S: the bound of any choice between the two lists."""
         return 1 - self.fail / self.queries if self.queries else nan
 
 
 def first_relevant(run: pl.DataFrame, qrels: pl.DataFrame, level: int = 1) -> pl.DataFrame:
-    """Where a run has its first relevant document, for every judged query that has one.
+    """Return the rank of the first relevant document, for every query with one in the qrels.
 
     Args:
-        run: qid, docid, rank; the order within a query is that of the ranks.
+        run: qid, docid, rank.
         qrels: qid, docid, relevance.
-        level: the lowest grade that is relevant.
+        level: lowest relevant grade.
 
     Returns:
-        qid, rank (int32 from 1, null where the run has none or lacks the query), in the order of the qrels.
+        qid, rank (int32 from 1; null if the run has no relevant document for the query), in the order of the qrels.
     """
     relevant = qrels.lazy().filter(pl.col("relevance") >= level).select("qid", "docid")
     found = in_order(run).lazy().join(relevant, on=["qid", "docid"], how="semi")
@@ -67,7 +67,7 @@ def first_relevant(run: pl.DataFrame, qrels: pl.DataFrame, level: int = 1) -> pl
 
 
 def sets(first_dense: pl.DataFrame, first_sparse: pl.DataFrame, cutoff: int) -> Sets:
-    """D and S at a cutoff, from what `first_relevant` returned for two runs and the same qrels."""
+    """Return the sizes of D and S at a cutoff, from the `first_relevant` of two runs and the same qrels."""
     ranks = first_dense.join(first_sparse, on="qid", how="left", suffix="_sparse")
     dense = (ranks["rank"] <= cutoff).fill_null(False).to_numpy()
     sparse = (ranks["rank_sparse"] <= cutoff).fill_null(False).to_numpy()
@@ -89,10 +89,10 @@ def sets(first_dense: pl.DataFrame, first_sparse: pl.DataFrame, cutoff: int) -> 
 
 
 def overlap(run_a: pl.DataFrame, run_b: pl.DataFrame, cutoff: int) -> pl.DataFrame:
-    """Which share of their first hits two runs have in common, for every query that either answers.
+    """Return the fraction of common documents in the top `cutoff` of two runs.
 
     Returns:
-        qid, value: documents that both have among their first `cutoff`, divided by the longer of these two lists.
+        qid, value: common documents divided by the length of the longer list, for every query of either run.
     """
     lengths, meetings = _side_by_side(run_a, run_b, cutoff)
     common = meetings.group_by("qid").len("common")
@@ -100,22 +100,21 @@ def overlap(run_a: pl.DataFrame, run_b: pl.DataFrame, cutoff: int) -> pl.DataFra
     return lengths.join(common, on="qid", how="left", maintain_order="left").select("qid", value=share)
 
 
-def rbo(
-    run_a: pl.DataFrame, run_b: pl.DataFrame, p: float = _DEFAULT.rbo_p, depth: int = _DEFAULT.rbo_depth
-) -> pl.DataFrame:
-    """Rank-biased overlap of the first hits of two runs, extrapolated (Webber et al. 2010, equation 32).
+def rbo(run_a: pl.DataFrame, run_b: pl.DataFrame, p: float = RBO_P, depth: int = RBO_DEPTH) -> pl.DataFrame:
+    """Return the extrapolated rank-biased overlap of two runs (RBO, eq. 32).
 
-    With A_d the overlap at depth d, lists of k hits have (1-p) sum_d p^(d-1) A_d + A_k p^k. In a list that is shorter
-    than the other the agreement is taken to go on. Counted by document this is a sum over the common ones: with W(n) =
-    (1-p) sum_{d<=n} p^(d-1)/d and E(n) = W(n) + p^n/n, one that both lists hold by depth d adds E(k) - W(d-1), where k
-    is the length of the shorter list, or of the longer one if d lies beyond the shorter.
+    With A_d the overlap at depth d, lists of k hits have (1-p) sum_d p^(d-1) A_d + A_k p^k. Beyond the end of the
+    shorter list, the agreement is assumed to continue. Computed as a sum over common documents: with W(n) =
+    (1-p) sum_{d<=n} p^(d-1)/d and E(n) = W(n) + p^n/n, a document that both lists contain by depth d adds
+    E(k) - W(d-1), where k is the length of the shorter list, or of the longer one if d exceeds the shorter.
 
     Args:
-        p: how likely a reader goes on to the next document, between 0 and 1.
-        depth: hits of each list that are compared.
+        run_a, run_b: qid, docid, rank.
+        p: persistence: the probability that a user continues to the next document.
+        depth: hits compared of each list.
 
     Returns:
-        qid, value, for every query that either run answers: 1 for equal lists, 0 where nothing is in common.
+        qid, value, for every query of either run: 1 for equal lists, 0 for disjoint ones.
     """
     lengths, meetings = _side_by_side(run_a, run_b, depth)
     ranks = np.arange(1, depth + 1)
@@ -130,9 +129,9 @@ def rbo(
 
 
 def _side_by_side(run_a: pl.DataFrame, run_b: pl.DataFrame, cutoff: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The lengths of the first `cutoff` hits (qid, length_a, length_b), and where the two lists meet.
+    """Return the lengths of the top `cutoff` of both lists (qid, length_a, length_b), and their common documents.
 
-    The second frame (qid, depth) has a row for each common document: the depth at which both lists hold it.
+    The second frame (qid, depth) has one row per common document: the depth at which both lists contain it.
     """
     heads = [in_order(run, cutoff) for run in (run_a, run_b)]
     length_a, length_b = (
@@ -148,7 +147,7 @@ def _side_by_side(run_a: pl.DataFrame, run_b: pl.DataFrame, cutoff: int) -> tupl
 
 
 def changes(values: pl.DataFrame, run: str, bases: Sequence[str], measure: str) -> pl.DataFrame:
-    """How a run differs from the best of some others, query by query.
+    """Return the change of each query's value from the best of some other runs.
 
     Args:
         values: run, measure, qid, value.
@@ -164,13 +163,13 @@ def changes(values: pl.DataFrame, run: str, bases: Sequence[str], measure: str) 
 
 
 def tally(changed: pl.DataFrame) -> tuple[int, int, int]:
-    """Queries won, tied and lost, from what `changes` returned."""
+    """Count wins, ties and losses in the result of `changes`."""
     signs = changed["change"].sign()
     return int((signs > 0).sum()), int((signs == 0).sum()), int((signs < 0).sum())
 
 
 def most_changed(changed: pl.DataFrame, count: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The queries hurt most and those helped most, at most `count` of each; equal changes in the order of the qids."""
+    """Return the queries hurt most and helped most, at most `count` of each; ties ordered by qid."""
     hurt = changed.filter(pl.col("change") < 0).sort("change", "qid")
     helped = changed.filter(pl.col("change") > 0).sort("change", "qid", descending=[True, False])
     return hurt.head(count), helped.head(count)

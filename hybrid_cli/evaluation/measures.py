@@ -1,14 +1,14 @@
-"""Measures of a run: pytrec_eval judges, the run's rank column gives the order, missing queries count as 0.
+"""Measures of a run: computed by pytrec_eval, in the order of the rank column; a query without hits scores 0.
 
-trec_eval looks at the order of the documents and at their grades, never at what they are called. So each hit is handed
-over under its rank as its name, with minus its rank as its score: no two scores are equal, trec_eval's own tie rule
-(docid descending) never interferes, and all queries share a few dictionaries however many hits a run has.
+trec_eval uses the order and the grades of the documents, not their ids. So each hit is passed under its rank as id and
+minus its rank as score: scores never tie, trec_eval's own tie rule (docid descending) never applies, and all queries
+share a few dictionaries however many hits a run has. A new measure is one entry of `FAMILIES`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import groupby
@@ -24,118 +24,137 @@ _SPELLING = re.compile(r"(?P<word>[a-z]+(?:[_-][a-z]+)*)(?:\(rel=(?P<level>\d{1,
 
 
 @dataclass(frozen=True)
-class _Family:
-    """One measure at any cutoff.
+class Family:
+    """One measure at any cutoff: an entry of `FAMILIES`.
 
-    `whole` and `cut` are trec_eval's names without and with a cutoff ("" where it does not exist). A `graded` one knows
-    no lowest relevant grade.
+    Attributes:
+        whole, cut: trec_eval's names without and with a cutoff; "" where the measure does not exist.
+        aliases: other spellings, in lower case.
+        graded: the measure has no lowest relevant grade.
+        compute: expression over the judged documents of one query (relevance, position), for a measure that trec_eval
+            does not have.
     """
 
-    name: str
-    whole: str
-    cut: str
-    words: tuple[str, ...]
+    whole: str = ""
+    cut: str = ""
+    aliases: tuple[str, ...] = ()
     graded: bool = False
+    compute: Callable[[Measure], pl.Expr] | None = None
 
 
-RR = _Family("MRR", "recip_rank", "recip_rank", ("mrr", "rr", "recip_rank", "reciprocal_rank"))
-JUDGED = _Family("Judged", "", "judged", ("judged",), graded=True)
-ACCURACY = _Family("acc", "", "accuracy", ("acc", "accuracy"), graded=True)
-_FAMILIES = (
-    RR,
-    _Family("nDCG", "ndcg", "ndcg_cut", ("ndcg", "ndcg_cut"), graded=True),
-    _Family("MAP", "map", "map_cut", ("map", "ap", "map_cut")),
-    _Family("P", "", "P", ("p", "precision")),
-    _Family("R", "", "recall", ("r", "recall")),
-    _Family("Success", "", "success", ("success", "hit_rate", "hitrate")),
-    _Family("Rprec", "Rprec", "", ("rprec", "r-precision")),
-    _Family("Bpref", "bpref", "", ("bpref",)),
-    JUDGED,
-    ACCURACY,
-)
-_BY_WORD = {word: family for family in _FAMILIES for word in family.words}
-HOLE = "Judged@10"  # how far a run can be judged at all; shown with every evaluation
-_KNOWN = "MRR[@k], nDCG[@k], MAP[@k], P@k, R@k, Success@k, Rprec, Bpref, Judged@k, acc@k (also trec_eval's names)"
+def share_judged(measure: Measure) -> pl.Expr:
+    """Return the judged fraction of the top k places; an empty place is not judged."""
+    return (pl.col("position") <= (measure.cutoff or 0)).sum() / (measure.cutoff or 1)
+
+
+MRR, ACCURACY = "MRR", "acc"
+FAMILIES: dict[str, Family] = {
+    MRR: Family("recip_rank", "recip_rank", ("rr", "recip_rank", "reciprocal_rank")),
+    "nDCG": Family("ndcg", "ndcg_cut", ("ndcg_cut",), graded=True),
+    "MAP": Family("map", "map_cut", ("ap", "map_cut")),
+    "P": Family("", "P", ("precision",)),
+    "R": Family("", "recall", ("recall",)),
+    "Success": Family("", "success", ("hit_rate", "hitrate")),
+    "Rprec": Family("Rprec", "", ("r-precision",)),
+    "Bpref": Family("bpref", ""),
+    "Judged": Family("", "judged", graded=True, compute=share_judged),
+    ACCURACY: Family("", "accuracy", ("accuracy",), graded=True),  # from answers and texts: see `accuracy`
+}
+HOLE = "Judged@10"  # how much of a run is judged at all; shown with every evaluation
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One measure: as it was spelt, of which family, over how many first hits, relevant from which grade."""
+    """One measure: its spelling, family, cutoff (top k hits) and lowest relevant grade."""
 
     name: str
-    family: _Family
+    family: str
     cutoff: int | None
     level: int
 
     @property
     def trec_name(self) -> str:
-        """What trec_eval calls it; the reciprocal rank has no cutoff there."""
-        if self.cutoff is None or self.family is RR:
-            return self.family.whole
-        return f"{self.family.cut}_{self.cutoff}"
+        """Return trec_eval's name; its reciprocal rank has no cutoff."""
+        family = FAMILIES[self.family]
+        if self.cutoff is None or self.family == MRR:
+            return family.whole
+        return f"{family.cut}_{self.cutoff}"
 
 
 def parse_measures(names: Iterable[str], level: int = 1) -> list[Measure]:
-    """Read names in the spelling of trec_eval, ir_measures or ranx: `ndcg_cut_10`, `nDCG@10`, `RR(rel=2)@10`.
+    """Parse names in the spelling of trec_eval, ir_measures or ranx: `ndcg_cut_10`, `nDCG@10`, `RR(rel=2)@10`.
 
     Args:
-        level: the lowest grade that is relevant, where the name has no `(rel=N)` of its own.
+        level: lowest relevant grade of names without `(rel=N)`.
 
     Raises:
-        InputError: all unusable names at once, each with what may have been meant.
+        InputError: lists all unknown names, each with a suggestion.
     """
     parsed = {name: _parse(name, level) for name in names}
     bad = [f"'{name}' ({fault})" for name, fault in parsed.items() if isinstance(fault, str)]
     if bad or not parsed:
-        raise InputError(f"measures: {', '.join(bad) or 'none given'}; known are {_KNOWN}")
+        raise InputError(f"measures: {', '.join(bad) or 'none given'}; known: {_known()} (also trec_eval's names)")
     return [measure for measure in parsed.values() if isinstance(measure, Measure)]
 
 
+def _words() -> dict[str, str]:
+    """Return every spelling of a family, in lower case, with its name."""
+    return {word: name for name, family in FAMILIES.items() for word in (name.lower(), *family.aliases)}
+
+
+def _known() -> str:
+    """Return all families in words: `MRR[@k], P@k, Rprec`."""
+    cutoffs = {True: {True: "[@k]", False: ""}, False: {True: "@k", False: ""}}
+    return ", ".join(name + cutoffs[bool(family.whole)][bool(family.cut)] for name, family in FAMILIES.items())
+
+
 def _parse(name: str, level: int) -> Measure | str:
-    """The measure, or what is wrong with its name."""
-    found = _SPELLING.fullmatch(name.strip().lower())
-    if found is None or found["word"] not in _BY_WORD:
-        return _suggestion(name)
-    family, cutoff = _BY_WORD[found["word"]], int(found["cutoff"]) if found["cutoff"] else None
+    """Return the measure, or the reason why the name is refused."""
+    found, words = _SPELLING.fullmatch(name.strip().lower()), _words()
+    if found is None or found["word"] not in words:
+        return _suggestion(name, words)
+    known, cutoff = words[found["word"]], int(found["cutoff"]) if found["cutoff"] else None
+    family = FAMILIES[known]
     if cutoff == 0:
         return "the cutoff must be 1 or more"
     if cutoff is None and (not family.whole or found["word"].endswith("_cut")):
-        return f"needs a cutoff: {family.name}@10"
+        return f"needs a cutoff: {known}@10"
     if cutoff is not None and not family.cut:
-        return f"takes no cutoff: {family.name}"
+        return f"takes no cutoff: {known}"
     if found["level"] and family.graded:
-        return f"{family.name} does not take (rel=N)"
+        return f"{known} does not take (rel=N)"
     if found["level"] and int(found["level"]) < 1:
         return "the lowest relevant grade must be 1 or more"
-    return Measure(name, family, cutoff, int(found["level"]) if found["level"] else level)
+    return Measure(name, known, cutoff, int(found["level"]) if found["level"] else level)
 
 
-def _suggestion(name: str) -> str:
+def _suggestion(name: str, words: Mapping[str, str]) -> str:
     word, mark, rest = name.strip().lower().partition("@")
     if not mark:
         word, mark, rest = re.sub(r"[_.]\d+$", "", word), "@", "".join(re.findall(r"[_.](\d+)$", word))
-    close = get_close_matches(word, _BY_WORD, n=1, cutoff=0.5)
+    close = get_close_matches(word, words, n=1, cutoff=0.5)
     if not close:
         return "unknown"
-    family = _BY_WORD[close[0]]
+    known = words[close[0]]
+    family = FAMILIES[known]
     cutoff = f"@{rest if rest.isdigit() else 10}" if family.cut and (rest or not family.whole) else ""
-    return f"did you mean {family.name}{cutoff}?"
+    return f"did you mean {known}{cutoff}?"
 
 
 def evaluate_run(run: pl.DataFrame, qrels: pl.DataFrame, measures: Sequence[str], level: int = 1) -> pl.DataFrame:
-    """Measure a run for every judged query, with 0 where the run has no hits.
+    """Measure a run for every judged query; a query without hits scores 0.
 
     Args:
-        run: qid, docid, rank; the order within a query is that of the ranks, whatever they begin with.
+        run: qid, docid, rank; ranks give the order within a query and may start at any number.
         qrels: qid, docid, relevance.
-        measures: names as `parse_measures` reads them, but for `acc@k`.
-        level: the lowest grade that is relevant; nDCG uses all grades.
+        measures: names that `parse_measures` accepts, except `acc@k`.
+        level: lowest relevant grade; nDCG uses all grades.
 
     Returns:
-        measure (as spelt in `measures`), qid, value: measures in the order given, queries in that of the qrels.
+        measure (as spelled in `measures`), qid, value: measures in the given order, queries in the order of the qrels.
 
     Raises:
-        InputError: an unusable measure, or a run and qrels that have no query in common.
+        InputError: unknown measure, or a run and qrels without a common query.
     """
     wanted = parse_measures(measures, level)
     depth = _deepest(wanted)
@@ -144,10 +163,10 @@ def evaluate_run(run: pl.DataFrame, qrels: pl.DataFrame, measures: Sequence[str]
 
 
 def evaluate_positions(judged: pl.DataFrame, measures: Sequence[str], level: int = 1) -> pl.DataFrame:
-    """The same from the places of the judged documents alone: all that a measure looks at.
+    """Measure a run from the positions of its judged documents alone.
 
     Args:
-        judged: qid, docid, relevance of the qrels, and `position` in the run from 1, null where it is not there.
+        judged: qid, docid, relevance of the qrels, and `position` in the run (from 1; null if not retrieved).
     """
     wanted = parse_measures(measures, level)
     depth = _deepest(wanted)
@@ -157,20 +176,21 @@ def evaluate_positions(judged: pl.DataFrame, measures: Sequence[str], level: int
 
 
 def _deepest(wanted: Sequence[Measure]) -> int | None:
-    """How many hits of a query the measures look at; None for all."""
-    if any(measure.family is ACCURACY for measure in wanted):
+    """Return the number of top hits that the measures use; None for all."""
+    if any(measure.family == ACCURACY for measure in wanted):
         raise InputError("acc@k needs the answers of the queries and the texts of the documents, not qrels")
     cutoffs = [measure.cutoff for measure in wanted]
     return None if None in cutoffs else max(cutoff or 0 for cutoff in cutoffs)
 
 
 def _values(judged: pl.DataFrame, wanted: Sequence[Measure]) -> pl.DataFrame:
-    """measure, qid, value, from the judged documents and their positions."""
+    """Return measure, qid, value from the judged documents and their positions."""
     qids = judged["qid"].unique(maintain_order=True)
     columns: dict[Measure, Sequence[float] | pl.Series] = dict(_trec_values(judged, qids, wanted))
     for measure in wanted:
-        if measure.family is JUDGED:
-            columns[measure] = _share_judged(judged, qids, measure.cutoff or 0)
+        if compute := FAMILIES[measure.family].compute:
+            found = judged.group_by("qid").agg(value=compute(measure))
+            columns[measure] = qids.to_frame().join(found, on="qid", how="left", maintain_order="left")["value"]
     frames = [pl.DataFrame({"qid": qids, "value": columns[measure]}) for measure in wanted]
     named = [
         frame.select(pl.lit(measure.name).alias("measure"), "qid", pl.col("value").cast(pl.Float64))
@@ -181,18 +201,18 @@ def _values(judged: pl.DataFrame, wanted: Sequence[Measure]) -> pl.DataFrame:
 
 def _check_overlap(run: pl.DataFrame, qrels: pl.DataFrame) -> None:
     if len(qrels) == 0:
-        raise InputError("the qrels are empty; nothing can be measured")
+        raise InputError("the qrels are empty")
     if len(run) and run["qid"].is_in(qrels["qid"].unique().implode()).any():
         return
-    answered = f"its first query is '{run['qid'][0]}'" if len(run) else "it has no hits at all"
+    first = f"the run starts with query '{run['qid'][0]}'" if len(run) else "the run is empty"
     raise InputError(
-        f"the run answers none of the {qrels['qid'].n_unique():,} judged queries: {answered}, that of the qrels "
-        f"'{qrels['qid'][0]}'; give the qrels of the same split"
+        f"the run has no hits for any of the {qrels['qid'].n_unique():,} judged queries: {first}, the qrels with "
+        f"'{qrels['qid'][0]}'; pass the qrels of the same split"
     )
 
 
 def in_order(run: pl.DataFrame, depth: int | None = None) -> pl.DataFrame:
-    """qid, docid, position: the hits numbered from 1 by the rank column, only the first `depth` of each query."""
+    """Return qid, docid, position: hits numbered from 1 by the rank column, at most `depth` per query."""
     begins = pl.col("qid").ne_missing(pl.col("qid").shift(1))
     row = pl.int_range(pl.len(), dtype=pl.Int64)
     counted = row - pl.when(begins).then(row).forward_fill() + 1
@@ -209,21 +229,21 @@ def in_order(run: pl.DataFrame, depth: int | None = None) -> pl.DataFrame:
 
 
 def judged_hits(hits: pl.DataFrame, qrels: pl.DataFrame) -> pl.DataFrame:
-    """The qrels with the position of each document in the run, null where it was not retrieved."""
+    """Return the qrels with the position of each document in the run, null if it was not retrieved."""
     found = hits.lazy().join(qrels.lazy().select("qid", "docid"), on=["qid", "docid"], how="semi")
     judged = qrels.lazy().join(found, on=["qid", "docid"], how="left", maintain_order="left").collect()
     twice = judged.filter(pl.struct("qid", "docid").is_duplicated())
     if len(twice):
         qid, docid = twice.select("qid", "docid").row(0)
-        raise InputError(f"document {docid} stands more than once for query {qid} in the run or the qrels; keep one")
+        raise InputError(f"document {docid} occurs more than once for query {qid} in the run or the qrels; keep one")
     return judged
 
 
 def _trec_values(
     judged: pl.DataFrame, qids: pl.Series, measures: Sequence[Measure]
 ) -> Iterator[tuple[Measure, list[float]]]:
-    """Per measure the values of all queries, from one pass of pytrec_eval for each relevance level."""
-    trec = sorted((m for m in measures if m.family is not JUDGED), key=attrgetter("level"))
+    """Yield each measure with the values of all queries; one pass of pytrec_eval per relevance level."""
+    trec = sorted((m for m in measures if FAMILIES[m.family].compute is None), key=attrgetter("level"))
     if not trec:
         return
     qrels, run = _stand_ins(judged)
@@ -237,16 +257,16 @@ def _trec_values(
 
 
 def _cut(values: list[float], measure: Measure) -> list[float]:
-    """MRR@k is the reciprocal rank where that rank is within the first k, else 0."""
-    if measure.family is not RR or measure.cutoff is None:
+    """Cut MRR@k: the reciprocal rank if the rank is at most k, else 0."""
+    if measure.family != MRR or measure.cutoff is None:
         return values
     return [value if value >= 1 / measure.cutoff else 0.0 for value in values]
 
 
 def _stand_ins(judged: pl.DataFrame) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, float]]]:
-    """Qrels and run for pytrec_eval, each document named by its position ("-7" where it was not retrieved).
+    """Return qrels and run for pytrec_eval, with positions as ids ("-7" for a document that was not retrieved).
 
-    A run ends soon after its last judged hit: what follows is unjudged and changes no measure.
+    A run is cut soon after its last judged hit: unjudged hits below it change no measure.
     """
     name = pl.coalesce(pl.col("position"), -1 - pl.int_range(pl.len(), dtype=pl.Int64)).cast(pl.String)
     queries = (
@@ -265,15 +285,8 @@ def _stand_ins(judged: pl.DataFrame) -> tuple[dict[str, dict[str, int]], dict[st
     return qrels, run
 
 
-def _share_judged(judged: pl.DataFrame, qids: pl.Series, cutoff: int) -> pl.Series:
-    """The judged share of the first k places; an empty place is not judged."""
-    share = (pl.col("position") <= cutoff).sum() / cutoff
-    shares = judged.group_by("qid").agg(share.alias("value"))
-    return qids.to_frame().join(shares, on="qid", how="left", maintain_order="left")["value"]
-
-
 def coverage(run: pl.DataFrame, asked: pl.Series) -> dict[str, int]:
-    """How many queries are judged (`asked`, their ids), answered by the run, missing in it, and unjudged in it."""
+    """Count the judged queries (`asked`: their qids), those with and without hits, and the run's unjudged ones."""
     judged, answered = asked.unique(), run["qid"].unique()
     both = len(answered.filter(answered.is_in(judged.implode())))
     return {
@@ -285,5 +298,46 @@ def coverage(run: pl.DataFrame, asked: pl.Series) -> dict[str, int]:
 
 
 def mean_of(values: pl.DataFrame, measure: str) -> float:
-    """The mean of one measure over all judged queries, from what `evaluate_run` returned."""
+    """Return the mean of one measure over all judged queries.
+
+    Args:
+        values: measure, qid, value, as returned by `evaluate_run`.
+    """
     return float(values.filter(measure=measure)["value"].to_numpy().mean())
+
+
+# ------------------------------------------------------------------------------------------------------ curves
+
+DEPTHS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
+
+
+def recall_by_depth(judged: pl.DataFrame, depths: Sequence[int], level: int = 1) -> pl.DataFrame:
+    """Return R@k, averaged over all judged queries, at several depths; 0 for queries without a relevant document.
+
+    Args:
+        judged: qid, relevance and `position` of the judged documents, as returned by `judged_hits`.
+        depths: in ascending order.
+        level: lowest relevant grade.
+
+    Returns:
+        depth, recall.
+    """
+    relevant = judged.filter(pl.col("relevance") >= level)
+    share = (1 / pl.len()).over("qid") / judged["qid"].n_unique()
+    found = relevant.with_columns(share=share).drop_nulls("position").sort("position")
+    summed = found.select(depth=pl.col("position").cast(pl.Int64), recall=pl.col("share").cum_sum())
+    asked = pl.DataFrame({"depth": depths}, schema={"depth": pl.Int64})
+    return asked.join_asof(summed, on="depth").with_columns(pl.col("recall").fill_null(0.0))
+
+
+def answered_by_depth(first: pl.DataFrame, depths: Sequence[int]) -> pl.DataFrame:
+    """Return the fraction of queries with a relevant document in the top k (Success@k, acc@k), at several depths.
+
+    Args:
+        first: qid, rank of the first relevant document (null if there is none).
+
+    Returns:
+        depth, recall.
+    """
+    shares = [int((first["rank"] <= depth).sum()) / max(len(first), 1) for depth in depths]
+    return pl.DataFrame({"depth": depths, "recall": shares}, schema={"depth": pl.Int64, "recall": pl.Float64})

@@ -1,4 +1,4 @@
-"""The queries that a fused run hurts and helps most, with their texts and the first documents of each list."""
+"""The queries that a fused run hurts and helps most, with their texts and the top documents of each list."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import polars as pl
 
 from hybrid_cli.evaluation.complementarity import changes, most_changed
 
+SHOWN_HITS = 3
 _TEXT_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A document as it is shown; `title` and `text` (its beginning) are empty where no texts are known."""
+    """One hit with the start of its text; `title` and `text` are empty without a corpus."""
 
     docid: str
     title: str
@@ -24,7 +25,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class Listed:
-    """What one run has for a query: its value, the rank of its first relevant document if any, its first hits."""
+    """One run on one query: value, rank of the first relevant document, top hits."""
 
     value: float
     first: int | None
@@ -33,12 +34,12 @@ class Listed:
 
 @dataclass(frozen=True)
 class Changed:
-    """A query on which a run is far from the better of two others.
+    """A query on which a run differs much from the better of two others.
 
     Attributes:
-        text: of the query; empty where no texts are known.
-        change: the value of `run` minus the better one of the two.
-        lists: of the two and of `run`, by name.
+        text: text of the query; empty without queries.
+        change: value of `run` minus the better value of the two.
+        lists: name -> list, of the two and of `run`.
     """
 
     run: str
@@ -49,12 +50,14 @@ class Changed:
 
 
 def pick(values: pl.DataFrame, others: Sequence[str], pair: tuple[str, str], measure: str, count: int) -> pl.DataFrame:
-    """The queries to show: of each other run those it hurts most, worst first, then those it helps most.
+    """Choose the queries to show: for each run those it hurts most, worst first, then those it helps most.
 
     Args:
         values: run, measure, qid, value.
-        pair: the two runs whose better value is the base.
-        count: queries hurt, and queries helped, of each run.
+        others: the runs.
+        pair: two runs; the better value of the two is the baseline.
+        measure: name of the measure.
+        count: queries hurt, and queries helped, per run.
 
     Returns:
         run, qid, change.
@@ -71,12 +74,13 @@ def pick(values: pl.DataFrame, others: Sequence[str], pair: tuple[str, str], mea
 def first_hits(
     heads: Mapping[str, pl.DataFrame], relevant: pl.DataFrame, picked: pl.DataFrame, count: int
 ) -> pl.DataFrame:
-    """The first hits of every run for the picked queries.
+    """Return the top hits of every run for the chosen queries.
 
     Args:
         heads: name -> qid, docid, rank.
-        relevant: qid, docid of what is relevant.
-        count: hits of each list.
+        relevant: qid, docid of the relevant documents.
+        picked: result of `pick`.
+        count: hits per list.
 
     Returns:
         run, qid, docid, rank, relevant.
@@ -102,24 +106,27 @@ def describe(
     queries: pl.DataFrame,
     documents: pl.DataFrame,
 ) -> list[Changed]:
-    """The picked queries in words.
+    """Add texts and lists to the chosen queries.
 
     Args:
-        values: run, qid, value of the measure they were picked by.
-        first: name -> qid, rank of the first relevant document, null where there is none.
-        hits: what `first_hits` returns.
-        queries: qid, text. documents: docid, title, text. Both may lack rows.
+        picked: result of `pick`.
+        pair: the two baseline runs.
+        values: run, qid, value of the measure.
+        first: name -> qid, rank of the first relevant document (null if there is none).
+        hits: result of `first_hits`.
+        queries: qid, text; may be incomplete.
+        documents: docid, title, text; may be incomplete.
     """
     asked = {qid: " ".join(text.split()) for qid, text in queries.join(picked, on="qid", how="semi").iter_rows()}
     text = pl.col("text").fill_null("").str.head(_TEXT_CHARACTERS)
-    told = hits.join(documents, on="docid", how="left", maintain_order="left").with_columns(
+    shown = hits.join(documents, on="docid", how="left", maintain_order="left").with_columns(
         pl.col("title").fill_null(""), text
     )
 
     def listed(run: str, qid: str) -> Listed:
         value = values.filter(run=run, qid=qid)["value"].item()
         ranks = first[run].filter(qid=qid)["rank"]
-        rows = told.filter(run=run, qid=qid).select("docid", "title", "text", "relevant")
+        rows = shown.filter(run=run, qid=qid).select("docid", "title", "text", "relevant")
         return Listed(value, ranks[0] if len(ranks) else None, [Hit(*row) for row in rows.iter_rows()])
 
     return [

@@ -1,6 +1,6 @@
-"""What runs lose under attacks on their queries (LITE's Table 4, methods 6.6).
+"""Loss of effectiveness under attacks on the queries (LITE, table 4).
 
-A run of attacked queries is named `SYSTEM@ATTACK`; the run named `SYSTEM` is the one of the queries as they were.
+The run of attacked queries is named `SYSTEM@ATTACK`, that of the original queries `SYSTEM`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, get_args
 import polars as pl
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation import intervals, significance
+from hybrid_cli.evaluation import significance
 from hybrid_cli.evaluation.summary import Summary
 from hybrid_cli.settings.data import Attack
 
@@ -26,13 +26,12 @@ class Robustness:
 
     Attributes:
         systems: in the order of the runs.
-        attacks: those of `perturb` first, in its order.
-        means: (run, measure) -> the mean over all judged queries.
-        comparisons: of each attacked run with its original, as `significance.compare` returns them; a family is the
-            attacks on a system.
-        drops: of a query, the value of the original less the plain mean over the attacks, as a summary of its own whose
-            runs are the systems.
-        missing: attacked run or original -> judged queries that it has no hit for, where there are any.
+        attacks: attacks of `perturb` first, in its order.
+        means: (run, measure) -> mean over all judged queries.
+        comparisons: each attacked run against its original; see `significance.compare`. The attacks on one system are
+            one family.
+        drops: summary of the systems over per-query drops: the original's value minus the mean over the attacks.
+        missing: run -> number of judged queries without hits, if any.
     """
 
     systems: Sequence[str]
@@ -44,32 +43,30 @@ class Robustness:
 
 
 def systems_and_attacks(runs: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The rows and columns that the names of the runs come to.
+    """Split the names of runs into systems and attacks.
 
     Raises:
-        InputError: no attacked run, one without its original, or a system without an attack that another has.
+        InputError: no attacked run, an attacked run without its original, or systems with different attacks.
     """
     systems = [run for run in runs if MARK not in run]
     attacked = [run.rpartition(MARK) for run in runs if MARK in run]
     if not attacked:
-        raise InputError("--robustness: none of the runs is named SYSTEM@ATTACK, such as bm25@char-swap")
+        raise InputError("--robustness: no run is named SYSTEM@ATTACK, such as bm25@char-swap")
     if strange := [system for system, _, _ in attacked if system not in systems]:
-        raise InputError(f"--robustness: {strange[0]} has attacked runs, but none of the runs is named {strange[0]}")
+        raise InputError(f"--robustness: no run is named {strange[0]}, the original of its attacked runs")
     seen = list(dict.fromkeys(attack for _, _, attack in attacked))
     attacks = [*(attack for attack in _KNOWN if attack in seen), *(attack for attack in seen if attack not in _KNOWN)]
     wanted = (f"{system}{MARK}{attack}" for system in systems for attack in attacks)
     if missing := [name for name in wanted if name not in runs]:
-        raise InputError(
-            f"--robustness: there is no run {', '.join(missing)}; a mean drop needs the same attacks for all systems"
-        )
+        raise InputError(f"--robustness: missing runs {', '.join(missing)}; all systems need the same attacks")
     return systems, attacks
 
 
 def under_attack(summary: Summary, baselines: Sequence[str] = ()) -> Robustness:
-    """Set every system beside itself under attack, and the drops of the systems beside each other.
+    """Compare every system with itself under attack, and the drops of the systems with each other.
 
     Args:
-        summary: of all runs, compared with nothing.
+        summary: summary of all runs, without baselines.
         baselines: systems whose drops the others are compared with.
 
     Raises:
@@ -96,7 +93,7 @@ def under_attack(summary: Summary, baselines: Sequence[str] = ()) -> Robustness:
 
 
 def _drops(values: pl.DataFrame, system: str) -> pl.DataFrame:
-    """run, measure, qid, value: what a query of a system loses, in the order of its original."""
+    """Return run, measure, qid, value: the drop of each query, in the order of the original run."""
     original = pl.col("run") == system
     attacked = values.filter(~original).group_by("measure", "qid").agg(attacked=pl.col("value").mean())
     both = values.filter(original).join(attacked, on=["measure", "qid"], how="left", maintain_order="left")
@@ -106,7 +103,7 @@ def _drops(values: pl.DataFrame, system: str) -> pl.DataFrame:
 def _summary_of_drops(
     values: pl.DataFrame, baselines: Sequence[str], settings: Mapping[str, Any], how: Mapping[str, Any]
 ) -> Summary:
-    estimates = intervals.intervals(
+    estimates = significance.intervals(
         values, resamples=settings["resamples"], confidence=settings["confidence"], seed=settings["seed"]
     )
     systems: dict[str, dict[str, float]] = {system: {} for system in values["run"].unique(maintain_order=True)}

@@ -1,40 +1,49 @@
-"""Whether two runs differ by more than chance: paired tests on the values of the same queries, corrected for many.
+"""Paired tests with correction for multiple comparisons, and bootstrap intervals of means.
 
-Both tests are two-sided. Differences are matrices [queries, comparisons], so all comparisons share one set of flips.
+The t-test is scipy's. Own code where scipy has no counterpart or a slower one: scipy corrects for the false discovery
+rate but not by Holm or Bonferroni; its `permutation_test` and `bootstrap` draw anew for every statistic, whereas here
+all runs and measures of the same queries share the draws, so that their results are comparable.
 """
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 from scipy import stats
 
-from hybrid_cli.config import Correction
-from hybrid_cli.errors import InputError
+from hybrid_cli.settings.analysis import Correction
 
-CORRECTIONS: tuple[Correction, ...] = get_args(Correction)
-
-_FLIPS_AT_ONCE = 1 << 22  # signs held in memory
+_DRAWS_AT_ONCE = 1 << 22  # entries of a matrix of random draws held in memory
 
 
 def paired_t(differences: np.ndarray) -> np.ndarray:
-    """p of Student's paired t-test for each column of [n, m]; 1 where all differences are 0, NaN for n < 2."""
-    count = len(differences)
-    if count < 2:
+    """Return p of Student's paired t-test, two-sided.
+
+    Args:
+        differences: [queries, comparisons].
+
+    Returns:
+        [comparisons]; 1 where all differences are 0, NaN for fewer than two queries.
+    """
+    if len(differences) < 2:
         return np.full(differences.shape[1], np.nan)
-    mean, spread = differences.mean(0), differences.std(0, ddof=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        t = mean / (spread / np.sqrt(count))
-    p = 2 * stats.t.sf(np.abs(t), count - 1)
+        p = stats.ttest_1samp(differences, 0.0, axis=0).pvalue
     return np.asarray(np.where(differences.any(0), p, 1.0))
 
 
 def sign_flip(differences: np.ndarray, permutations: int = 10_000, seed: int = 42) -> np.ndarray:
-    """p of the permutation test for each column of [n, m]: (1 + as extreme) / (1 + permutations).
+    """Return p of the sign-flip permutation test, two-sided: (1 + as extreme) / (1 + permutations).
 
-    Under the null hypothesis a query's difference has either sign; as extreme is a mean as far from 0 as the observed.
+    Under the null hypothesis, the difference of each query is equally likely to have either sign.
+
+    Args:
+        differences: [queries, comparisons]; all comparisons share the flips.
+        permutations: number of random flips.
+        seed: random seed.
     """
     count, comparisons = differences.shape
     if count < 1:
@@ -43,7 +52,7 @@ def sign_flip(differences: np.ndarray, permutations: int = 10_000, seed: int = 4
     total = differences.sum(0)
     observed = np.abs(total) - 1e-12 * np.abs(differences).sum(0)  # sums in another order round differently
     extreme = np.zeros(comparisons, dtype=np.int64)
-    rows = max(1, _FLIPS_AT_ONCE // count)
+    rows = max(1, _DRAWS_AT_ONCE // count)
     for begin in range(0, permutations, rows):
         size = min(rows, permutations - begin)
         bits = np.unpackbits(rng.integers(0, 256, (size, (count + 7) // 8), dtype=np.uint8), axis=1, count=count)
@@ -53,12 +62,12 @@ def sign_flip(differences: np.ndarray, permutations: int = 10_000, seed: int = 4
 
 
 def bonferroni(p: np.ndarray) -> np.ndarray:
-    """Each p times the number of comparisons, at most 1."""
+    """Multiply each p by the number of comparisons, at most 1."""
     return np.asarray(np.minimum(p * len(p), 1.0))
 
 
 def holm(p: np.ndarray) -> np.ndarray:
-    """Holm's step-down: the i-th smallest of m times m - i + 1, never below the one before, at most 1."""
+    """Adjust p by Holm's step-down method (Holm): the i-th smallest of m times m - i + 1, ascending, at most 1."""
     order = np.argsort(p, kind="stable")
     adjusted = np.empty_like(p)
     adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1.0)
@@ -66,9 +75,7 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 
 def corrected(p: np.ndarray, correction: Correction) -> np.ndarray:
-    """The p-values of one family of comparisons, corrected; what could not be tested (NaN) is none of the family."""
-    if correction not in CORRECTIONS:
-        raise InputError(f"correction '{correction}' is unknown; there are {', '.join(CORRECTIONS)}")
+    """Correct the p-values of one family of comparisons; untested ones (NaN) do not count."""
     if correction == "none":
         return p
     adjust = holm if correction == "holm" else bonferroni
@@ -86,11 +93,13 @@ def compare(
     permutations: int = 10_000,
     seed: int = 42,
 ) -> pl.DataFrame:
-    """Compare each run with each baseline, measure by measure; a family of comparisons is that of one measure.
+    """Compare each run with each baseline. The comparisons of one measure are one family.
 
     Args:
-        values: run, measure, qid, value: for each measure the same queries in every run.
+        values: run, measure, qid, value; within a measure, all runs have the same queries.
         baselines: names of runs; two baselines are compared once.
+        correction: over each family.
+        permutations, seed: of `sign_flip`.
 
     Returns:
         measure, run, baseline, queries, difference (mean of run minus that of the baseline), wins, losses, ties,
@@ -105,7 +114,7 @@ def compare(
 
 
 def _pairs(runs: list[str], baselines: list[str]) -> list[tuple[str, str]]:
-    """(run, baseline): all but a baseline with itself, and of two baselines the later against the earlier."""
+    """Return (run, baseline) pairs; of two baselines, the later one is compared with the earlier one."""
     rank = {name: position for position, name in enumerate(baselines)}
     return [(run, name) for run in runs for name in baselines if rank.get(run, len(rank)) > rank[name]]
 
@@ -139,3 +148,69 @@ def _compare_measure(
             "p_permutation_corrected": corrected(p_permutation, correction),
         }
     )
+
+
+# ---------------------------------------------------------------------------------------------------------- intervals
+
+
+def bootstrap(
+    values: npt.NDArray[np.float64], resamples: int, confidence: float, seed: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return percentile bootstrap intervals of column means (Bootstrap).
+
+    Args:
+        values: [queries, columns]; all columns share the draws of queries.
+        resamples: number of draws.
+        confidence: fraction of the resampled means inside the interval, such as .95.
+        seed: random seed.
+
+    Returns:
+        Lower and upper ends, [columns] each.
+    """
+    count, columns = values.shape
+    rng = np.random.default_rng(seed)
+    means = np.empty((resamples, columns))
+    rows = max(1, _DRAWS_AT_ONCE // count)
+    for begin in range(0, resamples, rows):
+        size = min(rows, resamples - begin)
+        drawn = rng.integers(0, count, (size, count)) + np.arange(size)[:, None] * count
+        often = np.bincount(drawn.ravel(), minlength=size * count).reshape(size, count)
+        means[begin : begin + size] = often.astype(np.float64) @ values / count
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
+    return low, high
+
+
+def intervals(values: pl.DataFrame, *, resamples: int, confidence: float, seed: int) -> pl.DataFrame:
+    """Return the confidence interval of every mean.
+
+    Args:
+        values: run, measure, qid, value; within a measure, all runs have the same queries.
+        resamples, confidence, seed: see `bootstrap`.
+
+    Returns:
+        run, measure, mean, low, high: in the order of `values`.
+    """
+    frames = []
+    for group in _over_the_same_queries(values):
+        columns = group.select("run", "measure").unique(maintain_order=True)
+        matrix = np.column_stack(
+            [part["value"].to_numpy() for part in group.partition_by("run", "measure", maintain_order=True)]
+        )
+        low, high = bootstrap(matrix, resamples, confidence, seed)
+        frames.append(columns.with_columns(mean=pl.Series(matrix.mean(0)), low=pl.Series(low), high=pl.Series(high)))
+    order = values.select("run", "measure").unique(maintain_order=True)
+    return order.join(pl.concat(frames), on=["run", "measure"], how="left", maintain_order="left")
+
+
+def _over_the_same_queries(values: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield the values of measures that have the same queries in the same order."""
+    groups: list[tuple[pl.Series, list[str]]] = []
+    for (name,), rows in values.group_by("measure", maintain_order=True):
+        qids = rows.filter(run=rows["run"][0])["qid"]
+        same = next((names for known, names in groups if known.equals(qids)), None)
+        if same is None:
+            groups.append((qids, [str(name)]))
+        else:
+            same.append(str(name))
+    for _, names in groups:
+        yield values.filter(pl.col("measure").is_in(names))

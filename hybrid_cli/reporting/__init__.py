@@ -1,1 +1,1 @@
-"""The report: figures, words and ranked lists on one page that opens offline."""
+"""Output for readers: terminal tables, JSON, CSV, Markdown, and the HTML page of `report`."""

@@ -1,77 +1,267 @@
-"""What two runs find, each alone and both: area-true diagrams and the ratio of complementarity."""
+"""The comparison of two runs (`evaluate --complement`) as terminal tables, JSON, CSV and Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import isnan
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import accumulate, groupby, pairwise, zip_longest
+from typing import TYPE_CHECKING, Any
 
-from hybrid_cli.evaluation.complement import Complement
-from hybrid_cli.evaluation.complementarity import Sets
-from hybrid_cli.evaluation.layout import figure
-from hybrid_cli.reporting.diagrams import diagram, scale
-from hybrid_cli.reporting.page import Cell, Figure, Section, Table
+from hybrid_cli.evaluation.buckets import HARD
+from hybrid_cli.reporting import tables
+from hybrid_cli.reporting.tables import figure, markdown_table
 
+if TYPE_CHECKING:
+    import polars as pl
+    from rich.console import Console
+    from rich.text import Text
 
-def section(found: Complement, runs: Sequence[str], cutoffs: Sequence[int]) -> Section:
-    """Diagrams at some cutoffs, and a table of all."""
-    drawn = [sets for sets in found.sets if sets.cutoff in cutoffs]
-    pair = (found.dense, found.sparse)
-    text = (
-        f"A query is found if a relevant document stands among its first k hits. D are the queries that {found.dense} "
-        f"finds, S those that {found.sparse} finds. RoC, the ratio of complementarity, is the share of D that is not "
-        "in S: what the first adds to the second. Areas are true to the counts, the common one too, on one scale."
-    )
-    return Section(
-        "complement",
-        "What each finds",
-        text=[text],
-        figures=[_figure(sets, pair, runs, scale(drawn)) for sets in drawn],
-        tables=[_table(found)],
-    )
+    from hybrid_cli.evaluation.buckets import Buckets
+    from hybrid_cli.evaluation.complement import Complement
+    from hybrid_cli.evaluation.complementarity import Sets
+    from hybrid_cli.evaluation.per_query import Changed, Hit, Listed
 
-
-def _figure(sets: Sets, pair: tuple[str, str], runs: Sequence[str], scale: float) -> Figure:
-    ratio = _ratio(sets.roc)
-    name = f"venn-at-{sets.cutoff}"
-    return Figure(
-        name,
-        f"First {sets.cutoff} hits: RoC {ratio}" if sets.cutoff > 1 else f"First hit: RoC {ratio}",
-        diagram(name, sets, pair, runs, scale),
-        f"{pair[0]} only {sets.dense_only:,} · both {sets.both:,} · {pair[1]} only {sets.sparse_only:,} · "
-        f"neither {sets.fail:,} · of {sets.queries:,} queries",
-        legend=pair,
-    )
+_BAR_CELLS, _BAR_LABEL = 72, 5
+_WIDEST = 120
+_MARKDOWN_CHARACTERS = 80
+_SHADES = ("█", "blue"), ("▒", "magenta"), ("░", "yellow"), ("·", "dim")
+_RELEVANT = "●"
 
 
-def _table(found: Complement) -> Table:
-    columns = ["first k", "RoC", "mirror", "D", "S", "D only", "S only", "both", "neither", "oracle", "overlap"]
-    rows = []
-    for sets, common in zip(found.sets, found.overlap, strict=True):
-        counts = (sets.dense, sets.sparse, sets.dense_only, sets.sparse_only, sets.both, sets.fail)
-        rows.append(
-            [
-                Cell(str(sets.cutoff)),
-                Cell(_ratio(sets.roc), strong=True),
-                Cell(_ratio(sets.mirror)),
-                *(Cell(f"{count:,}", _share(count, sets.queries)) for count in counts),
-                Cell(f"{sets.queries - sets.fail:,}", _share(sets.queries - sets.fail, sets.queries)),
-                Cell(figure(common, 3)),
-            ]
-        )
-    notes = [
-        "RoC = D only / D; mirror = S only / S; oracle: D or S, what a perfect choice between the two lists would "
-        "find; overlap: mean share of the first k hits that both lists have. "
-        f"Rank-biased overlap of the lists: {figure(found.rbo, 3)}."
+# ----------------------------------------------------------------------------------------------------------- programs
+
+
+def as_dict(complement: Complement) -> dict[str, Any]:
+    """Return all figures for JSON; the ratio of an empty set is None."""
+    cuts = [
+        {
+            **asdict(cut),
+            "roc": tables.without_nan(cut.roc),
+            "mirror": tables.without_nan(cut.mirror),
+            "oracle": cut.oracle,
+            "overlap": share,
+        }
+        for cut, share in zip(complement.sets, complement.overlap, strict=True)
     ]
-    empty = [str(sets.cutoff) for sets in found.sets if not sets.dense]
-    if empty:
-        notes.append(f"RoC is not defined at k = {', '.join(empty)}: {found.dense} finds nothing there.")
-    return Table("Complementarity at every cutoff", columns, rows, notes)
+    groups = [{"name": group.name, "note": group.note, "means": means.to_dicts()} for group, means in complement.groups]
+    return {
+        "dense": complement.dense,
+        "sparse": complement.sparse,
+        "measure": complement.measure,
+        "cutoffs": cuts,
+        "rbo": complement.rbo,
+        "depth": complement.depth,
+        "absent": dict(complement.absent),
+        "contests": [asdict(contest) for contest in complement.contests],
+        "changed": [asdict(changed) for changed in complement.changed],
+        "buckets": groups,
+        "above_sparse_on_hard": dict(complement.above),
+    }
+
+
+def csv_rows(complement: Complement) -> Iterator[dict[str, Any]]:
+    """Yield rows of the CSV: run, measure, mean (sizes of sets as fractions), queries (the denominator)."""
+    pair = f"{complement.dense} vs {complement.sparse}"
+    for cut, share in zip(complement.sets, complement.overlap, strict=True):
+        yield _row(pair, f"RoC@{cut.cutoff}", cut.roc, cut.dense)
+        yield _row(pair, f"mirror@{cut.cutoff}", cut.mirror, cut.sparse)
+        counts = asdict(cut)
+        for name in ("dense", "sparse", "dense_only", "both", "sparse_only", "fail"):
+            yield _row(pair, f"{name}@{cut.cutoff}", counts[name] / max(cut.queries, 1), cut.queries)
+        yield _row(pair, f"oracle@{cut.cutoff}", cut.oracle, cut.queries)
+        yield _row(pair, f"overlap@{cut.cutoff}", share, cut.queries)
+    queries = complement.sets[0].queries
+    yield _row(pair, "RBO", complement.rbo, queries)
+    for contest in complement.contests:
+        row = asdict(contest)
+        yield {"measure": f"{complement.measure} query by query", "baseline": row.pop("base"), **row}
+    for group, means in complement.groups:
+        for bucket, run, size, mean in means.iter_rows():
+            yield _row(run, f"{complement.measure} | {group.name} | {bucket}", mean, size)
+    for run, share in complement.above.items():
+        yield _row(run, f"above {complement.sparse} on {HARD}", share, queries - queries // 2)
+
+
+def _row(run: str, measure: str, value: float, queries: int) -> dict[str, Any]:
+    return {"run": run, "measure": measure, "mean": "" if math.isnan(value) else repr(value), "queries": queries}
+
+
+# ------------------------------------------------------------------------------------------------------------- tables
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A table with its title and the notes below it."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    notes: list[str]
+
+
+def _blocks(complement: Complement) -> Iterator[_Block]:
+    yield _ratios_block(complement)
+    yield _sets_block(complement)
+    columns = ["run", "against", "wins", "ties", "losses", "difference"]
+    rows = [
+        [each.run, each.base, *(f"{n:,}" for n in (each.wins, each.ties, each.losses)), figure(each.difference)]
+        for each in complement.contests
+    ]
+    yield _Block(f"{complement.measure} per query", columns, rows, [])
+    for group, means in complement.groups:
+        yield _group_block(complement, group, means)
+
+
+def _ratios_block(complement: Complement) -> _Block:
+    dense, sparse, cuts = complement.dense, complement.sparse, complement.sets
+    rows = [
+        [str(cut.cutoff), _ratio(cut.roc), _ratio(cut.mirror), figure(cut.oracle, 3), figure(common, 3)]
+        for cut, common in zip(cuts, complement.overlap, strict=True)
+    ]
+    notes = [
+        f"D (S): queries with a relevant document in the top k of {dense} ({sparse}).",
+        "RoC(D;S) = D only / D; oracle = D or S; overlap: mean fraction of common documents in the top k; "
+        f"rank-biased overlap: {figure(complement.rbo, 3)}.",
+    ]
+    notes += [f"RoC(D;S) at {cut.cutoff} is undefined: D is empty." for cut in cuts if not cut.dense]
+    notes += [f"RoC(S;D) at {cut.cutoff} is undefined: S is empty." for cut in cuts if not cut.sparse]
+    columns = ["k", "RoC(D;S)", "RoC(S;D)", "oracle", "overlap"]
+    return _Block(f"complementarity of D = {dense} and S = {sparse}", columns, rows, notes)
+
+
+def _sets_block(complement: Complement) -> _Block:
+    rows = []
+    for cut in complement.sets:
+        counts = (cut.dense, cut.sparse, cut.dense_only, cut.both, cut.sparse_only, cut.fail)
+        rows.append([str(cut.cutoff), *(f"{count:,} {count / max(cut.queries, 1):3.0%}" for count in counts)])
+    notes = [
+        f"{name} has no hits for {absent:,} of these queries; they count as not found."
+        for name, absent in complement.absent.items()
+        if absent
+    ]
+    title = f"{complement.sets[0].queries:,} queries with a relevant document, by the run that finds one in its top k"
+    return _Block(title, ["k", "D", "S", "D only", "both", "S only", "neither"], rows, notes)
 
 
 def _ratio(value: float) -> str:
-    return "undefined" if isnan(value) else figure(value, 3)
+    return "undefined" if math.isnan(value) else figure(value, 3)
 
 
-def _share(count: int, queries: int) -> str:
-    return f"{count / queries:.1%}" if queries else ""
+def _group_block(complement: Complement, group: Buckets, means: pl.DataFrame) -> _Block:
+    """Return one row per run, one column per bucket; the first row has the number of queries."""
+    sizes = dict(means.select("bucket", "queries").unique(maintain_order=True).iter_rows())
+    rows = [["queries", *(f"{size:,}" for size in sizes.values())]]
+    for run in means["run"].unique(maintain_order=True):
+        by_bucket = dict(means.filter(run=run).select("bucket", "mean").iter_rows())
+        rows.append([run, *(figure(by_bucket[bucket]) for bucket in sizes)])
+    notes = [f"{group.note[:1].upper()}{group.note[1:]}."] if group.note else []
+    if HARD in group.labels:
+        shares = ", ".join(f"{run} {figure(share, 3)}" for run, share in complement.above.items())
+        notes.append(f"Fraction of {HARD} queries with a higher reciprocal rank than {complement.sparse}: {shares}.")
+    return _Block(f"{complement.measure} by {group.name}", ["", *sizes], rows, notes)
+
+
+def bar(cut: Sets, cells: int) -> list[int]:
+    """Divide the cells of a bar among D only, both, S only and neither."""
+    ends = accumulate((cut.dense_only, cut.both, cut.sparse_only, cut.fail))
+    edges = [0, *(round(cells * end / max(cut.queries, 1)) for end in ends)]
+    return [last - first for first, last in pairwise(edges)]
+
+
+def _changed_in_groups(complement: Complement) -> Iterator[tuple[str, list[Changed]]]:
+    """Yield a title with the queries that one run hurts, or helps."""
+    for (run, hurt), changed in groupby(complement.changed, lambda each: (each.run, each.change < 0)):
+        sign, verb = ("below", "hurts") if hurt else ("above", "helps")
+        better = f"the better of {complement.dense} and {complement.sparse}"
+        yield f"queries that {run} {verb} most: {complement.measure} {sign} {better}", list(changed)
+
+
+def _head(name: str, listed: Listed, depth: int) -> str:
+    first = f"first relevant at {listed.first}" if listed.first else f"none relevant in {depth}"
+    return f"{name} {figure(listed.value)},\n{first}"
+
+
+def _side_by_side(changed: Changed, characters: int) -> Iterator[tuple[str, ...]]:
+    """Yield the documents at each rank of all lists: id on one line, title and text on the next."""
+    hits = ([_hit(hit, characters) for hit in listed.hits] for listed in changed.lists.values())
+    return zip_longest(*hits, fillvalue="")
+
+
+def _hit(hit: Hit, characters: int) -> str:
+    """Return a document in two lines; a long id keeps its end, which distinguishes it."""
+    room = characters - 2
+    docid = hit.docid if len(hit.docid) <= room else f"…{hit.docid[1 - room :]}"
+    words = " ".join(f"{hit.title if hit.title != hit.docid else ''} {hit.text}".split())
+    text = words if len(words) <= room else f"{words[: room - 1]}…"
+    return f"{_RELEVANT if hit.relevant else ' '} {docid}\n  {text}"
+
+
+# -------------------------------------------------------------------------------------------------------------- forms
+
+
+def as_markdown(complement: Complement) -> str:
+    """Return tables under headings; top documents of changed queries side by side."""
+    ratios, *others = _blocks(complement)
+    parts = [*_markdown(ratios), "\n".join(f"    {line.plain}" for line in _bars(complement, _BAR_CELLS))]
+    for block in others:
+        parts += _markdown(block)
+    for title, queries in _changed_in_groups(complement):
+        parts.append(f"### {title[0].upper()}{title[1:]}")
+        for changed in queries:
+            heads = [_head(name, listed, complement.depth) for name, listed in changed.lists.items()]
+            rows = [list(row) for row in _side_by_side(changed, _MARKDOWN_CHARACTERS)]
+            parts += [f"**{changed.qid}** {changed.text}", markdown_table(heads, rows, left=len(heads))]
+    return "\n\n".join(parts)
+
+
+def _markdown(block: _Block) -> list[str]:
+    return [f"### {block.title}", markdown_table(block.columns, block.rows), *block.notes]
+
+
+def show(complement: Complement) -> None:
+    """Print tables, bars and the most changed queries."""
+    out = tables.stdout()
+    for number, block in enumerate(_blocks(complement)):
+        tables.heading(block.title)
+        tables.show(block.columns, block.rows, stack=tables.at_words)
+        if number == 0:
+            for line in _bars(complement, min(_BAR_CELLS, out.width - _BAR_LABEL)):
+                out.print(line)
+        tables.prose(block.notes)
+    for title, queries in _changed_in_groups(complement):
+        tables.heading(title)
+        for changed in queries:
+            _print_changed(out, changed, complement.depth)
+
+
+def _bars(complement: Complement, cells: int) -> Iterator[Text]:
+    """Yield one line per cutoff with the sizes of the four sets, then the legend."""
+    from rich.text import Text
+
+    for cut in complement.sets:
+        line = Text(f"{cut.cutoff} ".rjust(_BAR_LABEL))
+        for (glyph, colour), size in zip(_SHADES, bar(cut, cells), strict=True):
+            line.append(glyph * size, colour)
+        yield line
+    legend = Text("k ".rjust(_BAR_LABEL))
+    names = (f"{complement.dense} only", "both", f"{complement.sparse} only", "neither")
+    for (glyph, colour), name in zip(_SHADES, names, strict=True):
+        legend.append(glyph, colour).append(f" {name}  ")
+    yield legend
+
+
+def _print_changed(out: Console, changed: Changed, depth: int) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    width = min(out.width, _WIDEST)
+    out.print(Text.assemble((changed.qid, "bold"), f"  {changed.text}"), width=width)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    characters = width // len(changed.lists) - 3
+    for name, listed in changed.lists.items():
+        table.add_column(Text(_head(name, listed, depth)), width=characters, no_wrap=True, overflow="ellipsis")
+    for row in _side_by_side(changed, characters):
+        table.add_row(*(Text(hit, "bold" if hit.startswith(_RELEVANT) else "") for hit in row))
+    out.print(table)

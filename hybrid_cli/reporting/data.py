@@ -1,4 +1,4 @@
-"""Everything that the report shows, computed: from a plan of runs to findings."""
+"""The data of the report: from a plan of runs to findings."""
 
 from __future__ import annotations
 
@@ -7,48 +7,50 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from hybrid_cli import config, console
+from hybrid_cli import console
 from hybrid_cli.collections import collection
 from hybrid_cli.evaluation import buckets
 from hybrid_cli.evaluation.buckets import Buckets
-from hybrid_cli.evaluation.complement import Complement, Texts, grouped, known_texts, relevant_documents, set_beside
+from hybrid_cli.evaluation.complement import Complement, Texts, complement, grouped, known_texts, relevant_documents
 from hybrid_cli.evaluation.complementarity import changes, first_relevant, most_changed
-from hybrid_cli.evaluation.measures import in_order, judged_hits
-from hybrid_cli.evaluation.plan import Comparing, Plan, measure, summarize
-from hybrid_cli.evaluation.recall import DEPTHS, answered_by_depth, recall_by_depth
-from hybrid_cli.evaluation.summary import Summary
+from hybrid_cli.evaluation.measures import DEPTHS, answered_by_depth, in_order, judged_hits, recall_by_depth
+from hybrid_cli.evaluation.plan import Plan, measure
+from hybrid_cli.evaluation.summary import Summary, summarize
+from hybrid_cli.settings import Report
 
-Pair = tuple[str, str]
+SHOWN_HITS = 10  # per list
+ANSWER_DEPTH = 100  # hits searched for answers if there are no qrels
+
 Groups = Sequence[tuple[Buckets, pl.DataFrame]]
 
 
 @dataclass(frozen=True)
 class Match:
-    """A run against the better of some others, query by query; `bases` are one or two."""
+    """A run against the better of one or two others, per query."""
 
     run: str
     bases: tuple[str, ...]
 
     @property
     def base(self) -> str:
-        """What the run is compared with, in words."""
+        """Return the opponent in words."""
         return self.bases[0] if len(self.bases) == 1 else f"the better of {' and '.join(self.bases)}"
 
     @property
     def runs(self) -> list[str]:
-        """All of them, the run last."""
+        """Return all runs, `run` last."""
         return [*self.bases, self.run]
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What is kept of a run.
+    """The data kept of a run.
 
     Attributes:
-        head: qid, docid, rank, score of the first hits.
-        judged: qid, docid, relevance, position (null where it was not found) of the documents known to be judged.
+        head: qid, docid, rank, score of the top hits.
+        judged: qid, docid, relevance, position (null if not retrieved) of the judged documents.
         first: qid, rank of the first relevant document.
-        curve: depth, recall; where only answers are measured, the share of the questions that are answered.
+        curve: depth, recall; without qrels, the fraction of questions that are answered.
     """
 
     head: pl.DataFrame
@@ -59,13 +61,18 @@ class Kept:
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found.
+    """All data of the report.
 
     Attributes:
-        matches: what is compared query by query; the last is the one of most interest.
-        groups: the queries in buckets, and each run's means in them.
-        helped, hurt: qid, change of the queries in which the last match's run differs most.
-        queries: qid -> text, as far as it is known; documents: docid -> title and text of those that are shown.
+        plan: runs and measures.
+        summary: means, intervals and comparisons.
+        complement: comparison of two runs, if there are two.
+        matches: pairs of runs compared per query; the last one is shown in detail.
+        kept: run -> its data.
+        groups: groups of queries with the means of each run.
+        helped, hurt: qid, change of the queries that change most in the last match.
+        queries: qid -> text, as far as available.
+        documents: docid -> title and text of the documents shown.
     """
 
     plan: Plan
@@ -81,35 +88,37 @@ class Findings:
 
     @property
     def measure(self) -> str:
-        """The first measure, by which queries are compared."""
+        """Return the first measure, which compares queries."""
         return self.summary.measures[0]
 
     @property
     def by_answers(self) -> bool:
-        """Whether there are no judgements, but answers that were looked for."""
+        """Return whether relevance comes from answers, without qrels."""
         return self.plan.qrels is None
 
 
-def find(plan: Plan, comparing: Comparing, pair: Pair | None, texts: Texts | None, how: config.Reporting) -> Findings:
-    """Measure the runs, set the pair beside each other, and pick the queries to show.
+def find(plan: Plan, settings: Report, baselines: Sequence[str], texts: Texts | None) -> Findings:
+    """Measure the runs, compare the two runs of `plan.pair`, and choose the queries to show.
 
     Args:
-        pair: the names of D and S, if there are two runs to be set beside each other.
-        texts: None leaves out what needs texts.
+        plan: runs and measures.
+        settings: test, correction, seed and the number of queries to show.
+        baselines: names of runs.
+        texts: None omits sections that need texts.
     """
     values, counts = measure(plan)
-    summary = summarize(plan, values, counts, comparing)
-    kept = gather(plan, how)
-    beside = set_beside(plan, values, pair, texts, config.Complementarity(changed=0)) if pair else None
-    matches = _matches(summary, pair)
+    summary = summarize(plan, values, counts, settings, baselines)
+    kept = gather(plan)
+    compared = complement(plan, values, texts, show_queries=0) if plan.pair else None
+    matches = _matches(summary, plan.pair)
     changed = changes(values, matches[-1].run, matches[-1].bases, summary.measures[0]) if matches else pl.DataFrame()
-    hurt, helped = most_changed(changed, how.changed) if matches else (changed, changed)
+    hurt, helped = most_changed(changed, settings.show_queries) if matches else (changed, changed)
     shown = pl.concat([pl.Series([], dtype=pl.String), *_shown(kept, matches[-1:], hurt, helped)])
-    queries, documents, groups = _texts(plan, summary, beside, texts, shown)
+    queries, documents, groups = _texts(plan, summary, compared, texts, shown)
     return Findings(
         plan=plan,
         summary=summary,
-        complement=beside,
+        complement=compared,
         matches=matches,
         kept=kept,
         groups=groups,
@@ -120,8 +129,8 @@ def find(plan: Plan, comparing: Comparing, pair: Pair | None, texts: Texts | Non
     )
 
 
-def _matches(summary: Summary, pair: Pair | None) -> list[Match]:
-    """The pair, and the best of the other runs against it; without a pair the best run against a baseline."""
+def _matches(summary: Summary, pair: tuple[str, str] | None) -> list[Match]:
+    """Return the pair, and the best other run against it; without a pair, the best run against the baseline."""
     measure, means = summary.measures[0], summary.means
     ranking = sorted(summary.runs, key=lambda run: -means[run, measure])
     if pair:
@@ -133,21 +142,21 @@ def _matches(summary: Summary, pair: Pair | None) -> list[Match]:
 
 
 def _shown(kept: Mapping[str, Kept], matches: Sequence[Match], *parts: pl.DataFrame) -> list[pl.Series]:
-    """The documents of the lists that are shown."""
+    """Return the documents of the lists shown."""
     heads = [kept[run].head for match in matches for run in match.runs]
     return [head.join(part, on="qid", how="semi")["docid"] for head in heads for part in parts]
 
 
 def _texts(
-    plan: Plan, summary: Summary, beside: Complement | None, texts: Texts | None, shown: pl.Series
+    plan: Plan, summary: Summary, compared: Complement | None, texts: Texts | None, shown: pl.Series
 ) -> tuple[pl.DataFrame, pl.DataFrame, Groups]:
     """qid and text of the queries; docid, title and text of documents; the queries in groups."""
-    found = beside.groups if beside else ()
+    found = compared.groups if compared else ()
     if texts is None:
         names = ("qid", "text"), ("docid", "title", "text")
         queries, documents = (pl.DataFrame(schema=dict.fromkeys(columns, pl.String())) for columns in names)
         return queries, documents, found
-    if beside or plan.qrels is None:
+    if compared or plan.qrels is None:
         return *known_texts(texts, shown), found
     targets = buckets.targets(collection.read_qrels(plan.qrels), plan.level)
     queries, documents = known_texts(texts, pl.concat([shown, targets["docid"]]))
@@ -158,10 +167,10 @@ def _texts(
 # -------------------------------------------------------------------------------------------------------- run by run
 
 
-def gather(plan: Plan, how: config.Reporting) -> dict[str, Kept]:
-    """Read every run once, and keep what is shown of it."""
+def gather(plan: Plan) -> dict[str, Kept]:
+    """Read every run once, and keep the data shown."""
     if plan.qrels is None:
-        return _by_answers(plan, how)
+        return _by_answers(plan)
     qrels = collection.read_qrels(plan.qrels)
     kept = {}
     with console.progress("report", total=len(plan.runs), unit="runs") as advance:
@@ -169,7 +178,7 @@ def gather(plan: Plan, how: config.Reporting) -> dict[str, Kept]:
             run, _ = plan.read(name)
             judged = judged_hits(in_order(run), qrels)
             kept[name] = Kept(
-                head=_head(run, how.shown),
+                head=_head(run, SHOWN_HITS),
                 judged=judged,
                 first=first_relevant(run, qrels, plan.level),
                 curve=recall_by_depth(judged, _depths(run), plan.level),
@@ -178,21 +187,21 @@ def gather(plan: Plan, how: config.Reporting) -> dict[str, Kept]:
     return kept
 
 
-def _by_answers(plan: Plan, how: config.Reporting) -> dict[str, Kept]:
-    """Where answers are all that is measured, a hit is relevant if its text bears one."""
-    runs = {name: _head(plan.read(name)[0], how.answers_depth) for name in plan.runs}
+def _by_answers(plan: Plan) -> dict[str, Kept]:
+    """Keep the data of runs without qrels: a hit is relevant if its text contains an answer."""
+    runs = {name: _head(plan.read(name)[0], ANSWER_DEPTH) for name in plan.runs}
     relevant = relevant_documents(plan, runs)
     kept = {}
     for name, run in runs.items():
         first = first_relevant(run, relevant)
         positions = run.select("qid", "docid", position="rank")
         judged = relevant.drop_nulls("docid").join(positions, on=["qid", "docid"], how="left", maintain_order="left")
-        kept[name] = Kept(_head(run, how.shown), judged, first, answered_by_depth(first, _depths(run)))
+        kept[name] = Kept(_head(run, SHOWN_HITS), judged, first, answered_by_depth(first, _depths(run)))
     return kept
 
 
 def _head(run: pl.DataFrame, count: int) -> pl.DataFrame:
-    """The first hits with their scores, their ranks counted from 1."""
+    """Return the top hits with their scores, ranks from 1."""
     ranks = in_order(run, count).rename({"position": "rank"})
     return ranks.join(run.select("qid", "docid", "score"), on=["qid", "docid"], how="left", maintain_order="left")
 

@@ -1,4 +1,4 @@
-"""What comes first: the findings in plain words, and the table of all measures."""
+"""The start of the report: the findings in sentences, and the table of all measures."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from math import isnan
 
 from hybrid_cli.evaluation.complement import Complement
 from hybrid_cli.evaluation.complementarity import changes, sets, tally
-from hybrid_cli.evaluation.layout import count, figure
-from hybrid_cli.evaluation.summary import COUNTS, Summary, leaders, legend, lettered, significant
+from hybrid_cli.evaluation.summary import Summary
 from hybrid_cli.reporting.data import Findings, Match
 from hybrid_cli.reporting.page import Cell, Section, Table
+from hybrid_cli.reporting.summary import COUNTS, leaders, legend, lettered, significant
+from hybrid_cli.reporting.tables import count, figure
 
-TOLD = 10  # the cutoff of which the summary speaks, if it was measured
+SUMMARY_CUTOFF = 10
 
 
 def section(summary: Summary) -> Section:
-    """Means with intervals and marks, and how many queries each run answers."""
+    """Return means with intervals and marks, and the number of queries behind them."""
     means, ends, marks, best = summary.means, summary.ends, significant(summary), leaders(summary)
     rows = []
     for run in summary.runs:
@@ -30,8 +31,8 @@ def section(summary: Summary) -> Section:
     settings = summary.settings
     notes.insert(
         0,
-        f"Below each mean its {settings['confidence']:.0%} interval ({settings['resamples']:,} bootstrap samples of "
-        f"the queries, seed {settings['seed']}); the highest of a column is bold.",
+        f"Below each mean: its {settings['confidence']:.0%} bootstrap interval ({settings['resamples']:,} samples of "
+        f"the queries, seed {settings['seed']}). Bold: the highest mean of a column.",
     )
     return Section(
         "measures",
@@ -46,11 +47,11 @@ def _counts(summary: Summary) -> Table:
     return Table("Queries behind the means", ["run", *(COUNTS.get(name, name) for name in names)], rows, folded=True)
 
 
-# ----------------------------------------------------------------------------------------------------- in plain words
+# -------------------------------------------------------------------------------------------------------- in sentences
 
 
 def in_words(found: Findings) -> list[str]:
-    """Which run is best, whether the difference holds, and how much the two runs add to each other."""
+    """Return which run is best, whether the difference is significant, and how two runs complement each other."""
     sentences = [" ".join(_best(found.summary))]
     if found.complement is not None:
         sentences.append(" ".join(_sets(found, found.complement)))
@@ -78,20 +79,20 @@ def _best(summary: Summary) -> Iterator[str]:
     leading = {name: max(ranking, key=lambda run: means[run, name]) for name in summary.measures[1:]}
     elsewhere = [f"{run} by {name}" for name, run in leading.items() if means[run, name] > means[best, name]]
     if elsewhere:
-        yield f"By other measures another run leads: {', '.join(elsewhere)}."
+        yield f"Other runs lead by other measures: {', '.join(elsewhere)}."
 
 
 def _difference(summary: Summary, best: str, other: str, p: float) -> str:
     measure, settings = summary.measures[0], summary.settings
     gap = summary.means[best, measure] - summary.means[other, measure]
-    said = f"That is {figure(gap)} more than {other}"
+    more = f"That is {figure(gap)} more than {other}"
     if gap == 0:
-        return f"{other} has the same."
+        return f"{other} has the same mean."
     if isnan(p):
-        return f"{said}; one query cannot tell whether that is chance."
+        return f"{more}; a single query does not allow a significance test."
     if p < settings["alpha"]:
-        return f"{said}, a difference that chance does not explain ({_p(p)}, corrected)."
-    return f"{said}, which may be chance ({_p(p)}, corrected)."
+        return f"{more}, a significant difference ({_p(p)}, corrected)."
+    return f"{more}, which is not significant ({_p(p)}, corrected)."
 
 
 def _p(p: float) -> str:
@@ -99,21 +100,21 @@ def _p(p: float) -> str:
 
 
 def _sets(found: Findings, complement: Complement) -> Iterator[str]:
-    cut = next((each for each in complement.sets if each.cutoff == TOLD), complement.sets[-1])
+    cut = next((each for each in complement.sets if each.cutoff == SUMMARY_CUTOFF), complement.sets[-1])
     dense, sparse = complement.dense, complement.sparse
     yield (
-        f"Among the first {cut.cutoff} hits {dense} finds something relevant for {_of(cut.dense, cut.queries)} "
-        f"queries, {sparse} for {cut.sparse:,}."
+        f"{dense} has a relevant document in its top {cut.cutoff} hits for {_of(cut.dense, cut.queries)} queries, "
+        f"{sparse} for {cut.sparse:,}."
     )
     if cut.dense:
         yield (
-            f"{cut.dense_only:,} of {dense}'s are missed by {sparse} (RoC {figure(cut.roc, 2)}), "
-            f"{cut.sparse_only:,} of {sparse}'s by {dense}; both miss {cut.fail:,}."
+            f"Only {dense} answers {cut.dense_only:,} (RoC {figure(cut.roc, 2)}), only {sparse} "
+            f"{cut.sparse_only:,}, neither {cut.fail:,}."
         )
     run = found.matches[-1].run
     reached = sets(found.kept[run].first, found.kept[sparse].first, cut.cutoff).dense
-    told = "" if run == dense else f"; {run} answers {reached:,}"
-    yield f"A perfect choice between the two would answer {_of(cut.queries - cut.fail, cut.queries)}{told}."
+    ours = "" if run == dense else f"; {run} answers {reached:,}"
+    yield f"An oracle that chooses between the two answers {_of(cut.queries - cut.fail, cut.queries)}{ours}."
 
 
 def _of(count: int, queries: int) -> str:
@@ -123,5 +124,4 @@ def _of(count: int, queries: int) -> str:
 def _contest(summary: Summary, match: Match) -> str:
     measure = summary.measures[0]
     wins, ties, losses = tally(changes(summary.values, match.run, match.bases, measure))
-    won = f"{match.run} is better than {match.base} on {wins:,} queries, worse on {losses:,} and equal on {ties:,}"
-    return f"Query by query {won}."
+    return f"{match.run} is better than {match.base} on {wins:,} queries, worse on {losses:,}, and ties on {ties:,}."

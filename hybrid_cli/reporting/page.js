@@ -1,10 +1,10 @@
-// Draws every figure, and draws it again where the reader turns from light to dark.
+// Draws every chart, and redraws it when the color scheme changes.
 (() => {
   const content = JSON.parse(document.getElementById("content").textContent);
   const night = window.matchMedia("(prefers-color-scheme: dark)");
   let drawn = [];
 
-  // A chart that fails says so in its place, and leaves the others alone.
+  // A chart that fails shows its error; the others are drawn.
   async function drawInto(place, scheme) {
     const options = {
       actions: false, ast: true, config: content.config[scheme], mode: "vega-lite", renderer: "svg",

@@ -1,4 +1,4 @@
-"""What stands on a page, and the page itself: HTML that holds its own style, figures and program."""
+"""The content of a page, and its HTML with embedded style, data and scripts."""
 
 from __future__ import annotations
 
@@ -14,34 +14,14 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from hybrid_cli.evaluation import layout
-from hybrid_cli.reporting import theme
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A chart with what a person needs to read it.
-
-    Attributes:
-        name: of its file and of its place on the page; lower case, hyphens.
-        title: what is shown.
-        caption: how to read it.
-        spec: Vega-Lite with its data, without configuration.
-        legend: names of runs whose colours the chart uses.
-        wide: takes the whole width of the page.
-    """
-
-    name: str
-    title: str
-    spec: Mapping[str, Any]
-    caption: str = ""
-    legend: Sequence[str] = ()
-    wide: bool = False
+from hybrid_cli.reporting import charts
+from hybrid_cli.reporting.charts import Figure
+from hybrid_cli.reporting.tables import figure, signed
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table: its text, a smaller line below it, and whether it stands out."""
+    """A cell of a table: text, a smaller line below it, and whether it is emphasized."""
 
     text: str
     below: str = ""
@@ -50,12 +30,15 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; the first column is a heading of its row, and gets the run's colour where it names one.
+    """A table; its first column holds row headings, with the color of the run that they name.
 
     Attributes:
-        title: for those who hear it, and where it is `folded`, of the line that opens it.
-        notes: lines below it.
-        left: how many columns hold words, which begin on one line; the others hold figures.
+        title: label for screen readers; of a `folded` table, the text of the line that opens it.
+        columns: headings.
+        rows: cells.
+        notes: lines below the table.
+        left: number of columns aligned to the left.
+        folded: hidden until opened.
     """
 
     title: str
@@ -68,7 +51,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Hit:
-    """One line of a ranked list: its texts in parts, each with whether it is a term of the query."""
+    """One hit of a ranked list; its texts are split into parts, each with whether it matches a query term."""
 
     rank: int
     docid: str
@@ -81,7 +64,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class RankedList:
-    """The first hits of a run for a query, its value, and where the other relevant documents are."""
+    """The top hits of a run for a query, its value, and the ranks of other relevant documents."""
 
     run: str
     value: float
@@ -101,7 +84,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page; its fields are shown in this order, folded tables at the end.
+    """A section of the page, shown in the order of its fields; folded tables are last.
 
     Attributes:
         cases: heading -> queries.
@@ -116,17 +99,19 @@ class Section:
 
 
 def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence[Section], runs: Sequence[str]) -> str:
-    """The page.
+    """Return the HTML of the page.
 
     Args:
-        summary: sentences that stand first.
-        runs: names of the runs in the order of their colours.
+        title, subtitle: of the page.
+        summary: paragraphs at the top.
+        sections: in order.
+        runs: names of the runs, in the order of their colors.
     """
     figures = [figure for section in sections for figure in section.figures]
     content = {
         "specs": {each.name: {**each.spec, "datasets": {}, "description": each.title} for each in figures},
-        "datasets": {name: rows for each in figures for name, rows in each.spec["datasets"].items()},  # some share them
-        "config": {scheme: theme.chart_config(scheme, legend=False) for scheme in theme.COLOURS},
+        "datasets": {name: rows for each in figures for name, rows in each.spec["datasets"].items()},  # some are shared
+        "config": {scheme: charts.chart_config(scheme, legend=False) for scheme in charts.COLOURS},
     }
     scripts = [_in_script(program) for program in (_vega(), _source("page.js"))] if figures else []
     return _template().render(
@@ -134,36 +119,36 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
         subtitle=subtitle,
         summary=summary,
         sections=sections,
-        colours={run: f"var(--run-{place % theme.RUN_COLOURS})" for place, run in enumerate(runs)},
-        style=Markup(theme.style_sheet() + _source("page.css")),
+        colours={run: f"var(--run-{place % charts.RUN_COLOURS})" for place, run in enumerate(runs)},
+        style=Markup(charts.style_sheet() + _source("page.css")),
         scripts=[Markup(script) for script in scripts],
         allowed=[_digest(script) for script in scripts],
         content=Markup(as_data(content)),
-        figure=layout.figure,
-        signed=layout.signed,
+        figure=figure,
+        signed=signed,
     )
 
 
 def as_data(content: Any) -> str:
-    """JSON that no text in it can end as a block of a page."""
+    """Return JSON in which no text can end the script element around it."""
     return json.dumps(content, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 @cache
 def _vega() -> str:
-    """Vega, Vega-Lite and what embeds them, as one program."""
+    """Return Vega, Vega-Lite and vega-embed as one script."""
     import vl_convert
 
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
 def _in_script(program: str) -> str:
-    """A program as it may stand between the tags: in JavaScript `<\\/` in a string or pattern is `</`."""
+    """Escape a script for the script element: in JavaScript, `<\\/` in a string or pattern is `</`."""
     return program.replace("</script", "<\\/script")
 
 
 def _digest(program: str) -> str:
-    """How the page's policy names a program that may run."""
+    """Return the hash by which the content security policy allows a script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(program.encode()).digest()).decode()
 
 

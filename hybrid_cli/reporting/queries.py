@@ -1,39 +1,49 @@
-"""Run against run, query by query: a dot a query, and who wins how often."""
+"""Runs compared per query: scatter plots, wins and losses, and the ranked lists of the queries that change most."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
 import numpy as np
 import polars as pl
 
+from hybrid_cli.collections.snippets import snippet
 from hybrid_cli.evaluation.complementarity import changes, tally
-from hybrid_cli.evaluation.layout import signed
+from hybrid_cli.reporting.charts import Figure, chart, colours, plain
 from hybrid_cli.reporting.data import Findings, Match
-from hybrid_cli.reporting.drawing import chart, colours, plain
-from hybrid_cli.reporting.page import Cell, Figure, Section, Table
+from hybrid_cli.reporting.page import Case, Cell, Hit, RankedList, Section, Table
+from hybrid_cli.reporting.tables import signed
 
 _TEXT_CHARACTERS = 160
-_SPACING, _WIDEST = 0.008, 0.045  # of the axis: between the dots of one place, and the radius of the fullest place
+_SPACING, _WIDEST = 0.008, 0.045  # fractions of the axis: distance of dots at one position, and the largest radius
 _CORNERS = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
 _GOLDEN_ANGLE = np.pi * (3 - np.sqrt(5))
+_NOTHING: frozenset[str] = frozenset()
+_WORD = re.compile(r"(\w+)")
+_SNIPPET_CHARACTERS = 160
+_OTHERS = 3  # relevant documents mentioned below the hits
+
+Analyze = Callable[[Sequence[str]], list[list[str]]]
+Parts = list[tuple[str, bool]]
 
 
-def section(found: Findings, most: int) -> Section:
-    """A diagram for each match, and a table of wins.
+def dots_section(found: Findings, most: int) -> Section:
+    """Return a scatter plot for each match, and a table of wins.
 
     Args:
-        most: dots that are drawn; of more queries a seeded sample is taken.
+        found: result of `data.find`.
+        most: maximum number of dots; more queries are sampled.
     """
     values, runs, measure = found.summary.values, found.summary.runs, found.measure
     wide = values.filter(measure=measure).pivot(on="run", index="qid", values="value", maintain_order=True)
     drawn = wide.sample(most, seed=found.summary.settings["seed"]) if len(wide) > most else wide
     dots = _dots(drawn, found.matches, found.queries, runs)
-    sampled = f" Drawn are {most:,} of {len(wide):,} queries, chosen at random." if len(wide) > most else ""
+    sampled = f" A random sample of {most:,} of {len(wide):,} queries is shown." if len(wide) > most else ""
     figures = [_figure(number, match, measure, dots, runs, sampled) for number, match in enumerate(found.matches)]
-    return Section("queries", "Query by query", figures=figures, tables=[_table(values, found.matches, measure)])
+    return Section("queries", "Per query", figures=figures, tables=[_table(values, found.matches, measure)])
 
 
 def _table(values: pl.DataFrame, matches: Sequence[Match], measure: str) -> Table:
@@ -60,7 +70,7 @@ def _table(values: pl.DataFrame, matches: Sequence[Match], measure: str) -> Tabl
 def _dots(
     wide: pl.DataFrame, matches: Sequence[Match], texts: Mapping[str, str], runs: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """A row a query: its text, its values (v0, v1, ... in the order of the runs), a place and a winner a match."""
+    """Return one row per query: text, values (v0, v1, ... in the order of the runs), position and winner per match."""
     columns: dict[str, Any] = {
         "q": wide["qid"].to_list(),
         "t": [_shortened(texts.get(qid) or qid) for qid in wide["qid"]],
@@ -85,9 +95,9 @@ def _shortened(text: str) -> str:
 
 
 def spread(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How far to move each dot, so that those of one place form a round of even density, its area true to their number.
+    """Return the offsets that spread equal dots over a disc of even density, with an area proportional to their number.
 
-    The n-th dot of a place stands at n golden angles and a distance that grows with the root of n (Vogel 1979).
+    The n-th dot of a position is placed at n golden angles and a distance that grows with the square root of n.
     """
     places = pl.DataFrame({"x": x, "y": y})
     number = places.select(pl.int_range(pl.len()).over("x", "y")).to_series().to_numpy()
@@ -122,7 +132,97 @@ def _figure(
         plain(
             diagonal + equal + decided.encode(colours(runs, f"w{number}")), {"queries": dots, "corners": _CORNERS}, 440
         ),
-        f"A dot is a query. Above the diagonal {match.run} is better; the colour is that of the better run, grey where "
-        f"both are equal. Dots of equal values are spread round their place.{sampled} Hover to read the query.",
+        f"One dot per query. Above the diagonal, {match.run} is better; the color is that of the better run, gray for "
+        f"ties. Dots with equal values are spread around their position.{sampled} Hover over a dot to read the query.",
         legend=[name for name in runs if name in shown],
     )
+
+
+# -------------------------------------------------------------------------------------------------------- ranked lists
+
+
+def lists_section(found: Findings, analyze: Analyze) -> Section:
+    """Return the queries that change most in the last match, each with the lists of all its runs.
+
+    Args:
+        found: result of `data.find`.
+        analyze: texts to terms, as BM25 counts them.
+    """
+    match, marker = found.matches[-1], _Marker(analyze)
+    cases = {
+        heading: [_case(found, marker, match, *row) for row in queries.select("qid", "change").iter_rows()]
+        for heading, queries in (
+            (f"Where {match.run} gains most", found.helped),
+            (f"Where {match.run} loses most", found.hurt),
+        )
+    }
+    text = (
+        f"Queries whose {found.measure} differs most between {match.run} and {match.base}. Open a query to compare the "
+        "lists. Words that BM25 matches, those with the stem of a query word, are highlighted."
+    )
+    return Section("changed", "Queries that change most", text=[text], cases=cases)
+
+
+def _case(found: Findings, marker: _Marker, match: Match, qid: str, change: float) -> Case:
+    query = found.queries.get(qid, "")
+    values = dict(found.summary.values.filter(qid=qid, measure=found.measure).select("run", "value").iter_rows())
+    lists = [_list(found, marker, run, qid, query, values[run]) for run in match.runs]
+    return Case(qid, query or qid, change, lists)
+
+
+def _list(found: Findings, marker: _Marker, run: str, qid: str, query: str, value: float) -> RankedList:
+    judged = found.kept[run].judged.filter(qid=qid)
+    head = found.kept[run].head.filter(qid=qid)
+    grades = dict(judged.select("docid", "relevance").iter_rows())
+    hits = []
+    for docid, rank, score in head.select("docid", "rank", "score").iter_rows():
+        title, text = found.documents.get(docid, ("", ""))
+        grade = grades.get(docid)
+        hits.append(
+            Hit(
+                rank=rank,
+                docid=docid,
+                score=score,
+                title=marker.marked(query, title or docid),
+                text=marker.marked(query, marker.snippet(query, text)),
+                grade=grade,
+                relevant=grade is not None and grade >= found.plan.level,
+            )
+        )
+    relevant = judged.filter(pl.col("relevance") >= found.plan.level).join(head, on="docid", how="anti")
+    return RankedList(run, value, hits, [] if found.by_answers else _elsewhere(relevant))
+
+
+def _elsewhere(relevant: pl.DataFrame) -> list[str]:
+    """Return the ranks of relevant documents that are not among the hits shown."""
+    places = relevant.sort("position", nulls_last=True).select("docid", "position").rows()
+    others = [
+        f"Relevant document {docid} is at rank {place:,}." if place else f"Relevant document {docid} was not retrieved."
+        for docid, place in places[:_OTHERS]
+    ]
+    return others + ([f"{len(places) - _OTHERS:,} more relevant documents are not shown."] if places[_OTHERS:] else [])
+
+
+class _Marker:
+    """Marks the words of a text whose terms are query terms."""
+
+    def __init__(self, analyze: Analyze):
+        self._analyze = analyze
+        self._terms: dict[str, frozenset[str]] = {}
+
+    def marked(self, query: str, text: str) -> Parts:
+        """Split a text into parts, each with whether it is such a word."""
+        asked = self._terms_of([query])[query]
+        terms = self._terms_of(_WORD.findall(text))
+        parts = [part for part in _WORD.split(text) if part]
+        return [(part, bool(terms.get(part, _NOTHING) & asked)) for part in parts]
+
+    def snippet(self, query: str, text: str) -> str:
+        """Return the part of the text with most such words."""
+        words = [part for part, matches in self.marked(query, text) if matches]
+        return snippet(text, " ".join(words), _SNIPPET_CHARACTERS)
+
+    def _terms_of(self, texts: Sequence[str]) -> Mapping[str, frozenset[str]]:
+        new = [text for text in dict.fromkeys(texts) if text not in self._terms]
+        self._terms |= dict(zip(new, map(frozenset, self._analyze(new)), strict=True))
+        return self._terms

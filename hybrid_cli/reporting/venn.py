@@ -1,71 +1,272 @@
-"""Two circles whose areas and whose overlap are true to three counts."""
+"""Area-proportional Venn diagrams of the queries that two runs answer, and the section of the report around them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import acos, pi, sqrt
+from math import acos, isnan, pi, sqrt
+from typing import Any
 
+import altair as alt
 from scipy.optimize import brentq
+
+from hybrid_cli.evaluation.complement import Complement
+from hybrid_cli.evaluation.complementarity import Sets
+from hybrid_cli.reporting.charts import Figure, chart, colours, plain
+from hybrid_cli.reporting.page import Cell, Section, Table
+from hybrid_cli.reporting.tables import figure
+
+WIDTH = 300  # pixels, as all numbers here
+_MARGIN, _GAP = 6, 16
+_LABEL_ROOM = 22  # above and below the circles
+_CHARACTER, _PADDING, _HALF_A_LINE = 7.5, 6, 8
+_NEITHER = "neither"
+
+
+def section(found: Complement, runs: Sequence[str], cutoffs: Sequence[int]) -> Section:
+    """Return diagrams at some cutoffs, and a table of all cutoffs."""
+    drawn = [sets for sets in found.sets if sets.cutoff in cutoffs]
+    pair = (found.dense, found.sparse)
+    text = (
+        f"A query counts as answered if its top k hits include a relevant document. D are the queries that "
+        f"{found.dense} answers, S those that {found.sparse} answers. The ratio of complementarity RoC(D;S) is the "
+        f"fraction of D that is not in S: what {found.dense} adds to {found.sparse}. All areas, including the "
+        "intersections, are proportional to the numbers of queries, on one scale."
+    )
+    return Section(
+        "complement",
+        "Complementarity",
+        text=[text],
+        figures=[_figure(sets, pair, runs, scale(drawn)) for sets in drawn],
+        tables=[_table(found)],
+    )
+
+
+def _figure(sets: Sets, pair: tuple[str, str], runs: Sequence[str], scale: float) -> Figure:
+    ratio = _ratio(sets.roc)
+    name = f"venn-at-{sets.cutoff}"
+    return Figure(
+        name,
+        f"Top {sets.cutoff} hits: RoC {ratio}" if sets.cutoff > 1 else f"Top hit: RoC {ratio}",
+        diagram(name, sets, pair, runs, scale),
+        f"{pair[0]} only {sets.dense_only:,} · both {sets.both:,} · {pair[1]} only {sets.sparse_only:,} · "
+        f"neither {sets.fail:,} · of {sets.queries:,} queries",
+        legend=pair,
+    )
+
+
+def _table(found: Complement) -> Table:
+    columns = ["k", "RoC(D;S)", "RoC(S;D)", "D", "S", "D only", "S only", "both", "neither", "oracle", "overlap"]
+    rows = []
+    for sets, common in zip(found.sets, found.overlap, strict=True):
+        counts = (sets.dense, sets.sparse, sets.dense_only, sets.sparse_only, sets.both, sets.fail)
+        rows.append(
+            [
+                Cell(str(sets.cutoff)),
+                Cell(_ratio(sets.roc), strong=True),
+                Cell(_ratio(sets.mirror)),
+                *(Cell(f"{count:,}", _fraction(count, sets.queries)) for count in counts),
+                Cell(f"{sets.queries - sets.fail:,}", _fraction(sets.queries - sets.fail, sets.queries)),
+                Cell(figure(common, 3)),
+            ]
+        )
+    notes = [
+        "RoC(D;S) = D only / D; RoC(S;D) = S only / S; oracle: D or S, the bound of any choice between the two lists; "
+        f"overlap: mean fraction of common documents in the top k. Rank-biased overlap: {figure(found.rbo, 3)}."
+    ]
+    empty = [str(sets.cutoff) for sets in found.sets if not sets.dense]
+    if empty:
+        notes.append(f"RoC(D;S) is undefined at k = {', '.join(empty)}: {found.dense} answers no query.")
+    return Table("Complementarity at every cutoff", columns, rows, notes)
+
+
+def _ratio(value: float) -> str:
+    return "undefined" if isnan(value) else figure(value, 3)
+
+
+def _fraction(count: int, queries: int) -> str:
+    return f"{count / queries:.1%}" if queries else ""
+
+
+# ------------------------------------------------------------------------------------------------------------ diagrams
+
+
+def scale(drawn: Sequence[Sets]) -> float:
+    """Return pixels per unit so that the widest diagram fits; a circle of area 1 is one query."""
+    widest = max(max(circle.right for circle in circles(*_pair(sets))) + 2 * radius(sets.fail) for sets in drawn)
+    return (WIDTH - 2 * _MARGIN - _GAP) / max(widest, 1.0)
+
+
+def diagram(name: str, sets: Sets, pair: tuple[str, str], runs: Sequence[str], scale: float) -> Any:
+    """Return the specification of one diagram.
+
+    Args:
+        name: prefix of the names of its data.
+        sets: sizes of the sets.
+        pair: names of the two runs.
+        runs: all runs, in the order of their colors.
+        scale: pixels per unit; see `scale`.
+    """
+    layout = _Layout.of(sets, scale)
+    shapes = zip(layout.circles, (*pair, _NEITHER), (sets.dense, sets.sparse, sets.fail), strict=True)
+    drawn = [
+        {
+            "x": circle.x,
+            "y": layout.middle,
+            "size": (2 * circle.radius) ** 2,  # Vega's size of a circle is the square of its diameter
+            "run": name,
+            "queries": f"{count:,} of {sets.queries:,}",
+        }
+        for circle, name, count in shapes
+        if count
+    ]
+    found, beside = (drawn[:-1], drawn[-1:]) if sets.fail else (drawn, [])
+    return _spec(name, found, beside, list(layout.labels(sets)), runs, layout)
+
+
+def _pair(sets: Sets) -> tuple[int, int, int]:
+    return sets.dense, sets.sparse, sets.both
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Positions of the circles from the left, on one line."""
+
+    first: Circle
+    second: Circle
+    neither: Circle
+
+    @classmethod
+    def of(cls, sets: Sets, scale: float) -> _Layout:
+        first, second = (circle.drawn(scale, 0) for circle in circles(*_pair(sets)))
+        size = radius(sets.fail) * scale
+        neither = Circle(max(first.right, second.right) + _GAP + size, size)
+        shift = (WIDTH - neither.right) / 2
+        return cls(*(circle.drawn(1, shift) for circle in (first, second, neither)))
+
+    @property
+    def circles(self) -> tuple[Circle, Circle, Circle]:
+        return self.first, self.second, self.neither
+
+    @property
+    def middle(self) -> float:
+        """Return the height of the line."""
+        return max(circle.radius for circle in self.circles) + _LABEL_ROOM
+
+    def labels(self, sets: Sets) -> Iterator[dict[str, Any]]:
+        """Yield the count of each region in its middle; if that is too narrow, above (both) or below it with a line."""
+        first, second = self.first, self.second
+        beyond = max(first.radius, second.radius) + _LABEL_ROOM / 2
+        for count, begin, end, side in (
+            (sets.dense_only, first.left, min(first.right, second.left), -1),
+            (sets.both, max(first.left, second.left), min(first.right, second.right), 1),
+            (sets.sparse_only, max(first.right, second.left), second.right, -1),
+        ):
+            if count:
+                yield self._label(f"{count:,}", (begin + end) / 2, 0 if _fits(count, end - begin) else side * beyond)
+        if sets.fail:
+            inside = _fits(sets.fail, 2 * self.neither.radius)
+            if inside:
+                yield self._label(f"{sets.fail:,}", self.neither.x, 0)
+            text = _NEITHER if inside else f"{sets.fail:,} {_NEITHER}"
+            yield self._label(text, self.neither.x, -self.neither.radius - _LABEL_ROOM / 2, led=False)
+
+    def _label(self, text: str, x: float, off: float, led: bool = True) -> dict[str, Any]:
+        """Return a label and the end of the line that leads to it."""
+        end = off - _HALF_A_LINE * (1 if off > 0 else -1) if off and led else 0
+        return {"text": text, "x": x, "y": self.middle + off, "from": self.middle, "to": self.middle + end}
+
+
+def _fits(count: int, room: float) -> bool:
+    return len(f"{count:,}") * _CHARACTER + _PADDING <= room
+
+
+def _spec(
+    name: str,
+    found: list[dict[str, Any]],
+    beside: list[dict[str, Any]],
+    labels: list[dict[str, Any]],
+    runs: Sequence[str],
+    layout: _Layout,
+) -> Any:
+    height = 2 * layout.middle
+    ends = {"x": alt.Scale(domain=[0, WIDTH], nice=False), "y": alt.Scale(domain=[0, height], nice=False)}
+    x, y = alt.X("x:Q", scale=ends["x"], axis=None), alt.Y("y:Q", scale=ends["y"], axis=None)
+    tooltip = [alt.Tooltip("run:N", title="found by"), alt.Tooltip("queries:N")]
+    size = alt.Size("size:Q", scale=None)
+    sets = chart(f"{name}-sets").mark_point(
+        shape="circle", filled=True, fillOpacity=0.4, strokeWidth=1.5, strokeOpacity=1
+    )
+    others = chart(f"{name}-neither").mark_point(shape="circle", filled=False, style="outline", opacity=1)
+    written = chart(f"{name}-counts").encode(x, y)
+    lines = written.mark_rule(style="guide").encode(alt.Y("from:Q", scale=ends["y"], axis=None), alt.Y2("to:Q"))
+    texts = written.mark_text(fontSize=13, baseline="middle").encode(alt.Text("text:N"))
+    circles = sets.encode(x, y, size, colours(runs), tooltip=tooltip) + others.encode(x, y, size, tooltip=tooltip)
+    data = {f"{name}-sets": found, f"{name}-neither": beside, f"{name}-counts": labels}
+    return plain(circles + lines + texts, data, height=round(height), width=WIDTH)
+
+
+# ------------------------------------------------------------------------------------------------------------ geometry
 
 
 @dataclass(frozen=True)
 class Circle:
-    """A circle with its centre on the line y = 0; an area of 1 is one query."""
+    """A circle with its center on the line y = 0; an area of 1 is one query."""
 
     x: float
     radius: float
 
     @property
     def left(self) -> float:
-        """Where it begins on the line of the centres."""
+        """Return the left end on the line of the centers."""
         return self.x - self.radius
 
     @property
     def right(self) -> float:
-        """Where it ends."""
+        """Return the right end."""
         return self.x + self.radius
 
     def drawn(self, scale: float, shift: float) -> Circle:
-        """The same at another scale, moved to the right."""
+        """Scale the circle and move it to the right."""
         return Circle(self.x * scale + shift, self.radius * scale)
 
 
 def radius(count: float) -> float:
-    """Of the circle with that area."""
+    """Return the radius of a circle with that area."""
     return sqrt(count / pi)
 
 
 def lens(one: float, other: float, distance: float) -> float:
-    """The area that two circles have in common.
+    """Return the common area of two circles.
 
     Args:
-        one, other: their radii.
-        distance: of their centres.
+        one, other: radii.
+        distance: distance of the centers.
     """
     small, large = sorted((one, other))
     if distance >= small + large:
         return 0.0
     if distance <= large - small:
         return pi * small**2
-    # Two segments, cut off by the common chord at `near` from the small centre (below 0 where it lies behind it).
+    # Two segments, cut off by the common chord at distance `near` from the small center (negative if behind it).
     near = (distance**2 + small**2 - large**2) / (2 * distance)
     return _segment(small, near) + _segment(large, distance - near)
 
 
 def _segment(size: float, at: float) -> float:
-    """The part of a circle of radius `size` beyond a chord at the distance `at` from its centre."""
+    """Return the area of a circle of radius `size` beyond a chord at distance `at` from its center."""
     at = max(-size, min(size, at))
     return size**2 * acos(at / size) - at * sqrt(size**2 - at**2)
 
 
 def circles(one: int, other: int, both: int) -> tuple[Circle, Circle]:
-    """The circle of the first set, which begins at 0, and that of the second, to its right.
+    """Return the circles of two sets; the first starts at 0, the second is to its right.
 
-    Sets without a common member touch from outside; one that holds the other touches it from inside.
+    Disjoint sets touch from outside; a subset touches from inside.
 
     Args:
-        one, other: members of each set.
-        both: how many they have in common, at most the smaller of the two.
+        one, other: sizes of the sets.
+        both: size of the intersection.
     """
     first, second = radius(one), radius(other)
     nearest, farthest = abs(first - second), first + second
@@ -73,5 +274,5 @@ def circles(one: int, other: int, both: int) -> tuple[Circle, Circle]:
         distance = nearest if both else farthest
     else:
         distance = float(brentq(lambda d: lens(first, second, d) - both, nearest, farthest, xtol=1e-12 * farthest))
-    left = min(0.0, first + distance - second)  # a second circle around the first begins before it
+    left = min(0.0, first + distance - second)  # a second circle around the first starts before it
     return Circle(first - left, first), Circle(first + distance - left, second)

@@ -1,5 +1,6 @@
 """The options of every command, declared once: type, default, range, help, and the variants they apply to."""
 
+from hybrid_cli.settings.analysis import Doctor, Evaluate, Export, Inspect, Report
 from hybrid_cli.settings.data import (
     Perturb,
     PrepareBeir,
@@ -35,14 +36,23 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     Search,
     Fuse,
     ConcatRuns,
+    Evaluate,
+    Report,
+    Inspect,
+    Export,
+    Doctor,
 )
 
 __all__ = [
     "COMMANDS",
     "ConcatRuns",
     "DistillLite",
+    "Doctor",
+    "Evaluate",
+    "Export",
     "Fuse",
     "IndexBm25",
+    "Inspect",
     "Label",
     "MineNegatives",
     "Perturb",
@@ -53,6 +63,7 @@ __all__ = [
     "PreparePythonDocs",
     "PrepareTrec",
     "Pretrain",
+    "Report",
     "Search",
     "SearchOptions",
     "Settings",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hybrid_cli.settings.options import GENERAL, REQUIRED, Settings, option
+from hybrid_cli.settings.options import GENERAL, GIVEN, REQUIRED, Settings, option, redeclare, when
 
 Pooling = Literal["mean", "cls"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
@@ -25,6 +25,14 @@ class Writes(Overwrites):
     """A command that always writes an artifact."""
 
     output: Path = option(REQUIRED, "Output path.", "--output", "-o", recorded=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MayWrite(Overwrites):
+    """A command that prints its result, and writes it with `--output`."""
+
+    output: Path | None = option(None, "Output path.", "--output", "-o", recorded=False)
+    overwrite: bool = redeclare(Overwrites, "overwrite", False, applies=(when(output=GIVEN),))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,141 +1,65 @@
-"""Runs and judgements to measures of every query, their means, the significance of the differences, complementarity."""
+"""`evaluate`: measure runs, and compare them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
 
-from hybrid_cli import artifacts, config, console
+from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.config import AnswerMatch, Correction, SignificanceTest
-from hybrid_cli.evaluation.complement import Texts, names_of, set_beside, with_pair, with_reciprocal_rank
-from hybrid_cli.evaluation.plan import Comparing, Plan, measure, summarize
+from hybrid_cli.evaluation.complement import Texts, complement
+from hybrid_cli.evaluation.over_seeds import OverSeeds, check_rows, over_seeds
+from hybrid_cli.evaluation.plan import Plan, measure
 from hybrid_cli.evaluation.robustness import Robustness, systems_and_attacks, under_attack
-from hybrid_cli.evaluation.summary import Summary
+from hybrid_cli.evaluation.summary import Summary, chosen_baselines, summarize
+from hybrid_cli.settings import Evaluate, stage
 
-_DEFAULT = config.Evaluation()
 
-
-def evaluate(
-    inputs: Sequence[str | Path],
-    *,
-    split: str | None = None,
-    qrels: Path | None = None,
-    queries: Path | None = None,
-    corpus: Path | None = None,
-    measures: Sequence[str] = _DEFAULT.measures,
-    relevance_level: int = _DEFAULT.relevance_level,
-    baselines: Sequence[str] = (),
-    test: SignificanceTest = _DEFAULT.test,
-    correction: Correction = _DEFAULT.correction,
-    answer_match: AnswerMatch = _DEFAULT.answer_match,
-    remove_query: bool = False,
-    overlap_with: str | None = None,
-    complement: tuple[str, str] | None = None,
-    changed: int = config.Complementarity.changed,
-    seed: int = _DEFAULT.seed,
-    output: Path | None = None,
-    overwrite: bool = False,
-) -> Summary:
+@stage(Evaluate)
+def evaluate(settings: Evaluate) -> Summary | Robustness | OverSeeds:
     """Measure runs.
 
-    Args:
-        inputs, split, qrels, queries, corpus, measures, relevance_level, answer_match, remove_query, overlap_with:
-            see `Plan.of`.
-        baselines, test, correction, seed: see `Comparing`; with `complement` its two runs are the baselines if none
-            is named.
-        complement: two runs, by name or path, that are set beside each other: the one whose own finds are measured
-            (normally the dense run), then the other (normally BM25). A path that is no run yet joins the runs.
-        changed: queries hurt most and queries helped most that are shown of each other run.
-        output: where the values of every query will stand, if anywhere.
+    Returns:
+        `Robustness` with `robustness`, `OverSeeds` with `over_seeds`, else `Summary`.
 
     Raises:
-        InputError: an unusable measure, file or name.
+        InputError: unknown measure, missing file, or unknown run.
     """
-    inputs, sides = with_pair(inputs, qrels, complement or ())
-    plan = Plan.of(
-        inputs,
-        split=split,
-        qrels=qrels,
-        queries=queries,
-        corpus=corpus,
-        measures=measures,
-        relevance_level=relevance_level,
-        answer_match=answer_match,
-        remove_query=remove_query,
-        overlap_with=overlap_with,
-    )
-    pair = names_of(sides, plan) if complement else ()
-    how = Comparing(baselines or pair, test, correction, seed).checked(list(plan.runs))
-    if not pair:
-        return summarize(plan, *_measured(plan, output, overwrite), how)
-    values, found = _measured(with_reciprocal_rank(plan), output, overwrite)
+    plan = Plan.of(settings, settings.overlap_with)
+    if settings.over_seeds:
+        check_rows(list(plan.runs), settings)
+        return over_seeds(_measured(plan, settings)[0], settings)
+    if settings.robustness:
+        systems, _ = systems_and_attacks(list(plan.runs))
+        baselines = chosen_baselines(settings.baseline, systems)
+        summary = summarize(plan, *_measured(plan, settings), settings, ())
+        return under_attack(summary, baselines)
+    baselines = chosen_baselines(settings.baseline, list(plan.runs), plan.pair or ())
+    if plan.pair is None:
+        return summarize(plan, *_measured(plan, settings), settings, baselines)
+    values, found = _measured(plan.with_reciprocal_rank(), settings)
     values = values.filter(pl.col("measure").is_in(plan.columns))
-    texts = Texts.of(qrels or Path(inputs[0]), split, queries, corpus)
-    beside = set_beside(plan, values, pair, texts, config.Complementarity(changed=changed))
-    return replace(summarize(plan, values, found, how), complement=beside)
+    compared = complement(plan, values, Texts.of(settings), settings.show_queries)
+    return summarize(plan, values, found, settings, baselines, compared)
 
 
-def robustness(
-    inputs: Sequence[str | Path],
-    *,
-    split: str | None = None,
-    qrels: Path | None = None,
-    queries: Path | None = None,
-    corpus: Path | None = None,
-    measures: Sequence[str] = _DEFAULT.measures,
-    relevance_level: int = _DEFAULT.relevance_level,
-    baselines: Sequence[str] = (),
-    test: SignificanceTest = _DEFAULT.test,
-    correction: Correction = _DEFAULT.correction,
-    answer_match: AnswerMatch = _DEFAULT.answer_match,
-    remove_query: bool = False,
-    overlap_with: str | None = None,
-    seed: int = _DEFAULT.seed,
-    output: Path | None = None,
-    overwrite: bool = False,
-) -> Robustness:
-    """Measure runs of queries as they were and of attacked ones, the latter named `SYSTEM@ATTACK`.
-
-    Args:
-        inputs: see `Plan.of`, as all that `evaluate` has too.
-        baselines: systems with whose drops those of the others are compared; the first if none is named.
-
-    Raises:
-        InputError: an unusable measure, file or name, or a system without an attack that another has.
-    """
-    plan = Plan.of(
-        inputs,
-        split=split,
-        qrels=qrels,
-        queries=queries,
-        corpus=corpus,
-        measures=measures,
-        relevance_level=relevance_level,
-        answer_match=answer_match,
-        remove_query=remove_query,
-        overlap_with=overlap_with,
-    )
-    systems, _ = systems_and_attacks(list(plan.runs))
-    how = Comparing(baselines, test, correction, seed).checked(systems)
-    summary = summarize(plan, *_measured(plan, output, overwrite), replace(how, baselines=()))
-    return under_attack(summary, how.baselines)
-
-
-def _measured(plan: Plan, output: Path | None, overwrite: bool) -> tuple[pl.DataFrame, Mapping[str, Any]]:
-    """Values and counts, from `output` where they stand there already."""
-    if output is None:
+def _measured(plan: Plan, settings: Evaluate) -> tuple[pl.DataFrame, Mapping[str, Any]]:
+    """Return values and counts; read them from the output if it is up to date."""
+    if settings.output is None:
         return measure(plan)
-    claim = artifacts.open_output(
-        output, Kind.MEASUREMENTS, "evaluate", inputs=plan.inputs(), options=plan.options(), overwrite=overwrite
+    output = artifacts.open_output(
+        settings.output,
+        Kind.MEASUREMENTS,
+        "evaluate",
+        inputs=plan.inputs(),
+        options=plan.options(),
+        overwrite=settings.overwrite,
     )
-    if claim.up_to_date:
-        return pl.read_parquet(output), artifacts.read_manifest(output, Kind.MEASUREMENTS).counts
+    if output.up_to_date:
+        return pl.read_parquet(output.path), artifacts.read_manifest(output.path, Kind.MEASUREMENTS).counts
     values, found = measure(plan)
-    claim.write([values.to_arrow()], **found)
-    console.note(f"evaluate: {len(values):,} values of {len(plan.runs)} runs -> {output}")
+    output.write([values.to_arrow()], **found)
+    console.note(f"evaluate: {output.path}: {len(values):,} values of {len(plan.runs)} runs")
     return values, found

@@ -1,4 +1,4 @@
-"""`hybrid export`: artifacts in the forms of other tools."""
+"""`export`: convert artifacts to the formats of other tools."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import polars as pl
 
@@ -18,61 +18,50 @@ from hybrid_cli.encoders.contract import TRANSFORMER, kind_of
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import DenseIndex
 from hybrid_cli.indexes.build import DOCIDS, INDEX
+from hybrid_cli.settings import Export, stage
+from hybrid_cli.settings.analysis import ExportFormat
 
-Format = Literal["trec", "msmarco", "dpr", "sentence-transformers", "pyserini"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 QUERIES_AT_ONCE = 256
 
+Writer = Callable[[Path, Path, Export], str]  # artifact, output, settings -> what was written, in words
 
-def export(
-    path: Path,
-    *,
-    form: Format,
-    output: Path,
-    collection: Path | None = None,
-    split: str | None = None,
-    hits: int | None = None,
-    tag: str = "hybrid",
-    overwrite: bool = False,
-) -> Path:
-    """Write the artifact at `path` in the form of another tool: a run, judgements, an encoder, a dense index.
 
-    Args:
-        form: `trec` (runs, qrels), `msmarco` and `dpr` (runs), `sentence-transformers` (encoders), `pyserini`
-            (dense indexes).
-        collection: where texts, questions and answers are; needed by `dpr`.
-        hits: documents of a query; all if None.
-        tag: last column of a TREC run.
+@stage(Export)
+def export(settings: Export) -> Path:
+    """Convert a run, qrels, an encoder or a dense index to the format of another tool.
+
+    Returns:
+        Path of the output.
 
     Raises:
-        InputError: the artifact has no such form, or an id cannot stand in it.
+        InputError: the artifact has no such format, or an id does not fit it.
     """
-    kind = _kind(path)
-    write = _WRITERS.get((kind, form))
+    path, kind = settings.path, _kind(settings.path)
+    write = _WRITERS.get((kind, settings.form))
     if write is None:
-        ours = ", ".join(name for known, name in _WRITERS if known == kind) or "none"
-        raise InputError(f"{path}: is {kind.phrase}, which has no form '{form}'; its forms: {ours}")
-    if form == "dpr" and collection is None:
-        raise InputError("--format dpr writes texts and answers; name their --collection")
-    options = {"split": split, "hits": hits, "tag": tag}
-    inputs = {"artifact": path} | ({"collection": collection} if collection else {})
-    claim = artifacts.open_output(
-        output,
+        ours = ", ".join(form for known, form in _WRITERS if known == kind) or "none"
+        raise InputError(f"{path}: {kind.phrase} has no format '{settings.form}'; available: {ours}")
+    settings.check_facts(subject=f"{path} is {kind.phrase}", artifact=kind.phrase)
+    if settings.form == "dpr" and settings.collection is None:
+        raise InputError("--format dpr: needs --collection, for texts and answers")
+    inputs = {"artifact": path} | ({"collection": settings.collection} if settings.collection else {})
+    output = artifacts.open_output(
+        settings.output,
         kind,
-        f"export {form}",
+        f"export {settings.form}",
         inputs=inputs,
-        options={"format": form, **options},
-        overwrite=overwrite,
+        options=settings.recorded(artifact=kind.phrase),
+        overwrite=settings.overwrite,
         foreign=True,
     )
-    with claim.scratch() as scratch:
-        count = write(path, scratch, {**options, "collection": collection})
-    console.note(f"export: {count} -> {output} ({form})")
-    return output
+    with output.scratch() as scratch:
+        count = write(path, scratch, settings)
+    console.note(f"export: {output.path}: {count} ({settings.form})")
+    return output.path
 
 
 def _kind(path: Path) -> Kind:
-    """What stands at `path`; a text file of six columns is a run."""
+    """Return the kind of an artifact; a text file counts as a run."""
     manifest = artifacts.find_manifest(path)
     if manifest is not None:
         return manifest.kind
@@ -87,13 +76,13 @@ def _kind(path: Path) -> Kind:
 
 
 def strictly_decreasing(run: pl.DataFrame) -> pl.DataFrame:
-    """Lower scores just enough that in the order of the ranks each is less than the one before.
+    """Lower tied scores so that they decrease strictly with the rank.
 
-    A score that does not fall becomes the next smaller float32, so trec_eval, which reads float32 and orders equal
-    scores by docid descending, finds the order of the rank column. Others stay as they are.
+    A tied score becomes the next smaller float32. trec_eval reads scores as float32 and orders ties by docid
+    descending (trec_eval), so it finds the order of the rank column. Other scores are unchanged.
     """
     bits = run["score"].cast(pl.Float32).to_numpy().view("int32").astype("int64")
-    whole = abs(bits & 0x7FFFFFFF).clip(_SMALLEST) - _SMALLEST  # consecutive integers for consecutive numbers
+    whole = abs(bits & 0x7FFFFFFF).clip(_SMALLEST) - _SMALLEST  # consecutive integers for consecutive floats
     steps = pl.Series("_steps", whole * (1 - 2 * (bits < 0)))
     place = pl.int_range(pl.len()).over("qid")
     ordered = run.with_columns(steps).sort("qid", "rank", maintain_order=True)
@@ -105,66 +94,69 @@ def strictly_decreasing(run: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-_SMALLEST = 0x00800000  # bits of the smallest normal float32; smaller ones count as 0, since some readers lose them
+_SMALLEST = 0x00800000  # bits of the smallest normal float32; smaller numbers become 0, because some readers flush them
 
 
-def _read_run(path: Path, options: dict[str, Any]) -> pl.DataFrame:
+def _read_run(path: Path, settings: Export) -> pl.DataFrame:
     run = runs.read_run(path)
-    return run if options["hits"] is None else run.filter(pl.col("rank") <= options["hits"])
+    return run if settings.hits is None else run.filter(pl.col("rank") <= settings.hits)
 
 
-def _refuse_ids(frame: pl.DataFrame, pattern: str, path: Path, form: Format, cause: str) -> None:
-    """Refuse ids that would be read back as something else."""
+def _refuse_ids(frame: pl.DataFrame, pattern: str, path: Path, form: ExportFormat, cause: str) -> None:
+    """Refuse ids that would be read back differently."""
     for name in ("qid", "docid"):
         bad = frame.filter(pl.col(name).str.contains(pattern) | (pl.col(name) == "")).get_column(name)
         if len(bad):
             raise InputError(
-                f"{path}: {name} {bad[0]!r} cannot stand in the form {form}, {cause} "
+                f"{path}: {name} {bad[0]!r} does not fit the format {form}, {cause} "
                 f"({bad.n_unique():,} such ids); rename them in the collection"
             )
 
 
-def _trec_run(path: Path, scratch: Path, options: dict[str, Any]) -> str:
-    run = _read_run(path, options)
-    _refuse_ids(run, r"\s", path, "trec", "whose columns end at white space")
-    if not options["tag"] or options["tag"].split() != [options["tag"]]:
-        raise InputError(f"--tag {options['tag']!r}: needs one word without white space")
-    lines = strictly_decreasing(run).select("qid", pl.lit("Q0"), "docid", "rank", "score", tag=pl.lit(options["tag"]))
+def _trec_run(path: Path, scratch: Path, settings: Export) -> str:
+    run = _read_run(path, settings)
+    _refuse_ids(run, r"\s", path, "trec", "whose columns are separated by white space")
+    if settings.tag.split() != [settings.tag]:
+        raise InputError(f"--tag {settings.tag!r}: needs one word without white space")
+    lines = strictly_decreasing(run).select("qid", pl.lit("Q0"), "docid", "rank", "score", tag=pl.lit(settings.tag))
     return _columns(lines, scratch, " ", f"{run['qid'].n_unique():,} queries, {len(run):,} hits")
 
 
-def _msmarco_run(path: Path, scratch: Path, options: dict[str, Any]) -> str:
-    run = _read_run(path, options)
-    _refuse_ids(run, r"[\t\r\n]", path, "msmarco", "whose columns end at tabs")
+def _msmarco_run(path: Path, scratch: Path, settings: Export) -> str:
+    run = _read_run(path, settings)
+    _refuse_ids(run, r"[\t\r\n]", path, "msmarco", "whose columns are separated by tabs")
     return _columns(
         run.select("qid", "docid", "rank"), scratch, "\t", f"{run['qid'].n_unique():,} queries, {len(run):,} hits"
     )
 
 
-def _trec_qrels(path: Path, scratch: Path, options: dict[str, Any]) -> str:
+def _trec_qrels(path: Path, scratch: Path, settings: Export) -> str:
     qrels = collections.read_qrels(path)
-    _refuse_ids(qrels, r"\s", path, "trec", "whose columns end at white space")
+    _refuse_ids(qrels, r"\s", path, "trec", "whose columns are separated by white space")
     lines = qrels.select("qid", pl.lit("0"), "docid", "relevance")
-    return _columns(lines, scratch, " ", f"{len(qrels):,} judgements")
+    return _columns(lines, scratch, " ", f"{len(qrels):,} judgments")
 
 
 def _columns(frame: pl.DataFrame, file: Path, separator: str, count: str) -> str:
-    text = frame.select(pl.all().cast(pl.String))  # a float32 as its shortest text that reads back as the same
+    text = frame.select(pl.all().cast(pl.String))  # the shortest text that reads back as the same float32
     text.write_csv(file, include_header=False, separator=separator, quote_style="never")
     return count
 
 
-def _dpr_run(path: Path, scratch: Path, options: dict[str, Any]) -> str:
-    collection: Path = options["collection"]
-    run = _read_run(path, options)
-    queries = collections.read_queries(collections.queries_path(collection, options["split"]))
+def _dpr_run(path: Path, scratch: Path, settings: Export) -> str:
+    collection = settings.collection
+    assert collection is not None
+    run = _read_run(path, settings)
+    queries = collections.read_queries(collections.queries_path(collection, settings.split))
     missing = run.join(queries, on="qid", how="anti")["qid"].unique(maintain_order=True)
     if len(missing):
-        raise InputError(f"{collection}: lacks {len(missing):,} queries of {path} ({missing[0]}, ...); name the split")
+        raise InputError(
+            f"{collection}: {len(missing):,} queries of {path} are missing ({missing[0]}, ...); pass their --split"
+        )
     texts = collections.texts(collection, run["docid"])
     absent = run.join(texts, on="docid", how="anti")["docid"].unique(maintain_order=True)
     if len(absent):
-        raise InputError(f"{collection}: lacks {len(absent):,} documents of {path} ({absent[0]}, ...)")
+        raise InputError(f"{collection}: {len(absent):,} documents of {path} are missing ({absent[0]}, ...)")
     with scratch.open("w", encoding="utf-8") as file:
         opening = "[\n"
         for record in _dpr_records(run, queries, texts):
@@ -175,7 +167,7 @@ def _dpr_run(path: Path, scratch: Path, options: dict[str, Any]) -> str:
 
 
 def _dpr_records(run: pl.DataFrame, queries: pl.DataFrame, texts: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    """One record a question, as DPR's retriever writes them; scores are strings there."""
+    """Yield one record per question, as DPR's retriever writes them (DPR), with scores as text."""
     for part in queries.join(run, on="qid", how="semi", maintain_order="left").iter_slices(QUERIES_AT_ONCE):
         hits = part.join(run, on="qid", maintain_order="left_right").join(
             texts, on="docid", suffix="_document", maintain_order="left"
@@ -183,7 +175,7 @@ def _dpr_records(run: pl.DataFrame, queries: pl.DataFrame, texts: pl.DataFrame) 
         for _, group in hits.group_by("qid", maintain_order=True):
             answers = group["answers"][0]
             answers = [] if answers is None else answers.to_list()
-            bears = matcher(answers)
+            has_answer = matcher(answers)
             yield {
                 "question": group["text"][0],
                 "answers": answers,
@@ -193,7 +185,7 @@ def _dpr_records(run: pl.DataFrame, queries: pl.DataFrame, texts: pl.DataFrame) 
                         "title": title,
                         "text": text,
                         "score": str(score),
-                        "has_answer": bears(passage_form(text)),
+                        "has_answer": has_answer(passage_form(text)),
                     }
                     for docid, title, text, score in group.select(
                         "docid", "title", "text_document", "score"
@@ -205,24 +197,26 @@ def _dpr_records(run: pl.DataFrame, queries: pl.DataFrame, texts: pl.DataFrame) 
 # ------------------------------------------------------------------------------------------ encoders and indexes
 
 
-def _sentence_transformers(path: Path, scratch: Path, options: dict[str, Any]) -> str:
+def _sentence_transformers(path: Path, scratch: Path, settings: Export) -> str:
     if (kind := kind_of(path)) != TRANSFORMER:
-        raise InputError(f"{path}: is a {kind} encoder, which sentence-transformers cannot open; export a transformer")
+        raise InputError(f"{path}: a {kind} encoder has no format sentence-transformers; only a transformer has")
     towers = [path] if (path / "modules.json").is_file() else [path / "query", path / "document"]
     for tower in towers:
         if not (tower / "modules.json").is_file():
-            raise InputError(f"{path}: holds no sentence-transformers model (modules.json); make the encoder again")
+            raise InputError(f"{path}: no sentence-transformers model (modules.json); train or save the encoder again")
     shutil.copytree(path, scratch, ignore=shutil.ignore_patterns(artifacts.MANIFEST, ".*"))
     return "one model" if len(towers) == 1 else "two models, query/ and document/"
 
 
-def _pyserini(path: Path, scratch: Path, options: dict[str, Any]) -> str:
+def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
     index = DenseIndex.open(path)
     if index.binary:
-        raise InputError(f"{path}: holds sign codes, which Pyserini's FaissSearcher does not open; encode another type")
+        raise InputError(
+            f"{path}: Pyserini's FaissSearcher does not open binary codes; encode with another --index-type"
+        )
     bad = index.docids.filter(index.docids.str.contains(r"[\r\n]|\s$") | (index.docids == ""))
     if len(bad):
-        raise InputError(f"{path}: docid {bad[0]!r} cannot stand on a line of Pyserini's file of ids; rename it")
+        raise InputError(f"{path}: docid {bad[0]!r} does not fit a line of Pyserini's docid file; rename it")
     scratch.mkdir()
     shutil.copyfile(path / INDEX, scratch / "index")
     pl.read_parquet(path / DOCIDS).select("docid").write_csv(
@@ -231,7 +225,7 @@ def _pyserini(path: Path, scratch: Path, options: dict[str, Any]) -> str:
     return f"{len(index.docids):,} vectors of {index.dim}"
 
 
-_WRITERS: dict[tuple[Kind, Format], Callable[[Path, Path, dict[str, Any]], str]] = {
+_WRITERS: dict[tuple[Kind, ExportFormat], Writer] = {
     (Kind.RUN, "trec"): _trec_run,
     (Kind.RUN, "msmarco"): _msmarco_run,
     (Kind.RUN, "dpr"): _dpr_run,

@@ -1,43 +1,60 @@
-"""`hybrid inspect`: what an artifact or any file is, and where it came from."""
+"""`inspect`: describe an artifact or any file, or compare the memory of indexes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import polars as pl
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import HybridError, InputError
-
-if TYPE_CHECKING:
-    from rich.tree import Tree
+from hybrid_cli.evaluation.measures import evaluate_run, mean_of
+from hybrid_cli.fusion import lists
+from hybrid_cli.fusion.methods import Recipe
+from hybrid_cli.indexes import latency
+from hybrid_cli.reporting.memory import Held, indexes_of
+from hybrid_cli.settings import Inspect, stage
 
 SAMPLE_ROWS = 3
 SAMPLE_CHARACTERS = 100
 CONTRACT = "encoder.json"
+MEMORY_MEASURES = {  # (LITE, table 2)
+    "recall@20": "R@20",
+    "recall@100": "R@100",
+    "accuracy@20": "Success@20",
+    "accuracy@100": "Success@100",
+}
 _HEAD_BYTES = 1 << 16
+_MANIFEST_FIELDS = ("stage", "options", "counts", "seconds", "versions", "fingerprint", "format")
 
 Description = dict[str, Any]
 
 
-def inspect(path: Path, *, form: Literal["text", "json"] = "text") -> Description:
-    """Describe what stands at `path`, print the description and return it.
+@stage(Inspect)
+def inspect(settings: Inspect) -> Description:
+    """Describe an artifact or a file.
 
     Returns:
-        path, what (in words), parts (name -> bytes); for an index `memory`, its bytes by what they are for, and
-        `documents`; for an artifact its manifest's fields and `inputs`, a list of
-        role, path, kind, fingerprint, state (`unchanged`, `changed`, `missing`) and their own `inputs`; for tables
-        rows, columns and sample; for encoders the contract; for learning curves the last values.
+        path, what (in words), parts (name -> bytes); for an index `memory`, its bytes by purpose, and `documents`; for
+        an artifact the fields of its manifest and `inputs`, a list of role, path, kind, fingerprint, state
+        (`unchanged`, `changed`, `missing`) and their own `inputs`; for tables rows, columns and sample; for encoders
+        the contract; for learning curves the last values. With `memory_table`: `memory_table`, a list of rows.
 
     Raises:
-        InputError: nothing is there, or it is damaged.
+        InputError: a path does not exist, or an artifact is damaged.
     """
+    if settings.memory_table is not None:
+        return {"memory_table": _memory_table(settings, settings.memory_table)}
+    if len(settings.paths) != 1:
+        raise InputError(f"inspect: needs one path, got {len(settings.paths)}; --memory-table takes several runs")
+    path = Path(settings.paths[0])
     manifest = artifacts.find_manifest(path)
     described: Description = {"path": str(path), "what": str(manifest.kind) if manifest else _guess(path)}
     if manifest:
@@ -51,21 +68,12 @@ def inspect(path: Path, *, form: Literal["text", "json"] = "text") -> Descriptio
         try:
             described["memory"], described["documents"] = _memory(path, manifest)
         except FileNotFoundError as error:
-            console.warn(f"{error.filename}: is not there; the index is damaged, make it again")
-    described |= _content(path)
-    if form == "json":
-        console.result(json.dumps(described, indent=2, ensure_ascii=False, default=str))
-    else:
-        _show(described)
-    return described
-
-
-_NOT_READ = ("stored vectors", "Lucene index")
-_MANIFEST_FIELDS = ("stage", "options", "counts", "seconds", "versions", "fingerprint", "format")
+            console.warn(f"{error.filename}: missing; the index is damaged, build it again")
+    return described | _content(path)
 
 
 def _memory(path: Path, manifest: Manifest) -> tuple[dict[str, int], int]:
-    """Bytes of an index by what they are for, and its number of documents (methods 10.10)."""
+    """Return the bytes of an index by purpose, and its number of documents."""
     if manifest.kind == Kind.DENSE_INDEX:
         from hybrid_cli import indexes
 
@@ -118,7 +126,7 @@ def _input(manifest: Manifest, role: str) -> Path | None:
 
 
 def _content(path: Path) -> Description:
-    """Rows, columns and a sample of a table; contract and last values of an encoder."""
+    """Describe a table by rows, columns and sample, an encoder by contract and last values."""
     if path.is_dir():
         return _folder_content(path)
     if path.suffix == ".parquet":
@@ -155,7 +163,7 @@ def _folder_content(path: Path) -> Description:
 
 
 def _last_values(curve: Path) -> dict[str, list[float]]:
-    """name -> [step, value] of the last step at which it was recorded."""
+    """Return name -> [step, value] of the last recorded step."""
     last = pl.read_parquet(curve).sort("step", maintain_order=True).group_by("name", maintain_order=True).last()
     return {name: [step, value] for name, step, value in last.select("name", "step", "value").iter_rows()}
 
@@ -181,25 +189,25 @@ def _head(path: Path) -> list[str]:
 # ------------------------------------------------------------------------------------------------- without a manifest
 
 _FOLDERS = {
-    CONTRACT: "an encoder of hybrid without its manifest",
+    CONTRACT: "an encoder of hybrid without manifest",
     "modules.json": "a sentence-transformers model",
     "config.json": "a Hugging Face checkpoint",
     "segments_*": "a Lucene index",
     "docid": "a FAISS index of Pyserini",
-    "corpus.parquet": "a collection without its manifest",
+    "corpus.parquet": "a collection without manifest",
     "corpus.jsonl": "a BEIR data set (`hybrid prepare beir`)",
     "manifest.json": "an artifact of hybrid",
 }
 
 
 def _guess(path: Path) -> str:
-    """What something that hybrid did not write looks like, in words."""
+    """Guess in words the format of a file that hybrid did not write."""
     if path.is_dir():
-        return next((words for name, words in _FOLDERS.items() if any(path.glob(name))), "a folder of other things")
+        return next((words for name, words in _FOLDERS.items() if any(path.glob(name))), "a folder of unknown content")
     if path.suffix == ".parquet":
         names = set(pq.read_schema(path).names)
         fits = [str(kind) for kind, schema in artifacts.SCHEMAS.items() if set(schema.names) - {"answers"} <= names]
-        return f"a Parquet file with the columns of: {', '.join(fits)}" if fits else "a Parquet file of another form"
+        return f"a Parquet file with the columns of: {', '.join(fits)}" if fits else "a Parquet file with other columns"
     return _guess_text(path)
 
 
@@ -215,9 +223,9 @@ def _guess_text(path: Path) -> str:
     if len(fields) == 6 and fields[1].upper() == "Q0":
         return "a TREC run"
     if len(fields) == 4 and fields[3].lstrip("-").isdecimal():
-        return "TREC judgements (qrels)"
+        return "TREC qrels"
     columns = len(line.split("\t"))
-    return f"a text file with {columns} columns between tabs" if columns > 1 else "a text file"
+    return f"a text file with {columns} tab-separated columns" if columns > 1 else "a text file"
 
 
 def _guess_json(line: str) -> str:
@@ -228,85 +236,60 @@ def _guess_json(line: str) -> str:
     return f"a JSON lines file with the fields {', '.join(fields)}"
 
 
-# ------------------------------------------------------------------------------------------------------------ showing
+# ------------------------------------------------------------------------------------------------------- memory table
 
 
-def _show(described: Description) -> None:
-    out = console.stdout()
-    made = f", made by `{described['stage']}`" if "stage" in described else ", not made by hybrid"
-    out.print(f"{described['path']}: {described['what']}{made}", markup=False, highlight=False)
-    sections: dict[str, Mapping[str, Any]] = {
-        name: described[name] for name in ("options", "counts", "contract", "versions") if described.get(name)
-    }
-    for name, values in sections.items():
-        _pairs(name, {key: _plain(value) for key, value in values.items()})
-    if "fingerprint" in described:
-        _pairs("content", {"fingerprint": described["fingerprint"], **_size_of_table(described)})
-    elif "rows" in described:
-        _pairs("content", _size_of_table(described))
-    tables = described.get("tables", {})
-    rows = {name: console.size(size) for name, size in described["parts"].items()}
-    _pairs("on disk", rows | {name: f"{count:,} rows" for name, count in tables.items() if name not in rows})
-    _show_memory(described)
-    _pairs("columns", described.get("columns", {}))
-    last = described.get("last_values", {})
-    _pairs("last values", {name: f"{value:.6g} (step {step:,})" for name, (step, value) in last.items()})
-    _pairs("first rows", {str(n + 1): _plain(row) for n, row in enumerate(described.get("sample", []))})
-    _pairs("first lines", {str(n + 1): line for n, line in enumerate(described.get("head", []))})
-    if described.get("inputs"):
-        out.print(_tree(described["inputs"]))
-
-
-def _show_memory(described: Description) -> None:
-    if "memory" not in described:
-        return
-    rows, count = described["memory"], described["documents"]
-    read = sum(size for name, size in rows.items() if name not in _NOT_READ)
-    rows = {**rows, "in all, as a search reads it": read}
-    width = max(map(len, rows))
-    shown = {}
-    for name, size in rows.items():
-        each, beside = size / max(1, count), "  (not read by a search)" if name in _NOT_READ else ""
-        shown[f"{name:{width}}"] = (
-            f"{each:10,.1f} bytes a document {size / 1e9:10,.4f} GB {size / 2**30:10,.4f} GiB{beside}"
+def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
+    """Return one row per run: bytes that a search reads, measures, and latency in milliseconds (LITE, table 2)."""
+    named = runs.named(settings.paths)
+    behind = {name: _indexes(path) for name, path in named.items()}
+    qrels_file = collections.qrels_path(collection, settings.split)
+    queries_file = collections.queries_path(collection, settings.split)
+    output = None
+    if settings.output is not None:
+        inputs = {f"run {name}": path for name, path in named.items()} | {"qrels": qrels_file, "queries": queries_file}
+        output = artifacts.open_output(  # without a manifest: latencies are measured anew each time
+            settings.output,
+            Kind.MEASUREMENTS,
+            "inspect",
+            inputs=inputs,
+            options={},
+            overwrite=settings.overwrite,
+            foreign=True,
         )
-    _pairs("memory", shown)
+    qrels, queries = collections.read_qrels(qrels_file), collections.read_queries(queries_file).select("qid", "text")
+    rows = []
+    with latency.single_threaded() as open_searcher, console.progress("inspect", len(named), "runs") as advance:
+        for name, path in named.items():
+            values = evaluate_run(runs.read_run(path), qrels, list(MEMORY_MEASURES.values()))
+            row: Description = {"run": name, "bytes": sum(held.size for held in behind[name])}
+            row |= {shown: mean_of(values, measure) for shown, measure in MEMORY_MEASURES.items()}
+            row |= latency.percentiles([open_searcher(held.index) for held in behind[name]], queries, _fused)
+            row["parts"] = [
+                {"index": str(held.index), "part": part, "bytes": size, "read": part in held.needed}
+                for held in behind[name]
+                for part, size in held.parts.items()
+            ]
+            rows.append(row)
+            advance(1)
+    if output is not None:
+        with output.scratch() as scratch:
+            pl.DataFrame(rows).write_parquet(scratch)
+    return rows
 
 
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+def _indexes(run: Path) -> list[Held]:
+    """Return the indexes behind a run."""
+    if not run.exists():
+        raise InputError(f"{run}: no such file; a run is needed here")
+    found = list(indexes_of(run).values())
+    if not found:
+        raise InputError(f"{run}: its manifest leads to no index; pass a run of `search` or `fuse`")
+    return found
 
 
-def _size_of_table(described: Description) -> dict[str, str]:
-    return {"rows": f"{described['rows']:,}"} if "rows" in described else {}
-
-
-def _pairs(title: str, values: Mapping[str, str]) -> None:
-    if not values:
-        return
-    out = console.stdout()
-    out.print(f"\n{title}", style="bold", highlight=False)
-    width = max(map(len, values))
-    for name, value in values.items():
-        out.print(f"  {name:{width}}  {value}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _tree(inputs: list[Description]) -> Tree:
-    from rich.text import Text
-    from rich.tree import Tree
-
-    shown: set[str] = set()
-
-    def grow(branch: Tree, entries: list[Description]) -> Tree:
-        for entry in entries:
-            made = f" by `{entry['stage']}`" if entry.get("stage") else ""
-            state = "" if entry["state"] == "unchanged" else f"  <- {entry['state']}"
-            again = bool(entry["inputs"]) and entry["path"] in shown
-            shown.add(entry["path"])
-            line = (
-                f"{entry['role']}: {entry['path']} ({entry['kind']}{made}){state}{', from the same' if again else ''}"
-            )
-            grow(branch.add(Text(line)), [] if again else entry["inputs"])
-        return branch
-
-    return grow(Tree(Text("\nmade from", style="bold")), inputs)
+def _fused(found: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Fuse as `fuse --method minmax` does."""
+    joined = lists.Lists.of(list(found))
+    recipe = Recipe("minmax", (1.0,) * len(found), "zero")
+    return pl.concat(lists.fuse(joined.blocks(), joined.qids, recipe, latency.HITS))

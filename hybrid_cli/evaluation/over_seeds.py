@@ -1,0 +1,125 @@
+"""Means and standard deviations over seeds: the result of `evaluate --over-seeds`.
+
+A run is named ROW-SEED, or ROW alone. The standard deviation is the sample's, over the means of the seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation import significance
+from hybrid_cli.evaluation.summary import ALPHA, PERMUTATIONS
+from hybrid_cli.settings.analysis import Correction, Evaluate, SignificanceTest
+
+_ROW = pl.col("run").str.replace(r"-\d+$", "")
+_SUCCESS = "Success@"
+
+
+@dataclass(frozen=True)
+class OverSeeds:
+    """One row per variant.
+
+    Attributes:
+        table: row, measure, mean, deviation (null for one seed), seeds: rows and measures in their order.
+        comparisons: rows against the baselines, on each query's mean over the seeds; see `significance.compare`.
+        measures: in their order; RoC comes first.
+        baselines: rows that the others are compared with, in the order of their letters.
+        test, correction, alpha: of the comparisons.
+    """
+
+    table: pl.DataFrame
+    measures: Sequence[str]
+    comparisons: pl.DataFrame
+    baselines: Sequence[str]
+    test: SignificanceTest
+    correction: Correction
+    alpha: float = ALPHA
+
+    @property
+    def rows(self) -> list[str]:
+        """Return the names of the rows."""
+        return self.table["row"].unique(maintain_order=True).to_list()
+
+
+def row_names(runs: Sequence[str]) -> list[str]:
+    """Return the names of the rows, in the order of the runs."""
+    return pl.DataFrame({"run": runs}).select(_ROW)["run"].unique(maintain_order=True).to_list()
+
+
+def check_rows(runs: Sequence[str], settings: Evaluate) -> None:
+    """Check the rows of --baseline and --roc-against.
+
+    Raises:
+        InputError: unknown row.
+    """
+    names = row_names(runs)
+    for option, given in (("--baseline", settings.baseline), ("--roc-against", [settings.roc_against or names[0]])):
+        if unknown := [name for name in given if name not in names]:
+            raise InputError(f"{option} {', '.join(unknown)}: no such row; the rows are {', '.join(names)}")
+
+
+def over_seeds(values: pl.DataFrame, settings: Evaluate) -> OverSeeds:
+    """Average the runs of each row.
+
+    Args:
+        values: run, measure, qid, value.
+        settings: baseline (names of rows), roc_against, test, correction, seed.
+
+    Raises:
+        InputError: RoC without Success@k among the measures.
+    """
+    names = row_names(values["run"].unique(maintain_order=True).to_list())
+    baselines = list(dict.fromkeys(settings.baseline))
+    means = values.group_by("run", "measure", maintain_order=True).agg(value=pl.col("value").mean())
+    if settings.roc_against:
+        means = pl.concat([roc(values, settings.roc_against), means], how="vertical_relaxed")
+    table = means.group_by(_ROW.alias("row"), "measure", maintain_order=True).agg(
+        mean=pl.col("value").mean(), deviation=pl.col("value").std(), seeds=pl.len()
+    )
+    place = pl.col("row").replace_strict({name: n for n, name in enumerate(names)}, return_dtype=pl.Int32)
+    averaged = values.group_by(_ROW.alias("run"), "measure", "qid", maintain_order=True).agg(pl.col("value").mean())
+    comparisons = significance.compare(
+        averaged, baselines, correction=settings.correction, permutations=PERMUTATIONS, seed=settings.seed
+    )
+    measures = means["measure"].unique(maintain_order=True).to_list()
+    by_measure = pl.col("measure").replace_strict({name: n for n, name in enumerate(measures)}, return_dtype=pl.Int32)
+    table = table.sort(place, by_measure, maintain_order=True)
+    return OverSeeds(table, measures, comparisons, baselines, settings.test, settings.correction)
+
+
+def roc(values: pl.DataFrame, sparse: str) -> pl.DataFrame:
+    """Compute RoC (RoC, section 3.1) of every run against a sparse run, at the cutoff of `Success@k`.
+
+    Args:
+        values: run, measure, qid, value.
+        sparse: name of the sparse run; `SPARSE+RUN`, its fusion with a run, gets the ratio of that run.
+
+    Returns:
+        run, measure, value.
+
+    Raises:
+        InputError: Success@k is not among the measures, or `sparse` has several seeds.
+    """
+    names = values["measure"].unique(maintain_order=True).to_list()
+    measure = next((name for name in names if name.startswith(_SUCCESS)), None)
+    if measure is None:
+        raise InputError(f"--roc-against: needs Success@k, such as Success@10; --measures is {', '.join(names)}")
+    found = values.filter(measure=measure).select("run", "qid", found=pl.col("value") > 0)
+    theirs = found.filter(run=sparse).select("qid", known="found")
+    if not len(theirs):
+        raise InputError(f"--roc-against {sparse}: needs one run of that name, without a seed")
+    dense = found.filter(~pl.col("run").str.starts_with(f"{sparse}+") & (pl.col("run") != sparse)).join(
+        theirs, on="qid"
+    )
+    ratio = dense.group_by("run", maintain_order=True).agg(
+        value=(pl.col("found") & ~pl.col("known")).sum() / pl.col("found").sum()
+    )
+    fused = ratio.with_columns(run=f"{sparse}+" + pl.col("run")).filter(
+        pl.col("run").is_in(values["run"].unique().implode())
+    )
+    cutoff = measure.removeprefix(_SUCCESS)
+    return pl.concat([ratio, fused]).select("run", measure=pl.lit(f"RoC@{cutoff}"), value="value")

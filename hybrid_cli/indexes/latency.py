@@ -1,0 +1,105 @@
+"""Latency of single queries on one thread: encoding, search and fusion apart.
+
+The indexes are warm. A fused run searches its indexes in parallel, so its latency is that of the slowest, plus fusion
+(SPAR, section 6).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.indexes.dense import DenseIndex
+from hybrid_cli.indexes.exact import query_encoder
+from hybrid_cli.indexes.faiss import load_faiss, set_threads
+from hybrid_cli.lexical.index import LexicalIndex
+
+WARM_UP, QUERIES, HITS = 50, 1000, 100
+PARTS = ("encode", "search", "fuse", "total")
+PERCENTILES = (50, 95)
+
+Timed = tuple[pl.DataFrame, float, float]  # run of one query, milliseconds of encoding and of search
+Searcher = Callable[[pl.DataFrame], Timed]
+Fuse = Callable[[Sequence[pl.DataFrame]], pl.DataFrame]
+
+
+@contextmanager
+def single_threaded() -> Iterator[Callable[[Path], Searcher]]:
+    """Yield a function that opens the searcher of an index, each index once; restore the thread counts at the end."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    faiss_threads = load_faiss().omp_get_max_threads()
+    set_threads(1)
+    try:
+        yield cache(open_searcher)
+    finally:
+        torch.set_num_threads(threads)
+        set_threads(faiss_threads)
+
+
+def open_searcher(index: Path) -> Searcher:
+    """Return a function that encodes and searches for one query (qid, text)."""
+    if artifacts.read_manifest(index).kind == Kind.LEXICAL_INDEX:
+        lexical = LexicalIndex.open(index)
+
+        def by_terms(query: pl.DataFrame) -> Timed:
+            run, searched = _clocked(lambda: lexical.search(query, HITS, 1, None))
+            return run, 0.0, searched
+
+        return by_terms
+    dense = DenseIndex.open(index)
+    encoder = query_encoder(dense, device="cpu")
+
+    def by_vectors(query: pl.DataFrame) -> Timed:
+        vectors, encoded = _clocked(lambda: encoder.encode_queries(query["text"].to_list()))
+        run, searched = _clocked(lambda: dense.search(vectors, query["qid"].to_list(), HITS))
+        return run, encoded, searched
+
+    return by_vectors
+
+
+def percentiles(searchers: Sequence[Searcher], queries: pl.DataFrame, fuse: Fuse) -> dict[str, float]:
+    """Measure the latency of the first queries, after a warm-up.
+
+    Args:
+        searchers: one per index; see `open_searcher`.
+        queries: qid, text.
+        fuse: fuses the runs of one query.
+
+    Returns:
+        Milliseconds of each part at each percentile: `encode p50`, ..., `total p95`.
+    """
+    spent: dict[str, list[float]] = {part: [] for part in PARTS}
+    warm_up = min(WARM_UP, len(queries))
+    for number, row in enumerate([*range(warm_up), *range(min(QUERIES, len(queries)))]):
+        times = _times(searchers, queries.slice(row, 1), fuse)
+        if number >= warm_up:
+            for part, value in zip(PARTS, times, strict=True):
+                spent[part].append(value)
+    return {f"{part} p{p}": float(np.percentile(times, p)) for part, times in spent.items() for p in PERCENTILES}
+
+
+def _times(searchers: Sequence[Searcher], query: pl.DataFrame, fuse: Fuse) -> tuple[float, float, float, float]:
+    """Return the milliseconds of each part for one query."""
+    answers = [search(query) for search in searchers]
+    found = [run for run, _, _ in answers]
+    fused = _clocked(lambda: fuse(found))[1] if len(found) > 1 and all(map(len, found)) else 0.0
+    encoded, searched = max(each[1] for each in answers), max(each[2] for each in answers)
+    return encoded, searched, fused, max(each[1] + each[2] for each in answers) + fused
+
+
+def _clocked(work: Callable[[], Any]) -> tuple[Any, float]:
+    """Return the result of `work` and its milliseconds."""
+    start = time.perf_counter()
+    found = work()
+    return found, 1e3 * (time.perf_counter() - start)

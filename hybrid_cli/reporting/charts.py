@@ -1,0 +1,195 @@
+"""Colors, chart specifications, and PNG files of charts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import altair as alt
+
+Rows = Sequence[Mapping[str, Any]]
+Scheme = Literal["light", "dark"]
+
+FONT = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
+RUN_COLOURS = 10
+
+# background, text and lines; `mark`: behind query terms; `good`, `bad`: flags; run-0...: runs in their order
+COLOURS: Mapping[Scheme, Mapping[str, str]] = {
+    "light": {
+        "paper": "#fcfbf8",
+        "card": "#ffffff",
+        "ink": "#22262b",
+        "quiet": "#626a73",
+        "line": "#dedbd3",
+        "accent": "#23618f",
+        "mark": "#fbe8a6",
+        "good": "#2c7a4b",
+        "bad": "#b3402f",
+        "run-0": "#2b6ca3",
+        "run-1": "#cf6a24",
+        "run-2": "#2f8a5b",
+        "run-3": "#8c57a8",
+        "run-4": "#b83a4b",
+        "run-5": "#977b12",
+        "run-6": "#1f8c93",
+        "run-7": "#c2578d",
+        "run-8": "#5763bd",
+        "run-9": "#6f7780",
+    },
+    "dark": {
+        "paper": "#15181c",
+        "card": "#1c2025",
+        "ink": "#e4e4e0",
+        "quiet": "#9ba3ac",
+        "line": "#363c44",
+        "accent": "#83bbe6",
+        "mark": "#5c4f1c",
+        "good": "#74c795",
+        "bad": "#ef8a78",
+        "run-0": "#6faee0",
+        "run-1": "#f09a58",
+        "run-2": "#69c793",
+        "run-3": "#c39be0",
+        "run-4": "#ef8390",
+        "run-5": "#d6b84c",
+        "run-6": "#5cc6cd",
+        "run-7": "#ec98c3",
+        "run-8": "#9ca7f2",
+        "run-9": "#a9b1ba",
+    },
+}
+_PNG_WIDTH, _PNG_WIDE = 380, 640  # pixels, before scaling
+_PNG_SCALE = 3
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart with title, caption and legend.
+
+    Attributes:
+        name: file name and element of the page; lower case, hyphens.
+        title: subject of the chart.
+        spec: Vega-Lite with data, without configuration.
+        caption: how to read the chart.
+        legend: names of the runs whose colors the chart uses.
+        wide: spans the width of the page.
+    """
+
+    name: str
+    title: str
+    spec: Mapping[str, Any]
+    caption: str = ""
+    legend: Sequence[str] = ()
+    wide: bool = False
+
+
+# ------------------------------------------------------------------------------------------------------ specifications
+
+
+def chart(data: str) -> alt.Chart:
+    """Return a chart of the rows passed to `plain` under that name, without letting Altair inspect each row."""
+    return alt.Chart(alt.NamedData(data))
+
+
+def colours(names: Sequence[str], field: str = "run") -> alt.Color:
+    """Return one color per name, the same in every chart with the same names."""
+    return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(names)))
+
+
+def plain(
+    sheet: alt.Chart | alt.LayerChart,
+    data: Mapping[str, Rows],
+    height: int,
+    width: int | Literal["container"] = "container",
+) -> dict[str, Any]:
+    """Return the specification without Altair's configuration and version.
+
+    Args:
+        sheet: chart of named data.
+        data: name -> rows; charts of one page share data of the same name.
+        height: pixels.
+        width: pixels; `container` follows the width of the page.
+    """
+    content = sheet.properties(height=height, width=width).to_dict(validate=False)  # the browser test is stricter
+    return {name: part for name, part in content.items() if name not in ("config", "$schema")} | {
+        "datasets": dict(data)
+    }
+
+
+# -------------------------------------------------------------------------------------------------------------- style
+
+
+def chart_config(scheme: Scheme, *, legend: bool) -> dict[str, Any]:
+    """Return the Vega-Lite configuration of a color scheme.
+
+    Args:
+        scheme: `light` or `dark`.
+        legend: draw legends in the charts; on the page they are HTML, which wraps on narrow screens.
+    """
+    colours = COLOURS[scheme]
+    axis = {
+        "labelColor": colours["quiet"],
+        "titleColor": colours["quiet"],
+        "domainColor": colours["line"],
+        "tickColor": colours["line"],
+        "gridColor": colours["line"],
+        "gridOpacity": 0.7,
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "titlePadding": 8,
+        "labelPadding": 5,
+    }
+    return {
+        "background": "transparent" if not legend else colours["card"],
+        "font": FONT,
+        "axis": axis,
+        "legend": {
+            "disable": not legend,
+            "labelColor": colours["ink"],
+            "title": None,
+            "orient": "bottom",
+            "columns": 4,
+            "symbolType": "circle",
+            "symbolOpacity": 1,
+            "symbolStrokeWidth": 0,
+        },
+        "view": {"stroke": None},
+        "range": {"category": [colours[f"run-{number}"] for number in range(RUN_COLOURS)]},
+        "text": {"color": colours["ink"], "fontSize": 12},
+        "style": {
+            "guide": {"color": colours["quiet"], "strokeDash": [3, 4], "strokeOpacity": 0.7},
+            "quiet": {"color": colours["quiet"], "fillOpacity": 0.5},
+            "outline": {"color": colours["quiet"], "strokeDash": [4, 3]},
+        },
+    }
+
+
+def style_sheet() -> str:
+    """Return the colors as CSS variables; the dark ones apply if the reader's system prefers them."""
+
+    def variables(scheme: Scheme) -> str:
+        return " ".join(f"--{name}: {value};" for name, value in COLOURS[scheme].items())
+
+    night = f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {variables('dark')} }} }}"
+    return f":root {{ color-scheme: light dark; {variables('light')} }}\n{night}\n"
+
+
+# ---------------------------------------------------------------------------------------------------------------- PNG
+
+
+def write_png(folder: Path, figures: Iterable[Figure]) -> int:
+    """Write `NAME.png` of each figure, in light colors with a legend; return the number of files."""
+    import vl_convert
+
+    count = 0
+    for figure in figures:
+        spec = dict(figure.spec)
+        if spec["width"] == "container":
+            spec["width"] = _PNG_WIDE if figure.wide else _PNG_WIDTH
+        picture = vl_convert.vegalite_to_png(spec, scale=_PNG_SCALE, config=chart_config("light", legend=True))
+        (folder / f"{figure.name}.png").write_bytes(picture)
+        count += 1
+    return count

@@ -1,0 +1,134 @@
+"""The result of `inspect` as text or JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hybrid_cli import console
+from hybrid_cli.reporting import tables
+from hybrid_cli.settings import Inspect
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+Description = dict[str, Any]
+_NOT_READ = ("stored vectors", "Lucene index")
+_LATENCY = ("encode", "search", "fuse", "total")
+
+
+def show(described: Description, settings: Inspect) -> None:
+    """Print the result of `inspect`."""
+    if settings.form == "json":
+        console.result(json.dumps(described, indent=2, ensure_ascii=False, default=str))
+    elif "memory_table" in described:
+        _show_memory_table(described["memory_table"])
+    else:
+        _describe(described)
+
+
+def _show_memory_table(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print quality and latency of each run, then the parts of each index."""
+    measures = [name for name in rows[0] if "@" in name]
+    columns = ["run", "memory", "GiB", *measures, *(f"{part} (ms)" for part in _LATENCY)]
+    shown = [
+        [row["run"], console.size(row["bytes"]), f"{row['bytes'] / 2**30:.4f}"]
+        + [f"{100 * row[name]:.1f}" for name in measures]
+        + [f"{row[f'{part} p50']:.1f} {row[f'{part} p95']:.1f}" for part in _LATENCY]
+        for row in rows
+    ]
+    tables.show(columns, shown, stack=tables.at_words)
+    indexes = {part["index"]: row["parts"] for row in rows for part in row["parts"]}
+    cells = [
+        [index, part["part"], console.size(part["bytes"]), "yes" if part["read"] else "no"]
+        for index, parts in indexes.items()
+        for part in parts
+        if part["index"] == index
+    ]
+    tables.show(["index", "part", "size", "read by a search"], cells, left=2)
+    tables.prose(
+        [
+            "memory: bytes that a search of the run's indexes reads. Latency: p50 and p95 of single queries on one "
+            "thread; a fused run searches its indexes in parallel."
+        ]
+    )
+
+
+def _describe(described: Description) -> None:
+    out = console.stdout()
+    made = f", written by `{described['stage']}`" if "stage" in described else ", not written by hybrid"
+    out.print(f"{described['path']}: {described['what']}{made}", markup=False, highlight=False)
+    sections: dict[str, Mapping[str, Any]] = {
+        name: described[name] for name in ("options", "counts", "contract", "versions") if described.get(name)
+    }
+    for name, values in sections.items():
+        _pairs(name, {key: _plain(value) for key, value in values.items()})
+    if "fingerprint" in described:
+        _pairs("content", {"fingerprint": described["fingerprint"], **_size_of_table(described)})
+    elif "rows" in described:
+        _pairs("content", _size_of_table(described))
+    tables = described.get("tables", {})
+    rows = {name: console.size(size) for name, size in described["parts"].items()}
+    _pairs("on disk", rows | {name: f"{count:,} rows" for name, count in tables.items() if name not in rows})
+    _show_memory(described)
+    _pairs("columns", described.get("columns", {}))
+    last = described.get("last_values", {})
+    _pairs("last values", {name: f"{value:.6g} (step {step:,})" for name, (step, value) in last.items()})
+    _pairs("first rows", {str(n + 1): _plain(row) for n, row in enumerate(described.get("sample", []))})
+    _pairs("first lines", {str(n + 1): line for n, line in enumerate(described.get("head", []))})
+    if described.get("inputs"):
+        out.print(_tree(described["inputs"]))
+
+
+def _show_memory(described: Description) -> None:
+    if "memory" not in described:
+        return
+    rows, count = described["memory"], described["documents"]
+    read = sum(size for name, size in rows.items() if name not in _NOT_READ)
+    rows = {**rows, "total read by a search": read}
+    width = max(map(len, rows))
+    shown = {}
+    for name, size in rows.items():
+        each, remark = size / max(1, count), "  (not read by a search)" if name in _NOT_READ else ""
+        shown[f"{name:{width}}"] = (
+            f"{each:10,.1f} bytes per document {size / 1e9:10,.4f} GB {size / 2**30:10,.4f} GiB{remark}"
+        )
+    _pairs("memory", shown)
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _size_of_table(described: Description) -> dict[str, str]:
+    return {"rows": f"{described['rows']:,}"} if "rows" in described else {}
+
+
+def _pairs(title: str, values: Mapping[str, str]) -> None:
+    if not values:
+        return
+    out = console.stdout()
+    out.print(f"\n{title}", style="bold", highlight=False)
+    width = max(map(len, values))
+    for name, value in values.items():
+        out.print(f"  {name:{width}}  {value}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _tree(inputs: list[Description]) -> Tree:
+    from rich.text import Text
+    from rich.tree import Tree
+
+    shown: set[str] = set()
+
+    def grow(branch: Tree, entries: list[Description]) -> Tree:
+        for entry in entries:
+            made = f" by `{entry['stage']}`" if entry.get("stage") else ""
+            state = "" if entry["state"] == "unchanged" else f"  <- {entry['state']}"
+            again = bool(entry["inputs"]) and entry["path"] in shown
+            shown.add(entry["path"])
+            line = f"{entry['role']}: {entry['path']} ({entry['kind']}{made}){state}{', shown above' if again else ''}"
+            grow(branch.add(Text(line)), [] if again else entry["inputs"])
+        return branch
+
+    return grow(Tree(Text("\ninputs", style="bold")), inputs)

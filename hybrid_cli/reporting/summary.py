@@ -1,0 +1,229 @@
+"""Means and counts of runs (`evaluate`) as terminal tables, JSON, CSV and Markdown."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from hybrid_cli.evaluation.complementarity import RBO_DEPTH, RBO_P
+from hybrid_cli.evaluation.summary import LETTERS, Summary
+from hybrid_cli.reporting import complement, tables
+from hybrid_cli.reporting.tables import count, csv_text, figure, markdown_table, without_nan
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_RAISED = dict(zip(LETTERS, "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", strict=True))
+_BELOW = "⁻"
+COUNTS = {"missing": "unanswered (scored 0)"}
+
+
+# ----------------------------------------------------------------------------------------------------------- programs
+
+
+def as_json(summary: Summary) -> str:
+    """Return all figures as JSON; an undefined p-value is null."""
+    means, ends, names = summary.means, summary.ends, summary.measures
+    runs = [
+        {
+            "run": run,
+            "means": {name: means[run, name] for name in names},
+            "intervals": {name: list(ends[run, name]) for name in names},
+            **summary.counts[run],
+        }
+        for run in summary.runs
+    ]
+    comparisons = [
+        {key: without_nan(value) for key, value in row.items()} for row in summary.comparisons.iter_rows(named=True)
+    ]
+    content = {
+        "queries": {name: summary.queries(name) for name in summary.measures},
+        "runs": runs,
+        "baselines": list(summary.baselines),
+        "comparisons": comparisons,
+        **summary.settings,
+    }
+    if summary.complement:
+        content["complement"] = complement.as_dict(summary.complement)
+    return json.dumps(content, indent=2, ensure_ascii=False)
+
+
+def as_csv(summary: Summary) -> str:
+    """Return one row per run, measure and baseline; then one per figure of --complement."""
+    rows = [*_csv_rows(summary), *(complement.csv_rows(summary.complement) if summary.complement else ())]
+    columns = dict.fromkeys([*rows[0], *summary.comparisons.columns, *summary.settings])
+    return csv_text([dict.fromkeys(columns, "") | row | dict(summary.settings) for row in rows])
+
+
+def _csv_rows(summary: Summary) -> Iterator[dict[str, Any]]:
+    for run, measure, mean, low, high in summary.intervals.iter_rows():
+        ours = {"run": run, "measure": measure, "mean": repr(mean), "low": repr(low), "high": repr(high)}
+        ours |= {"queries": summary.queries(measure), **summary.counts[run]}
+        compared = summary.comparisons.filter(run=run, measure=measure)
+        for row in compared.iter_rows(named=True) if len(compared) else [{}]:
+            yield {**ours, **row}
+
+
+def as_markdown(summary: Summary) -> str:
+    """Return three tables (means, comparisons, counts) and the legend."""
+    best, widths = leaders(summary), _half_widths(summary)
+    means = [
+        [
+            lettered(summary, run),
+            *((f"**{text}**" if (run, name) in best else text) + f" {widths[run, name]}" for name, text in row.items()),
+        ]
+        for run, row in _figures(summary).items()
+    ]
+    names = [COUNTS.get(name, name) for name in next(iter(summary.counts.values()))]
+    counts = [[run, *map(count, row.values())] for run, row in summary.counts.items()]
+    blocks = [markdown_table(["run", *summary.measures], means)]
+    if len(summary.comparisons):
+        rows = [[_cell(value) for value in row] for row in summary.comparisons.drop("queries").iter_rows()]
+        blocks.append(markdown_table(summary.comparisons.drop("queries").columns, rows, left=3))
+    blocks += [markdown_table(["queries", *names], counts), *legend(summary)]
+    if summary.complement:
+        blocks.append(complement.as_markdown(summary.complement))
+    return "\n\n".join(blocks)
+
+
+# ----------------------------------------------------------------------------------------------------------- terminal
+
+
+def show(summary: Summary) -> None:
+    """Print means and counts, then the comparison of two runs if there is one."""
+    _show_means(summary)
+    names = list(next(iter(summary.counts.values())))
+    rows = [[run, *map(count, found.values())] for run, found in summary.counts.items()]
+    tables.show(["queries", *(COUNTS.get(name, name).replace(" (", "\n(") for name in names)], rows)
+    tables.prose(list(legend(summary)))
+    if summary.complement:
+        complement.show(summary.complement)
+
+
+def _show_means(summary: Summary) -> None:
+    """Print one row per run; intervals go below the means where the table would be too wide."""
+    from rich.text import Text
+
+    best, figures, widths = leaders(summary), _figures(summary), _half_widths(summary)
+    whole = {name: any(row[name].startswith("1") for row in figures.values()) for name in summary.measures}
+    longest = {name: max(len(row[name]) + whole[name] for row in figures.values()) for name in summary.measures}
+    names = {run: lettered(summary, run) for run in figures}
+    room = max(map(len, names.values())) + 2 + sum(max(longest[name] + 8, len(name) + 2) for name in longest)
+    between = " " if room <= tables.stdout().width else "\n"
+    rows = []
+    for run, row in figures.items():
+        cells: list[str | Text] = [names[run]]
+        for name, text in row.items():
+            aligned = text if text.startswith("1") or not whole[name] else f" {text}"
+            style = "bold" if (run, name) in best else ""
+            indent = " " * (whole[name] and between == "\n")
+            cells.append(
+                Text(aligned.ljust(longest[name]), style).append(between + indent + widths[run, name], "not bold dim")
+            )
+        rows.append(cells)
+    tables.show(["run", *summary.measures], rows, left=1 + len(summary.measures))
+
+
+def _figures(summary: Summary) -> dict[str, dict[str, str]]:
+    """Return run -> measure -> mean with the letters of the baselines that it differs from."""
+    means, marks = summary.means, significant(summary)
+    return {
+        run: {name: figure(means[run, name]) + marks.get((run, name), "") for name in summary.measures}
+        for run in summary.runs
+    }
+
+
+def _half_widths(summary: Summary) -> dict[tuple[str, str], str]:
+    """Return (run, measure) -> `±.021`, half the width of the confidence interval."""
+    return {key: f"±{figure((high - low) / 2, 3)}" for key, (low, high) in summary.ends.items()}
+
+
+def significant(summary: Summary) -> dict[tuple[str, str], str]:
+    """Return (run, measure) -> letters of the baselines it is significantly above, then those it is below."""
+    marks: dict[tuple[str, str], list[str]] = {}
+    if not len(summary.comparisons):
+        return {}
+    p = pl.col(f"p_{summary.settings['test']}_corrected")
+    found = summary.comparisons.filter(p.is_not_nan() & (p < summary.settings["alpha"]))
+    for run, measure, baseline, difference in found.select("run", "measure", "baseline", "difference").iter_rows():
+        letter = _RAISED[LETTERS[summary.baselines.index(baseline)]]
+        marks.setdefault((run, measure), []).append(letter if difference > 0 else _BELOW + letter)
+    return {key: "".join(sorted(letters, key=lambda mark: mark.startswith(_BELOW))) for key, letters in marks.items()}
+
+
+def leaders(summary: Summary) -> set[tuple[str, str]]:
+    """Return (run, measure) of the highest printed figures; none for a single run."""
+    means = summary.means
+    top = {name: max(figure(means[run, name]) for run in summary.runs) for name in summary.measures}
+    return {key for key, mean in means.items() if len(summary.runs) > 1 and figure(mean) == top[key[1]]}
+
+
+def lettered(summary: Summary, run: str) -> str:
+    """Return the name of a run, with its letter if it is a baseline."""
+    if run not in summary.baselines or not len(summary.comparisons):
+        return run
+    return f"{run} ({LETTERS[summary.baselines.index(run)]})"
+
+
+def legend(summary: Summary, more: str = "better than", less: str = "worse") -> Iterator[str]:
+    """Yield the explanation of intervals, marks and zeros.
+
+    Args:
+        more, less: words for a higher and a lower mean than the baseline's.
+    """
+    settings = summary.settings
+    yield (
+        f"± half the width of the {settings['confidence']:.0%} bootstrap interval of the mean "
+        f"({settings['resamples']:,} samples of the queries, seed {settings['seed']})."
+    )
+    if len(summary.comparisons):
+        marks = [_RAISED[letter] for letter, _ in zip(LETTERS, summary.baselines, strict=False)]
+        letters = ", ".join(f"{mark} {more} {name}" for mark, name in zip(marks, summary.baselines, strict=True))
+        family = len(summary.comparisons) // len(summary.measures)
+        yield (
+            f"{letters} ({_BELOW}{marks[0]} {less}): p < {settings['alpha']:g}, two-sided {test_in_words(settings)}, "
+            + (f"{_correction_in_words(settings['correction'], family)}; n = {_sizes(summary)}.")
+        )
+    if settings["nothing_relevant"]:
+        yield (
+            f"{settings['nothing_relevant']:,} judged queries have no relevant document "
+            f"(grade {settings['relevance_level']} or higher) and score 0."
+        )
+    if "overlap_with" in settings:
+        yield (
+            f"RBO: rank-biased overlap with {settings['overlap_with']} (p = {RBO_P:g}, top {RBO_DEPTH} hits, "
+            "extrapolated)."
+        )
+
+
+def test_in_words(settings: Mapping[str, Any]) -> str:
+    """Return the test behind the marks in words."""
+    if settings["test"] == "t":
+        return "paired t-test"
+    return f"sign-flip permutation test ({settings['permutations']:,}, seed {settings['seed']})"
+
+
+def _correction_in_words(correction: str, family: int) -> str:
+    if correction == "none":
+        return "not corrected"
+    comparisons = "1 comparison" if family == 1 else f"{family} comparisons"
+    return f"{correction.capitalize()} over {comparisons} per measure"
+
+
+def _sizes(summary: Summary) -> str:
+    """Return `120`, or `120 (100 for acc@20)` if measures have different queries."""
+    sizes = {name: summary.queries(name) for name in summary.measures}
+    usual = max(sizes.values())
+    others = ", ".join(f"{size:,} for {name}" for name, size in sizes.items() if size != usual)
+    return f"{usual:,} ({others})" if others else f"{usual:,}"
+
+
+def _cell(value: Any) -> str:
+    """Return a value of a comparison in a Markdown table; NaN is empty."""
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.4g}"
+    return str(value)

@@ -1,0 +1,125 @@
+"""Numbers and tables in text: for the terminal, at most 80 columns wide, and for Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hybrid_cli import console
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+WIDTH = 80  # columns of a table when output is piped; a terminal's own width otherwise
+
+
+def figure(value: float, digits: int = 4) -> str:
+    """Return .5460 without the leading zero, as papers print it; 1.0000 for one."""
+    return f"{value:.{digits}f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.{digits}f}"
+
+
+def signed(value: float, digits: int = 3) -> str:
+    """Return +.250 or -.250."""
+    return ("+" if value > 0 else "") + figure(value, digits)
+
+
+def count(value: float) -> str:
+    """Return 1,234 for an integer, .5460 for a fraction."""
+    return f"{value:,}" if isinstance(value, int) else figure(value)
+
+
+def without_nan(value: Any) -> Any:
+    """Return None for NaN, which JSON cannot hold."""
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def stdout() -> Console:
+    """Return the console of tables: as wide as the terminal, 80 columns when piped."""
+    return console.stdout(WIDTH)
+
+
+def prose(lines: Sequence[str]) -> None:
+    """Print lines as they are, wrapped at words."""
+    out = stdout()
+    for line in lines:
+        out.print(line, markup=False, highlight=False)
+
+
+def heading(text: str) -> None:
+    """Print a bold line."""
+    stdout().print(f"\n{text}", style="bold", markup=False, highlight=False)
+
+
+def show(
+    columns: Sequence[str], rows: Sequence[Sequence[str | Text]], left: int = 1, stack: Callable[[str], str] = str
+) -> None:
+    """Print a table that fits the console; a table that does not fit is split at columns, and the first one repeated.
+
+    Args:
+        columns: headings.
+        rows: cells, plain or styled.
+        left: number of columns aligned to the left.
+        stack: breaks a heading into lines, where the table would be too wide otherwise.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    out = stdout()
+    names, gap = list(columns), 2
+    if sum(_widths(names, rows, gap)) > out.width:
+        names = [names[0], *map(stack, names[1:])]
+        gap = 2 if sum(_widths(names, rows, gap)) <= out.width else 1
+    for chosen in _pieces(_widths(names, rows, gap), out.width):
+        table = Table(box=SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False)
+        for place in chosen:
+            table.add_column(Text(names[place]), justify="left" if place < left else "right", no_wrap=True)
+        for row in rows:
+            table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in (row[n] for n in chosen)))
+        out.print(table)
+
+
+def _widths(names: Sequence[str], rows: Sequence[Sequence[str | Text]], gap: int) -> list[int]:
+    """Return the width of each column with the gap after it."""
+    from rich.cells import cell_len
+
+    cells = [names, *([str(cell) for cell in row] for row in rows)]
+    return [max(cell_len(line) for row in cells for line in row[n].split("\n")) + gap for n in range(len(names))]
+
+
+def _pieces(widths: Sequence[int], room: int) -> Iterator[list[int]]:
+    """Yield the columns of each table: the first, and as many others as fit."""
+    piece, used = [0], widths[0]
+    for place, width in enumerate(widths[1:], 1):
+        if used + width > room and len(piece) > 1:
+            yield piece
+            piece, used = [0], widths[0]
+        piece.append(place)
+        used += width
+    yield piece
+
+
+def at_words(name: str) -> str:
+    """Break a heading at hyphens and at its last space: `121-160`, `up to 40` and `mean drop` over two lines."""
+    return "\n".join(name.rsplit(" ", 1)).replace("-", "-\n")
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Return a Markdown table, the first `left` columns aligned to the left."""
+    rules = [":--" if position < left else "--:" for position in range(len(columns))]
+    escaped = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (columns, rules, *rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
+
+
+def csv_text(rows: Sequence[dict[str, Any]]) -> str:
+    """Return rows as CSV; the columns are all keys, in the order of their first use."""
+    import csv
+    import io
+
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue().removesuffix("\n")

@@ -1,0 +1,237 @@
+"""Settings of evaluating, reporting, inspecting and exporting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Literal
+
+from hybrid_cli.settings.common import MayWrite, Seeded, Writes
+from hybrid_cli.settings.options import GIVEN, REQUIRED, Settings, argument, option, redeclare, when
+
+AnswerMatch = Literal["string", "regex"]
+SignificanceTest = Literal["t", "permutation"]
+Correction = Literal["holm", "bonferroni", "none"]
+Format = Literal["table", "json", "csv", "markdown"]
+ExportFormat = Literal["trec", "msmarco", "dpr", "sentence-transformers", "pyserini"]
+
+ANALYSIS = "Analysis"
+MEASURES, TESTS, COMPLEMENT, STUDIES = "Measures", "Significance", "Complementarity", "Studies"
+ACC = "acc@k"  # fact: a measure that searches texts for answers is among the measures
+
+
+@dataclass(frozen=True)
+class Comparison(Seeded):
+    """What to measure and which runs to compare: options that `evaluate` and `report` share."""
+
+    inputs: Sequence[str] = argument(
+        REQUIRED,
+        "A collection or qrels file, then runs (Parquet or TREC; `name=path` names one). With --qrels: runs only.",
+    )
+    _: KW_ONLY
+    split: str | None = option(None, "Split of the collection.")
+    qrels: Path | None = option(None, "Qrels; replaces the collection among the inputs.", recorded=False)
+    measures: Sequence[str] = option(
+        ("MRR@10", "nDCG@10", "R@100", "R@1000"),
+        "Measures in the spelling of trec_eval or ir_measures.",
+        "--measures",
+        "-m",
+        panel=MEASURES,
+    )
+    relevance_level: int = option(
+        1, "Lowest grade that counts as relevant.", "--relevance-level", "-l", minimum=1, panel=MEASURES
+    )
+    remove_query: bool = option(False, "Remove hits whose docid is the qid (BEIR: ArguAna, Quora).", panel=MEASURES)
+    answer_match: AnswerMatch = option(
+        "string", "acc@k: how answers are matched.", panel=MEASURES, applies=when(measured=ACC)
+    )
+    queries: Path | None = option(
+        None, "Texts and answers of the queries; overrides the collection's.", panel=MEASURES, recorded=False
+    )
+    corpus: Path | None = option(
+        None, "Texts of the documents; overrides the collection's.", panel=MEASURES, recorded=False
+    )
+    baseline: Sequence[str] = option(
+        (), "Runs that the others are tested against.", panel=TESTS, shown="the runs of --complement, or the first run"
+    )
+    test: SignificanceTest = option(
+        "t", "Test behind the marks: paired t-test, or sign-flip permutation test.", panel=TESTS
+    )
+    correction: Correction = option("holm", "Correction over the comparisons of one measure.", panel=TESTS)
+    complement: tuple[str, str] | None = option(
+        None,
+        "Two runs, by name or path: which queries only one of them answers.",
+        metavar="DENSE SPARSE",
+        panel=COMPLEMENT,
+    )
+    show_queries: int = option(
+        5, "Queries shown that a run hurts most, and as many that it helps most.", minimum=0, panel=COMPLEMENT
+    )
+
+
+@dataclass(frozen=True)
+class Evaluate(MayWrite, Comparison):
+    """Measure runs, with confidence intervals and significance tests.
+
+    pytrec_eval computes the measures. Means are over all judged queries; a query without hits scores 0. The order is
+    that of the rank column. Measures: MRR@k, nDCG@k, MAP@k, P@k, R@k (recall), Success@k, Rprec, Bpref, Judged@k;
+    acc@k is the share of questions with an answer in the texts of the top k hits. The spellings `recip_rank`,
+    `ndcg_cut_10` and `AP(rel=2)` are accepted too.
+
+    `--complement` shows which queries a dense run answers that BM25 does not, and which queries fusion hurts;
+    `--robustness` the loss under attacks on the queries; `--over-seeds` means and deviations over seeds.
+    """
+
+    command = "evaluate"
+    panel = ANALYSIS
+    examples = (
+        "hybrid evaluate data/pydocs --split test out/bm25.parquet out/clear.parquet --measures MRR@10,nDCG@10,R@100",
+        "hybrid evaluate data/pydocs --split test out/clear.parquet --complement out/dense.parquet out/bm25.parquet",
+        "hybrid evaluate data/pydocs --split test bm25=out/bm25.parquet bm25@shuffle=out/shuffled.parquet --robustness",
+        "hybrid evaluate data/pydocs --split test clear-1=out/1.parquet clear-2=out/2.parquet --over-seeds",
+    )
+
+    queries: Path | None = redeclare(Comparison, "queries", None, applies=(when(measured=ACC), when(complement=GIVEN)))
+    corpus: Path | None = redeclare(Comparison, "corpus", None, applies=(when(measured=ACC), when(complement=GIVEN)))
+    complement: tuple[str, str] | None = redeclare(
+        Comparison, "complement", None, applies=(when(robustness=False, over_seeds=False),)
+    )
+    show_queries: int = redeclare(Comparison, "show_queries", 5, applies=(when(complement=GIVEN),))
+    overlap_with: str | None = option(
+        None, "Run, by name or path: adds each run's rank-biased overlap with it.", panel=COMPLEMENT, recorded=False
+    )
+    robustness: bool = option(
+        False,
+        "Compare runs of attacked queries, named SYSTEM@ATTACK, with the run named SYSTEM.",
+        panel=STUDIES,
+        applies=when(over_seeds=False, complement=None),
+    )
+    over_seeds: bool = option(
+        False,
+        "Runs are named ROW-SEED: print one row per ROW with mean and standard deviation over its seeds. "
+        "--baseline names rows.",
+        panel=STUDIES,
+        applies=when(robustness=False, complement=None),
+    )
+    roc_against: str | None = option(
+        None,
+        "Row: adds each row's RoC against it, at the cutoff of Success@k among the measures.",
+        panel=STUDIES,
+        applies=when(over_seeds=True),
+    )
+    form: Format = option("table", "Format of the printed result.", "--format", recorded=False)
+    output: Path | None = redeclare(MayWrite, "output", None, help="Parquet file of the value of every query.")
+
+
+@dataclass(frozen=True)
+class Report(Writes, Comparison):
+    """Write one HTML page that shows how runs differ, and where.
+
+    The page is self-contained and opens offline. It starts with a summary in sentences, followed by the measures with
+    intervals and tests, recall at every depth, area-proportional Venn diagrams of two runs, a scatter plot of all
+    queries, ranked lists of the queries that change most, means of query groups, learning curves, and index size
+    against quality. Sections without data are omitted. Without --complement, the two runs are the only one searched
+    in a dense index and the only one searched in a lexical index.
+    """
+
+    command = "report"
+    panel = ANALYSIS
+    examples = (
+        "hybrid report data/pydocs --split test out/bm25.parquet out/dense.parquet out/clear.parquet "
+        "--output out/report.html",
+    )
+
+    show_queries: int = redeclare(Comparison, "show_queries", 10)
+    model: Sequence[str] = option(
+        (),
+        "Encoder whose learning curve is shown, in addition to those behind the runs (`name=folder` names it).",
+        metavar="FOLDER",
+        recorded=False,
+    )
+    index: Sequence[str] = option(
+        (), "Index of a run whose manifest does not lead to it; may be repeated.", metavar="RUN=FOLDER", recorded=False
+    )
+    png: Path | None = option(None, "Folder for the figures as PNG files.", recorded=False)
+
+
+@dataclass(frozen=True)
+class Inspect(MayWrite):
+    """Describe an artifact and its inputs, or compare the memory of indexes.
+
+    Prints kind, stage, options, counts, library versions, size on disk, first rows, an encoder's contract, the last
+    values of a learning curve, and the tree of inputs; inputs that have changed or are missing are marked.
+
+    With --memory-table: one row per run with the bytes that a search of its indexes reads, recall, accuracy, and the
+    latency of encoding, search and fusion (p50 and p95 of single queries on one thread, 100 hits).
+    """
+
+    command = "inspect"
+    panel = ANALYSIS
+    examples = (
+        "hybrid inspect out/clear.parquet",
+        "hybrid inspect bm25=out/bm25.parquet dense=out/dense.parquet --memory-table data/pydocs --split test",
+    )
+
+    paths: Sequence[str] = argument(
+        REQUIRED, "An artifact, or any file or folder. With --memory-table: runs (`name=path` names one)."
+    )
+    _: KW_ONLY
+    memory_table: Path | None = option(
+        None,
+        "Collection: compare the indexes behind the runs on its queries (LITE, table 2).",
+        metavar="COLLECTION",
+        recorded=False,
+    )
+    split: str | None = option(None, "Split of the collection.", applies=when(memory_table=GIVEN))
+    form: Literal["text", "json"] = option("text", "Format of the printed result.", "--format", recorded=False)
+    output: Path | None = redeclare(
+        MayWrite, "output", None, help="Parquet file of the memory table.", applies=(when(memory_table=GIVEN),)
+    )
+
+
+RUN, QRELS = "a run", "qrels"  # facts: the kind of artifact that is exported
+
+
+@dataclass(frozen=True)
+class Export(Writes):
+    """Convert an artifact to the format of another tool.
+
+    `trec`: a run with strictly decreasing scores, so that trec_eval keeps its order; or qrels. `msmarco`: a run as qid,
+    pid, rank. `dpr`: a run as the JSON of DPR's retriever, with texts and has_answer. `sentence-transformers`: an
+    encoder. `pyserini`: a dense index that FaissSearcher opens.
+    """
+
+    command = "export"
+    panel = ANALYSIS
+    examples = ("hybrid export out/clear.parquet --format trec --output out/clear.trec",)
+
+    path: Path = argument(REQUIRED, "A run, qrels, an encoder or a dense index.")
+    _: KW_ONLY
+    form: ExportFormat = option(REQUIRED, "Format to write.", "--format")
+    collection: Path | None = option(
+        None,
+        "Texts, questions and answers.",
+        applies=when(form="dpr"),
+        recorded=False,
+    )
+    split: str | None = option(None, "Split of the collection.", applies=when(form="dpr"))
+    hits: int | None = option(
+        None,
+        "Hits written per query.",
+        "--hits",
+        "-k",
+        minimum=1,
+        shown="all",
+        applies=when(form=("trec", "msmarco", "dpr"), artifact=RUN),
+    )
+    tag: str = option("hybrid", "Last column of a TREC run.", applies=when(form="trec", artifact=RUN))
+
+
+@dataclass(frozen=True)
+class Doctor(Settings):
+    """Check this machine for everything that hybrid needs, and print the command that installs what is missing."""
+
+    command = "doctor"
+    panel = ANALYSIS
+    examples = ("hybrid doctor",)
