@@ -147,7 +147,7 @@ INTERRUPTED = "hybrid: interrupted; the same command goes on where it can\n"
 def test_ctrl_c_in_prepare_is_one_line_exits_130_and_leaves_no_files(here: Path) -> None:
     Path("corpus.tsv").write_text("".join(f"{row}\tpassage number {row}\n" for row in range(300_000)))
     process = started("prepare", "msmarco", "corpus.tsv", "--output", "out")
-    wait_for(Path(".out.partial"), process)
+    wait_for(Path(".out.partial/corpus"), process)
     process.send_signal(signal.SIGINT)
     assert (process.communicate()[1], process.returncode) == (INTERRUPTED, 130)
     assert not Path("out").exists()
