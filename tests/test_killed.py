@@ -141,7 +141,7 @@ def test_a_killed_index_bm25_ends_with_the_same_index(here: Path, made: Path) ->
     assert hidden() == []
 
 
-INTERRUPTED = "hybrid: interrupted; the same command goes on where it can\n"
+INTERRUPTED = "hybrid: interrupted; run the same command again to resume\n"
 
 
 def test_ctrl_c_in_prepare_is_one_line_exits_130_and_leaves_no_files(here: Path) -> None:
