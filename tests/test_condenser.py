@@ -18,8 +18,9 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
+from hybrid_cli.artifacts import layout
 from hybrid_cli.errors import InputError
-from hybrid_cli.training.pretraining import HEAD_FILE, MaskedLanguageModel
+from hybrid_cli.training.pretraining import MaskedLanguageModel
 from hybrid_cli.training.pretraining_data import IGNORED
 
 IDS = torch.tensor([[101, 7592, 103, 2088, 102, 0], [101, 103, 3899, 3216, 103, 102]])
@@ -113,7 +114,7 @@ def test_a_saved_model_continues_with_its_heads(
     assert capsys.readouterr().err == (f"{tmp_path}: training continues with its Condenser head\n" if condenser else "")
     for mine, theirs in zip(model(IDS, MASK, LABELS), again(IDS, MASK, LABELS), strict=True):
         torch.testing.assert_close(mine, theirs)
-    assert (tmp_path / HEAD_FILE).is_file() == condenser
+    assert (tmp_path / layout.CONDENSER_HEAD).is_file() == condenser
     theirs = AutoModelForMaskedLM.from_pretrained(tmp_path)(IDS, attention_mask=MASK, labels=LABELS).loss
     torch.testing.assert_close(theirs, model(IDS, MASK, LABELS)[1][:, 0].sum() / 3)
 

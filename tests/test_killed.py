@@ -141,13 +141,13 @@ def test_a_killed_index_bm25_ends_with_the_same_index(here: Path, made: Path) ->
     assert hidden() == []
 
 
-INTERRUPTED = "hybrid: interrupted; the same command goes on where it can\n"
+INTERRUPTED = "hybrid: interrupted; run the same command again to resume\n"
 
 
 def test_ctrl_c_in_prepare_is_one_line_exits_130_and_leaves_no_files(here: Path) -> None:
     Path("corpus.tsv").write_text("".join(f"{row}\tpassage number {row}\n" for row in range(300_000)))
     process = started("prepare", "msmarco", "corpus.tsv", "--output", "out")
-    wait_for(Path(".out.partial"), process)
+    wait_for(Path(".out.partial/corpus"), process)
     process.send_signal(signal.SIGINT)
     assert (process.communicate()[1], process.returncode) == (INTERRUPTED, 130)
     assert not Path("out").exists()

@@ -13,6 +13,7 @@ import pytest
 from command import hybrid
 
 from hybrid_cli import runs
+from hybrid_cli.artifacts import layout
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations import wordnet
@@ -20,7 +21,7 @@ from hybrid_cli.perturbations.attack import MissingResource
 from hybrid_cli.perturbations.attacks import ATTACKS
 from hybrid_cli.settings.data import AttackOrSet
 from hybrid_cli.stages.index_bm25 import index_bm25
-from hybrid_cli.stages.perturb import META, perturb
+from hybrid_cli.stages.perturb import perturb
 from hybrid_cli.stages.search import search
 
 ROOT = Path(__file__).parent.parent
@@ -41,8 +42,8 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_folder_contains_a_file_per_attack_and_meta_json(tiny: Path, tmp_path: Path) -> None:
     folder = perturb(tiny, split="test", attacks=["lite"], output=tmp_path / "q", wordnet=SMALL)
-    assert {file.name for file in folder.iterdir()} == {META, *(f"{name}.parquet" for name in LOCAL)}
-    meta = json.loads((folder / META).read_text("utf-8"))
+    assert {file.name for file in folder.iterdir()} == {layout.ATTACKS, *(f"{name}.parquet" for name in LOCAL)}
+    meta = json.loads((folder / layout.ATTACKS).read_text("utf-8"))
     assert meta["seed"] == 0
     assert {"hybrid", "polars", "torch"} <= meta["versions"].keys()
     assert list(meta["attacks"]) == LOCAL
@@ -157,7 +158,7 @@ def test_queries_attacked_by_another_tool_are_read(tiny: Path, tmp_path: Path) -
     folder = perturb(tiny, split="test", attacks=attacks, output=tmp_path / "q", attacked_queries=attacked)
     before, after = texts(tiny / "queries.test.parquet"), texts(folder / "back-translation.parquet")
     assert after == {**before, "001": "what does the satellite do to the seas"}
-    meta = json.loads((folder / META).read_text("utf-8"))["attacks"]["back-translation"]
+    meta = json.loads((folder / layout.ATTACKS).read_text("utf-8"))["attacks"]["back-translation"]
     assert (meta["changed"], meta["not_in_file"]) == (1, 4)
     assert meta["options"] == {"attack": "back-translation"}
 

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.projection import SignProjection
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
-from hybrid_cli.stages.train_dense import PROJECTION, train_dense
+from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.bm25_vectors import Bm25Vectors
 from hybrid_cli.training.losses import squared_cosine
@@ -70,8 +70,8 @@ def test_roc_lowers_the_squared_cosines_and_records_its_projection(
     assert curve(trained, "orthogonality")[-1] < curve(trained, "orthogonality")[0]
     assert curve(trained, "dev_cos2")[-1] < min(curve(trained, "dev_cos2")[0], curve(plain, "dev_cos2")[-1])
     assert curve(plain, "orthogonality") == []
-    assert json.loads((trained / PROJECTION).read_text()) == {"dim": 16, "seed": 0, "version": 1}
-    assert not (plain / PROJECTION).exists()
+    assert json.loads((trained / layout.LEXICAL_PROJECTION).read_text()) == {"dim": 16, "seed": 0, "version": 1}
+    assert not (plain / layout.LEXICAL_PROJECTION).exists()
 
 
 def test_the_curve_equals_an_evaluation_of_the_encoder(
@@ -121,7 +121,7 @@ def test_the_parts_combine_with_every_loss_and_every_encoder(
     out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, **contract, index=index)
     names = pl.read_parquet(out / "curve.parquet")["name"].to_list()
     assert names == [loss.replace("-", "_"), "orthogonality"]
-    assert json.loads((out / PROJECTION).read_text())["dim"] == contract.get("dim", 16)
+    assert json.loads((out / layout.LEXICAL_PROJECTION).read_text())["dim"] == contract.get("dim", 16)
 
 
 def test_without_both_parts_roc_is_the_plain_likelihood(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:

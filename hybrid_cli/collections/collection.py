@@ -14,12 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.collections.readers.files import judgment_rows, query_rows
 from hybrid_cli.errors import InputError
 
-CORPUS_FILE = "corpus.parquet"
-CORPUS_FOLDER = "corpus"
 _QUERIES: dict[str, pl.DataType] = {"qid": pl.String(), "text": pl.String(), "answers": pl.List(pl.String())}
 _QRELS: dict[str, pl.DataType] = {"qid": pl.String(), "docid": pl.String(), "relevance": pl.Int32()}
 
@@ -36,7 +34,9 @@ def corpus_path(path: Path) -> Path:
     for part in _parts(path):
         artifacts.check_table(part, Kind.CORPUS)
     if path.is_dir():
-        return next((path / name for name in (CORPUS_FILE, CORPUS_FOLDER) if (path / name).exists()), path)
+        return next(
+            (path / name for name in (layout.CORPUS_FILE, layout.CORPUS_FOLDER) if (path / name).exists()), path
+        )
     return path
 
 
@@ -46,13 +46,14 @@ def _parts(path: Path) -> list[Path]:
         raise InputError(f"{path}: no such file or folder; a collection is needed")
     if path.is_file():
         return [path]
-    if (path / CORPUS_FILE).is_file():
-        return [path / CORPUS_FILE]
-    folder = path / CORPUS_FOLDER if (path / CORPUS_FOLDER).is_dir() else path
-    if parts := sorted(folder.glob("part-*.parquet")):
+    if (path / layout.CORPUS_FILE).is_file():
+        return [path / layout.CORPUS_FILE]
+    folder = path / layout.CORPUS_FOLDER if (path / layout.CORPUS_FOLDER).is_dir() else path
+    if parts := sorted(folder.glob(layout.PARTS)):
         return parts
     raise InputError(
-        f"{path}: neither {CORPUS_FILE} nor {CORPUS_FOLDER}/part-*.parquet; create a collection with `hybrid prepare`"
+        f"{path}: neither {layout.CORPUS_FILE} nor {layout.CORPUS_FOLDER}/{layout.PARTS}; "
+        "create a collection with `hybrid prepare`"
     )
 
 

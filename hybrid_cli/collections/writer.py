@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind, Manifest
-from hybrid_cli.collections.collection import CORPUS_FILE, CORPUS_FOLDER
+from hybrid_cli.artifacts import Kind, Manifest, layout
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, checked_split
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.data import OnDangling, OnDuplicate
@@ -114,17 +113,17 @@ class CollectionWriter:
     def _write_corpus(self) -> set[str]:
         docids: set[str] = set()
         batches = self._batches(self._unique(self.source.documents, lambda row: row.docid, "documents", docids))
-        folder, parts = self.folder / CORPUS_FOLDER, 0
+        folder, parts = self.folder / layout.CORPUS_FOLDER, 0
         folder.mkdir()
         for first in batches:
             part = chain([first], islice(batches, BATCHES_PER_PART - 1))
-            self._write_table(folder / f"part-{parts:05}.parquet", part, Kind.CORPUS)
+            self._write_table(folder / layout.part(parts), part, Kind.CORPUS)
             parts += 1
         self._refuse("duplicate documents", self.on_duplicate, _KEEP_ONE)
         if not parts:
             raise InputError(f"{self._origin()}: no documents; a collection needs at least one")
         if parts == 1:
-            (folder / "part-00000.parquet").rename(self.folder / CORPUS_FILE)
+            (folder / layout.part(0)).rename(self.folder / layout.CORPUS_FILE)
             folder.rmdir()
         return docids
 

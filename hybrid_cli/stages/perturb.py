@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, Output
+from hybrid_cli.artifacts import Kind, Output, layout
 from hybrid_cli.collections import collection
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
@@ -23,8 +22,6 @@ from hybrid_cli.perturbations.attacks import ATTACKS, SETS
 from hybrid_cli.settings import Perturb, stage
 from hybrid_cli.settings.data import Attack as AttackName
 from hybrid_cli.settings.data import AttackOrSet
-
-META = "meta.json"
 
 
 @stage(Perturb)
@@ -186,6 +183,5 @@ def _write_meta(settings: Perturb, outputs: Mapping[AttackName, Output], skipped
         },
         "skipped": dict(skipped),
     }
-    scratch = settings.output / f".{META}.partial"
-    scratch.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    os.replace(scratch, settings.output / META)
+    with artifacts.replacing(settings.output / layout.ATTACKS) as scratch:
+        scratch.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")

@@ -12,6 +12,7 @@ import polars as pl
 import torch
 
 from hybrid_cli import artifacts, console
+from hybrid_cli.artifacts import layout
 from hybrid_cli.encoders import combination
 from hybrid_cli.encoders.combination import Combination
 from hybrid_cli.encoders.contract import Contract, kind_of, read_contract
@@ -34,7 +35,6 @@ from hybrid_cli.training.teachers import FrozenEncoder, FrozenWeight
 from hybrid_cli.training.validation import DevPool
 
 SUM_WEIGHTS = tuple(round(0.1 * tenths, 1) for tenths in range(1, 10))  # grid of lambda_test (DualRM, section 4)
-PROJECTION = "lexical_projection.json"
 PROJECTION_SEED = 0
 
 
@@ -167,7 +167,7 @@ def _bm25_vectors(settings: TrainDense, dim: int, examples: Examples, dev: Examp
 
 def _check_projection(settings: TrainDense, vectors: Bm25Vectors | None) -> None:
     """Refuse a start model that was trained orthogonal to another projection."""
-    file = resolve(settings.model) / PROJECTION
+    file = resolve(settings.model) / layout.LEXICAL_PROJECTION
     if vectors is None or not settings.ortho_weight or not file.is_file():
         return
     trained, wanted = json.loads(file.read_text("utf-8")), vectors.projection.to_dict()
@@ -188,7 +188,7 @@ def _save(settings: TrainDense, encoder: TransformerEncoder, vectors: Bm25Vector
     else:
         encoder.save(folder)
     if vectors is not None and settings.ortho_weight:
-        (folder / PROJECTION).write_text(json.dumps(vectors.projection.to_dict()) + "\n", "utf-8")
+        (folder / layout.LEXICAL_PROJECTION).write_text(json.dumps(vectors.projection.to_dict()) + "\n", "utf-8")
 
 
 def _learned_weight(settings: TrainDense, weight: FrozenWeight | None) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def save(
     """Replace the checkpoint in `work`; a kill leaves the old one or the new one."""
     with artifacts.replacing(work / layout.CHECKPOINT) as scratch:
         scratch.mkdir()
-        save_model(model, str(scratch / "model.safetensors"))
+        save_model(model, str(scratch / layout.WEIGHTS))
         torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, scratch / "optimizer.pt")
         (scratch / "state.json").write_text(json.dumps(vars(state)), "utf-8")
 
@@ -42,7 +42,7 @@ def restore(work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scal
     artifacts.restore(folder)
     if not folder.exists():
         return State()
-    load_model(model, str(folder / "model.safetensors"))
+    load_model(model, str(folder / layout.WEIGHTS))
     saved = torch.load(folder / "optimizer.pt", weights_only=True)
     optimizer.load_state_dict(saved["optimizer"])
     scaler.load_state_dict(saved["scaler"])

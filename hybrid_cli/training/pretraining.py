@@ -15,6 +15,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 from transformers.activations import ACT2FN
 
 from hybrid_cli import console
+from hybrid_cli.artifacts import layout
 from hybrid_cli.encoders.tower import silence_transformers
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError
@@ -23,7 +24,6 @@ from hybrid_cli.training.losses import Terms, span_contrast
 from hybrid_cli.training.pretraining_data import IGNORED, Spans
 from hybrid_cli.training.session import keep_first_layers
 
-HEAD_FILE = "condenser_head.safetensors"
 _HEAD_LAYERS = 2
 _TOKENS_AT_ONCE = 4096
 
@@ -101,7 +101,7 @@ class MaskedLanguageModel(nn.Module):
         """Write the checkpoint for `AutoModelForMaskedLM`, with the Condenser head in a file of its own."""
         self.whole.save_pretrained(folder, safe_serialization=True)
         if self.condenser is not None:
-            save_file(self.condenser.state_dict(), folder / HEAD_FILE, metadata={"format": "pt"})
+            save_file(self.condenser.state_dict(), folder / layout.CONDENSER_HEAD, metadata={"format": "pt"})
 
 
 def _condenser(folder: Path, whole: PreTrainedModel, skip_layer: int | None) -> tuple[nn.TransformerEncoder, int]:
@@ -125,8 +125,8 @@ def _condenser(folder: Path, whole: PreTrainedModel, skip_layer: int | None) -> 
             nn.init.normal_(parameter, std=config.initializer_range)
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)
-    if (folder / HEAD_FILE).is_file():
-        head.load_state_dict(load_file(folder / HEAD_FILE))
+    if (folder / layout.CONDENSER_HEAD).is_file():
+        head.load_state_dict(load_file(folder / layout.CONDENSER_HEAD))
         console.note(f"{folder}: training continues with its Condenser head")
     return head, skip
 
