@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from hybrid_cli.cli import analysis, retrieval
+from hybrid_cli.cli import analysis
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import HybridError
 
@@ -19,7 +19,7 @@ _UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # Typer
 _FILE_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 _SHORT_WRITES = ("requested and", "inline_container")  # numpy and torch do not say why less was written than asked for
 
-PANELS = (retrieval, analysis)
+PANELS = (analysis,)
 
 
 for panel in PANELS:  # commands whose settings class is still to come

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -146,23 +145,6 @@ def numbers(option: str, value: str | None) -> tuple[int, ...]:
         return tuple(int(item) for item in comma_separated(value))
     except ValueError:
         raise InputError(f"{option} {value}: needs whole numbers, as in 32,64,128") from None
-
-
-def byte_count(name: str, value: str) -> int:
-    """`500M`, `2G`, `1.5GiB` as bytes; `M`, `G` and `T` count by thousands, with an `i` by 1,024.
-
-    Raises:
-        InputError: it says no number of bytes.
-    """
-    found = re.fullmatch(r"([\d.]+)\s*([kKMGT]?)(i?)B?", value.strip())
-    try:
-        number = float(found[1]) if found else -1.0
-    except ValueError:
-        number = -1.0
-    if found is None or number < 0:
-        raise InputError(f"{name} {value}: write bytes as 500M, 2G or 1.5GiB")
-    power: int = (1024 if found[3] else 1000) ** " kMGT".index(found[2].replace("K", "k") or " ")
-    return int(number * power)
 
 
 def comma_separated(value: str | None) -> list[str]:

@@ -10,11 +10,6 @@ Markers = Literal["none", "replace", "prepend"]
 AnswerMatch = Literal["string", "regex"]
 Correction = Literal["holm", "bonferroni", "none"]
 SignificanceTest = Literal["t", "permutation"]
-VectorType = Literal["float32", "float16"]
-IndexType = Literal[
-    "flat", "fp16", "sq8", "pq", "opq", "binary",
-    "hnsw", "hnsw-fp16", "hnsw-sq8", "hnsw-binary", "ivf", "auto",
-]  # fmt: skip
 FusionMethod = Literal[
     "minmax", "weighted-sum", "sum", "product", "rrf", "zscore", "dbsf", "borda", "isr", "log-isr", "rbc",
     "combsum", "combmnz", "combanz", "combmax", "combmin", "combmed",
@@ -22,4 +17,3 @@ FusionMethod = Literal[
 Normalization = Literal["none", "minmax", "max", "sum", "l2", "zscore", "rank", "borda", "dbsf"]
 Missing = Literal["exact", "min", "zero", "ignore", "drop"]
 Grid = Literal["linear", "log", "reciprocal"]
-Combine = Literal["concat", "sum"]

@@ -10,6 +10,7 @@ from hybrid_cli.settings.data import (
     PrepareTrec,
     Split,
 )
+from hybrid_cli.settings.dense import Combine, Encode, VectorIndex
 from hybrid_cli.settings.mining import Label, MineNegatives
 from hybrid_cli.settings.options import Settings
 from hybrid_cli.settings.retrieval import ConcatRuns, Fuse, IndexBm25, Search, SearchOptions
@@ -32,6 +33,8 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     TrainDense,
     TrainLambda,
     DistillLite,
+    Combine,
+    Encode,
     Search,
     Fuse,
     ConcatRuns,
@@ -39,8 +42,10 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
 
 __all__ = [
     "COMMANDS",
+    "Combine",
     "ConcatRuns",
     "DistillLite",
+    "Encode",
     "Fuse",
     "IndexBm25",
     "Label",
@@ -59,5 +64,6 @@ __all__ = [
     "Split",
     "TrainDense",
     "TrainLambda",
+    "VectorIndex",
     "stage",
 ]

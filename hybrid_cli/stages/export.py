@@ -12,12 +12,12 @@ import polars as pl
 
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.answers import matcher, passage_form
 from hybrid_cli.encoders.contract import TRANSFORMER, kind_of
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import DenseIndex
-from hybrid_cli.indexes.build import DOCIDS, INDEX
 
 Format = Literal["trec", "msmarco", "dpr", "sentence-transformers", "pyserini"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -224,7 +224,7 @@ def _pyserini(path: Path, scratch: Path, options: dict[str, Any]) -> str:
     if len(bad):
         raise InputError(f"{path}: docid {bad[0]!r} cannot stand on a line of Pyserini's file of ids; rename it")
     scratch.mkdir()
-    shutil.copyfile(path / INDEX, scratch / "index")
+    shutil.copyfile(path / FAISS_INDEX, scratch / "index")
     pl.read_parquet(path / DOCIDS).select("docid").write_csv(
         scratch / "docid", include_header=False, quote_style="never"
     )
