@@ -326,14 +326,14 @@ def test_an_index_made_with_another_model_is_refused(here, made):
 def test_the_name_of_a_hub_model_is_refused_offline(here, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for command in ("encode --model", "train-dense --model"):
-        done = refused(*typed(command, "owner/model"), words="owner/model: no such folder, and the Hugging Face hub")
+        done = refused(*typed(command, "owner/model"), words="owner/model: no such folder, and no download from Hugging Face")
         assert "offline, name a folder or `minilm`" in done.err
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:99"])
 def test_a_device_that_is_not_here_is_refused(here, device):
     for command in (typed("encode --model", "model"), typed("train-dense", "train.parquet")):
-        refused(*command, "--device", device, words=f"--device {device}: cannot be used here")
+        refused(*command, "--device", device, words=f"--device {device}: not available on this machine")
 
 
 def damaged(made: Path, name: str, file: str, *, cut: bool) -> Path:
