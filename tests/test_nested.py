@@ -70,7 +70,7 @@ def test_prefixes_are_trained(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tm
     static: dict[str, Any] = {"encoder": "static", "index": bm25, "max_steps": 5, "batch_size": 4, "dim": 6}
     for dims in ((), (2, 4)):
         folder = tmp_path / f"dense{len(dims)}"
-        plan: dict[str, Any] = {"matryoshka_dims": dims}
+        plan: dict[str, Any] = {"matryoshka_dims": dims or None}
         folders.append(train_dense(examples, output=folder, model=str(tiny_bert), loss="nll", **plan, **PLAN))
         light = tmp_path / f"static{len(dims)}"
         folders.append(train_lambda(tiny, output=light, sampled_candidates=5, **plan, **static))
