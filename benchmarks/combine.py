@@ -20,8 +20,8 @@ import scipy
 import torch
 
 from hybrid_cli.collections.readers import python_docs
-from hybrid_cli.encoders.combination import Combination, Recipe
-from hybrid_cli.encoders.encoder import open_encoder
+from hybrid_cli.encoders.composite import Combination, Recipe
+from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.indexes.faiss import load_faiss
 
 QUERIES, HITS = 256, 1000

@@ -15,10 +15,8 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from torch import nn
-
-from hybrid_cli.encoders.encoder import open_encoder
 from hybrid_cli.encoders.models import pick_dtype
+from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.settings.optimization import Sampling
 from hybrid_cli.training import losses
@@ -47,7 +45,7 @@ def main() -> None:
         encoder = TransformerEncoder.load("minilm", dim=DIM, query_max_len=64, doc_max_len=96)
         objective: losses.Objective = likelihood
         if name == "lite":
-            encoder.query_tower.large = nn.Linear(384, teacher.dim, bias=False)
+            encoder.add_distillation_heads(teacher.dim)
             objective = losses.distilled(likelihood, DIM)
         learner = DenseLearner(
             encoder, objective, precision, sources=BatchSources(teacher=teacher if name == "lite" else None)

@@ -24,11 +24,11 @@ import torch
 from hybrid_cli import artifacts, indexes
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
-from hybrid_cli.config import VectorIndex
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.hybrid_search import HybridIndex
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.settings import VectorIndex
 
 SHARD = 50_000
 
@@ -56,7 +56,8 @@ def dense_index(folder: Path, docids: pl.Series, dim: int) -> DenseIndex:
         for number, begin in enumerate(range(0, len(docids), SHARD)):
             ids = docids[begin : begin + SHARD]
             indexes.write_shard(indexes.shard_path(work, number), ids.to_arrow(), unit(rng, len(ids), dim))
-        counts |= {"factory": indexes.build(work, VectorIndex()), "dim": dim, "contract": {}, "encoder": ""}
+        factory = indexes.build(work, VectorIndex())
+        counts |= indexes.IndexInfo(len(docids), dim, factory=factory).counts()
     return DenseIndex.open(folder)
 
 

@@ -19,6 +19,7 @@ from hybrid_cli.settings import SearchOptions
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.base import Encoder
+    from hybrid_cli.settings.common import Precision
 
 PathLike = str | os.PathLike[str]
 
@@ -89,7 +90,7 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
     return Index(open_searcher(folders[0], settings), corpus)
 
 
-def open_encoder(model: PathLike = "minilm", *, device: str = "auto", dtype: str = "auto") -> Encoder:
+def open_encoder(model: PathLike = "minilm", *, device: str = "auto", dtype: Precision = "auto") -> Encoder:
     """Open an encoder: `encode_queries(texts)` and `encode_documents(titles, texts)` return float32 arrays [n, d].
 
     Args:
@@ -100,9 +101,9 @@ def open_encoder(model: PathLike = "minilm", *, device: str = "auto", dtype: str
     Raises:
         InputError: no such model, or an unusable device or dtype.
     """
-    from hybrid_cli.encoders import open_encoder as opening
+    from hybrid_cli.encoders.open_encoder import open_encoder as opened
 
-    return opening.open_encoder(str(model), device=device, dtype=dtype)
+    return opened(str(model), device=device, dtype=dtype)
 
 
 def open_run(path: PathLike) -> pl.DataFrame:

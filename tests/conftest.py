@@ -80,7 +80,7 @@ def tiny_lambda(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny_lambda")
     index = LexicalIndex.open(index_bm25(tiny, output=folder / "bm25"))
     terms = len(index.idf) // 2
-    encoder = StaticEncoder.over(index, ("title", "text"), dim=6, most_terms=terms, shared_rows=4)
+    encoder = StaticEncoder.over(index, ("title", "text"), dim=6, vocab_size=terms, hash_buckets=4)
     torch.manual_seed(0)
     for table in encoder.parameters():
         torch.nn.init.normal_(table)

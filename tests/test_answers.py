@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid_cli.collections.answers import matcher, passage_form
-from hybrid_cli.config import AnswerMatch
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings.analysis import AnswerMatch
 
 
 def has_answer(answers: list[str], text: str, mode: AnswerMatch = "string") -> bool:

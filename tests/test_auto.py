@@ -1,4 +1,4 @@
-"""The smallest index that finds enough, or a line that says that there is none."""
+"""Index type `auto`: the smallest index with enough recall, or one line if there is none."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 from test_vectors import random_vectors
 
 from hybrid_cli import indexes
-from hybrid_cli.cli.common import byte_count
-from hybrid_cli.config import IndexChoice, VectorIndex
 from hybrid_cli.errors import InputError
+from hybrid_cli.indexes.measure import unfinished
+from hybrid_cli.settings import VectorIndex
+from hybrid_cli.settings.options import byte_count
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.inspect import inspect
 
@@ -28,12 +29,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def chosen(folder: Path, **how: float) -> tuple[str, list[str]]:
-    choice = IndexChoice(**{"cutoff": 10, **how})  # type: ignore[arg-type]
-    factory, tried = indexes.choose(folder, VectorIndex("auto", pq_bytes=8, choice=choice))
-    assert all(each.recall < choice.min_recall for each in tried[:-1] if each.documents == COUNT)
-    assert tried[-1].recall >= choice.min_recall
-    return factory, [f"{each.index_type} {each.documents}" for each in tried]
+def chosen(folder: Path, min_recall: float, ram: int | None = None, sample: int = COUNT) -> tuple[str, list[str]]:
+    recipe = VectorIndex(index_type="auto", pq_bytes=8, min_recall=min_recall, ram=ram)
+    tried = indexes.choose(folder, recipe, cutoff=10, sample=sample)
+    assert all(each.recall < min_recall for each in tried[:-1] if each.documents == COUNT)
+    assert tried[-1].recall >= min_recall
+    return tried[-1].factory, [f"{each.index_type} {each.documents}" for each in tried]
 
 
 @pytest.mark.parametrize(
@@ -44,44 +45,48 @@ def chosen(folder: Path, **how: float) -> tuple[str, list[str]]:
         (1.0, "Flat", ["binary 600", "pq 600", "sq8 600", "fp16 600", "flat 600"]),
     ],
 )
-def test_the_first_that_finds_enough_is_taken(folder: Path, least: float, factory: str, tried: list[str]):
+def test_the_first_candidate_with_enough_recall_is_kept(
+    folder: Path, least: float, factory: str, tried: list[str]
+) -> None:
     assert chosen(folder, min_recall=least) == (factory, tried)
     docids, matrix = indexes.read_ids(folder), random_vectors(COUNT, DIM)
-    index = indexes.recall.opened(folder, docids, factory, DIM)
-    assert index.search(matrix[:1], ["q"], 1)["docid"].len() == 1  # what stands there is the one that was chosen
+    index = unfinished(folder, docids, factory)
+    assert index.search(matrix[:1], ["q"], 1)["docid"].len() == 1  # the index in the folder is the chosen one
 
 
-def test_a_large_collection_is_tried_on_a_sample_and_verified_whole(folder: Path):
+def test_candidates_for_a_large_collection_are_tried_on_a_sample_first(folder: Path) -> None:
     factory, tried = chosen(folder, min_recall=0.97, sample=300)
     assert factory == "SQ8"
     assert tried == ["binary 300", "pq 300", "sq8 300", "sq8 600"]
 
 
-def test_memory_that_is_too_small_is_said_in_one_line(folder: Path):
-    words = r"no index with recall@10 >= 0.97 fits in --ram 9.0 kB: sq8 needs 9.6 kB; give more, or lower --min-recall"
-    with pytest.raises(InputError, match=words):
+def test_too_little_memory_is_refused_in_one_line(folder: Path) -> None:
+    message = r"no index with recall@10 >= 0.97 fits in --ram 9.0 kB: sq8 needs 9.6 kB; raise --ram, or lower"
+    with pytest.raises(InputError, match=message):
         chosen(folder, min_recall=0.97, ram=9_000)
 
 
-def test_encode_chooses_and_keeps_what_it_measured(tiny: Path, tiny_bert: Path, tmp_path: Path, capsys):
-    index = VectorIndex("auto", choice=IndexChoice(min_recall=0.999))
-    described = inspect(encode(tiny, output=tmp_path / "index", model=str(tiny_bert), index=index))
+def test_encode_chooses_and_stores_the_measured_recall(
+    tiny: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encode(tiny, output=tmp_path / "index", model=tiny_bert, index_type="auto", min_recall=0.999)
+    described = inspect(tmp_path / "index")
     shown = capsys.readouterr().out
     assert "bytes/document" in shown
     assert described["counts"]["recall@100"] >= 0.999
     assert described["options"]["min_recall"] == 0.999
-    again = encode(tmp_path / "index", output=tmp_path / "again", index=index)
+    again = encode(tmp_path / "index", output=tmp_path / "again", index_type="auto", min_recall=0.999)
     assert np.array_equal((tmp_path / "index" / "index.faiss").read_bytes(), (again / "index.faiss").read_bytes())
 
 
 @pytest.mark.parametrize(
     ("text", "count"), [("500M", 500_000_000), ("2G", 2 * 10**9), ("1.5GiB", 1_610_612_736), ("12k", 12_000), ("7", 7)]
 )
-def test_memory_is_written_as_people_do(text: str, count: int):
-    assert byte_count("--ram", text) == count
+def test_memory_has_decimal_and_binary_units(text: str, count: int) -> None:
+    assert byte_count(text) == VectorIndex(index_type="auto", ram=text).ram == count  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["much", "2X", "1.2.3G", "-1G", ""])
-def test_what_is_no_memory_is_refused(text: str):
-    with pytest.raises(InputError, match="write bytes as 500M"):
-        byte_count("--ram", text)
+def test_unusable_memory_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"--ram .*: needs bytes, such as 500M"):
+        VectorIndex(index_type="auto", ram=text)  # type: ignore[arg-type]

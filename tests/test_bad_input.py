@@ -13,13 +13,10 @@ import pytest
 import torch
 from command import Done, hybrid
 
-from hybrid_cli.config import Encoding
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
-
-EXACT = Encoding(dtype="fp32")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,7 +34,7 @@ def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) 
     shutil.copytree(tiny, folder / "collection")
     shutil.copytree(tiny_bert, folder / "model")
     index_bm25(folder / "collection", output=folder / "bm25", threads=1)
-    encode(folder / "collection", output=folder / "dense", model=str(folder / "model"), encoding=EXACT)
+    encode(folder / "collection", output=folder / "dense", model=str(folder / "model"), dtype="fp32")
     for name in ("bm25", "dense"):
         output = folder / f"{name}.parquet"
         search(folder / "collection", split="test", index=folder / name, output=output, threads=1)
@@ -146,8 +143,8 @@ def test_another_schema_is_named_with_what_is_needed(here, command, needed):
         ("index-bm25", "bm25.parquet", "bm25.parquet: is a run (made by `search`); a corpus file is needed here"),
         ("index-bm25", "bm25", "bm25: neither corpus.parquet nor corpus/part-*.parquet; create a collection with"),
         ("encode", "train.parquet", "(made by `mine-negatives`); a corpus file is needed here"),
-        ("encode --model", "collection", "collection: no model can be read there"),
-        ("encode --model", "bm25.parquet", "bm25.parquet: no model folder there"),
+        ("encode --model", "collection", "collection: no readable model"),
+        ("encode --model", "bm25.parquet", "bm25.parquet: no such model folder"),
         ("search", "bm25", "bm25: no queries.SPLIT.parquet; pass a collection with queries"),
         ("search --index", "bm25.parquet", "bm25.parquet: is a run (made by `search`); an index is needed here"),
         (
@@ -321,22 +318,22 @@ def test_an_index_made_with_another_model_is_refused(here, made):
     config = Path("other/config.json")
     config.write_text(config.read_text().replace('"hidden_act": "gelu"', '"hidden_act": "relu"'))
     command = typed("search --index", "dense")
-    refused(*command, "--model", "other", words="dense: was encoded by other weights as other has; encode again")
+    refused(*command, "--model", "other", words="dense: was encoded with other weights than those of other")
     done = refused(*command, "--model", "minilm", words="dense: was encoded with normalize=False, not True")
-    assert "name the model that made it with --model" in done.err
+    assert "pass the model of the index with --model" in done.err
 
 
 def test_the_name_of_a_hub_model_is_refused_offline(here, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for command in ("encode --model", "train-dense --model"):
-        done = refused(*typed(command, "owner/model"), words="owner/model: no such folder, and the Hugging Face hub")
+        done = refused(*typed(command, "owner/model"), words="no download from Hugging Face")
         assert "offline, name a folder or `minilm`" in done.err
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:99"])
 def test_a_device_that_is_not_here_is_refused(here, device):
     for command in (typed("encode --model", "model"), typed("train-dense", "train.parquet")):
-        refused(*command, "--device", device, words=f"--device {device}: cannot be used here")
+        refused(*command, "--device", device, words=f"--device {device}: not available on this machine")
 
 
 def damaged(made: Path, name: str, file: str, *, cut: bool) -> Path:

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from command import hybrid
 
-from hybrid_cli.encoders import combination
-from hybrid_cli.encoders.encoder import open_encoder
+from hybrid_cli.encoders import composite
+from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -46,8 +46,8 @@ def ensemble(examples: Path, first: Path, tiny_bert: Path) -> Path:
 def test_the_score_of_an_ensemble_is_the_sum_of_its_learners_scores(ensemble: Path, first: Path) -> None:
     whole = open_encoder(ensemble)
     assert whole.dim == 12
-    two, third = combination.parts(ensemble)
-    learners = [open_encoder(folder) for folder in (*combination.parts(two), third)]
+    two, third = composite.parts(ensemble)
+    learners = [open_encoder(folder) for folder in (*composite.parts(two), third)]
     scores = [each.encode_queries(TEXTS) @ each.encode_documents(["", ""], TEXTS).T for each in learners]
     np.testing.assert_allclose(
         whole.encode_queries(TEXTS) @ whole.encode_documents(["", ""], TEXTS).T, sum(scores), atol=1e-5
@@ -57,16 +57,16 @@ def test_the_score_of_an_ensemble_is_the_sum_of_its_learners_scores(ensemble: Pa
 
 
 def test_a_learner_has_the_contract_of_the_previous_learners(ensemble: Path, first: Path) -> None:
-    third = open_encoder(combination.parts(ensemble)[1])
+    third = open_encoder(composite.parts(ensemble)[1])
     assert third.describe() == open_encoder(first).describe()
 
 
 def test_an_ensemble_grows_index_by_index(ensemble: Path, tiny: Path, tmp_path: Path) -> None:
     """The concatenated indexes of the previous learners and of the new one are the index of the ensemble."""
     whole = encode(tiny, model=str(ensemble), output=tmp_path / "whole")
-    earlier, learner = combination.parts(ensemble)
+    earlier, learner = composite.parts(ensemble)
     halves = [encode(tiny, model=str(part), output=tmp_path / part.name) for part in (earlier, learner)]
-    grown = encode(halves[0], beside=halves[1], output=tmp_path / "grown")
+    grown = encode(halves[0], concat_with=halves[1], output=tmp_path / "grown")
     model = str(ensemble)
     runs = [
         pl.read_parquet(search(tiny, split="test", index=index, model=model, output=tmp_path / f"{i}.parquet"))
@@ -85,7 +85,7 @@ def test_the_residual_learner_starts_at_the_loss_of_the_ensemble(examples: Path,
         losses[mode] = pl.read_parquet(output / "curve.parquet")["value"].to_list()
         assert open_encoder(output).dim == 8
     assert losses["residual"][0] < losses["negatives"][0]
-    learners = [open_encoder(combination.parts(examples.parent / mode)[1]) for mode in losses]
+    learners = [open_encoder(composite.parts(examples.parent / mode)[1]) for mode in losses]
     assert not np.allclose(*(learner.encode_queries(TEXTS) for learner in learners), atol=1e-4)
 
 
@@ -113,4 +113,4 @@ def test_a_static_encoder_is_not_an_ensemble_of_learners(
 ) -> None:
     done = hybrid("train-dense", examples, "--boost", tiny_lambda, "--model", tiny_bert, "--output", tmp_path / "no")
     assert done.code == 2
-    assert "is a static encoder; a transformer is needed here" in done.err
+    assert "is a static encoder; needs a transformer" in done.err

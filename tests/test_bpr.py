@@ -1,4 +1,4 @@
-"""BPR end to end: trained for codes, encoded to codes, searched by codes and float queries."""
+"""BPR end to end: training for codes, a binary index, search by codes and float queries."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 from hybrid_cli import artifacts, indexes
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.config import Encoding, VectorIndex
-from hybrid_cli.encoders.encoder import open_encoder
+from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -22,12 +22,11 @@ from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
 
 PLAN: dict[str, Any] = {"batch_size": 4, "max_steps": 3, "learning_rate": 1e-3, "precision": "fp32"}
-EXACT = Encoding(dtype="fp32")
 
 
 @pytest.fixture(scope="module")
 def trained(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of `examples.parquet` and of the encoder `bpr` that was trained on them."""
+    """Make a folder with `examples.parquet` and the encoder `bpr` trained on them."""
     folder = tmp_path_factory.mktemp("bpr")
     bm25 = index_bm25(tiny, output=folder / "bm25")
     examples = mine_negatives(tiny, split="train", index=bm25, output=folder / "examples.parquet")
@@ -35,23 +34,23 @@ def trained(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactor
     return folder
 
 
-def test_training_shows_both_halves_of_the_loss_and_marks_the_encoder(trained: Path):
+def test_training_shows_both_halves_of_the_loss_and_marks_the_encoder(trained: Path) -> None:
     curve = pl.read_parquet(trained / "bpr" / "curve.parquet")
     assert {"candidates", "rerank", "dev_MRR@10"} <= set(curve["name"])
     assert TransformerEncoder.load(trained / "bpr").contract.binary
 
 
-def test_its_index_holds_codes_unless_another_is_asked_for(trained: Path, tiny: Path, tmp_path: Path):
-    codes = encode(tiny, output=tmp_path / "codes", model=str(trained / "bpr"), encoding=EXACT)
+def test_the_index_is_binary_by_default(trained: Path, tiny: Path, tmp_path: Path) -> None:
+    codes = encode(tiny, output=tmp_path / "codes", model=str(trained / "bpr"), dtype="fp32")
     made = artifacts.read_manifest(codes, Kind.DENSE_INDEX)
     assert (made.options["index_type"], made.counts["factory"]) == ("binary", "Binary")
-    flat = encode(codes, output=tmp_path / "flat", index=VectorIndex("flat"))
+    flat = encode(codes, output=tmp_path / "flat", index_type="flat")
     assert artifacts.read_manifest(flat).counts["factory"] == "Flat"
     assert artifacts.read_manifest(encode(flat, output=tmp_path / "again")).counts["factory"] == "Binary"
 
 
-def test_a_search_is_by_codes_first_and_then_by_the_float_query(trained: Path, tiny: Path, tmp_path: Path):
-    index = encode(tiny, output=tmp_path / "codes", model=str(trained / "bpr"), encoding=EXACT)
+def test_codes_find_candidates_and_the_float_query_rescores_them(trained: Path, tiny: Path, tmp_path: Path) -> None:
+    index = encode(tiny, output=tmp_path / "codes", model=str(trained / "bpr"), dtype="fp32")
     queries = pl.read_parquet(tiny / "queries.test.parquet")
     encoder = open_encoder(trained / "bpr", device="cpu")
     asked = encoder.encode_queries(queries["text"].to_list())
@@ -59,8 +58,8 @@ def test_a_search_is_by_codes_first_and_then_by_the_float_query(trained: Path, t
     codes = np.where(stored >= 0, 1.0, -1.0)
     for candidates in (4, None):
         run = pl.read_parquet(search(
-            tiny, split="test", index=index, output=tmp_path / f"{candidates}.parquet",
-            binary_k=candidates, hits=12, device="cpu",
+            tiny, split="test", index=index, output=tmp_path / f"{candidates}.parquet", binary_k=candidates,
+            hits=12, device="cpu",
         ))  # fmt: skip
         assert run.group_by("qid").len()["len"].unique().to_list() == [12]
     scores = asked.astype(np.float64) @ codes.T
@@ -71,15 +70,15 @@ def test_a_search_is_by_codes_first_and_then_by_the_float_query(trained: Path, t
         assert score == pytest.approx(wanted[qid, docid], abs=1e-4)
 
 
-def test_another_loss_afterwards_makes_an_ordinary_encoder(trained: Path, tmp_path: Path):
+def test_another_loss_afterwards_makes_an_ordinary_encoder(trained: Path, tmp_path: Path) -> None:
     again = train_dense(
         trained / "examples.parquet", output=tmp_path / "nll", model=str(trained / "bpr"), **PLAN, loss="nll"
     )
     assert not TransformerEncoder.load(again).contract.binary
 
 
-def test_fewer_candidates_are_the_nearest_by_hamming_distance(tmp_path: Path):
-    """The other documents are not found, whatever the float query thinks of them."""
+def test_candidates_are_the_nearest_documents_by_hamming_distance(tmp_path: Path) -> None:
+    """Other documents are not found, whatever their score with the float query."""
     import pyarrow as pa
 
     rng = np.random.default_rng(0)
@@ -87,7 +86,8 @@ def test_fewer_candidates_are_the_nearest_by_hamming_distance(tmp_path: Path):
     claim = artifacts.open_output(tmp_path / "index", Kind.DENSE_INDEX, "encode", inputs={}, options={})
     with claim.folder() as (work, counts):
         indexes.write_shard(indexes.shard_path(work, 0), pa.array([str(row) for row in range(40)]), matrix)
-        counts |= {"factory": indexes.build(work, VectorIndex("binary")), "dim": 64, "contract": {}, "encoder": ""}
+        factory = indexes.build(work, VectorIndex(index_type="binary"))
+        counts |= indexes.IndexInfo(40, 64, factory=factory).counts()
     distances = ((matrix >= 0) != (query >= 0)).sum(1)
     nearest = np.flatnonzero(distances <= np.sort(distances)[19])  # all of the last distance, so that none is cut
     index = indexes.DenseIndex.open(tmp_path / "index", binary_k=len(nearest))
@@ -97,7 +97,7 @@ def test_fewer_candidates_are_the_nearest_by_hamming_distance(tmp_path: Path):
     assert len(nearest) < 40
 
 
-def test_a_student_that_starts_there_is_no_binary_one(trained: Path, tmp_path: Path):
+def test_a_student_that_starts_there_is_no_binary_one(trained: Path, tmp_path: Path) -> None:
     start = trained / "bpr"
     settings: dict[str, Any] = {"teacher": str(start), "model": str(start), "dim": 4, **PLAN}
     student = distill_lite(trained / "examples.parquet", output=tmp_path / "lite", **settings)

@@ -1,4 +1,4 @@
-"""Two encoders as one: SPAR's equations pair by pair, one index for every weight, tuning, refusals."""
+"""Combinations of two encoders: the equations of SPAR, one index for every weight, tuning, refusals."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import torch
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.config import Combining, Encoding, VectorIndex
-from hybrid_cli.encoders.combination import Combination, Recipe
-from hybrid_cli.encoders.encoder import Encoder, open_encoder
+from hybrid_cli.encoders.base import Encoder
+from hybrid_cli.encoders.composite import Combination, Recipe
+from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.stages.combine import Judged, combine
+from hybrid_cli.settings import Combine
+from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
 
 TITLES, TEXTS = [title for _, title, _ in TINY_DOCUMENTS], [text for _, _, text in TINY_DOCUMENTS]
-EXACT = Encoding(dtype="fp32")
 
 
 class Fixed:
-    """The vectors of methods 12.2."""
+    """An encoder with one query vector and one document vector."""
 
     truncated, device = 0, torch.device("cpu")
 
@@ -47,7 +47,7 @@ class Fixed:
 
 
 @pytest.mark.parametrize(("how", "score", "dim"), [("concat", 4.3, 4), ("sum", 10.65, 2)])
-def test_golden_scores(how: Any, score: float, dim: int):
+def test_golden_scores(how: Any, score: float, dim: int) -> None:
     parts: list[Encoder] = [Fixed([1, 2], [3, 1]), Fixed([0.5, -1], [2, 2])]
     both = Combination(Recipe(how, 0.7), parts)
     query, document = both.encode_queries(["q"])[0], both.encode_documents([""], ["d"])[0]
@@ -57,22 +57,23 @@ def test_golden_scores(how: Any, score: float, dim: int):
 
 @pytest.fixture(scope="module")
 def indexed(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the combination of both models and its index, and with an index of each."""
+    """Make a folder with the combination of both models, its index, and an index of each model."""
     folder = tmp_path_factory.mktemp("combined")
-    combine([str(tiny_bert), str(tiny_lambda)], folder / "model", how=Combining("concat", 0.7))
-    encode(tiny, model=str(folder / "model"), encoding=EXACT, output=folder / "both")
-    encode(tiny, model=str(tiny_bert), encoding=EXACT, output=folder / "dense")
-    encode(tiny, model=str(tiny_lambda), encoding=EXACT, output=folder / "lambda")
+    combine([tiny_bert, tiny_lambda], output=folder / "model", weight=0.7)
+    encode(tiny, model=str(folder / "model"), dtype="fp32", output=folder / "both")
+    encode(tiny, model=str(tiny_bert), dtype="fp32", output=folder / "dense")
+    encode(tiny, model=str(tiny_lambda), dtype="fp32", output=folder / "lambda")
     return folder
 
 
 def found(tiny: Path, index: Path, output: Path, weight: float | None = None, model: str | None = None) -> pl.DataFrame:
-    found = search(tiny, split="test", index=index, output=output, weight=weight, model=model)
-    return runs.read_run(found)
+    return runs.read_run(search(tiny, split="test", index=index, output=output, weight=weight, model=model))
 
 
 @pytest.mark.parametrize("weight", [None, 0.0, 2.5, -1.0])
-def test_a_flat_index_gives_the_sum_of_both_scores(indexed: Path, tiny: Path, tmp_path: Path, weight: float | None):
+def test_scores_of_a_flat_index_are_the_weighted_sum_of_both_scores(
+    indexed: Path, tiny: Path, tmp_path: Path, weight: float | None
+) -> None:
     both = found(tiny, indexed / "both", tmp_path / "both.parquet", weight)
     dense = found(tiny, indexed / "dense", tmp_path / "dense.parquet")
     lexical = found(tiny, indexed / "lambda", tmp_path / "lambda.parquet")
@@ -82,7 +83,7 @@ def test_a_flat_index_gives_the_sum_of_both_scores(indexed: Path, tiny: Path, tm
     np.testing.assert_allclose(table["score"], wanted, atol=1e-4)
 
 
-def test_the_weight_leads_from_one_ranking_to_the_other(indexed: Path, tiny: Path, tmp_path: Path):
+def test_extreme_weights_give_the_rankings_of_the_single_encoders(indexed: Path, tiny: Path, tmp_path: Path) -> None:
     for weight, name in ((0.0, "dense"), (1e6, "lambda")):
         alone = found(tiny, indexed / name, tmp_path / f"{name}.parquet")
         both = found(tiny, indexed / "both", tmp_path / f"both-{name}.parquet", weight)
@@ -91,14 +92,14 @@ def test_the_weight_leads_from_one_ranking_to_the_other(indexed: Path, tiny: Pat
         assert order.to_list() == shared["docid"].to_list()
 
 
-def test_two_models_of_encode_are_the_combination_and_lie_in_the_index(
+def test_encoding_with_two_models_stores_the_combination_in_the_index(
     indexed: Path, tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path
-):
+) -> None:
     dense, lexical = tmp_path / "dense", tmp_path / "lambda"
     shutil.copytree(tiny_bert, dense)
     shutil.copytree(tiny_lambda, lexical)
     index = encode(
-        tiny, model=str(dense), second=str(lexical), combine=Recipe("concat", 0.7), encoding=EXACT,
+        tiny, model=[str(dense), str(lexical)], combine="concat", weight=0.7, dtype="fp32",
         output=tmp_path / "index",
     )  # fmt: skip
     shutil.rmtree(dense)
@@ -106,32 +107,34 @@ def test_two_models_of_encode_are_the_combination_and_lie_in_the_index(
     one = found(tiny, index, tmp_path / "one.parquet")
     other = found(tiny, indexed / "both", tmp_path / "other.parquet")
     assert one.equals(other)
-    again = encode(index, index=VectorIndex("sq8"), output=tmp_path / "sq8")
+    again = encode(index, index_type="sq8", output=tmp_path / "sq8")
     shutil.rmtree(index)
     assert len(found(tiny, again, tmp_path / "sq8.parquet")) == len(one)
 
 
 @pytest.mark.parametrize("how", ["concat", "sum"])
-def test_two_indexes_are_combined_without_encoding(indexed: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, how):
+def test_two_indexes_are_combined_without_encoding(
+    indexed: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, how: Any
+) -> None:
     second = indexed / ("lambda" if how == "concat" else "dense")
     model = str(second.parent / "model" / "part-2") if how == "concat" else str(tiny_bert)
     index = encode(
-        indexed / "dense", beside=second, combine=Recipe(how, 0.7), encoding=Encoding(shard_size=5),
+        indexed / "dense", concat_with=second, combine=how, weight=0.7, shard_size=5,
         output=tmp_path / "joined",
     )  # fmt: skip
     encoded = encode(
-        tiny, model=str(tiny_bert), second=model, combine=Recipe(how, 0.7), encoding=EXACT, output=tmp_path / "encoded"
+        tiny, model=[str(tiny_bert), model], combine=how, weight=0.7, dtype="fp32", output=tmp_path / "encoded"
     )
     assert artifacts.read_manifest(index).input_path("corpus") == tiny / "corpus.parquet"
     one, other = (found(tiny, path, tmp_path / f"{path.name}.parquet") for path in (index, encoded))
     assert one.drop("score").equals(other.drop("score"))
     np.testing.assert_allclose(one["score"], other["score"], atol=1e-5)
-    with pytest.raises(InputError, match="a dense index is needed here"):
-        encode(tiny, beside=second, output=tmp_path / "no")
+    with pytest.raises(InputError, match="--concat-with: only with a dense index"):
+        encode(tiny, concat_with=second, output=tmp_path / "no")
 
 
-def test_a_sum_has_its_cross_terms(tiny: Path, tiny_bert: Path, tmp_path: Path):
-    model = combine([str(tiny_bert), str(tiny_bert)], tmp_path / "model", how=Combining("sum", 3.0))
+def test_a_sum_has_its_cross_terms(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    model = combine([tiny_bert, tiny_bert], output=tmp_path / "model", combine="sum", weight=3.0)
     encoder, alone = open_encoder(model), open_encoder(tiny_bert)
     scores = encoder.encode_queries(["salt"]) @ encoder.encode_documents(TITLES, TEXTS).T
     once = alone.encode_queries(["salt"]) @ alone.encode_documents(TITLES, TEXTS).T
@@ -139,10 +142,13 @@ def test_a_sum_has_its_cross_terms(tiny: Path, tiny_bert: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize("grid", ["reciprocal", "log"])
-def test_tuning_writes_the_best_weight(indexed: Path, tiny: Path, tmp_path: Path, grid: Any, capsys):
-    models = [str(part) for part in (indexed / "model" / "part-1", indexed / "model" / "part-2")]
-    how = Combining(measure="MRR@10", grid=grid)
-    output = combine(models, tmp_path / "tuned", how=how, tune=Judged(tiny, "train", indexed / "both"))
+def test_tuning_selects_the_best_weight(
+    indexed: Path, tiny: Path, tmp_path: Path, grid: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = [indexed / "model" / "part-1", indexed / "model" / "part-2"]
+    output = combine(
+        models, output=tmp_path / "tuned", tune=tiny, split="train", index=indexed / "both", measure="MRR@10", grid=grid
+    )
     counts = artifacts.read_manifest(output).counts
     assert f"{counts['weight']:g}" in capsys.readouterr().out
     assert open_encoder(output).describe()["weight"] == counts["weight"]
@@ -152,7 +158,7 @@ def test_tuning_writes_the_best_weight(indexed: Path, tiny: Path, tmp_path: Path
         run = runs.read_run(search(tiny, split="train", index=indexed / "both", output=path, weight=weight))
         qrels = pl.read_parquet(tiny / "qrels.train.parquet").filter(pl.col("relevance") > 0)
         first = run.join(qrels, on=["qid", "docid"]).group_by("qid").agg(pl.col("rank").min())
-        return (1 / first.filter(pl.col("rank") <= 10)["rank"]).sum() / qrels["qid"].n_unique()
+        return float((1 / first.filter(pl.col("rank") <= 10)["rank"]).sum() / qrels["qid"].n_unique())
 
     assert score(counts["weight"]) == pytest.approx(counts["tuned"]["score"])
     assert score(counts["weight"]) >= max(score(weight) for weight in (0.1, 0.5, 1.0, 2.0, 10.0))
@@ -161,7 +167,7 @@ def test_tuning_writes_the_best_weight(indexed: Path, tiny: Path, tmp_path: Path
     assert run.equals(same)
 
 
-def test_the_reciprocal_grid_is_that_of_the_paper():
+def test_the_reciprocal_grid_is_that_of_spar() -> None:
     from hybrid_cli.fusion.tuning import reciprocal_grid
 
     weights = [weight for weight, _ in reciprocal_grid(2)]
@@ -171,24 +177,44 @@ def test_the_reciprocal_grid_is_that_of_the_paper():
     assert [round(weight, 2) for weight in weights[10:]] == [1.11, 1.25, 1.43, 1.67, 2, 2.5, 3.33, 5, 10]
 
 
-def test_what_cannot_be_combined_is_refused(indexed: Path, tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path):
-    models = [str(tiny_bert), str(tiny_lambda)]
-    with pytest.raises(InputError, match="adds vectors of one length, these have 16 and 6; use concat"):
-        combine(models, tmp_path / "no", how=Combining("sum"))
-    with pytest.raises(InputError, match="--weight nan: must be a finite number"):
-        combine(models, tmp_path / "no", how=Combining(weight=float("nan")))
-    with pytest.raises(InputError, match="only a combination has a --weight"):
+def test_encoders_that_cannot_be_combined_are_refused(
+    indexed: Path, tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path
+) -> None:
+    models = [tiny_bert, tiny_lambda]
+    with pytest.raises(InputError, match="--combine sum: needs vectors of equal length, got 16 and 6; use concat"):
+        combine(models, output=tmp_path / "no", combine="sum")
+    with pytest.raises(InputError, match="--weight nan: needs a finite number"):
+        combine(models, output=tmp_path / "no", weight=float("nan"))
+    with pytest.raises(InputError, match=r"--weight: only with a combination of two encoders; .* is one encoder"):
         found(tiny, indexed / "dense", tmp_path / "no.parquet", weight=0.5)
-    with pytest.raises(InputError, match="--doc-max-len: means nothing to two models"):
-        encode(tiny, model=models[0], second=models[1], output=tmp_path / "no", contract={"doc_max_len": 9})
+    with pytest.raises(InputError, match="--doc-max-len: only with texts to encode and one model"):
+        encode(tiny, model=models, output=tmp_path / "no", doc_max_len=9)
     assert not (tmp_path / "no").exists()
 
 
-def test_an_index_refuses_another_pair(indexed: Path, tiny: Path, tiny_bert: Path, tmp_path: Path):
-    other = combine([str(tiny_bert), str(tiny_bert)], tmp_path / "other")
+def test_an_index_refuses_another_combination(indexed: Path, tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    other = combine([tiny_bert, tiny_bert], output=tmp_path / "other")
     with pytest.raises(InputError, match=r"was encoded with part-2 .* encode again"):
         found(tiny, indexed / "both", tmp_path / "no.parquet", model=str(other))
-    with pytest.raises(InputError, match="was not made by these models combined in this way"):
-        combine([str(tiny_bert), str(tiny_bert)], tmp_path / "t", tune=Judged(tiny, "train", indexed / "both"))
-    with pytest.raises(InputError, match="is a combination encoder; a transformer is needed here"):
+    with pytest.raises(InputError, match="was not built with this combination of these models"):
+        combine([tiny_bert, tiny_bert], output=tmp_path / "t", tune=tiny, split="train", index=indexed / "both")
+    with pytest.raises(InputError, match="is a combination encoder; needs a transformer"):
         train_dense(tmp_path / "examples.parquet", output=tmp_path / "no", model=str(other))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"models": ["a"]}, "combine: needs two encoders, got 1"),
+        ({"tune": "data"}, "--tune: needs --index"),
+        ({"tune": "data", "index": "i", "weight": 2}, "--weight: not with --tune"),
+        ({"grid": "log"}, "--grid: only with --tune"),
+        ({"split": "dev"}, "--split: only with --tune"),
+        ({"tune": "data", "index": "i", "grid": "linear"}, "--grid linear: unknown; Choices: reciprocal, log"),
+    ],
+)
+def test_options_that_do_not_apply_are_refused(options: dict[str, Any], message: str) -> None:
+    """The linear grid sums to 1 over both encoders, while the weight of the first one is 1."""
+    with pytest.raises(InputError) as error:
+        Combine(**{"models": ["a", "b"], "output": "c", **options})
+    assert message in str(error.value)

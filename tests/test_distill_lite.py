@@ -11,10 +11,9 @@ import polars as pl
 import pytest
 import torch
 from command import hybrid
-from torch import nn
 
 from hybrid_cli import artifacts
-from hybrid_cli.encoders.encoder import open_encoder
+from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import DistillLite
@@ -59,9 +58,9 @@ def test_the_student_is_a_small_encoder_without_its_large_head(student: Path, te
     encoder = open_encoder(student)
     assert isinstance(encoder, TransformerEncoder)
     assert encoder.encode_queries(TEXTS).shape == (2, 4)
-    assert encoder.query_tower.large is None
+    assert encoder.query_tower.distillation_head is None
     weights = [name for file in student.rglob("*.safetensors") for name in names(file)]
-    assert not [name for name in weights if "large" in name]
+    assert not [name for name in weights if "distillation" in name]
     assert not list(student.rglob(".frozen"))
     manifest = artifacts.read_manifest(student)
     assert manifest.inputs["teacher"]["fingerprint"] == artifacts.fingerprint(teacher)
@@ -82,18 +81,19 @@ def test_the_distillation_trains_the_encoder_but_not_the_small_head(
     examples: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
     encoder = TransformerEncoder.load(tiny_bert, dim=4).train()
-    encoder.query_tower.large = nn.Linear(16, 8, bias=False)
+    encoder.add_distillation_heads(8)
     known = Examples(examples)
     frozen = FrozenEncoder(open_encoder(teacher), known, tmp_path)
     nothing = lambda vectors: {}  # noqa: E731
     objective = losses.distilled(nothing, 4)
     learner = DenseLearner(encoder, objective, torch.float32, sources=BatchSources(teacher=frozen))
     learner.backward(next(known.batches(Sampling(batch_size=4))), lambda loss: loss)
-    projection, large = encoder.query_tower.projection, encoder.query_tower.large
+    projection, head = encoder.query_tower.projection, encoder.query_tower.distillation_head
+    assert head is not None
     assert projection is not None
     assert all(weight.grad is None or not weight.grad.any() for weight in projection.parameters())
-    assert large.weight.grad is not None
-    assert large.weight.grad.any()
+    assert head.weight.grad is not None
+    assert head.weight.grad.any()
     assert encoder.query_tower.backbone.embeddings.word_embeddings.weight.grad.any()
 
 
@@ -173,4 +173,4 @@ def test_more_dimensions_than_the_model_has_are_refused(
     )
     assert done.code == 2
     assert "--dim 17" in done.err
-    assert "has 16 dimensions; a projection does not add any" in done.err
+    assert "needs at most the 16 dimensions" in done.err

@@ -1,4 +1,4 @@
-"""`encode`: whole shards, whole indexes, and what is stored with them."""
+"""`encode`: shards, indexes and manifests; refused options; interrupted and repeated runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,22 +19,21 @@ from safetensors.torch import load_file, save_file
 
 from hybrid_cli import artifacts, indexes
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.config import Encoding, VectorIndex
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.indexes import IndexInfo
+from hybrid_cli.settings import Encode
 from hybrid_cli.stages.encode import encode
-
-EXACT = Encoding(dtype="fp32")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of an artifact but its manifest, which holds the duration."""
+    """Return every file of an artifact except its manifest, which contains the duration."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def corpus(folder: Path, documents: int) -> Path:
-    """A corpus of that many documents without a manifest, as anybody may bring one."""
+    """Write a corpus without a manifest."""
     rows = range(documents)
     table = pa.table(
         {
@@ -45,8 +46,8 @@ def corpus(folder: Path, documents: int) -> Path:
     return folder / "corpus.parquet"
 
 
-def test_the_index_holds_the_encoders_vectors_in_the_order_of_the_corpus(tiny: Path, tiny_bert: Path, tmp_path: Path):
-    folder = encode(tiny, output=tmp_path / "index", model=str(tiny_bert), encoding=Encoding("fp32", shard_size=5))
+def test_the_index_has_the_vectors_of_the_encoder_in_corpus_order(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    folder = encode(tiny, output=tmp_path / "index", model=tiny_bert, dtype="fp32", shard_size=5)
     assert [path.name for path in indexes.shards(folder)] == [f"part-0000{number}.parquet" for number in range(3)]
     index = indexes.DenseIndex.open(folder)
     corpus = pq.read_table(tiny / "corpus.parquet")
@@ -56,9 +57,11 @@ def test_the_index_holds_the_encoders_vectors_in_the_order_of_the_corpus(tiny: P
     np.testing.assert_allclose(index.vectors_of(np.arange(12)), wanted, atol=1e-5)
 
 
-def test_the_manifest_states_the_contract_and_the_weights(tiny: Path, tiny_bert: Path, tmp_path: Path):
-    changed = {"pooling": "cls", "doc_max_len": 8, "doc_prefix": "passage: ", "query_max_len": None}
-    folder = encode(tiny, output=tmp_path / "index", model=str(tiny_bert), encoding=EXACT, contract=changed)
+def test_the_manifest_records_contract_and_weights(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    folder = encode(
+        tiny, output=tmp_path / "index", model=tiny_bert, dtype="fp32", pooling="cls", doc_max_len=8,
+        doc_prefix="passage: ", query_max_len=None,
+    )  # fmt: skip
     manifest = artifacts.read_manifest(folder, Kind.DENSE_INDEX)
     encoder = TransformerEncoder.load(tiny_bert, pooling="cls", doc_max_len=8, doc_prefix="passage: ")
     assert manifest.counts["contract"] == encoder.contract.to_dict()
@@ -66,7 +69,7 @@ def test_the_manifest_states_the_contract_and_the_weights(tiny: Path, tiny_bert:
     assert manifest.options["contract"] == {"pooling": "cls", "doc_max_len": 8, "doc_prefix": "passage: "}
 
 
-def test_cut_texts_are_counted(tmp_path: Path, tiny_bert: Path):
+def test_truncated_texts_are_counted(tmp_path: Path, tiny_bert: Path) -> None:
     table = pa.table(
         {"docid": ["short", "exact", "long"], "title": [""] * 3, "text": ["a", "a b c d e f", "a b c d e f g"]}
     )
@@ -75,14 +78,15 @@ def test_cut_texts_are_counted(tmp_path: Path, tiny_bert: Path):
         folder = encode(
             tmp_path / "corpus.parquet",
             output=tmp_path / f"index{size}",
-            model=str(tiny_bert),
-            encoding=Encoding("fp32", shard_size=size),
-            contract={"doc_max_len": 8},  # with [CLS] and [SEP]
+            model=tiny_bert,
+            dtype="fp32",
+            shard_size=size,
+            doc_max_len=8,  # with [CLS] and [SEP]
         )
         assert artifacts.read_manifest(folder).counts["truncated"] == 1
 
 
-def test_a_killed_run_goes_on_with_the_first_missing_shard(tmp_path: Path, tiny_bert: Path):
+def test_a_killed_run_resumes_with_the_first_missing_shard(tmp_path: Path, tiny_bert: Path) -> None:
     source = corpus(tmp_path, 3000)
     output = tmp_path / "index"
     shards = tmp_path / ".index.partial" / "vectors"
@@ -103,118 +107,180 @@ def test_a_killed_run_goes_on_with_the_first_missing_shard(tmp_path: Path, tiny_
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    whole = {path: path.stat().st_mtime_ns for path in shards.glob("part-*.parquet")}
-    assert 2 <= len(whole) < 30
+    finished = {path: path.stat().st_mtime_ns for path in shards.glob("part-*.parquet")}
+    assert 2 <= len(finished) < 30
     assert not output.exists()
-    begun = min(path.stat().st_mtime_ns for path in whole)
     subprocess.run(command, check=True)
-    for path, written in whole.items():
-        assert (output / "vectors" / path.name).stat().st_mtime_ns == written >= begun
-    plain = encode(
-        source, output=tmp_path / "plain", model=str(tiny_bert), encoding=Encoding("fp32", shard_size=100), threads=1
-    )
+    for path, written in finished.items():
+        assert (output / "vectors" / path.name).stat().st_mtime_ns == written
+    plain = encode(source, output=tmp_path / "plain", model=tiny_bert, dtype="fp32", shard_size=100, threads=1)
     assert contents(output) == contents(plain)
 
 
-def test_the_same_command_again_does_nothing_and_elsewhere_gives_the_same_bytes(
+def test_a_repeated_command_does_nothing_and_another_output_has_the_same_bytes(
     tiny: Path, tiny_bert: Path, tmp_path: Path
-):
-    one = encode(tiny, output=tmp_path / "one", model=str(tiny_bert), encoding=EXACT)
+) -> None:
+    one = encode(tiny, output=tmp_path / "one", model=tiny_bert, dtype="fp32")
     written = (one / "index.faiss").stat().st_mtime_ns
-    encode(tiny, output=tmp_path / "one", model=str(tiny_bert), encoding=EXACT)
+    encode(tiny, output=tmp_path / "one", model=tiny_bert, dtype="fp32")
     assert (one / "index.faiss").stat().st_mtime_ns == written
-    two = encode(tiny, output=tmp_path / "two", model=str(tiny_bert), encoding=EXACT)
+    two = encode(tiny, output=tmp_path / "two", model=tiny_bert, dtype="fp32")
     assert contents(one) == contents(two)
     assert artifacts.fingerprint(one) == artifacts.fingerprint(two)
 
 
-def test_queries_of_a_split_become_vectors_without_an_index(tiny: Path, tiny_bert: Path, tmp_path: Path):
-    folder = encode(tiny, output=tmp_path / "queries", model=str(tiny_bert), split="test", encoding=EXACT)
+def test_queries_of_a_split_are_encoded_without_an_index(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    folder = encode(tiny, output=tmp_path / "queries", model=tiny_bert, split="test", dtype="fp32")
     assert artifacts.read_manifest(folder).kind == Kind.VECTORS
     assert indexes.read_ids(folder).to_list() == ["001", "002", "003", "004", "005", "006"]
     assert not (folder / "index.faiss").exists()
 
 
-def test_half_precision_stays_close_to_fp32(tiny: Path, tmp_path: Path):
-    exact = encode(tiny, output=tmp_path / "fp32", encoding=EXACT)
+def test_half_precision_is_close_to_fp32(tiny: Path, tmp_path: Path) -> None:
+    exact = encode(tiny, output=tmp_path / "fp32", dtype="fp32")
     wanted = indexes.read_shard(indexes.shards(exact)[0])
     for dtype in ("bf16", "fp16"):
-        folder = encode(tiny, output=tmp_path / dtype, encoding=Encoding(dtype, "float16"))  # type: ignore[arg-type]
+        folder = encode(tiny, output=tmp_path / dtype, dtype=dtype, vector_dtype="float16")  # type: ignore[arg-type]
         found = indexes.read_shard(indexes.shards(folder)[0])
         assert ((found * wanted).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(wanted, axis=1)).min() > 0.999
         assert pq.read_schema(indexes.shards(folder)[0]).field("vector").type == pa.list_(pa.float16(), 384)
 
 
-def test_the_size_of_batches_changes_vectors_by_rounding_only(tiny: Path, tiny_bert: Path, tmp_path: Path):
+def test_the_batch_size_changes_vectors_by_rounding_only(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     found = []
     for tokens in (1, 64, 100_000):
-        folder = encode(
-            tiny, output=tmp_path / str(tokens), model=str(tiny_bert), encoding=Encoding("fp32", batch_tokens=tokens)
-        )
+        folder = encode(tiny, output=tmp_path / str(tokens), model=tiny_bert, dtype="fp32", batch_tokens=tokens)
         found.append(indexes.read_shard(indexes.shards(folder)[0]))
     np.testing.assert_allclose(found[0], found[1], atol=1e-5)
     np.testing.assert_allclose(found[0], found[2], atol=1e-5)
 
 
-def test_a_vector_that_is_not_finite_stops_the_run_and_names_the_document(tiny: Path, tiny_bert: Path, tmp_path: Path):
+def test_a_vector_that_is_not_finite_stops_the_run_and_names_the_document(
+    tiny: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
     broken = shutil.copytree(tiny_bert, tmp_path / "broken")
     weights = load_file(broken / "model.safetensors")
     sodium = TransformerEncoder.load(tiny_bert).document_tower.tokenizer("sodium")["input_ids"][1]
     weights["embeddings.word_embeddings.weight"][sodium] = float("nan")
     save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(HybridError, match=r"^document NA: its vector is not finite, and 1 more like it"):
-        encode(tiny, output=tmp_path / "index", model=str(broken), encoding=EXACT)
+    with pytest.raises(HybridError, match=r"^document NA: the vector is not finite, as are 1 others"):
+        encode(tiny, output=tmp_path / "index", model=str(broken), dtype="fp32")
     assert not (tmp_path / "index").exists()
 
 
-def test_an_index_that_cannot_be_is_refused_before_anything_is_encoded(tiny: Path, tiny_bert: Path, tmp_path: Path):
-    with pytest.raises(InputError, match="--factory Nonsense: FAISS makes no such index of 16 dimensions"):
-        encode(tiny, output=tmp_path / "index", model=str(tiny_bert), index=VectorIndex(factory="Nonsense"))
+def test_an_impossible_index_is_refused_before_encoding(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--factory Nonsense: FAISS has no such index for 16 dimensions"):
+        encode(tiny, output=tmp_path / "index", model=tiny_bert, factory="Nonsense")
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_to_encode_is_refused(tmp_path: Path, tiny_bert: Path):
-    with pytest.raises(InputError, match="nothing to encode: name a collection"):
-        encode(None, output=tmp_path / "index", model=str(tiny_bert))
+def test_missing_input_is_refused(tmp_path: Path, tiny_bert: Path) -> None:
+    with pytest.raises(InputError, match="encode: needs a collection, a dense index, or a file with --queries"):
+        encode(output=tmp_path / "index", model=tiny_bert)
     pq.write_table(artifacts.SCHEMAS[Kind.CORPUS].empty_table(), tmp_path / "corpus.parquet")
     with pytest.raises(InputError, match="no documents"):
-        encode(tmp_path / "corpus.parquet", output=tmp_path / "index", model=str(tiny_bert))
+        encode(tmp_path / "corpus.parquet", output=tmp_path / "index", model=tiny_bert)
 
 
-def test_another_index_over_the_same_vectors_encodes_nothing(tiny: Path, tiny_bert: Path, tmp_path: Path):
-    flat = encode(tiny, output=tmp_path / "flat", model=str(tiny_bert), encoding=EXACT)
-    graph = encode(flat, output=tmp_path / "graph", index=VectorIndex("hnsw", m=8))
-    direct = encode(
-        tiny, output=tmp_path / "direct", model=str(tiny_bert), encoding=EXACT, index=VectorIndex("hnsw", m=8)
-    )
+def test_a_dense_index_is_rebuilt_without_encoding(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    flat = encode(tiny, output=tmp_path / "flat", model=tiny_bert, dtype="fp32")
+    graph = encode(flat, output=tmp_path / "graph", index_type="hnsw", m=8)
+    direct = encode(tiny, output=tmp_path / "direct", model=tiny_bert, dtype="fp32", index_type="hnsw", m=8)
     assert contents(graph) == contents(direct)
     manifest, made = artifacts.read_manifest(graph), artifacts.read_manifest(direct)
     assert manifest.counts == made.counts
     assert manifest.options == made.options
-    assert set(manifest.inputs) == {"vectors", "corpus"}
+    assert set(manifest.inputs) == {"vectors", "corpus", "model"}
     with pytest.raises(InputError, match="--factory Nonsense"):
-        encode(flat, output=tmp_path / "none", index=VectorIndex(factory="Nonsense"))
-    for second in ({}, {"beside": flat}):
-        with pytest.raises(InputError, match="--pooling: means nothing to vectors that are there already"):
-            encode(flat, output=tmp_path / "none", contract={"pooling": "cls"}, **second)
+        encode(flat, output=tmp_path / "none", factory="Nonsense")
+    with pytest.raises(
+        InputError, match=r"--pooling: only with texts to encode and one model; .*flat is a dense index"
+    ):
+        encode(flat, output=tmp_path / "none", pooling="cls")
+    with pytest.raises(
+        InputError, match=r"--pooling: only with texts to encode and one model; .*flat is a dense index"
+    ):
+        encode(flat, output=tmp_path / "none", pooling="cls", concat_with=flat)
+    with pytest.raises(InputError, match=r"--split: only with texts to encode; .*flat is a dense index"):
+        encode(flat, output=tmp_path / "none", split="test")
 
 
-def test_recall_is_measured_kept_and_said_but_not_of_a_flat_index(
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"index_type": "flat", "m": 3}, "--M: only with --index-type hnsw or hnsw-fp16"),
+    ({"index_type": "sq8", "ef_search": 3}, "--ef-search: only with --index-type hnsw"),
+    ({"index_type": "hnsw", "nlist": 3}, "--nlist: only with --index-type ivf; --index-type is hnsw"),
+    ({"factory": "SQ8", "nprobe": 3}, "--nprobe: only with --index-type ivf, or with an IVF factory string"),
+    ({"index_type": "hnsw", "pq_bytes": 8}, "--pq-bytes: only with --index-type pq or opq or auto"),
+    ({"index_type": "flat", "ram": "2G"}, "--ram: only with --index-type auto"),
+    ({"min_recall": 0.9}, "--min-recall: only with --index-type auto"),
+    ({"index_type": "flat", "factory": "SQ8"}, "--factory: not with --index-type"),
+    ({"split": "test", "index_type": "flat"}, "--index-type: not with --queries or --split"),
+    ({"split": "test", "recall_check": True}, "--recall-check: not with --queries or --split"),
+    ({"model": ["a", "b"], "pooling": "cls"}, "--pooling: only with texts to encode and one model"),
+    ({"model": ["a", "b"], "truncate_dim": 8}, "--truncate-dim: only with one model"),
+    ({"weight": 0.5}, "--weight: only with two models, or with --concat-with"),
+    ({"combine": "sum"}, "--combine: only with two models, or with --concat-with"),
+    ({"model": ["a", "b", "c"]}, "--model: needs one or two encoders, got 3"),
+    ({"queries": "queries.tsv"}, "--queries: not with collection"),
+    ({"index_type": "auto", "ram": 0}, "--ram 0: needs a number >= 1"),
+    ({"index_type": "hsnw"}, "--index-type hsnw: unknown; did you mean hnsw?"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_options_of_other_variants_are_refused_in_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        Encode("data", output=Path("index"), **options)  # type: ignore[arg-type]
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_only_a_dense_index_is_combined_with_another_one(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--concat-with: only with a dense index; .* is not a dense index"):
+        encode(tiny, concat_with=tmp_path, output=tmp_path / "none")
+
+
+def test_options_of_other_variants_are_not_recorded(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    flat = encode(tiny, output=tmp_path / "flat", model=tiny_bert)
+    graph = encode(flat, output=tmp_path / "graph", index_type="hnsw", m=8)
+    again = encode(graph, output=tmp_path / "again", index_type="flat")
+    queries = encode(tiny, output=tmp_path / "queries", model=tiny_bert, split="test")
+    options = [set(artifacts.read_manifest(path).options) for path in (flat, graph, again, queries)]
+    encoding = {"contract", "dtype", "vector_dtype", "shard_size"}
+    assert options[0] == options[2] == encoding | {"index_type", "seed"}
+    assert options[1] == options[0] | {"m", "ef_construction", "ef_search"}
+    assert options[3] == encoding
+
+
+def test_index_facts_survive_the_manifest(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    folder = encode(tiny, output=tmp_path / "index", model=tiny_bert, index_type="binary", recall_check=True)
+    info = IndexInfo.read(folder)
+    assert (info.vectors, info.dim, info.truncated, info.factory, info.binary) == (12, 16, 0, "Binary", True)
+    assert set(info.recall) == {"recall@10", "recall@100"}
+    manifest = artifacts.read_manifest(folder)
+    assert info.counts() == manifest.counts
+    with pytest.raises(InputError, match="the manifest lacks encoder; encode again with --overwrite"):
+        IndexInfo.of(replace(manifest, counts={"vectors": 12, "dim": 16, "contract": {}}))
+
+
+def test_recall_is_measured_stored_and_printed_except_for_a_flat_index(
     tiny: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    flat = encode(tiny, output=tmp_path / "flat", model=str(tiny_bert), encoding=EXACT, recall_check=True)
+) -> None:
+    flat = encode(tiny, output=tmp_path / "flat", model=tiny_bert, dtype="fp32", recall_check=True)
     assert "recall@" not in capsys.readouterr().err
-    graph = encode(flat, output=tmp_path / "graph", index=VectorIndex("hnsw", m=8), recall_check=True)
-    assert "HNSW8,Flat: recall@10 1.0000, recall@100 1.0000 of exact search for 12 documents" in capsys.readouterr().err
-    encode(flat, output=tmp_path / "graph", index=VectorIndex("hnsw", m=8), recall_check=True)
-    assert "recall@10 1.0000" in capsys.readouterr().err, "an index that is up to date"
-    kept = artifacts.read_manifest(graph).counts
-    assert (kept["recall@10"], kept["recall@100"]) == (1.0, 1.0)
-    assert not any(name.startswith("recall") for name in artifacts.read_manifest(flat).counts)
-    codes = encode(graph, output=tmp_path / "codes", index=VectorIndex("binary"))
-    assert not any(name.startswith("recall") for name in artifacts.read_manifest(codes).counts)
+    graph = encode(flat, output=tmp_path / "graph", index_type="hnsw", m=8, recall_check=True)
+    assert (
+        "HNSW8,Flat: recall@10 1.0000, recall@100 1.0000 against exact search, for 12 documents"
+        in capsys.readouterr().err
+    )
+    encode(flat, output=tmp_path / "graph", index_type="hnsw", m=8, recall_check=True)
+    assert "recall@10 1.0000" in capsys.readouterr().err, "of an index that is up to date"
+    assert IndexInfo.read(graph).recall == {"recall@10": 1.0, "recall@100": 1.0}
+    assert not IndexInfo.read(flat).recall
+    codes = encode(graph, output=tmp_path / "codes", index_type="binary")
+    assert not IndexInfo.read(codes).recall
     direct = encode(
-        tiny, output=tmp_path / "direct", model=str(tiny_bert), encoding=EXACT, index=VectorIndex("binary"),
+        tiny, output=tmp_path / "direct", model=tiny_bert, dtype="fp32", index_type="binary",
         recall_check=True,
     )  # fmt: skip
-    assert 0 < artifacts.read_manifest(direct).counts["recall@10"] <= 1
+    assert 0 < IndexInfo.read(direct).recall["recall@10"] <= 1

@@ -1,8 +1,10 @@
-"""The encoder against sentence-transformers, and the laws of pooling, markers and contracts."""
+"""The transformer encoder against sentence-transformers; pooling, markers and contracts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,13 +25,13 @@ TEXTS = [
 ]
 
 
-def sentence_transformer(folder):
+def sentence_transformer(folder: Path) -> Any:
     from sentence_transformers import SentenceTransformer
 
     return SentenceTransformer(str(folder), device="cpu")
 
 
-def test_minilm_gives_the_vectors_of_sentence_transformers():
+def test_minilm_has_the_vectors_of_sentence_transformers() -> None:
     encoder = TransformerEncoder.load("minilm")
     assert encoder.contract == Contract(normalize=True, query_max_len=256, doc_max_len=256)
     expected = sentence_transformer(resolve("minilm")).encode(TEXTS)
@@ -47,7 +49,9 @@ def test_minilm_gives_the_vectors_of_sentence_transformers():
         {"query_prefix": "query: ", "doc_prefix": "passage: "},
     ],
 )
-def test_a_saved_encoder_is_a_sentence_transformers_model(tiny_bert, tmp_path, overrides):
+def test_a_saved_encoder_is_a_sentence_transformers_model(
+    tiny_bert: Path, tmp_path: Path, overrides: dict[str, Any]
+) -> None:
     torch.manual_seed(3)
     encoder = TransformerEncoder.load(tiny_bert, query_max_len=40, doc_max_len=40, **overrides)
     encoder.save(tmp_path / "model")
@@ -58,7 +62,7 @@ def test_a_saved_encoder_is_a_sentence_transformers_model(tiny_bert, tmp_path, o
 
 
 @pytest.mark.parametrize("overrides", [{}, {"tied": False}, {"markers": "replace", "dim": 4}])
-def test_saving_and_loading_changes_nothing(tiny_bert, tmp_path, overrides):
+def test_saving_and_loading_changes_nothing(tiny_bert: Path, tmp_path: Path, overrides: dict[str, Any]) -> None:
     encoder = TransformerEncoder.load(tiny_bert, **overrides)
     encoder.save(tmp_path / "model")
     again = TransformerEncoder.load(tmp_path / "model")
@@ -67,7 +71,7 @@ def test_saving_and_loading_changes_nothing(tiny_bert, tmp_path, overrides):
     np.testing.assert_array_equal(again.encode_documents(TEXTS, TEXTS), encoder.encode_documents(TEXTS, TEXTS))
 
 
-def test_markers_stand_in_place_of_cls(tiny_bert):
+def test_markers_replace_cls(tiny_bert: Path) -> None:
     tokens = TransformerEncoder.load(tiny_bert, markers="replace").query_tower.tokenizer
     contract = Contract(markers="replace")
     ids = tokens([contract.query("a dog"), contract.document("cat", "runs")])["input_ids"]
@@ -75,40 +79,40 @@ def test_markers_stand_in_place_of_cls(tiny_bert):
     assert tokens.convert_ids_to_tokens(ids[1]) == ["[unused2]", "cat", "runs", "[SEP]"]
 
 
-def test_markers_tell_queries_from_documents(tiny_bert):
+def test_markers_distinguish_queries_from_documents(tiny_bert: Path) -> None:
     encoder = TransformerEncoder.load(tiny_bert, markers="replace")
     assert not np.allclose(encoder.encode_queries(["a dog"]), encoder.encode_documents([""], ["a dog"]))
 
 
-def test_mean_pooling_ignores_padding():
+def test_mean_pooling_ignores_padding() -> None:
     states = torch.tensor([[[1.0], [3.0], [100.0]]])
     assert pool(states, torch.tensor([[1, 1, 0]]), "mean").item() == 2.0
 
 
-def test_vectors_do_not_depend_on_the_batch(tiny_bert):
+def test_vectors_do_not_depend_on_the_batch(tiny_bert: Path) -> None:
     encoder = TransformerEncoder.load(tiny_bert)
     alone = np.concatenate([encoder.encode_queries([text]) for text in TEXTS])
     np.testing.assert_allclose(encoder.encode_queries(TEXTS, batch_tokens=30), alone, atol=1e-6)
 
 
-def test_scores_are_inner_products_not_cosines(tiny_bert):
+def test_scores_are_inner_products_not_cosines(tiny_bert: Path) -> None:
     norms = np.linalg.norm(TransformerEncoder.load(tiny_bert).encode_queries(TEXTS), axis=1)
     assert not np.allclose(norms, 1)
 
 
-def test_batches_hold_every_row_once_and_keep_to_the_budget():
+def test_batches_contain_every_row_once_within_the_budget() -> None:
     lengths = list(np.random.default_rng(0).integers(1, 50, 200))
     parts = list(batches_by_length(lengths, 100))
     assert sorted(np.concatenate(parts)) == list(range(200))
     assert all(len(rows) * max(lengths[row] for row in rows) <= 100 for rows in parts)
 
 
-def test_a_title_is_joined_with_the_separator_of_the_contract():
+def test_title_and_text_are_joined_with_the_separator_of_the_contract() -> None:
     assert Contract(title_separator=" [SEP] ").document("Home Run Derby", "Some") == "Home Run Derby [SEP] Some"
     assert Contract().document("", "Some") == "Some"
 
 
-def test_the_fingerprint_changes_with_weights_and_contract(tiny_bert, tmp_path):
+def test_the_fingerprint_changes_with_weights_and_contract(tiny_bert: Path, tmp_path: Path) -> None:
     first = TransformerEncoder.load(tiny_bert)
     assert first.fingerprint == TransformerEncoder.load(tiny_bert).fingerprint
     assert first.fingerprint != TransformerEncoder.load(tiny_bert, pooling="cls").fingerprint
@@ -117,22 +121,39 @@ def test_the_fingerprint_changes_with_weights_and_contract(tiny_bert, tmp_path):
     assert TransformerEncoder.load(tmp_path / "other").fingerprint != first.fingerprint
 
 
-def test_differences_are_said_in_words():
+def test_differences_are_described() -> None:
     assert differences(Contract().to_dict(), replace(Contract(), pooling="cls").to_dict()) == [
         "pooling='mean', not 'cls'"
     ]
 
 
-def test_an_unknown_model_is_refused_in_one_line(tmp_path):
-    with pytest.raises(InputError, match="no model folder there"):
+def test_an_unknown_model_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such model folder"):
         resolve(str(tmp_path / "nothing"))
     with pytest.raises(InputError, match="offline, name a folder or `minilm`"):
         resolve("nobody/no-such-model")
-    with pytest.raises(InputError, match="no model can be read there"):
+    with pytest.raises(InputError, match="no readable model"):
         TransformerEncoder.load(tmp_path)
 
 
-def test_a_contract_from_the_future_is_refused(tmp_path):
+def test_unknown_contract_fields_are_refused(tmp_path: Path) -> None:
     (tmp_path / "encoder.json").write_text('{"pooling": "mean", "telepathy": true}')
-    with pytest.raises(InputError, match="telepathy"):
+    with pytest.raises(InputError, match=r"encoder\.json: unknown field telepathy; update hybrid"):
         read_contract(tmp_path)
+    (tmp_path / "encoder.json").write_text('{"pooling": "mean", "prefix": 32}')
+    with pytest.raises(InputError, match="unknown field prefix; rename it to truncate_dim"):
+        read_contract(tmp_path)
+    (tmp_path / "encoder.json").write_text("{")
+    with pytest.raises(InputError, match="not readable JSON"):
+        read_contract(tmp_path)
+
+
+def test_distillation_heads_are_returned_in_training_only_and_never_saved(tiny_bert: Path, tmp_path: Path) -> None:
+    encoder = TransformerEncoder.load(tiny_bert, device="cpu", tied=False)
+    encoder.add_distillation_heads(5)
+    tower = encoder.document_tower
+    ids = torch.tensor([[101, 2054, 102]])
+    assert tower(ids, torch.ones_like(ids)).shape == (1, 16)
+    assert tower.train()(ids, torch.ones_like(ids)).shape == (1, 21)
+    encoder.save(tmp_path / "saved")
+    assert TransformerEncoder.load(tmp_path / "saved").dim == 16

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from hybrid_cli import artifacts, indexes, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.config import VectorIndex
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.lexical import jvm
+from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.export import export, strictly_decreasing
 from hybrid_cli.stages.train_lambda import train_lambda
@@ -188,9 +188,9 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dense") / "index"
     claim = artifacts.open_output(folder, Kind.DENSE_INDEX, "test", inputs={}, options={})
     values = np.random.default_rng(5).normal(size=(50, 8)).astype(np.float32)
-    with claim.folder(dim=8, contract={}, encoder="") as (work, counts):
+    with claim.folder() as (work, counts):
         indexes.write_shard(indexes.shard_path(work, 0), pa.array([f"doc {row}" for row in range(50)]), values)
-        counts["factory"] = indexes.build(work, VectorIndex())
+        counts |= indexes.IndexInfo(50, 8, factory=indexes.build(work, VectorIndex())).counts()
     return folder
 
 
@@ -219,7 +219,7 @@ def test_pyserini_opens_an_exported_index_and_finds_our_hits(dense: Path, tmp_pa
 def test_only_transformers_have_the_format_sentence_transformers(tiny: Path, tiny_lambda: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"encoder": "static", "index": tiny_lambda.parent / "bm25", "max_steps": 1, "dim": 4}
     light = train_lambda(tiny, output=tmp_path / "static", **settings)
-    both = combine([str(light), str(light)], tmp_path / "both")
+    both = combine([light, light], output=tmp_path / "both")
     for model, kind in ((light, "static"), (both, "combination")):
         with pytest.raises(InputError, match=f"a {kind} encoder has no format sentence-transformers"):
             export(model, form="sentence-transformers", output=tmp_path / "no")

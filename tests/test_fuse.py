@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.cli import app
-from hybrid_cli.config import Encoding
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
@@ -34,7 +33,7 @@ def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) 
     """Return a folder with two indexes of the tiny collection, and a run of each for its test queries."""
     folder = tmp_path_factory.mktemp("fuse")
     index_bm25(tiny, output=folder / "bm25")
-    encode(tiny, model=str(tiny_bert), encoding=Encoding(dtype="fp32"), output=folder / "dense")
+    encode(tiny, model=str(tiny_bert), dtype="fp32", output=folder / "dense")
     for name in ("bm25", "dense"):
         search(tiny, split="test", index=folder / name, hits=HITS, output=folder / f"{name}.parquet")
     return folder
@@ -227,7 +226,7 @@ def test_exact_scores_refuse_queries_that_have_changed(made: Path, tiny: Path, t
     other = search(None, queries=queries, index=made / "dense", hits=1, output=tmp_path / "two.parquet")
     queries.write_text("001\tanother text\n")
     settings = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "index": indexes(made)}
-    with pytest.raises(InputError, match="have changed since"):
+    with pytest.raises(InputError, match="have changed"):
         fuse([run, other], **settings)
     assert len(runs.read_run(fuse([run, other], **settings, queries=tiny, split="test")))
 
@@ -235,7 +234,7 @@ def test_exact_scores_refuse_queries_that_have_changed(made: Path, tiny: Path, t
 def test_exact_scores_of_a_foreign_run_need_its_queries(made: Path, tiny: Path, tmp_path: Path) -> None:
     foreign = trec_file(tmp_path / "x.trec", ("001", "007", 1, 1.0), ("003", "lungs", 1, 1.0))
     settings = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "index": indexes(made)}
-    with pytest.raises(InputError, match="does not say what queries it answers"):
+    with pytest.raises(InputError, match="the queries are not recorded"):
         fuse([both(made)[0], foreign], **settings)
     assert len(runs.read_run(fuse([both(made)[0], foreign], **settings, queries=tiny, split="test")))
 

@@ -16,12 +16,13 @@ from small_artifacts import write_corpus
 from hybrid_cli import artifacts, indexes, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
-from hybrid_cli.config import Encoding, IndexType, VectorIndex
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import hybrid_search
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.hybrid_search import HybridIndex
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.settings import VectorIndex
+from hybrid_cli.settings.dense import IndexType
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -47,12 +48,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def dense_index(folder: Path, stored: np.ndarray, docids: pl.Series, index_type: IndexType = "flat") -> Path:
     """Build an index of vectors in shards of uneven size."""
-    recipe = VectorIndex(index_type=index_type, m=4)
+    recipe = VectorIndex(index_type=index_type, m=4 if index_type.startswith("hnsw") else None)  # type: ignore[arg-type]
     claim = artifacts.open_output(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={}, overwrite=False)
     with claim.folder() as (work, counts):
         for number, rows in enumerate(np.array_split(np.arange(len(stored)), [7, 150])):
             indexes.write_shard(indexes.shard_path(work, number), docids[rows].to_arrow(), stored[rows])
-        counts |= {"factory": indexes.build(work, recipe), "dim": stored.shape[1], "contract": {}, "encoder": "none"}
+        info = indexes.IndexInfo(len(stored), stored.shape[1], "none", factory=indexes.build(work, recipe))
+        counts |= info.counts()
     return folder
 
 
@@ -143,7 +145,7 @@ def test_a_query_does_not_depend_on_other_queries(made: Path) -> None:
 def indexed(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("indexed")
     index_bm25(tiny, output=folder / "bm25")
-    encode(tiny, model=str(tiny_bert), encoding=Encoding(dtype="fp32"), output=folder / "dense")
+    encode(tiny, model=str(tiny_bert), dtype="fp32", output=folder / "dense")
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Vectors whose prefixes are trained too: one model, several lengths."""
+"""Truncated vectors: one model, several lengths, and training of vector prefixes (Matryoshka)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hybrid_cli.config import Encoding
-from hybrid_cli.encoders.encoder import open_encoder
+from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import DenseIndex
-from hybrid_cli.stages.combine import Judged, combine
+from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
@@ -20,26 +19,25 @@ from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.stages.train_lambda import train_lambda
 
 PLAN: dict[str, Any] = {"batch_size": 4, "max_steps": 2, "precision": "fp32"}
-EXACT = Encoding(dtype="fp32")
 
 
 @pytest.mark.parametrize("unit", [True, False])
-def test_a_prefix_is_the_beginning_of_the_vector(tiny_bert: Path, tiny_lambda: Path, unit: bool):
+def test_a_truncated_vector_has_the_leading_values(tiny_bert: Path, tiny_lambda: Path, unit: bool) -> None:
     overrides = {"normalize": unit}
     whole = open_encoder(tiny_bert, overrides=overrides).encode_queries(["salt water"])[0]
-    cut = open_encoder(tiny_bert, overrides={**overrides, "prefix": 5}).encode_queries(["salt water"])[0]
+    cut = open_encoder(tiny_bert, overrides={**overrides, "truncate_dim": 5}).encode_queries(["salt water"])[0]
     expected = whole[:5] / np.linalg.norm(whole[:5]) if unit else whole[:5]
     np.testing.assert_allclose(cut, expected, atol=1e-6)
     light = open_encoder(tiny_lambda)
     np.testing.assert_array_equal(
-        open_encoder(tiny_lambda, overrides={"prefix": 3}).encode_queries(["salt water"]),
+        open_encoder(tiny_lambda, overrides={"truncate_dim": 3}).encode_queries(["salt water"]),
         light.encode_queries(["salt water"])[:, :3],
     )
 
 
-def test_an_index_remembers_its_prefix(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path):
+def test_an_index_records_its_truncation(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path) -> None:
     for name, model in (("dense", tiny_bert), ("light", tiny_lambda)):
-        index = encode(tiny, model=str(model), encoding=EXACT, contract={"prefix": 3}, output=tmp_path / name)
+        index = encode(tiny, model=str(model), dtype="fp32", truncate_dim=3, output=tmp_path / name)
         assert DenseIndex.open(index).dim == 3
         search(tiny, split="test", index=index, output=tmp_path / f"{name}.parquet")
         assert open_encoder(model).fingerprint != DenseIndex.open(index).fingerprint
@@ -48,45 +46,48 @@ def test_an_index_remembers_its_prefix(tiny: Path, tiny_bert: Path, tiny_lambda:
         search(tiny, split="test", index=tmp_path / "dense", output=output, model=light)
 
 
-def test_a_prefix_of_an_index_is_what_encoding_with_it_gives(
+def test_truncating_an_index_equals_encoding_with_truncation(
     tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path
-):
+) -> None:
     for name, model in (("dense", tiny_bert), ("light", tiny_lambda)):
-        whole = encode(tiny, model=str(model), encoding=EXACT, output=tmp_path / name)
+        whole = encode(tiny, model=str(model), dtype="fp32", output=tmp_path / name)
         direct, cut = (
-            encode(source, model=str(model), encoding=EXACT, contract={"prefix": 3}, output=tmp_path / f"{name}-{how}")
-            for how, source in (("direct", tiny), ("cut", whole))
+            encode(source, truncate_dim=3, output=tmp_path / f"{name}-{how}", **options)
+            for how, source, options in (("direct", tiny, {"model": model, "dtype": "fp32"}), ("cut", whole, {}))
         )
         one, other = DenseIndex.open(direct), DenseIndex.open(cut)
         assert (one.fingerprint, one.dim) == (other.fingerprint, other.dim)
         np.testing.assert_allclose(*(index.vectors_of(np.arange(12)) for index in (one, other)), atol=1e-6)
         search(tiny, split="test", index=cut, output=tmp_path / f"{name}.parquet")
-        with pytest.raises(InputError, match=r"--prefix 4: the vectors of .* have 3 values"):
-            encode(cut, output=tmp_path / "no", contract={"prefix": 4})
+        with pytest.raises(InputError, match=r"--truncate-dim 4: the vectors of .* have 3 values"):
+            encode(cut, output=tmp_path / "no", truncate_dim=4)
 
 
 def test_prefixes_are_trained(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path) -> None:
     bm25 = tiny_lambda.parent / "bm25"
     examples = mine_negatives(tiny, split="train", index=bm25, output=tmp_path / "examples.parquet")
     folders = []
-    static = {"encoder": "static", "index": bm25, "max_steps": 5, "batch_size": 4, "dim": 6, "sampled_candidates": 5}
+    static: dict[str, Any] = {"encoder": "static", "index": bm25, "max_steps": 5, "batch_size": 4, "dim": 6}
     for dims in ((), (2, 4)):
         folder = tmp_path / f"dense{len(dims)}"
-        plan: dict[str, Any] = {"matryoshka_dims": dims}
+        plan: dict[str, Any] = {"matryoshka_dims": dims or None}
         folders.append(train_dense(examples, output=folder, model=str(tiny_bert), loss="nll", **plan, **PLAN))
-        folders.append(train_lambda(tiny, output=tmp_path / f"static{len(dims)}", **plan, **static))
+        light = tmp_path / f"static{len(dims)}"
+        folders.append(train_lambda(tiny, output=light, sampled_candidates=5, **plan, **static))
     vectors = [open_encoder(folder).encode_queries(["salt water"]) for folder in folders]
     assert not np.allclose(vectors[0], vectors[2], atol=1e-7)
     assert not np.allclose(vectors[1], vectors[3], atol=1e-7)
 
 
-def test_prefixes_that_do_not_exist_are_refused(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path):
-    with pytest.raises(InputError, match=r"--prefix 17: the vectors of .* have 16 values"):
-        open_encoder(tiny_bert, overrides={"prefix": 17})
-    with pytest.raises(InputError, match=r"--prefix 7: the vectors of .* have 6 values"):
-        open_encoder(tiny_lambda, overrides={"prefix": 7})
+def test_longer_prefixes_than_the_vectors_are_refused(
+    tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"--truncate-dim 17: the vectors of .* have 16 values"):
+        open_encoder(tiny_bert, overrides={"truncate_dim": 17})
+    with pytest.raises(InputError, match=r"--truncate-dim 7: the vectors of .* have 6 values"):
+        open_encoder(tiny_lambda, overrides={"truncate_dim": 7})
     bm25 = tiny_lambda.parent / "bm25"
-    static = {"encoder": "static", "index": bm25, "max_steps": 5, "dim": 6, "matryoshka_dims": [99]}
+    static: dict[str, Any] = {"encoder": "static", "index": bm25, "max_steps": 5, "dim": 6, "matryoshka_dims": [99]}
     with pytest.raises(InputError, match="--matryoshka-dims 99: the vectors have 6 values"):
         train_lambda(tiny, output=tmp_path / "no", **static)
     examples = mine_negatives(tiny, split="train", index=bm25, output=tmp_path / "examples.parquet")
@@ -94,14 +95,13 @@ def test_prefixes_that_do_not_exist_are_refused(tiny: Path, tiny_bert: Path, tin
         train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), loss="roc", matryoshka_dims=[4], index=bm25)
 
 
-def test_prefixes_are_kept_in_a_combination(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path):
+def test_truncation_is_kept_in_a_combination(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path) -> None:
     dense, light = (
-        encode(tiny, model=str(model), encoding=EXACT, contract={"prefix": length}, output=tmp_path / name)
+        encode(tiny, model=str(model), dtype="fp32", truncate_dim=length, output=tmp_path / name)
         for model, length, name in ((tiny_bert, 5, "dense"), (tiny_lambda, 3, "light"))
     )
-    both = encode(dense, beside=light, output=tmp_path / "both")
+    both = encode(dense, concat_with=light, output=tmp_path / "both")
     assert DenseIndex.open(both).dim == 8
-    judged = Judged(tiny, "train", both)
-    tuned = combine([str(tiny_bert), str(tiny_lambda)], tmp_path / "tuned", tune=judged)
+    tuned = combine([tiny_bert, tiny_lambda], output=tmp_path / "tuned", tune=tiny, split="train", index=both)
     assert open_encoder(tuned).dim == 8
     search(tiny, split="test", index=both, output=tmp_path / "run.parquet", model=str(tuned))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from test_train_dense import write_examples
 
-from hybrid_cli.encoders.encoder import open_encoder
+from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.stages.train_dense import train_dense
 
 PLAN: dict[str, Any] = {

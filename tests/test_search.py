@@ -13,7 +13,6 @@ from command import hybrid
 
 from hybrid_cli import artifacts, indexes, runs
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.config import Encoding, VectorIndex
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.retrieval import Engine
@@ -21,14 +20,13 @@ from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
 
-EXACT = Encoding(dtype="fp32")
 ENGINES: tuple[Engine, ...] = ("matrix", "lucene")
 
 
 @pytest.fixture(scope="module")
 def dense(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("dense") / "clear-index"
-    return encode(tiny, output=output, model=str(tiny_bert), encoding=EXACT)
+    return encode(tiny, output=output, model=str(tiny_bert), dtype="fp32")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +61,7 @@ def test_the_manifest_of_a_run_records_index_and_queries(tiny: Path, dense: Path
 def test_stored_query_vectors_give_the_same_run_as_texts(
     tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path
 ) -> None:
-    queries = encode(tiny, output=tmp_path / "queries", model=str(tiny_bert), split="test", encoding=EXACT)
+    queries = encode(tiny, output=tmp_path / "queries", model=str(tiny_bert), split="test", dtype="fp32")
     stored = search(queries=queries, index=dense, output=tmp_path / "stored.parquet")
     texts = search(tiny, split="test", index=dense, output=tmp_path / "texts.parquet")
     assert runs.read_run(stored).equals(runs.read_run(texts))
@@ -71,7 +69,7 @@ def test_stored_query_vectors_give_the_same_run_as_texts(
 
 def test_queries_are_encoded_with_the_contract_of_the_index(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     changed: dict[str, Any] = {"query_prefix": "query: ", "pooling": "cls"}
-    index = encode(tiny, output=tmp_path / "index", model=str(tiny_bert), encoding=EXACT, contract=changed)
+    index = encode(tiny, output=tmp_path / "index", model=str(tiny_bert), dtype="fp32", **changed)  # type: ignore[arg-type]
     run = runs.read_run(search(tiny, split="test", index=index, output=tmp_path / "run.parquet", hits=1))
     encoder = TransformerEncoder.load(tiny_bert, device="cpu", **changed)
     queries = encoder.encode_queries(pq.read_table(tiny / "queries.test.parquet")["text"].to_pylist())
@@ -93,12 +91,12 @@ def test_another_encoder_is_refused_with_the_differences(
     words: Any = encoder.document_tower.backbone.embeddings
     words.word_embeddings.weight.data += 0.1
     encoder.save(tmp_path / "trained")
-    assert "was encoded by other weights" in searched_with(str(tmp_path / "trained"))
+    assert "was encoded with other weights" in searched_with(str(tmp_path / "trained"))
     assert not (tmp_path / "run.parquet").exists()
 
 
 def test_query_vectors_of_another_model_are_refused(tiny: Path, dense: Path, tmp_path: Path) -> None:
-    queries = encode(tiny, output=tmp_path / "queries", split="test", encoding=EXACT)
+    queries = encode(tiny, output=tmp_path / "queries", split="test", dtype="fp32")
     with pytest.raises(InputError, match="query_max_len=64, not 256"):
         search(queries=queries, index=dense, output=tmp_path / "run.parquet")
 
@@ -175,7 +173,7 @@ def test_an_artifact_that_is_no_index_is_refused(tiny: Path, tmp_path: Path) -> 
 def test_an_hnsw_index_of_a_small_corpus_gives_the_exact_run(
     tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path
 ) -> None:
-    graph = encode(tiny, output=tmp_path / "graph", model=str(tiny_bert), encoding=EXACT, index=VectorIndex("hnsw"))
+    graph = encode(tiny, output=tmp_path / "graph", model=str(tiny_bert), dtype="fp32", index_type="hnsw")
     found = [
         runs.read_run(search(tiny, split="test", index=index, output=tmp_path / f"{index.name}.parquet"))
         for index in (graph, dense)

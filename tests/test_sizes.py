@@ -1,14 +1,16 @@
-"""Bytes of an index by what they are for, against the formula of methods 10.10: passages * dimensions * bytes."""
+"""Bytes of an index by purpose: passages * dimensions * bytes, as in LITE, table 2."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_vectors import build, random_vectors
 
-from hybrid_cli.config import VectorIndex
-from hybrid_cli.indexes.sizes import code_size, footprint
+from hybrid_cli.indexes import footprint
+from hybrid_cli.indexes.faiss import code_size
+from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.inspect import inspect
 
 COUNT, DIM = 400, 64
@@ -19,14 +21,15 @@ EACH = {
 
 
 @pytest.mark.parametrize("kind", EACH)
-def test_each_part_has_the_bytes_that_the_formula_says(kind: str, tmp_path: Path):
-    index = build(tmp_path / "index", random_vectors(COUNT, DIM), VectorIndex(kind, m=16))  # type: ignore[arg-type]
-    parts = footprint(index.folder, index.manifest.counts["factory"], DIM, COUNT)
+def test_each_part_has_the_bytes_of_the_formula(kind: Any, tmp_path: Path) -> None:
+    recipe = VectorIndex(index_type=kind, m=16 if kind.startswith("hnsw") else None)  # type: ignore[arg-type]
+    index = build(tmp_path / "index", random_vectors(COUNT, DIM), recipe)
+    parts = footprint(index.folder, index.info)
     assert (parts.get("vectors") or parts["codes"]) == COUNT * EACH[kind]
     if kind in ("flat", "fp16"):
         assert (index.folder / "index.faiss").stat().st_size == pytest.approx(COUNT * EACH[kind], rel=0.01)
     rest = {"pq": 4 * 256 * DIM, "opq": 4 * (256 + DIM) * DIM, "hnsw": COUNT * 4 * 2 * 16}.get(kind)
-    if rest:  # code books, a rotation, links: FAISS keeps 8 bytes an offset and some links of higher levels beside them
+    if rest:  # code books, a rotation, links; FAISS adds 8 bytes per offset and some links of higher levels
         assert rest <= parts.get("tables", parts.get("graph", 0)) <= 1.3 * rest
     assert (
         sum(size for name, size in parts.items() if name not in ("ids", "stored vectors"))
@@ -42,11 +45,13 @@ def test_each_part_has_the_bytes_that_the_formula_says(kind: str, tmp_path: Path
         ("IVF100,PQ8x4fs", 768, None), ("LSH", 768, None),
     ],
 )  # fmt: skip
-def test_the_bytes_of_a_passage_in_the_papers(factory: str, dim: int, size: int | None):
+def test_the_bytes_of_a_passage_are_those_of_the_papers(factory: str, dim: int, size: int | None) -> None:
     assert code_size(factory, dim) == size
 
 
-def test_inspect_says_bytes_a_document_and_totals_in_both_units(tiny: Path, tmp_path: Path, capsys):
+def test_inspect_prints_bytes_per_document_and_totals_in_both_units(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from hybrid_cli.stages.index_bm25 import index_bm25
 
     described = inspect(index_bm25(tiny, output=tmp_path / "bm25"))

@@ -1,4 +1,4 @@
-"""The static encoder: BM25 with the identity for tables, a folder that opens again, unknown terms."""
+"""The static encoder: equal to BM25 with identity tables, saving and loading, unknown terms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_collection import TINY_DOCUMENTS
 
-from hybrid_cli.encoders.encoder import open_encoder
+from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
@@ -27,9 +27,9 @@ def index(tiny_lambda: Path) -> LexicalIndex:
     return LexicalIndex.open(tiny_lambda.parent / "bm25")
 
 
-def test_the_identity_for_both_tables_gives_bm25(index: LexicalIndex):
+def test_identity_tables_give_bm25(index: LexicalIndex) -> None:
     terms = len(index.idf)
-    encoder = StaticEncoder.over(index, ("title", "text"), dim=terms + 1, most_terms=terms, shared_rows=1)
+    encoder = StaticEncoder.over(index, ("title", "text"), dim=terms + 1, vocab_size=terms, hash_buckets=1)
     for table in encoder.parameters():
         table.data = torch.eye(terms + 1)
     scores = encoder.encode_queries(QUERIES) @ encoder.encode_documents(TITLES, TEXTS).T
@@ -42,7 +42,7 @@ def test_the_identity_for_both_tables_gives_bm25(index: LexicalIndex):
     assert not wanted.to_numpy()[4 * len(docids) :].any()
 
 
-def test_a_saved_encoder_opens_with_the_same_vectors(tiny_lambda: Path, tmp_path: Path):
+def test_a_saved_encoder_has_the_same_vectors(tiny_lambda: Path, tmp_path: Path) -> None:
     encoder = open_encoder(tiny_lambda)
     assert isinstance(encoder, StaticEncoder)
     encoder.save(tmp_path)
@@ -54,7 +54,7 @@ def test_a_saved_encoder_opens_with_the_same_vectors(tiny_lambda: Path, tmp_path
     np.testing.assert_array_equal(again.encode_documents(TITLES, TEXTS), encoder.encode_documents(TITLES, TEXTS))
 
 
-def test_terms_without_a_row_share_rows_by_a_hash(tiny_lambda: Path):
+def test_terms_without_a_row_share_hash_buckets(tiny_lambda: Path) -> None:
     encoder = StaticEncoder.load(tiny_lambda)
     rows = encoder.rows_of(pl.Series(["zyzzyva", encoder.terms[3], "zyzzyva", "qwertz"]))
     assert rows[1] == 3
@@ -65,17 +65,17 @@ def test_terms_without_a_row_share_rows_by_a_hash(tiny_lambda: Path):
 
 
 @given(st.permutations(["what", "does", "the", "moon", "do", "to", "oceans", "of", "salt", "and", "oxygen"]))
-def test_the_order_of_words_does_not_matter(tiny_lambda: Path, words: list[str]):
+def test_the_word_order_does_not_matter(tiny_lambda: Path, words: list[str]) -> None:
     encoder = open_encoder(tiny_lambda)
     found = encoder.encode_queries([" ".join(words), "what does the moon do to oceans of salt and oxygen"])
     np.testing.assert_allclose(found[0], found[1], atol=1e-6)
 
 
-def test_a_broken_folder_and_foreign_options_are_refused(tiny_lambda: Path, tmp_path: Path):
-    broken = tmp_path / "broken"
-    shutil.copytree(tiny_lambda, broken)
-    (broken / "tables.safetensors").unlink()
-    with pytest.raises(InputError, match="is no whole static encoder"):
-        open_encoder(broken)
-    with pytest.raises(InputError, match=r"--query-max-len: means nothing to .*, which is a static encoder"):
+def test_a_damaged_folder_and_options_of_other_encoders_are_refused(tiny_lambda: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(tiny_lambda, damaged)
+    (damaged / "tables.safetensors").unlink()
+    with pytest.raises(InputError, match="incomplete or damaged static encoder"):
+        open_encoder(damaged)
+    with pytest.raises(InputError, match=r"--query-max-len: only with a transformer encoder; .* is a static encoder"):
         open_encoder(tiny_lambda, overrides={"query_max_len": 9})

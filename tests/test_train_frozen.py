@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 
 from hybrid_cli import artifacts
-from hybrid_cli.encoders.encoder import Encoder, open_encoder
+from hybrid_cli.encoders.base import Encoder
+from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.optimization import Sampling
 from hybrid_cli.stages.mine_negatives import mine_negatives

@@ -16,7 +16,7 @@ from small_artifacts import write_corpus
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts
-from hybrid_cli.encoders.encoder import open_encoder
+from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
@@ -152,7 +152,7 @@ def test_the_static_students_top_ranked_documents_are_candidates(
 ) -> None:
     """With tables of ones, the student ranks documents by the sum of their weights."""
     index = LexicalIndex.open(sources["index"])
-    encoder = StaticEncoder.over(index, ("title", "text"), dim=1, most_terms=40, shared_rows=5)
+    encoder = StaticEncoder.over(index, ("title", "text"), dim=1, vocab_size=40, hash_buckets=5)
     encoder.query_table.data.fill_(1)
     encoder.document_table.data.fill_(1)
     monkeypatch.setattr(static, "_POOL", 100)
@@ -166,7 +166,7 @@ def test_the_static_students_top_ranked_documents_are_candidates(
 
 def test_the_matrix_and_the_texts_give_equal_weights(sources: Sources) -> None:
     index = LexicalIndex.open(sources["index"])
-    encoder = StaticEncoder.over(index, ("title", "text"), dim=3, most_terms=40, shared_rows=5)
+    encoder = StaticEncoder.over(index, ("title", "text"), dim=3, vocab_size=40, hash_buckets=5)
     rows = np.arange(len(index.docids))
     of_matrix = static.BagsOfTerms(index, encoder, static_options(sources), None).documents(rows)
     of_texts = encoder.document_weights(

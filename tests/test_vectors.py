@@ -1,4 +1,4 @@
-"""Dense indexes against numpy: the same hits, the same scores, the same bytes."""
+"""Dense indexes against numpy: equal hits, equal scores, equal bytes."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from hypothesis import strategies as st
 
 from hybrid_cli import artifacts, indexes
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.config import RecallCheck, VectorIndex
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.build import sign_bits
-from hybrid_cli.indexes.faiss import same_graph
+from hybrid_cli.indexes import IndexInfo
+from hybrid_cli.indexes.faiss import same_graph, sign_bits
+from hybrid_cli.settings import VectorIndex
 
 DIM, COUNT = 16, 600
 EVERY = [
     VectorIndex(),
-    VectorIndex("hnsw", m=16),
-    VectorIndex("ivf", nprobe=10_000),
-    VectorIndex("pq"),
-    VectorIndex("sq8"),
-    VectorIndex("binary"),
-    VectorIndex("fp16"),
-    VectorIndex("opq"),
-    VectorIndex("hnsw-fp16", m=16),
-    VectorIndex("hnsw-sq8", m=16),
-    VectorIndex("hnsw-binary", m=16),
+    VectorIndex(index_type="hnsw", m=16),
+    VectorIndex(index_type="ivf", nprobe=10_000),
+    VectorIndex(index_type="pq"),
+    VectorIndex(index_type="sq8"),
+    VectorIndex(index_type="binary"),
+    VectorIndex(index_type="fp16"),
+    VectorIndex(index_type="opq"),
+    VectorIndex(index_type="hnsw-fp16", m=16),
+    VectorIndex(index_type="hnsw-sq8", m=16),
+    VectorIndex(index_type="hnsw-binary", m=16),
     VectorIndex(factory="PCA12,IVF4,SQ8"),
 ]
 NAMES = [recipe.index_type or "default" for recipe in EVERY]
@@ -43,15 +43,15 @@ def random_vectors(count: int = COUNT, dim: int = DIM, seed: int = 0) -> np.ndar
 
 
 def build(folder: Path, matrix: np.ndarray, recipe: VectorIndex, ids: list[str] | None = None) -> indexes.DenseIndex:
-    """A dense index of the rows of `matrix`, in shards of 250."""
+    """Build a dense index of the rows of `matrix`, in shards of 250."""
     names = ids or [f"d{row}" for row in range(len(matrix))]
-    claim = artifacts.open_output(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={})
-    with claim.folder() as (work, counts):
+    output = artifacts.open_output(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={})
+    with output.folder() as (work, counts):
         for number, begin in enumerate(range(0, len(matrix), 250)):
             some = slice(begin, begin + 250)
             indexes.write_shard(indexes.shard_path(work, number), pa.array(names[some]), matrix[some])
         factory = indexes.build(work, recipe)
-        counts |= {"dim": matrix.shape[1], "factory": factory, "contract": {}, "encoder": "none"}
+        counts |= IndexInfo(len(matrix), matrix.shape[1], "none", factory=factory).counts()
     return indexes.DenseIndex.open(folder)
 
 
@@ -60,7 +60,7 @@ def qids(queries: np.ndarray) -> list[str]:
 
 
 def exact(matrix: np.ndarray, queries: np.ndarray, hits: int) -> pl.DataFrame:
-    """Every inner product, ranked by the tie rule."""
+    """Return the hits by exact inner products; ties are ordered by docid."""
     scores = queries.astype(np.float64) @ matrix.T.astype(np.float64)
     rows = [(f"q{q}", f"d{d}", scores[q, d]) for q in range(len(queries)) for d in range(len(matrix))]
     frame = pl.DataFrame(rows, schema=["qid", "docid", "score"], orient="row")
@@ -76,7 +76,7 @@ def overlap(found: pl.DataFrame, wanted: pl.DataFrame) -> float:
 
 
 @pytest.mark.parametrize("recipe", EVERY, ids=NAMES)
-def test_every_index_finds_what_its_codes_can_tell_apart(recipe: VectorIndex, tmp_path: Path):
+def test_every_index_type_has_enough_recall(recipe: VectorIndex, tmp_path: Path) -> None:
     matrix, queries = random_vectors(), random_vectors(40, seed=1)
     index = build(tmp_path / "index", matrix, recipe)
     found, wanted = index.search(queries, qids(queries), 10), exact(matrix, queries, 10)
@@ -97,7 +97,7 @@ def test_every_index_finds_what_its_codes_can_tell_apart(recipe: VectorIndex, tm
     assert found.group_by("qid").len()["len"].unique().to_list() == [10]
 
 
-def test_a_flat_index_gives_the_exact_run(tmp_path: Path):
+def test_a_flat_index_is_exact(tmp_path: Path) -> None:
     matrix, queries = random_vectors(), random_vectors(40, seed=1)
     found, wanted = (
         build(tmp_path / "i", matrix, VectorIndex()).search(queries, qids(queries), 100),
@@ -107,7 +107,7 @@ def test_a_flat_index_gives_the_exact_run(tmp_path: Path):
     np.testing.assert_allclose(found.sort("qid", "rank")["score"], wanted["score"], atol=1e-5)
 
 
-def test_the_streamed_flat_index_is_the_file_that_faiss_writes(tmp_path: Path):
+def test_the_streamed_flat_index_equals_the_file_that_faiss_writes(tmp_path: Path) -> None:
     matrix = random_vectors()
     build(tmp_path / "index", matrix, VectorIndex())
     theirs = faiss.IndexFlatIP(DIM)
@@ -117,7 +117,7 @@ def test_the_streamed_flat_index_is_the_file_that_faiss_writes(tmp_path: Path):
 
 
 @pytest.mark.parametrize("recipe", EVERY, ids=NAMES)
-def test_more_hits_than_documents_gives_each_document_once(recipe: VectorIndex, tmp_path: Path):
+def test_more_hits_than_documents_return_each_document_once(recipe: VectorIndex, tmp_path: Path) -> None:
     queries = random_vectors(3, seed=1)
     found = build(tmp_path / "index", random_vectors(), recipe).search(queries, qids(queries), COUNT + 100)
     assert found.group_by("qid", "docid").len()["len"].max() == 1
@@ -126,9 +126,9 @@ def test_more_hits_than_documents_gives_each_document_once(recipe: VectorIndex, 
         assert len(found) == 3 * COUNT
 
 
-def test_what_faiss_fills_up_with_is_never_a_hit(tmp_path: Path):
+def test_the_padding_of_faiss_is_never_a_hit(tmp_path: Path) -> None:
     matrix = random_vectors()
-    index = build(tmp_path / "index", matrix, VectorIndex("ivf", nlist=8, nprobe=1))
+    index = build(tmp_path / "index", matrix, VectorIndex(index_type="ivf", nlist=8, nprobe=1))
     queries = random_vectors(20, seed=2)
     found = index.search(queries, qids(queries), COUNT)
     sizes = found.group_by("qid").len()["len"]
@@ -143,7 +143,7 @@ def test_what_faiss_fills_up_with_is_never_a_hit(tmp_path: Path):
 
 
 @pytest.mark.parametrize("recipe", EVERY, ids=NAMES)
-def test_an_index_built_twice_has_the_same_bytes(recipe: VectorIndex, tmp_path: Path):
+def test_an_index_built_twice_has_the_same_bytes(recipe: VectorIndex, tmp_path: Path) -> None:
     files = []
     for name in ("one", "two"):
         build(tmp_path / name, random_vectors(), recipe)
@@ -153,19 +153,19 @@ def test_an_index_built_twice_has_the_same_bytes(recipe: VectorIndex, tmp_path: 
     assert files[0] == files[1]
 
 
-def test_a_graph_is_the_same_whatever_the_threads(tmp_path: Path):
+def test_a_graph_does_not_depend_on_the_number_of_threads(tmp_path: Path) -> None:
     before = faiss.omp_get_max_threads()
     try:
         for threads in (1, 4):
             indexes.set_threads(threads)
-            build(tmp_path / str(threads), random_vectors(), VectorIndex("hnsw", m=8))
+            build(tmp_path / str(threads), random_vectors(), VectorIndex(index_type="hnsw", m=8))
             assert faiss.omp_get_max_threads() == threads
     finally:
         indexes.set_threads(before)
     assert (tmp_path / "1" / "index.faiss").read_bytes() == (tmp_path / "4" / "index.faiss").read_bytes()
 
 
-def test_a_faiss_that_links_as_threads_come_has_one_thread(monkeypatch: pytest.MonkeyPatch):
+def test_a_graph_is_built_with_one_thread_by_older_versions_of_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(faiss, "hnsw_add_vertices_deterministic", raising=False)
     before = faiss.omp_get_max_threads()
     try:
@@ -177,8 +177,15 @@ def test_a_faiss_that_links_as_threads_come_has_one_thread(monkeypatch: pytest.M
         indexes.set_threads(before)
 
 
-@pytest.mark.parametrize("recipe", [VectorIndex("ivf", nprobe=1), VectorIndex("pq", pq_bytes=2), VectorIndex("binary")])
-def test_recall_is_the_share_of_the_exact_hits_without_the_document_itself(recipe: VectorIndex, tmp_path: Path):
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        VectorIndex(index_type="ivf", nprobe=1),
+        VectorIndex(index_type="pq", pq_bytes=2),
+        VectorIndex(index_type="binary"),
+    ],
+)
+def test_recall_is_the_share_of_the_exact_hits_without_the_query_document(recipe: VectorIndex, tmp_path: Path) -> None:
     matrix = random_vectors()
     index = build(tmp_path / "index", matrix, recipe)
     found = index.search(matrix, index.docids.to_list(), 101)
@@ -190,15 +197,15 @@ def test_recall_is_the_share_of_the_exact_hits_without_the_document_itself(recip
             for run in (found.sort("qid", "rank"), wanted)
         ]
         shares.append(len(heads[0].join(heads[1], on=["qid", "docid"])) / len(heads[1]))
-    measured = indexes.measure_recall(tmp_path / "index", index.manifest.counts["factory"], RecallCheck())
+    measured = indexes.measure_recall(tmp_path / "index", index.info.factory, seed=42)
     assert measured == pytest.approx({"recall@10": shares[0], "recall@100": shares[1]}, abs=2e-3)
     assert 0.02 < shares[0] < 0.9
-    part = indexes.measure_recall(tmp_path / "index", index.manifest.counts["factory"], RecallCheck(sample=300))
+    part = indexes.measure_recall(tmp_path / "index", index.info.factory, seed=42, sample=300)
     assert part == pytest.approx(measured, abs=0.1)
 
 
 @pytest.mark.parametrize("recipe", EVERY[:6], ids=NAMES[:6])
-def test_the_hits_of_a_query_do_not_depend_on_the_others(recipe: VectorIndex, tmp_path: Path):
+def test_the_hits_of_a_query_do_not_depend_on_other_queries(recipe: VectorIndex, tmp_path: Path) -> None:
     index = build(tmp_path / "index", random_vectors(), recipe)
     queries = random_vectors(300, seed=1)
     together = index.search(queries, qids(queries), 20)
@@ -207,7 +214,7 @@ def test_the_hits_of_a_query_do_not_depend_on_the_others(recipe: VectorIndex, tm
         assert alone.equals(together.filter(pl.col("qid") == f"q{row}"))
 
 
-def test_nor_do_they_where_faiss_by_itself_would_change_its_way_with_the_number_of_queries(tmp_path: Path):
+def test_hits_do_not_change_where_faiss_switches_its_algorithm_with_the_number_of_queries(tmp_path: Path) -> None:
     dim = 512  # FAISS 1.15 leaves out BLAS below 128,000 values of queries: 250 of these
     index = build(tmp_path / "index", random_vectors(dim=dim), VectorIndex())
     queries = random_vectors(300, dim, seed=1)
@@ -217,7 +224,7 @@ def test_nor_do_they_where_faiss_by_itself_would_change_its_way_with_the_number_
         assert alone.equals(together.filter(pl.col("qid") == f"q{row}"))
 
 
-def test_equal_vectors_are_ordered_by_docid_also_at_the_cut(tmp_path: Path):
+def test_equal_vectors_are_ordered_by_docid_even_at_the_cut(tmp_path: Path) -> None:
     matrix = np.repeat(random_vectors(1), 20, axis=0)
     ids = [str(number) for number in range(20)]
     index = build(tmp_path / "index", matrix, VectorIndex(), ids[::-1])
@@ -225,25 +232,25 @@ def test_equal_vectors_are_ordered_by_docid_also_at_the_cut(tmp_path: Path):
     assert found["docid"].to_list() == sorted(ids)[:5]
 
 
-def test_sign_codes_are_reordered_by_the_float_query(tmp_path: Path):
+def test_sign_codes_are_rescored_with_the_float_query(tmp_path: Path) -> None:
     matrix, queries = random_vectors(50), random_vectors(5, seed=1)
     matrix[7, 3] = 0.0  # sign(0) = +1
-    found = build(tmp_path / "index", matrix, VectorIndex("binary")).search(queries, qids(queries), 50)
+    found = build(tmp_path / "index", matrix, VectorIndex(index_type="binary")).search(queries, qids(queries), 50)
     wanted = exact(np.where(matrix >= 0, 1.0, -1.0), queries, 50)
     both = found.join(wanted, on=["qid", "docid"])
     np.testing.assert_allclose(both["score"], both["score_right"], atol=1e-4)
     assert found.sort("qid", "rank")["docid"].to_list() == wanted["docid"].to_list()
 
 
-def test_sign_codes_need_no_whole_bytes(tmp_path: Path):
+def test_sign_codes_work_for_dimensions_that_are_no_multiple_of_8(tmp_path: Path) -> None:
     matrix = random_vectors(40, dim=13)
     assert sign_bits(np.array([[0.0, -1.0, 2.0]])).tolist() == [[0b10100000]]
-    found = build(tmp_path / "index", matrix, VectorIndex("binary")).search(matrix, qids(matrix), 1)
+    found = build(tmp_path / "index", matrix, VectorIndex(index_type="binary")).search(matrix, qids(matrix), 1)
     assert found["docid"].to_list() == [f"d{row}" for row in range(40)]
 
 
 @pytest.mark.parametrize("recipe", EVERY, ids=NAMES)
-def test_pairs_are_scored_as_numpy_does_whatever_the_index(recipe: VectorIndex, tmp_path: Path):
+def test_pair_scores_equal_those_of_numpy_for_every_index_type(recipe: VectorIndex, tmp_path: Path) -> None:
     matrix, queries = random_vectors(), random_vectors(4, seed=1)
     index = build(tmp_path / "index", matrix, recipe)
     rng = np.random.default_rng(2)
@@ -256,7 +263,7 @@ def test_pairs_are_scored_as_numpy_does_whatever_the_index(recipe: VectorIndex, 
 
 
 @given(ids=st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1, max_size=20, unique=True))
-def test_ids_come_back_as_they_went_in(ids: list[str], tmp_path_factory: pytest.TempPathFactory):
+def test_ids_are_returned_unchanged(ids: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     matrix = np.eye(20, dtype=np.float32)[: len(ids)]
     index = build(tmp_path_factory.mktemp("ids") / "index", matrix, VectorIndex(), ids)
     found = index.search(matrix, ids, 1)
@@ -264,15 +271,15 @@ def test_ids_come_back_as_they_went_in(ids: list[str], tmp_path_factory: pytest.
     assert index.score(pl.DataFrame({"qid": ids, "docid": ids}), ids, matrix).to_list() == [1.0] * len(ids)
 
 
-def test_a_pair_of_an_unknown_document_is_named(tmp_path: Path):
+def test_an_unknown_document_is_named(tmp_path: Path) -> None:
     index = build(tmp_path / "index", random_vectors(), VectorIndex())
-    with pytest.raises(InputError, match="index: has no document nowhere"):
+    with pytest.raises(InputError, match="index: no document nowhere"):
         index.score(pl.DataFrame({"qid": ["q0"], "docid": ["nowhere"]}), ["q0"], random_vectors(1))
     with pytest.raises(InputError, match="no vector for query q9"):
         index.score(pl.DataFrame({"qid": ["q9"], "docid": ["d0"]}), ["q0"], random_vectors(1))
 
 
-def test_half_precision_on_disk_is_what_is_searched(tmp_path: Path):
+def test_half_precision_vectors_are_searched_as_stored(tmp_path: Path) -> None:
     matrix = random_vectors().astype(np.float16)
     index = build(tmp_path / "index", matrix, VectorIndex())
     found = index.search(random_vectors(2, seed=1), ["a", "b"], 3)
@@ -283,37 +290,39 @@ def test_half_precision_on_disk_is_what_is_searched(tmp_path: Path):
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [
-        (VectorIndex(factory="Nonsense7"), "--factory Nonsense7: FAISS makes no such index"),
+        (VectorIndex(factory="Nonsense7"), "--factory Nonsense7: FAISS has no such index"),
         (VectorIndex(factory="PQ7"), "--factory PQ7"),
         (VectorIndex(factory="HNSW16,PQ4"), "does not measure the inner product"),
-        (VectorIndex("pq", pq_bytes=5), "--pq-bytes 5: does not divide"),
-        (VectorIndex("ivf", nlist=5000), "too few to train IVF5000,Flat"),
+        (VectorIndex(index_type="pq", pq_bytes=5), "--pq-bytes 5: needs a divisor"),
+        (VectorIndex(index_type="ivf", nlist=5000), "too few to train IVF5000,Flat"),
     ],
 )
-def test_an_index_that_cannot_be_is_refused_in_words(recipe: VectorIndex, words: str, tmp_path: Path):
+def test_an_impossible_index_is_refused_in_one_line(recipe: VectorIndex, words: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         build(tmp_path / "index", random_vectors(), recipe)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_too_few_vectors_for_product_codes_are_said_so(tmp_path: Path):
+def test_too_few_vectors_for_product_codes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="20 vectors are too few to train PQ4"):
-        build(tmp_path / "index", random_vectors(20), VectorIndex("pq"))
+        build(tmp_path / "index", random_vectors(20), VectorIndex(index_type="pq"))
 
 
-def test_few_vectors_for_product_codes_are_one_line_of_ours_and_none_of_faiss(tmp_path: Path, capfd):
-    build(tmp_path / "index", random_vectors(), VectorIndex("pq"))
-    said = capfd.readouterr().err
-    assert said.count("\n") == 1
-    assert "600 vectors train PQ4, for which FAISS wants 9,984" in said
+def test_few_vectors_for_product_codes_print_one_warning_and_none_of_faiss(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    build(tmp_path / "index", random_vectors(), VectorIndex(index_type="pq"))
+    printed = capfd.readouterr().err
+    assert printed.count("\n") == 1
+    assert "PQ4 is trained on 600 vectors; FAISS recommends 9,984" in printed
 
 
 def replace_index(folder: Path, index: Any) -> None:
     faiss.write_index(index, str(folder / "index.faiss"))
 
 
-def test_an_index_of_another_metric_is_refused(tmp_path: Path):
+def test_an_index_of_another_metric_is_refused(tmp_path: Path) -> None:
     index = build(tmp_path / "index", random_vectors(), VectorIndex())
     euclidean = faiss.IndexFlatL2(DIM)
     euclidean.add(random_vectors())
@@ -322,41 +331,41 @@ def test_an_index_of_another_metric_is_refused(tmp_path: Path):
         index.search(random_vectors(1), ["q"], 1)
 
 
-def test_an_index_of_another_corpus_or_a_broken_one_is_refused(tmp_path: Path):
-    index = build(tmp_path / "index", random_vectors(), VectorIndex("sq8"))
+def test_a_damaged_index_or_one_of_another_size_is_refused(tmp_path: Path) -> None:
+    index = build(tmp_path / "index", random_vectors(), VectorIndex(index_type="sq8"))
     (index.folder / "index.faiss").write_bytes(b"IxSQ, but cut short")
-    with pytest.raises(InputError, match="cannot read it"):
+    with pytest.raises(InputError, match="cannot read the index"):
         index.search(random_vectors(1), ["q"], 1)
     smaller = faiss.IndexFlatIP(DIM)
     smaller.add(random_vectors(3))
     replace_index(index.folder, smaller)
-    with pytest.raises(InputError, match="holds 3 vectors for 600 ids"):
+    with pytest.raises(InputError, match="has 3 vectors for 600 ids"):
         index.search(random_vectors(1), ["q"], 1)
 
 
-def test_queries_of_another_length_are_refused(tmp_path: Path):
+def test_queries_of_another_length_are_refused(tmp_path: Path) -> None:
     index = build(tmp_path / "index", random_vectors(), VectorIndex())
     with pytest.raises(InputError, match="length 16, the queries have 8"):
         index.search(random_vectors(1, dim=8), ["q"], 1)
 
 
-def test_settings_of_the_search_reach_the_index_or_are_refused(tmp_path: Path):
+def test_search_parameters_reach_the_index_or_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "index"
-    build(folder, random_vectors(), VectorIndex("ivf", nlist=8, nprobe=1))
+    build(folder, random_vectors(), VectorIndex(index_type="ivf", nlist=8, nprobe=1))
     queries = random_vectors(5, seed=1)
     every = indexes.DenseIndex.open(folder, nprobe=8).search(queries, qids(queries), 10)
     assert overlap(every, exact(random_vectors(), queries, 10)) == 1.0
-    with pytest.raises(InputError, match="--ef-search 9: this kind of index has no such setting"):
+    with pytest.raises(InputError, match="--ef-search 9: this type of index has no such parameter"):
         indexes.DenseIndex.open(folder, ef_search=9).search(queries, qids(queries), 10)
 
 
-def test_no_queries_give_an_empty_run(tmp_path: Path):
+def test_no_queries_give_an_empty_run(tmp_path: Path) -> None:
     index = build(tmp_path / "index", random_vectors(), VectorIndex())
     found = index.search(random_vectors(0), [], 10)
     assert found.columns == ["qid", "docid", "rank", "score"]
     assert not len(found)
 
 
-def test_another_artifact_is_no_dense_index(tiny: Path):
+def test_another_artifact_is_refused(tiny: Path) -> None:
     with pytest.raises(InputError, match=r"is a collection .*a dense index is needed here"):
         indexes.DenseIndex.open(tiny)

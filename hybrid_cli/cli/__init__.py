@@ -11,19 +11,12 @@ from typing import Any
 
 import typer
 
-from hybrid_cli.cli import retrieval
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import HybridError
 
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # Typer names only this child of it
 _FILE_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 _SHORT_WRITES = ("requested and", "inline_container")  # numpy and torch do not say why less was written than asked for
-
-PANELS = (retrieval,)
-
-
-for panel in PANELS:  # commands whose settings class is still to come
-    panel.register(app)
 
 
 def main() -> None:

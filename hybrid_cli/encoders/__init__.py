@@ -1,1 +1,1 @@
-"""Texts to vectors: the contract of an encoder, and the encoder that keeps it."""
+"""Encoders: texts to vectors, and the contract that decides which vector a text gets."""

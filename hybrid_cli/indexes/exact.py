@@ -1,4 +1,4 @@
-"""The exact scores of a run's pairs, retrieved or not: from the index and the queries that the run was made of."""
+"""Exact scores of the pairs of a run, retrieved or not, from its index and its queries."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import polars as pl
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.artifacts.layout import INDEX_ENCODER
 from hybrid_cli.collections import collection
 from hybrid_cli.encoders.contract import differences
 from hybrid_cli.encoders.models import recorded_model, resolve
@@ -20,22 +21,21 @@ from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.shards import read_ids, read_shard, shards
 
 if TYPE_CHECKING:
-    from hybrid_cli.encoders.encoder import Encoder
+    from hybrid_cli.encoders.base import Encoder
 
-COMBINED = "encoder"  # in the folder of an index, the combination that made it
 Scorer = Callable[[pl.DataFrame], pl.Series]
 
 
 @dataclass(frozen=True)
 class ExactSource:
-    """What gives the exact scores of one run's pairs.
+    """Source of the exact scores of one run.
 
     Attributes:
         index: a lexical or a dense index.
-        manifest: its manifest.
+        manifest: manifest of the index.
         queries: a file of texts, or for a dense index a folder of vectors.
-        searched: the options that the run was searched with.
-        model: path or name of the model that the run was searched with, if not the one of the index.
+        searched: options of the search that made the run.
+        model: path or name of the model of that search, if it was not the one of the index.
     """
 
     index: Path
@@ -46,7 +46,7 @@ class ExactSource:
 
 
 def index_manifest(path: Path) -> Manifest:
-    """Read the manifest of a lexical or dense index.
+    """Return the manifest of a lexical or dense index.
 
     Raises:
         InputError: the artifact is not an index.
@@ -58,37 +58,40 @@ def index_manifest(path: Path) -> Manifest:
 
 
 def exact_source(run: Path, index: Path, queries: Path | None = None) -> ExactSource:
-    """Check that `run` was searched in `index`, and find its queries where it recorded them, or take `queries`.
+    """Check that `run` was searched in `index`, and find its queries.
 
-    A run without a manifest is believed, but does not know its queries.
+    Args:
+        run: a run; without a manifest it is not checked.
+        index: the index that the run was searched in.
+        queries: overrides the recorded queries; needed for a run without a manifest.
 
     Raises:
-        InputError: another index, queries that are gone or have changed, or a search with feedback.
+        InputError: another index, queries that are missing or have changed, or a search with feedback.
     """
     manifest = index_manifest(index)
     made = artifacts.find_manifest(run)
     if made is None:
         if queries is None:
-            raise InputError(f"{run}: does not say what queries it answers; name them with --queries")
+            raise InputError(f"{run}: the queries are not recorded; pass them with --queries")
         return ExactSource(index, manifest, queries, {})
     if made.inputs.get("index", {}).get("fingerprint") != manifest.fingerprint:
-        raise InputError(f"{run}: was not searched in {index}; give --index in the order of the runs")
+        raise InputError(f"{run}: was not searched in {index}; pass --index in the order of the runs")
     if made.options.get("rm3"):
-        raise InputError(f"{run}: was searched with --rm3, whose exact scores are not known; choose another --missing")
+        raise InputError(f"{run}: was searched with --rm3, which has no exact scores; use another --missing")
     return ExactSource(index, manifest, queries or _recorded_queries(run, made), made.options, recorded_model(made))
 
 
 def _recorded_queries(run: Path, made: Manifest) -> Path:
     path = made.input_path("queries")
     if path is None or not path.exists():
-        raise InputError(f"{run}: its queries are not at {path} any more; name them with --queries")
+        raise InputError(f"{run}: its queries are no longer at {path}; pass them with --queries")
     if artifacts.fingerprint(path) != made.inputs["queries"]["fingerprint"]:
-        raise InputError(f"{run}: its queries at {path} have changed since; search again, or name them with --queries")
+        raise InputError(f"{run}: its queries at {path} have changed; search again, or pass them with --queries")
     return path
 
 
 def exact_scorer(source: ExactSource, device: str = "auto") -> Scorer:
-    """A function from pairs (qid, docid) to their scores, as a search of the index gives them: float32."""
+    """Return a function from pairs (qid, docid) to the scores that a search of the index computes: float32."""
     if source.manifest.kind == Kind.LEXICAL_INDEX:
         return _lexical_scorer(source)
     return _dense_scorer(source, device)
@@ -119,24 +122,27 @@ def _dense_scorer(source: ExactSource, device: str) -> Scorer:
 
 
 def _asked(queries: Path, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Those of the queries that the pairs are about."""
+    """Return the queries of the pairs."""
     return collection.read_queries(queries).filter(pl.col("qid").is_in(pairs["qid"].unique().implode()))
 
 
 def query_encoder(
     index: DenseIndex, model: str | Path | None = None, device: str = "auto", weight: float | None = None
 ) -> Encoder:
-    """The encoder that made a dense index: `model`, the combination that lies in the index, or where it was recorded.
+    """Open the encoder that encoded a dense index.
 
     Args:
-        weight: of a combination's second encoder, if not its own.
+        index: a dense index.
+        model: overrides the recorded model, and the combination stored in the index.
+        device: device of the encoder.
+        weight: overrides the weight of a combination's second encoder.
 
     Raises:
-        InputError: what is there now makes other vectors.
+        InputError: the encoder has other weights or another contract than when the index was built.
     """
-    from hybrid_cli.encoders.encoder import open_encoder
+    from hybrid_cli.encoders.open_encoder import open_encoder
 
-    options = index.manifest.options
+    options = _options(index)
     model = model or model_of(index)
     changes = {**options["contract"], **({} if weight is None else {"weight": weight})}
     encoder = open_encoder(model, device=device, dtype=options["dtype"], overrides=changes)
@@ -146,22 +152,28 @@ def query_encoder(
 
 
 def model_of(index: DenseIndex) -> Path:
-    """Return the folder of the encoder that made an index: inside the index, or as its manifest recorded it.
+    """Return the folder of the encoder of an index: in the index itself, or as recorded.
 
     Raises:
-        InputError: the encoder is neither here nor there.
+        InputError: the encoder does not exist any more.
     """
-    inside = index.folder / COMBINED
+    inside = index.folder / INDEX_ENCODER
     if inside.is_dir():
         return inside
+    assert index.manifest is not None, "an index that is still being built has no recorded encoder"
     recorded = recorded_model(index.manifest)
     if recorded is None or (index.manifest.input_path("model") and not Path(recorded).exists()):
-        raise InputError(f"{index.folder}: its encoder is not at {recorded} any more; pass the model with --model")
+        raise InputError(f"{index.folder}: its encoder is no longer at {recorded}; pass it with --model")
     return resolve(recorded)
 
 
+def _options(index: DenseIndex) -> Mapping[str, Any]:
+    assert index.manifest is not None, "an index that is still being built has no recorded encoder"
+    return index.manifest.options
+
+
 def refusal(index: DenseIndex, model: str, contract: Mapping[str, Any]) -> str:
-    """Why queries that `model` encoded under `contract` do not belong to the index."""
-    differ = differences(index.contract, contract)
-    what = "encoded with " + "; ".join(differ) if differ else "encoded by other weights"
-    return f"{index.folder}: was {what} as {model} has; encode again, or name the model that made it with --model"
+    """Return the message for queries that were encoded by `model` under another `contract` than the index."""
+    differ = differences(index.info.contract, contract)
+    what = f"with {'; '.join(differ)} in {model}" if differ else f"with other weights than those of {model}"
+    return f"{index.folder}: was encoded {what}; encode again, or pass the model of the index with --model"

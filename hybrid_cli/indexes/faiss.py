@@ -1,27 +1,36 @@
-"""FAISS itself: its import, its settings, its messages."""
+"""FAISS: its import, the index types, parameters and error messages."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.settings import VectorIndex
+
+FLAT = "Flat"
+BINARY, BINARY_GRAPH = "Binary", "BHNSW"  # sign codes with Hamming distance; the number of links follows the name
+_BITS = {FLAT: 32, "SQfp16": 16, "SQbf16": 16, "SQ8": 8, "SQ6": 6, "SQ4": 4}
+FLOATS = (FLAT, "SQfp16", "SQbf16")
 
 
 def set_threads(threads: int | None) -> None:
-    """How many threads FAISS may use; None leaves it at all cores."""
+    """Set the number of threads of FAISS; None keeps all cores."""
     if threads is not None:
         load_faiss().omp_set_num_threads(threads)
 
 
 def load_faiss() -> Any:
-    """The module; heavy, so imported where it is first needed.
+    """Return the module; it is heavy, so it is imported at first use.
 
     Raises:
-        HybridError: it is not installed.
+        HybridError: FAISS is not installed.
     """
     if sys.platform == "darwin":  # the wheels of torch and FAISS each bring an OpenMP
         os.environ.setdefault("KMP_DUPLICATE_LIB_OK", "TRUE")
@@ -29,20 +38,110 @@ def load_faiss() -> Any:
         import faiss
     except ImportError:
         raise HybridError(
-            "FAISS is not installed; type: pip install 'hybrid_cli[cpu]' (or [gpu] on a machine with CUDA)"
+            "FAISS is not installed; run: pip install 'hybrid_cli[cpu]' (or [gpu] on a machine with CUDA)"
         ) from None
-    # From 1.15 on, FAISS leaves out BLAS where queries * dimensions < 128,000, which costs a block 20 times the time
-    # and gives scores that depend on its size by an ulp (facebookresearch/faiss#5022, #5109). 1 asks for BLAS always.
+    # Since 1.15 FAISS does not use BLAS where queries * dimensions < 128,000, which is 20 times slower for a block and
+    # makes scores depend on its size by an ulp (facebookresearch/faiss#5022, #5109). 1 means always BLAS.
     faiss.cvar.distance_compute_blas_threshold = 1
     return faiss
 
 
+# --------------------------------------------------------------------------------------------------------- index types
+
+
+def _code_bytes(recipe: VectorIndex, dim: int) -> int:
+    """Return the bytes of a product code: as set, or the largest divisor of `dim` that is at most dim / 4."""
+    size = recipe.pq_bytes or max(size for size in range(1, max(2, dim // 4 + 1)) if dim % size == 0)
+    if dim % size:
+        raise InputError(f"--pq-bytes {size}: needs a divisor of the vectors' length {dim}")
+    return size
+
+
+def _lists(recipe: VectorIndex, count: int) -> int:
+    """Return the number of inverted lists: as set, or 4 sqrt(count) where each gets the 39 vectors FAISS asks for."""
+    return recipe.nlist or max(1, min(round(4 * count**0.5), count // 39))
+
+
+def _rotated(size: int) -> str:
+    return f"OPQ{size},PQ{size}"
+
+
+INDEX_TYPES: Mapping[str, Callable[[VectorIndex, int, int], str]] = {
+    "flat": lambda recipe, dim, count: FLAT,
+    "fp16": lambda recipe, dim, count: "SQfp16",
+    "sq8": lambda recipe, dim, count: "SQ8",
+    "pq": lambda recipe, dim, count: f"PQ{_code_bytes(recipe, dim)}",
+    "opq": lambda recipe, dim, count: _rotated(_code_bytes(recipe, dim)),
+    "binary": lambda recipe, dim, count: BINARY,
+    "hnsw": lambda recipe, dim, count: f"HNSW{recipe.m},{FLAT}",
+    "hnsw-fp16": lambda recipe, dim, count: f"HNSW{recipe.m},SQfp16",
+    "hnsw-sq8": lambda recipe, dim, count: f"HNSW{recipe.m},SQ8",
+    "hnsw-binary": lambda recipe, dim, count: f"{BINARY_GRAPH}{recipe.m}",
+    "ivf": lambda recipe, dim, count: f"IVF{_lists(recipe, count)},{FLAT}",
+}  # (recipe, length and number of vectors) -> FAISS factory string
+
+
+def factory_string(recipe: VectorIndex, dim: int, count: int) -> str:
+    """Return the FAISS factory string of an index over `count` vectors of length `dim`.
+
+    Raises:
+        InputError: the product code does not divide the vectors.
+    """
+    return recipe.factory or INDEX_TYPES[recipe.index_type or "flat"](recipe, dim, count)
+
+
+def is_binary(factory: str) -> bool:
+    """Test whether an index holds sign codes."""
+    return factory == BINARY or factory.startswith(BINARY_GRAPH)
+
+
+def sign_bits(vectors: np.ndarray) -> np.ndarray:
+    """Pack vectors [n, d] to bits [n, ceil(d/8)]: 1 for values >= 0 (BPR; sign(0) = +1)."""
+    return np.packbits(vectors >= 0, axis=1)
+
+
+def code_size(factory: str, dim: int) -> int | None:
+    """Return the bytes of one vector or code in an index; None for unknown factory strings."""
+    if is_binary(factory):
+        return -(-dim // 8)
+    *steps, last = factory.split(",")
+    for step in steps:  # a rotation or projection may shorten vectors: PCA64, OPQ16_64
+        if found := re.fullmatch(r"PCAR?(\d+)|OPQ\d+_(\d+)", step):
+            dim = int(found[1] or found[2])
+    if product := re.fullmatch(r"PQ(\d+)(x8)?", last):
+        return int(product[1])
+    return -(-dim * _BITS[last] // 8) if last in _BITS else None
+
+
+# ------------------------------------------------------------------------------------------------------------- indexes
+
+
+def empty_index(factory: str, dim: int) -> Any:
+    """Return an empty index of floating-point vectors for the inner product.
+
+    Raises:
+        InputError: FAISS has no such index for this length, or it measures something else.
+    """
+    faiss = load_faiss()
+    try:
+        index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:
+        raise InputError(
+            f"--factory {factory}: FAISS has no such index for {dim} dimensions ({reason(error)})"
+        ) from None
+    check_metric(index, f"--factory {factory}")
+    codes = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index
+    if isinstance(codes, faiss.IndexPQ):
+        codes.do_polysemous_training = False  # minutes of work for a kind of search that is not used
+    return index
+
+
 @contextmanager
 def same_graph() -> Iterator[None]:
-    """While a graph (HNSW) is made: the same one at every run on a machine, whatever the threads.
+    """Within this context an HNSW graph is the same in every run on a machine, whatever the number of threads.
 
-    FAISS makes it so by itself since it has `hnsw_add_vertices_deterministic` (1.15). Before, threads link vectors in
-    the order in which they come, and only one thread always gives the same graph.
+    FAISS guarantees this since it has `hnsw_add_vertices_deterministic` (1.15). Older versions link vectors in the
+    order in which threads reach them; only one thread gives the same graph every time.
     """
     faiss = load_faiss()
     threads = faiss.omp_get_max_threads()
@@ -56,7 +155,7 @@ def same_graph() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without FAISS's own warnings, which it writes from C++ past Python: we say the same in one line."""
+    """Suppress the warnings that FAISS writes from C++; `build` prints its own."""
     sys.stderr.flush()
     kept = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
@@ -69,12 +168,12 @@ def quiet() -> Iterator[None]:
 
 
 def reason(error: RuntimeError) -> str:
-    """FAISS's reason without its file, line and stack."""
+    """Return the reason in an error of FAISS, without file, line and stack."""
     return str(error).strip().splitlines()[-1].rsplit("Error: ", 1)[-1].rsplit(" failed: ", 1)[-1]
 
 
 def set_parameter(index: Any, name: str, value: int, option: str = "") -> None:
-    """Set a parameter of an index, or of the one inside it, by FAISS's name.
+    """Set a parameter of an index, or of the index inside it, by FAISS's name.
 
     Raises:
         InputError: the index has no such parameter.
@@ -82,21 +181,21 @@ def set_parameter(index: Any, name: str, value: int, option: str = "") -> None:
     try:
         load_faiss().ParameterSpace().set_index_parameter(index, name, value)
     except RuntimeError:
-        raise InputError(f"{option or name} {value}: this kind of index has no such setting") from None
+        raise InputError(f"{option or name} {value}: this type of index has no such parameter") from None
 
 
 def inverted_lists(index: Any) -> int:
-    """The number of inverted lists, 0 for an index without."""
+    """Return the number of inverted lists; 0 for an index without."""
     inner = load_faiss().try_extract_index_ivf(index)
     return int(inner.nlist) if inner is not None else 0
 
 
 def check_metric(index: Any, where: str) -> None:
-    """Refuse an index, or the storage inside it, that measures anything but the inner product."""
+    """Refuse an index that measures anything but the inner product, or has such storage inside."""
     faiss = load_faiss()
     inner = faiss.downcast_index(index)
     while inner is not None:
         if inner.metric_type != faiss.METRIC_INNER_PRODUCT:
-            raise InputError(f"{where}: its {type(inner).__name__} does not measure the inner product; use another")
+            raise InputError(f"{where}: {type(inner).__name__} does not measure the inner product; use another index")
         below = getattr(inner, "storage", None) or getattr(inner, "index", None)
         inner = faiss.downcast_index(below) if isinstance(below, faiss.Index) else None

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import polars as pl
 
-from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.build import is_binary
-from hybrid_cli.indexes.dense import DenseIndex
+from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.exact import index_manifest, query_encoder, refusal
-from hybrid_cli.indexes.faiss import set_threads
+from hybrid_cli.indexes.faiss import is_binary, set_threads
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, shards
 from hybrid_cli.settings import SearchOptions
 
 if TYPE_CHECKING:
-    from hybrid_cli.encoders.encoder import Encoder
+    from hybrid_cli.encoders.base import Encoder
     from hybrid_cli.indexes.hybrid_search import HybridIndex
     from hybrid_cli.lexical.feedback import Rm3
     from hybrid_cli.lexical.index import LexicalIndex
@@ -120,7 +118,7 @@ def index_kinds(manifest: Manifest) -> frozenset[str]:
     """Return what an index is, in the words by which `SearchOptions` declares where an option applies."""
     if manifest.kind == Kind.LEXICAL_INDEX:
         return frozenset({"a lexical index"})
-    factory = str(manifest.counts["factory"])
+    factory = IndexInfo.of(manifest).factory
     parts = {"HNSW": "an HNSW index", "IVF": "an IVF index"}
     kinds = {"a dense index", *(kind for part, kind in parts.items() if part in factory)}
     return frozenset(kinds | ({"a binary index"} if is_binary(factory) else set()))
@@ -184,9 +182,9 @@ def open_stored_queries(path: Path, vectors: Path, options: SearchOptions | None
     options = options or SearchOptions()
     set_threads(options.threads)
     index = open_dense(path, options)
-    counts = artifacts.read_manifest(vectors, Kind.VECTORS).counts
-    if counts["encoder"] != index.fingerprint:
-        raise InputError(refusal(index, str(vectors), counts["contract"]))
+    info = IndexInfo.read(vectors, Kind.VECTORS)
+    if info.encoder != index.fingerprint:
+        raise InputError(refusal(index, str(vectors), info.contract))
     stored = np.concatenate([read_shard(shard) for shard in shards(vectors)])
     return StoredQueriesSearcher(index, stored, pl.DataFrame({"qid": read_ids(vectors)}).with_row_index("row"))
 

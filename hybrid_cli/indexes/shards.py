@@ -1,4 +1,4 @@
-"""Shards of embeddings: Parquet files of ids and vectors, written whole, read one at a time."""
+"""Shards of vectors: Parquet files of ids and vectors, each complete, read one at a time."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts
+from hybrid_cli.artifacts.layout import PARTS, VECTORS, part
 from hybrid_cli.errors import InputError
 
-VECTORS = "vectors"
-_SPLIT = {"vector.list.element": "BYTE_STREAM_SPLIT"}  # the bytes of floats compress better apart
+_SPLIT = {"vector.list.element": "BYTE_STREAM_SPLIT"}  # the bytes of floats compress better separately
 
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def shard_path(folder: Path, number: int) -> Path:
-    """Where shard `number` of a folder of vectors stands."""
-    return folder / VECTORS / f"part-{number:05d}.parquet"
+    """Return the path of shard `number` in a folder of vectors."""
+    return folder / VECTORS / part(number)
 
 
 def write_shard(path: Path, ids: pa.Array, vectors: np.ndarray, **facts: int) -> None:
-    """Write ids and vectors [n, d] (float32 or float16) as one Parquet file that appears whole or not at all.
+    """Write ids and vectors [n, d] (float32 or float16) as one Parquet file, which is complete or absent.
 
-    `facts` are kept in its footer, for who goes on after a kill.
+    Args:
+        path: path of the shard.
+        ids: [n]
+        vectors: [n, d]
+        facts: numbers stored in the footer, for a run that resumes after an interruption.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     values = pa.array(np.ascontiguousarray(vectors).reshape(-1))
@@ -38,38 +42,38 @@ def write_shard(path: Path, ids: pa.Array, vectors: np.ndarray, **facts: int) ->
         pq.write_table(table, scratch, compression="zstd", use_dictionary=False, column_encoding=_SPLIT)
 
 
-def share_shard(path: Path, folder: Path) -> None:
-    """Let the shard at `path` stand in another folder of vectors too, without a copy where the file system can."""
+def link_shard(path: Path, folder: Path) -> None:
+    """Hard-link the shard at `path` into another folder of vectors; copy it where the file system has no hard links."""
     target = folder / VECTORS / path.name
     target.parent.mkdir(parents=True, exist_ok=True)
     artifacts.hard_link(path, target)
 
 
 def shards(folder: Path) -> list[Path]:
-    """The shards of a folder of vectors, in order.
+    """Return the shards of a folder of vectors, in order.
 
     Raises:
         InputError: there are none.
     """
-    found = sorted((folder / VECTORS).glob("part-*.parquet"))
+    found = sorted((folder / VECTORS).glob(PARTS))
     if not found:
-        raise InputError(f"{folder}: holds no {VECTORS}/part-*.parquet; make it with `hybrid encode`")
+        raise InputError(f"{folder}: has no {VECTORS}/{PARTS}; build it with `hybrid encode`")
     return found
 
 
 def shard_facts(path: Path) -> dict[str, int]:
-    """What `write_shard` kept in the footer."""
+    """Return the facts that `write_shard` stored in the footer."""
     metadata = pq.read_schema(path).metadata or {}
     return {name.decode(): int(value) for name, value in metadata.items()}
 
 
 def read_shard(path: Path) -> Vectors:
-    """The vectors [n, d] of one shard as float32."""
+    """Return the vectors [n, d] of one shard as float32."""
     column = pq.read_table(path, columns=["vector"])["vector"].combine_chunks()
     flat = column.flatten().to_numpy(zero_copy_only=False)
     return np.asarray(flat, np.float32).reshape(len(column), column.type.list_size)
 
 
 def read_ids(folder: Path) -> pl.Series:
-    """The ids of a folder of vectors, by row."""
+    """Return the ids of a folder of vectors, by row."""
     return pl.concat([pl.read_parquet(path, columns=["id"])["id"] for path in shards(folder)])

@@ -11,6 +11,7 @@ from hybrid_cli.settings.data import (
     PrepareTrec,
     Split,
 )
+from hybrid_cli.settings.dense import Combine, Encode, VectorIndex
 from hybrid_cli.settings.mining import Label, MineNegatives
 from hybrid_cli.settings.options import Settings
 from hybrid_cli.settings.retrieval import ConcatRuns, Fuse, IndexBm25, Search, SearchOptions
@@ -33,6 +34,8 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     TrainDense,
     TrainLambda,
     DistillLite,
+    Combine,
+    Encode,
     Search,
     Fuse,
     ConcatRuns,
@@ -45,9 +48,11 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
 
 __all__ = [
     "COMMANDS",
+    "Combine",
     "ConcatRuns",
     "DistillLite",
     "Doctor",
+    "Encode",
     "Evaluate",
     "Export",
     "Fuse",
@@ -70,5 +75,6 @@ __all__ = [
     "Split",
     "TrainDense",
     "TrainLambda",
+    "VectorIndex",
     "stage",
 ]

@@ -11,6 +11,7 @@ from hybrid_cli.settings.options import GENERAL, GIVEN, REQUIRED, Settings, opti
 
 Pooling = Literal["mean", "cls"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
+CombineMode = Literal["concat", "sum"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,8 @@ def converted(name: str, declared: Option, kind: Any, value: Any) -> Any:
     kind = bare_type(kind)
     try:
         if declared.parse is not None and not is_list(kind):
-            return declared.parse(value) if isinstance(value, str) else value
+            value = declared.parse(value) if isinstance(value, str) else value
+            return _number(declared, kind, value) if kind in (int, float) else value
         if is_list(kind):
             items = list(value) if declared.positional and not isinstance(value, str | Path) else _items(value)
             return tuple(_one(declared, get_args(kind)[0], item) for item in items)

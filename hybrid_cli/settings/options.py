@@ -115,7 +115,8 @@ class Settings:
     @classmethod
     def variants(cls, name: str) -> str:
         """Return where an option applies, in words: `only with --loss margin or residual-margin`; empty if always."""
-        return ", or ".join(cls._variant(condition) for condition in cls.declared()[name].applies)
+        text = ", or ".join(cls._variant(condition) for condition in cls.declared()[name].applies)
+        return text.replace(", or only with", ", or with")
 
     @classmethod
     def _variant(cls, condition: Condition) -> str:

@@ -1,9 +1,8 @@
-"""`combine`: two encoders to one, the weight of the second given or found on judged queries."""
+"""`combine`: two encoders to one, with a weight that is set or tuned on judged queries."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,129 +12,113 @@ import polars as pl
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.config import Combining
-from hybrid_cli.encoders import combination
-from hybrid_cli.encoders.combination import Combination, Recipe
+from hybrid_cli.encoders import composite
+from hybrid_cli.encoders.composite import Combination, Recipe
 from hybrid_cli.encoders.contract import kind_of
-from hybrid_cli.encoders.encoder import open_encoder
 from hybrid_cli.encoders.models import model_input, resolve
+from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.fusion import methods, tuning
 from hybrid_cli.fusion.lists import Lists
 from hybrid_cli.indexes import DenseIndex
 from hybrid_cli.indexes.exact import model_of
+from hybrid_cli.reporting.dense import show_tuned_weight
+from hybrid_cli.settings import Combine, stage
 from hybrid_cli.settings.retrieval import WeightTuning
 
 
-@dataclass(frozen=True)
-class Judged:
-    """On what a weight is tuned: the judged queries of a collection's split, and an index of the combination."""
+@stage(Combine)
+def combine(settings: Combine) -> Path:
+    """Combine two encoders; with `tune`, select the best weight on judged queries (SPAR, section 4.2).
 
-    collection: Path
-    split: str
-    index: Path
+    The weight is on the query side, so one index of the combination serves all weights. Candidates of the tuning are
+    the best `depth` documents of each encoder alone; both encoders score all of them from the stored vectors.
 
-
-def combine(
-    models: Sequence[str],
-    output: Path,
-    *,
-    how: Combining = Combining(),  # noqa: B008 - frozen
-    tune: Judged | None = None,
-    device: str = "auto",
-    overwrite: bool = False,
-) -> Path:
-    """Make one encoder of two, with the weight of `how`, or the best one on judged queries.
-
-    The weight is on the query side: an index of the combination serves every weight.
-
-    Args:
-        models: the first, whose weight is 1, and the second.
-        tune: choose the weight there. Candidates are the best `how.depth` documents of each half alone; both scores of
-            all of them are computed from the stored vectors.
+    Returns:
+        Path of the combined encoder.
 
     Raises:
-        InputError: models, index or judgements are not usable, or do not fit together.
+        InputError: models, index or judgments cannot be used together.
     """
-    folders = [resolve(model) for model in models]
+    folders = [resolve(model) for model in settings.models]
     inputs: dict[str, Path | artifacts.Named] = {
-        f"model {number}": model_input(model) for number, model in enumerate(models, 1)
+        f"model {number}": model_input(model) for number, model in enumerate(settings.models, 1)
     }
-    if tune is not None:
+    if settings.tune is not None and settings.index is not None:
         inputs |= {
-            "index": tune.index,
-            "queries": collections.queries_path(tune.collection, tune.split),
-            "qrels": collections.qrels_path(tune.collection, tune.split),
+            "index": settings.index,
+            "queries": collections.queries_path(settings.tune, settings.split),
+            "qrels": collections.qrels_path(settings.tune, settings.split),
         }
-    options = asdict(how) if tune is not None else {"how": how.how, "weight": how.weight}
-    claim = artifacts.open_output(output, Kind.ENCODER, "combine", inputs=inputs, options=options, overwrite=overwrite)
-    if claim.up_to_date:
-        return output
-    recipe = Recipe(how.how, how.weight, _changes(tune))
+    output = artifacts.open_output(
+        settings.output,
+        Kind.ENCODER,
+        "combine",
+        inputs=inputs,
+        options=settings.recorded(),
+        overwrite=settings.overwrite,
+    )
+    if output.up_to_date:
+        return output.path
+    index = DenseIndex.open(settings.index) if settings.index is not None else None
+    recipe = _recipe(settings, index)
     parts = [
-        open_encoder(folder, device=device, overrides=changed)
+        open_encoder(folder, device=settings.device, overrides=changed)
         for folder, changed in zip(folders, recipe.changes, strict=True)
     ]
-    combination.check(recipe, *(part.dim for part in parts))
-    found: dict[str, Any] = {}
-    if tune is not None:
-        recipe, found = _tuned(Combination(recipe, parts), tune, how, device)
-    with claim.folder() as (work, counts):
-        combination.write(work, folders, recipe)
-        counts |= {"dim": Combination(recipe, parts).dim, "weight": recipe.weight, **found}
-    console.note(f"combine: {output}: {recipe.how} of {models[0]} and {recipe.weight:g} times {models[1]}")
-    return output
+    encoder = Combination(recipe, parts)
+    tuned: dict[str, Any] = {}
+    if index is not None:
+        recipe, tuned = _tune(encoder, index, settings)
+    with output.folder() as (work, counts):
+        composite.write_combination(work, folders, recipe)
+        counts |= {"dim": encoder.dim, "weight": recipe.weight, **tuned}
+    first, second = settings.models
+    console.note(f"combine: {output.path}: {recipe.combine} of {first} and {recipe.weight:g} times {second}")
+    return output.path
 
 
-def _changes(tune: Judged | None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """What the index of the combination changes in the contract of each encoder, such as a prefix."""
-    folder = model_of(DenseIndex.open(tune.index)) if tune is not None else None
-    if folder is None or kind_of(folder) != combination.KIND:
-        return {}, {}
-    return combination.read(folder).changes
+def _recipe(settings: Combine, index: DenseIndex | None) -> Recipe:
+    """Return the recipe, with the contract fields that an index of the combination overrides, such as a truncation."""
+    folder = model_of(index) if index is not None else None
+    if folder is None or kind_of(folder) != composite.COMBINATION:
+        return Recipe(settings.combine, settings.weight)
+    return Recipe(settings.combine, settings.weight, composite.read_recipe(folder).changes)
 
 
-def _tuned(encoder: Combination, judged: Judged, how: Combining, device: str) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe with the best weight, and what speaks for it."""
-    index = DenseIndex.open(judged.index)
+def _tune(encoder: Combination, index: DenseIndex, settings: Combine) -> tuple[Recipe, dict[str, Any]]:
+    """Return the recipe with the best weight, and the scores of the tuning for the manifest."""
+    assert settings.tune is not None
     if index.fingerprint != encoder.fingerprint:
-        raise InputError(f"{judged.index}: was not made by these models combined in this way; encode with both first")
-    qrels = collections.read_qrels(collections.qrels_path(judged.collection, judged.split))
-    queries = collections.read_queries(collections.queries_path(judged.collection, judged.split))
+        raise InputError(
+            f"{index.folder}: was not built with this combination of these models; encode with both models first"
+        )
+    qrels = collections.read_qrels(collections.qrels_path(settings.tune, settings.split))
+    queries = collections.read_queries(collections.queries_path(settings.tune, settings.split))
     queries = queries.join(qrels, on="qid", how="semi", maintain_order="left")
     if not len(queries):
-        raise InputError(f"{judged.collection}: the split {judged.split} has no judged query")
-    lists = Lists.of(_halves(index, encoder, queries, how.depth))
+        raise InputError(f"{settings.tune}: split {settings.split} has no judged query")
+    lists = Lists.of(_terms(index, encoder, queries, settings.depth))
 
     def measured(places: pl.DataFrame) -> np.ndarray:
-        return evaluate_positions(places, [how.measure])["value"].to_numpy()
+        return evaluate_positions(places, [settings.measure])["value"].to_numpy()
 
     recipe = methods.Recipe("weighted-sum", (1.0, 1.0), "zero")
+    grid = WeightTuning(grid=settings.grid)
     with console.progress("tune", unit="weights") as advance:
-        found = tuning.tune(
-            lists.blocks(), lists.qids, qrels, recipe, 2 * how.depth, measured, WeightTuning(grid=how.grid), advance
-        )
-    _show(found, how.measure)
-    facts = {"measure": how.measure, "score": found.score, "held_out": found.held_out, "trials": len(found.trials)}
-    return replace(encoder.recipe, weight=found.weights[0]), {"tuned": facts}
+        found = tuning.tune(lists.blocks(), lists.qids, qrels, recipe, 2 * settings.depth, measured, grid, advance)
+    weight, held_out = found.weights[0], found.score if found.held_out is None else found.held_out
+    show_tuned_weight(settings.measure, weight, found.flat[0], found.score, held_out)
+    facts = {"measure": settings.measure, "score": found.score, "held_out": found.held_out, "trials": len(found.trials)}
+    return replace(encoder.recipe, weight=weight), {"tuned": facts}
 
 
-def _halves(index: DenseIndex, encoder: Combination, queries: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
-    """The scores of the second half and of the first, each for the best `depth` documents of both, as two runs."""
+def _terms(index: DenseIndex, encoder: Combination, queries: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
+    """Return the scores of the second and of the first encoder as runs, for the best `depth` documents of each."""
     qids = queries["qid"].to_list()
     sides = encoder.query_parts(queries["text"].to_list())[::-1]
     best = [index.search(side, qids, depth).select("qid", "docid") for side in sides]
     pairs = pl.concat(best).unique(maintain_order=True)
     scored = [pairs.with_columns(index.score(pairs, qids, side).alias("score")) for side in sides]
     return [runs.ranked(frame, len(frame)) for frame in scored]
-
-
-def _show(found: tuning.Tuned, measure: str) -> None:
-    """Print what the best weights gave, and how far the weight may move for 1% of it."""
-    low, high = found.flat[0]
-    held_out = found.score if found.held_out is None else found.held_out
-    console.table(
-        ["weight", "within 1% of the best", measure, "held out"],
-        [[f"{found.weights[0]:g}", f"{low:g} to {high:g}", f"{found.score:.4f}", f"{held_out:.4f}"]],
-    )

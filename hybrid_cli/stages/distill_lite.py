@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from hybrid_cli import console
-from hybrid_cli.encoders import pair
+from hybrid_cli.artifacts.layout import PAIR_SIDES
+from hybrid_cli.encoders import composite
+from hybrid_cli.encoders.base import Encoder
+from hybrid_cli.encoders.composite import Pair
 from hybrid_cli.encoders.contract import read_contract
-from hybrid_cli.encoders.encoder import Encoder, open_encoder
 from hybrid_cli.encoders.models import model_input, resolve
-from hybrid_cli.encoders.pair import Pair
+from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.settings import DistillLite, stage
 from hybrid_cli.training import losses
@@ -56,9 +57,9 @@ def distill_lite(settings: DistillLite) -> Path:
     objective = losses.query_distillation if settings.queries_only else _joint(settings, student, teacher.dim)
 
     def save(folder: Path) -> dict[str, Any]:
-        student.save(folder / pair.SIDES[0] if settings.queries_only else folder)
+        student.save(folder / PAIR_SIDES[0] if settings.queries_only else folder)
         if settings.queries_only:
-            pair.write(folder, resolve(settings.teacher))
+            composite.write_pair(folder, resolve(settings.teacher))
         return {"examples": len(examples), "dim": student.dim}
 
     def prepare(work: Path) -> Job[Any]:
@@ -91,9 +92,8 @@ def _changes(settings: DistillLite, dim: int) -> dict[str, Any]:
 
 
 def _joint(settings: DistillLite, student: TransformerEncoder, dim: int) -> losses.Objective:
-    """Add a large head to each tower, a linear map to the teacher's `dim` dimensions; return the joint loss."""
-    for tower in dict.fromkeys((student.query_tower, student.document_tower)):
-        tower.large = nn.Linear(tower.backbone.config.hidden_size, dim, bias=False, device=student.device)
+    """Add heads with the teacher's `dim` dimensions to the student; return the joint loss."""
+    student.add_distillation_heads(dim)
     temperature = settings.temperature or losses.usual_temperature(student.contract.normalize)
     likelihood = partial(losses.nll, temperature=temperature, in_batch_negatives=settings.in_batch_negatives)
     return losses.distilled(likelihood, student.dim, settings.kd_weight)

@@ -1,197 +1,128 @@
-"""`encode`: a corpus to a dense index, or queries to vectors."""
+"""`encode`: a corpus to a dense index, queries to vectors, or a dense index to another one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import torch
 
 from hybrid_cli import artifacts, console, indexes
-from hybrid_cli.artifacts import Kind, Output
+from hybrid_cli.artifacts import Kind, Manifest, Named, Output
+from hybrid_cli.artifacts.layout import INDEX_ENCODER
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.config import Encoding, VectorIndex
-from hybrid_cli.encoders import combination
-from hybrid_cli.encoders.combination import Combination, Recipe
+from hybrid_cli.encoders import composite
+from hybrid_cli.encoders.base import Encoder
+from hybrid_cli.encoders.composite import Combination, Recipe
 from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
-from hybrid_cli.encoders.encoder import Encoder, open_encoder
-from hybrid_cli.encoders.models import model_input, pick_device, pick_dtype, resolve
-from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.indexes import indexing, reindexing
-from hybrid_cli.indexes.exact import COMBINED
+from hybrid_cli.encoders.models import model_input, pick_device, pick_dtype, recorded_model, resolve
+from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.errors import InputError
+from hybrid_cli.indexes import DenseIndex, IndexInfo
+from hybrid_cli.indexes.exact import model_of, query_encoder
+from hybrid_cli.indexes.vectors import Texts, combine_vectors, encode_texts, link_vectors, truncate_vectors
+from hybrid_cli.reporting.dense import show_candidates
+from hybrid_cli.settings import Encode, VectorIndex, stage
+from hybrid_cli.settings.common import EncoderContract
+from hybrid_cli.settings.dense import DENSE_INDEX, TEXTS
 
-_AT_ONCE = 1024  # texts between two beats of the progress line
-_CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 2048, 1 << 16
 
-Advance = Callable[[int], None]
-Texts: TypeAlias = "pa.RecordBatch | pa.Table"  # columns id, title, text
+@stage(Encode)
+def encode(settings: Encode) -> Path:
+    """Encode a corpus and build its index, encode queries, or rebuild or combine dense indexes.
 
+    Memory holds one shard at a time, and the index while FAISS builds it (a flat index is written as a stream). An
+    interrupted run resumes with the first missing shard.
 
-def encode(
-    collection: Path | None,
-    *,
-    output: Path,
-    model: str = "minilm",
-    second: str | None = None,
-    beside: Path | None = None,
-    combine: Recipe = Recipe(),  # noqa: B008 - frozen
-    queries: Path | None = None,
-    split: str | None = None,
-    index: VectorIndex = VectorIndex(),  # noqa: B008 - frozen
-    encoding: Encoding = Encoding(),  # noqa: B008 - frozen
-    contract: Mapping[str, Any] | None = None,
-    recall_check: bool = False,
-    device: str = "auto",
-    threads: int | None = None,
-    overwrite: bool = False,
-) -> Path:
-    """Encode a corpus and build its index; with `queries` or `split`, encode queries to vectors only.
-
-    Memory holds one shard at a time, and the index while FAISS builds it (a flat one is written as a stream). A killed
-    run goes on with the first missing shard.
-
-    Args:
-        collection: a collection or a corpus; not needed with `queries`. Or a dense index: its vectors, or with
-            the contract's `prefix` the beginnings of them, get another index, and nothing is encoded.
-        model: `minilm`, a folder, or a Hugging Face id.
-        second: another one to combine it with, by `combine`; the combination then lies in the index.
-        beside: where `collection` is a dense index, another one of the same corpus: both are combined from the vectors
-            that they hold, and nothing is encoded.
-        recall_check: measure what an approximate index finds of the exact hits, and keep it with the index.
-        contract: fields of the encoder's contract to change; they are kept with the index, and `search` applies them.
+    Returns:
+        Path of the dense index, or of the folder of query vectors.
 
     Raises:
-        InputError: collection or model are not usable, or FAISS cannot build such an index.
-        HybridError: the encoder gave a vector that is not finite.
+        InputError: inputs or options cannot be used together, or FAISS cannot build such an index.
+        HybridError: a vector is not finite.
     """
-    changes = {name: value for name, value in (contract or {}).items() if value is not None}
-    if beside is not None:
-        _refuse(changes, "vectors that are there already")
-        index = indexing.typed(index)
-        return reindexing.index_both(
-            [collection or beside, beside], combine, output, index, encoding, recall_check, overwrite
-        )
-    if collection is not None and _is_dense_index(collection):
-        prefix = changes.pop("prefix", None)
-        _refuse(changes, "vectors that are there already")
-        return reindexing.index_again(collection, output, index, prefix, recall_check, threads, overwrite)
-    source, kind = _source(collection, queries, split)
-    dtype = _dtype(encoding, device)
-    folders = _folders(model, second, changes)
-    index = indexing.typed(index, second is None and _trained_for_codes(folders["model"]))
-    claim = artifacts.open_output(
-        output,
+    source = settings.collection
+    manifest = artifacts.find_manifest(source) if source is not None else None
+    if source is None or manifest is None or manifest.kind != Kind.DENSE_INDEX:
+        settings.check_facts(f"{source} is not a dense index", input=TEXTS)
+        return _encode(settings)
+    settings.check_facts(f"{source} is a dense index", input=DENSE_INDEX)
+    indexes.set_threads(settings.threads)
+    if settings.concat_with is not None:
+        return _combine(settings, [source, settings.concat_with])
+    return _rebuild(settings, source, manifest)
+
+
+# --------------------------------------------------------------------------------------------------------------- texts
+
+
+def _encode(settings: Encode) -> Path:
+    source, kind = _source(settings)
+    folders = [resolve(model) for model in settings.model]
+    changes = settings.contract()
+    if kind == Kind.DENSE_INDEX:
+        settings = _with_type(settings, len(folders) == 1 and _trained_for_codes(folders[0]))
+    dtype = _dtype(settings)
+    output = artifacts.open_output(
+        settings.output,
         kind,
         "encode",
         inputs={
             "corpus" if kind == Kind.DENSE_INDEX else "queries": source,
-            "model": model_input(model),
-            **({} if second is None else {"second": model_input(second)}),
+            **dict(zip(("model", "second model"), map(model_input, settings.model), strict=False)),
         },
-        options={
-            **({} if second is None else asdict(combine)),
-            "contract": changes,
-            "dtype": dtype,
-            "vector_dtype": encoding.vector_dtype,
-            "shard_size": encoding.shard_size,
-            **(indexing.options(index) if kind == Kind.DENSE_INDEX else {}),
-        },
-        overwrite=overwrite,
+        options={**_without_contract(settings.recorded(input=TEXTS)), "contract": changes, "dtype": dtype},
+        overwrite=settings.overwrite,
     )
-    if claim.up_to_date:
-        return indexing.as_it_is(output, recall_check)
-    if threads:
-        torch.set_num_threads(threads)
-        indexes.set_threads(threads)
-    encoders = [open_encoder(folder, device=device, dtype=dtype, overrides=changes) for folder in folders.values()]
-    encoder = encoders[0] if second is None else Combination(combine, encoders)
-    _write(claim, source, encoder, index, encoding, list(folders.values()), recall_check)
-    return output
+    if output.up_to_date:
+        return _check_recall(settings, output)
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+        indexes.set_threads(settings.threads)
+    encoders = [open_encoder(each, device=settings.device, dtype=dtype, overrides=changes) for each in folders]
+    recipe = Recipe(settings.combine, settings.weight)
+    encoder = encoders[0] if len(encoders) == 1 else Combination(recipe, encoders)
+    texts, total = _documents(source) if kind == Kind.DENSE_INDEX else _queries(source)
+    if not total:
+        raise InputError(f"{source}: has no texts to encode")
+    if kind == Kind.DENSE_INDEX:
+        indexes.check_recipe(settings, encoder.dim, total)
+    with output.folder() as (work, counts):
+        if len(folders) > 1:
+            composite.write_combination(work / INDEX_ENCODER, folders, recipe)
+        with console.progress("encode", total, "texts") as advance:
+            encode_texts(work, texts, encoder, kind == Kind.VECTORS, settings, advance)
+        truncated = sum(int(indexes.shard_facts(path).get("truncated", 0)) for path in indexes.shards(work))
+        info = _info(encoder, total, truncated)
+        counts |= (_build(settings, work, info) if kind == Kind.DENSE_INDEX else info).counts()
+    console.note(
+        f"encode: {output.path}: {total:,} {'documents' if kind == Kind.DENSE_INDEX else 'queries'}, {encoder.dim} "
+        f"dimensions, {dtype}, {truncated / total:.1%} truncated"
+    )
+    return output.path
 
 
-def _folders(model: str, second: str | None, changes: Mapping[str, Any]) -> dict[str, Path]:
-    """The models by role; two keep their own contracts."""
-    if second is None:
-        return {"model": resolve(model)}
-    _refuse(changes, "two models; each keeps its own contract")
-    return {"model": resolve(model), "second": resolve(second)}
-
-
-def _refuse(changes: Mapping[str, Any], what: str) -> None:
-    if changes:
-        options = ", ".join("--" + name.replace("_", "-") for name in changes)
-        raise InputError(f"{options}: means nothing to {what}")
+def _source(settings: Encode) -> tuple[Path, Kind]:
+    """Return the file of texts, and the kind of artifact that is made of it."""
+    if settings.queries is not None:
+        return collections.queries_path(settings.queries, settings.split), Kind.VECTORS
+    assert settings.collection is not None  # checked by the settings
+    if settings.split is not None:
+        return collections.queries_path(settings.collection, settings.split), Kind.VECTORS
+    return collections.corpus_path(settings.collection), Kind.DENSE_INDEX
 
 
 def _trained_for_codes(model: Path) -> bool:
     return kind_of(model) == TRANSFORMER and read_contract(model).binary
 
 
-def _is_dense_index(path: Path) -> bool:
-    manifest = artifacts.find_manifest(path)
-    return manifest is not None and manifest.kind == Kind.DENSE_INDEX
-
-
-def _source(collection: Path | None, queries: Path | None, split: str | None) -> tuple[Path, Kind]:
-    """What to encode, and what becomes of it."""
-    if queries is not None:
-        return collections.queries_path(queries, split), Kind.VECTORS
-    if collection is None:
-        raise InputError("nothing to encode: name a collection, or a file with --queries")
-    if split is not None:
-        return collections.queries_path(collection, split), Kind.VECTORS
-    return collections.corpus_path(collection), Kind.DENSE_INDEX
-
-
-def _dtype(encoding: Encoding, device: str) -> Any:
-    """The option, with `auto` resolved, since it decides the vectors."""
+def _dtype(settings: Encode) -> Any:
+    """Return the precision with `auto` resolved, since it decides the vectors."""
     names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-    return names[pick_dtype(encoding.dtype, pick_device(device))]
-
-
-def _write(
-    claim: Output,
-    source: Path,
-    encoder: Encoder,
-    index: VectorIndex,
-    encoding: Encoding,
-    models: Sequence[Path],
-    recall_check: bool,
-) -> None:
-    of_queries = claim.manifest.kind == Kind.VECTORS
-    texts, total = (_queries if of_queries else _documents)(source)
-    if not total:
-        raise InputError(f"{source}: holds nothing to encode")
-    if not of_queries:
-        indexes.check_recipe(index, encoder.dim, total)
-    with claim.folder() as (work, counts):
-        if isinstance(encoder, Combination) and len(models) > 1:
-            combination.write(work / COMBINED, models, encoder.recipe)
-        with console.progress("encode", total, "texts") as advance:
-            for number, shard in enumerate(artifacts.regrouped(map(pa.table, texts), encoding.shard_size)):
-                path = indexes.shard_path(work, number)
-                if path.exists():
-                    advance(len(shard))
-                else:
-                    _encode_shard(path, shard, encoder, of_queries, encoding, advance)
-        if not of_queries:
-            counts |= indexing.build(work, index, total, recall_check)
-        truncated = sum(int(indexes.shard_facts(path).get("truncated", 0)) for path in indexes.shards(work))
-        counts |= {
-            "vectors": total,
-            "dim": encoder.dim,
-            "truncated": truncated,
-            "encoder": encoder.fingerprint,
-            "contract": encoder.describe(),
-        }
-    console.note(
-        f"encode: {claim.path}: {total:,} {'queries' if of_queries else 'documents'}, {encoder.dim} dimensions, "
-        f"{claim.manifest.options['dtype']}, {truncated / total:.1%} truncated"
-    )
+    return names[pick_dtype(settings.dtype, pick_device(settings.device))]
 
 
 def _documents(source: Path) -> tuple[Iterable[Texts], int]:
@@ -201,40 +132,147 @@ def _documents(source: Path) -> tuple[Iterable[Texts], int]:
 
 def _queries(source: Path) -> tuple[Iterable[Texts], int]:
     frame = collections.read_queries(source)
+    ids, texts = (frame[name].to_arrow().cast(pa.string()) for name in ("qid", "text"))
     titles = pa.array([""] * len(frame), pa.string())
-    table = pa.table(
-        {
-            "id": frame["qid"].to_arrow().cast(pa.string()),
-            "title": titles,
-            "text": frame["text"].to_arrow().cast(pa.string()),
-        }
+    return [pa.table({"id": ids, "title": titles, "text": texts})], len(frame)
+
+
+def _info(encoder: Encoder, vectors: int, truncated: int) -> IndexInfo:
+    return IndexInfo(vectors, encoder.dim, encoder.fingerprint, encoder.describe(), truncated)
+
+
+# ------------------------------------------------------------------------------------------------------- dense indexes
+
+
+def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
+    """Build another index over the vectors of a dense index, or over their leading values."""
+    info, length = IndexInfo.of(made), settings.truncate_dim
+    if length is not None and length > info.dim:
+        raise InputError(f"--truncate-dim {length}: the vectors of {old} have {info.dim} values")
+    settings = _with_type(settings, bool(info.contract.get("binary", False)))
+    changes = made.options["contract"] | ({} if length is None else {"truncate_dim": length})
+    kept = {name: value for name, value in made.options.items() if name not in VectorIndex.declared()}
+    output = artifacts.open_output(
+        settings.output,
+        Kind.DENSE_INDEX,
+        "encode",
+        inputs={"vectors": old, **_texts_and_model(made)},
+        options={**kept, **_index_options(settings), "contract": changes},
+        overwrite=settings.overwrite,
     )
-    return [table], len(frame)
+    if output.up_to_date:
+        return _check_recall(settings, output)
+    if length is not None:
+        opened = DenseIndex.open(old)
+        query_encoder(opened, device=settings.device)  # refuses a model that has changed
+        model = model_of(opened)
+        encoder = open_encoder(model, device=settings.device, dtype=made.options["dtype"], overrides=changes)
+        info = _info(encoder, info.vectors, info.truncated)
+    indexes.check_recipe(settings, info.dim, info.vectors)
+    with output.folder() as (work, counts):
+        if length is None:
+            link_vectors(old, work)
+        else:
+            truncate_vectors(old, work, encoder, made.options["vector_dtype"])
+        if (old / INDEX_ENCODER).is_dir():
+            artifacts.hard_link(old / INDEX_ENCODER, work / INDEX_ENCODER)
+        info = _build(settings, work, info)
+        counts |= info.counts()
+    console.note(f"encode: {output.path}: {info.vectors:,} vectors of {old}, {info.factory}")
+    return output.path
 
 
-def _encode_shard(
-    path: Path, shard: pa.Table, encoder: Encoder, of_queries: bool, encoding: Encoding, advance: Advance
-) -> None:
-    before = encoder.truncated
-    parts = []
-    for begin in range(0, len(shard), _AT_ONCE):
-        part = shard.slice(begin, _AT_ONCE)
-        parts.append(_encode_texts(part, encoder, of_queries, encoding.batch_tokens))
-        advance(len(part))
-    found = np.concatenate(parts).astype(encoding.vector_dtype)
-    finite = np.isfinite(found).all(1)
-    if not finite.all():
-        text = f"{'query' if of_queries else 'document'} {shard['id'][int(finite.argmin())].as_py()}"
-        raise HybridError(
-            f"{text}: its vector is not finite, and {int((~finite).sum()) - 1} more like it; "
-            "take --dtype fp32 and --vector-dtype float32, or another model"
-        )
-    indexes.write_shard(path, shard["id"].combine_chunks(), found, truncated=encoder.truncated - before)
+def _combine(settings: Encode, folders: list[Path]) -> Path:
+    """Build one index of two over one corpus: the combination of their encoders."""
+    opened = [DenseIndex.open(path) for path in folders]
+    if not opened[0].docids.equals(opened[1].docids):
+        raise InputError(f"{folders[1]}: has other documents than {folders[0]}; encode one collection with both models")
+    manifests = [artifacts.read_manifest(path) for path in folders]
+    settings = _with_type(settings, False)
+    changes = (manifests[0].options["contract"], manifests[1].options["contract"])
+    recipe = Recipe(settings.combine, settings.weight, changes)
+    output = artifacts.open_output(
+        settings.output,
+        Kind.DENSE_INDEX,
+        "encode",
+        inputs={"vectors": folders[0], "second vectors": folders[1], **_texts_and_model(manifests[0])},
+        options={
+            **_without_contract(settings.recorded(input=DENSE_INDEX)),
+            "contract": {},
+            "changes": list(changes),
+            "dtype": manifests[0].options["dtype"],
+        },
+        overwrite=settings.overwrite,
+    )
+    if output.up_to_date:
+        return _check_recall(settings, output)
+    encoder = Combination(recipe, [query_encoder(each, device=settings.device) for each in opened])
+    total, truncated = len(opened[0].docids), max(each.info.truncated for each in opened)
+    indexes.check_recipe(settings, encoder.dim, total)
+    with output.folder() as (work, counts):
+        composite.write_combination(work / INDEX_ENCODER, [model_of(each) for each in opened], recipe)
+        combine_vectors(opened, work, encoder, settings)
+        counts |= _build(settings, work, _info(encoder, total, truncated)).counts()
+    console.note(f"encode: {output.path}: {total:,} vectors of {folders[0]} and {folders[1]}, {encoder.dim} dimensions")
+    return output.path
 
 
-def _encode_texts(part: pa.Table, encoder: Encoder, of_queries: bool, batch_tokens: int) -> np.ndarray:
-    tokens = batch_tokens or (_CPU_BATCH_TOKENS if encoder.device.type == "cpu" else _GPU_BATCH_TOKENS)
-    texts = part["text"].to_pylist()
-    if of_queries:
-        return encoder.encode_queries(texts, tokens)
-    return encoder.encode_documents(part["title"].to_pylist(), texts, tokens)
+def _texts_and_model(made: Manifest) -> dict[str, Path | Named]:
+    """Return the corpus and the model of an index where they still exist: for texts of hits, and to encode queries."""
+    found: dict[str, Path | Named] = {}
+    corpus, model = made.input_path("corpus"), made.input_path("model")
+    if corpus is not None and corpus.exists():
+        found["corpus"] = corpus
+    recorded = recorded_model(made)
+    if recorded is not None and (model is None or model.exists()):
+        found["model"] = model_input(recorded)
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------------- index
+
+
+def _with_type(settings: Encode, binary: bool) -> Encode:
+    """Return settings with an index type: as set, else the one that the encoder was trained for."""
+    if settings.index_type or settings.factory:
+        return settings
+    return settings.changed(index_type="binary" if binary else "flat")
+
+
+def _without_contract(recorded: dict[str, Any]) -> dict[str, Any]:
+    """Return options without those of the contract, which the manifest stores under `contract`."""
+    contract = {"truncate_dim", *EncoderContract.declared()}
+    return {name: value for name, value in recorded.items() if name not in contract}
+
+
+def _index_options(settings: Encode) -> dict[str, Any]:
+    recorded = settings.recorded(input=DENSE_INDEX)
+    return {name: value for name, value in recorded.items() if name in VectorIndex.declared()}
+
+
+def _build(settings: Encode, work: Path, info: IndexInfo) -> IndexInfo:
+    """Build the index of the shards in `work`; measure its recall where the type or an option requires it."""
+    if settings.index_type == "auto":
+        with console.progress("choose", unit="indexes") as advance:
+            tried = indexes.choose(work, settings, advance)
+        show_candidates([asdict(each) for each in tried])
+        return replace(info, factory=tried[-1].factory, recall={"recall@100": tried[-1].recall})
+    with console.progress("index", info.vectors, "vectors") as advance:
+        info = replace(info, factory=indexes.build(work, settings, advance), recall={})
+    return replace(info, recall=_recall(work, info, settings.seed)) if settings.recall_check else info
+
+
+def _recall(folder: Path, info: IndexInfo, seed: int) -> dict[str, float]:
+    recall = indexes.measure_recall(folder, info.factory, seed)
+    if recall:
+        shares = ", ".join(f"{name} {share:.4f}" for name, share in recall.items())
+        asked = min(info.vectors, indexes.measure.SAMPLE)
+        console.note(f"encode: {info.factory}: {shares} against exact search, for {asked:,} documents as queries")
+    return recall
+
+
+def _check_recall(settings: Encode, output: Output) -> Path:
+    """Measure the recall of an index that is up to date, where requested."""
+    if settings.recall_check:
+        _recall(output.path, IndexInfo.read(output.path), settings.seed)
+    return output.path

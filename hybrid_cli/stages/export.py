@@ -12,12 +12,12 @@ import polars as pl
 
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.answers import matcher, passage_form
 from hybrid_cli.encoders.contract import TRANSFORMER, kind_of
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import DenseIndex
-from hybrid_cli.indexes.build import DOCIDS, INDEX
 from hybrid_cli.settings import Export, stage
 from hybrid_cli.settings.analysis import ExportFormat
 
@@ -218,7 +218,7 @@ def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
     if len(bad):
         raise InputError(f"{path}: docid {bad[0]!r} does not fit a line of Pyserini's docid file; rename it")
     scratch.mkdir()
-    shutil.copyfile(path / INDEX, scratch / "index")
+    shutil.copyfile(path / FAISS_INDEX, scratch / "index")
     pl.read_parquet(path / DOCIDS).select("docid").write_csv(
         scratch / "docid", include_header=False, quote_style="never"
     )

@@ -77,8 +77,8 @@ def _memory(path: Path, manifest: Manifest) -> tuple[dict[str, int], int]:
     if manifest.kind == Kind.DENSE_INDEX:
         from hybrid_cli import indexes
 
-        counts = manifest.counts
-        return indexes.footprint(path, counts["factory"], counts["dim"], counts["vectors"]), counts["vectors"]
+        info = indexes.IndexInfo.of(manifest)
+        return indexes.footprint(path, info), info.vectors
     matrix = {part.stem: part.stat().st_size for part in (path / "impacts").iterdir()}
     memory = {
         "impact matrix: postings": matrix.pop("rows") + matrix.pop("tfs"),

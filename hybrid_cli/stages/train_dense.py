@@ -13,11 +13,12 @@ import torch
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import layout
-from hybrid_cli.encoders import combination
-from hybrid_cli.encoders.combination import Combination
+from hybrid_cli.encoders import composite
+from hybrid_cli.encoders.base import Encoder
+from hybrid_cli.encoders.composite import Combination
 from hybrid_cli.encoders.contract import Contract, kind_of, read_contract
-from hybrid_cli.encoders.encoder import Encoder, open_encoder
 from hybrid_cli.encoders.models import model_input, resolve
+from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical import projection
@@ -76,7 +77,7 @@ def train_dense(settings: TrainDense) -> Path:
             other=FrozenEncoder(finished, examples, work) if finished and _uses_scores(settings) else None,
         )
         learner = DenseLearner(encoder, objective, session.precision, settings.chunk_size, sources)
-        trained = Combination(combination.Recipe(), [finished, encoder]) if finished and settings.boost else encoder
+        trained = Combination(composite.Recipe(), [finished, encoder]) if finished and settings.boost else encoder
 
         def save(folder: Path) -> dict[str, Any]:
             _save(settings, encoder, vectors, folder)
@@ -109,8 +110,8 @@ def _contract(settings: TrainDense) -> Contract:
 def _as_last_learner(ensemble: str, changes: dict[str, Any]) -> dict[str, Any]:
     """Return the contract of the last learner of an ensemble; options must agree with it."""
     folder = resolve(ensemble)
-    while kind_of(folder) == combination.KIND:
-        folder = combination.parts(folder)[1]
+    while kind_of(folder) == composite.COMBINATION:
+        folder = composite.parts(folder)[1]
     learner = asdict(read_contract(folder))
     for name, value in changes.items():
         if learner[name] != value:
@@ -182,9 +183,9 @@ def _check_projection(settings: TrainDense, vectors: Bm25Vectors | None) -> None
 def _save(settings: TrainDense, encoder: TransformerEncoder, vectors: Bm25Vectors | None, folder: Path) -> None:
     """Write the encoder, or the ensemble that it completes."""
     if settings.boost:
-        learner = combination.parts(folder)[1]
+        learner = composite.parts(folder)[1]
         encoder.save(learner)
-        combination.write(folder, [resolve(settings.boost), learner], combination.Recipe())
+        composite.write_combination(folder, [resolve(settings.boost), learner], composite.Recipe())
     else:
         encoder.save(folder)
     if vectors is not None and settings.ortho_weight:

@@ -11,7 +11,7 @@ import polars as pl
 import torch
 
 from hybrid_cli import runs
-from hybrid_cli.encoders.encoder import Encoder
+from hybrid_cli.encoders.base import Encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.complementarity import rbo
 from hybrid_cli.training.bm25_vectors import Bm25Vectors

@@ -1,0 +1,214 @@
+"""Encoders made of two encoders: combinations, ensembles and pairs.
+
+A combination adds the scores of two encoders (SPAR, section 4.2, eq. 1):
+
+    concat: q = [Q, mu Q'],  p = [P, P']    q . p = Q . P + mu Q' . P'
+    sum:    q = Q + mu Q',   p = P + P'     q . p = Q . P + mu Q' . P' + Q . P' + mu Q' . P
+
+The weight mu is on the query side only, so one index serves every weight. An ensemble of small learners (LITE, section
+3.1) is a combination by concatenation with weight 1, whose first part may be an ensemble itself.
+
+A pair encodes queries with one encoder and documents with another: a small student queries the index of an ensemble
+(LITE, section 4, query-side distillation of DrBoost).
+
+Each is stored as a folder of both encoders and `encoder.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts.layout import COMBINATION_PARTS, CONTRACT, PAIR_SIDES
+from hybrid_cli.encoders.base import Encoder
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings.common import CombineMode
+
+COMBINATION, PAIR = "combination", "pair"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How two encoders are combined.
+
+    Attributes:
+        combine: `concat` or `sum` of the vectors.
+        weight: weight mu of the second encoder, on the query side.
+        changes: contract fields that override those of each encoder.
+    """
+
+    combine: CombineMode = "concat"
+    weight: float = 1.0
+    changes: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
+
+    def check(self, first: int, second: int) -> None:
+        """Refuse encoders whose vectors cannot be combined.
+
+        Args:
+            first: length of the first encoder's vectors.
+            second: length of the second encoder's vectors.
+
+        Raises:
+            InputError: the weight is not finite, or the lengths of a sum differ.
+        """
+        if not math.isfinite(self.weight):
+            raise InputError(f"--weight {self.weight}: needs a finite number")
+        if self.combine == "sum" and first != second:
+            raise InputError(f"--combine sum: needs vectors of equal length, got {first} and {second}; use concat")
+
+
+class Combination:
+    """Two encoders whose scores are added.
+
+    Args:
+        recipe: how to combine them.
+        parts: the two encoders.
+        weight: overrides the weight of the recipe.
+
+    Attributes:
+        fingerprint: independent of the weight, which changes no document vector.
+
+    Raises:
+        InputError: the encoders cannot be combined in this way.
+    """
+
+    def __init__(self, recipe: Recipe, parts: Sequence[Encoder], weight: float | None = None):
+        self.recipe = recipe if weight is None else replace(recipe, weight=weight)
+        self.first, self.second = parts
+        self.recipe.check(self.first.dim, self.second.dim)
+        whole = "\0".join((recipe.combine, self.first.fingerprint, self.second.fingerprint))
+        self.fingerprint = hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
+
+    @property
+    def dim(self) -> int:
+        """Length of the vectors."""
+        return self.first.dim + self.second.dim if self.recipe.combine == "concat" else self.first.dim
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the first encoder's weights."""
+        return self.first.device
+
+    @property
+    def truncated(self) -> int:
+        """Number of texts cut so far, by the encoder that cut more."""
+        return max(self.first.truncated, self.second.truncated)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the contract as JSON values, as manifests store it."""
+        parts = {name: part.describe() for name, part in zip(COMBINATION_PARTS, (self.first, self.second), strict=True)}
+        return {"kind": COMBINATION, "combine": self.recipe.combine, "weight": self.recipe.weight, **parts}
+
+    def query_parts(self, texts: Sequence[str], *batch_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return both terms [n, dim] of the query vectors: the vector is the first plus `weight` times the second."""
+        first, second = (part.encode_queries(texts, *batch_tokens) for part in (self.first, self.second))
+        if self.recipe.combine == "sum":
+            return first, second
+        return _padded(first, after=self.second.dim), _padded(second, before=self.first.dim)
+
+    def encode_queries(self, texts: Sequence[str], *batch_tokens: int) -> np.ndarray:
+        """Return vectors [n, dim], float32, in the order of `texts`."""
+        first, second = self.query_parts(texts, *batch_tokens)
+        found: np.ndarray = first + np.float32(self.recipe.weight) * second
+        return found
+
+    def encode_documents(self, titles: Sequence[str], texts: Sequence[str], *batch_tokens: int) -> np.ndarray:
+        """Return vectors [n, dim], float32, in the order of `texts`."""
+        return self.document_vectors(
+            *(part.encode_documents(titles, texts, *batch_tokens) for part in (self.first, self.second))
+        )
+
+    def document_vectors(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Combine the document vectors of both encoders."""
+        return np.hstack([first, second]) if self.recipe.combine == "concat" else first + second
+
+
+def write_combination(folder: Path, models: Sequence[Path], recipe: Recipe) -> None:
+    """Write the combination of two model folders; their files are hard-linked where possible."""
+    folder.mkdir(exist_ok=True)
+    for model, place in zip(models, parts(folder), strict=True):
+        artifacts.hard_link(model, place)
+    (folder / CONTRACT).write_text(json.dumps({"kind": COMBINATION, **asdict(recipe)}, indent=2) + "\n", "utf-8")
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """Return the recipe of the combination in `folder`.
+
+    Raises:
+        InputError: `encoder.json` has other fields.
+    """
+    stored = json.loads((folder / CONTRACT).read_text("utf-8"))
+    try:
+        return Recipe(stored["combine"], stored["weight"], tuple(stored["changes"]))
+    except KeyError as error:
+        raise InputError(f"{folder / CONTRACT}: has no field {error}; make the combination again") from None
+
+
+def parts(folder: Path) -> list[Path]:
+    """Return the folders of both encoders of a combination."""
+    return [folder / name for name in COMBINATION_PARTS]
+
+
+def _padded(vectors: np.ndarray, before: int = 0, after: int = 0) -> np.ndarray:
+    return np.pad(vectors, ((0, 0), (before, after)))
+
+
+class Pair:
+    """One encoder for queries and another for documents.
+
+    Attributes:
+        fingerprint: that of the document encoder, since an index does not depend on the query encoder.
+
+    Raises:
+        InputError: the lengths of their vectors differ.
+    """
+
+    def __init__(self, queries: Encoder, documents: Encoder):
+        if queries.dim != documents.dim:
+            raise InputError(
+                f"a pair needs vectors of equal length, got {queries.dim} (queries) and {documents.dim} (documents)"
+            )
+        self.queries, self.documents = queries, documents
+        self.fingerprint = documents.fingerprint
+
+    @property
+    def dim(self) -> int:
+        """Length of the vectors."""
+        return self.documents.dim
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the query encoder's weights."""
+        return self.queries.device
+
+    @property
+    def truncated(self) -> int:
+        """Number of texts cut so far."""
+        return self.queries.truncated + self.documents.truncated
+
+    def describe(self) -> dict[str, Any]:
+        """Return the contract as JSON values, as manifests store it."""
+        return {"kind": PAIR, "queries": self.queries.describe(), "documents": self.documents.describe()}
+
+    def encode_queries(self, texts: Sequence[str], *batch_tokens: int) -> np.ndarray:
+        """Return vectors [n, dim], float32, in the order of `texts`."""
+        return self.queries.encode_queries(texts, *batch_tokens)
+
+    def encode_documents(self, titles: Sequence[str], texts: Sequence[str], *batch_tokens: int) -> np.ndarray:
+        """Return vectors [n, dim], float32, in the order of `texts`."""
+        return self.documents.encode_documents(titles, texts, *batch_tokens)
+
+
+def write_pair(folder: Path, documents: Path) -> None:
+    """Complete the pair in `folder`, where the query encoder is saved; document files are hard-linked."""
+    artifacts.hard_link(documents, folder / PAIR_SIDES[1])
+    (folder / CONTRACT).write_text(json.dumps({"kind": PAIR}, indent=2) + "\n", "utf-8")

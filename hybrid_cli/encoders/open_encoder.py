@@ -1,0 +1,65 @@
+"""Open an encoder of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hybrid_cli.artifacts.layout import PAIR_SIDES
+from hybrid_cli.encoders import composite, static
+from hybrid_cli.encoders.base import Encoder
+from hybrid_cli.encoders.composite import Combination, Pair
+from hybrid_cli.encoders.contract import kind_of
+from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.static import StaticEncoder
+from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings.common import Precision
+
+
+def open_encoder(
+    name: str | Path,
+    *,
+    device: str = "auto",
+    dtype: Precision = "fp32",
+    overrides: Mapping[str, Any] | None = None,
+) -> Encoder:
+    """Open an encoder of any kind.
+
+    Args:
+        name: `minilm`, a folder, or a Hugging Face id.
+        device: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.
+        dtype: precision of a transformer; `auto` is bf16 where the processor supports it natively, else fp32.
+        overrides: contract fields that override those of the encoder.
+
+    Raises:
+        InputError: no such model, or its kind has no such field.
+    """
+    folder, changes = resolve(str(name)), dict(overrides or {})
+    kind = kind_of(folder)
+    if kind == static.KIND:
+        length = changes.pop("truncate_dim", None)
+        _refuse(folder, changes, kind)
+        return StaticEncoder.load(folder, length)
+    if kind == composite.COMBINATION:
+        weight = changes.pop("weight", None)
+        _refuse(folder, changes, kind)
+        recipe = composite.read_recipe(folder)
+        parts = [
+            open_encoder(part, device=device, dtype=dtype, overrides=changed)
+            for part, changed in zip(composite.parts(folder), recipe.changes, strict=True)
+        ]
+        return Combination(recipe, parts, weight)
+    if kind == composite.PAIR:
+        _refuse(folder, changes, kind)
+        return Pair(*(open_encoder(folder / side, device=device, dtype=dtype) for side in PAIR_SIDES))
+    if "weight" in changes:
+        raise InputError(f"--weight: only with a combination of two encoders; {folder} is one encoder")
+    return TransformerEncoder.load(folder, device=device, dtype=dtype, **changes)
+
+
+def _refuse(folder: Path, changes: Mapping[str, Any], kind: str) -> None:
+    if changes:
+        options = ", ".join("--" + name.replace("_", "-") for name in changes)
+        raise InputError(f"{options}: only with a transformer encoder; {folder} is a {kind} encoder")

@@ -1,0 +1,295 @@
+"""Settings of encoding, dense indexes and combinations of encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings.common import (
+    ENCODER,
+    CombineMode,
+    EncoderContract,
+    OnDevice,
+    Pooling,
+    Precision,
+    Seeded,
+    Threaded,
+    Writes,
+)
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, byte_count, option, redeclare, when
+
+IndexType = Literal[
+    "flat", "fp16", "sq8", "pq", "opq", "binary",
+    "hnsw", "hnsw-fp16", "hnsw-sq8", "hnsw-binary", "ivf", "auto",
+]  # fmt: skip
+VectorType = Literal["float32", "float16"]
+
+HNSW = tuple(kind for kind in get_args(IndexType) if kind.startswith("hnsw"))
+HNSW_FACTORY, IVF_FACTORY = "an HNSW factory string", "an IVF factory string"
+TEXTS, DENSE_INDEX = "texts to encode", "a dense index"  # facts about the input of `encode`
+ONE_MODEL, TWO_MODELS = "one model", "two models"
+RETRIEVAL = "Retrieval"
+INDEX, COMBINED, TUNING, COMPUTATION = "Index", "Two encoders", "Tuning", "Computation"
+
+_DOCUMENTS = when(queries=None, split=None)
+_CONTRACT = when(input=TEXTS, models=ONE_MODEL)
+_COMBINED = (when(models=TWO_MODELS), when(concat_with=GIVEN))
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorIndex(Seeded):
+    """Which FAISS index is built, and its parameters."""
+
+    index_type: IndexType | None = option(
+        None,
+        "`flat`: exact; `fp16`, `sq8`: 16 or 8 bits per value; `pq`, `opq`: product codes, `opq` after a rotation; "
+        "`binary`: sign bits; `hnsw`: a graph, over vectors or over `fp16`, `sq8` or `binary` codes; `ivf`: inverted "
+        "lists; `auto`: the smallest index with enough recall.",
+        panel=INDEX,
+        applies=_DOCUMENTS,
+        shown="flat; binary for a model trained with --loss bpr",
+    )
+    factory: str | None = option(
+        None,
+        "Any other FAISS factory string, such as `OPQ64,IVF1024,PQ64`.",
+        panel=INDEX,
+        applies=when(index_type=None, queries=None, split=None),
+    )
+    m: int = option(
+        64, "Links per vector of an HNSW graph.", "--M", panel=INDEX, minimum=2, applies=when(index_type=HNSW)
+    )
+    ef_construction: int = option(
+        200,
+        "Candidates while an HNSW graph is built.",
+        panel=INDEX,
+        minimum=1,
+        applies=(when(index_type=HNSW), when(graph=HNSW_FACTORY)),
+    )
+    ef_search: int = option(
+        128,
+        "Candidates while an HNSW graph is searched; `search` can override it.",
+        panel=INDEX,
+        minimum=1,
+        applies=(when(index_type=HNSW), when(graph=HNSW_FACTORY)),
+    )
+    nlist: int | None = option(
+        None,
+        "Number of inverted lists.",
+        panel=INDEX,
+        minimum=1,
+        applies=when(index_type="ivf"),
+        shown="4 times the square root of the documents",
+    )
+    nprobe: int = option(
+        64,
+        "Inverted lists searched per query; `search` can override it.",
+        panel=INDEX,
+        minimum=1,
+        applies=(when(index_type="ivf"), when(lists=IVF_FACTORY)),
+    )
+    pq_bytes: int | None = option(
+        None,
+        "Bytes of a product code.",
+        panel=INDEX,
+        minimum=1,
+        applies=when(index_type=("pq", "opq", "auto")),
+        shown="a quarter of the dimensions",
+    )
+    ram: int | None = option(
+        None,
+        "Maximum memory of a search: `500M`, `2G`.",
+        panel=INDEX,
+        minimum=1,
+        parse=byte_count,
+        metavar="BYTES",
+        applies=when(index_type="auto"),
+        shown="unlimited",
+    )
+    min_recall: float = option(
+        0.98,
+        "Minimum share of the exact first 100 hits that the index finds.",
+        panel=INDEX,
+        minimum=0,
+        maximum=1,
+        applies=when(index_type="auto"),
+    )
+    seed: int = redeclare(
+        Seeded, "seed", 42, help="Random seed of training samples and recall checks.", applies=(_DOCUMENTS,)
+    )
+
+    def values(self) -> dict[str, Any]:
+        """Return every field by name, and which structures the factory string has."""
+        factory = self.factory or ""
+        graph, lists = HNSW_FACTORY if "HNSW" in factory else "", IVF_FACTORY if "IVF" in factory else ""
+        return {**super().values(), "graph": graph, "lists": lists}
+
+
+@dataclass(frozen=True)
+class Combine(OnDevice, Writes):
+    """Combine two encoders into one.
+
+    Vectors are concatenated or added, the second encoder with a weight on the query side. An index of the combination
+    serves every weight. With `--tune`, the weight is the best one on the judged queries of a collection.
+    """
+
+    command = "combine"
+    panel = RETRIEVAL
+    examples = (
+        "hybrid combine out/dense out/lambda --output out/spar",
+        "hybrid combine out/dense out/lambda --tune data/pydocs --index out/spar-index --output out/spar-tuned",
+    )
+
+    models: Sequence[str] = argument(REQUIRED, "Two encoders: `minilm`, a folder, or a Hugging Face id.")
+    _: KW_ONLY
+    combine: CombineMode = option("concat", "Concatenate the vectors, or add them.")
+    weight: float = option(1.0, "Weight of the second encoder, on the query side.", applies=when(tune=None))
+    tune: Path | None = option(
+        None, "Collection with judged queries; selects the best weight.", panel=TUNING, recorded=False
+    )
+    split: str = option("dev", "Split of the collection in `--tune`.", panel=TUNING, applies=when(tune=GIVEN))
+    index: Path | None = option(
+        None,
+        "Index of the same two models, built by `encode` with any weight.",
+        panel=TUNING,
+        applies=when(tune=GIVEN),
+        recorded=False,
+    )
+    measure: str = option("R@100", "Measure to maximize.", panel=TUNING, applies=when(tune=GIVEN))
+    depth: int = option(
+        100,
+        "Top-ranked documents of each encoder alone; both encoders score all of them.",
+        panel=TUNING,
+        minimum=1,
+        applies=when(tune=GIVEN),
+    )
+    grid: Literal["reciprocal", "log"] = option(
+        "reciprocal",
+        "Candidate weights: .1 to 10 (`reciprocal`) or .001 to 1000 (`log`); the range grows where an end point is "
+        "best.",
+        panel=TUNING,
+        applies=when(tune=GIVEN),
+    )
+
+    def check(self) -> None:
+        """Refuse other than two models, and tuning without an index."""
+        if len(self.models) != 2:
+            raise InputError(f"combine: needs two encoders, got {len(self.models)}")
+        if self.tune is not None and self.index is None:
+            raise InputError("--tune: needs --index, the index that `hybrid encode` built with both models")
+
+
+@dataclass(frozen=True)
+class Encode(OnDevice, Threaded, VectorIndex, EncoderContract, Writes):
+    """Encode a corpus and build its index, or encode queries.
+
+    A dense index as input is rebuilt with another index type or shorter vectors, or combined with a second one
+    (`--concat-with`), without encoding. An interrupted command resumes with the first missing shard.
+    """
+
+    command = "encode"
+    panel = RETRIEVAL
+    examples = (
+        "hybrid encode data/pydocs --model out/clear --output out/clear-index",
+        "hybrid encode out/clear-index --index-type sq8 --recall-check --output out/clear-sq8",
+        "hybrid encode data/pydocs --split test --model out/clear --output out/clear-queries",
+    )
+
+    collection: Path | None = argument(
+        None, "A collection or corpus, or a dense index to rebuild with another index type."
+    )
+    _: KW_ONLY
+    model: Sequence[str] = option(
+        ("minilm",),
+        "Encoder: `minilm`, a folder, or a Hugging Face id. Two encoders are combined.",
+        applies=when(input=TEXTS),
+        recorded=False,
+    )
+    queries: Path | None = option(
+        None, "File of queries to encode, in place of a corpus.", applies=when(collection=None), recorded=False
+    )
+    split: str | None = option(
+        None, "Encode the queries of this split of the collection.", applies=when(input=TEXTS), recorded=False
+    )
+    concat_with: Path | None = option(
+        None,
+        "Second dense index of the same corpus; both are combined without encoding.",
+        panel=COMBINED,
+        applies=when(input=DENSE_INDEX),
+        recorded=False,
+    )
+    combine: CombineMode = option("concat", "Concatenate the vectors, or add them.", panel=COMBINED, applies=_COMBINED)
+    weight: float = option(
+        1.0,
+        "Weight of the second encoder, on the query side; `search` can override it.",
+        panel=COMBINED,
+        applies=_COMBINED,
+    )
+    truncate_dim: int | None = option(
+        None,
+        "Number of leading values kept of each vector; for models trained with `--matryoshka-dims`.",
+        panel=ENCODER,
+        minimum=1,
+        applies=when(models=ONE_MODEL, concat_with=None),
+        shown="all",
+    )
+    recall_check: bool = option(
+        False,
+        "Measure the recall of an approximate index against exact search, and store it.",
+        panel=INDEX,
+        applies=_DOCUMENTS,
+        recorded=False,
+    )
+    pooling: Pooling | None = redeclare(EncoderContract, "pooling", None, applies=(_CONTRACT,))
+    normalize: bool | None = redeclare(EncoderContract, "normalize", None, applies=(_CONTRACT,))
+    query_prefix: str | None = redeclare(EncoderContract, "query_prefix", None, applies=(_CONTRACT,))
+    doc_prefix: str | None = redeclare(EncoderContract, "doc_prefix", None, applies=(_CONTRACT,))
+    title_separator: str | None = redeclare(EncoderContract, "title_separator", None, applies=(_CONTRACT,))
+    query_max_len: int | None = redeclare(EncoderContract, "query_max_len", None, applies=(_CONTRACT,))
+    doc_max_len: int | None = redeclare(EncoderContract, "doc_max_len", None, applies=(_CONTRACT,))
+    dtype: Precision = option(
+        "auto",
+        "Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32.",
+        panel=COMPUTATION,
+        applies=when(input=TEXTS),
+    )
+    vector_dtype: VectorType = option(
+        "float32",
+        "Type of the stored vectors.",
+        panel=COMPUTATION,
+        applies=(when(input=TEXTS), when(concat_with=GIVEN)),
+    )
+    shard_size: int = option(
+        4096,
+        "Texts per shard; an interruption loses at most one shard.",
+        panel=COMPUTATION,
+        minimum=1,
+        applies=(when(input=TEXTS), when(concat_with=GIVEN)),
+    )
+    batch_tokens: int | None = option(
+        None,
+        "Tokens per batch, padding included; changes vectors by rounding only.",
+        panel=COMPUTATION,
+        minimum=1,
+        applies=when(input=TEXTS),
+        shown="2048 on a CPU, 65536 on a GPU",
+        recorded=False,
+    )
+
+    def values(self) -> dict[str, Any]:
+        """Return every field by name, and whether one or two models are named."""
+        return {**super().values(), "models": TWO_MODELS if len(self.model) == 2 else ONE_MODEL}
+
+    def check(self) -> None:
+        """Refuse more than two models, and a command without input."""
+        if len(self.model) > 2:
+            raise InputError(f"--model: needs one or two encoders, got {len(self.model)}")
+        if self.collection is None and self.queries is None:
+            raise InputError("encode: needs a collection, a dense index, or a file with --queries")
+
+    def contract(self) -> dict[str, Any]:
+        """Return the options that override fields of the encoder's contract."""
+        names = ("truncate_dim", *EncoderContract.declared())
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
