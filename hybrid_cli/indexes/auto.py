@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hybrid_cli import console
+from hybrid_cli import console, draws
 from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.build import build
@@ -139,7 +139,7 @@ def _measure(folder: Path, recipe: VectorIndex, cutoff: int) -> Candidate | None
 def _sampled(folder: Path, target: Path, seed: int, sample: int) -> Path:
     """Write some of the vectors, drawn evenly, to a folder of their own."""
     docids = read_ids(folder)
-    rows = np.sort(np.random.default_rng(seed).choice(len(docids), sample, replace=False))
+    rows = draws.sample(len(docids), sample, draws.rng(seed))
     begin = 0
     for number, path in enumerate(shards(folder)):
         matrix = read_shard(path)

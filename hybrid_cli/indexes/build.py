@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
-from hybrid_cli import console
+from hybrid_cli import console, draws
 from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.faiss import (
@@ -116,9 +116,7 @@ def _build_trained(folder: Path, index: Any, recipe: VectorIndex, factory: str, 
 def _sample(folder: Path, size: int, seed: int) -> Vectors:
     """Draw at most `size` vectors, evenly from all shards."""
     counts = [pq.read_metadata(path).num_rows for path in shards(folder)]
-    drawn = np.arange(sum(counts))
-    if sum(counts) > size:
-        drawn = np.sort(np.random.default_rng(seed).choice(sum(counts), size, replace=False))
+    drawn = draws.sample(sum(counts), size, draws.rng(seed))
     parts, begin = [], 0
     for path, count in zip(shards(folder), counts, strict=True):
         rows = drawn[(drawn >= begin) & (drawn < begin + count)] - begin

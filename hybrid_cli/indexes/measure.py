@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
+from hybrid_cli import draws
 from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX, VECTORS
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.faiss import FLAT, FLOATS, code_size
@@ -39,9 +39,7 @@ def measure_recall(
 
     docids = read_ids(folder)
     index, exact = unfinished(folder, docids, factory), unfinished(folder, docids, _STORED)
-    rows = np.arange(len(docids))
-    if len(rows) > sample:
-        rows = np.sort(np.random.default_rng(seed).choice(len(rows), sample, replace=False))
+    rows = draws.sample(len(docids), sample, draws.rng(seed))
     queries, names = exact.vectors_of(rows), docids.gather(rows)
     asked = pl.DataFrame({"qid": names, "text": [""] * len(names)})
     depth = max(cutoffs) + 1

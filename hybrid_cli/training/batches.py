@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, draws
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.optimization import Optimization, Sampling
@@ -97,18 +97,12 @@ class Examples:
 
     def epoch(self, epoch: int, seed: int, negatives: int, skip: int = 0) -> Iterator[Group]:
         """Yield one pass in shuffled order (row groups, then rows within each), from the `skip`-th example on."""
-        starts = np.concatenate([[0], np.cumsum(self._sizes)])
-        for part in np.random.default_rng([seed, epoch]).permutation(len(self._sizes)):
-            size = self._sizes[part]
-            if skip >= size:
-                skip -= size
-                continue
+        starts = np.concatenate([[0], np.cumsum(self._sizes)]).tolist()
+        for part, rows in draws.shuffled(self._sizes, seed, epoch, skip=skip):
             table = self._file.read_row_group(part)
-            order = np.random.default_rng([seed, epoch, int(part)]).permutation(size)
-            for row in order[skip:]:
-                rng = np.random.default_rng([seed, epoch, int(starts[part] + row)])
+            for row in rows:
+                rng = draws.rng(seed, epoch, starts[part] + row)
                 yield self._draw(table.slice(row, 1).to_pylist()[0], negatives, rng)
-            skip = 0
 
     def _draw(self, row: dict[str, Any], negatives: int, rng: np.random.Generator) -> Group:
         pool = row["negatives"] or []

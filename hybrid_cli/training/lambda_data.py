@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import torch
 
+from hybrid_cli import draws
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
@@ -62,17 +63,11 @@ class LabeledQueries:
     def _epoch(self, epoch: int, skip: int) -> Iterator[Group]:
         """Yield one pass in shuffled order: shards, then queries within each."""
         seed = self._plan.seed
-        for shard in np.random.default_rng([seed, epoch]).permutation(len(self._sizes)).tolist():
-            size = self._sizes[shard]
-            if skip >= size:
-                skip -= size
-                continue
-            order = np.random.default_rng([seed, epoch, shard]).permutation(size)
+        for shard, places in draws.shuffled(self._sizes, seed, epoch, skip=skip):
             texts, rows, scores = self._known(shard)
-            for place in order[skip:].tolist():
-                rng = np.random.default_rng([seed, epoch, shard, place])
+            for place in places:
+                rng = draws.rng(seed, epoch, shard, place)
                 yield self._draw(texts[place], rows[place], scores[place], rng)
-            skip = 0
 
     def _known(self, shard: int) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
         """Return text, corpus rows of the hits, and their scores, for each kept query of a shard."""
@@ -129,9 +124,8 @@ class StudentNegatives:
         documents, vectors = self.texts.clear(), np.empty((0, 0), np.float32)
         for step, batch in enumerate(batches, done):
             if step % self.plan.checkpoint_steps == 0 or step == done:
-                size = min(_POOL, len(self.texts))
-                rows = np.random.default_rng([self.plan.seed, step, 1]).choice(len(self.texts), size, replace=False)
-                documents = self.texts[np.sort(rows).tolist()]
+                rows = draws.sample(len(self.texts), _POOL, draws.rng(self.plan.seed, step, 1))
+                documents = self.texts[rows.tolist()]
                 vectors = self._encoded(documents["title"].to_list(), documents["text"].to_list())
             scores = self._encoded(None, [group.query for group in batch]) @ vectors.T
             yield [self._extended(group, row, documents) for group, row in zip(batch, scores, strict=True)]

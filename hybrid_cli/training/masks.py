@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hybrid_cli import draws
 from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.analysis import STOP_WORDS
@@ -51,7 +52,7 @@ class MatchMasking:
         matches = [place for place in range(self._document_start, len(document)) if document[place] in wanted]
         masked = list(document)
         if matches:
-            drawn = np.random.default_rng(seed).random(len(matches)) < self.share
+            drawn = draws.rng(*seed).random(len(matches)) < self.share
             for place in np.asarray(matches)[drawn].tolist():
                 masked[place] = self._mask
         return masked

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from hybrid_cli import console
+from hybrid_cli import console, draws
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.training import Pretrain
@@ -241,4 +241,4 @@ class Corpus:
         return Spans([ids for ids, _ in masked], [labels for _, labels in masked])
 
     def _rng(self, *place: int) -> np.random.Generator:
-        return np.random.default_rng([self._plan.seed, *place])
+        return draws.rng(self._plan.seed, *place)

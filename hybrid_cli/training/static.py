@@ -15,6 +15,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
+from hybrid_cli import draws
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.lexical.index import Bags, LexicalIndex
 from hybrid_cli.settings.training import TrainLambda
@@ -68,9 +69,9 @@ class BagsOfTerms:
         """
         step, pool = done, None
         while True:
-            rng = np.random.default_rng([self._plan.seed, step])
+            rng = draws.rng(self._plan.seed, step)
             if self._plan.student_negatives and (pool is None or step % self._plan.checkpoint_steps == 0):
-                pool = self._encoded_pool(np.random.default_rng([self._plan.seed, step, 1]))
+                pool = self._encoded_pool(draws.rng(self._plan.seed, step, 1))
             yield self._batch(rng, pool)
             step += 1
 
@@ -121,7 +122,7 @@ class BagsOfTerms:
     def _encoded_pool(self, rng: np.random.Generator) -> Pool:
         """Return random documents and the student's vectors of them."""
         size = len(self._index.docids)
-        rows = np.sort(rng.choice(size, min(size, _POOL), replace=False))
+        rows = draws.sample(size, _POOL, rng)
         return rows, self.documents(rows) @ self._encoder.document_table.detach().numpy()
 
     def _student_negatives(self, queries: Sparse, pool: Pool) -> np.ndarray:
@@ -192,11 +193,8 @@ def initialize(encoder: StaticEncoder, source: BagsOfTerms, documents: int, seed
     """
     from scipy.sparse.linalg import svds
 
-    rng = np.random.default_rng(seed)
-    rows = np.arange(documents)
-    if documents > _SVD_DOCUMENTS:
-        rows = np.sort(rng.choice(documents, _SVD_DOCUMENTS, replace=False))
-    weights = source.documents(rows)
+    rng = draws.rng(seed)
+    weights = source.documents(draws.sample(documents, _SVD_DOCUMENTS, rng))
     rank = min(encoder.dim, min(weights.shape) - 1)
     table = rng.standard_normal((weights.shape[1], encoder.dim)).astype(np.float32)
     table /= np.linalg.norm(table, axis=1, keepdims=True)

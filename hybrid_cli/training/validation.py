@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from hybrid_cli import runs
+from hybrid_cli import draws, runs
 from hybrid_cli.encoders.base import Encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.complementarity import rbo
@@ -156,7 +156,7 @@ class SurrogatePool:
         lists = queries.join(lists, on="qid", maintain_order="left").filter(pl.col("docid").list.len() > 1)
         if not len(lists):
             raise InputError("no dev query has two hits of the teacher; use another --dev split")
-        rng = np.random.default_rng(seed)
+        rng = draws.rng(seed)
         drawn = []
         for docids in lists["docid"].to_list():
             worst = docids[1:][-negatives:]
