@@ -22,6 +22,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from hybrid_cli.artifacts import layout
 from hybrid_cli.encoders.contract import DOCUMENT_MARKER, QUERY_MARKER, Contract
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import Pooling
@@ -149,7 +150,7 @@ class Tower(nn.Module):
         listing = [
             {"idx": i, "name": str(i), "path": path, "type": f"{_ST}.{kind}"} for i, (path, kind) in enumerate(modules)
         ]
-        _write(folder / "modules.json", listing)
+        _write(folder / layout.MODULES, listing)
         _write(folder / "sentence_bert_config.json", {"max_seq_length": contract.doc_max_len, "do_lower_case": False})
         prompts = {"query": contract.query_head, "document": contract.document_head}
         _write(
@@ -226,7 +227,7 @@ def _load_projection(folder: Path, contract: Contract, hidden: int) -> nn.Sequen
         layers.append(nn.LayerNorm(contract.dim))
     projection = nn.Sequential(*layers)
     for (path, _), layer, name in zip(_projection_modules(contract.projection_norm), layers, _LAYERS, strict=False):
-        file = folder / path / "model.safetensors"
+        file = folder / path / layout.WEIGHTS
         if file.is_file():
             layer.load_state_dict({key.removeprefix(f"{name}."): value for key, value in load_file(file).items()})
         elif isinstance(layer, nn.Linear):
@@ -240,7 +241,7 @@ def _save_projection(folder: Path, projection: nn.Sequential) -> list[tuple[str,
     for (path, _), layer, name in zip(modules, projection, _LAYERS, strict=False):
         (folder / path).mkdir(exist_ok=True)
         state = {f"{name}.{key}": value.contiguous() for key, value in layer.state_dict().items()}
-        save_file(state, folder / path / "model.safetensors", metadata={"format": "pt"})
+        save_file(state, folder / path / layout.WEIGHTS, metadata={"format": "pt"})
         if isinstance(layer, nn.Linear):
             config: dict[str, Any] = {
                 "in_features": layer.in_features,

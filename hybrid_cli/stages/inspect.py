@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.artifacts import Kind, Manifest, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation.measures import evaluate_run, mean_of
@@ -24,7 +24,6 @@ from hybrid_cli.settings import Inspect, stage
 
 SAMPLE_ROWS = 3
 SAMPLE_CHARACTERS = 100
-CONTRACT = "encoder.json"
 MEMORY_MEASURES = {  # (LITE, table 2)
     "recall@20": "R@20",
     "recall@100": "R@100",
@@ -83,11 +82,11 @@ def _memory(path: Path, manifest: Manifest) -> tuple[dict[str, int], int]:
     memory = {
         "impact matrix: postings": matrix.pop("rows") + matrix.pop("tfs"),
         "impact matrix: terms and lengths": sum(matrix.values()),
-        "ids": (path / "docids.parquet").stat().st_size,
+        "ids": (path / layout.DOCIDS).stat().st_size,
     }
     if (path / "lucene").is_dir():
         memory["Lucene index"] = sum(part.stat().st_size for part in (path / "lucene").iterdir())
-    return memory, artifacts.row_count(path / "docids.parquet")
+    return memory, artifacts.row_count(path / layout.DOCIDS)
 
 
 def _lineage(manifest: Manifest, above: tuple[Path, ...]) -> Iterator[Description]:
@@ -149,8 +148,8 @@ def _table_content(path: Path) -> Description:
 
 def _folder_content(path: Path) -> Description:
     content: Description = {}
-    if (path / CONTRACT).is_file():
-        content["contract"] = json.loads((path / CONTRACT).read_text("utf-8"))
+    if (path / layout.CONTRACT).is_file():
+        content["contract"] = json.loads((path / layout.CONTRACT).read_text("utf-8"))
     tables = sorted(path.glob("*.parquet")) + sorted(path.glob("*/part-*.parquet"))
     content["tables"] = {str(table.relative_to(path)): artifacts.row_count(table) for table in tables}
     curves = (table for table in tables if {"step", "name", "value"} <= set(pq.read_schema(table).names))
@@ -189,12 +188,12 @@ def _head(path: Path) -> list[str]:
 # ------------------------------------------------------------------------------------------------- without a manifest
 
 _FOLDERS = {
-    CONTRACT: "an encoder of hybrid without manifest",
-    "modules.json": "a sentence-transformers model",
+    layout.CONTRACT: "an encoder of hybrid without manifest",
+    layout.MODULES: "a sentence-transformers model",
     "config.json": "a Hugging Face checkpoint",
     "segments_*": "a Lucene index",
     "docid": "a FAISS index of Pyserini",
-    "corpus.parquet": "a collection without manifest",
+    layout.CORPUS_FILE: "a collection without manifest",
     "corpus.jsonl": "a BEIR data set (`hybrid prepare beir`)",
     "manifest.json": "an artifact of hybrid",
 }

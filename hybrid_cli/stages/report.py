@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import Kind, Output
+from hybrid_cli.artifacts import Kind, Output, layout
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.complement import Texts
 from hybrid_cli.evaluation.plan import Plan, judgments
@@ -47,7 +47,7 @@ def report(settings: Report) -> Path:
     ]
     if not all(output.up_to_date for output in outputs):
         found = find(plan, settings, baselines, texts)
-        learned = {name: pl.read_parquet(folder / memory.CURVE) for name, folder in curves.items()}
+        learned = {name: pl.read_parquet(folder / layout.CURVE) for name, folder in curves.items()}
         parts = list(sections.sections(found, learned, held, _language(plan.runs)))
         for output in outputs:
             if not output.up_to_date:
@@ -88,8 +88,8 @@ def _curves(named: Mapping[str, Path], given: Sequence[str]) -> dict[str, Path]:
     found = dict.fromkeys(folder for path in named.values() for folder in memory.curves(path))
     models = runs.named([*given, *(folder for folder in found if folder.resolve() not in known)])
     for folder in models.values():
-        if not (folder / memory.CURVE).is_file():
-            raise InputError(f"--model {folder}: has no {memory.CURVE}; pass an encoder of a training command")
+        if not (folder / layout.CURVE).is_file():
+            raise InputError(f"--model {folder}: has no {layout.CURVE}; pass an encoder of a training command")
     return models
 
 
