@@ -44,7 +44,7 @@ def test_projected_products_are_bm25_on_average() -> None:
     for seed in range(300):
         lexical = Bm25Vectors(known(DOCUMENTS), SignProjection(64, seed), pl.Series(["d2"]))
         found.append((lexical.queries(["cat"]) @ lexical.documents(["d2"]).T).item())
-    assert np.mean(found) == pytest.approx(GOLDEN["d2"], abs=4 * np.std(found) / math.sqrt(len(found)))
+    assert np.mean(found) == pytest.approx(GOLDEN["d2"], abs=float(4 * np.std(found) / math.sqrt(len(found))))
 
 
 def test_scores_are_bm25_itself() -> None:

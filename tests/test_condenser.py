@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -45,7 +46,12 @@ def checkpoint(request: pytest.FixtureRequest, tiny_bert: Path, tmp_path: Path) 
     if request.param == "bert":
         return tiny_bert
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
     RobertaForMaskedLM(RobertaConfig(vocab_size=8000, pad_token_id=0, **sizes)).save_pretrained(tmp_path)
     return tmp_path
 
@@ -67,7 +73,7 @@ def test_a_text_without_labels_has_no_loss(tiny_bert: Path) -> None:
 
 
 def test_the_condenser_head_reads_the_late_cls_and_early_tokens(tiny_bert: Path) -> None:
-    model = load(tiny_bert, condenser=True, skip_layer=1)
+    model: Any = load(tiny_bert, condenser=True, skip_layer=1)
     model.condenser = Through()
     vectors, losses = model(IDS, MASK, LABELS)
     states = model.backbone(IDS, attention_mask=MASK, output_hidden_states=True).hidden_states
@@ -107,7 +113,7 @@ def test_a_saved_model_continues_with_its_heads(
     shutil.copytree(tiny_bert, tmp_path, dirs_exist_ok=True)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
+            parameter.add_(0.1 * torch.randn_like(parameter))
     model.save(tmp_path)
     capsys.readouterr()
     again = load(tmp_path, condenser=condenser)

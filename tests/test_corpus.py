@@ -19,7 +19,7 @@ from hybrid_cli.settings import Pretrain
 from hybrid_cli.training import pretraining_data
 from hybrid_cli.training.pretraining_data import IGNORED, Corpus, Spans
 
-PLAN = Pretrain("corpus", output="out", batch_size=4, epochs=3, max_length=12, held_out=3, seed=7)
+PLAN = Pretrain(Path("corpus"), output=Path("out"), batch_size=4, epochs=3, max_length=12, held_out=3, seed=7)
 TEXTS = [f"number{n} " + "alpha beta gamma delta " * (n % 5) for n in range(40)]
 
 
@@ -52,6 +52,12 @@ def plain(spans: Spans) -> list[tuple[int, ...]]:
 def same(one: Spans, other: Spans) -> bool:
     flat = [[*spans.ids, *spans.labels] for spans in (one, other)]
     return len(flat[0]) == len(flat[1]) and all(map(np.array_equal, *flat))
+
+
+def held_out_of(corpus: Corpus) -> Spans:
+    found = corpus.held_out()
+    assert found is not None
+    return found
 
 
 def numbers(tokenizer: Any, spans: Any) -> list[str]:
@@ -105,11 +111,11 @@ def test_documents_of_a_block_are_shuffled(open_corpus: Callable[..., Corpus], t
 
 def test_held_out_documents_are_not_trained_on(open_corpus: Callable[..., Corpus], tokenizer: Any) -> None:
     corpus = open_corpus(max_length=64)
-    held = numbers(tokenizer, plain(corpus.held_out()))
+    held = numbers(tokenizer, plain(held_out_of(corpus)))
     assert len(held) == len(set(held)) == corpus.held == 3
     trained = {name for batch in corpus.batches() for name in numbers(tokenizer, plain(batch))}
     assert trained == {text.split()[0] for text in TEXTS} - set(held)
-    assert same(corpus.held_out(), open_corpus(max_length=64).held_out())
+    assert same(held_out_of(corpus), held_out_of(open_corpus(max_length=64)))
 
 
 def test_at_most_a_tenth_is_held_out(open_corpus: Callable[..., Corpus]) -> None:

@@ -344,9 +344,9 @@ def test_every_loss_is_declared_and_registered() -> None:
 
 def test_options_reach_the_loss_they_apply_to() -> None:
     vectors = scored([3.0, 3.0], [2.5, 2.5], [(12.0, 9.0), (5.0, 14.0)])
-    settings = TrainDense("x", output="y", loss="residual-margin", xi=2.0, lexical_weight=0.0)
+    settings = TrainDense(Path("x"), output=Path("y"), loss="residual-margin", xi=2.0, lexical_weight=0.0)
     assert losses.objective(settings, 1.0)(vectors)["residual_margin"].item() == pytest.approx(1.5)
-    binary = TrainDense("x", output="y", loss="bpr")
+    binary = TrainDense(Path("x"), output=Path("y"), loss="bpr")
     found, expected = losses.objective(binary, 1.0)(vectors), bpr(vectors)
     assert {name: term.item() for name, term in found.items()} == {name: t.item() for name, t in expected.items()}
 

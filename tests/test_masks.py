@@ -1,6 +1,9 @@
-"""Masking of matched word pieces: what is never touched, and that a seed decides the rest."""
+"""Masking of matched tokens: which tokens are never masked, and reproducibility."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.analysis import STOP_WORDS
+from hybrid_cli.settings.optimization import Markers
 from hybrid_cli.training.masks import MatchMasking
 
 TOKENIZER = AutoTokenizer.from_pretrained(resolve("minilm"))
@@ -23,20 +27,21 @@ WORDS = ["inverse", "matrix", "river", "the", "of", "plot", "3.5", ",", "?", "un
 words = st.lists(st.sampled_from(WORDS), max_size=20)
 
 
-def pieces(contract: Contract, tower_tokenizer, share: float, query: str, document: str, seed=(0,)) -> list[str]:
+def pieces(contract: Contract, tower_tokenizer: Any, share: float, query: str, document: str) -> list[str]:
     masking = MatchMasking(tower_tokenizer, contract, share)
     ids = [tower_tokenizer(text)["input_ids"] for text in (contract.query(query), contract.document("", document))]
-    return tower_tokenizer.convert_ids_to_tokens(masking(ids[1], ids[0], seed))
+    tokens: list[str] = tower_tokenizer.convert_ids_to_tokens(masking(ids[1], ids[0], (0,)))
+    return tokens
 
 
-def test_every_match_and_nothing_else_is_masked_at_a_share_of_one():
+def test_every_match_and_nothing_else_is_masked_at_a_share_of_one() -> None:
     shown = pieces(Contract(), TOKENIZER, 1.0, QUERY, DOCUMENT)
     expected = "[CLS] the [MASK] : it is a [MASK] ( [MASK] . [MASK] ) of the [MASK] , and [MASK] else ? [SEP]"
     assert shown == expected.split()
 
 
 @pytest.mark.parametrize("markers", ["replace", "prepend"])
-def test_markers_and_prefixes_stay(tiny_bert, markers):
+def test_markers_and_prefixes_are_not_masked(tiny_bert: Path, markers: Markers) -> None:
     contract = Contract(markers=markers, query_prefix="inverse: ", doc_prefix="inverse matrix ")
     tokenizer = Tower.load(tiny_bert, contract).tokenizer
     shown = pieces(contract, tokenizer, 1.0, "river", "inverse river")
@@ -45,7 +50,7 @@ def test_markers_and_prefixes_stay(tiny_bert, markers):
 
 
 @given(words, words, st.integers(0, 10**6), st.floats(0, 1))
-def test_only_matched_words_change(query, document, seed, share):
+def test_only_matched_words_change(query: list[str], document: list[str], seed: int, share: float) -> None:
     query_ids, ids = (TOKENIZER(" ".join(text))["input_ids"] for text in (query, document))
     masked = MASKING[round(share)](ids, query_ids, [seed])
     assert len(masked) == len(ids)
@@ -62,14 +67,14 @@ def test_only_matched_words_change(query, document, seed, share):
 MASKING = {share: MatchMasking(TOKENIZER, Contract(), float(share)) for share in (0, 1)}
 
 
-def test_the_share_is_kept_on_average():
+def test_the_share_is_kept_on_average() -> None:
     masking = MatchMasking(TOKENIZER, Contract(), 0.15)
     ids = TOKENIZER("matrix " * 100)["input_ids"]
     counts = [masking(ids, ids, [seed]).count(TOKENIZER.mask_token_id) for seed in range(200)]
     assert np.mean(counts) == pytest.approx(15, abs=4 * np.sqrt(100 * 0.15 * 0.85 / 200))
 
 
-def test_the_seed_decides_and_not_what_came_before():
+def test_the_seed_decides_and_not_what_came_before() -> None:
     masking = MatchMasking(TOKENIZER, Contract(), 0.5)
     ids = TOKENIZER("matrix inverse " * 20)["input_ids"]
     alone = masking(ids, ids, [7, 1])
@@ -79,14 +84,14 @@ def test_the_seed_decides_and_not_what_came_before():
     assert masking(ids, ids, [7, 2]) != alone
 
 
-def test_a_tokenizer_without_a_mask_token_is_refused():
+def test_a_tokenizer_without_a_mask_token_is_refused() -> None:
     tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"))
     tokenizer.mask_token = None
     with pytest.raises(InputError, match="has no mask token"):
         MatchMasking(tokenizer, Contract(), 0.15)
 
 
-def test_the_stop_words_are_those_of_the_analyzer():
+def test_the_stop_words_are_those_of_the_analyzer() -> None:
     theirs = jvm.java_class("org.apache.lucene.analysis.en.EnglishAnalyzer").ENGLISH_STOP_WORDS_SET
     assert {bytes(chars).decode() if isinstance(chars, bytes) else "".join(chars) for chars in theirs.toArray()} == (
         STOP_WORDS

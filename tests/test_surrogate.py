@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -36,6 +37,10 @@ class Table:
         return np.eye(self.scores.shape[1], dtype=np.float32)[: len(texts)]
 
 
+def table(scores: list[list[float]]) -> Any:
+    return Table(scores)
+
+
 def texts(docids: pl.Series) -> pl.DataFrame:
     return pl.DataFrame({"docid": sorted(docids), "title": "", "text": "x"})
 
@@ -57,14 +62,14 @@ def test_the_pool_has_the_top_passage_and_a_bottom_ranked_one() -> None:
 )
 def test_mrr_by_hand(scores: list[list[float]], mrr: float) -> None:
     pool = SurrogatePool.of(QUERIES, HITS, texts, negatives=1)
-    assert pool.measure(Table(scores))["dev_MRR"] == pytest.approx(mrr)
+    assert pool.measure(table(scores))["dev_MRR"] == pytest.approx(mrr)
 
 
 def test_the_overlap_with_the_teacher_itself_is_one() -> None:
     known = {"d1": 3.0, "d3": 2.0, "d4": 1.0}
     pool = SurrogatePool.of(QUERIES, HITS, texts, negatives=1, score=lambda pairs: pairs["docid"].replace_strict(known))
-    assert pool.measure(Table([[3, 2, 1], [3, 2, 1]]))["dev_RBO"] == pytest.approx(1)
-    assert pool.measure(Table([[1, 2, 3], [1, 2, 3]]))["dev_RBO"] < 0.9
+    assert pool.measure(table([[3, 2, 1], [3, 2, 1]]))["dev_RBO"] == pytest.approx(1)
+    assert pool.measure(table([[1, 2, 3], [1, 2, 3]]))["dev_RBO"] < 0.9
 
 
 def test_queries_with_one_hit_are_refused() -> None:

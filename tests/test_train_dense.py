@@ -158,14 +158,14 @@ def test_training_lowers_the_loss_and_raises_the_dev_score(examples: Path, tiny_
     plan = {**PLAN, "epochs": 15, "eval_steps": 3}
     out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
     curve = pl.read_parquet(out / "curve.parquet")
-    loss = curve.filter(name="residual_margin")["value"]
-    assert loss[-5:].mean() < loss[:5].mean()
-    dev = curve.filter(name="dev_hybrid_MRR@10")["value"]
-    assert dev[0] < dev.max()
+    loss = curve.filter(name="residual_margin")["value"].to_list()
+    assert np.mean(loss[-5:]) < np.mean(loss[:5])
+    dev = curve.filter(name="dev_hybrid_MRR@10")["value"].to_list()
+    assert dev[0] < max(dev)
     best = artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"]
-    assert curve.filter(name="dev_hybrid_MRR@10", step=best)["value"].item() == dev.max()
+    assert curve.filter(name="dev_hybrid_MRR@10", step=best)["value"].item() == max(dev)
     pool = DevPool.of(Examples(examples).dev_rows(200))
-    assert pool.measure(TransformerEncoder.load(out), SUM_WEIGHTS)["dev_hybrid_MRR@10"] == pytest.approx(dev.max())
+    assert pool.measure(TransformerEncoder.load(out), SUM_WEIGHTS)["dev_hybrid_MRR@10"] == pytest.approx(max(dev))
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_the_first_layers_equal_a_model_truncated_by_hand(
     by_option = train_dense(examples, output=tmp_path / "option", model=str(tiny_bert), layers=1, **plan)
     by_hand = train_dense(examples, output=tmp_path / "hand", model=str(short), **plan)
     vectors = [TransformerEncoder.load(folder).encode_queries(["river bank"]) for folder in (by_option, by_hand)]
-    np.testing.assert_array_equal(*vectors)
+    np.testing.assert_array_equal(vectors[0], vectors[1])
     assert artifacts.read_manifest(by_option).options["layers"] == 1
     with pytest.raises(InputError, match="--layers 3: the model has 2 layers"):
         train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), layers=3, **plan)
@@ -298,6 +298,6 @@ def test_the_first_layers_equal_a_model_truncated_by_hand(
 )
 def test_an_option_that_does_not_apply_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as refused:
-        TrainDense("train.parquet", output="out", **options)
+        TrainDense(Path("train.parquet"), output=Path("out"), **options)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)

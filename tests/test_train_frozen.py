@@ -41,7 +41,7 @@ def test_a_model_learns_with_a_frozen_one(
     alone = train_dense(examples, output=tmp_path / "alone", **plan)
     assert artifacts.fingerprint(tiny_lambda) == before
     vectors = [open_encoder(folder).encode_queries(["salt water"]) for folder in (joint, alone)]
-    assert not np.allclose(*vectors, atol=1e-3)
+    assert not np.allclose(vectors[0], vectors[1], atol=1e-3)
     manifest = artifacts.read_manifest(joint)
     assert manifest.inputs["frozen"]["fingerprint"] == before
     weight = manifest.counts.get("frozen_weight")
@@ -83,13 +83,13 @@ def test_every_text_is_encoded_once_and_read_again_after_an_interruption(
     monkeypatch.setattr("hybrid_cli.training.teachers._BLOCK", 2)
     known = Examples(examples)
     queries = {group.query for group in known.epoch(0, 0, 1)}
-    encoder = Counting(open_encoder(tiny_lambda))
+    encoder: Any = Counting(open_encoder(tiny_lambda))
     first = FrozenEncoder(encoder, known, tmp_path)
     assert encoder.texts == len(queries) + len(known.docids())
     killed = sorted((tmp_path / ".frozen").glob("documents-*.npy"))[-1]
     lost = len(np.load(killed))
     killed.unlink()
-    again = Counting(open_encoder(tiny_lambda))
+    again: Any = Counting(open_encoder(tiny_lambda))
     second = FrozenEncoder(again, known, tmp_path)
     assert again.texts == lost > 0
     groups = next(known.batches(Sampling(batch_size=4)))
@@ -107,4 +107,4 @@ def test_the_weight_starts_at_the_temperature() -> None:
 @pytest.mark.parametrize("loss", ["margin", "bpr"])
 def test_losses_without_scores_of_another_model_are_refused(loss: str) -> None:
     with pytest.raises(InputError, match="--with-frozen: only with --loss nll or roc or residual-margin"):
-        train_dense("train.parquet", output="no", loss=loss, with_frozen="out/lambda")
+        train_dense(Path("train.parquet"), output=Path("no"), loss=loss, with_frozen="out/lambda")

@@ -48,7 +48,7 @@ def sources(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Sources:
 
 
 def options(sources: Sources, **more: Any) -> TrainLambda:
-    return TrainLambda(**{**sources, "output": "out", **PLAN, **more})
+    return TrainLambda(**{**sources, "output": Path("out"), **PLAN, **more})
 
 
 def without(sources: Sources, *names: str) -> Sources:
@@ -56,7 +56,7 @@ def without(sources: Sources, *names: str) -> Sources:
 
 
 def static_options(sources: Sources, **more: Any) -> TrainLambda:
-    return TrainLambda(**{**sources, "output": "out", **STATIC, **more})
+    return TrainLambda(**{**sources, "output": Path("out"), **STATIC, **more})
 
 
 def curve(folder: Path) -> dict[str, list[float]]:
@@ -134,7 +134,8 @@ def test_the_same_seed_gives_the_same_transformer(sources: Sources, tiny_bert: P
         open_encoder(train_lambda(output=tmp_path / name, model=str(tiny_bert), **sources, **PLAN))
         for name in ("one", "two")
     ]
-    np.testing.assert_array_equal(*(encoder.encode_queries(["salt water"]) for encoder in same))
+    one, two = (encoder.encode_queries(["salt water"]) for encoder in same)
+    np.testing.assert_array_equal(one, two)
 
 
 def test_a_static_encoder_learns_to_rank_like_bm25(sources: Sources, tmp_path: Path) -> None:
@@ -205,11 +206,11 @@ def test_a_static_training_resumes_after_an_interruption(
 def test_the_gradient_of_the_sparse_product_equals_that_of_a_dense_one() -> None:
     from scipy.sparse import random as random_matrix
 
-    matrix = random_matrix(5, 7, density=0.5, random_state=0, format="csr", dtype=np.float32)
+    matrix: Any = random_matrix(5, 7, density=0.5, random_state=0, format="csr", dtype=np.float32)
     table = torch.randn(7, 3, requires_grad=True)
     again = table.detach().clone().requires_grad_()
     wanted = torch.from_numpy(matrix.toarray()) @ again
-    found = static._Product.apply(matrix, table)
+    found = static.SparseProduct.apply(matrix, table)  # type: ignore[no-untyped-call]
     torch.testing.assert_close(found, wanted)
     found.square().sum().backward()
     wanted.square().sum().backward()
@@ -260,7 +261,7 @@ def test_inputs_that_do_not_fit_are_refused(sources: Sources, tiny: Path, tiny_b
 )  # fmt: skip
 def test_an_option_of_another_variant_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as refused:
-        TrainLambda("data", output="out", **given)
+        TrainLambda(Path("data"), output=Path("out"), **given)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -29,7 +29,7 @@ from hybrid_cli.training.validation import DevPool
 PLAN: dict[str, Any] = {"batch_size": 3, "epochs": 2, "learning_rate": 1e-3, "precision": "fp32"}
 ROC = {**PLAN, "loss": "roc"}
 NLL = {**PLAN, "loss": "nll"}
-OFF = {"ortho_weight": 0.0, "mask_matches": 0.0}
+OFF: dict[str, Any] = {"ortho_weight": 0.0, "mask_matches": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_roc_lowers_the_squared_cosines_and_records_its_projection(
     examples: Path, index: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
     plan = {**PLAN, "epochs": 20, "model": str(tiny_bert), "index": index, "dev": examples, "keep": "last"}
-    roc = {"loss": "roc", "ortho_weight": 50.0, "mask_matches": 0.0}
+    roc: dict[str, Any] = {"loss": "roc", "ortho_weight": 50.0, "mask_matches": 0.0}
     trained = train_dense(examples, output=tmp_path / "roc", eval_steps=2, **plan, **roc)
     plain = train_dense(examples, output=tmp_path / "nll", eval_steps=2, **plan, loss="nll")
     assert curve(trained, "orthogonality")[-1] < curve(trained, "orthogonality")[0]

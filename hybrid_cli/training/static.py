@@ -156,8 +156,8 @@ class StaticLearner:
 
     def backward(self, batch: Batch, scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
         """Add the gradients of one batch; return the terms of its loss."""
-        queries: Tensor = _Product.apply(batch.queries, self.model.query_table)  # type: ignore[no-untyped-call]
-        documents: Tensor = _Product.apply(batch.documents, self.model.document_table)  # type: ignore[no-untyped-call]
+        queries: Tensor = SparseProduct.apply(batch.queries, self.model.query_table)  # type: ignore[no-untyped-call]
+        documents: Tensor = SparseProduct.apply(batch.documents, self.model.document_table)  # type: ignore[no-untyped-call]
         each = [
             divergence(queries[:, :dim] @ documents[:, :dim].T, batch.teacher, self.temperature) for dim in self.dims
         ]
@@ -166,7 +166,7 @@ class StaticLearner:
         return {"listwise": loss.detach()}
 
 
-class _Product(torch.autograd.Function):
+class SparseProduct(torch.autograd.Function):
     """Product of a constant sparse matrix [n, rows] and a table [rows, d]."""
 
     @staticmethod
