@@ -78,7 +78,7 @@ def test_the_condenser_head_reads_the_late_cls_and_early_tokens(tiny_bert: Path)
     vectors, losses = model(IDS, MASK, LABELS)
     states = model.backbone(IDS, attention_mask=MASK, output_hidden_states=True).hidden_states
     mixed = [torch.cat([states[2][row][:1], states[1][row][1:]]) for row in range(2)]
-    expected = [
+    expected: list[Any] = [
         sum(functional.cross_entropy(model.whole.cls(mixed[row])[place], LABELS[row, place]) for place in places)
         for row, places in enumerate([[2], [1, 4]])
     ]

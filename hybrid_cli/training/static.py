@@ -171,11 +171,13 @@ class SparseProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrix: Sparse, table: Tensor) -> Tensor:
+        """Return the product [n, d]."""
         ctx.matrix = matrix
         return torch.from_numpy(matrix @ table.detach().numpy())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
+        """Return the gradient of the table."""
         return None, torch.from_numpy(ctx.matrix.T @ gradients[0].numpy())
 
 
