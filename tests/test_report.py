@@ -230,7 +230,9 @@ def test_without_java_words_are_highlighted_without_stemming(
 
 def test_a_report_is_an_artifact(study: Study, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = whole / "report.html"
-    assert artifacts.read_manifest(output, Kind.REPORT).options["complement"] == ["dense", "<b>bm25</b>"]
+    options = artifacts.read_manifest(output, Kind.REPORT).options
+    assert options["complement"] == ["dense", "<b>bm25</b>"]
+    assert "answer_match" not in options  # applies to acc@k only
     report(study.inputs, split="test", output=output)
     assert "up to date" in capsys.readouterr().err
     with pytest.raises(InputError, match="show_queries=10 then, 3 now"):

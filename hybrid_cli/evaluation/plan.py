@@ -77,6 +77,11 @@ class Plan:
         """Return the names of all measures."""
         return [*(measure.name for measure in self.measures), *([OVERLAP] if self.overlap_with else [])]
 
+    @property
+    def by_answers(self) -> bool:
+        """Return whether any measure searches texts for answers."""
+        return any(measure.family == ACCURACY for measure in self.measures)
+
     def with_reciprocal_rank(self) -> Plan:
         """Add the reciprocal rank over the whole list, from which the sets of answered queries follow at any cutoff."""
         added = Measure("MRR", MRR, None, self.level)
@@ -93,13 +98,12 @@ class Plan:
 
     def options(self) -> dict[str, Any]:
         """Return the options that the values depend on."""
-        by_answers = any(measure.family == ACCURACY for measure in self.measures)
         return {
             "runs": list(self.runs),
             "measures": [measure.name for measure in self.measures],
             "relevance_level": self.level,
             "remove_query": self.remove_query,
-        } | ({"answer_match": self.answer_match} if by_answers else {})
+        } | ({"answer_match": self.answer_match} if self.by_answers else {})
 
     def read(self, name: str) -> tuple[pl.DataFrame, int]:
         """Return a run and the number of its hits that `remove_query` removed."""

@@ -1,8 +1,8 @@
-"""Runs side by side: the candidates of every query with their score and rank in each list, and the fused run.
+"""Joined runs: the candidates of every query with their score and rank in each list, and the fused run.
 
 Work goes through blocks of a few dozen queries: joins stay within the processor's cache, and memory does not grow with
 the number of queries. A frame of candidates has `query` (its number), `docid`, and for list i `score_i` (float64) and
-`rank_i` (from 1), both null where the list lacks the document.
+`rank_i` (from 1), both null if the list does not return the document.
 """
 
 from __future__ import annotations
@@ -149,13 +149,13 @@ def _ranked_anew(block: pl.DataFrame, lists: int) -> pl.DataFrame:
 
 
 def values(candidates: pl.DataFrame, recipe: Recipe) -> pl.DataFrame:
-    """query, docid, and for each list `value_i` (normalised, the missing filled) and `present_i`.
+    """query, docid, and for each list `value_i` (normalized, missing documents filled in) and `present_i`.
 
     Values do not depend on the weights, so that tuning computes them once.
     """
     lists = range(len(recipe.weights))
     normal = [
-        recipe.normalised(pl.col(f"score_{number}"), pl.col(f"rank_{number}")).alias(f"value_{number}")
+        recipe.normalized(pl.col(f"score_{number}"), pl.col(f"rank_{number}")).alias(f"value_{number}")
         for number in lists
     ]
     present = [pl.col(f"score_{number}").is_not_null().alias(f"present_{number}") for number in lists]

@@ -1,7 +1,8 @@
-"""What a fusion method does to the scores of one query: normalise each list, fill what it lacks, combine.
+"""Fusion methods: normalize each list, score missing documents, combine.
 
-Every function makes a polars expression. Columns hold the candidates of a query: all documents that any list returned,
-null where a list lacks one. A list without hits for a query says nothing about it: every rule leaves it out there.
+Every function returns a polars expression. Rows are the candidates of a query: all documents that any list returned;
+a value is null if the list does not return the document. A list without hits for a query is left out by every rule.
+A new method is one entry of `METHODS`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Transform = Callable[[pl.Expr, pl.Expr], pl.Expr]
 Rule = Callable[[Sequence[pl.Expr], Sequence[float], Sequence[pl.Expr]], pl.Expr]
 
 
-# ------------------------------------------------------------------------------------------------------ normalisations
+# ------------------------------------------------------------------------------------------------------ normalizations
 # Of a list's scores and ranks (from 1) among the candidates of one query; null stays null, but for `borda`.
 
 
@@ -178,7 +179,7 @@ def _count(present: Sequence[pl.Expr]) -> pl.Expr:
 
 
 def fill(value: pl.Expr, missing: Missing) -> pl.Expr:
-    """The values of one list with those of absent documents filled in; null where the rule leaves the list out."""
+    """Fill in the values of missing documents; null if the rule leaves the list out."""
     if missing == "min":
         return value.fill_null(of_query(value.min()))
     if missing == "zero":
@@ -191,12 +192,12 @@ def fill(value: pl.Expr, missing: Missing) -> pl.Expr:
 
 @dataclass(frozen=True)
 class Method:
-    """One fusion method: what happens to each list, how lists combine, what the missing get if nothing is said."""
+    """Normalization of each list, rule that combines lists, and default rule for missing documents."""
 
     normalization: str
     rule: Rule
     missing: Missing
-    fixed: bool = False  # whether another normalisation would make it another method
+    fixed: bool = False  # another normalization would be another method
 
 
 METHODS: dict[str, Method] = {
@@ -236,10 +237,10 @@ ALIASES: dict[str, str] = {
 
 
 def method_name(name: str) -> str:
-    """The method that `name` means, in our spelling or that of ranx and Pyserini.
+    """Return the method of a name, in our spelling or that of ranx and Pyserini.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: unknown name.
     """
     plain = name.strip().lower().replace("_", "-")
     if plain in METHODS or plain in ALIASES:
@@ -251,14 +252,14 @@ def method_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How runs are fused.
+    """Method, weights and settings of a fusion.
 
     Attributes:
         method: which method.
-        weights: one for each run, in their order.
-        missing: what a list says of a document that it lacks.
-        normalization: of each list, if not the method's own.
-        rrf_k: the constant of reciprocal rank fusion.
+        weights: one per run, in order.
+        missing: rule for documents missing from a list.
+        normalization: of each list; overrides the method's.
+        rrf_k: constant of reciprocal rank fusion (RRF).
     """
 
     method: str
@@ -269,26 +270,26 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.normalization is not None and METHODS[self.method].fixed:
-            raise InputError(f"--method {self.method}: brings its own normalisation; leave --normalize out")
+            raise InputError(f"--method {self.method}: has a fixed normalization; omit --normalize")
         bad = [weight for weight in self.weights if not (math.isfinite(weight) and weight >= 0)]
         if bad or not any(self.weights):
-            raise InputError(f"--weights {_listed(self.weights)}: need numbers from 0 up, at least one above 0")
+            raise InputError(f"--weights {_listed(self.weights)}: needs numbers >= 0, at least one > 0")
 
     @property
     def sums_raw_scores(self) -> bool:
-        """Whether scores are added as they are, so that their scales matter."""
+        """Return whether raw scores are added, so that their scales matter."""
         method = METHODS[self.method]
         return (self.normalization or method.normalization) == "none" and method.rule is not product
 
-    def normalised(self, score: pl.Expr, rank: pl.Expr) -> pl.Expr:
-        """One list's scores (float64) and ranks, normalised among the candidates of a query."""
+    def normalized(self, score: pl.Expr, rank: pl.Expr) -> pl.Expr:
+        """Normalize the scores (float64) and ranks of one list among the candidates of a query."""
         name = self.normalization or METHODS[self.method].normalization
         if name == "rrf":
             return reciprocal_rank(score, rank, self.rrf_k)
         return TRANSFORMS[name](score, rank)
 
     def combined(self, values: Sequence[pl.Expr], present: Sequence[pl.Expr]) -> pl.Expr:
-        """The fused score of a document from its value in each list."""
+        """Return the fused score of a document from its value in each list."""
         return METHODS[self.method].rule(values, self.weights, present)
 
 

@@ -1,6 +1,6 @@
-"""Fusion weights chosen on judged queries: a grid, k folds, and how flat the best is (methods 9.5).
+"""Tuning of fusion weights on judged queries: grids, held-out score over k folds, range of near-optimal weights.
 
-Lists are normalised and joined once. For each set of weights only the places of the judged documents are computed.
+Lists are normalized and joined once. For each set of weights, only the ranks of the judged documents are computed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _FLAT = 0.01
 
 @dataclass(frozen=True)
 class Tuned:
-    """The chosen weights and what speaks for them.
+    """The chosen weights and their scores.
 
     Attributes:
-        weights: one for each run.
-        score: their mean over all judged queries.
-        held_out: mean over queries that had no part in choosing; None with a single query.
-        flat: for each run, the lowest and highest of its weights among those within 1% of the best score.
+        weights: one per run.
+        score: mean over all judged queries.
+        held_out: mean over held-out folds; None for a single query.
+        flat: lowest and highest weight of each run within 1% of the best score.
         trials: every set of weights with its score, in the order of the grid.
     """
 
@@ -62,8 +62,9 @@ def tune(
         qids: the ids of those queries by number.
         qrels: qid, docid, relevance; queries without candidates count as 0.
         hits: documents kept for each query.
-        measure: judged documents (qid, docid, relevance, position or null) to one value for each query.
-        advance: told of every set of weights tried.
+        measure: function from judged documents (qid, docid, relevance, position or null) to one value per query.
+        how: grid, step, folds and seed.
+        advance: called after every set of weights.
 
     Raises:
         InputError: the grid has too many points.
@@ -91,7 +92,7 @@ def tune(
 
 
 def _search(runs: int, how: WeightTuning, attempt: Callable[[Iterable[Weights]], Weights]) -> Weights:
-    """The best of the grid; all but a linear one grow by two decades where their best is an end point."""
+    """Return the best weights; log and reciprocal grids grow by two decades while the best is an end point."""
     if how.grid == "linear":
         return attempt(linear_grid(runs, how.step))
     low, high = (-_DECADES, _DECADES) if how.grid == "log" else (-1, 1)
@@ -105,10 +106,10 @@ def _search(runs: int, how: WeightTuning, attempt: Callable[[Iterable[Weights]],
 
 
 def linear_grid(runs: int, step: float) -> list[Weights]:
-    """All weights in multiples of `step` that add up to 1, counted in whole steps so that none is lost.
+    """Return all weights in multiples of `step` that sum to 1.
 
     Raises:
-        InputError: 1 is no multiple of `step`, or there are too many.
+        InputError: 1 is not a multiple of `step`, or the grid is too large.
     """
     parts = round(1 / step) if step > 0 else 0
     if parts < 1 or not math.isclose(parts * step, 1, rel_tol=1e-9):
@@ -119,14 +120,14 @@ def linear_grid(runs: int, step: float) -> list[Weights]:
 
 
 def log_grid(runs: int, low: int, high: int) -> list[Weights]:
-    """1, 2 and 5 times the powers of ten from 10^low to 10^high for each run but the last, whose weight is 1."""
+    """Return 1, 2 and 5 times the powers of ten from 10^low to 10^high for each run but the last, whose weight is 1."""
     ladder = [float(f"{digit}e{power}") for power in range(low, high) for digit in _LADDER] + [10.0**high]
     _check_size(len(ladder) ** (runs - 1), runs)
     return [(*weights, 1.0) for weights in product(ladder, repeat=runs - 1)]
 
 
 def reciprocal_grid(runs: int) -> list[Weights]:
-    """.1, .2, ... 1 and their reciprocals for each run but the last, whose weight is 1 (SPAR, methods 7.2)."""
+    """Return .1, .2, ... 1 and their reciprocals for each run but the last, whose weight is 1 (SPAR, section 3.2)."""
     tenths = [tenth / 10 for tenth in range(1, 11)]
     ladder = sorted({*tenths, *(1 / weight for weight in tenths)})
     _check_size(len(ladder) ** (runs - 1), runs)
@@ -142,7 +143,7 @@ def _check_size(points: int, runs: int) -> None:
 
 
 def best(tried: Sequence[Weights], table: np.ndarray) -> Weights:
-    """The weights with the highest mean over queries; of equals those closest to equal weights, then the smaller.
+    """Return the weights with the highest mean over queries; ties go to those closest to equal, then to the smaller.
 
     Args:
         tried: sets of weights.
@@ -154,13 +155,13 @@ def best(tried: Sequence[Weights], table: np.ndarray) -> Weights:
 
 
 def _inequality(weights: Weights) -> float:
-    """How far weights are from equal ones, whatever they add up to."""
+    """Return the distance of normalized weights from equal weights."""
     whole = math.fsum(weights)
     return round(math.fsum((weight / whole - 1 / len(weights)) ** 2 for weight in weights), 12)
 
 
 def held_out(tried: Sequence[Weights], table: np.ndarray, how: WeightTuning) -> float | None:
-    """The mean over queries, each scored with the weights that the queries of the other folds chose."""
+    """Return the mean over queries, each scored with the weights that are best on the other folds."""
     queries = table.shape[1]
     folds = min(how.folds, queries)
     if folds < 2:
@@ -174,7 +175,7 @@ def held_out(tried: Sequence[Weights], table: np.ndarray, how: WeightTuning) -> 
 
 
 def _places(valued: pl.DataFrame, qids: pl.Series, qrels: pl.DataFrame) -> pl.Series:
-    """For each judgement the row of its document among the candidates, null where no list holds it."""
+    """Return the row of each judged document among the candidates, null if no list contains it."""
     rows = valued.select("query", "docid").with_row_index("row")
     numbers = pl.DataFrame({"qid": qids}).with_row_index("query")
     judged = qrels.join(numbers, on="qid", how="left", maintain_order="left")
@@ -182,7 +183,7 @@ def _places(valued: pl.DataFrame, qids: pl.Series, qrels: pl.DataFrame) -> pl.Se
 
 
 def _positions(scored: pl.DataFrame, places: pl.Series, hits: int) -> pl.Series:
-    """The rank of each judged document; rows of `scored` stand by query and docid, so that ties fall by docid."""
+    """Return the rank of each judged document; `scored` is sorted by query and docid, so ties are ordered by docid."""
     ranks = scored.select((-pl.col("score")).rank("ordinal").over("query"))["score"]
     found = ranks.gather(places.fill_null(0)) if len(ranks) else places
     kept = places.is_not_null() & (found <= hits)

@@ -16,10 +16,12 @@ from hybrid_cli.fusion.tuning import Tuned
 
 
 def content(tuned: Tuned, alone: Mapping[str, float], measure: str) -> dict[str, Any]:
-    """What the file says: weights by the order of `runs`, the scores, and every set of weights that was tried.
+    """Return the content of the file: weights in the order of `runs`, scores, and all trials.
 
     Args:
-        alone: each run's own score, in the order of the weights.
+        tuned: result of tuning.
+        alone: run -> its own score, in the order of the weights.
+        measure: measure that was tuned for.
     """
     return {
         "runs": list(alone),
@@ -34,17 +36,19 @@ def content(tuned: Tuned, alone: Mapping[str, float], measure: str) -> dict[str,
 
 
 def chosen_weights(given: str | Sequence[float] | None, recipe: Recipe, names: Sequence[str]) -> Recipe:
-    """The recipe with the weights that a person gave: numbers, the text `0.5,1`, or `@FILE`; None leaves its own.
+    """Return the recipe with the given weights: numbers, the text `0.5,1`, or `@FILE`; None keeps its own.
 
     Args:
-        names: of what is weighed, in order.
+        given: value of --weights.
+        recipe: method and its settings.
+        names: names of the weighted runs, in order.
 
     Raises:
-        InputError: no numbers, too few, or a file for other runs or another recipe.
+        InputError: not numbers, a wrong number of them, or a file for other runs or another recipe.
     """
     weights = recipe.weights if given is None else _parsed(given, recipe, names)
     if len(weights) != len(names):
-        raise InputError(f"--weights: {len(weights)} numbers for {len(names)}; one is needed for each, in order")
+        raise InputError(f"--weights: {len(weights)} numbers for {len(names)}; give one per run, in order")
     return replace(recipe, weights=weights)
 
 
@@ -56,16 +60,16 @@ def _parsed(given: str | Sequence[float], recipe: Recipe, names: Sequence[str]) 
     try:
         return tuple(float(weight) for weight in given.split(","))
     except ValueError:
-        raise InputError(f"--weights {given}: needs numbers such as 0.5,1, or @FILE that --tune wrote") from None
+        raise InputError(f"--weights {given}: needs numbers such as 0.5,1, or @FILE written by --tune") from None
 
 
 def weights_file(given: object) -> dict[str, Path]:
-    """The file among a stage's inputs, where weights are given as `@FILE`."""
+    """Return the weights file as an input of a stage, if weights are given as `@FILE`."""
     return {"weights": Path(given[1:])} if isinstance(given, str) and given.startswith("@") else {}
 
 
 def read_weights(path: Path, recipe: Recipe, names: Sequence[str]) -> tuple[float, ...]:
-    """The weights of a file, for runs called `names` that are fused by `recipe`.
+    """Read the weights of a file for the runs `names`, fused by `recipe`.
 
     Raises:
         InputError: they were tuned for another method, another number of runs, or the same runs in another order.
@@ -79,7 +83,9 @@ def read_weights(path: Path, recipe: Recipe, names: Sequence[str]) -> tuple[floa
             option = "--" + name.replace("_", "-")
             raise InputError(f"{path}: tuned with {option} {tuned[name]}, not {value}; tune again")
     if len(found["runs"]) != len(names):
-        raise InputError(f"{path}: was tuned for {len(found['runs'])} runs, here are {len(names)}; tune again")
+        raise InputError(f"{path}: was tuned for {len(found['runs'])} runs, not {len(names)}; tune again")
     if found["runs"] != list(names) and sorted(found["runs"]) == sorted(names):
-        raise InputError(f"{path}: was tuned for the runs in the order {', '.join(found['runs'])}; name them so")
+        raise InputError(
+            f"{path}: was tuned for the runs in the order {', '.join(found['runs'])}; pass them in this order"
+        )
     return tuple(found["weights"])

@@ -18,6 +18,7 @@ from hybrid_cli.reporting import charts, memory, overview, page, sections
 from hybrid_cli.reporting.data import Findings, find
 from hybrid_cli.reporting.memory import Held
 from hybrid_cli.settings import IndexBm25, Report, stage
+from hybrid_cli.settings.analysis import ACC
 
 _LANGUAGE = IndexBm25.language  # of documents without a lexical index
 
@@ -39,7 +40,8 @@ def report(settings: Report) -> Path:
     held, curves = _held(plan.runs, settings.index), _curves(plan.runs, settings.model)
     inputs = plan.inputs() | ({"queries": texts.queries, "corpus": texts.corpus} if texts else {})
     inputs |= _index_folders(held) | {f"model {name}": folder for name, folder in curves.items()}
-    options = settings.recorded() | plan.options() | {"complement": plan.pair, "baseline": baselines}
+    options = settings.recorded(measured=ACC if plan.by_answers else "") | plan.options()
+    options |= {"complement": plan.pair, "baseline": baselines}
     kinds = {settings.output: Kind.REPORT} | ({settings.png: Kind.FIGURES} if settings.png else {})
     outputs = [
         artifacts.open_output(path, kind, "report", inputs=inputs, options=options, overwrite=settings.overwrite)
