@@ -101,7 +101,8 @@ def _depth_figure(curves: Mapping[str, pl.DataFrame], runs: Sequence[str], title
         "recall-by-depth",
         title,
         plain(lines + base.mark_circle(size=36, opacity=1), {"recall": rows}, height=340),
-        f"{caption} A run whose curve is higher at small k and lower at large k ranks better, but retrieves fewer relevant documents.",
+        f"{caption} A curve that is higher at small k and lower at large k ranks better, but retrieves fewer relevant "
+        "documents.",
         legend=runs,
         wide=True,
     )
