@@ -40,13 +40,14 @@ def _show_memory_table(rows: Sequence[Mapping[str, Any]]) -> None:
     ]
     tables.show(columns, shown, stack=tables.at_words)
     indexes = {part["index"]: row["parts"] for row in rows for part in row["parts"]}
-    cells = [
-        [index, part["part"], console.size(part["bytes"]), "yes" if part["read"] else "no"]
-        for index, parts in indexes.items()
-        for part in parts
-        if part["index"] == index
-    ]
-    tables.show(["index", "part", "size", "read by a search"], cells, left=2)
+    for index, parts in indexes.items():
+        cells = [
+            [part["part"], console.size(part["bytes"]), "yes" if part["read"] else "no"]
+            for part in parts
+            if part["index"] == index
+        ]
+        tables.heading(index)
+        tables.show(["part", "size", "read by a search"], cells)
     tables.prose(
         [
             "memory: bytes that a search of the run's indexes reads. Latency: p50 and p95 of single queries on one "
