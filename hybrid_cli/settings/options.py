@@ -72,7 +72,7 @@ class Settings:
         made = super().__new__(cls)
         positional = [each.name for each in fields(cls) if each.init and not each.kw_only]
         named = {**dict(zip(positional, args, strict=False)), **values}
-        object.__setattr__(made, "given", frozenset(name for name, value in named.items() if value is not None))
+        object.__setattr__(made, "given", frozenset(name for name, value in named.items() if not _is_unset(value)))
         return made
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class Settings:
             value = getattr(self, name)
             if name in self.given:
                 value = converted(name, declared, types[name], value)
-            elif value is None and not isinstance(declared.default, By):
+            elif _is_unset(value) and not isinstance(declared.default, By):
                 value = None if declared.default is REQUIRED else declared.default
             object.__setattr__(self, name, value)
         for name, declared in self.declared().items():
@@ -178,6 +178,10 @@ class Settings:
     def types(cls) -> Mapping[str, Any]:
         """Return the resolved types by field name."""
         return _types(cls)  # type: ignore[arg-type]
+
+
+def _is_unset(value: Any) -> bool:
+    return value is None or (isinstance(value, list | tuple | dict) and not value)
 
 
 @cache
