@@ -25,9 +25,9 @@ LAYERS = (
     {"encoders"},
     {"lexical", "collections"},
     {"runs"},
-    {"artifacts", "draws"},
+    {"artifacts"},
     {"settings", "console"},
-    {"errors", "draws"},
+    {"errors", "draws", "version"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {

@@ -166,7 +166,7 @@ def test_another_schema_is_named_with_what_is_needed(here, command, needed):
         ("evaluate", "bm25", "bm25: is a lexical index folder; a run file is needed here"),
         ("evaluate --qrels", "bm25.parquet", "is a run (made by `search`); a qrels file is needed here"),
         ("evaluate QRELS", "bm25", "bm25: no qrels.SPLIT.parquet; pass a collection with qrels, or a qrels file"),
-        ("export", "bm25", "bm25: is a lexical index, which has no form 'trec'"),
+        ("export", "bm25", "bm25: a lexical index has no format 'trec'"),
         ("prepare beir", "collection", "collection: no corpus.jsonl; a BEIR folder contains"),
         ("prepare trec", "bm25.parquet", "bm25.parquet, line 1: byte"),
     ],

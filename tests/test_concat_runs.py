@@ -68,7 +68,7 @@ def test_a_query_in_two_runs_is_refused_with_both_files(tmp_path):
     paths = [write_run(tmp_path / "a.parquet"), write_run(tmp_path / "b.parquet", HITS[1:])]
     done = hybrid("concat-runs", *paths, "--output", tmp_path / "all.parquet")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert f"{paths[1]}: answers query q1, as {paths[0]} does (2 such queries)" in done.err
+    assert f"{paths[1]}: query q1 is also in {paths[0]} (2 such queries)" in done.err
     assert not (tmp_path / "all.parquet").exists()
 
 

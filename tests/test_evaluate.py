@@ -296,7 +296,7 @@ def test_repeated_measures_add_up(tiny: Path, paths: list[Path]) -> None:
         ({"robustness": True, "complement": ("a", "b")}, "not with --robustness or --over-seeds"),
         ({"robustness": True, "over_seeds": True}, "not with --"),
         ({"answer_match": "regex"}, "--answer-match: only with acc@k; --measures is MRR@10"),
-        ({"corpus": "corpus.parquet"}, "--corpus: only with acc@k, or only with --complement"),
+        ({"corpus": "corpus.parquet"}, "--corpus: only with acc@k, or with --complement"),
         ({"overwrite": True}, "--overwrite: only with --output"),
         ({"relevance_level": 0}, "--relevance-level 0: needs a number >= 1"),
     ],

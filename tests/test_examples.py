@@ -45,7 +45,7 @@ def test_the_quickstart_runs(quickstart: tuple[Path, str]) -> None:
     _, printed = quickstart
     for name in ("bm25", "dense", "hybrid", "MRR@10"):
         assert name in printed
-    assert "made from" in printed
+    assert "written by `fuse`" in printed
 
 
 def test_the_python_of_the_readme_runs(quickstart: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,7 +196,7 @@ def test_the_command_records_its_options_and_inspect_describes_the_labels(
     table = pl.concat(Labels(output).tables())
     assert not table.filter(pl.col("docids").list.contains(pl.col("source"))).height
     printed = hybrid("inspect", output).out
-    assert "teacher labels, made by `label`" in printed
+    assert "teacher labels, written by `label`" in printed
     assert "without_hits" in printed
     assert f"{len(table)} rows" in printed
 
@@ -208,10 +208,10 @@ def test_the_command_records_its_options_and_inspect_describes_the_labels(
         ("--index {index} --run run.tsv --split test", "needs one teacher"),
         ("--index {index} --depth 0", "--depth 0: needs a number >= 1"),
         ("--index {index} --max-queries 0", "--max-queries 0: needs a number >= 1"),
-        ("--run run.tsv", "--run: only with --split, or only with --queries"),
+        ("--run run.tsv", "--run: only with --split, or with --queries"),
         ("--index {index} --split test --drop-own", "--keep-own: not with --split or --queries"),
         ("--index {index} --split test --queries-from all", "--queries-from: not with --split or --queries"),
-        ("--index {index} --split test --seed 1", "--seed: only with --max-queries, or only with --queries-from"),
+        ("--index {index} --split test --seed 1", "--seed: only with --max-queries, or with --queries-from"),
         ("--index {index} --queries-from all --seed 1", "--seed: only with --max-queries, or"),
         ("--index {index} --split nowhere", "no queries of split 'nowhere'"),
         ("--index {tiny}", "is a collection (made by `prepare trec`)"),

@@ -419,7 +419,7 @@ def test_dangling_judgments_of_a_sample_are_reported(tmp_path: Path) -> None:
         (["--sample", "0"], "--sample 0: needs a number >= 1"),
         (["--sample-queries", "dev=2"], "no queries of split 'dev'; splits: test, train"),
         (["--sample-queries", "test=many"], "needs a whole number"),
-        (["--seed", "1"], "--seed: only with --sample, or only with --sample-queries"),
+        (["--seed", "1"], "--seed: only with --sample, or with --sample-queries"),
     ],
 )
 def test_an_unusable_sample_is_refused(tmp_path: Path, options: list[str], message: str) -> None:

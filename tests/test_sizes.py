@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import hybrid
 from test_vectors import build, random_vectors
 
 from hybrid_cli.indexes import footprint
@@ -49,16 +50,15 @@ def test_the_bytes_of_a_passage_are_those_of_the_papers(factory: str, dim: int, 
     assert code_size(factory, dim) == size
 
 
-def test_inspect_prints_bytes_per_document_and_totals_in_both_units(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_prints_bytes_per_document_and_totals_in_both_units(tiny: Path, tmp_path: Path) -> None:
     from hybrid_cli.stages.index_bm25 import index_bm25
 
-    described = inspect(index_bm25(tiny, output=tmp_path / "bm25"))
-    shown = capsys.readouterr().out
+    index = index_bm25(tiny, output=tmp_path / "bm25")
+    described = inspect(index)
+    shown = hybrid("inspect", index).out
     assert described["documents"] == 12
     assert described["memory"]["impact matrix: postings"] > 0
     assert described["memory"]["Lucene index"] > 0
-    assert "bytes a document" in shown
+    assert "bytes per document" in shown
     assert "GB" in shown
     assert "GiB  (not read by a search)" in shown

@@ -240,7 +240,7 @@ def test_inputs_that_do_not_fit_are_refused(sources: Sources, tiny: Path, tiny_b
         ({}, "--encoder transformer: needs the teacher labels that `hybrid label` writes"),
         ({"labels": "l", "loss": "listwise"}, "--loss listwise: needs the teacher's scores; pass --index"),
         ({"labels": "l", "dev": "dev"}, "--dev: validation needs the teacher's scores"),
-        ({"labels": "l", "index": "i"}, "--index: only with --encoder static, or only with --loss listwise"),
+        ({"labels": "l", "index": "i"}, "--index: only with --encoder static, or with --loss listwise"),
         ({"labels": "l", "student_negatives": 2}, "--student-negatives: only with --encoder transformer and --loss"),
         ({"labels": "l", "list_passages": 2}, "--list-passages: only with --encoder transformer and --loss listwise"),
         ({"labels": "l", "temperature": 2.0}, "--temperature: only with"),
