@@ -139,7 +139,7 @@ def _same(first: Path, second: Path) -> bool:
     return first.exists() and second.exists() and first.samefile(second)
 
 
-def read_manifest(path: Path, kind: Kind | None = None) -> Manifest:
+def read_manifest(path: str | Path, kind: Kind | None = None) -> Manifest:
     """Return the manifest of the artifact at `path`.
 
     Raises:
@@ -158,7 +158,7 @@ def read_manifest(path: Path, kind: Kind | None = None) -> Manifest:
     return manifest
 
 
-def find_manifest(path: Path, any_format: bool = False) -> Manifest | None:
+def find_manifest(path: str | Path, any_format: bool = False) -> Manifest | None:
     """Return the manifest of `path`, or None if the file or folder was not written by hybrid.
 
     Args:
@@ -167,6 +167,7 @@ def find_manifest(path: Path, any_format: bool = False) -> Manifest | None:
     Raises:
         InputError: `path` does not exist, or its manifest is damaged or of another format.
     """
+    path = Path(path)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     text = _manifest_text(path)
