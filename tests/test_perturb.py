@@ -166,7 +166,7 @@ def test_invalid_input_is_refused_before_any_work(tiny: Path, tmp_path: Path) ->
         InputError, match=r"--attack shufle: unknown; did you mean shuffle\? Choices: char-swap, .*, all"
     ):
         perturb(tiny, split="test", attacks="shufle", output=output)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="--attack : needs at least one value"):
+    with pytest.raises(InputError, match="--attack: needs at least one value"):
         perturb(tiny, split="test", attacks=[], output=output)
     with pytest.raises(
         InputError, match=r"--wordnet: only with --attack synonym-replacement or .*; --attack is shuffle"
