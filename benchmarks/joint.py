@@ -64,7 +64,8 @@ def dense_index(folder: Path, docids: pl.Series, dim: int) -> DenseIndex:
 def unit(rng: np.random.Generator, count: int, dim: int) -> np.ndarray:
     """Random vectors [count, dim] of length 1."""
     drawn = rng.standard_normal((count, dim), np.float32)
-    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    unit_length: np.ndarray = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    return unit_length
 
 
 def best_of(repeat: int, work: Callable[[], object]) -> tuple[float, float]:

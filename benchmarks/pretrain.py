@@ -12,6 +12,7 @@ import tempfile
 import time
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,8 +40,10 @@ def corpus_of_docstrings(folder: Path) -> Path:
     return folder / "corpus.parquet"
 
 
-def bare(model, collator, optimizer, spans, precision) -> None:
-    """What a person writes in ten lines: the library's collator, its model, its loss over all logits."""
+def bare(
+    model: Any, collator: Any, optimizer: torch.optim.Optimizer, spans: list[list[int]], precision: torch.dtype
+) -> None:
+    """The reference in ten lines: the library's collator, its model, its loss over all logits."""
     batch = collator([{"input_ids": ids} for ids in spans])
     with torch.autocast("cpu", precision, enabled=precision != torch.float32):
         loss = model(**batch).loss

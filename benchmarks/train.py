@@ -9,8 +9,10 @@ import argparse
 import platform
 import statistics
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import scipy
 import torch
@@ -38,10 +40,12 @@ def groups(count: int) -> list[Group]:
     ]
 
 
-def bare(model, tokenizer, optimizer, batch, precision) -> None:
-    """What a person writes in twenty lines: three padded encodings, a hinge, a step."""
+def bare(
+    model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer, batch: Sequence[Group], precision: torch.dtype
+) -> None:
+    """The reference in twenty lines: three padded encodings, a hinge, a step."""
 
-    def encode(texts, length):
+    def encode(texts: list[str], length: int) -> Any:
         tokens = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
         states = model(**tokens).last_hidden_state
         mask = tokens["attention_mask"].unsqueeze(-1)

@@ -56,7 +56,7 @@ def test_codes_find_candidates_and_the_float_query_rescores_them(trained: Path, 
     asked = encoder.encode_queries(queries["text"].to_list())
     stored = indexes.DenseIndex.open(index).vectors_of(np.arange(12))
     codes = np.where(stored >= 0, 1.0, -1.0)
-    for candidates in (4, None):
+    for candidates in (4, 1000):
         run = pl.read_parquet(search(
             tiny, split="test", index=index, output=tmp_path / f"{candidates}.parquet", binary_k=candidates,
             hits=12, device="cpu",

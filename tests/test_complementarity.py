@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import isnan
 
 import polars as pl
@@ -16,7 +17,7 @@ RUN = {"qid": pl.String, "docid": pl.String, "rank": pl.Int32, "score": pl.Float
 QRELS = {"qid": pl.String, "docid": pl.String, "relevance": pl.Int32}
 
 
-def as_run(lists: dict[str, list[str] | str]) -> pl.DataFrame:
+def as_run(lists: Mapping[str, Sequence[str]]) -> pl.DataFrame:
     rows = [(qid, docid, rank, 1.0 / rank) for qid, docids in lists.items() for rank, docid in enumerate(docids, 1)]
     return pl.DataFrame(rows, schema=RUN, orient="row")
 
@@ -60,8 +61,10 @@ judgements = st.dictionaries(
 
 
 @given(runs, judgements, st.sampled_from([1, 2]))
-def test_the_rank_is_the_inverse_of_pytrec_evals_reciprocal_rank(lists: list[list[float]], judged, level) -> None:
-    found = dict(first_relevant(as_run(lists), as_qrels(judged), level).rows())
+def test_the_rank_is_the_inverse_of_pytrec_evals_reciprocal_rank(
+    lists: dict[str, list[str]], judged: dict[str, dict[str, int]], level: int
+) -> None:
+    found: dict[str, int | None] = dict(first_relevant(as_run(lists), as_qrels(judged), level).rows())
     assert set(found) == {qid for qid, grades in judged.items() if max(grades.values()) >= level}
     evaluator = pytrec_eval.RelevanceEvaluator(judged, {"recip_rank"}, relevance_level=level)
     scored = {qid: {docid: -float(at) for at, docid in enumerate(docids)} for qid, docids in lists.items()}
@@ -104,7 +107,7 @@ pairs = st.lists(st.tuples(ranks, ranks), min_size=1, max_size=40)
 
 
 @given(pairs, st.integers(1, 30))
-def test_counts_add_up_and_swapping_the_runs_mirrors(found, cutoff: int) -> None:
+def test_counts_add_up_and_swapping_the_runs_mirrors(found: list[tuple[int | None, int | None]], cutoff: int) -> None:
     dense, sparse = (as_ranks({str(n): pair[side] for n, pair in enumerate(found)}) for side in (0, 1))
     ours, swapped = sets(dense, sparse, cutoff), sets(sparse, dense, cutoff)
     assert ours.dense_only + ours.both + ours.sparse_only + ours.fail == ours.queries == len(found)
@@ -142,7 +145,9 @@ def by_definition(a: list[str], b: list[str], p: float) -> float:
 
 
 @given(documents, documents, st.sampled_from([0.5, 0.9, 0.98]), st.sampled_from([3, 8, 100]))
-def test_rbo_is_the_published_formula_symmetric_and_between_0_and_1(a, b, p: float, depth: int) -> None:
+def test_rbo_is_the_published_formula_symmetric_and_between_0_and_1(
+    a: list[str], b: list[str], p: float, depth: int
+) -> None:
     one, two = as_run({"q": a, "other": "a"}), as_run({"q": b, "other": "a"})
     found = dict(rbo(one, two, p, depth).rows()).get("q", 0.0)
     assert found == pytest.approx(by_definition(a[:depth], b[:depth], p), abs=1e-12)
@@ -151,7 +156,7 @@ def test_rbo_is_the_published_formula_symmetric_and_between_0_and_1(a, b, p: flo
 
 
 @given(documents, documents, st.integers(1, 9))
-def test_overlap_is_the_common_share_of_the_first_hits(a, b, cutoff: int) -> None:
+def test_overlap_is_the_common_share_of_the_first_hits(a: list[str], b: list[str], cutoff: int) -> None:
     found = dict(overlap(as_run({"q": a}), as_run({"q": b}), cutoff).rows())
     longer = max(len(a[:cutoff]), len(b[:cutoff]))
     assert found == ({"q": len(set(a[:cutoff]) & set(b[:cutoff])) / longer} if longer else {})

@@ -17,7 +17,7 @@ import pytest
 import typer
 
 from hybrid_cli import artifacts
-from hybrid_cli.cli import app
+from hybrid_cli.cli.app import app
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import COMMANDS, Settings
 
@@ -126,17 +126,17 @@ def typed() -> Iterator[tuple[str, str]]:
         yield from ((named(script), line) for line in shell_lines(script.read_text("utf-8")))
 
 
-def test_shell_lines_are_found_in_loops_and_after_continuations():
+def test_shell_lines_are_found_in_loops_and_after_continuations() -> None:
     text = "K=${K:-5}\nfor m in rrf minmax; do hybrid fuse a b \\\n  --method $m -k $K; done\n  hybrid doctor | head"
     assert list(shell_lines(text)) == ["hybrid fuse a b --method rrf -k 5", "hybrid doctor"]
 
 
-def test_every_command_line_in_the_documentation_parses():
+def test_every_command_line_in_the_documentation_parses() -> None:
     wrong = [f"{where}: {line}: {found}" for where, line in typed() if (found := complaint(line))]
     assert not wrong
 
 
-def test_a_misspelt_line_would_be_noticed():
+def test_a_misspelt_line_would_be_noticed() -> None:
     assert complaint("hybrid evaluat data run")
     assert complaint("hybrid evaluate data run --mesures MRR@10")
     assert complaint("hybrid evaluate data run --format tabel")
@@ -177,7 +177,7 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_relative_links_lead_somewhere():
+def test_relative_links_lead_somewhere() -> None:
     broken = []
     for page in PAGES:
         for target in re.findall(r"\]\((?!\w+:)([^)\s]+)\)", _FENCE.sub("", page.read_text("utf-8"))):
@@ -188,7 +188,7 @@ def test_relative_links_lead_somewhere():
     assert not broken
 
 
-def test_every_page_is_reached_from_the_index():
+def test_every_page_is_reached_from_the_index() -> None:
     index = (DOCS / "index.md").read_text("utf-8")
     assert not [
         named(page)
@@ -197,28 +197,28 @@ def test_every_page_is_reached_from_the_index():
     ]
 
 
-def test_the_first_command_of_the_readme_stands_before_line_30():
+def test_the_first_command_of_the_readme_stands_before_line_30() -> None:
     lines = (ROOT / "README.md").read_text("utf-8").splitlines()
     assert any(line.startswith(("make ", "hybrid ")) for line in lines[:30])
     assert len(lines) <= 200
 
 
-def test_the_readme_names_every_folder_of_the_code():
+def test_the_readme_names_every_folder_of_the_code() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     folders = {path.parent.name for path in (ROOT / "hybrid_cli").glob("*/__init__.py")}
     assert not {name for name in folders if f"{name}/" not in text}
 
 
-def test_the_quickstart_is_the_script_that_the_tests_run():
+def test_the_quickstart_is_the_script_that_the_tests_run() -> None:
     page = (DOCS / "quickstart.md").read_text("utf-8")
     blocks = [line for language, block in _FENCE.findall(page) if language == "sh" for line in block.splitlines()]
     script = (ROOT / "examples" / "quickstart.sh").read_text("utf-8").splitlines()
     assert [line for line in script if line and not line.startswith(("#", "set "))] == blocks
 
 
-def test_clear_by_hand_in_the_readme_is_the_script_that_the_tests_run():
+def test_clear_by_hand_in_the_readme_is_the_script_that_the_tests_run() -> None:
     text = (ROOT / "README.md").read_text("utf-8").split("\n## CLEAR by hand\n")[1]
-    block = _FENCE.search(text)[2].splitlines()
+    block = next(_FENCE.finditer(text))[2].splitlines()
     script = (ROOT / "examples" / "clear_by_hand.sh").read_text("utf-8")
     assert block[1:] == script.split("\n\n", 1)[1].splitlines()
 
@@ -244,17 +244,17 @@ def _columns(schema: pa.Schema | pa.StructType, prefix: str = "") -> Iterator[li
 
 
 @pytest.mark.parametrize("kind", artifacts.SCHEMAS)
-def test_the_page_of_artifacts_has_the_schemas(kind):
+def test_the_page_of_artifacts_has_the_schemas(kind: artifacts.Kind) -> None:
     rows = rows_below(DOCS / "artifacts.md", str(kind))
     assert [row[:2] for row in rows] == list(_columns(artifacts.SCHEMAS[kind]))
 
 
-def test_the_page_of_artifacts_names_every_kind():
+def test_the_page_of_artifacts_names_every_kind() -> None:
     text = (DOCS / "artifacts.md").read_text("utf-8")
     assert not [kind for kind in artifacts.Kind if f"| {kind} |" not in text]
 
 
-def test_the_page_of_fusion_has_every_method_and_rule():
+def test_the_page_of_fusion_has_every_method_and_rule() -> None:
     from hybrid_cli.fusion.methods import METHODS
     from hybrid_cli.settings.retrieval import Missing, Normalization
 
@@ -267,7 +267,7 @@ def test_the_page_of_fusion_has_every_method_and_rule():
 
 
 @pytest.mark.parametrize("row", rows_below(DOCS / "fusion.md", "An example"), ids="-".join)
-def test_the_example_of_fusion_is_what_the_code_computes(row):
+def test_the_example_of_fusion_is_what_the_code_computes(row: list[Any]) -> None:
     from hybrid_cli.fusion import lists
     from hybrid_cli.fusion.methods import Recipe
 
@@ -288,7 +288,7 @@ def test_the_example_of_fusion_is_what_the_code_computes(row):
 
 
 @pytest.mark.parametrize("row", rows_below(DOCS / "evaluation.md", "Measures"), ids=lambda row: row[0])
-def test_every_spelling_of_a_measure_is_understood(row):
+def test_every_spelling_of_a_measure_is_understood(row: list[str]) -> None:
     from hybrid_cli.evaluation.measures import parse_measures
 
     names = [re.sub("@k$", "@10", name) for cell in row[:2] for name in re.findall(r"[\w@.-]+", cell)]
@@ -297,6 +297,6 @@ def test_every_spelling_of_a_measure_is_understood(row):
     assert found[0].family == names[0].partition("@")[0]
 
 
-def test_every_benchmark_is_named_on_the_page_of_performance():
+def test_every_benchmark_is_named_on_the_page_of_performance() -> None:
     text = (DOCS / "performance.md").read_text("utf-8")
     assert not [path.name for path in (ROOT / "benchmarks").glob("*.py") if f"benchmarks/{path.name}" not in text]
