@@ -1,4 +1,4 @@
-"""Triplets a second of `train-dense` against a bare PyTorch loop on the same batches, in turn, in one run.
+"""Throughput of `train-dense` (triples/s) compared with a bare PyTorch loop on the same batches.
 
 python benchmarks/train.py [--steps 6]
 """
@@ -32,7 +32,7 @@ BATCH, QUERY_LEN, DOC_LEN = 28, 64, 128
 
 
 def groups(count: int) -> list[Group]:
-    """Real triples: a docstring's first paragraph, its text, the text of the next one."""
+    """Return triples: first paragraph of a docstring, its text, and the text of the next docstring."""
     documents = [d for d in python_docs.read_package("scipy", Path(scipy.__file__).parent) if len(d.rest) > 200]
     return [
         Group(a.summary, [a.name, b.name], [a.name, b.name], [a.rest, b.rest], [3.0, 1.0], frozenset([a.name]))
@@ -87,7 +87,7 @@ def main() -> None:
         ):
             start = time.perf_counter()
             step()
-            if number:  # the first one warms up
+            if number:  # the first step is a warm-up
                 seconds[name].append(time.perf_counter() - start)
     print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, {precision}")
     print(f"MiniLM, batches of {BATCH} triples, {QUERY_LEN}/{DOC_LEN} word pieces, {steps} steps each")

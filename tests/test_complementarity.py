@@ -22,8 +22,8 @@ def as_run(lists: Mapping[str, Sequence[str]]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=RUN, orient="row")
 
 
-def as_qrels(judgements: dict[str, dict[str, int]]) -> pl.DataFrame:
-    rows = [(qid, docid, grade) for qid, grades in judgements.items() for docid, grade in grades.items()]
+def as_qrels(judgments: dict[str, dict[str, int]]) -> pl.DataFrame:
+    rows = [(qid, docid, grade) for qid, grades in judgments.items() for docid, grade in grades.items()]
     return pl.DataFrame(rows, schema=QRELS, orient="row")
 
 
@@ -38,7 +38,7 @@ def only(frame: pl.DataFrame) -> float:
 # --------------------------------------------------------------------------------------------------- the first relevant
 
 
-def test_every_judged_query_with_something_relevant_has_a_row_in_the_order_of_the_qrels() -> None:
+def test_every_query_with_a_relevant_document_has_a_row_in_qrels_order() -> None:
     qrels = as_qrels({"q3": {"c": 1}, "q1": {"a": 0, "b": 2, "d": 1}, "q2": {"a": 0}, "q4": {"x": 1}})
     run = as_run({"q1": "abd", "q4": "abc", "q9": "a"})
     assert first_relevant(run, qrels).rows() == [("q3", None), ("q1", 2), ("q4", None)]
@@ -46,21 +46,21 @@ def test_every_judged_query_with_something_relevant_has_a_row_in_the_order_of_th
     assert dict(first_relevant(run, qrels).schema) == {"qid": pl.String, "rank": pl.Int32}
 
 
-def test_the_order_is_that_of_the_rank_column_whatever_the_order_of_the_rows() -> None:
+def test_hits_are_ordered_by_the_rank_column() -> None:
     run = as_run({"q1": "abc", "q2": "cab"}).reverse()
     assert first_relevant(run, as_qrels({"q1": {"c": 1}, "q2": {"c": 1}})).rows() == [("q1", 3), ("q2", 1)]
 
 
 documents = st.permutations("abcdefgh").flatmap(lambda docids: st.integers(0, 8).map(lambda length: docids[:length]))
 runs = st.dictionaries(st.sampled_from(["q1", "q2", "q3", "q4"]), documents)
-judgements = st.dictionaries(
+judgments = st.dictionaries(
     st.sampled_from(["q1", "q2", "q3", "q4", "q5"]),
     st.dictionaries(st.sampled_from("abcdefghxy"), st.integers(0, 2), min_size=1),
     min_size=1,
 )
 
 
-@given(runs, judgements, st.sampled_from([1, 2]))
+@given(runs, judgments, st.sampled_from([1, 2]))
 def test_the_rank_is_the_inverse_of_pytrec_evals_reciprocal_rank(
     lists: dict[str, list[str]], judged: dict[str, dict[str, int]], level: int
 ) -> None:
@@ -87,7 +87,7 @@ def test_the_published_example() -> None:
     assert found.oracle == 6 / 8
 
 
-def test_the_cutoff_belongs_to_the_set_and_what_is_beyond_does_not() -> None:
+def test_the_cutoff_is_inclusive() -> None:
     dense, sparse = as_ranks({"1": 10, "2": 11}), as_ranks({"2": 1, "1": None})
     assert (sets(dense, sparse, 10).dense_only, sets(dense, sparse, 10).sparse_only) == (1, 1)
     assert (sets(dense, sparse, 11).dense, sets(dense, sparse, 11).both) == (2, 1)
@@ -156,7 +156,7 @@ def test_rbo_is_the_published_formula_symmetric_and_between_0_and_1(
 
 
 @given(documents, documents, st.integers(1, 9))
-def test_overlap_is_the_common_share_of_the_first_hits(a: list[str], b: list[str], cutoff: int) -> None:
+def test_overlap_is_the_fraction_of_common_hits_at_the_cutoff(a: list[str], b: list[str], cutoff: int) -> None:
     found = dict(overlap(as_run({"q": a}), as_run({"q": b}), cutoff).rows())
     longer = max(len(a[:cutoff]), len(b[:cutoff]))
     assert found == ({"q": len(set(a[:cutoff]) & set(b[:cutoff])) / longer} if longer else {})
