@@ -1,4 +1,4 @@
-"""What a step of `distill-lite` costs beside one of DPR32 on the same batches, in turn, in one run (goal: 1.1).
+"""Cost of a step of `distill-lite` relative to one of DPR32, on the same batches, in turn, in one run (goal: 1.1).
 
     python benchmarks/distill.py out/train.parquet [--steps 6]
 

@@ -1,4 +1,4 @@
-"""Documents a second: `TransformerEncoder.encode_documents` beside `SentenceTransformer.encode`.
+"""Documents per second: `TransformerEncoder.encode_documents` and `SentenceTransformer.encode`.
 
 Same model (minilm), same passages (docstrings of the standard library), same longest length, same batch:
 sentence-transformers takes 32 passages of at most 128 word pieces, ours the same 4,096 tokens. Rounds alternate, so

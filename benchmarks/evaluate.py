@@ -166,9 +166,9 @@ def set_beside(folder: Path, texts: bool, repeat: int) -> None:
     alone = [sys.executable, "-c", HYBRID, "evaluate", "--qrels", str(folder / "qrels.parquet")]
     alone += [str(folder / "run.parquet"), str(folder / "other.parquet"), "-m", ",".join(MEASURES), "--format", "json"]
     alone += ["--output", str(folder / "measurements.parquet"), "--overwrite"]
-    beside = [*alone, "--complement", "run", "other"]
-    with_texts = [*beside, "--queries", str(folder / "queries.parquet"), "--corpus", str(folder / "corpus")]
-    commands = {"two runs": alone, "--complement": beside} | ({"with texts": with_texts} if texts else {})
+    complement = [*alone, "--complement", "run", "other"]
+    with_texts = [*complement, "--queries", str(folder / "queries.parquet"), "--corpus", str(folder / "corpus")]
+    commands = {"two runs": alone, "--complement": complement} | ({"with texts": with_texts} if texts else {})
     base = 0.0
     for name, command in commands.items():
         seconds, cpu, gigabytes, output = min(measured(command) for _ in range(repeat))

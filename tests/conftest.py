@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A collection of 12 passages (one without text) and 6 queries in each of train and test.
 
-    Of the test queries 005 has only stop words and 006 has no judgement; grades are 0, 1 and 2.
+    Of the test queries 005 has only stop words and 006 has no judgment; grades are 0, 1 and 2.
     """
     from hybrid_cli.settings import PrepareTrec
     from hybrid_cli.stages.prepare import prepare

@@ -52,12 +52,12 @@ def collection(folder: Path) -> Path:
     documents = [*TINY_DOCUMENTS, *HOSTILE_DOCUMENTS]
     source = write_lines(folder / "docs.jsonl", *({"id": i, "title": t, "text": x} for i, t, x in documents))
     queries = {"train": TINY_QUERIES["train"], "test": [*TINY_QUERIES["test"], *HOSTILE_QUERIES]}
-    judgements = {"train": TINY_JUDGEMENTS["train"], "test": [*TINY_JUDGEMENTS["test"], *HOSTILE_JUDGEMENTS]}
+    judgments = {"train": TINY_JUDGEMENTS["train"], "test": [*TINY_JUDGEMENTS["test"], *HOSTILE_JUDGEMENTS]}
     topics = {split: folder / f"{split}.jsonl" for split in queries}
-    qrels = {split: folder / f"{split}.tsv" for split in judgements}
+    qrels = {split: folder / f"{split}.tsv" for split in judgments}
     for split, rows in queries.items():
         write_lines(topics[split], *({"id": qid, "text": text} for qid, text in rows))
-        write_lines(qrels[split], *("\t".join(map(str, row)) for row in judgements[split]))
+        write_lines(qrels[split], *("\t".join(map(str, row)) for row in judgments[split]))
     return prepare(PrepareTrec(source, topics=topics, qrels=qrels, output=folder / "a<b>&amp;c"))
 
 

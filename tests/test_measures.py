@@ -50,8 +50,8 @@ def table(orders: dict[str, list[str]]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def as_qrels(judgements: dict[str, dict[str, int]]) -> pl.DataFrame:
-    rows = [(qid, docid, grade) for qid, grades in judgements.items() for docid, grade in grades.items()]
+def as_qrels(judgments: dict[str, dict[str, int]]) -> pl.DataFrame:
+    rows = [(qid, docid, grade) for qid, grades in judgments.items() for docid, grade in grades.items()]
     return pl.DataFrame(rows, schema=QRELS.schema, orient="row")
 
 
@@ -138,20 +138,20 @@ queries = st.sampled_from(["q1", "q2", "007", "NA", "zwei Wörter"])
 
 @given(
     orders=st.dictionaries(queries, st.tuples(documents, st.integers(1, 12)), min_size=1),
-    judgements=st.dictionaries(queries, grades, min_size=1),
+    judgments=st.dictionaries(queries, grades, min_size=1),
     level=st.integers(1, 2),
 )
 def test_every_measure_equals_pytrec_eval_on_runs_without_ties(
-    orders: dict[str, tuple[list[str], int]], judgements: dict[str, dict[str, int]], level: int
+    orders: dict[str, tuple[list[str], int]], judgments: dict[str, dict[str, int]], level: int
 ) -> None:
-    orders.setdefault(next(iter(judgements)), (["d1", "d2"], 2))
+    orders.setdefault(next(iter(judgments)), (["d1", "d2"], 2))
     cut = {qid: docids[:length] for qid, (docids, length) in orders.items()}
     scored = {qid: {docid: -float(at) for at, docid in enumerate(docids)} for qid, docids in cut.items()}
-    evaluator = pytrec_eval.RelevanceEvaluator(judgements, set(SPELLINGS.values()), relevance_level=level)
+    evaluator = pytrec_eval.RelevanceEvaluator(judgments, set(SPELLINGS.values()), relevance_level=level)
     expected = evaluator.evaluate(scored)
-    values = evaluate_run(table(cut), as_qrels(judgements), list(SPELLINGS), level)
+    values = evaluate_run(table(cut), as_qrels(judgments), list(SPELLINGS), level)
     for ours, trec in SPELLINGS.items():
-        for qid in judgements:
+        for qid in judgments:
             wanted = expected[qid][trec.replace(".", "_")] if qid in cut else 0.0
             assert value(values, ours, qid) == wanted, (ours, qid)
 

@@ -1,1 +1,1 @@
-"""Fusion: several ranked lists of a query become one. A method = normalisation, rule, and a rule for the missing."""
+"""Fusion of several ranked lists per query: a normalization, a combination rule, and a rule for missing documents."""

@@ -120,8 +120,8 @@ def diagram(name: str, sets: Sets, pair: tuple[str, str], runs: Sequence[str], s
         for circle, name, count in shapes
         if count
     ]
-    found, beside = (drawn[:-1], drawn[-1:]) if sets.fail else (drawn, [])
-    return _spec(name, found, beside, list(layout.labels(sets)), runs, layout)
+    found, outside = (drawn[:-1], drawn[-1:]) if sets.fail else (drawn, [])
+    return _spec(name, found, outside, list(layout.labels(sets)), runs, layout)
 
 
 def _pair(sets: Sets) -> tuple[int, int, int]:
@@ -184,7 +184,7 @@ def _fits(count: int, room: float) -> bool:
 def _spec(
     name: str,
     found: list[dict[str, Any]],
-    beside: list[dict[str, Any]],
+    outside: list[dict[str, Any]],
     labels: list[dict[str, Any]],
     runs: Sequence[str],
     layout: _Layout,
@@ -202,7 +202,7 @@ def _spec(
     lines = written.mark_rule(style="guide").encode(alt.Y("from:Q", scale=ends["y"], axis=None), alt.Y2("to:Q"))
     texts = written.mark_text(fontSize=13, baseline="middle").encode(alt.Text("text:N"))
     circles = sets.encode(x, y, size, colours(runs), tooltip=tooltip) + others.encode(x, y, size, tooltip=tooltip)
-    data = {f"{name}-sets": found, f"{name}-neither": beside, f"{name}-counts": labels}
+    data = {f"{name}-sets": found, f"{name}-neither": outside, f"{name}-counts": labels}
     return plain(circles + lines + texts, data, height=round(height), width=WIDTH)
 
 
