@@ -1,4 +1,4 @@
-"""BM25 compared with its peers: search against Pyserini, Anserini and bm25s; indexing against Anserini's IndexCollection.
+"""BM25 compared with its peers: search against Pyserini, Anserini and bm25s; indexing against Anserini alone.
 
 All measure the same 2,000 queries at 1,000 hits over the same index, in one process, in turns; the best of the turns
 counts, since another program on the machine can only slow one down. Our time is from the texts of the queries to the
