@@ -23,7 +23,7 @@ from hybrid_cli.fusion import methods, tuning
 from hybrid_cli.fusion.lists import Lists
 from hybrid_cli.indexes import DenseIndex
 from hybrid_cli.indexes.exact import model_of
-from hybrid_cli.reporting.dense import show_tuned_weight
+from hybrid_cli.reporting.terminal import show_tuned_weight
 from hybrid_cli.settings import Combine, stage
 from hybrid_cli.settings.retrieval import WeightTuning
 

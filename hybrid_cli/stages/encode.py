@@ -24,7 +24,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import DenseIndex, IndexInfo
 from hybrid_cli.indexes.exact import model_of, query_encoder
 from hybrid_cli.indexes.vectors import Texts, combine_vectors, encode_texts, link_vectors, truncate_vectors
-from hybrid_cli.reporting.dense import show_candidates
+from hybrid_cli.reporting.terminal import show_candidates
 from hybrid_cli.settings import Encode, VectorIndex, stage
 from hybrid_cli.settings.common import EncoderContract
 from hybrid_cli.settings.dense import DENSE_INDEX, TEXTS
