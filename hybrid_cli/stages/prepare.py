@@ -9,8 +9,7 @@ from typing import Any
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.collections.sampling import sampled
-from hybrid_cli.collections.source import Source
+from hybrid_cli.collections.source import Source, sampled
 from hybrid_cli.collections.writer import CollectionWriter, clear
 from hybrid_cli.settings.data import Prepare, PrepareRows
 
