@@ -19,7 +19,7 @@ from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run, mea
 from hybrid_cli.fusion import lists, tuning
 from hybrid_cli.fusion.lists import Lists, Scorer
 from hybrid_cli.fusion.methods import METHODS, Recipe
-from hybrid_cli.fusion.weights import chosen_weights, content, weights_file
+from hybrid_cli.fusion.tuning import chosen_weights, content, weights_file
 from hybrid_cli.indexes.exact import ExactSource, exact_scorer, exact_source
 from hybrid_cli.reporting import terminal
 from hybrid_cli.settings import Fuse, stage
