@@ -16,8 +16,16 @@ from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.build import flat_vectors
-from hybrid_cli.indexes.faiss import FLAT, check_metric, is_binary, load_faiss, reason, set_parameter, sign_bits
+from hybrid_cli.indexes.faiss import (
+    FLAT,
+    check_metric,
+    flat_vectors,
+    is_binary,
+    load_faiss,
+    reason,
+    set_parameter,
+    sign_bits,
+)
 from hybrid_cli.indexes.shards import Vectors, read_shard, shards
 from hybrid_cli.settings import SearchOptions
 

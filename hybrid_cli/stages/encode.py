@@ -266,7 +266,7 @@ def _recall(folder: Path, info: IndexInfo, seed: int) -> dict[str, float]:
     recall = indexes.measure_recall(folder, info.factory, seed)
     if recall:
         shares = ", ".join(f"{name} {share:.4f}" for name, share in recall.items())
-        asked = min(info.vectors, indexes.measure.SAMPLE)
+        asked = min(info.vectors, indexes.RECALL_SAMPLE)
         console.note(f"encode: {info.factory}: {shares} against exact search, for {asked:,} documents as queries")
     return recall
 
