@@ -15,8 +15,7 @@ from typing import Any
 
 from hybrid_cli.artifacts.layout import CONTRACT, MODULES
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import Pooling
-from hybrid_cli.settings.optimization import Markers
+from hybrid_cli.settings.common import Markers, Pooling
 
 TRANSFORMER = "transformer"
 QUERY_MARKER, DOCUMENT_MARKER = "[unused1]", "[unused2]"

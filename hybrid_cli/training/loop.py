@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hybrid_cli import console
 from hybrid_cli.errors import HybridError
-from hybrid_cli.settings.optimization import Optimization
+from hybrid_cli.settings.common import Optimization
 from hybrid_cli.training import checkpoint, parallel
 from hybrid_cli.training.checkpoint import State
 from hybrid_cli.training.losses import Terms

@@ -17,7 +17,7 @@ from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.encoders.models import pick_device, pick_dtype
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.optimization import Architecture, Training
+from hybrid_cli.settings.common import Architecture, Training
 from hybrid_cli.training import checkpoint, parallel
 from hybrid_cli.training.checkpoint import State
 from hybrid_cli.training.loop import Learner, Validator, fit, steps_of
