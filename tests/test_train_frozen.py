@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from hybrid_cli import artifacts
-from hybrid_cli.encoders.base import Encoder
+from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import Sampling

@@ -11,8 +11,8 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import artifacts
-from hybrid_cli.encoders.base import Encoder
 from hybrid_cli.encoders.composite import Combination
+from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import HybridError
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.shards import link_shard, read_shard, shard_facts, shard_path, shards, write_shard

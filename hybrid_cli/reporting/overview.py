@@ -16,7 +16,7 @@ from hybrid_cli.reporting.tables import count, figure
 SUMMARY_CUTOFF = 10
 
 
-def section(summary: Summary) -> Section:
+def overview_section(summary: Summary) -> Section:
     """Return means with intervals and marks, and the number of queries behind them."""
     means, ends, marks, best = summary.means, summary.ends, significant(summary), leaders(summary)
     rows = []

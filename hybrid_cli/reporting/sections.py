@@ -42,7 +42,7 @@ def sections(
         language: language of the documents.
     """
     runs = found.summary.runs
-    yield overview.section(found.summary)
+    yield overview.overview_section(found.summary)
     yield depth_section(found)
     if found.complement:
         yield venn.section(found.complement, runs, DRAWN)

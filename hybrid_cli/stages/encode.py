@@ -15,9 +15,8 @@ from hybrid_cli.artifacts import Kind, Manifest, Named, Output
 from hybrid_cli.artifacts.layout import INDEX_ENCODER
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
-from hybrid_cli.encoders.base import Encoder
 from hybrid_cli.encoders.composite import Combination, Recipe
-from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
+from hybrid_cli.encoders.contract import TRANSFORMER, Encoder, kind_of, read_contract
 from hybrid_cli.encoders.models import model_input, pick_device, pick_dtype, recorded_model, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError

@@ -14,9 +14,8 @@ import torch
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import layout
 from hybrid_cli.encoders import composite
-from hybrid_cli.encoders.base import Encoder
 from hybrid_cli.encoders.composite import Combination
-from hybrid_cli.encoders.contract import Contract, kind_of, read_contract
+from hybrid_cli.encoders.contract import Contract, Encoder, kind_of, read_contract
 from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder

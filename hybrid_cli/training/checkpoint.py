@@ -25,7 +25,7 @@ class State:
     best_step: int = 0
 
 
-def save(
+def save_checkpoint(
     work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, state: State
 ) -> None:
     """Replace the checkpoint in `work`; a kill leaves the old one or the new one."""
@@ -36,7 +36,9 @@ def save(
         (scratch / "state.json").write_text(json.dumps(vars(state)), "utf-8")
 
 
-def restore(work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> State:
+def load_checkpoint(
+    work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
+) -> State:
     """Load the checkpoint in `work`, if there is one, and return its progress."""
     folder = work / layout.CHECKPOINT
     artifacts.restore(folder)

@@ -93,7 +93,7 @@ def fit(
     """
     trainer = Trainer(learner, plan)
     model = learner.model
-    state = checkpoint.restore(work, model, trainer.optimizer, trainer.scaler)
+    state = checkpoint.load_checkpoint(work, model, trainer.optimizer, trainer.scaler)
     stream = batches(state.step * plan.accumulate)
     validator = None if parallel.rank() else validator
     every = (validator.every if validator else None) or max(1, total // VALIDATIONS)
@@ -110,7 +110,7 @@ def fit(
             if validator and (state.step % every == 0 or state.step == total):
                 _validate(model, validator, state, work)
             if state.step % plan.checkpoint_steps == 0 and not parallel.rank():
-                checkpoint.save(work, model, trainer.optimizer, trainer.scaler, state)
+                checkpoint.save_checkpoint(work, model, trainer.optimizer, trainer.scaler, state)
             advance(1)
     if parallel.rank() or not checkpoint.load_best(work, model):
         state.best_step = state.step

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import layout
-from hybrid_cli.encoders.base import Encoder
+from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, Group

@@ -11,7 +11,7 @@ import polars as pl
 import torch
 
 from hybrid_cli import draws, runs
-from hybrid_cli.encoders.base import Encoder
+from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.complementarity import rbo
 from hybrid_cli.training.losses import squared_cosine
