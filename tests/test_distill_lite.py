@@ -101,8 +101,6 @@ def test_an_interrupted_distillation_ends_with_the_same_weights(
     examples: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
     """The checkpoint includes the large heads; the teacher's vectors are stored next to it."""
-    from hybrid_cli.training import checkpoint
-
     once = partial(distill_lite, examples, teacher=str(teacher), model=str(tiny_bert), dim=4, **PLAN)
     whole = once(output=tmp_path / "whole")
     seen = 0
@@ -113,9 +111,9 @@ def test_an_interrupted_distillation_ends_with_the_same_weights(
         seen += 1
         raise KeyboardInterrupt
 
-    save = checkpoint.save
+    save = loop.save_checkpoint
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hybrid_cli.training.checkpoint.save", killed)
+        patch.setattr("hybrid_cli.training.loop.save_checkpoint", killed)
         with pytest.raises(KeyboardInterrupt):
             once(output=tmp_path / "killed")
     assert seen == 1

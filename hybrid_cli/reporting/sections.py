@@ -244,6 +244,8 @@ def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
+# ---------------------------------------------------------------------------------------------------- overview
+
 SUMMARY_CUTOFF = 10
 
 
@@ -278,7 +280,7 @@ def _counts(summary: Summary) -> Table:
     return Table("Queries behind the means", ["run", *(COUNTS.get(name, name) for name in names)], rows, folded=True)
 
 
-# -------------------------------------------------------------------------------------------------------- in sentences
+# ---------------------------------------------------------------------------------------------------- in sentences
 
 
 def in_words(found: Findings) -> list[str]:

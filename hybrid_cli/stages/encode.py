@@ -21,8 +21,9 @@ from hybrid_cli.encoders.models import model_input, pick_device, pick_dtype, rec
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import DenseIndex, IndexInfo
+from hybrid_cli.indexes.dense import combine_vectors
 from hybrid_cli.indexes.exact import model_of, query_encoder
-from hybrid_cli.indexes.vectors import Texts, combine_vectors, encode_texts, link_vectors, truncate_vectors
+from hybrid_cli.indexes.shards import Texts, encode_texts, link_vectors, truncate_vectors
 from hybrid_cli.reporting.terminal import show_candidates
 from hybrid_cli.settings import Encode, VectorIndex, stage
 from hybrid_cli.settings.common import EncoderContract
@@ -210,7 +211,7 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
     indexes.check_recipe(settings, encoder.dim, total)
     with output.folder() as (work, counts):
         composite.write_combination(work / INDEX_ENCODER, [model_of(each) for each in opened], recipe)
-        combine_vectors(opened, work, encoder, settings)
+        combine_vectors(opened, work, encoder.document_vectors, settings)
         counts |= _build(settings, work, _info(encoder, total, truncated)).counts()
     console.note(f"encode: {output.path}: {total:,} vectors of {folders[0]} and {folders[1]}, {encoder.dim} dimensions")
     return output.path
