@@ -23,7 +23,7 @@ from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.training import losses
+from hybrid_cli.training import loop, losses
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.teachers import FrozenEncoder

@@ -18,9 +18,8 @@ from hybrid_cli.encoders.models import pick_device, pick_dtype
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import Architecture, Training
-from hybrid_cli.training import checkpoint, parallel
-from hybrid_cli.training.checkpoint import State
-from hybrid_cli.training.loop import Learner, Validator, fit, steps_of
+from hybrid_cli.training import parallel
+from hybrid_cli.training.loop import Learner, State, Validator, fit, steps_of, write_curve
 
 Batch = TypeVar("Batch")
 
@@ -102,7 +101,7 @@ class Session:
             if not parallel.rank():
                 counts.update(job.save(work))
                 counts.update(steps=state.step, best_step=state.best_step)
-                checkpoint.write_curve(work, state, self._settings.command)
+                write_curve(work, state, self._settings.command)
         return state
 
     def steps(self, examples: int) -> int:
