@@ -80,7 +80,7 @@ class Counting:
 def test_every_text_is_encoded_once_and_read_again_after_an_interruption(
     examples: Path, tiny_lambda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hybrid_cli.training.teachers._BLOCK", 2)
+    monkeypatch.setattr("hybrid_cli.training.teachers.BLOCK_TEXTS", 2)
     known = Examples(examples)
     queries = {group.query for group in known.epoch(0, 0, 1)}
     encoder: Any = Counting(open_encoder(tiny_lambda))

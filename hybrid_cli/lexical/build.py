@@ -59,7 +59,7 @@ def build(
         np.save(folder / layout.IMPACTS / layout.POSITIONS, known["length"].fill_null(0).to_numpy())
 
 
-def _contents(batch: pa.RecordBatch, fields: Sequence[str]) -> pl.DataFrame:
+def contents(batch: pa.RecordBatch, fields: Sequence[str]) -> pl.DataFrame:
     """Return docid and the indexed text of each document."""
     frame = pl.DataFrame(pl.from_arrow(batch))
     return frame.select("docid", pl.concat_str([pl.col(name) for name in fields], separator="\n").alias("contents"))
@@ -68,7 +68,7 @@ def _contents(batch: pa.RecordBatch, fields: Sequence[str]) -> pl.DataFrame:
 def _count(corpus: Corpus, fields: Sequence[str], analyzer: Analyzer, advance: Callable[[int], None]) -> Postings:
     builder = PostingsBuilder()
     for batch in corpus():
-        builder.add(*analyzer.tokens(_contents(batch, fields)["contents"].to_list()))
+        builder.add(*analyzer.tokens(contents(batch, fields)["contents"].to_list()))
         advance(len(batch))
     return builder.finish()
 
@@ -89,7 +89,7 @@ class _Lucene(threading.Thread):
 
     def _write(self, batch: pa.RecordBatch, fields: Sequence[str], part: int) -> pl.DataFrame:
         """Write one file per thread, because Anserini reads a file in one thread."""
-        frame = _contents(batch, fields)
+        frame = contents(batch, fields)
         share = -(-len(frame) // self.threads)
         for number, piece in enumerate(frame.rename({"docid": "id"}).iter_slices(share)):
             piece.write_ndjson(self.source / f"part-{part:05d}-{number}.jsonl")
