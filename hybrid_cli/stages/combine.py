@@ -51,14 +51,7 @@ def combine(settings: Combine) -> Path:
             "queries": collections.queries_path(settings.tune, settings.split),
             "qrels": collections.qrels_path(settings.tune, settings.split),
         }
-    output = artifacts.open_output(
-        settings.output,
-        Kind.ENCODER,
-        "combine",
-        inputs=inputs,
-        options=settings.recorded(),
-        overwrite=settings.overwrite,
-    )
+    output = artifacts.output_of(settings, Kind.ENCODER, inputs)
     if output.up_to_date:
         return output.path
     index = DenseIndex.open(settings.index) if settings.index is not None else None

@@ -66,16 +66,14 @@ def _encode(settings: Encode) -> Path:
     if kind == Kind.DENSE_INDEX:
         settings = _with_type(settings, len(folders) == 1 and _trained_for_codes(folders[0]))
     dtype = _dtype(settings)
-    output = artifacts.open_output(
-        settings.output,
+    output = artifacts.output_of(
+        settings,
         kind,
-        "encode",
-        inputs={
+        {
             "corpus" if kind == Kind.DENSE_INDEX else "queries": source,
             **dict(zip(("model", "second model"), map(model_input, settings.model), strict=False)),
         },
-        options={**_without_contract(settings.recorded(input=TEXTS)), "contract": changes, "dtype": dtype},
-        overwrite=settings.overwrite,
+        {**_without_contract(settings.recorded(input=TEXTS)), "contract": changes, "dtype": dtype},
     )
     if output.up_to_date:
         return _check_recall(settings, output)
@@ -152,13 +150,11 @@ def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
     settings = _with_type(settings, bool(info.contract.get("binary", False)))
     changes = made.options["contract"] | ({} if length is None else {"truncate_dim": length})
     kept = {name: value for name, value in made.options.items() if name not in VectorIndex.declared()}
-    output = artifacts.open_output(
-        settings.output,
+    output = artifacts.output_of(
+        settings,
         Kind.DENSE_INDEX,
-        "encode",
-        inputs={"vectors": old, **_texts_and_model(made)},
-        options={**kept, **_index_options(settings), "contract": changes},
-        overwrite=settings.overwrite,
+        {"vectors": old, **_texts_and_model(made)},
+        {**kept, **_index_options(settings), "contract": changes},
     )
     if output.up_to_date:
         return _check_recall(settings, output)
@@ -191,18 +187,16 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
     settings = _with_type(settings, False)
     changes = (manifests[0].options["contract"], manifests[1].options["contract"])
     recipe = Recipe(settings.combine, settings.weight, changes)
-    output = artifacts.open_output(
-        settings.output,
+    output = artifacts.output_of(
+        settings,
         Kind.DENSE_INDEX,
-        "encode",
-        inputs={"vectors": folders[0], "second vectors": folders[1], **_texts_and_model(manifests[0])},
-        options={
+        {"vectors": folders[0], "second vectors": folders[1], **_texts_and_model(manifests[0])},
+        {
             **_without_contract(settings.recorded(input=DENSE_INDEX)),
             "contract": {},
             "changes": list(changes),
             "dtype": manifests[0].options["dtype"],
         },
-        overwrite=settings.overwrite,
     )
     if output.up_to_date:
         return _check_recall(settings, output)

@@ -42,13 +42,11 @@ def fuse(settings: Fuse) -> Path:
     parse_measures([settings.measure])
     if settings.tune:
         return _tune(job, qrels)
-    output = artifacts.open_output(
-        settings.output,
+    output = artifacts.output_of(
+        settings,
         Kind.RUN,
-        "fuse",
-        inputs=job.inputs() | weights_file(settings.weights),
-        options=job.options() | {"weights": list(job.recipe.weights)},
-        overwrite=settings.overwrite,
+        job.inputs() | weights_file(settings.weights),
+        job.options() | {"weights": list(job.recipe.weights)},
     )
     if not output.up_to_date:
         _fuse(job, output)

@@ -29,14 +29,7 @@ def mine_negatives(settings: MineNegatives) -> Path:
         InputError: unusable inputs or options, or no query has a relevant document in the corpus.
     """
     inputs = _inputs(settings)
-    output = artifacts.open_output(
-        settings.output,
-        Kind.EXAMPLES,
-        "mine-negatives",
-        inputs=inputs,
-        options=settings.recorded(),
-        overwrite=settings.overwrite,
-    )
+    output = artifacts.output_of(settings, Kind.EXAMPLES, inputs)
     if output.up_to_date:
         return output.path
     if settings.index is not None:

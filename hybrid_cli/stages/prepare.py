@@ -27,14 +27,7 @@ def prepare(settings: Prepare) -> Path:
         InputError: the source cannot be read, or its rows contradict each other.
     """
     source = sampled(_source(settings), settings)
-    output = artifacts.open_output(
-        settings.output,
-        Kind.COLLECTION,
-        settings.command,
-        inputs=source.files,
-        options={**source.options, **settings.recorded()},
-        overwrite=settings.overwrite,
-    )
+    output = artifacts.output_of(settings, Kind.COLLECTION, source.files, {**source.options, **settings.recorded()})
     if output.up_to_date:
         return output.path
     policies: dict[str, Any] = {}

@@ -73,13 +73,8 @@ class Session:
             self.precision = pick_dtype(settings.precision, pick_device(settings.device))
             options["precision"] = str(self.precision).removeprefix("torch.")  # the resolved value of `auto`
         self._settings = settings
-        self._output = artifacts.open_output(
-            settings.output,
-            Kind.ENCODER,
-            settings.command,
-            inputs={role: path for role, path in inputs.items() if path is not None},
-            options=options,
-            overwrite=settings.overwrite,
+        self._output = artifacts.output_of(
+            settings, Kind.ENCODER, {role: path for role, path in inputs.items() if path is not None}, options
         )
         self.up_to_date = self._output.up_to_date
 
