@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid_cli.draws import draw
-from hybrid_cli.perturbations import ATTACKS, SETS
 from hybrid_cli.perturbations.attack import Inputs, Rewrite
+from hybrid_cli.perturbations.attacks import ATTACKS, SETS
 from hybrid_cli.perturbations.edits import WORD, Edit, delete_word, edited, swap_words
 from hybrid_cli.settings import Perturb
 from hybrid_cli.settings.data import Attack

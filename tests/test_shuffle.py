@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid_cli.draws import draw
-from hybrid_cli.perturbations import ATTACKS
 from hybrid_cli.perturbations.attack import Inputs
+from hybrid_cli.perturbations.attacks import ATTACKS
 from hybrid_cli.perturbations.edits import shuffle
 from hybrid_cli.settings import Perturb
 
