@@ -16,8 +16,9 @@ from hybrid_cli import runs
 from hybrid_cli.artifacts import layout
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
+from hybrid_cli.perturbations import wordnet
 from hybrid_cli.perturbations.attack import MissingResource
-from hybrid_cli.perturbations.attacks import ATTACKS, wordnet
+from hybrid_cli.perturbations.attacks import ATTACKS
 from hybrid_cli.settings.data import AttackOrSet
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.perturb import perturb

@@ -16,8 +16,9 @@ from hybrid_cli.artifacts import Kind, Output, layout
 from hybrid_cli.collections import collection
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
+from hybrid_cli.perturbations import wordnet
 from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, MissingResource, Need, Rewrite
-from hybrid_cli.perturbations.attacks import ATTACKS, SETS, wordnet
+from hybrid_cli.perturbations.attacks import ATTACKS, SETS
 from hybrid_cli.settings import Perturb, stage
 from hybrid_cli.settings.data import Attack as AttackName
 from hybrid_cli.settings.data import AttackOrSet
