@@ -1,9 +1,9 @@
-"""What a combination costs: encoding with two models at once against one after the other; search at twice the length.
+"""Cost of a combination: encoding with two models at once or in turn, and search with vectors of twice the length.
 
     python benchmarks/combine.py [--documents 400] [--vectors 200000] [--repeat 3]
 
-Both halves are MiniLM, whose texts are docstrings of scipy; the vectors that are searched are random. Each pair takes
-turns, and the median of the turns' ratios counts.
+Both encoders are MiniLM, the texts are docstrings of scipy, and the searched vectors are random. The alternatives run
+in turn; the result is the median of the ratios.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ QUERIES, HITS = 256, 1000
 
 
 def ratio(ours: Callable[[], object], theirs: Sequence[Callable[[], object]], repeat: int) -> float:
-    """The median over the turns of our seconds by theirs together."""
+    """Return the median over the repetitions of our seconds divided by the sum of theirs."""
     found = []
     for _ in range(repeat):
         seconds = []
@@ -52,10 +53,10 @@ def main() -> None:
     titles, texts = [document.name for document in found], [f"{d.summary} {d.rest}" for d in found]
     parts = [open_encoder("minilm", device="cpu", dtype="auto", overrides={"doc_max_len": 128}) for _ in range(2)]
     both = Combination(Recipe(), parts)
-    parts[0].encode_documents(titles[:32], texts[:32])  # warms up
+    parts[0].encode_documents(titles[:32], texts[:32])  # warm-up
     times = ratio(
         lambda: both.encode_documents(titles, texts),
-        [lambda part=part: part.encode_documents(titles, texts) for part in parts],
+        [partial(part.encode_documents, titles, texts) for part in parts],
         given.repeat,
     )
     print(f"encoding {len(texts)} documents with both / with each in turn: {times:.3f} (goal 1.05)")

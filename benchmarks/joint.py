@@ -1,9 +1,9 @@
-"""What the exact hybrid costs as the corpus grows: milliseconds a query, beside dense search and BM25 search alone.
+"""Latency of exact hybrid search as the corpus grows (ms per query), compared with dense search and BM25 search.
 
-Postings are those of a real collection, repeated until there are as many documents as wanted; vectors are random, which
-changes nothing for a matrix product. Queries are real. One batch of queries is searched in each of the three ways in
-this process, vectors and queries at hand (encoding queries is the same for all); the best of `--repeat` counts. Wall
-time is given, and the processor time of all threads, which other programs on the machine disturb less.
+The postings of a real collection are repeated up to the number of documents. Vectors are random, which does not affect
+the time of a matrix product. Queries are real and encoded in advance. One batch of queries is searched in each of the
+three ways; the fastest of `--repeat` calls counts. The table has wall time and the CPU time of all threads, which
+depends less on other programs.
 
     python benchmarks/joint.py COLLECTION BM25_INDEX [--sizes 6000,50000,200000,1000000] [--dim 384] [--hits 1000]
 """
@@ -34,7 +34,7 @@ SHARD = 50_000
 
 
 def repeated(postings: Postings, count: int) -> Postings:
-    """The postings of the first `count` documents of a corpus that says the same again and again."""
+    """Return the postings of the first `count` documents of a corpus repeated as often as needed."""
     once = len(postings.lengths)
     copies = -(-count // once)
     df = postings.df
@@ -49,10 +49,10 @@ def repeated(postings: Postings, count: int) -> Postings:
 
 
 def dense_index(folder: Path, docids: pl.Series, dim: int) -> DenseIndex:
-    """A flat index of random vectors of length 1."""
+    """Build a flat index of random vectors of length 1."""
     rng = np.random.default_rng(0)
-    claim = artifacts.open_output(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={}, overwrite=True)
-    with claim.folder() as (work, counts):
+    output = artifacts.open_output(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={}, overwrite=True)
+    with output.folder() as (work, counts):
         for number, begin in enumerate(range(0, len(docids), SHARD)):
             ids = docids[begin : begin + SHARD]
             indexes.write_shard(indexes.shard_path(work, number), ids.to_arrow(), unit(rng, len(ids), dim))
@@ -62,13 +62,14 @@ def dense_index(folder: Path, docids: pl.Series, dim: int) -> DenseIndex:
 
 
 def unit(rng: np.random.Generator, count: int, dim: int) -> np.ndarray:
-    """Random vectors [count, dim] of length 1."""
+    """Return random vectors [count, dim] of length 1."""
     drawn = rng.standard_normal((count, dim), np.float32)
-    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    unit_length: np.ndarray = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    return unit_length
 
 
 def best_of(repeat: int, work: Callable[[], object]) -> tuple[float, float]:
-    """Wall and processor seconds of the fastest of several calls, after one that warms up."""
+    """Return wall and CPU seconds of the fastest of several calls, after a warm-up call."""
     work()
     found = []
     for _ in range(repeat):
@@ -112,7 +113,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=1024)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where temporary files go")
+    parser.add_argument("--folder", type=Path, help="folder for temporary files")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     faiss.omp_set_num_threads(args.threads)
@@ -120,7 +121,7 @@ def main() -> None:
     queries = queries.select("qid", "text").head(args.queries)
     lexical = LexicalIndex.open(args.bm25)
     print(f"{len(queries):,} queries, {args.hits} hits, {args.dim} dimensions, {args.threads} threads")
-    print("milliseconds a query, wall (processor)\n")
+    print("milliseconds per query, wall (CPU)\n")
     print(
         "| Documents | exact hybrid | dense, flat | BM25 | matrix product alone | hybrid / (dense + BM25) | GFLOP/s |"
     )

@@ -1,4 +1,4 @@
-"""Word pieces a second of `pretrain` against a bare transformers loop on the same spans, in turn, in one run.
+"""Throughput of `pretrain` (word pieces/s) compared with a bare transformers loop on the same spans.
 
 python benchmarks/pretrain.py [--steps 6] [--length 128] [--batch 16] [--cocondenser]
 """
@@ -12,6 +12,7 @@ import tempfile
 import time
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +32,7 @@ from hybrid_cli.training.pretraining_data import IGNORED, Corpus
 
 
 def corpus_of_docstrings(folder: Path) -> Path:
-    """Real texts, as a corpus."""
+    """Write a corpus of docstrings of scipy."""
     found = list(python_docs.read_package("scipy", Path(scipy.__file__).parent))[:1000]
     columns = [[d.name for d in found], [d.name for d in found], [f"{d.summary} {d.rest}" for d in found]]
     table = pa.table(columns, schema=artifacts.SCHEMAS[Kind.CORPUS])
@@ -39,8 +40,10 @@ def corpus_of_docstrings(folder: Path) -> Path:
     return folder / "corpus.parquet"
 
 
-def bare(model, collator, optimizer, spans, precision) -> None:
-    """What a person writes in ten lines: the library's collator, its model, its loss over all logits."""
+def bare(
+    model: Any, collator: Any, optimizer: torch.optim.Optimizer, spans: list[list[int]], precision: torch.dtype
+) -> None:
+    """The reference in ten lines: the library's collator, its model, its loss over all logits."""
     batch = collator([{"input_ids": ids} for ids in spans])
     with torch.autocast("cpu", precision, enabled=precision != torch.float32):
         loss = model(**batch).loss
@@ -86,7 +89,7 @@ def main() -> None:
         ):
             start = time.perf_counter()
             step()
-            if number:  # the first one warms up
+            if number:  # the first step is a warm-up
                 seconds[name].append(time.perf_counter() - start)
     print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, {precision}")
     print(f"MiniLM, {given.batch} spans of at most {given.length} word pieces, {given.steps} steps each")

@@ -1,4 +1,4 @@
-"""Triplets a second of `train-dense` against a bare PyTorch loop on the same batches, in turn, in one run.
+"""Throughput of `train-dense` (triples/s) compared with a bare PyTorch loop on the same batches.
 
 python benchmarks/train.py [--steps 6]
 """
@@ -9,8 +9,10 @@ import argparse
 import platform
 import statistics
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import scipy
 import torch
@@ -30,7 +32,7 @@ BATCH, QUERY_LEN, DOC_LEN = 28, 64, 128
 
 
 def groups(count: int) -> list[Group]:
-    """Real triples: a docstring's first paragraph, its text, the text of the next one."""
+    """Return triples: first paragraph of a docstring, its text, and the text of the next docstring."""
     documents = [d for d in python_docs.read_package("scipy", Path(scipy.__file__).parent) if len(d.rest) > 200]
     return [
         Group(a.summary, [a.name, b.name], [a.name, b.name], [a.rest, b.rest], [3.0, 1.0], frozenset([a.name]))
@@ -38,10 +40,12 @@ def groups(count: int) -> list[Group]:
     ]
 
 
-def bare(model, tokenizer, optimizer, batch, precision) -> None:
-    """What a person writes in twenty lines: three padded encodings, a hinge, a step."""
+def bare(
+    model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer, batch: Sequence[Group], precision: torch.dtype
+) -> None:
+    """The reference in twenty lines: three padded encodings, a hinge, a step."""
 
-    def encode(texts, length):
+    def encode(texts: list[str], length: int) -> Any:
         tokens = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
         states = model(**tokens).last_hidden_state
         mask = tokens["attention_mask"].unsqueeze(-1)
@@ -83,7 +87,7 @@ def main() -> None:
         ):
             start = time.perf_counter()
             step()
-            if number:  # the first one warms up
+            if number:  # the first step is a warm-up
                 seconds[name].append(time.perf_counter() - start)
     print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, {precision}")
     print(f"MiniLM, batches of {BATCH} triples, {QUERY_LEN}/{DOC_LEN} word pieces, {steps} steps each")

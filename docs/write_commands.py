@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.cli.options import help_text, in_help_order, metavar
+from hybrid_cli.cli.options import help_text, in_help_order, metavar, spellings
 from hybrid_cli.settings import COMMANDS, Settings
 from hybrid_cli.settings.common import Overwrites
 from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, default_text, spelling
@@ -75,11 +75,18 @@ def _is_shared(kind: type[Settings], name: str) -> bool:
 def _table(kind: type[Settings], rows: list[tuple[str, Option]]) -> str:
     lines = ["| Option | Value | Default | Description |", "|---|---|---|---|"]
     for name, declared in rows:
-        spelled = name.upper() if declared.positional else ", ".join(declared.names or (spelling(name, declared),))
+        spelled = name.upper() if declared.positional else ", ".join(declared.names or (_switch(kind, name, declared),))
         value = metavar(declared, kind.types()[name])
         cells = (_code(spelled), _code(value), _default(declared), _cell(help_text(kind, name, default=False)))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _switch(kind: type[Settings], name: str, declared: Option) -> str:
+    """Return the spelling of an option, with its negation if it has one."""
+    spelled = spelling(name, declared)
+    negated = f"--no-{spelled.removeprefix('--')}"
+    return f"{spelled}/{negated}" if negated in spellings(kind) else spelled
 
 
 def _default(declared: Option) -> str:

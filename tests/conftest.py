@@ -16,8 +16,24 @@ if TYPE_CHECKING:
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test` runs one process per core
+SLOW = {
+    "test_api", "test_bad_input", "test_boost", "test_cli", "test_combination", "test_concat_runs",
+    "test_cross_validation", "test_distill_lite", "test_encode", "test_encoder", "test_examples", "test_export",
+    "test_hybrid_search", "test_impacts", "test_index_bm25", "test_killed", "test_label", "test_lucene",
+    "test_mine_negatives", "test_nested", "test_parallel", "test_paths", "test_perturb_several", "test_pipelines",
+    "test_prepare", "test_pretrain", "test_python_docs", "test_report", "test_search", "test_storage", "test_tower",
+    "test_train_dense", "test_train_frozen", "test_train_lambda", "test_train_roc", "test_translation", "test_vectors",
+    "test_whole_words",
+}  # fmt: skip
 settings.register_profile("hybrid", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("hybrid")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the modules that train, start processes or build many indexes; `make check` leaves them out."""
+    for item in items:
+        if item.path.stem in SLOW:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

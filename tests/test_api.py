@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -95,8 +96,10 @@ def test_an_encoder_returns_vectors_whose_products_are_the_scores(made: Path, ti
 
 
 def test_stages_take_text_for_paths(made: Path, tmp_path: Path) -> None:
-    runs = [str(made / "bm25.parquet"), str(made / "dense.parquet")]
-    output = fuse(runs, output=str(tmp_path / "f.parquet"))  # type: ignore[call-overload]
+    settings: dict[str, Any] = {
+        "runs": [str(made / "bm25.parquet"), str(made / "dense.parquet")], "output": str(tmp_path / "f.parquet"),
+    }  # fmt: skip
+    output = fuse(**settings)
     assert isinstance(open_run(str(output)), pl.DataFrame)
 
 

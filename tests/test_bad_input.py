@@ -1,12 +1,13 @@
-"""What people get wrong: one line on stderr that names the file and what to do, exit code 2, and nothing is lost."""
+"""Bad input: exit code 2 and one line on stderr that names the file and the fix; existing files are unchanged."""
 
 from __future__ import annotations
 
 import csv
 import io
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -20,7 +21,7 @@ from hybrid_cli.stages.search import search
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_thread():
+def one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -29,7 +30,7 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One artifact of each kind."""
+    """Return a folder with one artifact of each kind."""
     folder = tmp_path_factory.mktemp("made")
     shutil.copytree(tiny, folder / "collection")
     shutil.copytree(tiny_bert, folder / "model")
@@ -44,7 +45,7 @@ def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder: links to one artifact of each kind, by short names."""
+    """Change to a folder with links to one artifact of each kind."""
     for path in made.iterdir():
         (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)
@@ -52,7 +53,7 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refused(*arguments: object, words: str, code: int = 2) -> Done:
-    """Run a command that must be refused in one line, and must leave the folder as it was."""
+    """Run a command that must be refused in one line and must not change the folder."""
     before = listing()
     done = hybrid(*arguments)
     assert (done.code, done.out, done.err.count("\n")) == (code, "", 1), done
@@ -63,7 +64,7 @@ def refused(*arguments: object, words: str, code: int = 2) -> Done:
 
 
 def listing() -> dict[str, bytes]:
-    """Every file below the current folder, links followed, with its bytes."""
+    """Return the bytes of every file below the current folder; links are followed."""
     return {str(path): path.read_bytes() for path in sorted(Path().glob("**/*")) if path.is_file()}
 
 
@@ -102,7 +103,7 @@ def typed(command: str, path: str) -> list[str]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_is_missing_is_named(here, command):
+def test_a_missing_file_is_named(here: Path, command: str) -> None:
     refused(*typed(command, "nothing.parquet"), words="nothing.parquet: no ")
 
 
@@ -113,7 +114,7 @@ READING_TABLES = (
 
 
 @pytest.mark.parametrize("command", READING_TABLES)
-def test_half_a_parquet_file_is_named(here, made, command):
+def test_a_truncated_parquet_file_is_named(here: Path, made: Path, command: str) -> None:
     Path("cut.parquet").write_bytes((made / "bm25.parquet").read_bytes()[:-9])
     done = refused(*typed(command, "cut.parquet"), words="cut.parquet: is not a complete Parquet file")
     assert "rebuild it" in done.err
@@ -132,7 +133,7 @@ def test_half_a_parquet_file_is_named(here, made, command):
         ("evaluate --qrels", "has no column 'qid' (found: a); a qrels file needs qid, docid, relevance"),
     ],
 )
-def test_another_schema_is_named_with_what_is_needed(here, command, needed):
+def test_a_file_of_another_schema_is_refused_with_the_columns_needed(here: Path, command: str, needed: str) -> None:
     pl.DataFrame({"a": [1]}).write_parquet("other.parquet")
     refused(*typed(command, "other.parquet"), words=f"other.parquet: {needed}")
 
@@ -171,7 +172,7 @@ def test_another_schema_is_named_with_what_is_needed(here, command, needed):
         ("prepare trec", "bm25.parquet", "bm25.parquet, line 1: byte"),
     ],
 )
-def test_an_artifact_of_another_kind_is_named_for_what_it_is(here, command, path, words):
+def test_an_artifact_of_another_kind_is_refused_with_its_kind(here: Path, command: str, path: str, words: str) -> None:
     refused(*typed(command, path), words=words)
 
 
@@ -179,7 +180,7 @@ def test_an_artifact_of_another_kind_is_named_for_what_it_is(here, command, path
 
 
 def collection(change: Callable[[str, pl.DataFrame], pl.DataFrame]) -> Path:
-    """A copy of the test split, its tables changed."""
+    """Copy the test split with changed tables."""
     folder = Path("changed")
     folder.mkdir()
     for name in ("corpus", "queries.test", "qrels.test"):
@@ -208,12 +209,14 @@ def change_corpus(change: Callable[[pl.DataFrame], pl.DataFrame]) -> Path:
     ],
     ids=["empty", "twice", "without id"],
 )
-def test_a_corpus_that_cannot_be_indexed_is_refused_and_leaves_no_scratch(here, command, change, words):
+def test_a_corpus_that_cannot_be_indexed_is_refused_and_leaves_no_files(
+    here: Path, command: str, change: Callable[[pl.DataFrame], pl.DataFrame], words: str
+) -> None:
     change_corpus(change)
     refused(*typed(command, "changed"), words=f"changed/{words}")
 
 
-def test_texts_without_words_can_be_indexed_and_searched(here):
+def test_texts_without_words_can_be_indexed_and_searched(here: Path) -> None:
     change_corpus(lambda corpus: corpus.with_columns(title=pl.lit(""), text=pl.lit(" \n")))
     assert hybrid("index-bm25", "changed", "--output", "empty", "--threads", 1).code == 0
     done = hybrid("search", "collection", "--split", "test", "--index", "empty", "--output", "none.parquet")
@@ -222,7 +225,7 @@ def test_texts_without_words_can_be_indexed_and_searched(here):
 
 
 @pytest.mark.parametrize("options", [[], ["--engine", "lucene"], ["--rm3"]])
-def test_queries_without_words_have_no_hits_and_harm_nobody(here, options):
+def test_queries_without_words_have_no_hits_and_other_queries_are_answered(here: Path, options: list[str]) -> None:
     texts = ["", "salt", "the of and", " \t", '?!*:("~^[', "to be or not to be"]
 
     def change(role: str, table: pl.DataFrame) -> pl.DataFrame:
@@ -234,10 +237,10 @@ def test_queries_without_words_have_no_hits_and_harm_nobody(here, options):
     assert set(pl.read_parquet("run.parquet")["qid"]) == {"002"}
     done = hybrid("evaluate", "changed", "--split", "test", "run.parquet", "--measures", "R@10", "--format", "csv")
     (row,) = csv.DictReader(io.StringIO(done.out))
-    assert (row["mean"], row["queries"]) == ("0.2", "5"), "one of five is answered, the others count as 0"
+    assert (row["mean"], row["queries"]) == ("0.2", "5"), "one of five queries is answered; the others score 0"
 
 
-def test_a_dense_index_answers_a_query_without_words(here):
+def test_a_dense_index_answers_a_query_without_words(here: Path) -> None:
     Path("queries.tsv").write_text("1\t\n2\t?!\n")
     assert hybrid("search", "--queries", "queries.tsv", "--index", "dense", "--output", "run.parquet").code == 0
     run = pl.read_parquet("run.parquet")
@@ -250,7 +253,7 @@ def unknown_document(role: str, table: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([table, lost])
 
 
-def test_judgements_about_unknown_documents_are_said_by_who_needs_their_text(here):
+def test_mine_negatives_counts_judgments_of_unknown_documents(here: Path) -> None:
     collection(unknown_document)
     done = hybrid("mine-negatives", "changed", "--split", "test", "--sources", "random:2", "--output", "x.parquet")
     assert (done.code, "changed: 1 relevant documents are not in the corpus (lost) and are left out" in done.err) == (
@@ -259,7 +262,7 @@ def test_judgements_about_unknown_documents_are_said_by_who_needs_their_text(her
     )
 
 
-def test_judgements_about_unknown_documents_stop_prepare(here, tmp_path):
+def test_prepare_refuses_judgments_of_unknown_documents(here: Path, tmp_path: Path) -> None:
     Path("corpus.tsv").write_text("d1\tsome words\n")
     Path("queries.tsv").write_text("q1\twords\n")
     Path("qrels.tsv").write_text("q1\t0\td1\t1\nq1\t0\td2\t1\n")
@@ -272,9 +275,9 @@ def test_judgements_about_unknown_documents_stop_prepare(here, tmp_path):
 # ----------------------------------------------------------------------------------------------------------------- runs
 
 
-def changed_run(**columns: object) -> Path:
+def changed_run(**columns: Any) -> Path:
     path = Path("run.parquet")
-    pl.read_parquet("dense.parquet").with_columns(**columns).write_parquet(path)  # type: ignore[arg-type]
+    pl.read_parquet("dense.parquet").with_columns(**columns).write_parquet(path)
     return path
 
 
@@ -295,17 +298,19 @@ READING_RUNS = ("fuse", "evaluate", "mine-negatives run:", "export")
     ],
     ids=["nan", "twice", "no id"],
 )
-def test_a_run_that_cannot_be_trusted_is_refused_with_row_and_ids(here, command, columns, words):
+def test_an_invalid_run_is_refused_with_row_and_ids(
+    here: Path, command: str, columns: dict[str, Any], words: str
+) -> None:
     changed_run(**columns)
     assert "run.parquet" in refused(*typed(command, "run.parquet"), words=words).err
 
 
-def test_a_run_called_bm25_is_no_lexical_index(here):
+def test_a_run_named_bm25_is_read_as_a_run(here: Path) -> None:
     command = ["mine-negatives", "collection", "--split", "train", "--output", "out.parquet"]
     assert hybrid(*command, "--sources", "run:bm25.parquet:2").code == 0
 
 
-def test_a_run_of_other_queries_is_refused(here):
+def test_a_run_of_other_queries_is_refused(here: Path) -> None:
     changed_run(qid=pl.lit("x-") + pl.col("qid"))
     refused(*typed("evaluate", "run.parquet"), words="run.parquet: the run has no hits for any of the 5 judged queries")
 
@@ -313,7 +318,7 @@ def test_a_run_of_other_queries_is_refused(here):
 # --------------------------------------------------------------------------------------------------- models and indexes
 
 
-def test_an_index_made_with_another_model_is_refused(here, made):
+def test_an_index_of_another_model_is_refused(here: Path, made: Path) -> None:
     shutil.copytree(made / "model", "other", symlinks=True)
     config = Path("other/config.json")
     config.write_text(config.read_text().replace('"hidden_act": "gelu"', '"hidden_act": "relu"'))
@@ -323,7 +328,7 @@ def test_an_index_made_with_another_model_is_refused(here, made):
     assert "pass the model of the index with --model" in done.err
 
 
-def test_the_name_of_a_hub_model_is_refused_offline(here, monkeypatch):
+def test_the_name_of_a_hub_model_is_refused_offline(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for command in ("encode --model", "train-dense --model"):
         done = refused(*typed(command, "owner/model"), words="no download from Hugging Face")
@@ -331,13 +336,13 @@ def test_the_name_of_a_hub_model_is_refused_offline(here, monkeypatch):
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:99"])
-def test_a_device_that_is_not_here_is_refused(here, device):
+def test_a_missing_device_is_refused(here: Path, device: str) -> None:
     for command in (typed("encode --model", "model"), typed("train-dense", "train.parquet")):
         refused(*command, "--device", device, words=f"--device {device}: not available on this machine")
 
 
 def damaged(made: Path, name: str, file: str, *, cut: bool) -> Path:
-    """A copy of an artifact in which a file lacks its second half, or is gone."""
+    """Copy an artifact with one file truncated to half, or removed."""
     folder = Path("damaged")
     shutil.copytree(made / name, folder)
     content = (folder / file).read_bytes()
@@ -347,7 +352,7 @@ def damaged(made: Path, name: str, file: str, *, cut: bool) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("cut", [True, False], ids=["cut", "gone"])
+@pytest.mark.parametrize("cut", [True, False], ids=["truncated", "missing"])
 @pytest.mark.parametrize(
     ("name", "file"),
     [
@@ -364,7 +369,9 @@ def damaged(made: Path, name: str, file: str, *, cut: bool) -> Path:
         ("model", "config.json"),
     ],
 )
-def test_a_damaged_folder_is_named_and_never_called_a_bug(here, made, name, file, cut):
+def test_a_damaged_folder_is_named_and_not_reported_as_a_bug(
+    here: Path, made: Path, name: str, file: str, cut: bool
+) -> None:
     folder = damaged(made, name, file, cut=cut)
     command = typed("encode --model" if name == "model" else "search --index", str(folder))
     done = hybrid(*command)
@@ -374,21 +381,21 @@ def test_a_damaged_folder_is_named_and_never_called_a_bug(here, made, name, file
     assert not Path("out.parquet").exists()
 
 
-@pytest.mark.parametrize("cut", [True, False], ids=["cut", "gone"])
-def test_inspect_says_what_is_damaged(here, made, cut):
+@pytest.mark.parametrize("cut", [True, False], ids=["truncated", "missing"])
+def test_inspect_reports_damage(here: Path, made: Path, cut: bool) -> None:
     folder = damaged(made, "dense", "docids.parquet", cut=cut)
     done = hybrid("inspect", folder)
     assert (done.code, "bug" in done.err) == ((2, False) if cut else (0, False)), done
 
 
-# ---------------------------------------------------------------------------------------------------- what stays, stays
+# ----------------------------------------------------------------------------------------------------- existing files
 
 
 @pytest.mark.parametrize(
     "command", ["fuse", "evaluate", "search --queries", "mine-negatives run:", "encode", "index-bm25"]
 )
-def test_an_unusable_input_leaves_an_older_output_alone_even_with_overwrite(here, made, command):
-    """`refused` compares all bytes; here the output that `--overwrite` may replace is among them."""
+def test_bad_input_does_not_change_an_existing_output_even_with_overwrite(here: Path, made: Path, command: str) -> None:
+    """`refused` compares the bytes of all files, which include the output that `--overwrite` would replace."""
     Path("cut.parquet").write_bytes((made / "bm25.parquet").read_bytes()[:-9])
     output = Path("old.parquet" if command not in ("encode", "index-bm25") else "old")
     shutil.copytree(made / "dense", output) if output.suffix == "" else shutil.copy(made / "dense.parquet", output)
@@ -397,7 +404,7 @@ def test_an_unusable_input_leaves_an_older_output_alone_even_with_overwrite(here
     refused(*arguments, *extra, "--overwrite", words="cut.parquet: is not a complete Parquet file")
 
 
-def test_a_stage_is_never_its_own_input(here, made):
+def test_an_output_is_never_an_input_of_the_stage(here: Path, made: Path) -> None:
     shutil.copytree(made / "collection", "mine", symlinks=True)
     words = "replacing it would remove the input"
     refused("index-bm25", "mine", "--output", "mine", "--overwrite", words=words)

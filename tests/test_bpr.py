@@ -26,7 +26,7 @@ PLAN: dict[str, Any] = {"batch_size": 4, "max_steps": 3, "learning_rate": 1e-3, 
 
 @pytest.fixture(scope="module")
 def trained(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a folder with `examples.parquet` and the encoder `bpr` trained on them."""
+    """Return a folder with `examples.parquet` and the encoder `bpr` trained on them."""
     folder = tmp_path_factory.mktemp("bpr")
     bm25 = index_bm25(tiny, output=folder / "bm25")
     examples = mine_negatives(tiny, split="train", index=bm25, output=folder / "examples.parquet")
@@ -56,7 +56,7 @@ def test_codes_find_candidates_and_the_float_query_rescores_them(trained: Path, 
     asked = encoder.encode_queries(queries["text"].to_list())
     stored = indexes.DenseIndex.open(index).vectors_of(np.arange(12))
     codes = np.where(stored >= 0, 1.0, -1.0)
-    for candidates in (4, None):
+    for candidates in (4, 1000):
         run = pl.read_parquet(search(
             tiny, split="test", index=index, output=tmp_path / f"{candidates}.parquet", binary_k=candidates,
             hits=12, device="cpu",
@@ -70,7 +70,7 @@ def test_codes_find_candidates_and_the_float_query_rescores_them(trained: Path, 
         assert score == pytest.approx(wanted[qid, docid], abs=1e-4)
 
 
-def test_another_loss_afterwards_makes_an_ordinary_encoder(trained: Path, tmp_path: Path) -> None:
+def test_further_training_with_another_loss_gives_a_non_binary_encoder(trained: Path, tmp_path: Path) -> None:
     again = train_dense(
         trained / "examples.parquet", output=tmp_path / "nll", model=str(trained / "bpr"), **PLAN, loss="nll"
     )
@@ -83,13 +83,13 @@ def test_candidates_are_the_nearest_documents_by_hamming_distance(tmp_path: Path
 
     rng = np.random.default_rng(0)
     matrix, query = rng.standard_normal((40, 64)).astype(np.float32), rng.standard_normal((1, 64)).astype(np.float32)
-    claim = artifacts.open_output(tmp_path / "index", Kind.DENSE_INDEX, "encode", inputs={}, options={})
-    with claim.folder() as (work, counts):
+    output = artifacts.open_output(tmp_path / "index", Kind.DENSE_INDEX, "encode", inputs={}, options={})
+    with output.folder() as (work, counts):
         indexes.write_shard(indexes.shard_path(work, 0), pa.array([str(row) for row in range(40)]), matrix)
         factory = indexes.build(work, VectorIndex(index_type="binary"))
         counts |= indexes.IndexInfo(40, 64, factory=factory).counts()
     distances = ((matrix >= 0) != (query >= 0)).sum(1)
-    nearest = np.flatnonzero(distances <= np.sort(distances)[19])  # all of the last distance, so that none is cut
+    nearest = np.flatnonzero(distances <= np.sort(distances)[19])  # including all ties at the last distance
     index = indexes.DenseIndex.open(tmp_path / "index", binary_k=len(nearest))
     found = [int(docid) for docid in index.search(query, ["q"], 3)["docid"]]
     scores = np.where(matrix >= 0, 1, -1) @ query[0]
@@ -97,7 +97,7 @@ def test_candidates_are_the_nearest_documents_by_hamming_distance(tmp_path: Path
     assert len(nearest) < 40
 
 
-def test_a_student_that_starts_there_is_no_binary_one(trained: Path, tmp_path: Path) -> None:
+def test_a_student_of_a_binary_encoder_is_not_binary(trained: Path, tmp_path: Path) -> None:
     start = trained / "bpr"
     settings: dict[str, Any] = {"teacher": str(start), "model": str(start), "dim": 4, **PLAN}
     student = distill_lite(trained / "examples.parquet", output=tmp_path / "lite", **settings)

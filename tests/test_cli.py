@@ -1,4 +1,4 @@
-"""The command line as a whole: help, settings, what is printed where, exit codes."""
+"""The command line: help, settings, output streams, exit codes."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def shell(*arguments: object, **settings: Any) -> subprocess.CompletedProcess[st
 
 
 def plain(text: str) -> str:
-    """Help without the frames and styles of a terminal."""
+    """Return help text without frames and styles."""
     return re.sub(r"\s+", " ", re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", " ", text))
 
 
 @pytest.fixture(scope="module")
-def judged(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
-    """`evaluate`'s arguments: a collection and a run of it."""
+def judged(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return arguments of `evaluate`: a collection and a run."""
     run = pl.read_parquet(tiny / "qrels.test.parquet").select("qid", "docid", rank="relevance", score="relevance")
     path = tmp_path_factory.mktemp("runs") / "oracle.parquet"
-    claim = artifacts.open_output(path, Kind.RUN, "test", inputs={}, options={})
-    claim.write([run.with_columns(pl.col("rank").rank("ordinal", descending=True).over("qid")).to_arrow()])
+    output = artifacts.open_output(path, Kind.RUN, "test", inputs={}, options={})
+    output.write([run.with_columns(pl.col("rank").rank("ordinal", descending=True).over("qid")).to_arrow()])
     return [tiny, path]
 
 
@@ -99,20 +99,20 @@ def measured(done: Done) -> set[str]:
     return {line.split(",")[1] for line in done.out.splitlines()[1:]}
 
 
-def test_a_config_file_gives_defaults_and_the_command_line_wins(judged: list[object], config: Write) -> None:
+def test_the_command_line_overrides_the_config_file(judged: list[Path], config: Write) -> None:
     path = config("format: csv\nsplit: test\nmeasures: R@3\n")
     assert measured(hybrid("evaluate", *judged, "--config", path)) == {"R@3"}
     assert measured(hybrid("evaluate", *judged, "--config", path, "--measures", "P@1")) == {"P@1"}
 
 
-def test_a_config_file_takes_options_as_they_are_typed_and_lists(judged: list[object], config: Write) -> None:
+def test_a_config_file_accepts_option_names_and_lists(judged: list[Path], config: Write) -> None:
     path = config("--format: csv\nsplit: test\nm: [R@3, P@1]\nrelevance_level: 2\nremove-query: true\n")
     done = hybrid("evaluate", *judged, "--config", path)
     assert measured(done) == {"R@3", "P@1"}
     assert ",2," in done.out
 
 
-def test_a_config_file_may_hold_everything(judged: list[object], config: Write) -> None:
+def test_a_config_file_may_contain_all_arguments_and_options(judged: list[Path], config: Write) -> None:
     path = config(f"inputs: [{judged[0]}, {judged[1]}]\nsplit: test\nformat: csv\nquiet: true\n")
     done = hybrid("evaluate", "--config", path)
     assert measured(done) == set(Evaluate.measures)
@@ -129,21 +129,21 @@ def test_a_config_file_may_hold_everything(judged: list[object], config: Write) 
         ("relevance-level: high\n", "--relevance-level high: needs a whole number"),
     ],
 )
-def test_a_config_file_that_does_not_fit_is_refused_in_one_line(
-    judged: list[object], config: Write, text: str, words: str
+def test_an_invalid_config_file_is_refused_in_one_line(
+    judged: list[Path], config: Write, text: str, words: str
 ) -> None:
     done = hybrid("evaluate", *judged, "--config", config(text))
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert words in done.err
 
 
-def test_no_config_file_is_refused(judged: list[object], tmp_path: Path) -> None:
+def test_a_missing_config_file_is_refused(judged: list[Path], tmp_path: Path) -> None:
     done = hybrid("evaluate", *judged, "--config", tmp_path / "nothing.yaml")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "nothing.yaml" in done.err
 
 
-def test_a_dry_run_prints_the_settings_and_writes_nothing(judged: list[object], tmp_path: Path) -> None:
+def test_a_dry_run_prints_the_settings_and_writes_nothing(judged: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "deep" / "values.parquet"
     done = hybrid("evaluate", *judged, "--split", "test", "--measures", "P@1", "--output", output, "--dry-run")
     settings = dict(line.split(maxsplit=1) for line in done.out.splitlines() if not line.startswith("run "))
@@ -154,7 +154,7 @@ def test_a_dry_run_prints_the_settings_and_writes_nothing(judged: list[object], 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_says_what_is_up_to_date_and_refuses_what_a_run_would(judged: list[object], tmp_path: Path) -> None:
+def test_a_dry_run_reports_an_up_to_date_output_and_checks_the_options(judged: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "values.parquet"
     command = ["evaluate", *judged, "--split", "test", "--measures", "P@1", "--output", output]
     assert hybrid(*command).code == 0
@@ -166,10 +166,10 @@ def test_a_dry_run_says_what_is_up_to_date_and_refuses_what_a_run_would(judged: 
     assert output.read_bytes() == before
 
 
-# ------------------------------------------------------------------------------------------- what is printed, and where
+# -------------------------------------------------------------------------------------------- output and exit codes
 
 
-def test_results_are_on_stdout_and_notes_on_stderr(judged: list[object]) -> None:
+def test_results_are_on_stdout_and_notes_on_stderr(judged: list[Path]) -> None:
     done = hybrid("evaluate", *judged, "--split", "test", "--format", "csv")
     assert done.out.startswith("run,measure,mean")
     assert "shorter lists" in done.err
@@ -177,7 +177,7 @@ def test_results_are_on_stdout_and_notes_on_stderr(judged: list[object]) -> None
     assert quiet == (0, done.out, "")
 
 
-def test_debug_shows_the_traceback_and_keeps_message_and_code(judged: list[object]) -> None:
+def test_debug_prints_the_traceback_with_the_same_message_and_exit_code(judged: list[Path]) -> None:
     command = ["evaluate", *judged, "--split", "nowhere"]
     brief, long = hybrid(*command), hybrid(*command, "--debug")
     assert brief.code == long.code == 2
@@ -209,30 +209,33 @@ def test_usage_errors_are_one_line_and_exit_2(arguments: list[str], words: str) 
     assert done.err.startswith(words)
 
 
-def test_a_bug_is_one_line_that_says_so_and_exits_1(judged: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_reported_in_one_line_and_exits_1(judged: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     from hybrid_cli.reporting import summary
 
-    monkeypatch.setattr(summary, "show", lambda *_: {}["nothing"])
+    def fail(*_: object) -> None:
+        raise KeyError("nothing")
+
+    monkeypatch.setattr(summary, "show", fail)
     command = ["evaluate", *judged, "--split", "test", "--quiet"]
     assert hybrid(*command) == (1, "", "hybrid: a bug in hybrid: KeyError: 'nothing' (--debug shows where)\n")
     assert "Traceback" in hybrid(*command, "--debug").err
 
 
 @pytest.mark.parametrize("reader", ["head -n 1", "true"])
-def test_a_reader_that_leaves_early_is_no_error(judged: list[object], reader: str) -> None:
+def test_a_closed_pipe_is_not_an_error(judged: list[Path], reader: str) -> None:
     command = f"{sys.executable} -m hybrid_cli inspect --format json '{judged[1]}' | {reader}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert done.stdout == ("{\n" if reader.startswith("head") else "")
 
 
-def test_the_module_and_the_program_are_one(judged: list[object]) -> None:
+def test_python_m_runs_the_same_program(judged: list[Path]) -> None:
     done = shell("evaluate", *judged, "--split", "nowhere")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == hybrid("evaluate", *judged, "--split", "nowhere").err
 
 
-def test_main_is_what_the_program_calls() -> None:
+def test_the_entry_point_calls_main() -> None:
     from importlib.metadata import entry_points
 
     (program,) = entry_points(group="console_scripts", name="hybrid")

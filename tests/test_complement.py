@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from test_evaluate import RUNS, evaluate, write_run
 from typer.testing import CliRunner
 
-from hybrid_cli.cli import app
+from hybrid_cli.cli.app import app
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation import complement as module
 from hybrid_cli.evaluation.complement import Complement
@@ -130,7 +130,7 @@ def test_without_qrels_answers_decide_relevance(tmp_path: Path) -> None:
     pl.DataFrame(asked).write_parquet(queries)
     one = write_run(tmp_path / "dense.parquet", {"1": ["c", "a"], "2": ["b"], "3": ["a"]})
     two = write_run(tmp_path / "bm25.parquet", {"1": ["a"], "2": ["c"], "4": ["c"]})
-    settings = {"queries": queries, "corpus": corpus, "measures": ["acc@1", "acc@2"]}
+    settings: dict[str, Any] = {"queries": queries, "corpus": corpus, "measures": ["acc@1", "acc@2"]}
     found = compare([queries, one, two], **settings)
     assert found.sets[0] == Sets(1, queries=3, dense=1, sparse=1, dense_only=1, sparse_only=1, both=0, fail=1)
     assert found.sets[1] == Sets(5, queries=3, dense=2, sparse=1, dense_only=1, sparse_only=0, both=1, fail=1)

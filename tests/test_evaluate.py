@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
-from hybrid_cli.cli import app
+from hybrid_cli.cli.app import app
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import FAMILIES, Family, Measure
 from hybrid_cli.evaluation.summary import Summary

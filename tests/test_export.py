@@ -32,8 +32,8 @@ RUN = {"qid": pl.String, "docid": pl.String, "score": pl.Float32}
 
 def write_run(path: Path, hits: list[tuple[str, str, float]]) -> Path:
     run = runs.ranked(pl.DataFrame(hits, schema=RUN, orient="row"))
-    claim = artifacts.open_output(path, Kind.RUN, "test", inputs={}, options={})
-    claim.write([run.to_arrow(compat_level=pl.CompatLevel.oldest())])
+    output = artifacts.open_output(path, Kind.RUN, "test", inputs={}, options={})
+    output.write([run.to_arrow(compat_level=pl.CompatLevel.oldest())])
     return path
 
 
@@ -74,7 +74,7 @@ def test_exported_scores_decrease_strictly_with_minimal_changes(lists: list[list
     for before, after in zip(run.partition_by("qid"), lowered.partition_by("qid"), strict=True):
         scores = after["score"].to_numpy()
         assert (np.diff(scores.astype(np.float64)) < 0).all()
-        if before["score"].n_unique() == len(before) and before["score"].abs().min() > 1e-30:
+        if before["score"].n_unique() == len(before) and (before["score"].abs() > 1e-30).all():
             assert after["score"].equals(before["score"])
         as_text = after["score"].cast(pl.String).cast(pl.Float32)
         assert as_text.equals(after["score"])
@@ -171,8 +171,8 @@ def test_an_encoder_becomes_a_model_of_sentence_transformers(tiny_bert: Path, tm
     models = pytest.importorskip("sentence_transformers")
     from hybrid_cli.encoders.transformer import TransformerEncoder
 
-    claim = artifacts.open_output(tmp_path / "encoder", Kind.ENCODER, "test", inputs={}, options={})
-    with claim.folder() as (work, _):
+    output = artifacts.open_output(tmp_path / "encoder", Kind.ENCODER, "test", inputs={}, options={})
+    with output.folder() as (work, _):
         TransformerEncoder.load(tiny_bert, device="cpu", normalize=True).save(work)
     export(tmp_path / "encoder", form="sentence-transformers", output=tmp_path / "model")
     assert not (tmp_path / "model" / artifacts.MANIFEST).exists()
@@ -186,9 +186,9 @@ def test_an_encoder_becomes_a_model_of_sentence_transformers(tiny_bert: Path, tm
 def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A flat index of 50 random vectors."""
     folder = tmp_path_factory.mktemp("dense") / "index"
-    claim = artifacts.open_output(folder, Kind.DENSE_INDEX, "test", inputs={}, options={})
+    output = artifacts.open_output(folder, Kind.DENSE_INDEX, "test", inputs={}, options={})
     values = np.random.default_rng(5).normal(size=(50, 8)).astype(np.float32)
-    with claim.folder() as (work, counts):
+    with output.folder() as (work, counts):
         indexes.write_shard(indexes.shard_path(work, 0), pa.array([f"doc {row}" for row in range(50)]), values)
         counts |= indexes.IndexInfo(50, 8, factory=indexes.build(work, VectorIndex())).counts()
     return folder
@@ -218,9 +218,9 @@ def test_pyserini_opens_an_exported_index_and_finds_our_hits(dense: Path, tmp_pa
 
 def test_only_transformers_have_the_format_sentence_transformers(tiny: Path, tiny_lambda: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"encoder": "static", "index": tiny_lambda.parent / "bm25", "max_steps": 1, "dim": 4}
-    light = train_lambda(tiny, output=tmp_path / "static", **settings)
-    both = combine([light, light], output=tmp_path / "both")
-    for model, kind in ((light, "static"), (both, "combination")):
+    static_lambda = train_lambda(tiny, output=tmp_path / "static", **settings)
+    both = combine([static_lambda, static_lambda], output=tmp_path / "both")
+    for model, kind in ((static_lambda, "static"), (both, "combination")):
         with pytest.raises(InputError, match=f"a {kind} encoder has no format sentence-transformers"):
             export(model, form="sentence-transformers", output=tmp_path / "no")
 

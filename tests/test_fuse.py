@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.cli import app
+from hybrid_cli.cli.app import app
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
@@ -111,7 +112,7 @@ def test_scores_of_single_runs_are_printed(
     printed = capsys.readouterr().out
     qrels = pl.read_parquet(tiny / "qrels.test.parquet")
     for path in (*both(made), output):
-        score = evaluate_run(runs.read_run(path), qrels, ["nDCG@3"])["value"].mean()
+        score = evaluate_run(runs.read_run(path), qrels, ["nDCG@3"])["value"].to_numpy().mean()
         assert f"{score:.4f}" in printed
 
 
@@ -149,19 +150,20 @@ def test_tuned_weights_are_read_by_a_later_fusion(
     score = evaluate_run(runs.read_run(output), qrels, ["MRR@10"])["value"].mean()
     assert score == pytest.approx(content["score"])
     assert max(content["alone"].values()) <= content["score"]  # the end points of the grid are the single runs
+    settings: dict[str, Any] = {"runs": both(made), "output": tmp_path / "g.parquet", "weights": f"@{weights}"}
     for bad, message in (
         ({"method": "rrf"}, "tuned with --method minmax, not rrf"),
         ({"missing": "min"}, "tuned with --missing zero, not min"),
         ({"runs": [*both(made), weights.with_name("x=") / "y"]}, "no such file|2 runs"),
     ):
         with pytest.raises(InputError, match=message):
-            fuse(**{"runs": both(made), "output": tmp_path / "g.parquet", "weights": f"@{weights}", **bad})
+            fuse(**{**settings, **bad})
     with pytest.raises(InputError, match="in the order bm25, dense"):
         fuse(both(made)[::-1], output=tmp_path / "g.parquet", weights=f"@{weights}")
 
 
 def test_tuning_with_exact_scores(made: Path, tiny: Path, tmp_path: Path) -> None:
-    settings = {"method": "weighted-sum", "index": indexes(made), "qrels": tiny, "split": "test"}
+    settings: dict[str, Any] = {"method": "weighted-sum", "index": indexes(made), "qrels": tiny, "split": "test"}
     weights = fuse(both(made), output=tmp_path / "w.json", tune=True, grid="log", **settings)
     output = fuse(both(made), output=tmp_path / "f.parquet", weights=f"@{weights}", **settings)
     score = evaluate_run(runs.read_run(output), pl.read_parquet(tiny / "qrels.test.parquet"), ["MRR@10"])[
@@ -225,7 +227,7 @@ def test_exact_scores_refuse_queries_that_have_changed(made: Path, tiny: Path, t
     run = search(None, queries=queries, index=made / "bm25", hits=1, output=tmp_path / "one.parquet")
     other = search(None, queries=queries, index=made / "dense", hits=1, output=tmp_path / "two.parquet")
     queries.write_text("001\tanother text\n")
-    settings = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "index": indexes(made)}
+    settings: dict[str, Any] = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "index": indexes(made)}
     with pytest.raises(InputError, match="have changed"):
         fuse([run, other], **settings)
     assert len(runs.read_run(fuse([run, other], **settings, queries=tiny, split="test")))
@@ -233,7 +235,7 @@ def test_exact_scores_refuse_queries_that_have_changed(made: Path, tiny: Path, t
 
 def test_exact_scores_of_a_foreign_run_need_its_queries(made: Path, tiny: Path, tmp_path: Path) -> None:
     foreign = trec_file(tmp_path / "x.trec", ("001", "007", 1, 1.0), ("003", "lungs", 1, 1.0))
-    settings = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "index": indexes(made)}
+    settings: dict[str, Any] = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "index": indexes(made)}
     with pytest.raises(InputError, match="the queries are not recorded"):
         fuse([both(made)[0], foreign], **settings)
     assert len(runs.read_run(fuse([both(made)[0], foreign], **settings, queries=tiny, split="test")))
@@ -248,11 +250,10 @@ def test_the_example_in_the_help_runs(made: Path, tmp_path: Path) -> None:
 
 
 def test_the_encoder_is_opened_once_for_all_blocks(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = []
-    true = exact.query_encoder
-    monkeypatch.setattr(exact, "query_encoder", lambda *arguments: opened.append(arguments) or true(*arguments))
+    opener = Mock(wraps=exact.query_encoder)
+    monkeypatch.setattr(exact, "query_encoder", opener)
     scorer = exact.exact_scorer(exact.exact_source(made / "dense.parquet", made / "dense"))
     run = runs.read_run(made / "dense.parquet")
     for part in (run.head(2), run.tail(2)):
         np.testing.assert_allclose(scorer(part.select("qid", "docid")), part["score"], atol=1e-5)
-    assert len(opened) == 1
+    assert opener.call_count == 1

@@ -71,7 +71,7 @@ def test_every_normalization_has_a_transform() -> None:
     assert set(get_args(Normalization)) <= set(methods.TRANSFORMS)
 
 
-GOLDEN = {
+GOLDEN: dict[str, dict[str, float]] = {
     "minmax": {"y": (3 / 5 + 1) / 2, "x": (1 + 0) / 2, "w": (0 + 1.5 / 2) / 2, "z": 0},
     "sum": {"x": 10 + 1, "y": 8 + 3, "z": 5, "w": 2.5},
     "product": {"y": 8 * 3, "x": 10 * 1, "w": 0, "z": 0},

@@ -16,6 +16,7 @@ from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.perturbations.wordnet import find
 from hybrid_cli.settings.data import Attack
+from hybrid_cli.settings.retrieval import Engine
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.perturb import perturb
 from hybrid_cli.stages.search import search
@@ -148,7 +149,7 @@ def test_a_shuffled_query_is_independent_of_the_others(tiny: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("engine", ["matrix", "lucene"])
-def test_bm25_runs_of_shuffled_queries_are_bit_identical(tiny: Path, tmp_path: Path, engine: str) -> None:
+def test_bm25_runs_of_shuffled_queries_are_bit_identical(tiny: Path, tmp_path: Path, engine: Engine) -> None:
     shuffled(tiny, tmp_path / "shuffled.parquet")
     index_bm25(tiny, output=tmp_path / "bm25", threads=1)
     index = tmp_path / "bm25"
@@ -166,7 +167,7 @@ def test_invalid_input_is_refused_before_any_work(tiny: Path, tmp_path: Path) ->
         InputError, match=r"--attack shufle: unknown; did you mean shuffle\? Choices: char-swap, .*, all"
     ):
         perturb(tiny, split="test", attacks="shufle", output=output)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="--attack : needs at least one value"):
+    with pytest.raises(InputError, match="--attack: needs at least one value"):
         perturb(tiny, split="test", attacks=[], output=output)
     with pytest.raises(
         InputError, match=r"--wordnet: only with --attack synonym-replacement or .*; --attack is shuffle"

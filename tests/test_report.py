@@ -139,13 +139,14 @@ def test_circle_areas_equal_the_counts(whole: Path) -> None:
     scales = set()
     for cutoff in (1, 10, 100):
         drawn = [row for row in shown.rows(f"venn-at-{cutoff}") if "size" in row]
-        caption = re.search(rf'data-figure="venn-at-{cutoff}".*?<p class="note">(.*?)</p>', shown.html, re.DOTALL)[1]
-        only, both, other, neither, _ = (int(re.findall(r"\d+", part)[-1]) for part in unescape(caption).split(" · "))
+        found = re.search(rf'data-figure="venn-at-{cutoff}".*?<p class="note">(.*?)</p>', shown.html, re.DOTALL)
+        assert found is not None
+        only, both, other, neither, _ = (int(re.findall(r"\d+", part)[-1]) for part in unescape(found[1]).split(" · "))
         counts = [count for count in (only + both, other + both, neither) if count]
         scales |= {round(row["size"] / count, 6) for row, count in zip(drawn, counts, strict=True)}
         if only + both and other + both:
-            radii = [row["size"] ** 0.5 / 2 for row in drawn[:2]]
-            shared = lens(*radii, drawn[1]["x"] - drawn[0]["x"]) / (np.pi / 4) / next(iter(scales))
+            one, two = (row["size"] ** 0.5 / 2 for row in drawn[:2])
+            shared = lens(one, two, drawn[1]["x"] - drawn[0]["x"]) / (np.pi / 4) / next(iter(scales))
             assert shared == pytest.approx(both, abs=1e-4)
     assert len(scales) == 1
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.cli import app
+from hybrid_cli.cli.app import app
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.robustness import Robustness, systems_and_attacks
 from hybrid_cli.reporting.evaluate import text

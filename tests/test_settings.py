@@ -186,9 +186,8 @@ def test_a_stage_takes_the_object_or_its_fields() -> None:
     def make(settings: Brew) -> int:
         return settings.cups
 
-    assert (
-        make(brew(cups=2)) == make(["arabica"], output="x", cups="2") == make(beans="arabica", output="x", cups=2) == 2
-    )
+    as_text: dict[str, Any] = {"output": "x", "cups": "2"}
+    assert make(brew(cups=2)) == make(["arabica"], **as_text) == make(beans="arabica", output=Path("x"), cups=2) == 2
 
 
 # ------------------------------------------------------------------------------------------------------- every command
@@ -330,11 +329,14 @@ def test_a_new_stage_needs_a_settings_class_a_function_and_its_entry(
     module = types.ModuleType("hybrid_cli.stages.brew_coffee")
     module.brew_coffee = brew_coffee  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    kind = type(
-        "BrewCoffee", (Brew,), {"command": "brew-coffee", "panel": "Kitchen", "examples": ("hybrid brew-coffee",)}
-    )
+
+    class BrewCoffee(Brew):
+        command = "brew-coffee"
+        panel = "Kitchen"
+        examples = ("hybrid brew-coffee",)
+
     kitchen = typer.Typer()
     kitchen.callback()(lambda: None)
-    add_command(kitchen, kind, run, kind.command)
+    add_command(kitchen, BrewCoffee, run, BrewCoffee.command)
     kitchen(["brew-coffee", "arabica", "--cups", "3", "-o", str(tmp_path / "cup")], standalone_mode=False)
     assert (made[0].cups, made[0].beans) == (3, ("arabica",))

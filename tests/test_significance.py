@@ -153,7 +153,7 @@ def test_intervals_are_as_wide_as_scipys() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=12, max_size=60), st.integers(0, 5))
-def test_an_interval_contains_the_mean(values, seed: int) -> None:
+def test_an_interval_contains_the_mean(values: list[float], seed: int) -> None:
     column = np.array(values)[:, None]
     (low,), (high,) = bootstrap(column, 500, 0.95, seed)
     assert column.min() - 1e-12 <= low <= column.mean() + 1e-12

@@ -54,17 +54,17 @@ def test_a_condenser_loads_as_its_backbone_with_a_note_about_skipped_heads(
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_condenser_becomes_any_encoder(condenser: Path, tmp_path: Path, pooling: str, tied: bool) -> None:
     encoder = TransformerEncoder.load(condenser, pooling=pooling, tied=tied)
-    both = [encoder.encode_queries(TEXTS), encoder.encode_documents([""] * len(TEXTS), TEXTS)]
-    np.testing.assert_array_equal(*both)
+    queries, documents = encoder.encode_queries(TEXTS), encoder.encode_documents([""] * len(TEXTS), TEXTS)
+    np.testing.assert_array_equal(queries, documents)
     assert (encoder.query_tower is encoder.document_tower) == tied
     encoder.save(tmp_path / "saved")
     assert TransformerEncoder.load(tmp_path / "saved").contract == encoder.contract
-    np.testing.assert_array_equal(TransformerEncoder.load(tmp_path / "saved").encode_queries(TEXTS), both[0])
+    np.testing.assert_array_equal(TransformerEncoder.load(tmp_path / "saved").encode_queries(TEXTS), queries)
 
 
 def test_two_towers_of_one_checkpoint_have_separate_weights(condenser: Path) -> None:
     encoder = TransformerEncoder.load(condenser, tied=False)
-    encoder.query_tower.backbone.embeddings.word_embeddings.weight.data.neg_()
+    encoder.query_tower.backbone.get_parameter("embeddings.word_embeddings.weight").data.neg_()
     assert not np.allclose(encoder.encode_queries(TEXTS), encoder.encode_documents([""] * len(TEXTS), TEXTS))
 
 

@@ -49,8 +49,9 @@ def make_marian(folder: Path, seed: int, codes: tuple[str, ...]) -> Path:
     ours = [piece for piece in map(pieces.id_to_piece, range(len(pieces))) if not piece.startswith("<")]
     vocabulary = {piece: place for place, piece in enumerate(["</s>", "<unk>", *codes, *ours, "<pad>"])}
     (folder / "vocab.json").write_text(json.dumps(vocabulary), "utf-8")
+    files = {name: str(folder / f"{name}.spm") for name in ("source", "target")}
     tokenizer = MarianTokenizer(
-        *(str(folder / name) for name in ("source.spm", "target.spm", "vocab.json")), source_lang="en", target_lang="xx"
+        files["source"], files["target"], str(folder / "vocab.json"), source_lang="en", target_lang="xx"
     )
     tokenizer.save_pretrained(folder)
     torch.manual_seed(seed)

@@ -93,7 +93,7 @@ def test_every_index_type_has_enough_recall(recipe: VectorIndex, tmp_path: Path)
         "binary": 0.2,
         "hnsw-binary": 0.2,
     }
-    assert overlap(found, wanted) >= least.get(recipe.index_type if not recipe.factory else "", 0.2)
+    assert overlap(found, wanted) >= least.get("" if recipe.factory else recipe.index_type or "", 0.2)
     assert found.group_by("qid").len()["len"].unique().to_list() == [10]
 
 
@@ -132,7 +132,7 @@ def test_the_padding_of_faiss_is_never_a_hit(tmp_path: Path) -> None:
     queries = random_vectors(20, seed=2)
     found = index.search(queries, qids(queries), COUNT)
     sizes = found.group_by("qid").len()["len"]
-    assert sizes.max() < COUNT  # one list of eight: FAISS fills the rest of each row with -1
+    assert (sizes < COUNT).all()  # one list of eight: FAISS fills the rest of each row with -1
     scores = pl.Series(
         "score",
         np.einsum(

@@ -168,6 +168,13 @@ def _parameter(kind: type[Settings], name: str) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
+def spellings(kind: type[Settings]) -> set[str]:
+    """Return every spelling of every option of a command."""
+    options = ((name, each) for name, each in kind.declared().items() if not each.positional)
+    names = (each.names or _switch(name, each, bare_type(kind.types()[name])) for name, each in options)
+    return {part for several in names for spelled in several for part in spelled.split("/")}
+
+
 def _switch(name: str, declared: Option, kind: Any) -> tuple[str, ...]:
     """Return `--flag` for what is off by default, `--on/--no-on` for what may be switched both ways."""
     spelled = "--" + name.replace("_", "-")

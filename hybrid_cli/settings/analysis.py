@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal
 
-from hybrid_cli.settings.common import MayWrite, Seeded, Writes
+from hybrid_cli.settings.common import MayWrite, NameOrPath, Seeded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, Settings, argument, option, redeclare, when
 
 AnswerMatch = Literal["string", "regex"]
@@ -25,7 +25,7 @@ ACC = "acc@k"  # fact: a measure that searches texts for answers is among the me
 class Comparison(Seeded):
     """What to measure and which runs to compare: options that `evaluate` and `report` share."""
 
-    inputs: Sequence[str] = argument(
+    inputs: Sequence[NameOrPath] = argument(
         REQUIRED,
         "A collection or qrels file, then runs (Parquet or TREC; `name=path` names one). With --qrels: runs only.",
     )
@@ -143,7 +143,7 @@ class Report(Writes, Comparison):
     )
 
     show_queries: int = redeclare(Comparison, "show_queries", 10)
-    model: Sequence[str] = option(
+    model: Sequence[NameOrPath] = option(
         (),
         "Encoder whose learning curve is shown, in addition to those behind the runs (`name=folder` names it).",
         metavar="FOLDER",
@@ -173,7 +173,7 @@ class Inspect(MayWrite):
         "hybrid inspect bm25=out/bm25.parquet dense=out/dense.parquet --memory-table data/pydocs --split test",
     )
 
-    paths: Sequence[str] = argument(
+    paths: Sequence[NameOrPath] | NameOrPath = argument(
         REQUIRED, "An artifact, or any file or folder. With --memory-table: runs (`name=path` names one)."
     )
     _: KW_ONLY

@@ -14,6 +14,12 @@ from hybrid_cli.settings.options import GENERAL, GIVEN, REQUIRED, By, Settings, 
 Pooling = Literal["mean", "cls"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 CombineMode = Literal["concat", "sum"]
+NameOrPath = str | Path  # the name of a model, `name=path`, or a path; settings hold it as text
+
+
+def as_names(given: Sequence[NameOrPath] | NameOrPath) -> tuple[str, ...]:
+    """Return one or several names as texts."""
+    return tuple(map(str, (given,) if isinstance(given, str | Path) else given))
 
 
 @dataclass(frozen=True, kw_only=True)

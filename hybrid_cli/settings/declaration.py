@@ -167,7 +167,7 @@ def spelling(name: str, declared: Option) -> str:
 
 
 def bare_type(kind: Any) -> Any:
-    """Return a type without its `| None`."""
+    """Return the first type of a union: `str` for `str | Path | None`."""
     if get_origin(kind) in (Union, UnionType):
         return next(arm for arm in get_args(kind) if arm is not NoneType)
     return kind
@@ -202,7 +202,7 @@ def converted(name: str, declared: Option, kind: Any, value: Any) -> Any:
             return _number(declared, kind, value) if kind in (int, float) else value
         if is_list(kind):
             items = list(value) if declared.positional and not isinstance(value, str | Path) else _items(value)
-            return tuple(_one(declared, get_args(kind)[0], item) for item in items)
+            return tuple(_one(declared, bare_type(get_args(kind)[0]), item) for item in items)
         if is_pair(kind):
             arms = get_args(kind)
             if isinstance(value, str) or len(value) != len(arms):

@@ -12,12 +12,14 @@ from hybrid_cli.settings.common import (
     ENCODER,
     CombineMode,
     EncoderContract,
+    NameOrPath,
     OnDevice,
     Pooling,
     Precision,
     Seeded,
     Threaded,
     Writes,
+    as_names,
 )
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, byte_count, option, redeclare, when
 
@@ -142,7 +144,7 @@ class Combine(OnDevice, Writes):
         "hybrid combine out/dense out/lambda --tune data/pydocs --index out/spar-index --output out/spar-tuned",
     )
 
-    models: Sequence[str] = argument(REQUIRED, "Two encoders: `minilm`, a folder, or a Hugging Face id.")
+    models: Sequence[NameOrPath] = argument(REQUIRED, "Two encoders: `minilm`, a folder, or a Hugging Face id.")
     _: KW_ONLY
     combine: CombineMode = option("concat", "Concatenate the vectors, or add them.")
     weight: float = option(1.0, "Weight of the second encoder, on the query side.", applies=when(tune=None))
@@ -201,7 +203,7 @@ class Encode(OnDevice, Threaded, VectorIndex, EncoderContract, Writes):
         None, "A collection or corpus, or a dense index to rebuild with another index type."
     )
     _: KW_ONLY
-    model: Sequence[str] = option(
+    model: Sequence[NameOrPath] | NameOrPath = option(
         ("minilm",),
         "Encoder: `minilm`, a folder, or a Hugging Face id. Two encoders are combined.",
         applies=when(input=TEXTS),
@@ -280,12 +282,12 @@ class Encode(OnDevice, Threaded, VectorIndex, EncoderContract, Writes):
 
     def values(self) -> dict[str, Any]:
         """Return every field by name, and whether one or two models are named."""
-        return {**super().values(), "models": TWO_MODELS if len(self.model) == 2 else ONE_MODEL}
+        return {**super().values(), "models": TWO_MODELS if len(as_names(self.model)) == 2 else ONE_MODEL}
 
     def check(self) -> None:
         """Refuse more than two models, and a command without input."""
-        if len(self.model) > 2:
-            raise InputError(f"--model: needs one or two encoders, got {len(self.model)}")
+        if (count := len(as_names(self.model))) > 2:
+            raise InputError(f"--model: needs one or two encoders, got {count}")
         if self.collection is None and self.queries is None:
             raise InputError("encode: needs a collection, a dense index, or a file with --queries")
 

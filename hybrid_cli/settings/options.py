@@ -84,8 +84,10 @@ class Settings:
             value = getattr(self, name)
             if name in self.given:
                 value = converted(name, declared, types[name], value)
+            elif declared.default is REQUIRED:
+                raise InputError(f"{spelling(name, declared)}: needs at least one value")
             elif _is_unset(value) and not isinstance(declared.default, By):
-                value = None if declared.default is REQUIRED else declared.default
+                value = declared.default
             object.__setattr__(self, name, value)
         for name, declared in self.declared().items():
             if name not in self.given and isinstance(declared.default, By):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import OnDevice, Overwrites, Seeded, Threaded, Writes
+from hybrid_cli.settings.common import NameOrPath, OnDevice, Overwrites, Seeded, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, option, parsed_by, redeclare, registered, when
 
 Missing = Literal["exact", "min", "zero", "ignore", "drop"]
@@ -253,7 +253,7 @@ class Fuse(OnDevice, WeightTuning, Writes):
         "--output out/weights.json",
     )
 
-    runs: Sequence[str] = argument(REQUIRED, "Two or more runs (Parquet or TREC; `name=path` names one).")
+    runs: Sequence[NameOrPath] = argument(REQUIRED, "Two or more runs (Parquet or TREC; `name=path` names one).")
     _: KW_ONLY
     method: str = option(
         "minmax",

@@ -25,6 +25,7 @@ from hybrid_cli.indexes import DenseIndex
 from hybrid_cli.indexes.exact import model_of
 from hybrid_cli.reporting.terminal import show_tuned_weight
 from hybrid_cli.settings import Combine, stage
+from hybrid_cli.settings.common import as_names
 from hybrid_cli.settings.retrieval import WeightTuning
 
 
@@ -41,9 +42,10 @@ def combine(settings: Combine) -> Path:
     Raises:
         InputError: models, index or judgments cannot be used together.
     """
-    folders = [resolve(model) for model in settings.models]
+    models = as_names(settings.models)
+    folders = [resolve(model) for model in models]
     inputs: dict[str, Path | artifacts.Named] = {
-        f"model {number}": model_input(model) for number, model in enumerate(settings.models, 1)
+        f"model {number}": model_input(model) for number, model in enumerate(models, 1)
     }
     if settings.tune is not None and settings.index is not None:
         inputs |= {
@@ -67,7 +69,7 @@ def combine(settings: Combine) -> Path:
     with output.folder() as (work, counts):
         composite.write_combination(work, folders, recipe)
         counts |= {"dim": encoder.dim, "weight": recipe.weight, **tuned}
-    first, second = settings.models
+    first, second = models
     console.note(f"combine: {output.path}: {recipe.combine} of {first} and {recipe.weight:g} times {second}")
     return output.path
 

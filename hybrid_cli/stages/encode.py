@@ -26,7 +26,7 @@ from hybrid_cli.indexes.exact import model_of, query_encoder
 from hybrid_cli.indexes.shards import Texts, encode_texts, link_vectors, truncate_vectors
 from hybrid_cli.reporting.terminal import show_candidates
 from hybrid_cli.settings import Encode, VectorIndex, stage
-from hybrid_cli.settings.common import EncoderContract
+from hybrid_cli.settings.common import EncoderContract, as_names
 from hybrid_cli.settings.dense import DENSE_INDEX, TEXTS
 
 
@@ -61,7 +61,8 @@ def encode(settings: Encode) -> Path:
 
 def _encode(settings: Encode) -> Path:
     source, kind = _source(settings)
-    folders = [resolve(model) for model in settings.model]
+    models = as_names(settings.model)
+    folders = [resolve(model) for model in models]
     changes = settings.contract()
     if kind == Kind.DENSE_INDEX:
         settings = _with_type(settings, len(folders) == 1 and _trained_for_codes(folders[0]))
@@ -71,7 +72,7 @@ def _encode(settings: Encode) -> Path:
         kind,
         {
             "corpus" if kind == Kind.DENSE_INDEX else "queries": source,
-            **dict(zip(("model", "second model"), map(model_input, settings.model), strict=False)),
+            **dict(zip(("model", "second model"), map(model_input, models), strict=False)),
         },
         {**_without_contract(settings.recorded(input=TEXTS)), "contract": changes, "dtype": dtype},
     )

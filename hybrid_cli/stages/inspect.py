@@ -21,6 +21,7 @@ from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.indexes import latency
 from hybrid_cli.reporting.memory import Held, indexes_of
 from hybrid_cli.settings import Inspect, stage
+from hybrid_cli.settings.common import as_names
 
 SAMPLE_ROWS = 3
 SAMPLE_CHARACTERS = 100
@@ -51,9 +52,10 @@ def inspect(settings: Inspect) -> Description:
     """
     if settings.memory_table is not None:
         return {"memory_table": _memory_table(settings, settings.memory_table)}
-    if len(settings.paths) != 1:
-        raise InputError(f"inspect: needs one path, got {len(settings.paths)}; --memory-table takes several runs")
-    path = Path(settings.paths[0])
+    paths = as_names(settings.paths)
+    if len(paths) != 1:
+        raise InputError(f"inspect: needs one path, got {len(paths)}; --memory-table takes several runs")
+    path = Path(paths[0])
     manifest = artifacts.find_manifest(path)
     described: Description = {"path": str(path), "what": str(manifest.kind) if manifest else _guess(path)}
     if manifest:
@@ -240,7 +242,7 @@ def _guess_json(line: str) -> str:
 
 def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
     """Return one row per run: bytes that a search reads, measures, and latency in milliseconds (LITE, table 2)."""
-    named = runs.named(settings.paths)
+    named = runs.named(as_names(settings.paths))
     behind = {name: _indexes(path) for name, path in named.items()}
     qrels_file = collections.qrels_path(collection, settings.split)
     queries_file = collections.queries_path(collection, settings.split)

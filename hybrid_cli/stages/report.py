@@ -19,6 +19,7 @@ from hybrid_cli.reporting.data import Findings, find
 from hybrid_cli.reporting.memory import Held
 from hybrid_cli.settings import IndexBm25, Report, stage
 from hybrid_cli.settings.analysis import ACC
+from hybrid_cli.settings.common import NameOrPath
 
 _LANGUAGE = IndexBm25.language  # of documents without a lexical index
 
@@ -84,7 +85,7 @@ def _held(named: Mapping[str, Path], given: Sequence[str]) -> dict[str, list[Hel
     return {name: indexes for name, indexes in (held | chosen).items() if indexes}
 
 
-def _curves(named: Mapping[str, Path], given: Sequence[str]) -> dict[str, Path]:
+def _curves(named: Mapping[str, Path], given: Sequence[NameOrPath]) -> dict[str, Path]:
     """Return name -> folder of every encoder whose learning curve is shown."""
     known = {folder.resolve() for folder in runs.named(given).values()}
     found = dict.fromkeys(folder for path in named.values() for folder in memory.curves(path))
