@@ -100,7 +100,7 @@ def search_tasks(
 
 def contents(opened: LexicalIndex, scratch: Path) -> list[list[str]]:
     batches = collections.documents(scratch / "collection")
-    return [build._contents(batch, ("title", "text"))["contents"].to_list() for batch in batches]
+    return [build.contents(batch, ("title", "text"))["contents"].to_list() for batch in batches]
 
 
 def compare_search(index: Path, scratch: Path, options: argparse.Namespace) -> None:
@@ -127,7 +127,7 @@ def compare_indexing(scratch: Path, options: argparse.Namespace) -> None:
     collection, source = scratch / "collection", scratch / "json"
     source.mkdir()
     for part, batch in enumerate(collections.documents(collection)):
-        frame = build._contents(batch, ("title", "text")).rename({"docid": "id"})
+        frame = build.contents(batch, ("title", "text")).rename({"docid": "id"})
         for number, piece in enumerate(frame.iter_slices(-(-len(frame) // options.threads))):
             piece.write_ndjson(source / f"part-{part:05d}-{number}.jsonl")
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from hybrid_cli.encoders.models import pick_dtype
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.settings.optimization import Sampling
+from hybrid_cli.settings.common import Sampling
 from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner

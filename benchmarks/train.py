@@ -22,7 +22,7 @@ from transformers import AutoModel, AutoTokenizer
 from hybrid_cli.collections.readers import python_docs
 from hybrid_cli.encoders.models import pick_dtype, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.settings.optimization import Optimization
+from hybrid_cli.settings.common import Optimization
 from hybrid_cli.training.batches import Group
 from hybrid_cli.training.dense import DenseLearner
 from hybrid_cli.training.loop import Trainer

@@ -18,7 +18,7 @@ from hybrid_cli.indexes.searcher import Searcher, index_kinds, open_hybrid, open
 from hybrid_cli.settings import SearchOptions
 
 if TYPE_CHECKING:
-    from hybrid_cli.encoders.base import Encoder
+    from hybrid_cli.encoders.contract import Encoder
     from hybrid_cli.settings.common import Precision
 
 PathLike = str | os.PathLike[str]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hybrid_cli.draws import draw
 from hybrid_cli.perturbations.attack import Attacked
-from hybrid_cli.perturbations.stop_words import FUNCTION_WORDS
+from hybrid_cli.perturbations.edits import FUNCTION_WORDS
 from hybrid_cli.perturbations.synonyms import replace_matches
 
 # Synonyms are in capitals, to distinguish them from the original words; each of their words is a term.

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli.collections.answers import matcher, passage_form
 from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.settings.analysis import AnswerMatch
 
 

@@ -11,7 +11,7 @@ from test_vectors import random_vectors
 
 from hybrid_cli import indexes
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.measure import unfinished
+from hybrid_cli.indexes.auto import unfinished
 from hybrid_cli.settings import VectorIndex
 from hybrid_cli.settings.options import byte_count
 from hybrid_cli.stages.encode import encode

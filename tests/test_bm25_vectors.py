@@ -12,9 +12,8 @@ from test_impacts import DOCUMENTS, GOLDEN, IDF_CAT, IDF_DOG, known
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.lexical.projection import SignProjection
-from hybrid_cli.training.bm25_vectors import Bm25Vectors
 from hybrid_cli.training.losses import squared_cosine
+from hybrid_cli.training.roc import Bm25Vectors, SignProjection
 
 DIM = 768
 

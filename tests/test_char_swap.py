@@ -9,8 +9,7 @@ from string import ascii_letters
 import pytest
 
 from hybrid_cli.draws import draw
-from hybrid_cli.perturbations.edits import CHARACTER_CHANGES, edited, swap_characters
-from hybrid_cli.perturbations.stop_words import is_stop_word
+from hybrid_cli.perturbations.edits import CHARACTER_CHANGES, edited, is_stop_word, swap_characters
 
 
 def of(text: str, seed: int = 0) -> str:

@@ -14,8 +14,8 @@ import torch
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.encoders.base import Encoder
 from hybrid_cli.encoders.composite import Combination, Recipe
+from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import Combine

@@ -17,13 +17,13 @@ from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import DistillLite
-from hybrid_cli.settings.optimization import Sampling
+from hybrid_cli.settings.common import Sampling
 from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.training import losses
+from hybrid_cli.training import loop, losses
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.teachers import FrozenEncoder
@@ -102,8 +102,6 @@ def test_an_interrupted_distillation_ends_with_the_same_weights(
     examples: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
     """The checkpoint includes the large heads; the teacher's vectors are stored next to it."""
-    from hybrid_cli.training import checkpoint
-
     once = partial(distill_lite, examples, teacher=str(teacher), model=str(tiny_bert), dim=4, **PLAN)
     whole = once(output=tmp_path / "whole")
     seen = 0
@@ -114,9 +112,9 @@ def test_an_interrupted_distillation_ends_with_the_same_weights(
         seen += 1
         raise KeyboardInterrupt
 
-    save = checkpoint.save
+    save = loop.save_checkpoint
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hybrid_cli.training.checkpoint.save", killed)
+        patch.setattr("hybrid_cli.training.loop.save_checkpoint", killed)
         with pytest.raises(KeyboardInterrupt):
             once(output=tmp_path / "killed")
     assert seen == 1

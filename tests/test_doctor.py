@@ -15,7 +15,7 @@ from command import hybrid
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import jvm
 from hybrid_cli.perturbations import wordnet
-from hybrid_cli.reporting.doctor import Check, show
+from hybrid_cli.reporting.terminal import Check, show_checks
 from hybrid_cli.settings import Doctor
 from hybrid_cli.stages import doctor as stage
 
@@ -44,7 +44,7 @@ def test_every_component_is_found_here(capsys: pytest.CaptureFixture[str]) -> No
     assert found["PyTorch"].found == version("torch")
     assert found["Python 3.11+"].found.startswith(f"{sys.version_info.major}.{sys.version_info.minor}")
     assert found["encoder minilm"].found.split()[1] == "MB,"
-    show(checks, Doctor())
+    show_checks(checks, Doctor())
     printed = capsys.readouterr().out
     assert all(check.name in printed for check in checks)
 
@@ -115,7 +115,7 @@ def test_a_missing_component_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_optional_component_does_not_fail(capsys: pytest.CaptureFixture[str]) -> None:
-    show([Check("GPU", False, "no NVIDIA driver", needed=False)], Doctor())
+    show_checks([Check("GPU", False, "no NVIDIA driver", needed=False)], Doctor())
     assert "none" in capsys.readouterr().out
 
 

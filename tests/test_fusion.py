@@ -263,7 +263,7 @@ def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
         for _ in range(3)
     ]
     whole = {method: fused_run(tables, recipe(method, lists=3, missing="min")) for method in METHODS}
-    monkeypatch.setattr(lists, "_BLOCK_HITS", 1)
+    monkeypatch.setattr(lists, "BLOCK_HITS", 1)
     assert all(fused_run(tables, recipe(method, lists=3, missing="min")).equals(whole[method]) for method in METHODS)
 
 

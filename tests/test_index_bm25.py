@@ -13,8 +13,8 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical import lucene
+from hybrid_cli.lexical.build import Setting, tune
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.lexical.tuning import Setting, tune
 from hybrid_cli.stages.index_bm25 import index_bm25
 
 

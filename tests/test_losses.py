@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from hybrid_cli import artifacts
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import TrainDense, optimization
+from hybrid_cli.settings import TrainDense, common
 from hybrid_cli.training import losses
 from hybrid_cli.training.losses import (
     Objective,
@@ -339,7 +339,7 @@ def test_the_first_values_retrieve_and_the_others_match_the_teacher() -> None:
 
 
 def test_every_loss_is_declared_and_registered() -> None:
-    assert set(optimization.LOSSES) == set(losses.REGISTERED)
+    assert set(common.LOSSES) == set(losses.REGISTERED)
 
 
 def test_options_reach_the_loss_they_apply_to() -> None:
@@ -359,7 +359,7 @@ def test_a_new_loss_is_one_function_and_one_declaration(
     from hybrid_cli.stages.train_dense import train_dense
 
     monkeypatch.setattr(losses, "REGISTERED", dict(losses.REGISTERED))
-    monkeypatch.setitem(optimization.LOSSES, "toy", "squared distance of the query to its positive")  # place 1
+    monkeypatch.setitem(common.LOSSES, "toy", "squared distance of the query to its positive")  # place 1
 
     @losses.loss("toy")  # place 2
     def toy(vectors: Vectors, temperature: float = 1.0) -> Terms:

@@ -139,7 +139,7 @@ def test_tables_of_others_may_have_large_strings_other_integers_and_more_columns
 def test_a_fingerprint_does_not_depend_on_the_batches_of_the_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "_ROWS_PER_GROUP", 4)
+    monkeypatch.setattr(tables, "ROWS_PER_GROUP", 4)
     table = run_table([(f"q{i}", "ü" * (i % 3), i, float(i)) for i in range(11)])
     whole, single, odd = (tmp_path / f"{name}.parquet" for name in ("whole", "single", "odd"))
     open_output(whole).write([table])

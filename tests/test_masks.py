@@ -17,8 +17,8 @@ from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.analysis import STOP_WORDS
-from hybrid_cli.settings.optimization import Markers
-from hybrid_cli.training.masks import MatchMasking
+from hybrid_cli.settings.common import Markers
+from hybrid_cli.training.roc import MatchMasking
 
 TOKENIZER = AutoTokenizer.from_pretrained(resolve("minilm"))
 QUERY = "what is the inverse of a matrix, (3.5)?"

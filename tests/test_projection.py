@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from hybrid_cli.lexical.projection import SignProjection
+from hybrid_cli.training.roc import SignProjection
 
 TERMS = pl.Series("term", [f"term{number}" for number in range(50)])
 

@@ -24,7 +24,7 @@ from hybrid_cli.cli.options import add_command
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import COMMANDS, Fuse, Settings, stage
 from hybrid_cli.settings.common import Writes
-from hybrid_cli.settings.conversion import default_text, is_list
+from hybrid_cli.settings.declaration import default_text, is_list
 from hybrid_cli.settings.options import (
     GIVEN,
     REQUIRED,

@@ -162,7 +162,7 @@ def test_an_interval_contains_the_mean(values: list[float], seed: int) -> None:
 
 def test_intervals_depend_on_the_seed_only(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = bootstrap(SCORES, 300, 0.9, seed=3)
-    monkeypatch.setattr(significance, "_DRAWS_AT_ONCE", 1000)
+    monkeypatch.setattr(significance, "DRAWS_AT_ONCE", 1000)
     assert np.allclose(bootstrap(SCORES, 300, 0.9, seed=3), whole, atol=1e-14)
     assert not np.allclose(bootstrap(SCORES, 300, 0.9, seed=4), whole, atol=1e-14)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hybrid_cli.collections.snippets import snippet
+from hybrid_cli.reporting.tables import snippet
 
 
 def test_a_snippet_begins_near_the_words_of_the_query() -> None:

@@ -25,7 +25,7 @@ from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import TrainDense
-from hybrid_cli.settings.optimization import Sampling
+from hybrid_cli.settings.common import Sampling
 from hybrid_cli.stages.train_dense import SUM_WEIGHTS, train_dense
 from hybrid_cli.training.batches import Examples, allowed
 from hybrid_cli.training.loop import rate_factor

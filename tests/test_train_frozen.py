@@ -11,10 +11,10 @@ import polars as pl
 import pytest
 
 from hybrid_cli import artifacts
-from hybrid_cli.encoders.base import Encoder
+from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.optimization import Sampling
+from hybrid_cli.settings.common import Sampling
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training.batches import Examples
@@ -80,7 +80,7 @@ class Counting:
 def test_every_text_is_encoded_once_and_read_again_after_an_interruption(
     examples: Path, tiny_lambda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hybrid_cli.training.teachers._BLOCK", 2)
+    monkeypatch.setattr("hybrid_cli.training.teachers.BLOCK_TEXTS", 2)
     known = Examples(examples)
     queries = {group.query for group in known.epoch(0, 0, 1)}
     encoder: Any = Counting(open_encoder(tiny_lambda))

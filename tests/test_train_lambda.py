@@ -156,7 +156,7 @@ def test_the_static_students_top_ranked_documents_are_candidates(
     encoder = StaticEncoder.over(index, ("title", "text"), dim=1, vocab_size=40, hash_buckets=5)
     encoder.query_table.data.fill_(1)
     encoder.document_table.data.fill_(1)
-    monkeypatch.setattr(static, "_POOL", 100)
+    monkeypatch.setattr(static, "STUDENT_POOL", 100)
     candidates = {"sampled_candidates": 1, "hard_candidates": 1, "student_negatives": 1}
     source = static.BagsOfTerms(index, encoder, static_options(sources, **candidates), None)
     weights = source.documents(np.arange(len(index.docids)))
@@ -181,7 +181,7 @@ def test_the_matrix_and_the_texts_give_equal_weights(sources: Sources) -> None:
 def test_a_static_training_resumes_after_an_interruption(
     sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, candidates: dict[str, int]
 ) -> None:
-    monkeypatch.setattr(static, "_POOL", 9)
+    monkeypatch.setattr(static, "STUDENT_POOL", 9)
     plan = {**sources, **STATIC, "checkpoint_steps": 7, **candidates}
     whole = train_lambda(output=tmp_path / "whole", **plan)
     true: Callable[..., Any] = static.StaticLearner.backward

@@ -17,13 +17,12 @@ from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.lexical.projection import SignProjection
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training.batches import Examples
-from hybrid_cli.training.bm25_vectors import Bm25Vectors
 from hybrid_cli.training.losses import squared_cosine
+from hybrid_cli.training.roc import Bm25Vectors, SignProjection
 from hybrid_cli.training.validation import DevPool
 
 PLAN: dict[str, Any] = {"batch_size": 3, "epochs": 2, "learning_rate": 1e-3, "precision": "fp32"}

@@ -18,7 +18,7 @@ from hybrid_cli.artifacts.manifest import (
     hash_folder,
     read_manifest,
 )
-from hybrid_cli.artifacts.output import DryRun, Output, dry_run, open_output
+from hybrid_cli.artifacts.output import DryRun, Output, dry_run, open_output, output_of
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.artifacts.tables import check_table, regrouped, row_count, validate_parquet, write_parquet
 
@@ -39,6 +39,7 @@ __all__ = [
     "hard_link",
     "hash_folder",
     "open_output",
+    "output_of",
     "read_manifest",
     "regrouped",
     "replacing",

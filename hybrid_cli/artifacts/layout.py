@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 PARTS = "part-*.parquet"
 
 # collection
@@ -29,7 +27,6 @@ LABELS = "labels"
 
 # encoder
 CONTRACT = "encoder.json"
-CONFIG = "config.json"  # of Hugging Face transformers
 MODULES = "modules.json"  # of sentence-transformers
 WEIGHTS = "model.safetensors"
 STATIC_TABLES = "tables.safetensors"
@@ -51,8 +48,3 @@ ATTACKS = "meta.json"
 def part(number: int) -> str:
     """Return the name of a part of a large table."""
     return f"part-{number:05d}.parquet"
-
-
-def split_file(folder: Path, role: str, split: str) -> Path:
-    """Return the path of the queries or qrels of a split in a collection."""
-    return folder / f"{role}.{split}.parquet"

@@ -33,6 +33,7 @@ from hybrid_cli.artifacts.manifest import (
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.artifacts.tables import write_parquet
 from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.settings.common import Writes
 from hybrid_cli.settings.stage import at_stage_end
 
 _SUFFIXES = {Kind.WEIGHTS: ".json", Kind.REPORT: ".html", Kind.LABELS: ""}  # labels are a folder of tables
@@ -206,6 +207,23 @@ def _unlock(lock: BaseFileLock, process: int) -> None:
     if os.getpid() == process:  # not in a fork, which shares the lock
         Path(lock.lock_file).unlink(missing_ok=True)  # while it is held: whoever opened it meanwhile opens it again
         lock.release()
+
+
+def output_of(
+    settings: Writes, kind: Kind, inputs: Mapping[str, Path | Named], options: Mapping[str, Any] | None = None
+) -> Output:
+    """Open the output of a command; see `open_output`.
+
+    Args:
+        settings: of the command; gives the path, the name of the stage, and `overwrite`.
+        kind: kind of the artifact.
+        inputs: role -> path of everything that the result depends on.
+        options: everything else that it depends on; None is the options that the settings record.
+    """
+    recorded = settings.recorded() if options is None else options
+    return open_output(
+        settings.output, kind, settings.command, inputs=inputs, options=recorded, overwrite=settings.overwrite
+    )
 
 
 def open_output(

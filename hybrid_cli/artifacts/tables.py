@@ -14,7 +14,7 @@ from hybrid_cli.artifacts.manifest import METADATA_KEY, Manifest, find_manifest,
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.errors import InputError
 
-_ROWS_PER_GROUP = 1 << 16
+ROWS_PER_GROUP = 1 << 16
 _REPEATING = {  # the columns to dictionary-encode where not all should be: a third less time, a quarter less space
     Kind.RUN: ["qid"],
     Kind.LABELS: ["source", "docids.list.element"],
@@ -126,9 +126,9 @@ class _HashSink:
 
 
 def _regroup(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the same rows in tables of `_ROWS_PER_GROUP` (the last one shorter), cast to `schema`."""
+    """Yield the same rows in tables of `ROWS_PER_GROUP` (the last one shorter), cast to `schema`."""
     named = (pa.table(batch).select(schema.names) for batch in batches)
-    for table in regrouped(named, _ROWS_PER_GROUP):
+    for table in regrouped(named, ROWS_PER_GROUP):
         yield _compact(table.cast(schema))
 
 

@@ -14,10 +14,10 @@ from hybrid_cli.version import __version__
 
 GROUPS = {"prepare": "Import a collection: `prepare SOURCE ... --output FOLDER`."}
 PRINTERS = {  # command -> module:function that prints the result of its stage
-    "search": "hybrid_cli.reporting.hits:show_hits",
+    "search": "hybrid_cli.reporting.terminal:show_hits",
     "evaluate": "hybrid_cli.reporting.evaluate:show",
     "inspect": "hybrid_cli.reporting.inspect:show",
-    "doctor": "hybrid_cli.reporting.doctor:show",
+    "doctor": "hybrid_cli.reporting.terminal:show_checks",
 }
 
 

@@ -14,8 +14,18 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.common import Overwrites
-from hybrid_cli.settings.conversion import bare_type, default_text, is_list, is_mapping, is_pair, range_text
-from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, spelling
+from hybrid_cli.settings.declaration import (
+    GENERAL,
+    REQUIRED,
+    Option,
+    bare_type,
+    default_text,
+    is_list,
+    is_mapping,
+    is_pair,
+    range_text,
+    spelling,
+)
 
 _COLUMNS = 76
 _LONG = 60  # characters of choices that fit next to an option

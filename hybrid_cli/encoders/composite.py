@@ -29,7 +29,7 @@ import torch
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts.layout import COMBINATION_PARTS, CONTRACT, PAIR_SIDES
-from hybrid_cli.encoders.base import Encoder
+from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import CombineMode
 

@@ -1,4 +1,4 @@
-"""The contract of an encoder: everything except the weights that decides which vector a text gets.
+"""The interface of encoders, and their contract: everything except the weights that decides which vector a text gets.
 
 The contract is stored with the encoder (`encoder.json`) and with every index built by it; an index refuses queries that
 were encoded under another contract. A folder without `encoder.json` may be a sentence-transformers model, whose own
@@ -8,15 +8,56 @@ files hold the same information, or a plain checkpoint.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hybrid_cli.artifacts.layout import CONTRACT, MODULES
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import Pooling
-from hybrid_cli.settings.optimization import Markers
+from hybrid_cli.settings.common import Markers, Pooling
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+
+class Encoder(Protocol):
+    """Texts to vectors whose inner product is the score.
+
+    Attributes:
+        fingerprint: hash of the stored weights and of everything else that decides the vector of a document.
+    """
+
+    fingerprint: str
+
+    @property
+    def truncated(self) -> int:
+        """Number of texts cut to the maximum length so far."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """Length of the vectors."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return the contract as JSON values, as manifests store it."""
+        ...
+
+    def encode_queries(self, texts: Sequence[str], batch_tokens: int = ...) -> np.ndarray:
+        """Return vectors [n, dim], float32, in the order of `texts`."""
+        ...
+
+    def encode_documents(self, titles: Sequence[str], texts: Sequence[str], batch_tokens: int = ...) -> np.ndarray:
+        """Return vectors [n, dim], float32, in the order of `texts`."""
+        ...
+
 
 TRANSFORMER = "transformer"
 QUERY_MARKER, DOCUMENT_MARKER = "[unused1]", "[unused2]"

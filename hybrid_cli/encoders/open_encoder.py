@@ -8,9 +8,8 @@ from typing import Any
 
 from hybrid_cli.artifacts.layout import PAIR_SIDES
 from hybrid_cli.encoders import composite, static
-from hybrid_cli.encoders.base import Encoder
 from hybrid_cli.encoders.composite import Combination, Pair
-from hybrid_cli.encoders.contract import kind_of
+from hybrid_cli.encoders.contract import Encoder, kind_of
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder

@@ -25,8 +25,7 @@ from transformers.utils import logging
 from hybrid_cli.artifacts import layout
 from hybrid_cli.encoders.contract import DOCUMENT_MARKER, QUERY_MARKER, Contract
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import Pooling
-from hybrid_cli.settings.optimization import Markers
+from hybrid_cli.settings.common import Markers, Pooling
 
 _ST = "sentence_transformers.models"
 _UNUSED = {"pooler", "position_ids"}  # parts of a checkpoint that are skipped without a note

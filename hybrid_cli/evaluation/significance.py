@@ -16,7 +16,7 @@ from scipy import stats
 
 from hybrid_cli.settings.analysis import Correction
 
-_DRAWS_AT_ONCE = 1 << 22  # entries of a matrix of random draws held in memory
+DRAWS_AT_ONCE = 1 << 22  # entries of a matrix of random draws held in memory
 
 
 def paired_t(differences: np.ndarray) -> np.ndarray:
@@ -52,7 +52,7 @@ def sign_flip(differences: np.ndarray, permutations: int = 10_000, seed: int = 4
     total = differences.sum(0)
     observed = np.abs(total) - 1e-12 * np.abs(differences).sum(0)  # sums in another order round differently
     extreme = np.zeros(comparisons, dtype=np.int64)
-    rows = max(1, _DRAWS_AT_ONCE // count)
+    rows = max(1, DRAWS_AT_ONCE // count)
     for begin in range(0, permutations, rows):
         size = min(rows, permutations - begin)
         bits = np.unpackbits(rng.integers(0, 256, (size, (count + 7) // 8), dtype=np.uint8), axis=1, count=count)
@@ -170,7 +170,7 @@ def bootstrap(
     count, columns = values.shape
     rng = np.random.default_rng(seed)
     means = np.empty((resamples, columns))
-    rows = max(1, _DRAWS_AT_ONCE // count)
+    rows = max(1, DRAWS_AT_ONCE // count)
     for begin in range(0, resamples, rows):
         size = min(rows, resamples - begin)
         drawn = rng.integers(0, count, (size, count)) + np.arange(size)[:, None] * count

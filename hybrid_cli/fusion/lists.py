@@ -19,7 +19,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import Recipe, fill, of_query
 
 Scorer = Callable[[pl.DataFrame], pl.Series]
-_BLOCK_HITS = 1 << 16
+BLOCK_HITS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Lists:
     def blocks(self) -> Iterator[pl.DataFrame]:
         """Yield the candidates of a few dozen queries at a time."""
         sizes = np.sum(self.lengths, axis=0) if len(self.qids) else np.zeros(0)
-        block = np.cumsum(sizes) // _BLOCK_HITS
+        block = np.cumsum(sizes) // BLOCK_HITS
         edges = [0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), len(self.qids)]
         for first, last in pairwise(edges):
             if last > first:

@@ -5,14 +5,13 @@ The score is always the inner product. Row numbers of the index are those of the
 This is the only package that imports FAISS.
 """
 
-from hybrid_cli.indexes.auto import choose
-from hybrid_cli.indexes.build import build, check_recipe
+from hybrid_cli.indexes.auto import RECALL_SAMPLE, choose, footprint, measure_recall
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
-from hybrid_cli.indexes.faiss import set_threads
-from hybrid_cli.indexes.measure import footprint, measure_recall
+from hybrid_cli.indexes.faiss import build, check_recipe, set_threads
 from hybrid_cli.indexes.shards import read_ids, read_shard, shard_facts, shard_path, shards, write_shard
 
 __all__ = [
+    "RECALL_SAMPLE",
     "DenseIndex",
     "IndexInfo",
     "build",

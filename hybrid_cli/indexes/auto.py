@@ -1,4 +1,4 @@
-"""Index type `auto`: build candidates from compact to large and keep the first with enough recall."""
+"""Recall and size of a dense index; index type `auto` keeps the most compact candidate with enough recall."""
 
 from __future__ import annotations
 
@@ -9,20 +9,94 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from hybrid_cli import console, draws
-from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
+from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX, VECTORS
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.build import build
-from hybrid_cli.indexes.faiss import code_size, factory_string
-from hybrid_cli.indexes.measure import measure_recall, unfinished
+from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
+from hybrid_cli.indexes.faiss import FLAT, FLOATS, build, code_size, factory_string
 from hybrid_cli.indexes.shards import read_ids, read_shard, shard_path, shards, write_shard
 from hybrid_cli.settings import VectorIndex
 from hybrid_cli.settings.dense import IndexType
 
+RECALL_SAMPLE = 1_000  # stored documents that are searched with
+CUTOFFS = (10, 100)
+_STORED = "stored vectors"  # in place of a factory string: exact search of the shards
+
+
+def measure_recall(
+    folder: Path, factory: str, seed: int, sample: int = RECALL_SAMPLE, cutoffs: tuple[int, ...] = CUTOFFS
+) -> dict[str, float]:
+    """Search an index and its stored vectors with some of the stored documents.
+
+    Args:
+        folder: folder of the index, with or without a manifest.
+        factory: factory string, as `build` returned it.
+        seed: random seed of the sample.
+        sample: maximum number of documents that are searched with.
+        cutoffs: numbers of hits.
+
+    Returns:
+        `recall@k` for each cutoff k: share of the k nearest neighbors of a document, itself excluded, among the first
+        k hits of the index; empty for a flat index, which is exact.
+    """
+    if factory == FLAT:
+        return {}
+    from hybrid_cli.indexes.hybrid_search import HybridIndex  # imports numba
+
+    docids = read_ids(folder)
+    index, exact = unfinished(folder, docids, factory), unfinished(folder, docids, _STORED)
+    rows = draws.sample(len(docids), sample, draws.rng(seed))
+    queries, names = exact.vectors_of(rows), docids.gather(rows)
+    asked = pl.DataFrame({"qid": names, "text": [""] * len(names)})
+    depth = max(cutoffs) + 1
+    found = _without_itself(index.search(queries, names.to_list(), depth))
+    wanted = _without_itself(pl.concat(HybridIndex((exact,), (1.0,)).search_blocks([queries], asked, depth)))
+    return {f"recall@{cutoff}": _recall(found, wanted, cutoff) for cutoff in cutoffs}
+
+
+def unfinished(folder: Path, docids: pl.Series, factory: str) -> DenseIndex:
+    """Open an index that has no manifest yet."""
+    dim = read_shard(shards(folder)[0]).shape[1]
+    return DenseIndex(folder, IndexInfo(len(docids), dim, factory=factory), docids)
+
+
+def _without_itself(run: pl.DataFrame) -> pl.DataFrame:
+    """Return the hits without the document that is the query, renumbered."""
+    kept = run.filter(pl.col("qid") != pl.col("docid"))
+    return kept.select("qid", "docid", place=pl.int_range(pl.len()).over("qid"))
+
+
+def _recall(found: pl.DataFrame, wanted: pl.DataFrame, cutoff: int) -> float:
+    best = wanted.filter(pl.col("place") < cutoff)
+    common = best.join(found.filter(pl.col("place") < cutoff), on=["qid", "docid"], how="semi")
+    return len(common) / len(best) if len(best) else 1.0
+
+
+def footprint(folder: Path, info: IndexInfo) -> dict[str, int]:
+    """Return the bytes of a dense index by purpose.
+
+    Returns:
+        `vectors` or `codes` of the documents; `graph`, `lists` or `tables` for the rest of FAISS's file (links,
+        inverted lists with ids, or code books); `ids`; and `stored vectors`, which a search does not read. For an
+        unknown factory string, FAISS's file is `index` as a whole.
+    """
+    whole = (folder / FAISS_INDEX).stat().st_size
+    ids = (folder / DOCIDS).stat().st_size
+    stored = sum(path.stat().st_size for path in (folder / VECTORS).iterdir())
+    each = code_size(info.factory, info.dim)
+    if each is None:
+        return {"index": whole, "ids": ids, "stored vectors": stored}
+    rest = "graph" if "HNSW" in info.factory else "lists" if "IVF" in info.factory else "tables"
+    name = "vectors" if info.factory.rsplit(",", 1)[-1] in FLOATS else "codes"
+    codes = each * info.vectors
+    return {name: codes, rest: whole - codes, "ids": ids, "stored vectors": stored}
+
+
 CANDIDATES: tuple[IndexType, ...] = ("binary", "pq", "sq8", "fp16", "flat")
-CUTOFF = 100  # hits of which a candidate must find enough
-SAMPLE = 50_000  # documents on which the candidates for a larger collection are tried first
+RECALL_CUTOFF = 100  # hits of which a candidate must find enough
+TRIAL_SAMPLE = 50_000  # documents on which the candidates for a larger collection are tried first
 _TIMED = 64  # queries
 
 
@@ -52,8 +126,8 @@ def choose(
     recipe: VectorIndex,
     advance: Callable[[int], None] = lambda n: None,
     *,
-    cutoff: int = CUTOFF,
-    sample: int = SAMPLE,
+    cutoff: int = RECALL_CUTOFF,
+    sample: int = TRIAL_SAMPLE,
 ) -> list[Candidate]:
     """Build the smallest index of the shards in `folder` that has enough recall.
 

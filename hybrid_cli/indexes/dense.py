@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +16,18 @@ from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.build import flat_vectors
-from hybrid_cli.indexes.faiss import FLAT, check_metric, is_binary, load_faiss, reason, set_parameter, sign_bits
-from hybrid_cli.indexes.shards import Vectors, read_shard, shards
-from hybrid_cli.settings import SearchOptions
+from hybrid_cli.indexes.faiss import (
+    FLAT,
+    check_metric,
+    flat_vectors,
+    is_binary,
+    load_faiss,
+    reason,
+    set_parameter,
+    sign_bits,
+)
+from hybrid_cli.indexes.shards import Vectors, read_shard, shard_path, shards, write_shard
+from hybrid_cli.settings import Encode, SearchOptions
 
 _BLOCK = 256  # queries searched at once
 _HITS_AT_ONCE = 1 << 22  # bounds the memory of a block where many hits are requested
@@ -289,3 +297,18 @@ class DenseIndex:
                 for some in np.array_split(mine, -(-len(mine) // _ROWS_AT_ONCE)):
                     yield some, vectors[rows[some] - begin]
             begin = end
+
+
+def combine_vectors(
+    indexes: Sequence[DenseIndex],
+    folder: Path,
+    combine: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    settings: Encode,
+) -> None:
+    """Write the vectors that `combine` makes of those of two indexes of one corpus."""
+    docids = indexes[0].docids
+    for number, begin in enumerate(range(0, len(docids), settings.shard_size)):
+        rows = np.arange(begin, min(len(docids), begin + settings.shard_size))
+        first, second = (each.vectors_of(rows) for each in indexes)
+        whole = combine(first, second).astype(settings.vector_dtype)
+        write_shard(shard_path(folder, number), docids.gather(rows).to_arrow(), whole)

@@ -21,7 +21,7 @@ from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.shards import read_ids, read_shard, shards
 
 if TYPE_CHECKING:
-    from hybrid_cli.encoders.base import Encoder
+    from hybrid_cli.encoders.contract import Encoder
 
 Scorer = Callable[[pl.DataFrame], pl.Series]
 

@@ -27,10 +27,10 @@ from hybrid_cli.lexical import kernels
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings.common import cpu_count
 
-_DOCUMENTS, _QUERIES = 4096, 1024  # scored at once
+BLOCK_DOCUMENTS, BLOCK_QUERIES = 4096, 1024  # scored at once
 _PADDING = 32  # as in `DenseIndex`: a query's scores must not depend on the number of queries
 _KEYS = 1 << 23  # in memory: limits memory for many hits
-_LEAST_KEYS = 1024  # per query: fewer selections for few hits
+LEAST_KEYS = 1024  # per query: fewer selections for few hits
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class HybridIndex:
             threads: CPU threads; None for all cores.
         """
         hits = min(hits, len(self._order))
-        size = max(_PADDING, min(_QUERIES, _KEYS // (2 * hits) // _PADDING * _PADDING))
+        size = max(_PADDING, min(BLOCK_QUERIES, _KEYS // (2 * hits) // _PADDING * _PADDING))
         for begin in range(0, len(queries), size):
             part = queries.slice(begin, size)
             keys = self._best([found[begin : begin + size] for found in vectors], part, hits, threads or cpu_count())
@@ -109,7 +109,7 @@ class HybridIndex:
     ) -> npt.NDArray[np.uint64]:
         """Return [Q, hits] keys of `kernels.keep_best`, best first."""
         counts, floors = np.zeros(len(queries), np.int64), np.full(len(queries), -np.inf, np.float32)
-        keys = np.empty((len(queries), max(2 * hits, _LEAST_KEYS)), np.uint64)
+        keys = np.empty((len(queries), max(2 * hits, LEAST_KEYS)), np.uint64)
         asked, matrix = self._lexical_arguments(queries["text"].to_list())
         cursors = matrix.indptr[asked.terms]
         bounds = [len(queries) * at // (4 * threads) for at in range(4 * threads + 1)]
@@ -142,7 +142,7 @@ class HybridIndex:
         padded = [torch.zeros(-(-queries // _PADDING) * _PADDING, index.dim) for index in self.dense]
         for weight, target, found in zip(self.weights, padded, vectors, strict=True):
             target[:queries] = torch.from_numpy(found) * weight
-        for blocks in zip(*(index.blocks(_DOCUMENTS) for index in self.dense), strict=True):
+        for blocks in zip(*(index.blocks(BLOCK_DOCUMENTS) for index in self.dense), strict=True):
             scores = padded[0] @ torch.from_numpy(blocks[0]).T
             for target, block in zip(padded[1:], blocks[1:], strict=True):
                 scores.addmm_(target, torch.from_numpy(block).T)

@@ -19,7 +19,7 @@ from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, shards
 from hybrid_cli.settings import SearchOptions
 
 if TYPE_CHECKING:
-    from hybrid_cli.encoders.base import Encoder
+    from hybrid_cli.encoders.contract import Encoder
     from hybrid_cli.indexes.hybrid_search import HybridIndex
     from hybrid_cli.lexical.feedback import Rm3
     from hybrid_cli.lexical.index import LexicalIndex

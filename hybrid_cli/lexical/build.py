@@ -1,10 +1,15 @@
-"""Build a lexical index: one thread runs Lucene while another counts terms for the impact matrix."""
+"""Build a lexical index, and choose its k1 and b.
+
+One thread runs Lucene while another counts terms for the impact matrix. k1 and b are chosen on judged queries, with the
+gain on held-out queries.
+"""
 
 from __future__ import annotations
 
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +18,7 @@ import pyarrow as pa
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import layout
-from hybrid_cli.errors import HybridError
+from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.analysis import STACKING, Analyzer
 from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
@@ -54,7 +59,7 @@ def build(
         np.save(folder / layout.IMPACTS / layout.POSITIONS, known["length"].fill_null(0).to_numpy())
 
 
-def _contents(batch: pa.RecordBatch, fields: Sequence[str]) -> pl.DataFrame:
+def contents(batch: pa.RecordBatch, fields: Sequence[str]) -> pl.DataFrame:
     """Return docid and the indexed text of each document."""
     frame = pl.DataFrame(pl.from_arrow(batch))
     return frame.select("docid", pl.concat_str([pl.col(name) for name in fields], separator="\n").alias("contents"))
@@ -63,7 +68,7 @@ def _contents(batch: pa.RecordBatch, fields: Sequence[str]) -> pl.DataFrame:
 def _count(corpus: Corpus, fields: Sequence[str], analyzer: Analyzer, advance: Callable[[int], None]) -> Postings:
     builder = PostingsBuilder()
     for batch in corpus():
-        builder.add(*analyzer.tokens(_contents(batch, fields)["contents"].to_list()))
+        builder.add(*analyzer.tokens(contents(batch, fields)["contents"].to_list()))
         advance(len(batch))
     return builder.finish()
 
@@ -84,7 +89,7 @@ class _Lucene(threading.Thread):
 
     def _write(self, batch: pa.RecordBatch, fields: Sequence[str], part: int) -> pl.DataFrame:
         """Write one file per thread, because Anserini reads a file in one thread."""
-        frame = _contents(batch, fields)
+        frame = contents(batch, fields)
         share = -(-len(frame) // self.threads)
         for number, piece in enumerate(frame.rename({"docid": "id"}).iter_slices(share)):
             piece.write_ndjson(self.source / f"part-{part:05d}-{number}.jsonl")
@@ -113,3 +118,62 @@ def _compare(postings: Postings, counted: lucene.Statistics, folder: Path) -> No
             f"{folder}: Lucene counts {counted.counted:,} documents with {counted.tokens:,} tokens, the matrix "
             f"{postings.counted:,} with {postings.tokens:,}; this is a bug in hybrid, please report it with the corpus"
         )
+
+
+Setting = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Result of tuning.
+
+    Attributes:
+        best: (k1, b) with the largest mean; ties go to the values nearest to `baseline`.
+        baseline: (k1, b) that gains are measured against.
+        means: mean over all queries of each (k1, b).
+        gains: gain over `baseline` on each half of the queries, with k1 and b chosen on the other half.
+        queries: number of judged queries.
+    """
+
+    best: Setting
+    baseline: Setting
+    means: dict[Setting, float]
+    gains: tuple[float, float]
+    queries: int
+
+    @property
+    def held_out_gain(self) -> float:
+        """Mean gain over all queries, each with the k1 and b that the other half chose."""
+        second = self.queries // 2
+        return (self.gains[0] * (self.queries - second) + self.gains[1] * second) / self.queries
+
+
+def tune(evaluate: Callable[[Setting], pl.DataFrame], grid: Iterable[Setting], baseline: Setting) -> Tuning:
+    """Evaluate each (k1, b) of a grid.
+
+    Args:
+        evaluate: returns the value of each judged query (qid, value) for a (k1, b).
+        grid: values to try; `baseline` is always added.
+        baseline: (k1, b) that gains are measured against.
+
+    Raises:
+        InputError: fewer than two judged queries.
+    """
+    settings = [baseline, *(setting for setting in grid if setting != baseline)]
+    columns = [evaluate(setting).sort("qid")["value"].to_numpy() for setting in settings]
+    values = np.stack(columns)  # [settings, queries]
+    if values.shape[1] < 2:
+        raise InputError(f"--tune: needs two or more judged queries, got {values.shape[1]}")
+    nearness = [abs(k1 - baseline[0]) + abs(b - baseline[1]) for k1, b in settings]
+    halves = (values[:, 0::2], values[:, 1::2])
+    gains = [
+        float((tested[_best(chosen, nearness)] - tested[0]).mean())
+        for tested, chosen in ((halves[0], halves[1]), (halves[1], halves[0]))
+    ]
+    means = dict(zip(settings, values.mean(1).tolist(), strict=True))
+    return Tuning(settings[_best(values, nearness)], baseline, means, (gains[0], gains[1]), values.shape[1])
+
+
+def _best(values: np.ndarray, nearness: list[float]) -> int:
+    means = values.mean(1).round(12)
+    return min(range(len(means)), key=lambda at: (-means[at], nearness[at]))

@@ -16,8 +16,7 @@ from hybrid_cli.collections.readers import files
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, Rewrite
-from hybrid_cli.perturbations.edits import WORD, Edit, Edits, unedited
-from hybrid_cli.perturbations.stop_words import FUNCTION_WORDS, is_stop_word
+from hybrid_cli.perturbations.edits import FUNCTION_WORDS, WORD, Edit, Edits, is_stop_word, unedited
 from hybrid_cli.perturbations.wordnet import WordNet
 
 TRIES = 7  # words whose synonyms are looked up before a query is kept without an insertion

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from hybrid_cli.evaluation.buckets import Buckets
-    from hybrid_cli.evaluation.complement import Complement
+    from hybrid_cli.evaluation.complement import Changed, Complement, Hit, Listed
     from hybrid_cli.evaluation.complementarity import Sets
-    from hybrid_cli.evaluation.per_query import Changed, Hit, Listed
 
 _BAR_CELLS, _BAR_LABEL = 72, 5
 _WIDEST = 120

@@ -10,12 +10,11 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from hybrid_cli.collections.snippets import snippet
 from hybrid_cli.evaluation.complementarity import changes, tally
 from hybrid_cli.reporting.charts import Figure, chart, colours, plain
 from hybrid_cli.reporting.data import Findings, Match
 from hybrid_cli.reporting.page import Case, Cell, Hit, RankedList, Section, Table
-from hybrid_cli.reporting.tables import signed
+from hybrid_cli.reporting.tables import signed, snippet
 
 _TEXT_CHARACTERS = 160
 _SPACING, _WIDEST = 0.008, 0.045  # fractions of the axis: distance of dots at one position, and the largest radius

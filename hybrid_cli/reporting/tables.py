@@ -1,8 +1,9 @@
-"""Numbers and tables in text: for the terminal, at most 80 columns wide, and for Markdown."""
+"""Numbers, snippets and tables in text: for the terminal, at most 80 columns wide, and for Markdown."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from hybrid_cli import console
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
 
 WIDTH = 80  # columns of a table when output is piped; a terminal's own width otherwise
 
@@ -123,3 +125,24 @@ def csv_text(rows: Sequence[dict[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue().removesuffix("\n")
+
+
+CHARACTERS = 240
+
+
+def snippet(text: str, query: str, size: int = CHARACTERS) -> str:
+    """Return about `size` characters of `text` on one line, from the place with most of the words of the query."""
+    line = " ".join(text.split())
+    words = {word for word in re.findall(r"\w+", query.casefold()) if len(word) > 2}
+    places = [
+        (match.start(), match.group()) for match in re.finditer(r"\w+", line.casefold()) if match.group() in words
+    ]
+    begin = max(
+        (start for start, _ in places),
+        key=lambda start: len({word for place, word in places if start <= place < start + size - 40}),
+        default=0,
+    )
+    begin = line.rfind(" ", 0, max(0, begin - 40)) + 1 if begin > 40 else 0
+    end = len(line) if len(line) <= begin + size else line.rfind(" ", begin, begin + size)
+    end = end if end > begin else begin + size
+    return ("... " if begin else "") + line[begin:end] + (" ..." if end < len(line) else "")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hybrid_cli.settings.options import GENERAL, GIVEN, REQUIRED, Settings, option, redeclare, when
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings.options import GENERAL, GIVEN, REQUIRED, By, Settings, option, redeclare, when
 
 Pooling = Literal["mean", "cls"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
@@ -91,3 +92,219 @@ class EncoderContract(Settings):
     doc_max_len: int | None = option(
         None, "Maximum tokens of a document.", panel=ENCODER, minimum=1, shown="the model's"
     )
+
+
+Markers = Literal["none", "replace", "prepend"]
+Keep = Literal["best", "last"]
+BoostMode = Literal["negatives", "residual"]
+
+OBJECTIVE, BOOSTING, OPTIMIZATION, VALIDATION = "Objective", "Boosting (DrBoost)", "Optimization", "Validation"
+
+LOSSES = {  # name -> meaning; the functions are registered in hybrid_cli/training/losses.py
+    "residual-margin": "hinge whose margin shrinks where BM25 already separates the pair (DualRM)",
+    "margin": "hinge with a constant margin",
+    "nll": "negative log-likelihood of the positive (DPR)",
+    "roc": "nll, orthogonal to BM25's vectors, with masked matches (RoC)",
+    "bpr": "binary codes, reranked by the float query (BPR)",
+}
+LIKELIHOODS = ("nll", "roc")  # losses that can add the scores of a finished encoder to those of the new one
+TEMPERATURE = "1, or 0.05 for vectors of length 1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimization(Seeded):
+    """How a model is optimized."""
+
+    epochs: int = option(1, "Passes over the training data.", panel=OPTIMIZATION, minimum=1)
+    max_steps: int | None = option(
+        None, "Maximum number of steps; the learning rate decays to 0 there.", panel=OPTIMIZATION, minimum=1
+    )
+    batch_size: int = option(28, "Queries per batch.", panel=OPTIMIZATION, minimum=1)
+    accumulate: int = option(
+        1, "Batches per step; in-batch negatives stay within a batch.", panel=OPTIMIZATION, minimum=1
+    )
+    chunk_size: int | None = option(
+        None,
+        "Texts encoded at once, with gradient caching: less memory, the same gradient.",
+        panel=OPTIMIZATION,
+        minimum=1,
+        shown="the whole batch",
+    )
+    learning_rate: float = option(2e-5, "Peak learning rate.", "--learning-rate", "--lr", panel=OPTIMIZATION, minimum=0)
+    warmup: float = option(0.1, "Fraction of the steps with a rising rate.", panel=OPTIMIZATION, minimum=0, maximum=1)
+    weight_decay: float = option(0.0, "Weight decay of AdamW.", panel=OPTIMIZATION, minimum=0)
+    clip: float = option(1.0, "Maximum norm of the gradient.", panel=OPTIMIZATION, above=0)
+    precision: Precision = option(
+        "auto", "Precision of the forward pass; `auto` is bf16 where the device supports it.", panel=OPTIMIZATION
+    )
+    checkpoint_steps: int = option(
+        100, "Steps between two checkpoints; training resumes from the last one.", panel=OPTIMIZATION, minimum=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling(Optimization):
+    """Optimization on mined examples."""
+
+    negatives: int = option(1, "Hard negatives per query, drawn again in every epoch.", panel=OPTIMIZATION, minimum=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Threaded, OnDevice, Optimization, Writes):
+    """A command that trains a model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartModel(Settings):
+    """The model that training starts from."""
+
+    model: str = option(
+        "minilm", "Start model: `minilm`, a folder, or a Hugging Face id.", panel=ENCODER, recorded=False
+    )
+    layers: int | None = option(
+        None, "Keep the first N transformer layers of the start model.", panel=ENCODER, minimum=1, shown="all"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture(EncoderContract, StartModel):
+    """The encoder to train; what is not set comes from the start model."""
+
+    tied: bool | None = option(
+        None,
+        "One tower for queries and documents, or two.",
+        "--tied/--untied",
+        panel=ENCODER,
+        shown="the model's",
+    )
+    markers: Markers | None = option(
+        None,
+        "Query and document markers: in place of [CLS] (DualRM), or after it (CLEAR).",
+        panel=ENCODER,
+        shown="the model's",
+    )
+    dim: int | None = option(None, "Dimensions of a linear projection.", panel=ENCODER, minimum=1, shown="the model's")
+    projection_norm: bool | None = option(None, "LayerNorm after the projection.", panel=ENCODER, shown="the model's")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation(Settings):
+    """Validation during training."""
+
+    dev: Path | str | None = option(
+        None, "Training examples of a dev split; their passages are the validation corpus.", panel=VALIDATION,
+        recorded=False,
+    )  # fmt: skip
+    dev_queries: int = option(200, "Number of dev queries.", panel=VALIDATION, minimum=1, applies=when(dev=GIVEN))
+    eval_steps: int | None = option(
+        None,
+        "Steps between two validations.",
+        panel=VALIDATION,
+        minimum=1,
+        shown="a tenth of all steps",
+        applies=when(dev=GIVEN),
+    )
+    keep: Keep = option(
+        "best", "Keep the weights of the best validation, or of the last step.", panel=VALIDATION,
+        applies=when(dev=GIVEN),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleValidation(Validation):
+    """Validation on mined examples."""
+
+    dev: Path | None = redeclare(Validation, "dev", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Likelihood(Settings):
+    """Options of the negative log-likelihood."""
+
+    temperature: float | None = option(
+        None, "Divisor of the dense scores.", panel=OBJECTIVE, above=0, shown=TEMPERATURE
+    )
+    in_batch_negatives: bool = option(
+        True,
+        "Use the documents of the other queries in the batch as negatives.",
+        "--in-batch-negatives/--no-in-batch-negatives",
+        panel=OBJECTIVE,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossOptions(Settings):
+    """The training objective: a loss and its parameters; xi and lambda as published (DualRM, section 4)."""
+
+    loss: str = option(
+        "residual-margin",
+        "Loss. " + "; ".join(f"`{name}`: {meaning}" for name, meaning in LOSSES.items()) + ".",
+        panel=OBJECTIVE,
+        choices=LOSSES,
+    )
+    xi: float = option(
+        1.0, "Margin where the lexical scores are equal.", panel=OBJECTIVE,
+        applies=when(loss=("margin", "residual-margin")),
+    )  # fmt: skip
+    lexical_weight: float = option(
+        0.1, "Weight of the lexical scores in the margin (lambda_train).", panel=OBJECTIVE,
+        applies=when(loss="residual-margin"),
+    )  # fmt: skip
+    temperature: float | None = redeclare(Likelihood, "temperature", None)
+    in_batch_negatives: bool = redeclare(Likelihood, "in_batch_negatives", True, applies=(when(loss=LIKELIHOODS),))
+    ortho_weight: float = option(
+        By("loss", {"roc": 1.0}, 0.0),
+        "Weight of the orthogonality to BM25's vectors (RoC); needs `--index`.",
+        panel=OBJECTIVE,
+        minimum=0,
+    )
+    mask_matches: float = option(
+        By("loss", {"roc": 0.15}, 0.0),
+        "Fraction of the query's words that are masked in documents during training (RoC).",
+        panel=OBJECTIVE,
+        minimum=0,
+        maximum=1,
+    )
+    index: Path | None = option(
+        None,
+        "Lexical index: BM25's vectors for the orthogonality, and RoC in the learning curve with `--dev`.",
+        panel=OBJECTIVE,
+        recorded=False,
+    )
+    with_frozen: str | None = option(
+        None,
+        "Frozen encoder; train a second one that complements it. `nll` and `roc` learn the weight of its scores in the "
+        "sum, `residual-margin` uses its scores in place of BM25's.",
+        panel=OBJECTIVE,
+        recorded=False,
+        applies=when(loss=(*LIKELIHOODS, "residual-margin"), boost=None),
+    )
+    matryoshka_dims: Sequence[int] = option(
+        (), "Vector prefixes that are trained too: `32,64,128`.", panel=OBJECTIVE, minimum=1
+    )
+    boost: str | None = option(
+        None,
+        "Encoder or ensemble that gets a further learner, trained on its errors; mine the examples with it.",
+        panel=BOOSTING,
+        recorded=False,
+    )
+    boost_mode: BoostMode = option(
+        "negatives",
+        "What the new learner knows of the ensemble: its errors as negatives, or its scores in the loss too.",
+        panel=BOOSTING,
+        applies=when(boost=GIVEN),
+    )
+
+    def check(self) -> None:
+        """Refuse options that exclude each other."""
+        super().check()
+        if self.boost_mode == "residual" and self.loss not in LIKELIHOODS:
+            raise InputError(
+                f"--boost-mode residual: only with --loss {' or '.join(LIKELIHOODS)}; --loss is {self.loss}"
+            )
+        if self.ortho_weight and self.index is None:
+            raise InputError(
+                f"--ortho-weight {self.ortho_weight:g}: needs the BM25 vectors of --index; or pass --ortho-weight 0"
+            )
+        if self.ortho_weight and self.matryoshka_dims:
+            raise InputError("--matryoshka-dims: the orthogonality is defined on whole vectors; pass --ortho-weight 0")

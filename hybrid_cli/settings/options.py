@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any, ClassVar, Self, get_type_hints
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.conversion import byte_count, converted, plain
 from hybrid_cli.settings.declaration import (
     GENERAL,
     GIVEN,
@@ -24,9 +23,12 @@ from hybrid_cli.settings.declaration import (
     Condition,
     Option,
     argument,
+    byte_count,
+    converted,
     declare,
     option,
     parsed_by,
+    plain,
     registered,
     spelling,
     when,

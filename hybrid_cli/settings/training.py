@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import OnDevice, Precision
-from hybrid_cli.settings.declaration import Condition
-from hybrid_cli.settings.optimization import (
+from hybrid_cli.settings.common import (
     OBJECTIVE,
     Architecture,
     ExampleValidation,
     Likelihood,
     LossOptions,
+    OnDevice,
     Optimization,
+    Precision,
     Sampling,
     StartModel,
     Training,
     Validation,
 )
+from hybrid_cli.settings.declaration import Condition
 from hybrid_cli.settings.options import GIVEN, REQUIRED, By, Settings, argument, option, redeclare, when
 
 LambdaEncoder = Literal["transformer", "static"]

@@ -23,7 +23,7 @@ from hybrid_cli.fusion import methods, tuning
 from hybrid_cli.fusion.lists import Lists
 from hybrid_cli.indexes import DenseIndex
 from hybrid_cli.indexes.exact import model_of
-from hybrid_cli.reporting.dense import show_tuned_weight
+from hybrid_cli.reporting.terminal import show_tuned_weight
 from hybrid_cli.settings import Combine, stage
 from hybrid_cli.settings.common import as_names
 from hybrid_cli.settings.retrieval import WeightTuning
@@ -53,14 +53,7 @@ def combine(settings: Combine) -> Path:
             "queries": collections.queries_path(settings.tune, settings.split),
             "qrels": collections.qrels_path(settings.tune, settings.split),
         }
-    output = artifacts.open_output(
-        settings.output,
-        Kind.ENCODER,
-        "combine",
-        inputs=inputs,
-        options=settings.recorded(),
-        overwrite=settings.overwrite,
-    )
+    output = artifacts.output_of(settings, Kind.ENCODER, inputs)
     if output.up_to_date:
         return output.path
     index = DenseIndex.open(settings.index) if settings.index is not None else None

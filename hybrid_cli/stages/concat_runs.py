@@ -24,13 +24,8 @@ def concat_runs(settings: ConcatRuns) -> Path:
     """
     if len(settings.runs) < 2:
         raise InputError("concat-runs: needs two or more runs, got 1")
-    output = artifacts.open_output(
-        settings.output,
-        Kind.RUN,
-        "concat-runs",
-        inputs={f"run {number}": path for number, path in enumerate(settings.runs, 1)},
-        options=settings.recorded(),
-        overwrite=settings.overwrite,
+    output = artifacts.output_of(
+        settings, Kind.RUN, {f"run {number}": path for number, path in enumerate(settings.runs, 1)}
     )
     if output.up_to_date:
         return output.path

@@ -11,9 +11,8 @@ import torch
 from hybrid_cli import console
 from hybrid_cli.artifacts.layout import PAIR_SIDES
 from hybrid_cli.encoders import composite
-from hybrid_cli.encoders.base import Encoder
 from hybrid_cli.encoders.composite import Pair
-from hybrid_cli.encoders.contract import read_contract
+from hybrid_cli.encoders.contract import Encoder, read_contract
 from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder

@@ -16,7 +16,7 @@ from hybrid_cli.artifacts import layout
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import jvm
 from hybrid_cli.perturbations import wordnet
-from hybrid_cli.reporting.doctor import Check
+from hybrid_cli.reporting.terminal import Check
 from hybrid_cli.settings import Doctor, stage
 from hybrid_cli.settings.common import cpu_count
 from hybrid_cli.version import __version__

@@ -15,16 +15,16 @@ from hybrid_cli.artifacts import Kind, Manifest, Named, Output
 from hybrid_cli.artifacts.layout import INDEX_ENCODER
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
-from hybrid_cli.encoders.base import Encoder
 from hybrid_cli.encoders.composite import Combination, Recipe
-from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
+from hybrid_cli.encoders.contract import TRANSFORMER, Encoder, kind_of, read_contract
 from hybrid_cli.encoders.models import model_input, pick_device, pick_dtype, recorded_model, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import DenseIndex, IndexInfo
+from hybrid_cli.indexes.dense import combine_vectors
 from hybrid_cli.indexes.exact import model_of, query_encoder
-from hybrid_cli.indexes.vectors import Texts, combine_vectors, encode_texts, link_vectors, truncate_vectors
-from hybrid_cli.reporting.dense import show_candidates
+from hybrid_cli.indexes.shards import Texts, encode_texts, link_vectors, truncate_vectors
+from hybrid_cli.reporting.terminal import show_candidates
 from hybrid_cli.settings import Encode, VectorIndex, stage
 from hybrid_cli.settings.common import EncoderContract, as_names
 from hybrid_cli.settings.dense import DENSE_INDEX, TEXTS
@@ -67,16 +67,14 @@ def _encode(settings: Encode) -> Path:
     if kind == Kind.DENSE_INDEX:
         settings = _with_type(settings, len(folders) == 1 and _trained_for_codes(folders[0]))
     dtype = _dtype(settings)
-    output = artifacts.open_output(
-        settings.output,
+    output = artifacts.output_of(
+        settings,
         kind,
-        "encode",
-        inputs={
+        {
             "corpus" if kind == Kind.DENSE_INDEX else "queries": source,
             **dict(zip(("model", "second model"), map(model_input, models), strict=False)),
         },
-        options={**_without_contract(settings.recorded(input=TEXTS)), "contract": changes, "dtype": dtype},
-        overwrite=settings.overwrite,
+        {**_without_contract(settings.recorded(input=TEXTS)), "contract": changes, "dtype": dtype},
     )
     if output.up_to_date:
         return _check_recall(settings, output)
@@ -153,13 +151,11 @@ def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
     settings = _with_type(settings, bool(info.contract.get("binary", False)))
     changes = made.options["contract"] | ({} if length is None else {"truncate_dim": length})
     kept = {name: value for name, value in made.options.items() if name not in VectorIndex.declared()}
-    output = artifacts.open_output(
-        settings.output,
+    output = artifacts.output_of(
+        settings,
         Kind.DENSE_INDEX,
-        "encode",
-        inputs={"vectors": old, **_texts_and_model(made)},
-        options={**kept, **_index_options(settings), "contract": changes},
-        overwrite=settings.overwrite,
+        {"vectors": old, **_texts_and_model(made)},
+        {**kept, **_index_options(settings), "contract": changes},
     )
     if output.up_to_date:
         return _check_recall(settings, output)
@@ -192,18 +188,16 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
     settings = _with_type(settings, False)
     changes = (manifests[0].options["contract"], manifests[1].options["contract"])
     recipe = Recipe(settings.combine, settings.weight, changes)
-    output = artifacts.open_output(
-        settings.output,
+    output = artifacts.output_of(
+        settings,
         Kind.DENSE_INDEX,
-        "encode",
-        inputs={"vectors": folders[0], "second vectors": folders[1], **_texts_and_model(manifests[0])},
-        options={
+        {"vectors": folders[0], "second vectors": folders[1], **_texts_and_model(manifests[0])},
+        {
             **_without_contract(settings.recorded(input=DENSE_INDEX)),
             "contract": {},
             "changes": list(changes),
             "dtype": manifests[0].options["dtype"],
         },
-        overwrite=settings.overwrite,
     )
     if output.up_to_date:
         return _check_recall(settings, output)
@@ -212,7 +206,7 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
     indexes.check_recipe(settings, encoder.dim, total)
     with output.folder() as (work, counts):
         composite.write_combination(work / INDEX_ENCODER, [model_of(each) for each in opened], recipe)
-        combine_vectors(opened, work, encoder, settings)
+        combine_vectors(opened, work, encoder.document_vectors, settings)
         counts |= _build(settings, work, _info(encoder, total, truncated)).counts()
     console.note(f"encode: {output.path}: {total:,} vectors of {folders[0]} and {folders[1]}, {encoder.dim} dimensions")
     return output.path
@@ -267,7 +261,7 @@ def _recall(folder: Path, info: IndexInfo, seed: int) -> dict[str, float]:
     recall = indexes.measure_recall(folder, info.factory, seed)
     if recall:
         shares = ", ".join(f"{name} {share:.4f}" for name, share in recall.items())
-        asked = min(info.vectors, indexes.measure.SAMPLE)
+        asked = min(info.vectors, indexes.RECALL_SAMPLE)
         console.note(f"encode: {info.factory}: {shares} against exact search, for {asked:,} documents as queries")
     return recall
 

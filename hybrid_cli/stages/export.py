@@ -14,9 +14,9 @@ from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.answers import matcher, passage_form
 from hybrid_cli.encoders.contract import TRANSFORMER, kind_of
 from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.indexes import DenseIndex
 from hybrid_cli.settings import Export, stage
 from hybrid_cli.settings.analysis import ExportFormat

@@ -19,9 +19,9 @@ from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run, mea
 from hybrid_cli.fusion import lists, tuning
 from hybrid_cli.fusion.lists import Lists, Scorer
 from hybrid_cli.fusion.methods import METHODS, Recipe
-from hybrid_cli.fusion.weights import chosen_weights, content, weights_file
+from hybrid_cli.fusion.tuning import chosen_weights, content, weights_file
 from hybrid_cli.indexes.exact import ExactSource, exact_scorer, exact_source
-from hybrid_cli.reporting import fusion as tables
+from hybrid_cli.reporting import terminal
 from hybrid_cli.settings import Fuse, stage
 
 _WIDE = 10.0  # one list's scores have so many times the standard deviation of another's: it decides alone
@@ -42,13 +42,11 @@ def fuse(settings: Fuse) -> Path:
     parse_measures([settings.measure])
     if settings.tune:
         return _tune(job, qrels)
-    output = artifacts.open_output(
-        settings.output,
+    output = artifacts.output_of(
+        settings,
         Kind.RUN,
-        "fuse",
-        inputs=job.inputs() | weights_file(settings.weights),
-        options=job.options() | {"weights": list(job.recipe.weights)},
-        overwrite=settings.overwrite,
+        job.inputs() | weights_file(settings.weights),
+        job.options() | {"weights": list(job.recipe.weights)},
     )
     if not output.up_to_date:
         _fuse(job, output)
@@ -174,7 +172,7 @@ def _compare(job: _Job, qrels: pl.DataFrame) -> None:
     measure = job.settings.measure
     alone = {name: _score(runs.read_run(path), qrels, measure) for name, path in job.runs.items()}
     fused = _score(runs.read_run(job.settings.output), qrels, measure)
-    tables.show_comparison(measure, alone, job.recipe.method, fused)
+    terminal.show_comparison(measure, alone, job.recipe.method, fused)
 
 
 def _score(run: pl.DataFrame, qrels: pl.DataFrame, measure: str) -> float:
@@ -206,7 +204,7 @@ def _tune(job: _Job, judged: Path | None) -> Path:
         tuned = _search(job, frames, qrels)
         content_ = content(tuned, alone, settings.measure)
         output.write_json(content_, queries=qrels["qid"].n_unique(), trials=len(tuned.trials))
-    tables.show_weights(json.loads(settings.output.read_text("utf-8")))
+    terminal.show_weights(json.loads(settings.output.read_text("utf-8")))
     return settings.output
 
 

@@ -17,9 +17,8 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.lexical import jvm
-from hybrid_cli.lexical.build import build
+from hybrid_cli.lexical.build import Setting, Tuning, build, tune
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.lexical.tuning import Setting, Tuning, tune
 from hybrid_cli.settings import IndexBm25, stage
 from hybrid_cli.settings.common import cpu_count
 

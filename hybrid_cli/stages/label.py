@@ -40,14 +40,7 @@ def label(settings: Label) -> Path:
         InputError: unusable inputs or options, an index or a run of another corpus, or no query has a hit.
     """
     inputs = _inputs(settings)
-    output = artifacts.open_output(
-        settings.output,
-        Kind.LABELS,
-        "label",
-        inputs=inputs,
-        options=settings.recorded(),
-        overwrite=settings.overwrite,
-    )
+    output = artifacts.output_of(settings, Kind.LABELS, inputs)
     if output.up_to_date:
         return output.path
     queries = _queries(settings, inputs)

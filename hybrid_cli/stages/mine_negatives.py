@@ -11,7 +11,7 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import check_corpus
-from hybrid_cli.reporting import mining as tables
+from hybrid_cli.reporting import terminal
 from hybrid_cli.settings import MineNegatives, stage
 from hybrid_cli.settings.mining import RANDOM
 from hybrid_cli.training.mining import Miner, pairs
@@ -29,14 +29,7 @@ def mine_negatives(settings: MineNegatives) -> Path:
         InputError: unusable inputs or options, or no query has a relevant document in the corpus.
     """
     inputs = _inputs(settings)
-    output = artifacts.open_output(
-        settings.output,
-        Kind.EXAMPLES,
-        "mine-negatives",
-        inputs=inputs,
-        options=settings.recorded(),
-        overwrite=settings.overwrite,
-    )
+    output = artifacts.output_of(settings, Kind.EXAMPLES, inputs)
     if output.up_to_date:
         return output.path
     if settings.index is not None:
@@ -77,7 +70,7 @@ def _inputs(settings: MineNegatives) -> dict[str, Path]:
 def _report(tally: Tally, counts: Mapping[str, Any], path: Path) -> None:
     """Print the table, and warn of random documents in place of others and of short lists."""
     random = tally.counts[RANDOM]
-    tables.show_tally({name: each for name, each in tally.counts.items() if each["drawn"] or name != RANDOM})
+    terminal.show_tally({name: each for name, each in tally.counts.items() if each["drawn"] or name != RANDOM})
     if replaced := random[REPLACEMENTS]:
         console.warn(f"{replaced:,} negatives are random documents, because their source had too few candidates")
     if short := random[SHORT]:

@@ -9,8 +9,7 @@ from typing import Any
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.collections.sampling import sampled
-from hybrid_cli.collections.source import Source
+from hybrid_cli.collections.source import Source, sampled
 from hybrid_cli.collections.writer import CollectionWriter, clear
 from hybrid_cli.settings.data import Prepare, PrepareRows
 
@@ -28,14 +27,7 @@ def prepare(settings: Prepare) -> Path:
         InputError: the source cannot be read, or its rows contradict each other.
     """
     source = sampled(_source(settings), settings)
-    output = artifacts.open_output(
-        settings.output,
-        Kind.COLLECTION,
-        settings.command,
-        inputs=source.files,
-        options={**source.options, **settings.recorded()},
-        overwrite=settings.overwrite,
-    )
+    output = artifacts.output_of(settings, Kind.COLLECTION, source.files, {**source.options, **settings.recorded()})
     if output.up_to_date:
         return output.path
     policies: dict[str, Any] = {}

@@ -17,8 +17,7 @@ from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import Pretrain, stage
-from hybrid_cli.training.checkpoint import State
-from hybrid_cli.training.loop import Validator
+from hybrid_cli.training.loop import State, Validator
 from hybrid_cli.training.pretraining import MaskedLanguageModel, PretrainingLearner
 from hybrid_cli.training.pretraining_data import Corpus
 from hybrid_cli.training.session import Job, Session

@@ -14,7 +14,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.complement import Texts
 from hybrid_cli.evaluation.plan import Plan, judgments
 from hybrid_cli.evaluation.summary import chosen_baselines
-from hybrid_cli.reporting import charts, memory, overview, page, sections
+from hybrid_cli.reporting import charts, memory, page, sections
 from hybrid_cli.reporting.data import Findings, find
 from hybrid_cli.reporting.memory import Held
 from hybrid_cli.settings import IndexBm25, Report, stage
@@ -119,7 +119,7 @@ def _write(output: Output, title: str, found: Findings, parts: Sequence[page.Sec
     text = page.render(
         title,
         subtitle,
-        overview.in_words(found),
+        sections.in_words(found),
         [*parts, sections.provenance_section(output.manifest)],
         summary.runs,
     )

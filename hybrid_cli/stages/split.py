@@ -33,13 +33,11 @@ def split(settings: Split) -> Path:
     files |= {f"qrels {name}": collection.qrels_path(settings.collection, name) for name in names}
     queries, qrels = _read(files, names)
     parts = _folds(queries, qrels, settings)
-    output = artifacts.open_output(
-        settings.output,
+    output = artifacts.output_of(
+        settings,
         Kind.COLLECTION,
-        "split",
-        inputs={"corpus": corpus, **files, **({"folds": settings.folds_file} if settings.folds_file else {})},
-        options={} if settings.folds_file else settings.recorded(),
-        overwrite=settings.overwrite,
+        {"corpus": corpus, **files, **({"folds": settings.folds_file} if settings.folds_file else {})},
+        {} if settings.folds_file else settings.recorded(),
     )
     if output.up_to_date:
         return output.path

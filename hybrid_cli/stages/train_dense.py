@@ -14,23 +14,20 @@ import torch
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import layout
 from hybrid_cli.encoders import composite
-from hybrid_cli.encoders.base import Encoder
 from hybrid_cli.encoders.composite import Combination
-from hybrid_cli.encoders.contract import Contract, kind_of, read_contract
+from hybrid_cli.encoders.contract import Contract, Encoder, kind_of, read_contract
 from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.lexical import projection
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import TrainDense, stage
-from hybrid_cli.settings.optimization import LIKELIHOODS
+from hybrid_cli.settings.common import LIKELIHOODS
 from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples
-from hybrid_cli.training.bm25_vectors import Bm25Vectors
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.loop import Validator
-from hybrid_cli.training.masks import MatchMasking
+from hybrid_cli.training.roc import PROJECTION_VERSION, Bm25Vectors, MatchMasking, SignProjection
 from hybrid_cli.training.session import Job, Session, contract_changes, load_start
 from hybrid_cli.training.teachers import FrozenEncoder, FrozenWeight
 from hybrid_cli.training.validation import DevPool
@@ -53,7 +50,7 @@ def train_dense(settings: TrainDense) -> Path:
     temperature = settings.temperature or losses.usual_temperature(contract.normalize)
     resolved = {**contract.to_dict(), "temperature": temperature}
     if settings.ortho_weight:
-        resolved["projection_version"] = projection.VERSION
+        resolved["projection_version"] = PROJECTION_VERSION
     session = Session(settings, _inputs(settings), resolved)
     if session.up_to_date:
         return settings.output
@@ -162,7 +159,7 @@ def _bm25_vectors(settings: TrainDense, dim: int, examples: Examples, dev: Examp
     if settings.index is None:
         return None
     docids = pl.concat([source.docids() for source in (examples, dev) if source is not None]).unique()
-    projected = projection.SignProjection(dim, PROJECTION_SEED)
+    projected = SignProjection(dim, PROJECTION_SEED)
     return Bm25Vectors(LexicalIndex.open(settings.index), projected, docids)
 
 

@@ -22,11 +22,10 @@ from hybrid_cli.lexical.index import LexicalIndex, check_corpus
 from hybrid_cli.settings import TrainLambda, stage
 from hybrid_cli.training import losses, static
 from hybrid_cli.training.batches import Group
-from hybrid_cli.training.checkpoint import State
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.labels import Labels
 from hybrid_cli.training.lambda_data import LabeledQueries, StudentNegatives
-from hybrid_cli.training.loop import Validator
+from hybrid_cli.training.loop import State, Validator
 from hybrid_cli.training.session import Job, Session, contract_changes, load_start
 from hybrid_cli.training.teachers import ExactTeacher
 from hybrid_cli.training.validation import SurrogatePool

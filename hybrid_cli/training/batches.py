@@ -20,7 +20,7 @@ from torch import Tensor
 from hybrid_cli import artifacts, draws
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.optimization import Optimization, Sampling
+from hybrid_cli.settings.common import Optimization, Sampling
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.encoders.transformer import TransformerEncoder, batches_by_length
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Group, allowed, lexical_scores
-from hybrid_cli.training.bm25_vectors import Bm25Vectors
 from hybrid_cli.training.loop import backward
 from hybrid_cli.training.losses import Objective, Terms, Vectors
-from hybrid_cli.training.masks import MatchMasking
+from hybrid_cli.training.roc import Bm25Vectors, MatchMasking
 from hybrid_cli.training.teachers import FrozenEncoder
 
 _TOKENS_AT_ONCE = 4096

@@ -18,7 +18,7 @@ from hybrid_cli.settings.training import TrainLambda
 from hybrid_cli.training.batches import Group, batches
 from hybrid_cli.training.labels import Labels
 
-_POOL = 2048  # documents encoded by the student, for its own negatives
+STUDENT_POOL = 2048  # documents encoded by the student, for its own negatives
 
 
 class LabeledQueries:
@@ -124,7 +124,7 @@ class StudentNegatives:
         documents, vectors = self.texts.clear(), np.empty((0, 0), np.float32)
         for step, batch in enumerate(batches, done):
             if step % self.plan.checkpoint_steps == 0 or step == done:
-                rows = draws.sample(len(self.texts), _POOL, draws.rng(self.plan.seed, step, 1))
+                rows = draws.sample(len(self.texts), STUDENT_POOL, draws.rng(self.plan.seed, step, 1))
                 documents = self.texts[rows.tolist()]
                 vectors = self._encoded(documents["title"].to_list(), documents["text"].to_list())
             scores = self._encoded(None, [group.query for group in batch]) @ vectors.T

@@ -1,23 +1,26 @@
-"""The training loop, shared by all training commands, and the gradients of large batches."""
+"""The training loop of all training commands: steps, gradients of large batches, checkpoints, the learning curve."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
+import pyarrow as pa
 import torch
+from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
-from hybrid_cli import console
+from hybrid_cli import artifacts, console
+from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.errors import HybridError
-from hybrid_cli.settings.optimization import Optimization
-from hybrid_cli.training import checkpoint, parallel
-from hybrid_cli.training.checkpoint import State
+from hybrid_cli.settings.common import Optimization
+from hybrid_cli.training import parallel
 from hybrid_cli.training.losses import Terms
 
 VALIDATIONS = 10
@@ -93,7 +96,7 @@ def fit(
     """
     trainer = Trainer(learner, plan)
     model = learner.model
-    state = checkpoint.restore(work, model, trainer.optimizer, trainer.scaler)
+    state = load_checkpoint(work, model, trainer.optimizer, trainer.scaler)
     stream = batches(state.step * plan.accumulate)
     validator = None if parallel.rank() else validator
     every = (validator.every if validator else None) or max(1, total // VALIDATIONS)
@@ -110,9 +113,9 @@ def fit(
             if validator and (state.step % every == 0 or state.step == total):
                 _validate(model, validator, state, work)
             if state.step % plan.checkpoint_steps == 0 and not parallel.rank():
-                checkpoint.save(work, model, trainer.optimizer, trainer.scaler, state)
+                save_checkpoint(work, model, trainer.optimizer, trainer.scaler, state)
             advance(1)
-    if parallel.rank() or not checkpoint.load_best(work, model):
+    if parallel.rank() or not load_best(work, model):
         state.best_step = state.step
     return state
 
@@ -133,7 +136,7 @@ def _validate(model: nn.Module, validator: Validator, state: State, work: Path) 
     console.note(f"step {state.step}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
     if validator.criterion is not None and values[validator.criterion] > state.best:
         state.best, state.best_step = values[validator.criterion], state.step
-        checkpoint.save_best(work, model)
+        save_best(work, model)
 
 
 class Trainer(Generic[Batch]):
@@ -235,3 +238,62 @@ def _restore(state: tuple[Tensor, list[Tensor]]) -> None:
     torch.set_rng_state(state[0])
     if state[1]:
         torch.cuda.set_rng_state_all(state[1])
+
+
+@dataclass
+class State:
+    """Progress of a training: steps done, the learning curve, the best dev value and its step."""
+
+    step: int = 0
+    curve: list[tuple[int, str, float]] = field(default_factory=list)
+    best: float = -1.0
+    best_step: int = 0
+
+
+def save_checkpoint(
+    work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, state: State
+) -> None:
+    """Replace the checkpoint in `work`; a kill leaves the old one or the new one."""
+    with artifacts.replacing(work / layout.CHECKPOINT) as scratch:
+        scratch.mkdir()
+        save_model(model, str(scratch / layout.WEIGHTS))
+        torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, scratch / "optimizer.pt")
+        (scratch / "state.json").write_text(json.dumps(vars(state)), "utf-8")
+
+
+def load_checkpoint(
+    work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
+) -> State:
+    """Load the checkpoint in `work`, if there is one, and return its progress."""
+    folder = work / layout.CHECKPOINT
+    artifacts.restore(folder)
+    if not folder.exists():
+        return State()
+    load_model(model, str(folder / layout.WEIGHTS))
+    saved = torch.load(folder / "optimizer.pt", weights_only=True)
+    optimizer.load_state_dict(saved["optimizer"])
+    scaler.load_state_dict(saved["scaler"])
+    fields = json.loads((folder / "state.json").read_text("utf-8"))
+    return State(**{**fields, "curve": [tuple(row) for row in fields["curve"]]})
+
+
+def save_best(work: Path, model: nn.Module) -> None:
+    """Store the weights as the best so far."""
+    with artifacts.replacing(work / layout.BEST_WEIGHTS) as scratch:
+        save_model(model, str(scratch))
+
+
+def load_best(work: Path, model: nn.Module) -> bool:
+    """Load the best weights; return whether any were stored."""
+    file = work / layout.BEST_WEIGHTS
+    if file.is_file():
+        load_model(model, str(file))
+    return file.is_file()
+
+
+def write_curve(folder: Path, state: State, stage: str) -> None:
+    """Write the learning curve: step, name, value."""
+    steps, names, values = zip(*state.curve, strict=True)
+    table = pa.table({"step": steps, "name": names, "value": values})
+    manifest = artifacts.Manifest(Kind.LEARNING_CURVE, stage, {}, {})
+    artifacts.write_parquet(folder / layout.CURVE, [table], artifacts.SCHEMAS[Kind.LEARNING_CURVE], manifest)

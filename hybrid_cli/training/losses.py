@@ -1,7 +1,7 @@
 """Losses: pure functions of vectors and lexical scores, without model or state.
 
 Each takes `Vectors` and returns its terms by name; the loss is their sum, and the learning curve shows each term. A
-loss of `train-dense` is a function with the decorator `loss`, named in `LOSSES` of hybrid_cli/settings/optimization.py.
+loss of `train-dense` is a function with the decorator `loss`, named in `LOSSES` of hybrid_cli/settings/common.py.
 Its keyword arguments that are named like options take their values.
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.optimization import LIKELIHOODS, LossOptions
+from hybrid_cli.settings.common import LIKELIHOODS, LossOptions
 
 Terms = dict[str, Tensor]
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from hybrid_cli import console, runs
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.answers import matcher, passage_form
 from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import MineNegatives
 from hybrid_cli.settings.mining import BM25, RANDOM

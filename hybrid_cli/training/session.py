@@ -17,10 +17,9 @@ from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.encoders.models import pick_device, pick_dtype
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.optimization import Architecture, Training
-from hybrid_cli.training import checkpoint, parallel
-from hybrid_cli.training.checkpoint import State
-from hybrid_cli.training.loop import Learner, Validator, fit, steps_of
+from hybrid_cli.settings.common import Architecture, Training
+from hybrid_cli.training import parallel
+from hybrid_cli.training.loop import Learner, State, Validator, fit, steps_of, write_curve
 
 Batch = TypeVar("Batch")
 
@@ -74,13 +73,8 @@ class Session:
             self.precision = pick_dtype(settings.precision, pick_device(settings.device))
             options["precision"] = str(self.precision).removeprefix("torch.")  # the resolved value of `auto`
         self._settings = settings
-        self._output = artifacts.open_output(
-            settings.output,
-            Kind.ENCODER,
-            settings.command,
-            inputs={role: path for role, path in inputs.items() if path is not None},
-            options=options,
-            overwrite=settings.overwrite,
+        self._output = artifacts.output_of(
+            settings, Kind.ENCODER, {role: path for role, path in inputs.items() if path is not None}, options
         )
         self.up_to_date = self._output.up_to_date
 
@@ -102,7 +96,7 @@ class Session:
             if not parallel.rank():
                 counts.update(job.save(work))
                 counts.update(steps=state.step, best_step=state.best_step)
-                checkpoint.write_curve(work, state, self._settings.command)
+                write_curve(work, state, self._settings.command)
         return state
 
     def steps(self, examples: int) -> int:

@@ -23,7 +23,7 @@ from hybrid_cli.training.losses import Terms, check_prefixes, divergence
 
 _SVD_DOCUMENTS = 50_000
 _QUERY_TERMS = (3, 11)  # minimum and maximum terms of a random bag
-_POOL = 16_384  # documents encoded by the student, for its own negatives
+STUDENT_POOL = 16_384  # documents encoded by the student, for its own negatives
 
 Sparse = Any  # scipy CSR, float32
 Pool = tuple[np.ndarray, np.ndarray]  # rows of documents, their vectors
@@ -122,7 +122,7 @@ class BagsOfTerms:
     def _encoded_pool(self, rng: np.random.Generator) -> Pool:
         """Return random documents and the student's vectors of them."""
         size = len(self._index.docids)
-        rows = draws.sample(size, _POOL, rng)
+        rows = draws.sample(size, STUDENT_POOL, rng)
         return rows, self.documents(rows) @ self._encoder.document_table.detach().numpy()
 
     def _student_negatives(self, queries: Sparse, pool: Pool) -> np.ndarray:

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import layout
-from hybrid_cli.encoders.base import Encoder
+from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, Group
 
-_BLOCK = 2048  # texts per file; an interrupted run encodes at most this many again
+BLOCK_TEXTS = 2048  # texts per file; an interrupted run encodes at most this many again
 
 Floats = npt.NDArray[np.float32]
 
@@ -87,7 +87,7 @@ class FrozenEncoder:
         """Return the vectors [n, dim] of all rows, and the row number by value of the first column."""
         blocks: list[np.ndarray] = []
         places: dict[str, int] = {}
-        for part in (part for table in tables for part in table.iter_slices(_BLOCK)):
+        for part in (part for table in tables for part in table.iter_slices(BLOCK_TEXTS)):
             file = self._folder / f"{role}-{len(blocks):06}.npy"
             if not file.exists():
                 with artifacts.replacing(file) as scratch, scratch.open("wb") as opened:

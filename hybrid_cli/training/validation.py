@@ -11,11 +11,11 @@ import polars as pl
 import torch
 
 from hybrid_cli import draws, runs
-from hybrid_cli.encoders.base import Encoder
+from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.complementarity import rbo
-from hybrid_cli.training.bm25_vectors import Bm25Vectors
 from hybrid_cli.training.losses import squared_cosine
+from hybrid_cli.training.roc import Bm25Vectors
 
 
 @dataclass(frozen=True)

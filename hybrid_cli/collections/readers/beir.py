@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from hybrid_cli.collections.readers.files import json_documents, judgment_rows, query_rows
+from hybrid_cli.collections.readers.files import json_documents, query_rows, split_judgments
 from hybrid_cli.collections.source import Document, Judgment, Query, Source
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.data import PrepareBeir
@@ -23,9 +23,7 @@ def source(settings: PrepareBeir) -> Source:
         return json_documents(corpus)
 
     def judgments() -> Iterator[Judgment]:
-        for split, path in qrels.items():
-            for place, qid, docid, relevance in judgment_rows(path):
-                yield Judgment(split, qid, docid, relevance, place)
+        return split_judgments(qrels)
 
     def split_queries() -> Iterator[Query]:
         splits: dict[str, dict[str, None]] = {}

@@ -10,12 +10,12 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any, cast
 
-from hybrid_cli.collections.source import Document, Place
+from hybrid_cli.collections.source import Document, Judgment, Place
 from hybrid_cli.errors import InputError
 
 # Field names of BEIR, MS MARCO, DPR, Pyserini and TREC tracks.
@@ -247,6 +247,13 @@ def judgment_rows(path: Path) -> Iterator[tuple[Place, str, str, int]]:
         if relevance is None:
             raise InputError(f"{place}: relevance '{fields[-1]}' is not a whole number")
         yield place, checked_id(fields[0], place), checked_id(fields[-2], place), relevance
+
+
+def split_judgments(qrels: Mapping[str, Path]) -> Iterator[Judgment]:
+    """Yield the judgments of every split, from one file per split; see `judgment_rows`."""
+    for split, path in qrels.items():
+        for place, qid, docid, relevance in judgment_rows(path):
+            yield Judgment(split, qid, docid, relevance, place)
 
 
 def _whole_number(text: str) -> int | None:

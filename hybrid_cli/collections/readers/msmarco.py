@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from hybrid_cli.collections.readers.files import checked_id, columns, judgment_rows, query_rows
+from hybrid_cli.collections.readers.files import checked_id, columns, query_rows, split_judgments
 from hybrid_cli.collections.source import Document, Judgment, Query, Source, roles
 from hybrid_cli.settings.data import PrepareMsmarco
 
@@ -28,9 +28,7 @@ def source(settings: PrepareMsmarco) -> Source:
                 yield Query(split, qid, text, answers, place)
 
     def judgments() -> Iterator[Judgment]:
-        for split, path in settings.qrels.items():
-            for place, qid, docid, relevance in judgment_rows(path):
-                yield Judgment(split, qid, docid, relevance, place)
+        yield from split_judgments(settings.qrels)
         for split, path in settings.triples.items():
             yield from positives(split, path)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from hybrid_cli.collections.readers.files import (
     checked_id,
     json_documents,
-    judgment_rows,
     lines,
     plain_suffix,
     query_rows,
+    split_judgments,
 )
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
@@ -48,9 +48,7 @@ def source(settings: PrepareTrec) -> Source:
                 yield Query(split, qid, text, answers, place)
 
     def judgments() -> Iterator[Judgment]:
-        for split, path in settings.qrels.items():
-            for place, qid, docid, relevance in judgment_rows(path):
-                yield Judgment(split, qid, docid, relevance, place)
+        return split_judgments(settings.qrels)
 
     files = {"corpus": settings.corpus, **roles("topics", settings.topics), **roles("qrels", settings.qrels)}
     return Source("trec", documents, queries, judgments, files)

@@ -1,0 +1,137 @@
+"""Small tables that commands print: fusion, mining, tuning, index candidates, hits of a query, checks of `doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hybrid_cli import console
+from hybrid_cli.errors import HybridError
+from hybrid_cli.reporting.tables import snippet
+from hybrid_cli.settings import Doctor, Search
+
+
+def show_hits(found: Any, settings: Search) -> None:
+    """Print the hits of one query.
+
+    Args:
+        found: DataFrame that `search` returns for a query; a path, after writing a run, prints nothing.
+        settings: of the search.
+    """
+    if settings.query is None:
+        return
+    if not len(found):
+        console.result("no hits")
+    for row in found.iter_rows(named=True):
+        ranks = [f"{path.name} {row[f'rank_{n}'] or '-'}" for n, path in enumerate(settings.indexes) if "rank_0" in row]
+        details = ", ".join([f"{row['score']:.4f}", *ranks])
+        console.result(f"{row['rank']:2}. {row.get('title') or row['docid']}  [{row['docid']}: {details}]")
+        if text := row.get("text"):
+            console.result(f"    {snippet(text, settings.query)}")
+
+
+def show_comparison(measure: str, alone: Mapping[str, float], method: str, fused: float) -> None:
+    """Print the scores of the single runs and of the fused run; warn where fusion does not help."""
+    rows = [[name, f"{score:.4f}"] for name, score in alone.items()]
+    console.table(["run", measure], [*rows, [f"fused ({method})", f"{fused:.4f}"]])
+    _warn_unless_better("fusion", fused, alone, measure)
+
+
+def show_weights(tuned: Mapping[str, Any]) -> None:
+    """Print tuned weights, their range within 1% of the best score, and the score of each run alone.
+
+    Args:
+        tuned: content of a weights file; see `fusion.weights.content`.
+    """
+    measure, alone = tuned["measure"], tuned["alone"]
+    rows = [
+        [name, f"{weight:g}", f"{low:g} to {high:g}", f"{alone[name]:.4f}"]
+        for name, weight, (low, high) in zip(tuned["runs"], tuned["weights"], tuned["within_1_percent"], strict=True)
+    ]
+    held_out = tuned["held_out"] if tuned["held_out"] is not None else tuned["score"]
+    rows += [["fused", "", "", f"{tuned['score']:.4f}"], ["fused, held out", "", "", f"{held_out:.4f}"]]
+    console.table(["run", "weight", "range within 1% of the best", measure], rows)
+    _warn_unless_better("fusion on held-out queries", held_out, alone, measure)
+
+
+def _warn_unless_better(what: str, score: float, alone: Mapping[str, float], measure: str) -> None:
+    best = max(alone, key=lambda name: alone[name])
+    if score <= alone[best]:
+        console.warn(f"{what} ({measure} {score:.4f}) does not beat {best} alone ({alone[best]:.4f})")
+
+
+def show_candidates(tried: Sequence[Mapping[str, Any]]) -> None:
+    """Print the measurements of the candidates; see `indexes.auto.Candidate`."""
+    rows = [
+        [
+            each["index_type"],
+            each["factory"],
+            f"{each['documents']:,}",
+            f"{each['size']:,.0f}",
+            f"{each['recall']:.4f}",
+            f"{each['milliseconds']:.2f}",
+        ]
+        for each in tried
+    ]
+    headings = ["index type", "factory", "documents", "bytes/document", "recall@100", "ms/query"]
+    console.table(headings, rows, left=["factory"])
+
+
+def show_tuned_weight(measure: str, weight: float, flat: tuple[float, float], score: float, held_out: float) -> None:
+    """Print the best weight of a combination, its range within 1% of the best score, and both scores."""
+    low, high = flat
+    console.table(
+        ["weight", "range within 1% of the best", measure, "held out"],
+        [[f"{weight:g}", f"{low:g} to {high:g}", f"{score:.4f}", f"{held_out:.4f}"]],
+    )
+
+
+def show_tally(tally: Mapping[str, Mapping[str, int]]) -> None:
+    """Print counts per source.
+
+    Args:
+        tally: source -> name of the count -> number.
+    """
+    rows = dict.fromkeys(what for counts in tally.values() for what in counts)
+    table = [(what, *(f"{counts.get(what, 0):,}" for counts in tally.values())) for what in rows]
+    console.table(("", *tally), table)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check.
+
+    Attributes:
+        name: the requirement.
+        present: whether it is met.
+        found: version or place, in words.
+        needed: whether commands fail without it.
+        advice: command that installs it, or a hint.
+    """
+
+    name: str
+    present: bool
+    found: str
+    needed: bool = True
+    advice: str = ""
+
+    @property
+    def state(self) -> str:
+        """Return `ok`, `missing` (needed) or `none` (optional)."""
+        return "ok" if self.present else "missing" if self.needed else "none"
+
+
+def show_checks(checks: Sequence[Check], settings: Doctor) -> None:
+    """Print the checks.
+
+    Raises:
+        HybridError: a required component is missing.
+    """
+    console.table(
+        ("component", "state", "found", "advice"),
+        [(check.name, check.state, check.found, check.advice) for check in checks],
+        left=("state", "found", "advice"),
+    )
+    if missing := [check.name for check in checks if check.state == "missing"]:
+        raise HybridError(f"doctor: missing: {', '.join(missing)}; the last column says how to install them")

@@ -1,0 +1,161 @@
+"""What RoC adds to training: projected BM25 vectors (section 3.2), and masks of words that BM25 matches (section 3.4).
+
+The random signs (Rademacher) of a term's projection are a hash of (seed, term). They do not depend on the order or size
+of the vocabulary, and are computed for the terms of a batch only, so that no matrix is stored. Masking replaces each
+token of a document that also occurs in the query by [MASK] with some probability, in training only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from hashlib import shake_256
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from hybrid_cli import draws
+from hybrid_cli.encoders.contract import Contract
+from hybrid_cli.errors import InputError
+from hybrid_cli.lexical.analysis import STOP_WORDS
+from hybrid_cli.lexical.index import LexicalIndex
+
+PROJECTION_VERSION = 1  # of the hash: a change gives other signs, and encoders trained with the old ones cannot resume
+
+
+@dataclass(frozen=True)
+class SignProjection:
+    """Matrix A in R^(dim x V) with entries +1/sqrt(dim) or -1/sqrt(dim), as a function of the term (RoC, eq. 3).
+
+    Inner products are preserved in expectation: the error of `<Ax, Ay>` has mean 0 and standard deviation of about
+    `|x||y|/sqrt(dim)`. This suffices for a loss but not for retrieval.
+
+    Attributes:
+        dim: length of the projected vectors.
+        seed: random seed of the signs.
+        version: version of the hash.
+    """
+
+    dim: int
+    seed: int = 0
+    version: int = PROJECTION_VERSION
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as an encoder's folder stores them."""
+        return asdict(self)
+
+    def signs(self, terms: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Return the column of each term times sqrt(dim): [n, dim] of +1 and -1."""
+        size = -(-self.dim // 8)
+        digests = b"".join(shake_256(f"{self.seed}\0{term}".encode()).digest(size) for term in terms)
+        bits = np.unpackbits(np.frombuffer(digests, np.uint8).reshape(len(terms), size), axis=1, count=self.dim)
+        return np.where(bits, np.float32(1), np.float32(-1))
+
+    def project(self, matrix: Any, terms: pl.Series) -> npt.NDArray[np.float32]:
+        """Project each row of a scipy CSR matrix [n, V] to [n, dim]; rows without terms become zeros."""
+        used, columns = np.unique(matrix.indices, return_inverse=True)
+        signs = self.signs(terms.gather(used).to_list())
+        narrow = type(matrix)((matrix.data, columns, matrix.indptr), shape=(matrix.shape[0], len(used)))
+        projected: npt.NDArray[np.float32] = (narrow @ signs).astype(np.float32) / np.float32(np.sqrt(self.dim))
+        return projected
+
+
+Floats = npt.NDArray[np.float32]
+
+
+class Bm25Vectors:
+    """BM25 vectors of queries and documents: q[t] = IDF(t), d[t] = tf / (tf + k1 (1 - b + b |d| / avgdl)).
+
+    The factor (k1 + 1) of the published formula is omitted, since cosines do not depend on it. A repeated query word
+    counts once.
+
+    Args:
+        index: lexical index.
+        projection: random projection to the encoder's dimensions.
+        docids: all documents that will be requested; only their rows are held.
+
+    Raises:
+        InputError: a document is not in the index.
+    """
+
+    def __init__(self, index: LexicalIndex, projection: SignProjection, docids: pl.Series):
+        self.index, self.projection = index, projection
+        self._terms = index.impacts.postings.terms
+        try:
+            self.impacts = index.rows(docids)
+        except InputError as error:
+            raise InputError(f"{error}; pass the --index that the examples were mined with") from None
+        self._rows = dict(zip(docids.to_list(), range(len(docids)), strict=True))
+
+    def queries(self, texts: Sequence[str]) -> Floats:
+        """Return vectors [n, dim] of queries."""
+        matrix = self.index.query_matrix(texts)
+        matrix.data = self.index.idf[matrix.indices]
+        return self.projection.project(matrix, self._terms)
+
+    def documents(self, docids: Sequence[str]) -> Floats:
+        """Return vectors [n, dim] of documents."""
+        matrix = self.impacts[[self._rows[docid] for docid in docids]]
+        matrix.data = matrix.data / self.index.idf[matrix.indices]
+        return self.projection.project(matrix, self._terms)
+
+    def scores(self, texts: Sequence[str], docids: Sequence[str]) -> Floats:
+        """Return exact BM25 scores [n, m] of every query and every document."""
+        rows = self.impacts[[self._rows[docid] for docid in docids]]
+        scores: Floats = (self.index.query_matrix(texts) @ rows.T).toarray().astype(np.float32)
+        return scores
+
+
+_WORD_STARTS = "Ġ▁"  # the space before a word in byte-level and SentencePiece vocabularies
+
+
+class MatchMasking:
+    """Masks tokens of documents that occur in the query.
+
+    Special tokens, markers, prefixes, punctuation and Lucene's stop words, which BM25 ignores, are never masked (our
+    choice: otherwise "the" would use up most masks). Each occurrence is masked independently (our choice: queries are
+    short, and a rounded number of masks would mostly be 0).
+
+    Args:
+        tokenizer: tokenizer of queries and documents.
+        contract: contract of the encoder, with its prefixes and markers.
+        share: probability of masking a matched token.
+
+    Raises:
+        InputError: the tokenizer has no mask token.
+    """
+
+    def __init__(self, tokenizer: Any, contract: Contract, share: float):
+        if tokenizer.mask_token_id is None:
+            raise InputError("the model has no mask token; pass --mask-matches 0")
+        self.share = share
+        self._mask: int = tokenizer.mask_token_id
+        special = set(tokenizer.all_special_ids)
+        self._words = {
+            number for piece, number in tokenizer.get_vocab().items() if number not in special and _is_word(piece)
+        }
+        self._query_start = _prefix_length(tokenizer, contract.query_head)
+        self._document_start = _prefix_length(tokenizer, contract.document_head)
+
+    def __call__(self, document: Sequence[int], query: Sequence[int], seed: Sequence[int]) -> list[int]:
+        """Return the token ids of the document with masked matches; equal seeds give equal masks."""
+        wanted = self._words.intersection(query[self._query_start :])
+        matches = [place for place in range(self._document_start, len(document)) if document[place] in wanted]
+        masked = list(document)
+        if matches:
+            drawn = draws.rng(*seed).random(len(matches)) < self.share
+            for place in np.asarray(matches)[drawn].tolist():
+                masked[place] = self._mask
+        return masked
+
+
+def _prefix_length(tokenizer: Any, head: str) -> int:
+    """Return the number of tokens before the text: [CLS] or a marker, and the prefix."""
+    return len(tokenizer(head)["input_ids"]) - 1  # without the [SEP] at its end
+
+
+def _is_word(piece: str) -> bool:
+    bare = piece.lstrip(_WORD_STARTS).lower()
+    return bare not in STOP_WORDS and any(character.isalnum() for character in bare)
