@@ -187,7 +187,7 @@ def test_foreign_runs_with_odd_ids_and_several_lists(tmp_path: Path) -> None:
         ({"method": "weighted-sum", "index": ["bm25"]}, "1 indexes for 2 runs"),
         ({"method": "weighted-sum", "index": ["dense", "bm25"]}, "was not searched in .*order of the runs"),
         ({"index": ["bm25", "dense"]}, "--index: only with --missing exact"),
-        ({"weights": "1"}, "1 numbers for 2; give one per run"),
+        ({"weights": "1"}, "--weights 1: pass one weight for each of"),
         ({"weights": "1,x"}, "needs numbers such as"),
         ({"method": "nothing"}, "unknown; .*minmax"),
         ({"tune": True}, "needs --qrels"),

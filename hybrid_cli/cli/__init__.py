@@ -1,4 +1,4 @@
-"""The command line: one file per panel of the help, one function per command, one call in each."""
+"""The command line: one command per settings class."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hybrid_cli.errors import HybridError
 
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # Typer names only this child of it
 _FILE_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
-_SHORT_WRITES = ("requested and", "inline_container")  # numpy and torch do not say why less was written than asked for
+_SHORT_WRITES = ("requested and", "inline_container")  # numpy and torch omit the reason of a short write
 
 
 def main() -> None:
-    """Run one command; what a person can mend is one line on stderr, a bug keeps its traceback with `--debug`."""
+    """Run one command; an error is one line on stderr, and `--debug` adds the traceback."""
     debug = "--debug" in sys.argv
     try:
         raise SystemExit(app(prog_name="hybrid", standalone_mode=False))
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _trouble_with_files(error: Exception) -> str | None:
-    """What the disk or its permissions have to do with an error; each library has a class of its own for that."""
+    """Return the problem with the disk or its permissions behind an error; libraries raise many classes for it."""
     text = str(error)
     if isinstance(error, OSError | RuntimeError) and any(words in text for words in _SHORT_WRITES):
         return os.strerror(errno.ENOSPC).lower()
@@ -44,7 +44,7 @@ def _trouble_with_files(error: Exception) -> str | None:
 
 
 def _refuse_usage(error: typer.BadParameter) -> None:
-    """One line too; where no argument was given, the help has been printed already and the message is empty."""
+    """Print a usage error in one line; without any argument, the help is printed already and the message is empty."""
     message = error.format_message().rstrip(".")
     if (name := getattr(error, "option_name", None)) and error.ctx and not isinstance(error, typer.BadParameter):
         message = f"no option {name}" + _suggestion(name, error.ctx.command)
@@ -69,5 +69,5 @@ def _stop(message: str, code: int, error: BaseException, debug: bool) -> None:
 
 
 def _one_line(message: str) -> str:
-    """What libraries say may go over several lines."""
+    """Join the lines of a message from a library."""
     return " ".join(line.strip() for line in message.splitlines() if line.strip())

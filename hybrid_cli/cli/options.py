@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, get_args, get_origin
 
@@ -54,11 +54,14 @@ class _Command(TyperCommand):
 
     settings: type[Settings]
 
-    def get_help_option(self, ctx: Any) -> Any:
-        option: Any = super().get_help_option(ctx)
-        if option is not None:
-            option.metavar = ""
-        return option
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters; their help shows neither `<bool>` nor `<str>`."""
+        return without_types(super().get_params(ctx))
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return `[OPTIONS] FOLDER`; brackets are for arguments that may be left out."""
+        arguments = [(name, each) for name, each in self.settings.declared().items() if each.positional]
+        return ["[OPTIONS]", *(_usage(self.settings, name, declared) for name, declared in arguments)]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         for parameter in self.params:
@@ -67,6 +70,24 @@ class _Command(TyperCommand):
                 parameter.help = help_text(self.settings, str(parameter.name))  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
         typer.echo(_examples(self.settings))
+
+
+def without_types(parameters: Iterable[Any]) -> list[Any]:
+    """Remove the types that Typer would show for flags and arguments."""
+    found = list(parameters)
+    for parameter in found:
+        if parameter.param_type_name == "argument":
+            parameter.display_type = lambda ctx: ""
+        elif parameter.metavar is None and parameter.is_flag:
+            parameter.metavar = ""
+    return found
+
+
+def _usage(kind: type[Settings], name: str, declared: Option) -> str:
+    shown = declared.metavar or name.upper()
+    several = is_list(bare_type(kind.types()[name])) and not shown.endswith("...")
+    shown += "..." if several else ""
+    return shown if declared.default is REQUIRED else f"[{shown}]"
 
 
 def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings], None], name: str) -> None:

@@ -52,17 +52,33 @@ def converted(name: str, declared: Option, kind: Any, value: Any) -> Any:
             return _number(declared, kind, value) if kind in (int, float) else value
         if is_list(kind):
             items = list(value) if declared.positional and not isinstance(value, str | Path) else _items(value)
-            return tuple(_one(declared, bare_type(get_args(kind)[0]), item) for item in items)
+            return tuple(_item(declared, bare_type(get_args(kind)[0]), item) for item in items)
         if is_pair(kind):
             arms = get_args(kind)
             if isinstance(value, str) or len(value) != len(arms):
                 raise ValueError(f"needs {len(arms)} values")
-            return tuple(_one(declared, arm, item) for arm, item in zip(arms, value, strict=True))
+            return tuple(_item(declared, arm, item) for arm, item in zip(arms, value, strict=True))
         if is_mapping(kind):
             return _mapping(declared, get_args(kind)[1], value)
         return _one(declared, kind, value)
     except (ValueError, TypeError) as error:
-        raise InputError(f"{spelling(name, declared)} {_text(value)}: {error}") from None
+        wrong = error.item if isinstance(error, _BadItem) else value
+        raise InputError(f"{spelling(name, declared)} {_text(wrong)}: {error}") from None
+
+
+class _BadItem(ValueError):
+    """One item of a list cannot be used; the message quotes it alone."""
+
+    def __init__(self, item: Any, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.item = item
+
+
+def _item(declared: Option, kind: Any, item: Any) -> Any:
+    try:
+        return _one(declared, kind, item)
+    except (ValueError, TypeError) as error:
+        raise _BadItem(item, error) from None
 
 
 def _items(value: Any) -> list[Any]:
@@ -84,10 +100,13 @@ def _mapping(declared: Option, kind: Any, value: Any) -> dict[str, Any]:
     for item in _items(value):
         name, equals, rest = str(item).partition("=")
         if not equals or not name or not rest:
-            raise ValueError(f"needs {declared.metavar or 'NAME=FILE'}")
+            raise _BadItem(item, ValueError(f"needs {declared.metavar or 'NAME=FILE'}"))
         if name in found:
             raise ValueError(f"{what.lower()} '{name}' is given twice; concatenate the files, or use another name")
-        found[name] = _one(declared, kind, rest)
+        try:
+            found[name] = _one(declared, kind, rest)
+        except (ValueError, TypeError) as error:
+            raise _BadItem(item, error) from None
     return found
 
 
@@ -177,7 +196,7 @@ def default_text(declared: Option) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, str | int | float | Path):
-        return str(value)
+        return str(value) or "''"
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 

@@ -146,8 +146,11 @@ def parsed_by(module: str, name: str) -> Callable[[str], Any]:
     return lambda text: getattr(import_module(module), name)(text)
 
 
-def spelling(name: str, declared: Option) -> str:
-    """Return the name that messages use: `--rrf-k`, or the bare name of an argument."""
+def spelling(name: str, declared: Option, value: Any = None) -> str:
+    """Return the name that messages use: `--rrf-k`, or the bare name of an argument; `--no-flag` for a value False."""
     if declared.positional:
         return name
-    return declared.names[0].partition("/")[0] if declared.names else "--" + name.replace("_", "-")
+    on, _, off = (declared.names[0] if declared.names else "--" + name.replace("_", "-")).partition("/")
+    if value is False and declared.default is not False:
+        return off or on.replace("--", "--no-", 1)
+    return on

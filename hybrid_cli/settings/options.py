@@ -111,14 +111,16 @@ class Settings:
             conditions = self.declared()[name].applies
             if conditions and not any(condition.holds(known) for condition in conditions):
                 raise InputError(
-                    f"{spelling(name, self.declared()[name])}: {self.variants(name)}{self._here(name, subject)}"
+                    f"{spelling(name, self.declared()[name], getattr(self, name))}: "
+                    f"{self.variants(name)}{self._here(name, subject)}"
                 )
 
     @classmethod
     def variants(cls, name: str) -> str:
         """Return where an option applies, in words: `only with --loss margin or residual-margin`; empty if always."""
-        text = ", or ".join(cls._variant(condition) for condition in cls.declared()[name].applies)
-        return text.replace(", or only with", ", or with")
+        first, *others = [cls._variant(condition) for condition in cls.declared()[name].applies] or [""]
+        joint = ", except " if first.startswith("not") else ", or "
+        return joint.join([first, *(other.removeprefix("only ") for other in others)])
 
     @classmethod
     def _variant(cls, condition: Condition) -> str:
