@@ -191,7 +191,7 @@ def test_foreign_runs_with_odd_ids_and_several_lists(tmp_path: Path) -> None:
         ({"weights": "1,x"}, "needs numbers such as"),
         ({"method": "nothing"}, "unknown; .*minmax"),
         ({"tune": True}, "needs --qrels"),
-        ({"measure": "MRR@"}, "measures"),
+        ({"measure": "MRR@"}, "--measure MRR@: unknown; did you mean MRR"),
         ({"output": "f.trec"}, "must end with .parquet"),
         ({"missing": "none"}, "Choices: exact, min"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, get_args, get_origin
 
@@ -35,6 +36,7 @@ _EVERYWHERE: dict[str, Any] = {
         bool, typer.Option("--debug", metavar="", rich_help_panel=GENERAL, help="Print the traceback of an error.")
     ],
 }  # fmt: skip
+_FLAG = Option(False, "")
 _DRY_RUN = Annotated[
     bool,
     typer.Option(
@@ -102,9 +104,11 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
 
     def command(**typed: Any) -> None:
         configured = _configured(typed.pop("config"), kind)
-        shared = {
-            key: bool(typed.pop(key, False) or configured.pop(key, False)) for key in ("quiet", "debug", "dry_run")
-        }
+        shared = {}
+        for key in ("quiet", "debug", "dry_run"):
+            if not isinstance(from_file := configured.pop(key, False), bool):
+                raise InputError(f"{spelling(key, _FLAG)} {from_file}: needs true or false")
+            shared[key] = typed.pop(key, False) or from_file
         console.set_quiet(shared["quiet"])  # `main` reads --debug before parsing can fail
         try:
             settings = kind(**_complete({**configured, **_set(typed)}, kind))
@@ -272,7 +276,9 @@ def _configured(config: str | None, kind: type[Settings]) -> dict[str, Any]:
     for name, declared in kind.declared().items():
         fields |= {_plain(part): name for spelled in declared.names for part in spelled.split("/")[:1]}
     if unknown := sorted(str(name) for name in content if _plain(name) not in fields):
-        raise InputError(f"{config}: `hybrid {kind.command}` has no option {', '.join(unknown)}")
+        close = get_close_matches(_plain(unknown[0]), fields, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise InputError(f"{config}: `hybrid {kind.command}` has no option {', '.join(unknown)}{hint}")
     return {fields[_plain(name)]: value for name, value in content.items()}
 
 

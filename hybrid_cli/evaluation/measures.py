@@ -106,7 +106,8 @@ def measure_name(name: str) -> str:
     fault = _parse(name, 1)
     if isinstance(fault, str):
         unknown = "unknown; " if fault.startswith("did you mean") else ""
-        raise ValueError(f"{unknown}{fault} Known: {_known()} (also trec_eval's names)")
+        stop = "" if fault.endswith("?") else "."
+        raise ValueError(f"{unknown}{fault}{stop} Known: {_known()} (also trec_eval's names)")
     return name.strip()
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
+from os import PathLike
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -45,11 +47,16 @@ def converted(name: str, declared: Option, kind: Any, value: Any) -> Any:
     Raises:
         InputError: the value is unusable; the message names the option.
     """
+    arms = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
     kind = bare_type(kind)
     try:
         if declared.parse is not None and not is_list(kind):
             value = declared.parse(value) if isinstance(value, str) else value
-            return _number(declared, kind, value) if kind in (int, float) else value
+            if kind in (int, float):
+                return _number(declared, kind, value)
+            if not isinstance(value, str) and not any(is_list(arm) for arm in arms):
+                raise ValueError("needs a text")
+            return value if isinstance(value, str) else _numbers(declared, value)
         if is_list(kind):
             items = list(value) if declared.positional and not isinstance(value, str | Path) else _items(value)
             return tuple(_item(declared, bare_type(get_args(kind)[0]), item) for item in items)
@@ -79,6 +86,12 @@ def _item(declared: Option, kind: Any, item: Any) -> Any:
         return _one(declared, kind, item)
     except (ValueError, TypeError) as error:
         raise _BadItem(item, error) from None
+
+
+def _numbers(declared: Option, value: Any) -> tuple[float, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError("needs a list of numbers")
+    return tuple(_item(replace(declared, parse=None), float, item) for item in value)
 
 
 def _items(value: Any) -> list[Any]:
@@ -124,7 +137,7 @@ def _one(declared: Option, kind: Any, value: Any) -> Any:
     if kind in (int, float):
         return _number(declared, kind, value)
     if kind is Path:
-        if str(value) == "":
+        if not isinstance(value, str | PathLike) or str(value) == "":
             raise ValueError("needs a path")
         return Path(value)
     if kind is str:

@@ -238,6 +238,12 @@ class Encode(OnDevice, Threaded, VectorIndex, EncoderContract, Writes):
         applies=when(models=ONE_MODEL, concat_with=None),
         shown="all",
     )
+    device: str = redeclare(
+        OnDevice,
+        "device",
+        "auto",
+        applies=(when(input=TEXTS), when(truncate_dim=GIVEN), when(concat_with=GIVEN)),
+    )
     recall_check: bool = option(
         False,
         "Measure the recall of an approximate index against exact search, and store it.",

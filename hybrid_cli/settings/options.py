@@ -127,7 +127,7 @@ class Settings:
         wanted, excluded = [], []
         for name, allowed in condition.allowed.items():
             other = cls.declared().get(name)
-            label = spelling(name, other) if other else ""
+            label = "" if other is None else name.upper() if other.positional else spelling(name, other)
             if other and allowed in (False, None):
                 excluded.append(label)
             elif other and (allowed is GIVEN or allowed is True):
