@@ -13,7 +13,8 @@ from typing import Any
 from hybrid_cli.cli.options import help_text, in_help_order, metavar, spellings
 from hybrid_cli.settings import COMMANDS, Settings
 from hybrid_cli.settings.common import Overwrites
-from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, default_text, spelling
+from hybrid_cli.settings.conversion import default_text
+from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, spelling
 
 PAGE = Path(__file__).parent / "commands.md"
 _SHARED = """\

@@ -188,7 +188,7 @@ def test_indexes_and_options_that_do_not_fit_together_are_refused(
     refused("one or more dense indexes, and at most one lexical index", dense, bm25, bm25)
     refused("need numbers from 0 up", dense, bm25, weights="1,nan")
     refused("need numbers from 0 up", dense, bm25, weights=[1, float("inf")])
-    refused("1 numbers for 2", dense, bm25, weights="1")
+    refused("--weights 1: pass one weight for each of", dense, bm25, weights="1")
     refused("--rm3: only with a lexical index, not with --exact", dense, bm25, rm3=True)
     refused("--k1: only with a lexical index", dense, k1=1.0)
     refused("--model: only with one dense index; --exact searches 2", dense, dense, model="minilm")

@@ -209,7 +209,7 @@ def test_the_command_records_its_options_and_inspect_describes_the_labels(
         ("--index {index} --depth 0", "--depth 0: needs a number >= 1"),
         ("--index {index} --max-queries 0", "--max-queries 0: needs a number >= 1"),
         ("--run run.tsv", "--run: only with --split, or with --queries"),
-        ("--index {index} --split test --drop-own", "--keep-own: not with --split or --queries"),
+        ("--index {index} --split test --drop-own", "--drop-own: not with --split or --queries"),
         ("--index {index} --split test --queries-from all", "--queries-from: not with --split or --queries"),
         ("--index {index} --split test --seed 1", "--seed: only with --max-queries, or with --queries-from"),
         ("--index {index} --queries-from all --seed 1", "--seed: only with --max-queries, or"),

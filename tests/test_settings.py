@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import inspect
 import pickle
@@ -10,6 +11,7 @@ import sys
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +26,7 @@ from hybrid_cli.cli.options import add_command
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import COMMANDS, Fuse, Settings, stage
 from hybrid_cli.settings.common import Writes
-from hybrid_cli.settings.declaration import default_text, is_list
+from hybrid_cli.settings.conversion import default_text, is_list
 from hybrid_cli.settings.options import (
     GIVEN,
     REQUIRED,
@@ -104,11 +106,14 @@ def test_names_with_files_come_as_text_or_mapping() -> None:
         ({"method": "espresso", "pressure": "high"}, "needs a number"),
         ({"method": "expresso"}, r"--method expresso: unknown; did you mean espresso\? Choices: filter, espresso"),
         ({"sizes": ","}, "needs at least one value"),
-        ({"sizes": "1,x"}, "--sizes 1,x: needs a whole number"),
+        ({"sizes": "1,x"}, "--sizes x: needs a whole number"),
         ({"pair": ("a",)}, "--pair a: needs 2 values"),
         ({"memory": "much"}, "--memory much: needs bytes, such as 500M"),
         ({"foam": "yes", "milk": "oat"}, "--foam yes: needs true or false"),
-        ({"output": ""}, "needs a path"),
+        ({"output": ""}, "--output '': needs a path"),
+        ({"output": 3}, "--output 3: needs a path"),
+        ({"sizes": "1,2,x,4"}, "--sizes x: needs a whole number"),
+        ({"filters": "a=b,c"}, "--filters c: needs SIZE=FILE"),
     ],
 )
 def test_unusable_values_are_refused_in_one_line(values: dict[str, Any], message: str) -> None:
@@ -192,6 +197,20 @@ def test_a_stage_takes_the_object_or_its_fields() -> None:
 
 # ------------------------------------------------------------------------------------------------------- every command
 
+READ_BY_NAME = {
+    "train-dense": {"xi"},  # keyword of the losses, see training/losses.py
+    "mine-negatives": {"num_negatives"},  # read by MineNegatives.plan
+}
+
+
+@cache
+def read_names() -> set[str]:
+    """Return the names of all attributes that the package reads outside of settings/."""
+    root = Path(inspect.getfile(Settings)).parent.parent
+    trees = (ast.parse(file.read_text("utf-8")) for file in root.rglob("*.py") if file.parent.name != "settings")
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+
 
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.command)
 class TestEveryCommand:
@@ -220,6 +239,14 @@ class TestEveryCommand:
                     if choices and all(isinstance(choice, str) for choice in choices):
                         wanted = allowed if isinstance(allowed, tuple) else (allowed,)
                         assert {each for each in wanted if isinstance(each, str)} <= set(choices), (name, other)
+
+    def test_only_arguments_are_positional_in_python(self, kind: type[Settings]) -> None:
+        for each in fields(kind):
+            if each.name in kind.declared():
+                assert each.kw_only != kind.declared()[each.name].positional, each.name
+
+    def test_every_option_is_read_outside_of_its_declaration(self, kind: type[Settings]) -> None:
+        assert set(kind.declared()) <= read_names() | READ_BY_NAME.get(kind.command, set())
 
     def test_no_two_options_have_one_spelling(self, kind: type[Settings]) -> None:
         spelled = [part for each in kind.declared().values() for one in each.names for part in one.split("/")]
@@ -262,7 +289,11 @@ def test_a_config_file_fills_options_and_the_command_line_wins(tmp_path: Path) -
     ("content", "message"),
     [
         ("rrf-k: 5\n", "--rrf-k: only with --method rrf; --method is minmax"),
-        ("rrf-q: 5\n", "`hybrid fuse` has no option rrf-q"),
+        ("rrf-q: 5\n", "`hybrid fuse` has no option rrf-q; did you mean rrf-k?"),
+        ("weights: [1, x]\n", "--weights x: needs a number"),
+        ("weights: 3\n", "--weights 3: needs a list of numbers"),
+        ("method: {a: b}\n", "--method {'a': 'b'}: needs a text"),
+        ("quiet: maybe\n", "--quiet maybe: needs true or false"),
         ("hits: 0\n", "--hits 0: needs a number >= 1"),
         ("- hits\n", "needs lines of 'option: value'"),
         ("hits: [\n", "not a readable YAML file"),
@@ -281,6 +312,20 @@ def test_a_config_file_is_checked_as_the_command_line_is(tmp_path: Path, content
     ("words", "message"),
     [
         ("fuse a b -o f.parquet --rrf-k 5", "--rrf-k: only with --method rrf; --method is minmax"),
+        ("fuse a b -o f.parquet --measure R@10", "--measure: only with --qrels"),
+        ("fuse a b -o f.parquet --split dev", "--split: only with --qrels, or with --queries"),
+        ("fuse a b -o f.parquet --queries c", "--queries: only with --missing exact; --missing is zero"),
+        ("fuse a b -o f.parquet --device cpu", "--device: only with --missing exact; --missing is zero"),
+        ("fuse a b -o f.parquet --weights 1", "--weights 1: pass one weight for each of a, b, in this order; got 1"),
+        ("search --index a --query text --overwrite", "--overwrite: not with --query"),
+        ("evaluate c r --over-seeds --test permutation", "--test: not with --over-seeds, except with --baseline"),
+        ("evaluate c r -m MRR@10,nDCGG@10", "--measures nDCGG@10: unknown; did you mean nDCG@10?"),
+        ("evaluate c r -m bad", "--measures bad: unknown. Known: "),
+        ("index-bm25 c -o f --tune --tune-measure MRP@10", "--tune-measure MRP@10: unknown; did you mean"),
+        ("label c -o f --index i --split dev --drop-own", "--drop-own: not with --split or --queries; --split is dev"),
+        ("pretrain c -o f --held-out 0 --eval-steps 3", "--eval-steps 3: needs held-out documents"),
+        ("encode c -o f --queries q", "--queries: not with COLLECTION"),
+        ("perturb c -o f --attack lite,shufle", "--attack shufle: unknown; did you mean shuffle?"),
         ("fuse a b -o f.parquet --method rff", "--method rff: unknown; did you mean rrf?"),
         ("fuse a b -o f.parquet --weihgts 1,2", "no option --weihgts; did you mean --weights?"),
         ("fuse a b -o f.parquet --frobnicate", "no option --frobnicate; see"),
@@ -301,11 +346,17 @@ def test_what_does_not_apply_is_refused_in_one_line(words: str, message: str) ->
     assert len(done.err.splitlines()) == 1
 
 
-def test_help_shows_flags_without_a_type_and_defaults_without_parentheses() -> None:
-    for kind in COMMANDS:
-        shown = hybrid(*kind.command.split(), "--help").out
-        assert "<bool>" not in shown, kind.command
-        assert "default: (" not in shown, kind.command
+@pytest.mark.parametrize("command", ["", "prepare", *(kind.command for kind in COMMANDS)])
+def test_help_shows_no_types_and_defaults_without_parentheses(command: str) -> None:
+    shown = hybrid(*command.split(), "--help").out
+    assert not re.search("<(bool|str|list)", shown)
+    assert "default: (" not in shown
+
+
+def test_brackets_in_the_usage_mark_arguments_that_may_be_left_out() -> None:
+    assert "hybrid prepare beir [OPTIONS] FOLDER " in hybrid("prepare", "beir", "--help").out
+    assert "hybrid search [OPTIONS] [COLLECTION] " in hybrid("search", "--help").out
+    assert "hybrid evaluate [OPTIONS] INPUTS... " in hybrid("evaluate", "--help").out
 
 
 def test_settings_in_python_obey_the_rules_of_the_command_line() -> None:

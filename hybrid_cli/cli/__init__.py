@@ -1,4 +1,4 @@
-"""The command line: commands generated from the settings classes, and one-line errors."""
+"""The command line: one command per settings class."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hybrid_cli.errors import HybridError
 
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # Typer names only this child of it
 _FILE_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
-_SHORT_WRITES = ("requested and", "inline_container")  # numpy and torch do not name the reason of a short write
+_SHORT_WRITES = ("requested and", "inline_container")  # numpy and torch omit the reason of a short write
 
 
 def main() -> None:
-    """Run one command. An error that users can fix is one line on stderr; `--debug` adds the traceback of a bug."""
+    """Run one command; an error is one line on stderr, and `--debug` adds the traceback."""
     debug = "--debug" in sys.argv
     try:
         raise SystemExit(app(prog_name="hybrid", standalone_mode=False))
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _trouble_with_files(error: Exception) -> str | None:
-    """Return the disk or permission problem behind an error, if any; each library has its own class for them."""
+    """Return the problem with the disk or its permissions behind an error; libraries raise many classes for it."""
     text = str(error)
     if isinstance(error, OSError | RuntimeError) and any(words in text for words in _SHORT_WRITES):
         return os.strerror(errno.ENOSPC).lower()
@@ -44,7 +44,7 @@ def _trouble_with_files(error: Exception) -> str | None:
 
 
 def _refuse_usage(error: typer.BadParameter) -> None:
-    """Print a usage error in one line; without any argument the help is printed already and the message is empty."""
+    """Print a usage error in one line; without any argument, the help is printed already and the message is empty."""
     message = error.format_message().rstrip(".")
     if (name := getattr(error, "option_name", None)) and error.ctx and not isinstance(error, typer.BadParameter):
         message = f"no option {name}" + _suggestion(name, error.ctx.command)

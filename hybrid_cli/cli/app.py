@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from hybrid_cli.cli.options import add_command
+from hybrid_cli.cli.options import add_command, without_types
 from hybrid_cli.settings import COMMANDS, Settings
 from hybrid_cli.version import __version__
 
@@ -21,7 +21,14 @@ PRINTERS = {  # command -> module:function that prints the result of its stage
 }
 
 
-class _InPipelineOrder(TyperGroup):
+class _Group(TyperGroup):
+    """A group whose help shows flags without `<bool>`."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return without_types(super().get_params(ctx))
+
+
+class _InPipelineOrder(_Group):
     """Lists commands in the order of `COMMANDS`; Typer would put groups last."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -55,7 +62,7 @@ def _register() -> None:
     for kind in COMMANDS:
         group, _, name = kind.command.rpartition(" ")
         if group and group not in groups:
-            groups[group] = typer.Typer(no_args_is_help=True, help=GROUPS[group])
+            groups[group] = typer.Typer(cls=_Group, no_args_is_help=True, help=GROUPS[group])
             app.add_typer(groups[group], name=group, rich_help_panel=kind.panel)
         add_command(groups.get(group, app), kind, run, name)
 

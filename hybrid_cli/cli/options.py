@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, get_args, get_origin
 
@@ -14,18 +15,8 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.common import Overwrites
-from hybrid_cli.settings.declaration import (
-    GENERAL,
-    REQUIRED,
-    Option,
-    bare_type,
-    default_text,
-    is_list,
-    is_mapping,
-    is_pair,
-    range_text,
-    spelling,
-)
+from hybrid_cli.settings.conversion import bare_type, default_text, is_list, is_mapping, is_pair, range_text
+from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, spelling
 
 _COLUMNS = 76
 _LONG = 60  # characters of choices that fit next to an option
@@ -45,6 +36,7 @@ _EVERYWHERE: dict[str, Any] = {
         bool, typer.Option("--debug", metavar="", rich_help_panel=GENERAL, help="Print the traceback of an error.")
     ],
 }  # fmt: skip
+_FLAG = Option(False, "")
 _DRY_RUN = Annotated[
     bool,
     typer.Option(
@@ -64,11 +56,14 @@ class _Command(TyperCommand):
 
     settings: type[Settings]
 
-    def get_help_option(self, ctx: Any) -> Any:
-        option: Any = super().get_help_option(ctx)
-        if option is not None:
-            option.metavar = ""
-        return option
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters; their help shows neither `<bool>` nor `<str>`."""
+        return without_types(super().get_params(ctx))
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return `[OPTIONS] FOLDER`; brackets are for arguments that may be left out."""
+        arguments = [(name, each) for name, each in self.settings.declared().items() if each.positional]
+        return ["[OPTIONS]", *(_usage(self.settings, name, declared) for name, declared in arguments)]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         for parameter in self.params:
@@ -77,6 +72,24 @@ class _Command(TyperCommand):
                 parameter.help = help_text(self.settings, str(parameter.name))  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
         typer.echo(_examples(self.settings))
+
+
+def without_types(parameters: Iterable[Any]) -> list[Any]:
+    """Remove the types that Typer would show for flags and arguments."""
+    found = list(parameters)
+    for parameter in found:
+        if parameter.param_type_name == "argument":
+            parameter.display_type = lambda ctx: ""
+        elif parameter.metavar is None and parameter.is_flag:
+            parameter.metavar = ""
+    return found
+
+
+def _usage(kind: type[Settings], name: str, declared: Option) -> str:
+    shown = declared.metavar or name.upper()
+    several = is_list(bare_type(kind.types()[name])) and not shown.endswith("...")
+    shown += "..." if several else ""
+    return shown if declared.default is REQUIRED else f"[{shown}]"
 
 
 def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings], None], name: str) -> None:
@@ -91,9 +104,11 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
 
     def command(**typed: Any) -> None:
         configured = _configured(typed.pop("config"), kind)
-        shared = {
-            key: bool(typed.pop(key, False) or configured.pop(key, False)) for key in ("quiet", "debug", "dry_run")
-        }
+        shared = {}
+        for key in ("quiet", "debug", "dry_run"):
+            if not isinstance(from_file := configured.pop(key, False), bool):
+                raise InputError(f"{spelling(key, _FLAG)} {from_file}: needs true or false")
+            shared[key] = typed.pop(key, False) or from_file
         console.set_quiet(shared["quiet"])  # `main` reads --debug before parsing can fail
         try:
             settings = kind(**_complete({**configured, **_set(typed)}, kind))
@@ -261,7 +276,9 @@ def _configured(config: str | None, kind: type[Settings]) -> dict[str, Any]:
     for name, declared in kind.declared().items():
         fields |= {_plain(part): name for spelled in declared.names for part in spelled.split("/")[:1]}
     if unknown := sorted(str(name) for name in content if _plain(name) not in fields):
-        raise InputError(f"{config}: `hybrid {kind.command}` has no option {', '.join(unknown)}")
+        close = get_close_matches(_plain(unknown[0]), fields, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise InputError(f"{config}: `hybrid {kind.command}` has no option {', '.join(unknown)}{hint}")
     return {fields[_plain(name)]: value for name, value in content.items()}
 
 

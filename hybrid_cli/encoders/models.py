@@ -84,6 +84,8 @@ def _present(device: str) -> str:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # PyTorch asserts that it was built for CUDA
+        if "device type at start of device string" in str(error):
+            raise InputError(f"--device {device}: unknown; use auto, cpu, cuda, cuda:N or mps") from None
         reason = str(error).splitlines()[0]
         raise InputError(f"--device {device}: not available on this machine ({reason}); use auto or cpu") from None
     return device

@@ -14,7 +14,8 @@ from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import Precision
+from hybrid_cli.settings.common import EncoderContract, Precision
+from hybrid_cli.settings.declaration import spelling
 
 
 def open_encoder(
@@ -60,5 +61,9 @@ def open_encoder(
 
 def _refuse(folder: Path, changes: Mapping[str, Any], kind: str) -> None:
     if changes:
-        options = ", ".join("--" + name.replace("_", "-") for name in changes)
+        contract = EncoderContract.declared()
+        options = ", ".join(
+            spelling(name, contract[name], value) if name in contract else "--" + name.replace("_", "-")
+            for name, value in changes.items()
+        )
         raise InputError(f"{options}: only with a transformer encoder; {folder} is a {kind} encoder")

@@ -97,6 +97,20 @@ def parse_measures(names: Iterable[str], level: int = 1) -> list[Measure]:
     return [measure for measure in parsed.values() if isinstance(measure, Measure)]
 
 
+def measure_name(name: str) -> str:
+    """Return the name of a measure unchanged.
+
+    Raises:
+        ValueError: not a measure; the message suggests one.
+    """
+    fault = _parse(name, 1)
+    if isinstance(fault, str):
+        unknown = "unknown; " if fault.startswith("did you mean") else ""
+        stop = "" if fault.endswith("?") else "."
+        raise ValueError(f"{unknown}{fault}{stop} Known: {_known()} (also trec_eval's names)")
+    return name.strip()
+
+
 def _words() -> dict[str, str]:
     """Return every spelling of a family, in lower case, with its name."""
     return {word: name for name, family in FAMILIES.items() for word in (name.lower(), *family.aliases)}

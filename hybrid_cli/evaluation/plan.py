@@ -130,7 +130,7 @@ def judgments(settings: Comparison) -> Path:
     return settings.qrels or Path(settings.inputs[0])
 
 
-_USAGE = "needs a collection (or --qrels FILE) and at least one run: `hybrid evaluate COLLECTION RUN...`"
+_USAGE = "missing argument INPUTS: a collection (or --qrels FILE), then at least one run"
 
 
 def _inputs(settings: Comparison) -> tuple[Path, dict[str, Path], tuple[str, str] | None]:

@@ -228,7 +228,10 @@ def chosen_weights(given: str | Sequence[float] | None, recipe: Recipe, names: S
     """
     weights = recipe.weights if given is None else _parsed(given, recipe, names)
     if len(weights) != len(names):
-        raise InputError(f"--weights: {len(weights)} numbers for {len(names)}; give one per run, in order")
+        raise InputError(
+            f"--weights {','.join(f'{weight:g}' for weight in weights)}: pass one weight for each of "
+            f"{', '.join(names)}, in this order; got {len(weights)}"
+        )
     return replace(recipe, weights=weights)
 
 

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal
 
-from hybrid_cli.settings.common import MayWrite, NameOrPath, Seeded, Writes
+from hybrid_cli.settings.common import MEASURE, MayWrite, NameOrPath, Seeded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, Settings, argument, option, redeclare, when
 
 AnswerMatch = Literal["string", "regex"]
@@ -38,6 +38,7 @@ class Comparison(Seeded):
         "--measures",
         "-m",
         panel=MEASURES,
+        parse=MEASURE,
     )
     relevance_level: int = option(
         1, "Lowest grade that counts as relevant.", "--relevance-level", "-l", minimum=1, panel=MEASURES
@@ -70,6 +71,9 @@ class Comparison(Seeded):
     )
 
 
+_TESTED = (when(over_seeds=False), when(baseline=GIVEN))
+
+
 @dataclass(frozen=True)
 class Evaluate(MayWrite, Comparison):
     """Measure runs, with confidence intervals and significance tests.
@@ -92,6 +96,12 @@ class Evaluate(MayWrite, Comparison):
         "hybrid evaluate data/pydocs --split test clear-1=out/1.parquet clear-2=out/2.parquet --over-seeds",
     )
 
+    _: KW_ONLY
+    test: SignificanceTest = redeclare(Comparison, "test", "t", applies=_TESTED)
+    correction: Correction = redeclare(Comparison, "correction", "holm", applies=_TESTED)
+    seed: int = redeclare(
+        Comparison, "seed", 42, help="Random seed of the bootstrap and of the permutation test.", applies=_TESTED
+    )
     queries: Path | None = redeclare(Comparison, "queries", None, applies=(when(measured=ACC), when(complement=GIVEN)))
     corpus: Path | None = redeclare(Comparison, "corpus", None, applies=(when(measured=ACC), when(complement=GIVEN)))
     complement: tuple[str, str] | None = redeclare(
@@ -142,6 +152,7 @@ class Report(Writes, Comparison):
         "--output out/report.html",
     )
 
+    _: KW_ONLY
     show_queries: int = redeclare(Comparison, "show_queries", 10)
     model: Sequence[NameOrPath] = option(
         (),

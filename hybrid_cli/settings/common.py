@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.options import GENERAL, GIVEN, REQUIRED, By, Settings, option, redeclare, when
+from hybrid_cli.settings.options import GENERAL, GIVEN, REQUIRED, By, Settings, option, parsed_by, redeclare, when
 
+MEASURE = parsed_by("hybrid_cli.evaluation.measures", "measure_name")
 Pooling = Literal["mean", "cls"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 CombineMode = Literal["concat", "sum"]

@@ -1,21 +1,11 @@
-"""What an option declares (default, help, range, choices, variants), and how its values are converted.
-
-Values come from the command line, YAML or Python and become checked values; the help shows them as text.
-"""
+"""What an option declares: default, help, range, choices, and the variants that it applies to."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
-from difflib import get_close_matches
 from importlib import import_module
-from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin
-
-from hybrid_cli.errors import InputError
+from typing import Any, cast
 
 REQUIRED: Any = MISSING
 GENERAL = "General"
@@ -156,185 +146,11 @@ def parsed_by(module: str, name: str) -> Callable[[str], Any]:
     return lambda text: getattr(import_module(module), name)(text)
 
 
-def spelling(name: str, declared: Option) -> str:
-    """Return the name that messages use: `--rrf-k`, or the bare name of an argument."""
+def spelling(name: str, declared: Option, value: Any = None) -> str:
+    """Return the name that messages use: `--rrf-k`, or the bare name of an argument; `--no-flag` for a value False."""
     if declared.positional:
         return name
-    return declared.names[0].partition("/")[0] if declared.names else "--" + name.replace("_", "-")
-
-
-# --------------------------------------------------------------------------------------------------------- conversion
-
-
-def bare_type(kind: Any) -> Any:
-    """Return the first type of a union: `str` for `str | Path | None`."""
-    if get_origin(kind) in (Union, UnionType):
-        return next(arm for arm in get_args(kind) if arm is not NoneType)
-    return kind
-
-
-def is_list(kind: Any) -> bool:
-    """Test for a list of any length: `Sequence[X]` or `tuple[X, ...]`."""
-    origin, arms = get_origin(kind), get_args(kind)
-    return origin is Sequence or (origin is tuple and Ellipsis in arms)
-
-
-def is_pair(kind: Any) -> bool:
-    """Test for a fixed number of values: `tuple[X, Y]`."""
-    return get_origin(kind) is tuple and Ellipsis not in get_args(kind)
-
-
-def is_mapping(kind: Any) -> bool:
-    """Test for names with values: `Mapping[str, Path]`, written NAME=FILE."""
-    return get_origin(kind) in (Mapping, dict)
-
-
-def converted(name: str, declared: Option, kind: Any, value: Any) -> Any:
-    """Convert a value to the type of its field, and check its range or choices.
-
-    Raises:
-        InputError: the value is unusable; the message names the option.
-    """
-    kind = bare_type(kind)
-    try:
-        if declared.parse is not None and not is_list(kind):
-            value = declared.parse(value) if isinstance(value, str) else value
-            return _number(declared, kind, value) if kind in (int, float) else value
-        if is_list(kind):
-            items = list(value) if declared.positional and not isinstance(value, str | Path) else _items(value)
-            return tuple(_one(declared, bare_type(get_args(kind)[0]), item) for item in items)
-        if is_pair(kind):
-            arms = get_args(kind)
-            if isinstance(value, str) or len(value) != len(arms):
-                raise ValueError(f"needs {len(arms)} values")
-            return tuple(_one(declared, arm, item) for arm, item in zip(arms, value, strict=True))
-        if is_mapping(kind):
-            return _mapping(declared, get_args(kind)[1], value)
-        return _one(declared, kind, value)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{spelling(name, declared)} {_text(value)}: {error}") from None
-
-
-def _items(value: Any) -> list[Any]:
-    """Split texts at commas, so that `-m A -m B`, `-m A,B` and a list are the same."""
-    several = [value] if isinstance(value, str | Path) or not hasattr(value, "__iter__") else list(value)
-    found: list[Any] = []
-    for each in several:
-        found += [part.strip() for part in each.split(",") if part.strip()] if isinstance(each, str) else [each]
-    if not found:
-        raise ValueError("needs at least one value")
-    return found
-
-
-def _mapping(declared: Option, kind: Any, value: Any) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return {str(name): _one(declared, kind, item) for name, item in value.items()}
-    what = (declared.metavar or "NAME=FILE").partition("=")[0]
-    found: dict[str, Any] = {}
-    for item in _items(value):
-        name, equals, rest = str(item).partition("=")
-        if not equals or not name or not rest:
-            raise ValueError(f"needs {declared.metavar or 'NAME=FILE'}")
-        if name in found:
-            raise ValueError(f"{what.lower()} '{name}' is given twice; concatenate the files, or use another name")
-        found[name] = _one(declared, kind, rest)
-    return found
-
-
-def _one(declared: Option, kind: Any, value: Any) -> Any:
-    """Convert one value to `kind` and check its range or choices."""
-    choices = get_args(kind) if get_origin(kind) is Literal else declared.allowed()
-    if declared.parse is not None and isinstance(value, str):
-        return declared.parse(value)
-    if choices is not None:
-        return _chosen(str(value), choices)
-    if kind is bool:
-        if not isinstance(value, bool):
-            raise ValueError("needs true or false")
-        return value
-    if kind in (int, float):
-        return _number(declared, kind, value)
-    if kind is Path:
-        if str(value) == "":
-            raise ValueError("needs a path")
-        return Path(value)
-    if kind is str:
-        return str(value)
-    return value
-
-
-def _chosen(value: str, choices: Collection[str]) -> str:
-    if value in choices:
-        return value
-    close = get_close_matches(value, choices, n=1, cutoff=0.6)
-    hint = f"did you mean {close[0]}? " if close else ""
-    raise ValueError(f"unknown; {hint}Choices: {', '.join(choices)}")
-
-
-def _number(declared: Option, kind: type[int] | type[float], value: Any) -> int | float:
-    text = str(value).strip()
-    if isinstance(value, bool) or (kind is int and not re.fullmatch(r"[+-]?[0-9]+", text)):
-        raise ValueError("needs a whole number" if kind is int else "needs a number")
-    if "_" in text or not text.isascii():
-        raise ValueError("needs a number")
-    try:
-        number = kind(text)
-    except ValueError:
-        raise ValueError("needs a number") from None
-    if not math.isfinite(number):
-        raise ValueError("needs a finite number")
-    if wanted := range_text(declared):
-        low, high, above = declared.minimum, declared.maximum, declared.above
-        if (low is not None and number < low) or (high is not None and number > high):
-            raise ValueError(f"needs a number {wanted}")
-        if above is not None and number <= above:
-            raise ValueError(f"needs a number {wanted}")
-    return number
-
-
-def range_text(declared: Option) -> str:
-    """Return the range in words: `>= 1`, `between 0 and 1`."""
-    low, high, above = declared.minimum, declared.maximum, declared.above
-    if low is not None and high is not None:
-        return f"between {low:g} and {high:g}"
-    if above is not None:
-        return f"> {above:g}" + (f" and <= {high:g}" if high is not None else "")
-    return f">= {low:g}" if low is not None else f"<= {high:g}" if high is not None else ""
-
-
-def byte_count(text: str) -> int:
-    """Return the bytes of `500M`, `2G`, `1.5GiB`; `M`, `G`, `T` are decimal units, with an `i` binary ones."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?", text.strip(), re.ASCII)
-    if found is None:
-        raise ValueError("needs bytes, such as 500M, 2G or 1.5GiB")
-    power: int = (1024 if found[3] else 1000) ** " kMGT".index(found[2].replace("K", "k") or " ")
-    return int(float(found[1]) * power)
-
-
-# ------------------------------------------------------------------------------------------------------------ display
-
-
-def default_text(declared: Option) -> str:
-    """Return the default for the help; empty where there is none."""
-    if declared.shown is not None:
-        return declared.shown
-    if declared.default in (REQUIRED, None) or declared.default is False or declared.default == {}:
-        return ""
-    if declared.default is True:
-        return spelling("", declared).removeprefix("--") if declared.names else "on"
-    return shown_value(declared.default)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str | int | float | Path):
-        return str(value)
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def plain(value: Any) -> Any:
-    """Return a value as JSON holds it."""
-    if isinstance(value, Mapping):
-        return {name: plain(item) for name, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+    on, _, off = (declared.names[0] if declared.names else "--" + name.replace("_", "-")).partition("/")
+    if value is False and declared.default is not False:
+        return off or on.replace("--", "--no-", 1)
+    return on

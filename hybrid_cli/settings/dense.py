@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import (
     ENCODER,
+    MEASURE,
     CombineMode,
     EncoderContract,
     NameOrPath,
@@ -159,7 +160,7 @@ class Combine(OnDevice, Writes):
         applies=when(tune=GIVEN),
         recorded=False,
     )
-    measure: str = option("R@100", "Measure to maximize.", panel=TUNING, applies=when(tune=GIVEN))
+    measure: str = option("R@100", "Measure to maximize.", panel=TUNING, parse=MEASURE, applies=when(tune=GIVEN))
     depth: int = option(
         100,
         "Top-ranked documents of each encoder alone; both encoders score all of them.",
@@ -236,6 +237,12 @@ class Encode(OnDevice, Threaded, VectorIndex, EncoderContract, Writes):
         minimum=1,
         applies=when(models=ONE_MODEL, concat_with=None),
         shown="all",
+    )
+    device: str = redeclare(
+        OnDevice,
+        "device",
+        "auto",
+        applies=(when(input=TEXTS), when(truncate_dim=GIVEN), when(concat_with=GIVEN)),
     )
     recall_check: bool = option(
         False,

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, ClassVar, Self, get_type_hints
 
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings.conversion import byte_count, converted, plain
 from hybrid_cli.settings.declaration import (
     GENERAL,
     GIVEN,
@@ -23,12 +24,9 @@ from hybrid_cli.settings.declaration import (
     Condition,
     Option,
     argument,
-    byte_count,
-    converted,
     declare,
     option,
     parsed_by,
-    plain,
     registered,
     spelling,
     when,
@@ -113,21 +111,23 @@ class Settings:
             conditions = self.declared()[name].applies
             if conditions and not any(condition.holds(known) for condition in conditions):
                 raise InputError(
-                    f"{spelling(name, self.declared()[name])}: {self.variants(name)}{self._here(name, subject)}"
+                    f"{spelling(name, self.declared()[name], getattr(self, name))}: "
+                    f"{self.variants(name)}{self._here(name, subject)}"
                 )
 
     @classmethod
     def variants(cls, name: str) -> str:
         """Return where an option applies, in words: `only with --loss margin or residual-margin`; empty if always."""
-        text = ", or ".join(cls._variant(condition) for condition in cls.declared()[name].applies)
-        return text.replace(", or only with", ", or with")
+        first, *others = [cls._variant(condition) for condition in cls.declared()[name].applies] or [""]
+        joint = ", except " if first.startswith("not") else ", or "
+        return joint.join([first, *(other.removeprefix("only ") for other in others)])
 
     @classmethod
     def _variant(cls, condition: Condition) -> str:
         wanted, excluded = [], []
         for name, allowed in condition.allowed.items():
             other = cls.declared().get(name)
-            label = spelling(name, other) if other else ""
+            label = "" if other is None else name.upper() if other.positional else spelling(name, other)
             if other and allowed in (False, None):
                 excluded.append(label)
             elif other and (allowed is GIVEN or allowed is True):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import NameOrPath, OnDevice, Overwrites, Seeded, Threaded, Writes
+from hybrid_cli.settings.common import MEASURE, NameOrPath, OnDevice, Overwrites, Seeded, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, option, parsed_by, redeclare, registered, when
 
 Missing = Literal["exact", "min", "zero", "ignore", "drop"]
@@ -17,6 +17,8 @@ Grid = Literal["linear", "log", "reciprocal"]
 
 FUSION = "Fusion"
 ABSENT, COMPARED, TUNING = "Documents missing from a list", "Comparison", "Tuning"
+EXACT = "--missing exact"  # fact: the rule for missing documents, by --missing or by the method
+_EXACT = when(rule=EXACT)
 
 
 # --------------------------------------------------------------------------------------------- lexical indexes, search
@@ -53,7 +55,7 @@ class IndexBm25(Threaded, Writes):
     fields: Sequence[Field] = option(("title", "text"), "Indexed fields of a document.")
     language: str = option("en", "Analyzer: `en` (Porter stemmer), or a code such as `de`, `fr` or `zh`.")
     tune: bool = option(False, "Choose k1 and b on judged queries.", panel=TUNING)
-    tune_measure: str = option("MRR@10", "Measure to maximize.", panel=TUNING, applies=when(tune=True))
+    tune_measure: str = option("MRR@10", "Measure to maximize.", panel=TUNING, parse=MEASURE, applies=when(tune=True))
     split: str | None = option(
         None, "Split of the collection.", panel=TUNING, shown="dev", recorded=False, applies=when(tune=True)
     )
@@ -77,6 +79,7 @@ class IndexBm25(Threaded, Writes):
 class SearchOptions(OnDevice, Threaded):
     """How indexes are opened and searched."""
 
+    device: str = redeclare(OnDevice, "device", "auto", applies=(_DENSE,))
     exact: bool = option(
         False,
         "Score every document by the weighted sum of its scores: one or more dense indexes, at most one lexical.",
@@ -184,6 +187,7 @@ class Search(SearchOptions, Overwrites):
         recorded=False,
         applies=when(query=None),
     )
+    overwrite: bool = redeclare(Overwrites, "overwrite", False, applies=(when(query=None),))
     query: str | None = option(
         None, "Query text; prints its hits. Several indexes are fused by min-max.", recorded=False
     )
@@ -282,16 +286,28 @@ class Fuse(OnDevice, WeightTuning, Writes):
         shown="the method's",
     )
     index: Sequence[Path] = option(
-        (), "`--missing exact`: the index of each run, in order: `a,b`.", panel=ABSENT, recorded=False
+        (), "Index of each run, in order: `a,b`.", panel=ABSENT, recorded=False, applies=_EXACT
     )
     queries: Path | None = option(
-        None, "`--missing exact`: queries or collection; overrides the paths in the runs.", panel=ABSENT, recorded=False
+        None,
+        "Queries or collection; overrides the paths recorded in the runs.",
+        panel=ABSENT,
+        recorded=False,
+        applies=_EXACT,
     )
     qrels: Path | None = option(
         None, "Qrels or collection; prints the score of each run.", panel=COMPARED, recorded=False
     )
-    split: str | None = option(None, "Split of the collection in `--qrels` or `--queries`.", panel=COMPARED)
-    measure: str = option("MRR@10", "Measure to compare with, and to tune for.", panel=COMPARED)
+    split: str | None = option(
+        None,
+        "Split of the collection in `--qrels` or `--queries`.",
+        panel=COMPARED,
+        applies=(when(qrels=GIVEN), when(queries=GIVEN)),
+    )
+    measure: str = option(
+        "MRR@10", "Measure to compare with, and to tune for.", panel=COMPARED, parse=MEASURE, applies=when(qrels=GIVEN)
+    )
+    device: str = redeclare(OnDevice, "device", "auto", applies=(_EXACT,))
     tune: bool = option(False, "Tune the weights on `--qrels` and write them as JSON.", panel=TUNING)
 
 

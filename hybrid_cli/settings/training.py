@@ -77,6 +77,12 @@ class Pretrain(Training, StartModel):
     weight_decay: float = redeclare(Optimization, "weight_decay", 0.01)
     eval_steps: int | None = redeclare(Validation, "eval_steps", None, applies=())
 
+    def check(self) -> None:
+        """Refuse validation steps without held-out documents."""
+        super().check()
+        if "eval_steps" in self.given and not self.held_out:
+            raise InputError(f"--eval-steps {self.eval_steps}: needs held-out documents; raise --held-out above 0")
+
 
 @dataclass(frozen=True)
 class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOptions):

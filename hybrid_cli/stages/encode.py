@@ -263,6 +263,8 @@ def _recall(folder: Path, info: IndexInfo, seed: int) -> dict[str, float]:
         shares = ", ".join(f"{name} {share:.4f}" for name, share in recall.items())
         asked = min(info.vectors, indexes.RECALL_SAMPLE)
         console.note(f"encode: {info.factory}: {shares} against exact search, for {asked:,} documents as queries")
+    else:
+        console.note(f"encode: {info.factory}: an exact index; --recall-check measures approximate ones")
     return recall
 
 

@@ -71,6 +71,7 @@ class _Job:
             raise InputError("fuse: needs two or more runs, got 1")
         missing = settings.missing or METHODS[settings.method].missing
         recipe = Recipe(settings.method, (1.0,) * len(named), missing, settings.normalize, settings.rrf_k)
+        settings.check_facts(f"--missing is {missing}", rule=f"--missing {missing}")
         recipe = chosen_weights(settings.weights, recipe, list(named))
         return cls(settings, named, recipe, _exact_sources(named, recipe, settings))
 
@@ -92,8 +93,6 @@ def _exact_sources(named: Mapping[str, Path], recipe: Recipe, settings: Fuse) ->
     """Return one source of exact scores per run; none where another rule scores missing documents."""
     indexes = settings.index
     if recipe.missing != "exact":
-        if indexes:
-            raise InputError(f"--index: only with --missing exact; --missing is {recipe.missing}")
         return []
     if not indexes:
         raise InputError(

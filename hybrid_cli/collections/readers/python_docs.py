@@ -104,7 +104,7 @@ def split_of(qid: str, seed: int) -> str:
 def _root(package: str) -> Path:
     spec = find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
-        raise InputError(f"package {package}: not installed; use the name of the import (sklearn, not scikit-learn)")
+        raise InputError(f"--package {package}: not installed; use the name of the import (sklearn, not scikit-learn)")
     return Path(next(iter(spec.submodule_search_locations)))
 
 
