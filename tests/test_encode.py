@@ -140,7 +140,7 @@ def test_half_precision_is_close_to_fp32(tiny: Path, tmp_path: Path) -> None:
     exact = encode(tiny, output=tmp_path / "fp32", dtype="fp32")
     wanted = indexes.read_shard(indexes.shards(exact)[0])
     for dtype in ("bf16", "fp16"):
-        folder = encode(tiny, output=tmp_path / dtype, dtype=dtype, vector_dtype="float16")  # type: ignore[arg-type]
+        folder = encode(tiny, output=tmp_path / dtype, dtype=dtype, vector_dtype="float16")
         found = indexes.read_shard(indexes.shards(folder)[0])
         assert ((found * wanted).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(wanted, axis=1)).min() > 0.999
         assert pq.read_schema(indexes.shards(folder)[0]).field("vector").type == pa.list_(pa.float16(), 384)

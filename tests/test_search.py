@@ -69,7 +69,7 @@ def test_stored_query_vectors_give_the_same_run_as_texts(
 
 def test_queries_are_encoded_with_the_contract_of_the_index(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     changed: dict[str, Any] = {"query_prefix": "query: ", "pooling": "cls"}
-    index = encode(tiny, output=tmp_path / "index", model=str(tiny_bert), dtype="fp32", **changed)  # type: ignore[arg-type]
+    index = encode(tiny, output=tmp_path / "index", model=str(tiny_bert), dtype="fp32", **changed)
     run = runs.read_run(search(tiny, split="test", index=index, output=tmp_path / "run.parquet", hits=1))
     encoder = TransformerEncoder.load(tiny_bert, device="cpu", **changed)
     queries = encoder.encode_queries(pq.read_table(tiny / "queries.test.parquet")["text"].to_pylist())
