@@ -133,7 +133,7 @@ def test_an_older_artifact_is_refused_with_the_command_that_rebuilds_it(tmp_path
     index = to_format_1(write_folder(tmp_path / "index"))
     words = (
         rf"{index}: dense index written by an older hybrid \(manifest format 1, now 2\); "
-        "rebuild it with `hybrid search`"
+        "rebuild it with `hybrid search ... --overwrite`"
     )
     with pytest.raises(InputError, match=words):
         artifacts.read_manifest(index)

@@ -209,7 +209,7 @@ def _parse_manifest(text: str, path: Path, any_format: bool) -> Manifest:
     if manifest.format < FORMAT and not any_format:
         raise InputError(
             f"{path}: {manifest.kind} written by an older hybrid (manifest format {manifest.format}, now {FORMAT}); "
-            f"rebuild it with `hybrid {manifest.stage}`"
+            f"rebuild it with `hybrid {manifest.stage} ... --overwrite`"
         )
     return manifest
 

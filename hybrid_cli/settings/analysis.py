@@ -54,7 +54,10 @@ class Comparison(Seeded):
         None, "Texts of the documents; overrides the collection's.", panel=MEASURES, recorded=False
     )
     baseline: Sequence[str] = option(
-        (), "Runs that the others are tested against.", panel=TESTS, shown="the runs of --complement, or the first run"
+        (),
+        "Runs that the others are tested against.",
+        panel=TESTS,
+        shown="the runs of --complement, or the first run; none with --over-seeds",
     )
     test: SignificanceTest = option(
         "t", "Test behind the marks: paired t-test, or sign-flip permutation test.", panel=TESTS
