@@ -132,6 +132,15 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
     assert done.stdout.splitlines()[-1] == "heavy: []"
 
 
+@pytest.mark.parametrize(
+    "name", ["prepare", "fuse", "concat_runs", "search", "evaluate", "inspect", "export", "doctor"]
+)
+def test_stages_without_a_model_start_without_torch(name: str) -> None:
+    code = f"import sys, hybrid_cli.stages.{name}; print(sorted({{'torch', 'altair', 'faiss'}} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_no_file_is_over_400_lines() -> None:
     sizes = {named(file): len(file.read_text("utf-8").splitlines()) for file in FILES}
     assert not {name: size for name, size in sizes.items() if size > 400}

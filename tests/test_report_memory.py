@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from hybrid_cli.reporting.memory import front, indexes_of
+from hybrid_cli.artifacts.lineage import indexes_of
+from hybrid_cli.reporting.memory import front
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.search import search

@@ -12,6 +12,7 @@ import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.artifacts import Manifest
+from hybrid_cli.artifacts.lineage import Held
 from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.buckets import Buckets
 from hybrid_cli.evaluation.complement import Complement
@@ -21,7 +22,6 @@ from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.reporting import memory, queries, venn
 from hybrid_cli.reporting.charts import Figure, chart, colours, plain
 from hybrid_cli.reporting.data import Findings, Match
-from hybrid_cli.reporting.memory import Held
 from hybrid_cli.reporting.page import Cell, Section, Table
 from hybrid_cli.reporting.summary import COUNTS, leaders, legend, lettered, significant
 from hybrid_cli.reporting.tables import count, figure

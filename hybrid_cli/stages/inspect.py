@@ -13,13 +13,12 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind, Manifest, layout
+from hybrid_cli.artifacts.lineage import Held, indexes_of
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation.measures import evaluate_run, mean_of
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
-from hybrid_cli.indexes import latency
-from hybrid_cli.reporting.memory import Held, indexes_of
 from hybrid_cli.settings import Inspect, stage
 from hybrid_cli.settings.common import as_names
 
@@ -242,6 +241,8 @@ def _guess_json(line: str) -> str:
 
 def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
     """Return one row per run: bytes that a search reads, measures, and latency in milliseconds (LITE, table 2)."""
+    from hybrid_cli.indexes import latency
+
     named = runs.named(as_names(settings.paths))
     behind = {name: _indexes(path) for name, path in named.items()}
     qrels_file = collections.qrels_path(collection, settings.split)
@@ -291,6 +292,8 @@ def _indexes(run: Path) -> list[Held]:
 
 def _fused(found: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Fuse as `fuse --method minmax` does."""
+    from hybrid_cli.indexes.latency import HITS
+
     joined = lists.Lists.of(list(found))
     recipe = Recipe("minmax", (1.0,) * len(found), "zero")
-    return pl.concat(lists.fuse(joined.blocks(), joined.qids, recipe, latency.HITS))
+    return pl.concat(lists.fuse(joined.blocks(), joined.qids, recipe, HITS))

@@ -9,14 +9,14 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import Kind, Output, layout
+from hybrid_cli.artifacts import Kind, Output, layout, lineage
+from hybrid_cli.artifacts.lineage import Held
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.complement import Texts
 from hybrid_cli.evaluation.plan import Plan, judgments
 from hybrid_cli.evaluation.summary import chosen_baselines
-from hybrid_cli.reporting import charts, memory, page, sections
+from hybrid_cli.reporting import charts, page, sections
 from hybrid_cli.reporting.data import Findings, find
-from hybrid_cli.reporting.memory import Held
 from hybrid_cli.settings import IndexBm25, Report, stage
 from hybrid_cli.settings.analysis import ACC
 from hybrid_cli.settings.common import NameOrPath
@@ -35,7 +35,7 @@ def report(settings: Report) -> Path:
         InputError: unknown measure, missing file, or unknown run.
     """
     plan = Plan.of(settings)
-    plan = replace(plan, pair=plan.pair or memory.sides(plan.runs))
+    plan = replace(plan, pair=plan.pair or lineage.sides(plan.runs))
     baselines = chosen_baselines(settings.baseline, list(plan.runs), plan.pair or ())
     texts = Texts.of(settings)
     held, curves = _held(plan.runs, settings.index), _curves(plan.runs, settings.model)
@@ -75,20 +75,20 @@ def _index_folders(held: Mapping[str, Sequence[Held]]) -> dict[str, Path]:
 
 def _held(named: Mapping[str, Path], given: Sequence[str]) -> dict[str, list[Held]]:
     """Return run -> its indexes: those of `--index`, else those that its manifest leads to."""
-    held = {name: list(memory.indexes_of(path).values()) for name, path in named.items()}
+    held = {name: list(lineage.indexes_of(path).values()) for name, path in named.items()}
     chosen: dict[str, list[Held]] = {}
     for text in given:
         name, equals, folder = text.partition("=")
         if not equals or name not in named:
             raise InputError(f"--index {text}: needs RUN=FOLDER; the runs are {', '.join(named)}")
-        chosen.setdefault(name, []).append(memory.held(Path(folder)))
+        chosen.setdefault(name, []).append(lineage.held(Path(folder)))
     return {name: indexes for name, indexes in (held | chosen).items() if indexes}
 
 
 def _curves(named: Mapping[str, Path], given: Sequence[NameOrPath]) -> dict[str, Path]:
     """Return name -> folder of every encoder whose learning curve is shown."""
     known = {folder.resolve() for folder in runs.named(given).values()}
-    found = dict.fromkeys(folder for path in named.values() for folder in memory.curves(path))
+    found = dict.fromkeys(folder for path in named.values() for folder in lineage.curves(path))
     models = runs.named([*given, *(folder for folder in found if folder.resolve() not in known)])
     for folder in models.values():
         if not (folder / layout.CURVE).is_file():
@@ -97,7 +97,7 @@ def _curves(named: Mapping[str, Path], given: Sequence[NameOrPath]) -> dict[str,
 
 
 def _language(named: Mapping[str, Path]) -> str:
-    found = (memory.language(path) for path in named.values())
+    found = (lineage.language(path) for path in named.values())
     return next((language for language in found if language), _LANGUAGE)
 
 

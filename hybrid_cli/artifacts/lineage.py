@@ -1,0 +1,128 @@
+"""The indexes and encoders behind a run, found through its manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hybrid_cli.artifacts import layout
+from hybrid_cli.artifacts.files import sizes
+from hybrid_cli.artifacts.manifest import find_manifest, fingerprint, read_manifest
+from hybrid_cli.artifacts.schemas import Kind
+from hybrid_cli.errors import InputError
+
+_INDEXES = (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX)
+_LUCENE_READS = ("lucene/",)
+_READ = {
+    Kind.LEXICAL_INDEX: ("impacts/", layout.DOCIDS, layout.PARAMETERS),
+    Kind.DENSE_INDEX: (layout.FAISS_INDEX, layout.DOCIDS),
+}
+
+
+@dataclass(frozen=True)
+class Held:
+    """One index and the bytes that a search of it reads.
+
+    Attributes:
+        index: path.
+        parts: name -> bytes of everything in the folder.
+        needed: names of the parts that a search reads.
+        documents: number of documents.
+    """
+
+    index: Path
+    parts: Mapping[str, int]
+    needed: Sequence[str]
+    documents: int
+
+    @property
+    def size(self) -> int:
+        """Return the bytes that a search reads."""
+        return sum(self.parts[name] for name in self.needed)
+
+
+def indexes_of(run: Path) -> dict[Path, Held]:
+    """Return the indexes behind a run, or behind the runs that it fuses, as far as the paths in manifests exist.
+
+    Copies of one index count once.
+    """
+    found = _indexes(run)
+    firsts = {fingerprint(path): path for path in reversed(found)}.values()
+    return {path: held for path, held in found.items() if path in firsts}
+
+
+def _indexes(run: Path) -> dict[Path, Held]:
+    manifest = find_manifest(run)
+    found: dict[Path, Held] = {}
+    for path, kind in _inputs(run):
+        if kind == Kind.RUN:
+            found |= {index: held for index, held in _indexes(path).items() if index not in found}
+        elif kind in _INDEXES and path not in found:
+            lucene = manifest is not None and manifest.options.get("engine") == "lucene"
+            found[path] = held(path, lucene)
+    return found
+
+
+def sides(runs: Mapping[str, Path]) -> tuple[str, str] | None:
+    """Return the only run searched in a dense index and the only one searched in a lexical index, if there are both."""
+    of: dict[str, list[str]] = {kind: [] for kind in _INDEXES}
+    for name, path in runs.items():
+        for _, kind in _inputs(path) if not _from_runs(path) else ():
+            if kind in _INDEXES:
+                of[kind].append(name)
+    dense, lexical = of[Kind.DENSE_INDEX], of[Kind.LEXICAL_INDEX]
+    return (dense[0], lexical[0]) if len(dense) == len(lexical) == 1 else None
+
+
+def _from_runs(path: Path) -> bool:
+    return any(kind == Kind.RUN for _, kind in _inputs(path))
+
+
+def held(index: Path, lucene: bool = False) -> Held:
+    """Return the parts of an index.
+
+    Args:
+        index: a lexical or dense index.
+        lucene: the lexical index is searched with Lucene, not with the impact matrix.
+
+    Raises:
+        InputError: not an index.
+    """
+    manifest = read_manifest(index)
+    if manifest.kind not in _INDEXES:
+        raise InputError(f"{index}: is {manifest.kind.phrase} (written by `{manifest.stage}`); an index is needed here")
+    parts = sizes(index)
+    needed = _LUCENE_READS if lucene else _READ[manifest.kind]
+    documents = manifest.counts.get("documents", manifest.counts.get("vectors", 0))
+    return Held(index, parts, [name for name in parts if name in needed], documents)
+
+
+def curves(run: Path) -> list[Path]:
+    """Return the encoders behind a run that have a learning curve."""
+    encoders = [path for index in indexes_of(run) for path, kind in _inputs(index) if kind == Kind.ENCODER]
+    return [path for path in dict.fromkeys(encoders) if (path / layout.CURVE).is_file()]
+
+
+def language(run: Path) -> str | None:
+    """Return the language of the lexical index behind a run, if there is one."""
+    for index in indexes_of(run):
+        manifest = read_manifest(index)
+        if manifest.kind == Kind.LEXICAL_INDEX:
+            return str(manifest.options["language"])
+    return None
+
+
+def _inputs(path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield path and kind of the inputs of an artifact that still exist and have the recorded kind."""
+    manifest = find_manifest(path)
+    for role, recorded in manifest.inputs.items() if manifest else ():
+        source = manifest.input_path(role) if manifest else None
+        if source is None:
+            continue
+        try:
+            there = find_manifest(source)
+        except InputError:
+            continue
+        if there is not None and there.kind == recorded["kind"]:
+            yield source, recorded["kind"]
