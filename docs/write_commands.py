@@ -23,7 +23,7 @@ _SHARED = """\
 | `--overwrite` | | | Replace an existing output. Commands that write an artifact. |
 | `--dry-run` | | | Check everything, print the settings, and stop. Commands that write an artifact. |
 | `--config` | `FILE` | | YAML file of `option: value`; the command line takes precedence. |
-| `--quiet, -q` | | | Print warnings and results. |
+| `--quiet, -q` | | | Print only warnings and results. |
 | `--debug` | | | Print the traceback of an error. |"""
 
 

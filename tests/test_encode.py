@@ -221,7 +221,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"weight": 0.5}, "--weight: only with two models, or with --concat-with"),
     ({"combine": "sum"}, "--combine: only with two models, or with --concat-with"),
     ({"model": ["a", "b", "c"]}, "--model: needs one or two encoders, got 3"),
-    ({"queries": "queries.tsv"}, "--queries: not with collection"),
+    ({"queries": "queries.tsv"}, "--queries: not with COLLECTION"),
     ({"index_type": "auto", "ram": 0}, "--ram 0: needs a number >= 1"),
     ({"index_type": "hsnw"}, "--index-type hsnw: unknown; did you mean hnsw?"),
 ]

@@ -30,7 +30,8 @@ _EVERYWHERE: dict[str, Any] = {
         ),
     ],
     "quiet": Annotated[
-        bool, typer.Option("--quiet", "-q", metavar="", rich_help_panel=GENERAL, help="Print warnings and results.")
+        bool,
+        typer.Option("--quiet", "-q", metavar="", rich_help_panel=GENERAL, help="Print only warnings and results."),
     ],
     "debug": Annotated[
         bool, typer.Option("--debug", metavar="", rich_help_panel=GENERAL, help="Print the traceback of an error.")
