@@ -247,7 +247,7 @@ def test_options_of_other_variants_are_not_recorded(tiny: Path, tiny_bert: Path,
     queries = encode(tiny, output=tmp_path / "queries", model=tiny_bert, split="test")
     options = [set(artifacts.read_manifest(path).options) for path in (flat, graph, again, queries)]
     encoding = {"contract", "dtype", "vector_dtype", "shard_size"}
-    assert options[0] == options[2] == encoding | {"index_type", "seed"}
+    assert options[0] == options[2] == encoding | {"index_type"}
     assert options[1] == options[0] | {"m", "ef_construction", "ef_search"}
     assert options[3] == encoding
 

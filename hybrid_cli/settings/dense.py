@@ -37,6 +37,7 @@ ONE_MODEL, TWO_MODELS = "one model", "two models"
 RETRIEVAL = "Retrieval"
 INDEX, COMBINED, TUNING, COMPUTATION = "Index", "Two encoders", "Tuning", "Computation"
 
+_TRAINED = ("sq8", "pq", "opq", "hnsw-sq8", "ivf", "auto")  # built from a sample of the vectors
 _DOCUMENTS = when(queries=None, split=None)
 _CONTRACT = when(input=TEXTS, models=ONE_MODEL)
 _COMBINED = (when(models=TWO_MODELS), when(concat_with=GIVEN))
@@ -120,7 +121,11 @@ class VectorIndex(Seeded):
         applies=when(index_type="auto"),
     )
     seed: int = redeclare(
-        Seeded, "seed", 42, help="Random seed of training samples and recall checks.", applies=(_DOCUMENTS,)
+        Seeded,
+        "seed",
+        42,
+        help="Random seed of training samples and recall checks.",
+        applies=(when(index_type=_TRAINED), when(factory=GIVEN), when(recall_check=True)),
     )
 
     def values(self) -> dict[str, Any]:
