@@ -195,6 +195,15 @@ def test_a_stage_takes_the_object_or_its_fields() -> None:
     assert make(brew(cups=2)) == make(["arabica"], **as_text) == make(beans="arabica", output=Path("x"), cups=2) == 2
 
 
+def test_a_stage_refuses_the_settings_of_another() -> None:
+    @stage(Brew)
+    def make(settings: Brew) -> int:
+        return settings.cups
+
+    with pytest.raises(TypeError, match="make: needs Brew, got Fuse"):
+        make(Fuse(["a", "b"], output=Path("f.parquet")))  # type: ignore[call-overload]
+
+
 # ------------------------------------------------------------------------------------------------------- every command
 
 READ_BY_NAME = {

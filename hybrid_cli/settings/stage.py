@@ -56,8 +56,11 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
         @functools.wraps(function)
         def call(*args: Any, **options: Any) -> R:
             settings = args[0] if len(args) == 1 and isinstance(args[0], Settings) else kind(*args, **options)
+            if not isinstance(settings, cast("type[S]", kind)):
+                wanted = getattr(kind, "__name__", "settings")
+                raise TypeError(f"{function.__name__}: needs {wanted}, got {type(settings).__name__}")
             with stage_scope():
-                return function(cast("S", settings))
+                return function(settings)
 
         return cast("Stage[S, P, R]", call)
 

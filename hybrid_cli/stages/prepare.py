@@ -11,9 +11,11 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections.source import Source, sampled
 from hybrid_cli.collections.writer import CollectionWriter, clear
+from hybrid_cli.settings import stage
 from hybrid_cli.settings.data import Prepare, PrepareRows
 
 
+@stage(Prepare)
 def prepare(settings: Prepare) -> Path:
     """Import a collection: `prepare(PrepareBeir("scifact", output="data/scifact"))`.
 
