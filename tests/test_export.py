@@ -152,6 +152,19 @@ def test_dpr_needs_the_texts_of_all_hits(tiny: Path, tmp_path: Path) -> None:
         export(run, form="dpr", output=tmp_path / "run.json", collection=tiny, split="test")
 
 
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}], ids=["plain", "overwrite"])
+def test_a_folder_of_a_user_is_never_replaced_by_an_export(tied: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    folder = tmp_path / "papers"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match="papers: not a regular file, and --overwrite replaces files only") as refused:
+        export(tied, form="trec", output=folder, **options)
+    assert "pass --overwrite" not in str(refused.value)
+    assert (folder / "thesis.tex").read_text() == "years of work"
+    with pytest.raises(InputError, match="/dev/null: not a regular file"):
+        export(tied, form="trec", output=Path("/dev/null"), **options)
+
+
 def test_an_existing_output_is_kept_without_overwrite(tied: Path, tmp_path: Path) -> None:
     target = tmp_path / "run.txt"
     target.write_text("mine\n")

@@ -293,10 +293,16 @@ def _check(output: Output, inputs: Mapping[str, Path | Named], overwrite: bool, 
     if output.up_to_date:
         return
     _check_place(path, inputs)
+    if foreign and path.exists() and not path.is_file() and not _is_empty_folder(path):
+        raise InputError(f"{path}: not a regular file, and --overwrite replaces files only; name another output")
     if path.exists() and not overwrite:
         raise InputError(f"{path}: {_difference(existing, wanted)}; pass --overwrite to replace it, or name another")
-    if existing is None and not foreign and path.is_dir() and any(path.iterdir()):
+    if existing is None and path.is_dir() and not _is_empty_folder(path):
         raise InputError(f"{path}: is a folder that hybrid did not write; remove it, or name another")
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
 
 
 def _is_follower() -> bool:
