@@ -335,10 +335,13 @@ def test_the_name_of_a_hub_model_is_refused_offline(here: Path, monkeypatch: pyt
         assert "offline, name a folder or `minilm`" in done.err
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
-def test_a_missing_device_is_refused(here: Path, device: str) -> None:
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [("gpu", "unknown; use auto, cpu, cuda, cuda:N or mps"), ("cuda:99", "not available on this machine")],
+)
+def test_an_unknown_or_missing_device_is_refused(here: Path, device: str, words: str) -> None:
     for command in (typed("encode --model", "model"), typed("train-dense", "train.parquet")):
-        refused(*command, "--device", device, words=f"--device {device}: not available on this machine")
+        refused(*command, "--device", device, words=f"--device {device}: {words}")
 
 
 def damaged(made: Path, name: str, file: str, *, cut: bool) -> Path:

@@ -157,7 +157,9 @@ def test_a_query_encoder_searches_the_teachers_index(
 )  # fmt: skip
 def test_options_of_the_student_are_refused_for_a_query_encoder(given: dict[str, Any]) -> None:
     (name,) = given
-    with pytest.raises(InputError, match=f"--{name.replace('_', '-')}: not with --queries-only"):
+    typed = {"in_batch_negatives": "--no-in-batch-negatives", "tied": "--untied"}  # as on the command line
+    spelled = typed.get(name, f"--{name.replace('_', '-')}")
+    with pytest.raises(InputError, match=f"{spelled}: not with --queries-only"):
         DistillLite(Path("train.parquet"), output=Path("out"), teacher="t", queries_only=True, **given)
 
 

@@ -285,7 +285,7 @@ def test_the_first_layers_equal_a_model_truncated_by_hand(
     [
         ({"loss": "nll", "xi": 3}, "--xi: only with --loss margin or residual-margin; --loss is nll"),
         ({"loss": "margin", "lexical_weight": 0.5}, "--lexical-weight: only with --loss residual-margin"),
-        ({"loss": "bpr", "in_batch_negatives": False}, "--in-batch-negatives: only with --loss nll or roc"),
+        ({"loss": "bpr", "in_batch_negatives": False}, "--no-in-batch-negatives: only with --loss nll or roc"),
         ({"boost_mode": "residual"}, "--boost-mode: only with --boost"),
         ({"dev_queries": 10}, "--dev-queries: only with --dev"),
         ({"keep": "last"}, "--keep: only with --dev"),

@@ -253,7 +253,7 @@ def test_inputs_that_do_not_fit_are_refused(sources: Sources, tiny: Path, tiny_b
             ({"encoder": "static", "index": "i", name: value}, f"--{name.replace('_', '-')}: only with --encoder trans")
             for name, value in {
                 "model": "m", "layers": 1, "pooling": "cls", "loss": "listwise", "positives": 3, "negatives": 9,
-                "tied": True, "normalize": True, "doc_prefix": "d", "query_max_len": 9, "projection_norm": False,
+                "tied": True, "normalize": True, "doc_prefix": "d", "query_max_len": 9, "projection_norm": True,
                 "epochs": 2, "chunk_size": 2, "precision": "fp32", "device": "cpu",
             }.items()
         ),
