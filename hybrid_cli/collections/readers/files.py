@@ -229,6 +229,9 @@ def query_rows(path: Path) -> Iterator[tuple[Place, str, str, list[str] | None]]
             yield place, checked_id(fields[0], place), "\t".join(fields[1:]), None
 
 
+_RELEVANCE_NAMES = {"score", "relevance", "rel", "label", "grade", "judgment", "judgement", "relevance_score"}
+
+
 def judgment_rows(path: Path) -> Iterator[tuple[Place, str, str, int]]:
     """Yield place, query id, document id and relevance of lines `qid 0 docid relevance` or `qid docid relevance`.
 
@@ -241,11 +244,9 @@ def judgment_rows(path: Path) -> Iterator[tuple[Place, str, str, int]]:
                 f"{place}: {len(fields)} columns; judgments have three (qid docid relevance) "
                 "or four (qid 0 docid relevance)"
             )
-        relevance = _whole_number(fields[-1])
-        if relevance is None and place.number == 1:
+        if place.number == 1 and fields[-1].strip().lower() in _RELEVANCE_NAMES:
             continue  # a header
-        if relevance is None:
-            raise InputError(f"{place}: relevance '{fields[-1]}' is not a whole number")
+        relevance = _grade(fields[-1], place)
         yield place, checked_id(fields[0], place), checked_id(fields[-2], place), relevance
 
 
@@ -256,8 +257,8 @@ def split_judgments(qrels: Mapping[str, Path]) -> Iterator[Judgment]:
             yield Judgment(split, qid, docid, relevance, place)
 
 
-def _whole_number(text: str) -> int | None:
-    try:
-        return int(text)
-    except ValueError:
-        return None
+def _grade(text: str, place: Place) -> int:
+    """Return a relevance grade: ASCII digits, within 32 bits."""
+    if not re.fullmatch(r"[+-]?[0-9]+", text.strip()) or abs(int(text)) >= 1 << 31:
+        raise InputError(f"{place}: relevance '{text}' is not a whole number between -2147483647 and 2147483647")
+    return int(text)
