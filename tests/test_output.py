@@ -327,3 +327,30 @@ def test_the_other_processes_of_torchrun_do_not_lock(tmp_path: Path, monkeypatch
     assert not open_output(tmp_path / "encoder", kind=Kind.ENCODER).up_to_date
     assert scratch_in(tmp_path)
     first.release()
+
+
+def test_a_file_of_a_user_in_an_artifact_is_never_removed(tmp_path: Path) -> None:
+    index = write_folder(tmp_path / "index")
+    (index / "notes.txt").write_text("mine")
+    for options in ({"hits": 2}, {"overwrite": True}):
+        with pytest.raises(InputError, match=r"index: notes\.txt is not part of the dense index; move it"):
+            write_folder(index, "new", **options)  # type: ignore[arg-type]
+    assert (index / "notes.txt").read_text() == "mine"
+    (index / "notes.txt").unlink()
+    write_folder(index, "new", overwrite=True)
+    assert (index / "vectors.bin").read_text() == "new"
+
+
+def test_a_file_added_while_a_stage_works_is_not_removed_and_the_work_is_kept(tmp_path: Path) -> None:
+    index = write_folder(tmp_path / "index")
+    output = open_output(index, kind=Kind.DENSE_INDEX, overwrite=True)
+
+    def work_for_hours() -> None:
+        with output.folder() as (work, _):
+            (work / "shard").write_text("hours of work")
+            (index / "late.txt").write_text("mine")
+
+    with pytest.raises(InputError, match=r"late\.txt is not part of"):
+        work_for_hours()
+    assert (index / "late.txt").read_text() == "mine"
+    assert (output.partial / "shard").read_text() == "hours of work"

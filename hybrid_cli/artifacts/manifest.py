@@ -44,6 +44,7 @@ class Manifest:
     Attributes:
         inputs: role -> `{path, kind, fingerprint}`, or `{name, kind, fingerprint}` for a model of the environment.
             Paths are relative to the folder that contains the artifact, with forward slashes.
+        files: relative paths of all files of a folder; None for an artifact that is one file.
         location: path of the artifact, with symbolic links resolved. Not stored.
     """
 
@@ -56,6 +57,7 @@ class Manifest:
     format: int = FORMAT
     versions: dict[str, str] = field(default_factory=dict)
     seconds: float | None = None
+    files: list[str] | None = None
     location: Path | None = field(default=None, compare=False)
 
     def input_path(self, role: str) -> Path | None:
@@ -261,6 +263,19 @@ def hash_folder(path: Path, ignore: Sequence[str] = ()) -> str:
         if file.is_file() and not hidden and name.parts[0] not in ignore and name.name != MANIFEST:
             digest.update(f"{name.as_posix()}\0{fingerprint(file)}\n".encode())
     return str(digest.hexdigest())
+
+
+def file_names(path: Path) -> list[str]:
+    """Return the relative paths of all files below a folder, without its manifest."""
+    names = (file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir())
+    return sorted(name for name in names if name != MANIFEST)
+
+
+def foreign_file(path: Path, manifest: Manifest | None) -> str | None:
+    """Return a file in the folder of an artifact that its manifest does not list, if there is one."""
+    if manifest is None or manifest.files is None or not path.is_dir():
+        return None
+    return next((name for name in file_names(path) if name not in set(manifest.files)), None)
 
 
 def new_hash() -> Any:

@@ -26,7 +26,9 @@ from hybrid_cli.artifacts.manifest import (
     Manifest,
     Named,
     describe_inputs,
+    file_names,
     find_manifest,
+    foreign_file,
     hash_folder,
     new_hash,
 )
@@ -145,7 +147,10 @@ class Output:
                 shutil.rmtree(work, ignore_errors=True)
                 raise
             seconds = round(time.monotonic() - self.started, 1)
-            manifest = replace(self._with(counts), fingerprint=hash_folder(work, ignore), seconds=seconds)
+            fingerprint = hash_folder(work, ignore)
+            _refuse_foreign_file(self.path, _existing(self.path))  # one that was added while the stage worked
+            names = [name for name in file_names(work) if not name.startswith(".")]
+            manifest = replace(self._with(counts), fingerprint=fingerprint, seconds=seconds, files=names)
             (work / MANIFEST).write_text(manifest.to_json(), "utf-8")
             for hidden in (key, *work.glob(".*")):  # without its key a half-cleaned folder is never resumed from
                 files.remove(hidden)
@@ -293,12 +298,19 @@ def _check(output: Output, inputs: Mapping[str, Path | Named], overwrite: bool, 
     if output.up_to_date:
         return
     _check_place(path, inputs)
+    _refuse_foreign_file(path, existing)
     if foreign and path.exists() and not path.is_file() and not _is_empty_folder(path):
         raise InputError(f"{path}: not a regular file, and --overwrite replaces files only; name another output")
     if path.exists() and not overwrite:
         raise InputError(f"{path}: {_difference(existing, wanted)}; pass --overwrite to replace it, or name another")
     if existing is None and path.is_dir() and not _is_empty_folder(path):
         raise InputError(f"{path}: is a folder that hybrid did not write; remove it, or name another")
+
+
+def _refuse_foreign_file(path: Path, existing: Manifest | None) -> None:
+    """Refuse to replace a folder that holds a file of somebody else."""
+    if existing is not None and (name := foreign_file(path, existing)):
+        raise InputError(f"{path}: {name} is not part of the {existing.kind}; move it, or name another output")
 
 
 def _is_empty_folder(path: Path) -> bool:
