@@ -39,7 +39,7 @@ class Lists:
 
     @classmethod
     def of(cls, tables: Sequence[pl.DataFrame], depth: int | None = None) -> Lists:
-        """Lay runs (qid, docid, rank, score; sorted by query and rank) side by side, `depth` hits of each list."""
+        """Join runs (qid, docid, rank, score; sorted by query and rank), with `depth` hits per list."""
         tables = [_grouped(table) for table in tables]
         spans = [table.select(pl.col("qid").rle().alias("span")).unnest("span") for table in tables]
         qids = pl.concat([span["value"] for span in spans]).unique(maintain_order=True)
@@ -54,7 +54,7 @@ class Lists:
         return cls(qids, [table.select("docid", "score") for table in tables], begins, lengths)
 
     def rising(self, number: int) -> float:
-        """Of a list's queries with several hits, the share whose last hit has a higher score than the first."""
+        """Return the fraction of queries with several hits whose last hit has a higher score than the first."""
         several = self.lengths[number] > 1
         first, length = self.begins[number][several], self.lengths[number][several]
         scores = self.hits[number]["score"].to_numpy()

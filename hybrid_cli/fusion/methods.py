@@ -28,17 +28,17 @@ Rule = Callable[[Sequence[pl.Expr], Sequence[float], Sequence[pl.Expr]], pl.Expr
 
 
 def of_query(statistic: pl.Expr) -> pl.Expr:
-    """A statistic over the candidates of each query."""
+    """Compute a statistic over the candidates of each query."""
     return statistic.over("query")
 
 
 def unchanged(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
-    """The raw scores."""
+    """Return the raw scores."""
     return score
 
 
 def minmax(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
-    """(s - min) / (max - min), so that the best is 1 and the last 0. A single hit, or equal scores: 1."""
+    """Return (s - min) / (max - min): the best hit has 1, the last 0. A single hit, or equal scores: 1."""
     low, high = of_query(score.min()), of_query(score.max())
     return _where(high > low, (score - low) / (high - low), 1.0, score)
 

@@ -88,7 +88,7 @@ class IndexInfo:
 
     @property
     def binary(self) -> bool:
-        """Whether documents are sign codes."""
+        """Return whether documents are sign codes."""
         return is_binary(self.factory)
 
 
@@ -140,7 +140,7 @@ class DenseIndex:
 
     @property
     def binary(self) -> bool:
-        """Whether documents are sign codes."""
+        """Return whether documents are sign codes."""
         return self.info.binary
 
     @cached_property

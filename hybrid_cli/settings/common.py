@@ -76,7 +76,7 @@ ENCODER = "Encoder"
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderContract(Settings):
-    """How an encoder reads texts and forms vectors; what is not set comes from the model."""
+    """Encoder contract: reading of texts and form of vectors. Defaults come from the model."""
 
     pooling: Pooling | None = option(
         None, "Pooling: masked mean of all tokens, or [CLS].", panel=ENCODER, shown="the model's"
@@ -114,7 +114,7 @@ TEMPERATURE = "1, or 0.05 for vectors of length 1"
 
 @dataclass(frozen=True, kw_only=True)
 class Optimization(Seeded):
-    """How a model is optimized."""
+    """Options of the optimizer."""
 
     epochs: int = option(1, "Passes over the training data.", panel=OPTIMIZATION, minimum=1)
     max_steps: int | None = option(

@@ -77,7 +77,7 @@ class IndexBm25(Threaded, Writes):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(OnDevice, Threaded):
-    """How indexes are opened and searched."""
+    """Options of opening and searching indexes."""
 
     device: str = redeclare(OnDevice, "device", "auto", applies=(_DENSE,))
     exact: bool = option(
@@ -215,7 +215,7 @@ class Search(SearchOptions, Overwrites):
 
 @dataclass(frozen=True, kw_only=True)
 class WeightTuning(Seeded):
-    """How fusion weights are searched for, with `--tune`."""
+    """Options of tuning fusion weights, with `--tune`."""
 
     grid: Grid = option(
         "linear",
