@@ -1,1 +1,1 @@
-"""Fusion of several ranked lists per query: a normalization, a combination rule, and a rule for missing documents."""
+"""Fusion of runs: normalization, combination rule, and rule for missing documents; tuning of weights."""

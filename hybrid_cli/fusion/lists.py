@@ -1,8 +1,8 @@
-"""Joined runs: the candidates of every query with their score and rank in each list, and the fused run.
+"""Joined runs: candidates with their score and rank in each list, and the fused run.
 
-Work goes through blocks of a few dozen queries: joins stay within the processor's cache, and memory does not grow with
-the number of queries. A frame of candidates has `query` (its number), `docid`, and for list i `score_i` (float64) and
-`rank_i` (from 1), both null if the list does not return the document.
+Queries are processed in blocks of a few dozen: joins fit in the processor's cache, and memory is independent of the
+number of queries. A frame of candidates has the columns `query` (number of the query), `docid`, and for list i
+`score_i` (float64) and `rank_i` (from 1), both null if the list does not return the document.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ BLOCK_HITS = 1 << 16
 
 @dataclass(frozen=True)
 class Lists:
-    """Several runs over the union of their queries.
+    """Several runs, aligned over the union of their queries.
 
     Attributes:
-        qids: of all queries, in the order of their first appearance.
-        hits: each run's docid and score, in the order of query and rank.
-        begins, lengths: for each run, where each query's hits begin, and how many there are.
+        qids: ids of all queries, in the order of their first appearance.
+        hits: one frame per run: docid, score; ordered by query and rank.
+        begins: one array per run: row of each query's first hit.
+        lengths: one array per run: number of each query's hits.
     """
 
     qids: pl.Series
@@ -39,7 +40,12 @@ class Lists:
 
     @classmethod
     def of(cls, tables: Sequence[pl.DataFrame], depth: int | None = None) -> Lists:
-        """Join runs (qid, docid, rank, score; sorted by query and rank), with `depth` hits per list."""
+        """Align runs.
+
+        Args:
+            tables: one frame per run: qid, docid, rank, score; sorted by query and rank.
+            depth: hits read per query; None for all.
+        """
         tables = [_grouped(table) for table in tables]
         spans = [table.select(pl.col("qid").rle().alias("span")).unnest("span") for table in tables]
         qids = pl.concat([span["value"] for span in spans]).unique(maintain_order=True)
@@ -54,7 +60,7 @@ class Lists:
         return cls(qids, [table.select("docid", "score") for table in tables], begins, lengths)
 
     def rising(self, number: int) -> float:
-        """Return the fraction of queries with several hits whose last hit has a higher score than the first."""
+        """Return the fraction of queries whose last hit scores higher than the first, of those with several hits."""
         several = self.lengths[number] > 1
         first, length = self.begins[number][several], self.lengths[number][several]
         scores = self.hits[number]["score"].to_numpy()
@@ -70,7 +76,7 @@ class Lists:
                 yield self._candidates(first, last)
 
     def _candidates(self, first: int, last: int) -> pl.DataFrame:
-        """Those of the first list in its order, then what the second adds, and so on: queries in their order."""
+        """Return the candidates of some queries: hits of the first list in order, then new hits of each other list."""
         key = ["query", "docid"]
         joined = self._hits(0, first, last)
         for number in range(1, len(self.hits)):
@@ -80,7 +86,7 @@ class Lists:
         return joined
 
     def _hits(self, number: int, first: int, last: int) -> pl.DataFrame:
-        """query, docid, score_i, rank_i of one list for the queries `first` to `last`."""
+        """Return query, docid, score_i, rank_i of list i = `number` for the queries [first, last)."""
         begins, lengths = self.begins[number][first:last], self.lengths[number][first:last]
         ends = np.cumsum(lengths)
         ranks = np.arange(1, lengths.sum() + 1) - np.repeat(ends - lengths, lengths)
@@ -99,7 +105,7 @@ class Lists:
 
 
 def _grouped(run: pl.DataFrame) -> pl.DataFrame:
-    """The run with the hits of each query in one piece, by rank."""
+    """Return the run with adjacent hits of each query, ordered by rank."""
     begins = run.select(pl.col("qid").rle().struct.field("value"))
     if begins["value"].n_unique() == len(begins):
         return run
@@ -108,13 +114,15 @@ def _grouped(run: pl.DataFrame) -> pl.DataFrame:
 
 
 def complete(candidates: Iterable[pl.DataFrame], qids: pl.Series, scorers: Sequence[Scorer]) -> list[pl.DataFrame]:
-    """Give every candidate its exact score in every list, and rank each list anew over all candidates by score.
+    """Add the exact scores of missing documents to every list, and recompute the ranks of all candidates by score.
 
     Args:
-        scorers: for each list, the scores of pairs (qid, docid).
+        candidates: frames of candidates.
+        qids: ids of the queries, by number.
+        scorers: one function per list, from pairs (qid, docid) to scores.
 
     Raises:
-        InputError: a scorer gave a score that is no number.
+        InputError: a scorer returned a score that is not finite.
     """
     blocks = list(candidates)
     for number, scorer in enumerate(scorers):
@@ -124,23 +132,24 @@ def complete(candidates: Iterable[pl.DataFrame], qids: pl.Series, scorers: Seque
             continue
         found = scorer(absent.select(qids.gather(absent["query"]).alias("qid"), "docid")).cast(pl.Float64)
         if not found.is_finite().all():
-            raise InputError(f"the exact scores of list {number + 1} are not all numbers; make its index again")
+            raise InputError(f"some exact scores of list {number + 1} are not finite; rebuild its index")
         begin = 0
         for position, block in enumerate(blocks):
             end = begin + block[score].null_count()
             blocks[position] = _with_scores(block, score, found[begin:end])
             begin = end
-    return [_ranked_anew(block, len(scorers)) for block in blocks]
+    return [_reranked(block, len(scorers)) for block in blocks]
 
 
 def _with_scores(block: pl.DataFrame, score: str, found: pl.Series) -> pl.DataFrame:
+    """Replace the nulls of the column `score` by the values of `found`, in order."""
     known = block[score].to_numpy().copy()
     known[block[score].is_null().to_numpy()] = found.to_numpy()
     return block.with_columns(pl.Series(score, known))
 
 
-def _ranked_anew(block: pl.DataFrame, lists: int) -> pl.DataFrame:
-    """Ranks by score over all candidates of a query; equal scores by docid."""
+def _reranked(block: pl.DataFrame, lists: int) -> pl.DataFrame:
+    """Recompute the ranks of each list by score over all candidates of a query; ties are ordered by docid."""
     ranks = [
         (-pl.col(f"score_{number}")).rank("ordinal").over("query").cast(pl.Float64).alias(f"rank_{number}")
         for number in range(lists)
@@ -149,9 +158,12 @@ def _ranked_anew(block: pl.DataFrame, lists: int) -> pl.DataFrame:
 
 
 def values(candidates: pl.DataFrame, recipe: Recipe) -> pl.DataFrame:
-    """query, docid, and for each list `value_i` (normalized, missing documents filled in) and `present_i`.
+    """Normalize the scores of candidates, and fill in the values of missing documents.
 
-    Values do not depend on the weights, so that tuning computes them once.
+    The result does not depend on the weights, so tuning computes it once.
+
+    Returns:
+        query, docid, and for list i `value_i` (null if ignored) and `present_i` (the list contains the document).
     """
     lists = range(len(recipe.weights))
     normal = [
@@ -170,14 +182,14 @@ def values(candidates: pl.DataFrame, recipe: Recipe) -> pl.DataFrame:
 
 
 def fused(valued: pl.DataFrame, recipe: Recipe) -> pl.DataFrame:
-    """query, docid, score: the fused score of every candidate."""
+    """Return query, docid and fused score of every candidate, from the result of `values`."""
     lists = range(len(recipe.weights))
     score = recipe.combined([pl.col(f"value_{n}") for n in lists], [pl.col(f"present_{n}") for n in lists])
     return valued.select("query", "docid", score.alias("score"))
 
 
 def fuse(blocks: Iterable[pl.DataFrame], qids: pl.Series, recipe: Recipe, hits: int) -> Iterator[pl.DataFrame]:
-    """Yield the fused run, a block of queries at a time, `hits` documents a query."""
+    """Yield the fused run, one block of queries at a time, with at most `hits` documents per query."""
     for block in blocks:
         scored = fused(values(block, recipe), recipe)
         run = runs.ranked(scored.rename({"query": "qid"}), hits)
@@ -185,6 +197,6 @@ def fuse(blocks: Iterable[pl.DataFrame], qids: pl.Series, recipe: Recipe, hits: 
 
 
 def overlap(candidates: pl.DataFrame, lists: int) -> np.ndarray:
-    """For each query of a block, the share of its candidates that every list returned."""
+    """Return the fraction of candidates that every list contains, for each query of a block."""
     everywhere = pl.all_horizontal(pl.col(f"rank_{number}").is_not_null() for number in range(lists))
     return candidates.group_by("query").agg(everywhere.mean())["rank_0"].to_numpy()

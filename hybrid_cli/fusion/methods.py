@@ -1,7 +1,7 @@
-"""Fusion methods: normalize each list, score missing documents, combine.
+"""Fusion methods: a normalization per list, a rule for missing documents, and a combination rule.
 
 Every function returns a polars expression. Rows are the candidates of a query: all documents that any list returned;
-a value is null if the list does not return the document. A list without hits for a query is left out by every rule.
+a value is null if the list does not return the document. Every rule ignores lists without hits for the query.
 A new method is one entry of `METHODS`.
 """
 
@@ -24,7 +24,8 @@ Rule = Callable[[Sequence[pl.Expr], Sequence[float], Sequence[pl.Expr]], pl.Expr
 
 
 # ------------------------------------------------------------------------------------------------------ normalizations
-# Of a list's scores and ranks (from 1) among the candidates of one query; null stays null, but for `borda`.
+# Arguments: scores and ranks (from 1) of one list among the candidates of a query. Null values remain null, except in
+# `borda`.
 
 
 def of_query(statistic: pl.Expr) -> pl.Expr:
@@ -38,69 +39,69 @@ def unchanged(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
 
 
 def minmax(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
-    """Return (s - min) / (max - min): the best hit has 1, the last 0. A single hit, or equal scores: 1."""
+    """Return (s - min) / (max - min): 1 for the first hit, 0 for the last. A single hit or equal scores: 1."""
     low, high = of_query(score.min()), of_query(score.max())
     return _where(high > low, (score - low) / (high - low), 1.0, score)
 
 
 def maximum(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
-    """s / max |s|; the order holds for negative scores too. A single hit or equal scores: the sign, 0 for zeros."""
+    """Return s / max |s|, which keeps the order of negative scores. A single hit or equal scores: sign of s, or 0."""
     largest = of_query(score.abs().max())
     return _where(largest > 0, score / largest, 0.0, score)
 
 
 def total(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
-    """(s - min) / sum (s - min), so that the list adds up to 1. A single hit: 1; n equal scores: 1/n each."""
+    """Return (s - min) / sum (s - min); the values sum to 1. A single hit: 1. n equal scores: 1/n."""
     low, high, hits = of_query(score.min()), of_query(score.max()), of_query(score.count())
     return _where(high > low, (score - low) / (of_query(score.sum()) - hits * low), 1 / hits, score)
 
 
 def euclidean(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
-    """s / sqrt(sum s^2). A single hit: the sign; n equal scores: 1/sqrt(n) each, 0 for zeros."""
+    """Return s / sqrt(sum s^2). A single hit: the sign of s. n equal scores: 1/sqrt(n) with that sign. All zero: 0."""
     length = of_query((score * score).sum()).sqrt()
     return _where(length > 0, score / length, 0.0, score)
 
 
 def zscore(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
-    """(s - mean) / standard deviation of the population. A single hit, or equal scores: 0."""
+    """Return (s - mean) / standard deviation of the population. A single hit or equal scores: 0."""
     varied = of_query(score.max()) > of_query(score.min())
     return _where(varied, (score - of_query(score.mean())) / of_query(score.std(ddof=0)), 0.0, score)
 
 
 def by_rank(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
-    """(n - r + 1) / n of n hits, from 1 down to 1/n. A single hit: 1; equal scores: by their ranks."""
+    """Return (n - r + 1) / n for rank r of n hits. Equal scores differ by rank. A single hit: 1."""
     return 1 - (rank - 1) / of_query(score.count())
 
 
 def borda(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
-    """(c - r + 1) / c points of c candidates; those that the list lacks share the unused points. A single hit: 1."""
+    """Return (c - r + 1) / c for rank r of c candidates. Missing documents share the remaining points equally."""
     candidates, hits = of_query(pl.len()), of_query(score.count())
     return (1 - (rank - 1) / candidates).fill_null((candidates - hits + 1) / (2 * candidates))
 
 
 def dbsf(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
-    """Mean -+ 3 standard deviations (of the sample) become 0 and 1; not clipped. A single hit, or equal scores: 0.5."""
+    """Map mean - 3 and mean + 3 sample standard deviations to 0 and 1, unclipped. A single hit or equal scores: 0.5."""
     varied = of_query(score.max()) > of_query(score.min())
     return _where(varied, 0.5 + (score - of_query(score.mean())) / (6 * of_query(score.std(ddof=1))), 0.5, score)
 
 
 def reciprocal_rank(score: pl.Expr, rank: pl.Expr, k: float = Fuse.rrf_k) -> pl.Expr:
-    """1 / (k + r). Scores play no part."""
+    """Return 1 / (k + r) (RRF); scores are ignored."""
     return 1 / (k + rank)
 
 
 def inverse_square_rank(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
-    """1 / r^2. Scores play no part."""
+    """Return 1 / r^2 (ISR); scores are ignored."""
     return 1 / (rank * rank)
 
 
 def rank_bias(score: pl.Expr, rank: pl.Expr, phi: float = 0.8) -> pl.Expr:
-    """(1 - phi) phi^(r-1), the chance that a reader of patience phi stops there. Scores play no part."""
+    """Return (1 - phi) phi^(r-1), the probability that a user with persistence phi stops at rank r."""
     return (1 - phi) * pl.lit(phi).pow(rank - 1)
 
 
 def _where(usable: pl.Expr, value: pl.Expr, otherwise: float | pl.Expr, score: pl.Expr) -> pl.Expr:
-    """`value` where the list allows it, else `otherwise`; null stays null."""
+    """Return `value` if `usable` is true, else `otherwise`; null if the score is null."""
     return pl.when(score.is_not_null()).then(pl.when(usable).then(value).otherwise(otherwise))
 
 
@@ -121,65 +122,68 @@ TRANSFORMS: dict[str, Transform] = {
 
 
 # --------------------------------------------------------------------------------------------------------------- rules
-# Of the lists' values, their weights, and whether each list holds the document. A null value is left out.
+# Arguments: for each list, the value of the document, the weight, and whether the list contains it. Null values are
+# ignored.
 
 
 def weighted_sum(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
-    """sum w v."""
+    """Return sum w v."""
     return reduce(add, (weight * value.fill_null(0.0) for value, weight in zip(values, weights, strict=True)))
 
 
 def weighted_mean(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
-    """sum w v / sum w: values in [0, 1] stay there, whatever the weights add up to."""
+    """Return sum w v / sum w: between 0 and 1 if all values are, for any weights."""
     return weighted_sum(values, [weight / math.fsum(weights) for weight in weights], present)
 
 
 def product(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
-    """product v^w; negative values count as 0."""
+    """Return product v^w; negative values count as 0."""
     powers = (value.clip(0.0).pow(weight).fill_null(1.0) for value, weight in zip(values, weights, strict=True))
     return reduce(mul, powers)
 
 
 def times_lists(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
-    """sum w v, times the number of lists that hold the document (CombMNZ)."""
+    """Return sum w v times the number of lists that contain the document (CombMNZ)."""
     return weighted_sum(values, weights, present) * _count(present)
 
 
 def mean_of_known(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
-    """sum w v / sum w over the lists with a value (CombANZ)."""
+    """Return sum w v / sum w over the lists with a value (CombANZ)."""
     known = [weight * value.is_not_null() for value, weight in zip(values, weights, strict=True)]
     share = reduce(add, known)
     return pl.when(share > 0).then(weighted_sum(values, weights, present) / share).otherwise(0.0)
 
 
 def largest(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
-    """The largest w v (CombMAX)."""
+    """Return the largest w v (CombMAX)."""
     return pl.max_horizontal(_weighted(values, weights))
 
 
 def smallest(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
-    """The smallest w v (CombMIN)."""
+    """Return the smallest w v (CombMIN)."""
     return pl.min_horizontal(_weighted(values, weights))
 
 
 def median(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
-    """The median of w v (CombMED)."""
+    """Return the median of w v (CombMED)."""
     return pl.concat_list(_weighted(values, weights)).list.drop_nulls().list.median()
 
 
 def _weighted(values: Sequence[pl.Expr], weights: Sequence[float]) -> list[pl.Expr]:
+    """Return w v of each list."""
     return [weight * value for value, weight in zip(values, weights, strict=True)]
 
 
 def _count(present: Sequence[pl.Expr]) -> pl.Expr:
+    """Return the number of lists that contain the document."""
     return pl.sum_horizontal(here.cast(pl.Float64) for here in present)
 
 
-# --------------------------------------------------------------------------------------------------------- the missing
+# --------------------------------------------------------------------------------------------------- missing documents
 
 
 def fill(value: pl.Expr, missing: Missing) -> pl.Expr:
-    """Fill in the values of missing documents; null if the rule leaves the list out."""
+    """Fill in the values of missing documents; they remain null if the rule ignores the list."""
     if missing == "min":
         return value.fill_null(of_query(value.min()))
     if missing == "zero":
@@ -187,17 +191,17 @@ def fill(value: pl.Expr, missing: Missing) -> pl.Expr:
     return value
 
 
-# --------------------------------------------------------------------------------------------------------- the methods
+# ------------------------------------------------------------------------------------------------------------- methods
 
 
 @dataclass(frozen=True)
 class Method:
-    """Normalization of each list, rule that combines lists, and default rule for missing documents."""
+    """Normalization, combination rule, and default rule for missing documents."""
 
     normalization: str
     rule: Rule
     missing: Missing
-    fixed: bool = False  # another normalization would be another method
+    fixed: bool = False  # the normalization defines the method: --normalize is refused
 
 
 METHODS: dict[str, Method] = {
@@ -237,7 +241,7 @@ ALIASES: dict[str, str] = {
 
 
 def method_name(name: str) -> str:
-    """Return the method of a name, in our spelling or that of ranx and Pyserini.
+    """Return the key in `METHODS` for a name in the spelling of hybrid, ranx or Pyserini.
 
     Raises:
         InputError: unknown name.
@@ -252,13 +256,13 @@ def method_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Method, weights and settings of a fusion.
+    """Method and parameters of a fusion.
 
     Attributes:
-        method: which method.
+        method: key in `METHODS`.
         weights: one per run, in order.
         missing: rule for documents missing from a list.
-        normalization: of each list; overrides the method's.
+        normalization: key in `TRANSFORMS`; overrides the normalization of the method.
         rrf_k: constant of reciprocal rank fusion (RRF).
     """
 
@@ -277,7 +281,7 @@ class Recipe:
 
     @property
     def sums_raw_scores(self) -> bool:
-        """Return whether raw scores are added, so that their scales matter."""
+        """Return whether raw scores are added, so that differences in scale matter."""
         method = METHODS[self.method]
         return (self.normalization or method.normalization) == "none" and method.rule is not product
 
@@ -294,4 +298,5 @@ class Recipe:
 
 
 def _listed(weights: Sequence[float]) -> str:
+    """Return the weights as `--weights` takes them."""
     return ",".join(f"{weight:g}" for weight in weights)

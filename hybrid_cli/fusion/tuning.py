@@ -25,7 +25,7 @@ from hybrid_cli.settings.retrieval import WeightTuning
 
 Weights = tuple[float, ...]
 Measure = Callable[[pl.DataFrame], np.ndarray]
-_LADDER = (1, 2, 5)  # of each power of ten
+_LADDER = (1, 2, 5)  # multiples of each power of ten in the grids
 _DECADES, _EXTENSION, _MOST_DECADES = 3, 2, 7
 _MOST_TRIALS = 5000
 _FLAT = 0.01
@@ -33,7 +33,7 @@ _FLAT = 0.01
 
 @dataclass(frozen=True)
 class Tuned:
-    """The chosen weights and their scores.
+    """Result of tuning: weights and their scores.
 
     Attributes:
         weights: one per run.
@@ -57,18 +57,18 @@ def tune(
     recipe: Recipe,
     hits: int,
     measure: Measure,
-    how: WeightTuning,
+    options: WeightTuning,
     advance: Callable[[int], None] = lambda n: None,
 ) -> Tuned:
     """Choose the weights of `recipe`.
 
     Args:
         blocks: candidates of the judged queries.
-        qids: the ids of those queries by number.
-        qrels: qid, docid, relevance; queries without candidates count as 0.
-        hits: documents kept for each query.
+        qids: ids of the queries, by number.
+        qrels: qid, docid, relevance; queries without candidates score 0.
+        hits: documents kept per query.
         measure: function from judged documents (qid, docid, relevance, position or null) to one value per query.
-        how: grid, step, folds and seed.
+        options: grid, step, folds and seed.
         advance: called after every set of weights.
 
     Raises:
@@ -78,7 +78,7 @@ def tune(
     places = _places(valued, qids, qrels)
     scores: dict[Weights, np.ndarray] = {}
 
-    def attempt(grid: Iterable[Weights]) -> Weights:
+    def evaluate(grid: Iterable[Weights]) -> Weights:
         for weights in grid:
             if weights not in scores:
                 found = _positions(fused(valued, replace(recipe, weights=weights)), places, hits)
@@ -86,28 +86,28 @@ def tune(
                 advance(1)
         return best(list(scores), np.stack(list(scores.values())))
 
-    chosen = _search(len(recipe.weights), how, attempt)
+    chosen = _search(len(recipe.weights), options, evaluate)
     tried, table = list(scores), np.stack(list(scores.values()))
     means = table.mean(1)
     top = float(means[tried.index(chosen)])
     near = np.array([weights for weights, mean in zip(tried, means, strict=True) if mean >= (1 - _FLAT) * top])
     flat = [(float(low), float(high)) for low, high in zip(near.min(0), near.max(0), strict=True)]
     trials = sorted(zip(tried, means.tolist(), strict=True))
-    return Tuned(chosen, top, held_out(tried, table, how), flat, trials)
+    return Tuned(chosen, top, held_out(tried, table, options), flat, trials)
 
 
-def _search(runs: int, how: WeightTuning, attempt: Callable[[Iterable[Weights]], Weights]) -> Weights:
+def _search(runs: int, options: WeightTuning, evaluate: Callable[[Iterable[Weights]], Weights]) -> Weights:
     """Return the best weights; log and reciprocal grids grow by two decades while the best is an end point."""
-    if how.grid == "linear":
-        return attempt(linear_grid(runs, how.step))
-    low, high = (-_DECADES, _DECADES) if how.grid == "log" else (-1, 1)
-    chosen = attempt(log_grid(runs, low, high) if how.grid == "log" else reciprocal_grid(runs))
+    if options.grid == "linear":
+        return evaluate(linear_grid(runs, options.step))
+    low, high = (-_DECADES, _DECADES) if options.grid == "log" else (-1, 1)
+    chosen = evaluate(log_grid(runs, low, high) if options.grid == "log" else reciprocal_grid(runs))
     while True:
         lower, upper = min(chosen[:-1]) <= 10.0**low, max(chosen[:-1]) >= 10.0**high
         if not (lower and -low < _MOST_DECADES) and not (upper and high < _MOST_DECADES):
             return chosen
         low, high = low - _EXTENSION * lower, high + _EXTENSION * upper
-        chosen = attempt(log_grid(runs, low, high))
+        chosen = evaluate(log_grid(runs, low, high))
 
 
 def linear_grid(runs: int, step: float) -> list[Weights]:
@@ -165,13 +165,13 @@ def _inequality(weights: Weights) -> float:
     return round(math.fsum((weight / whole - 1 / len(weights)) ** 2 for weight in weights), 12)
 
 
-def held_out(tried: Sequence[Weights], table: np.ndarray, how: WeightTuning) -> float | None:
+def held_out(tried: Sequence[Weights], table: np.ndarray, options: WeightTuning) -> float | None:
     """Return the mean over queries, each scored with the weights that are best on the other folds."""
     queries = table.shape[1]
-    folds = min(how.folds, queries)
+    folds = min(options.folds, queries)
     if folds < 2:
         return None
-    fold = np.random.default_rng(how.seed).permutation(queries) % folds
+    fold = np.random.default_rng(options.seed).permutation(queries) % folds
     scored = np.empty(queries)
     for number in range(folds):
         chosen = best(tried, table[:, fold != number])
@@ -199,9 +199,9 @@ def content(tuned: Tuned, alone: Mapping[str, float], measure: str) -> dict[str,
     """Return the content of the file: weights in the order of `runs`, scores, and all trials.
 
     Args:
-        tuned: result of tuning.
-        alone: run -> its own score, in the order of the weights.
-        measure: measure that was tuned for.
+        tuned: result of `tune`.
+        alone: run -> score of the run alone, in the order of the weights.
+        measure: name of the maximized measure.
     """
     return {
         "runs": list(alone),
@@ -216,7 +216,7 @@ def content(tuned: Tuned, alone: Mapping[str, float], measure: str) -> dict[str,
 
 
 def chosen_weights(given: str | Sequence[float] | None, recipe: Recipe, names: Sequence[str]) -> Recipe:
-    """Return the recipe with the given weights: numbers, the text `0.5,1`, or `@FILE`; None keeps its own.
+    """Return the recipe with weights given as numbers, as text (`0.5,1`) or as `@FILE`; unchanged for None.
 
     Args:
         given: value of --weights.
@@ -255,7 +255,7 @@ def read_weights(path: Path, recipe: Recipe, names: Sequence[str]) -> tuple[floa
     """Read the weights of a file for the runs `names`, fused by `recipe`.
 
     Raises:
-        InputError: they were tuned for another method, another number of runs, or the same runs in another order.
+        InputError: the weights were tuned for another method, number of runs, or order of the runs.
     """
     tuned = artifacts.read_manifest(path, Kind.WEIGHTS).options
     found = json.loads(path.read_text("utf-8"))
