@@ -1,4 +1,4 @@
-"""Train, run and explain hybrid first-stage retrieval: BM25 plus dense."""
+"""Train, run and analyze hybrid first-stage retrieval: BM25 plus dense."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ __all__ = ["HybridError", "Index", "InputError", "__version__", "open_encoder", 
 
 
 def __getattr__(name: str) -> Any:
-    """Import the Python interface at its first use: `hybrid --help` does without it."""
+    """Import the Python interface on first use, so that `hybrid --help` starts fast."""
     if name in ("Index", "open_encoder", "open_index", "open_run"):
         from importlib import import_module
 

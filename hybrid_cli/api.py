@@ -29,8 +29,8 @@ class Index:
     """An open lexical, dense or hybrid index; made by `open_index`.
 
     Attributes:
-        searcher: what searches.
-        corpus: corpus of the titles, or None if it is not where the index recorded it.
+        searcher: searcher of the index.
+        corpus: corpus with the titles; None if it is not at the path recorded in the index.
     """
 
     searcher: Searcher
@@ -62,13 +62,13 @@ class Index:
 
 
 def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **options: Any) -> Index:
-    """Open an index for search, or several indexes of one corpus as a hybrid index.
+    """Open an index, or several indexes of one corpus as a hybrid index.
 
     Args:
         paths: one index; or one or more dense indexes and at most one lexical index, whose scores are summed for every
             document, exactly.
-        weights: of several indexes, one each; equal if None.
-        options: options of `hybrid search` about the search itself, such as `k1`, `rm3`, `nprobe`, `model`, `device`,
+        weights: one per index, for several indexes; equal if None.
+        options: search options of `hybrid search`, such as `k1`, `rm3`, `nprobe`, `model`, `device`,
             `threads`.
 
     Raises:
@@ -86,7 +86,7 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
             raise InputError("open_index: needs the path of an index")
         return Index(open_hybrid(folders, weights or [1.0] * len(folders), settings), corpus)
     if weights is not None:
-        raise InputError("open_index: weights are for several indexes")
+        raise InputError("open_index: weights need several indexes")
     return Index(open_searcher(folders[0], settings), corpus)
 
 

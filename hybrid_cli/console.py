@@ -54,9 +54,9 @@ def progress(what: str, total: int | None = None, unit: str = "items") -> Iterat
     """Yield `advance(n)`: a progress bar on a terminal; elsewhere a line every 30 s and one at the end.
 
     Args:
-        what: name of the step, with which each line begins ("encode").
+        what: name of the step ("encode"), the start of each line.
         total: number of units, if known.
-        unit: name of the units in the plural ("passages").
+        unit: name of the units, in the plural ("passages").
     """
     count, start = 0, time.monotonic()
 
@@ -109,7 +109,7 @@ def stdout(piped_width: int = 200) -> Console:
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None, left: Sequence[str] = ()
 ) -> None:
-    """Print a table on stdout: the first column and those in `left` are left-aligned, the others right-aligned."""
+    """Print a table on stdout; the first column and those in `left` are left-aligned, the others right-aligned."""
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table

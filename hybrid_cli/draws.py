@@ -1,4 +1,4 @@
-"""Seeded draws: what is drawn depends on the seed and on the item, never on batches, workers or other draws.
+"""Seeded random draws, which depend only on the seed and the item, not on batches, workers or other draws.
 
 Hashed draws (`draw`, `generator`, `keys`) serve items that have an id: the same item gets the same number
 in every collection and order. Positional draws (`rng`, `sample`, `stream_sample`, `shuffled`) serve rows of a table.
@@ -30,7 +30,7 @@ def draw(seed: int, *names: object) -> int:
 
     Args:
         seed: seed of the stage.
-        names: what the draw is for, and the ids of the item.
+        names: purpose of the draw, and ids of the item.
     """
     return int.from_bytes(hashlib.blake2b(_key(seed, names).encode(), digest_size=8).digest())
 
@@ -60,7 +60,7 @@ def mixed(values: Keys) -> Keys:
 
 
 def rng(*seed: int) -> np.random.Generator:
-    """Return a generator for one draw: the seed of the run, then the epoch, step or row that the draw is for."""
+    """Return a generator for one draw, seeded with the seed of the run, then the epoch, step or row."""
     return np.random.default_rng(seed)
 
 
@@ -95,8 +95,8 @@ def shuffled(sizes: Sequence[int], *seed: int, skip: int = 0) -> Iterator[tuple[
 
     Args:
         sizes: rows of each part.
-        seed: seed of the run and number of the epoch.
-        skip: rows to leave out at the beginning of the order; parts without a row left are not yielded.
+        seed: seed of the run, and number of the epoch.
+        skip: number of rows to skip at the start; parts without remaining rows are not yielded.
 
     Yields:
         Number of the part, and numbers of its rows.

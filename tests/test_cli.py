@@ -162,7 +162,7 @@ def test_a_dry_run_reports_an_up_to_date_output_and_checks_the_options(judged: l
     assert f"{output} (up to date)" in hybrid(*command, "--dry-run").out
     done = hybrid(*command, "--relevance-level", 2, "--dry-run")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "relevance_level=1 then, 2 now" in done.err
+    assert "relevance_level=1, now 2" in done.err
     assert output.read_bytes() == before
 
 

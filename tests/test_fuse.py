@@ -101,7 +101,7 @@ def test_the_manifest_has_the_options_and_an_equal_output_is_kept(
     assert runs.read_run(output)["rank"].max() == 3
     fuse(both(made), output=output, hits=3)
     assert "up to date" in capsys.readouterr().err
-    with pytest.raises(InputError, match="hits=3 then, 4 now"):
+    with pytest.raises(InputError, match="hits=3, now 4"):
         fuse(both(made), output=output, hits=4)
 
 

@@ -39,7 +39,10 @@ def test_an_up_to_date_output_gets_a_new_time_stamp_for_make(tmp_path: Path) -> 
 
 def test_other_options_are_refused_and_named(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run.parquet", hits=10, k1=0.9)
-    with pytest.raises(InputError, match=r"was made differently: hits=10 then, 20 now; pass --overwrite to replace it"):
+    with pytest.raises(
+        InputError,
+        match=r"already exists with other options or inputs: hits=10, now 20; pass --overwrite to replace it",
+    ):
         open_output(path, hits=20, k1=0.9)
 
 
@@ -49,7 +52,7 @@ def test_a_changed_input_is_refused_and_named(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run.parquet", inputs={"queries": queries})
     assert open_output(path, inputs={"queries": queries}).up_to_date
     queries.write_text("1\tother words\n")
-    with pytest.raises(InputError, match="was made differently: input 'queries' has changed"):
+    with pytest.raises(InputError, match="already exists with other options or inputs: input 'queries' has changed"):
         open_output(path, inputs={"queries": queries})
 
 
@@ -127,7 +130,7 @@ def test_a_dry_run_checks_everything_and_writes_nothing(tmp_path: Path) -> None:
         with pytest.raises(DryRun) as stopped:
             open_output(path, hits=10)
         assert stopped.value.output.up_to_date
-        with pytest.raises(InputError, match="made differently"):
+        with pytest.raises(InputError, match="with other options"):
             open_output(path, hits=20)
 
 

@@ -114,7 +114,7 @@ def test_only_missing_files_are_written(tiny: Path, tmp_path: Path, capsys: pyte
     assert f"{folder / 'shuffle.parquet'} is up to date" in printed
     assert "word-deletion.parquet: 6 queries" in printed
     assert (folder / "shuffle.parquet").read_bytes() == first
-    with pytest.raises(InputError, match="was made differently: seed=0 then, 1 now"):
+    with pytest.raises(InputError, match="already exists with other options or inputs: seed=0, now 1"):
         perturb(tiny, split="test", attacks=["shuffle"], output=folder, seed=1)
 
 

@@ -182,7 +182,7 @@ def test_the_command_reads_a_collection(tiny: Path, tiny_bert: Path, tmp_path: P
     counts = manifest.counts
     assert (counts["documents"], counts["held_out"], counts["steps"], counts["best_step"]) == (12, 1, 3, 3)
     assert "up to date" in hybrid(*command, "--output", tmp_path / "out").err
-    assert "max_length=16 then, 12 now" in hybrid(*command, "--max-length", 12, "--output", tmp_path / "out").err
+    assert "max_length=16, now 12" in hybrid(*command, "--max-length", 12, "--output", tmp_path / "out").err
 
 
 @BOTH

@@ -126,7 +126,7 @@ def test_packages_are_never_imported(tmp_path: Path, package: str) -> None:
 def test_a_changed_package_needs_overwrite(tmp_path: Path, package: str) -> None:
     prepare(docs_of(package, tmp_path / "made"))
     write_lines(tmp_path / "sources" / package / "_inner.py", MODULE.replace("key", "pen"))
-    with pytest.raises(InputError, match="was made differently: packages="):
+    with pytest.raises(InputError, match="already exists with other options or inputs: packages="):
         prepare(docs_of(package, tmp_path / "made"))
 
 

@@ -236,7 +236,7 @@ def test_a_report_is_an_artifact(study: Study, whole: Path, tmp_path: Path, caps
     assert "answer_match" not in options  # applies to acc@k only
     report(study.inputs, split="test", output=output)
     assert "up to date" in capsys.readouterr().err
-    with pytest.raises(InputError, match="show_queries=10 then, 3 now"):
+    with pytest.raises(InputError, match="show_queries=10, now 3"):
         report(study.inputs, split="test", output=output, show_queries=3)
     again = report(study.inputs, split="test", output=tmp_path / "again.html")
     assert again.read_bytes() == output.read_bytes()

@@ -123,7 +123,7 @@ def test_another_number_of_folds_needs_overwrite(tiny: Path, tmp_path: Path) -> 
     assert "up to date" in hybrid(*command, 3).err
     done = hybrid(*command, 4)
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "folds=3 then, 4 now" in done.err
+    assert "folds=3, now 4" in done.err
     assert hybrid(*command, 4, "--overwrite").code == 0
     assert len(parts_of(tmp_path / "folds")) == 4
 

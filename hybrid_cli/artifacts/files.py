@@ -12,7 +12,7 @@ from hybrid_cli.artifacts.manifest import MANIFEST, read_manifest
 
 
 def scratch_path(path: Path) -> Path:
-    """Return the hidden path next to `path` where it is written before it gets its name."""
+    """Return the hidden path next to `path` where a file is written before it is renamed."""
     return path.with_name(f".{path.name}.partial")
 
 
@@ -34,10 +34,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def rename(scratch: Path, path: Path) -> None:
-    """Give a complete file or folder its name, in place of what has the name now."""
+    """Rename a complete file or folder, and replace an existing file or folder of that name."""
     old = _old(path)
     remove(old)
-    if path.is_dir() or (path.exists() and scratch.is_dir()):  # only files are replaced in one step
+    if path.is_dir() or (path.exists() and scratch.is_dir()):  # only a file can be replaced in one step
         path.rename(old)
     scratch.replace(path)
     remove(old)

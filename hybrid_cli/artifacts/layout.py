@@ -6,11 +6,11 @@ PARTS = "part-*.parquet"
 
 # collection
 CORPUS_FILE = "corpus.parquet"
-CORPUS_FOLDER = "corpus"  # of parts, for large collections
+CORPUS_FOLDER = "corpus"  # folder of parts, for large collections
 
 # lexical index; `DOCIDS` also of a dense index
 LUCENE = "lucene"
-LUCENE_SOURCE = ".source"  # the texts that Lucene reads while the index is built
+LUCENE_SOURCE = ".source"  # texts that Lucene reads during the build
 IMPACTS = "impacts"
 TERMS = "terms.parquet"  # also of a static encoder
 POSITIONS = "positions.npy"
@@ -27,7 +27,7 @@ LABELS = "labels"
 
 # encoder
 CONTRACT = "encoder.json"
-MODULES = "modules.json"  # of sentence-transformers
+MODULES = "modules.json"  # files of sentence-transformers
 WEIGHTS = "model.safetensors"
 STATIC_TABLES = "tables.safetensors"
 CONDENSER_HEAD = "condenser_head.safetensors"

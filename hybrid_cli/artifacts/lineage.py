@@ -1,4 +1,4 @@
-"""The indexes and encoders behind a run, found through its manifest."""
+"""Indexes and encoders from which a run was computed, found through manifests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Held:
 
     Attributes:
         index: path.
-        parts: name -> bytes of everything in the folder.
+        parts: name -> bytes, for all files and folders of the index.
         needed: names of the parts that a search reads.
         documents: number of documents.
     """
@@ -43,7 +43,7 @@ class Held:
 
 
 def indexes_of(run: Path) -> dict[Path, Held]:
-    """Return the indexes behind a run, or behind the runs that it fuses, as far as the paths in manifests exist.
+    """Return the indexes searched for a run, or for the runs that it fuses, if the recorded paths still exist.
 
     Copies of one index count once.
     """
@@ -65,7 +65,7 @@ def _indexes(run: Path) -> dict[Path, Held]:
 
 
 def sides(runs: Mapping[str, Path]) -> tuple[str, str] | None:
-    """Return the only run searched in a dense index and the only one searched in a lexical index, if there are both."""
+    """Return the only run of a dense index and the only run of a lexical index; None without exactly one of each."""
     of: dict[str, list[str]] = {kind: [] for kind in _INDEXES}
     for name, path in runs.items():
         for _, kind in _inputs(path) if not _from_runs(path) else ():
@@ -99,13 +99,13 @@ def held(index: Path, lucene: bool = False) -> Held:
 
 
 def curves(run: Path) -> list[Path]:
-    """Return the encoders behind a run that have a learning curve."""
+    """Return the encoders used for a run that have a learning curve."""
     encoders = [path for index in indexes_of(run) for path, kind in _inputs(index) if kind == Kind.ENCODER]
     return [path for path in dict.fromkeys(encoders) if (path / layout.CURVE).is_file()]
 
 
 def language(run: Path) -> str | None:
-    """Return the language of the lexical index behind a run, if there is one."""
+    """Return the language of the lexical index of a run, if there is one."""
     for index in indexes_of(run):
         manifest = read_manifest(index)
         if manifest.kind == Kind.LEXICAL_INDEX:

@@ -1,4 +1,4 @@
-"""Manifests: how an artifact was made, and from which inputs; content hashes."""
+"""Manifests: stage, options and inputs of an artifact; content hashes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Manifest:
     location: Path | None = field(default=None, compare=False)
 
     def input_path(self, role: str) -> Path | None:
-        """Return the path of an input, whether or not it still exists; None if it was not recorded, or by name."""
+        """Return the recorded path of an input, which may no longer exist; None for an input recorded by name."""
         recorded = self.inputs.get(role, {}).get("path")
         if recorded is None or self.location is None:
             return None
@@ -75,7 +75,7 @@ class Manifest:
         return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
     def moved_to(self, location: Path) -> Manifest:
-        """Return the manifest of a copy at `location`: input paths lead to the same files from there."""
+        """Return the manifest of a copy at `location`, with input paths relative to the new location."""
         home = _location(location)
         inputs = {
             role: recorded if (path := self.input_path(role)) is None else recorded | {"path": _stored(path, home)}
@@ -84,7 +84,7 @@ class Manifest:
         return replace(self, inputs=inputs, location=home)
 
     def key(self) -> str:
-        """Return the facts that must be equal for an existing output to be up to date; library versions are not."""
+        """Return the fields that decide whether an output is up to date; library versions do not."""
         fingerprints = {role: source["fingerprint"] for role, source in self.inputs.items()}
         return json.dumps([self.format, self.kind, self.stage, self.options, fingerprints], sort_keys=True)
 
@@ -97,7 +97,7 @@ class Manifest:
         return json.dumps(self.to_dict(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     def to_html(self) -> str:
-        """Return a data block for a page; no text in it can end the block."""
+        """Return an HTML data block; no text in it can end the block."""
         return _DATA_BLOCK.format(self.to_json().replace("<", "\\u003c"))
 
 
@@ -116,15 +116,15 @@ def describe_inputs(inputs: Mapping[str, Path | Named], output: Path) -> dict[st
 
 
 def _location(output: Path) -> Path:
-    """Return the place of an output: links in its folder are resolved; a link under its own name gets replaced."""
+    """Return the resolved path of an output; a symbolic link with the output's own name is kept, to be replaced."""
     return output.parent.resolve() / output.name
 
 
 def _stored(path: Path, location: Path) -> str:
     """Return `path` relative to the folder of `location`.
 
-    A link next to the artifact is kept, so that the path is still valid after both have moved; where the path as given
-    does not lead from the resolved folder to the input, links are resolved.
+    A link next to the artifact is kept, so that the path is still valid after both have moved. Links are resolved if
+    the unresolved path does not lead from the resolved folder to the input.
     """
     written = os.path.abspath(path)
     for target in (written, os.path.realpath(path)):
@@ -232,7 +232,7 @@ def parquet_metadata(path: Path) -> pq.FileMetaData:
 
 
 def enclosing_artifact(path: Path) -> Path:
-    """Return the folder artifact that the table at `path` is a part of, or `path` itself.
+    """Return the folder artifact that contains the table at `path`, or `path` itself.
 
     Tables inside a folder record no inputs of their own; the manifest of the folder does.
     """
@@ -241,7 +241,7 @@ def enclosing_artifact(path: Path) -> Path:
 
 
 def fingerprint(path: Path) -> str:
-    """Return the content hash of a file or folder: the recorded one for an artifact, else a hash of the bytes."""
+    """Return the content hash of a file or folder: recorded for an artifact, else computed from the bytes."""
     manifest = find_manifest(path) if path.is_dir() or path.suffix == ".parquet" else None
     if manifest is not None and manifest.fingerprint:
         return manifest.fingerprint
@@ -272,12 +272,12 @@ def file_names(path: Path) -> list[str]:
 
 
 def foreign_file(path: Path, manifest: Manifest | None) -> str | None:
-    """Return a file in the folder of an artifact that its manifest does not list, if there is one."""
+    """Return a file in the folder of an artifact that the manifest does not list; None if all are listed."""
     if manifest is None or manifest.files is None or not path.is_dir():
         return None
     return next((name for name in file_names(path) if name not in set(manifest.files)), None)
 
 
 def new_hash() -> Any:
-    """Return a new hash object of the kind that all fingerprints use."""
+    """Return a new hash object for fingerprints."""
     return hashlib.blake2b(digest_size=16)

@@ -38,8 +38,8 @@ from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.settings.common import Writes
 from hybrid_cli.settings.stage import at_stage_end
 
-_SUFFIXES = {Kind.WEIGHTS: ".json", Kind.REPORT: ".html", Kind.LABELS: ""}  # labels are a folder of tables
-_KEY = ".key"  # in an unfinished folder: inputs and options of the run that began it
+_SUFFIXES = {Kind.WEIGHTS: ".json", Kind.REPORT: ".html", Kind.LABELS: ""}  # teacher labels are a folder of tables
+_KEY = ".key"  # in an unfinished folder: inputs and options of the call that created it
 _LIBRARIES = (
     "hybrid",
     "torch",
@@ -68,7 +68,7 @@ _dry: ContextVar[bool] = ContextVar("dry", default=False)
 
 @contextmanager
 def dry_run(dry: bool = True) -> Iterator[None]:
-    """Within this context a stage stops with `DryRun` before its work."""
+    """Within this context, a stage raises `DryRun` after the checks of its output."""
     token = _dry.set(dry)
     try:
         yield
@@ -80,11 +80,11 @@ def dry_run(dry: bool = True) -> Iterator[None]:
 class Output:
     """The output of a stage.
 
-    Unless it is up to date, its path is locked: until it is written, the stage ends, or the object is deleted.
+    Unless the output is up to date, its path is locked until it is written, the stage ends, or the object is deleted.
 
     Attributes:
         path: final path of the artifact.
-        manifest: its manifest, without counts and fingerprint.
+        manifest: manifest without counts and fingerprint.
         up_to_date: whether the artifact exists, made from the same inputs with the same options.
     """
 
@@ -143,16 +143,16 @@ class Output:
                 key.write_text(self.manifest.key(), "utf-8")
             try:
                 yield work, counts
-            except InputError:  # the same command cannot succeed later
+            except InputError:  # repeating the command cannot succeed
                 shutil.rmtree(work, ignore_errors=True)
                 raise
             seconds = round(time.monotonic() - self.started, 1)
             fingerprint = hash_folder(work, ignore)
-            _refuse_foreign_file(self.path, _existing(self.path))  # one that was added while the stage worked
+            _refuse_foreign_file(self.path, _existing(self.path))  # a file that was added while the stage ran
             names = [name for name in file_names(work) if not name.startswith(".")]
             manifest = replace(self._with(counts), fingerprint=fingerprint, seconds=seconds, files=names)
             (work / MANIFEST).write_text(manifest.to_json(), "utf-8")
-            for hidden in (key, *work.glob(".*")):  # without its key a half-cleaned folder is never resumed from
+            for hidden in (key, *work.glob(".*")):  # removed first: a folder without key is never resumed
                 files.remove(hidden)
             self._publish(work)
 
@@ -209,8 +209,8 @@ class Output:
 
 
 def _unlock(lock: BaseFileLock, process: int) -> None:
-    if os.getpid() == process:  # not in a fork, which shares the lock
-        Path(lock.lock_file).unlink(missing_ok=True)  # while it is held: whoever opened it meanwhile opens it again
+    if os.getpid() == process:  # a forked process shares the lock and must not remove the file
+        Path(lock.lock_file).unlink(missing_ok=True)  # under the lock; another process then opens a new file
         lock.release()
 
 
@@ -220,10 +220,10 @@ def output_of(
     """Open the output of a command; see `open_output`.
 
     Args:
-        settings: of the command; gives the path, the name of the stage, and `overwrite`.
+        settings: settings of the command, with output path and `overwrite`.
         kind: kind of the artifact.
-        inputs: role -> path of everything that the result depends on.
-        options: everything else that it depends on; None is the options that the settings record.
+        inputs: role -> path of each input that affects the result.
+        options: other values that affect the result; None for the recorded options of the settings.
     """
     recorded = settings.recorded() if options is None else options
     return open_output(
@@ -245,8 +245,8 @@ def open_output(
 
     Args:
         path: output path.
-        inputs: role -> path of everything that the result depends on.
-        options: everything else that it depends on, as JSON values: not threads, devices or verbosity, and no paths.
+        inputs: role -> path of each input that affects the result.
+        options: other values that affect the result, as JSON: no threads, devices, verbosity or paths.
         overwrite: replace an existing output, even if it is up to date.
         foreign: the output has the format of another tool: any file extension, no manifest.
 
@@ -276,13 +276,13 @@ def open_output(
             raise DryRun(output)
         if not output.up_to_date and not _is_follower():
             output.lock()
-            _check(output, inputs, overwrite, foreign)  # the output of a process that ended just now
+            _check(output, inputs, overwrite, foreign)  # another process may have finished this output meanwhile
     except BaseException:
         output.release()
         raise
     if output.up_to_date:
         output.release()
-        with suppress(OSError):  # newer than its inputs for make; the file system may be read-only
+        with suppress(OSError):  # so that make sees a file newer than its inputs; the file system may be read-only
             path.touch()
             if path.is_dir():
                 (path / MANIFEST).touch()
@@ -308,7 +308,7 @@ def _check(output: Output, inputs: Mapping[str, Path | Named], overwrite: bool, 
 
 
 def _refuse_foreign_file(path: Path, existing: Manifest | None) -> None:
-    """Refuse to replace a folder that holds a file of somebody else."""
+    """Refuse to replace a folder with files that hybrid did not write."""
     if existing is not None and (name := foreign_file(path, existing)):
         raise InputError(f"{path}: {name} is not part of the {existing.kind}; move it, or name another output")
 
@@ -318,19 +318,19 @@ def _is_empty_folder(path: Path) -> bool:
 
 
 def _is_follower() -> bool:
-    """Return whether torchrun started this process, and another one of the group writes."""
+    """Return whether another process of the torchrun group writes the output."""
     return os.environ.get("RANK", "0") != "0"
 
 
 def _check_name(path: Path, kind: Kind) -> None:
-    """Refuse a name whose extension does not fit: it decides where the manifest is read."""
+    """Refuse a file extension that does not match the kind: readers locate the manifest by the extension."""
     suffix = _SUFFIXES.get(kind, ".parquet" if kind in SCHEMAS else "")
     if not path.name.endswith(suffix):
         raise InputError(f"{path}: the name must end with {suffix}")
 
 
 def _check_place(path: Path, inputs: Mapping[str, Path | Named]) -> None:
-    """Refuse before the work an output that could not be written, or that would replace an input."""
+    """Refuse an output that cannot be written, or that would replace an input."""
     place = path.resolve()
     for role, source in inputs.items():
         source_path = source.path if isinstance(source, Named) else source
@@ -355,7 +355,7 @@ def _existing(path: Path) -> Manifest | None:
 
 
 def _difference(existing: Manifest | None, wanted: Manifest) -> str:
-    """Return why the existing output is not the one that this call would write."""
+    """Return the difference between the existing output and the requested one, in words."""
     if existing is None:
         return "already exists, without a manifest of hybrid"
     if existing.kind != wanted.kind or existing.stage != wanted.stage:
@@ -363,7 +363,7 @@ def _difference(existing: Manifest | None, wanted: Manifest) -> str:
     if existing.format != FORMAT:
         return f"already exists, written by an older hybrid (manifest format {existing.format}, now {FORMAT})"
     options = [
-        f"{name}={existing.options.get(name)!r} then, {wanted.options.get(name)!r} now"
+        f"{name}={existing.options.get(name)!r}, now {wanted.options.get(name)!r}"
         for name in sorted({*existing.options, *wanted.options})
         if existing.options.get(name) != wanted.options.get(name)
     ]
@@ -372,7 +372,7 @@ def _difference(existing: Manifest | None, wanted: Manifest) -> str:
         for role in sorted({*existing.inputs, *wanted.inputs})
         if existing.inputs.get(role, {}).get("fingerprint") != wanted.inputs.get(role, {}).get("fingerprint")
     ]
-    return "was made differently: " + "; ".join([*options, *inputs])
+    return "already exists with other options or inputs: " + "; ".join([*options, *inputs])
 
 
 def _versions() -> dict[str, str]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 
 class Kind(StrEnum):
-    """The kind of an artifact; messages use the same word."""
+    """Kinds of artifacts; messages use the values as names."""
 
     COLLECTION = "collection"
     CORPUS = "corpus"
@@ -29,7 +29,7 @@ class Kind(StrEnum):
 
     @property
     def phrase(self) -> str:
-        """The kind with its article: `a run`, `an encoder`, `training examples`."""
+        """Return the name with its article: `a run`, `an encoder`, `training examples`."""
         if self in _PLURAL:
             return str(self)
         return f"{'an' if self == Kind.ENCODER else 'a'} {self}"

@@ -15,7 +15,7 @@ from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.errors import InputError
 
 ROWS_PER_GROUP = 1 << 16
-_REPEATING = {  # the columns to dictionary-encode where not all should be: a third less time, a quarter less space
+_REPEATING = {  # dictionary-encoded columns; all columns cost a third more time and a quarter more space
     Kind.RUN: ["qid"],
     Kind.LABELS: ["source", "docids.list.element"],
 }
@@ -35,7 +35,7 @@ def row_count(path: Path) -> int:
 
 
 def check_table(path: Path, kind: Kind) -> Path:
-    """Check that `path` is a Parquet file with the columns of `kind`, whoever wrote it, and return it.
+    """Check that `path` is a Parquet file with the columns of `kind`, written by any program, and return the path.
 
     Columns may have any order, strings may be large, extra columns are ignored, and `answers` may be absent.
 
@@ -87,8 +87,8 @@ def write_parquet(
     """Write rows to `path` in groups of equal size.
 
     Args:
-        manifest: gets the number of rows and the content hash, and is stored in the footer. A table inside a folder
-            artifact stores no inputs: the manifest of the folder does, and the table may be hard-linked elsewhere.
+        manifest: stored in the footer, with the number of rows and the content hash. A table inside a folder artifact
+            stores no inputs: the manifest of the folder does, and the table may be hard-linked elsewhere.
 
     Returns:
         The stored manifest.
@@ -109,7 +109,7 @@ def write_parquet(
 
 
 class _HashSink:
-    """A file that only hashes: equal rows in equal groups are equal bytes in the Arrow stream format."""
+    """A file object that hashes its bytes; equal rows in equal groups are equal bytes in Arrow's stream format."""
 
     closed = False
 

@@ -14,9 +14,9 @@ import typer
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import HybridError
 
-_UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # Typer names only this child of it
+_UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # the only child of it that Typer exports
 _FILE_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
-_SHORT_WRITES = ("requested and", "inline_container")  # numpy and torch omit the reason of a short write
+_SHORT_WRITES = ("requested and", "inline_container")  # messages of numpy and torch about a full disk
 
 
 def main() -> None:
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _trouble_with_files(error: Exception) -> str | None:
-    """Return the problem with the disk or its permissions behind an error; libraries raise many classes for it."""
+    """Return the disk or permission problem that caused an error; libraries raise many exception classes for one."""
     text = str(error)
     if isinstance(error, OSError | RuntimeError) and any(words in text for words in _SHORT_WRITES):
         return os.strerror(errno.ENOSPC).lower()
@@ -44,7 +44,7 @@ def _trouble_with_files(error: Exception) -> str | None:
 
 
 def _refuse_usage(error: typer.BadParameter) -> None:
-    """Print a usage error in one line; without any argument, the help is printed already and the message is empty."""
+    """Print a usage error in one line; the message is empty if Typer has printed the help instead."""
     message = error.format_message().rstrip(".")
     if (name := getattr(error, "option_name", None)) and error.ctx and not isinstance(error, typer.BadParameter):
         message = f"no option {name}" + _suggestion(name, error.ctx.command)
@@ -55,7 +55,7 @@ def _refuse_usage(error: typer.BadParameter) -> None:
 
 
 def _suggestion(name: str, command: Any) -> str:
-    """Return the option of the command that looks most like `name`, if any does."""
+    """Return the option of the command that is most similar to `name`, if any is similar."""
     known = [spelled for parameter in command.params for spelled in (*parameter.opts, *parameter.secondary_opts)]
     close = get_close_matches(name, known, n=1, cutoff=0.7)
     return f"; did you mean {close[0]}?" if close else ""

@@ -29,7 +29,7 @@ class _Group(TyperGroup):
 
 
 class _InPipelineOrder(_Group):
-    """Lists commands in the order of `COMMANDS`; Typer would put groups last."""
+    """A group that lists commands in the order of `COMMANDS`; Typer would list groups last."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         order = list(dict.fromkeys(kind.command.split()[0] for kind in COMMANDS))
@@ -48,7 +48,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def hybrid(version: bool = typer.Option(False, "--version", metavar="", help="Print the version and exit.")) -> None:
-    """Train, run and explain **hybrid first-stage retrieval**: BM25 plus dense.
+    """Train, run and analyze **hybrid first-stage retrieval**: BM25 plus dense.
 
     Each stage reads artifacts and writes one; stages chain in any shell. `hybrid STAGE --help` shows examples.
     """
@@ -68,7 +68,7 @@ def _register() -> None:
 
 
 def run(settings: Settings) -> None:
-    """Call the stage of a settings object, and print what it returns where the command is there to print."""
+    """Call the stage of a settings object, and print the result of commands in `PRINTERS`."""
     stage = (settings.command.split()[0]).replace("-", "_")
     found = getattr(import_module(f"hybrid_cli.stages.{stage}"), stage)(settings)
     if printer := PRINTERS.get(settings.command):

@@ -1,4 +1,4 @@
-"""From a settings class to a command: Typer options from its fields, and a settings object from what was typed."""
+"""Build commands from settings classes: Typer options from fields, and settings objects from arguments."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ _DRY_RUN = Annotated[
 
 
 class Interrupted(HybridError):
-    """Ctrl-C. Typer would turn a KeyboardInterrupt into an exit without a message."""
+    """Raised on Ctrl-C; Typer would turn a KeyboardInterrupt into an exit without a message."""
 
     exit_code = 130
 
 
 class _Command(TyperCommand):
-    """A command whose help lists choices that live in a registry; they are imported only here."""
+    """A command whose help lists the choices of registries, which are imported only for the help."""
 
     settings: type[Settings]
 
     def get_params(self, ctx: Any) -> Any:
-        """Return the parameters; their help shows neither `<bool>` nor `<str>`."""
+        """Return the parameters, without the placeholders `<bool>` and `<str>` in the help."""
         return without_types(super().get_params(ctx))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return `[OPTIONS] FOLDER`; brackets are for arguments that may be left out."""
+        """Return the usage line, such as `[OPTIONS] FOLDER`, with brackets around optional arguments."""
         arguments = [(name, each) for name, each in self.settings.declared().items() if each.positional]
         return ["[OPTIONS]", *(_usage(self.settings, name, declared) for name, declared in arguments)]
 
@@ -76,7 +76,7 @@ class _Command(TyperCommand):
 
 
 def without_types(parameters: Iterable[Any]) -> list[Any]:
-    """Remove the types that Typer would show for flags and arguments."""
+    """Remove the types that Typer shows for flags and arguments."""
     found = list(parameters)
     for parameter in found:
         if parameter.param_type_name == "argument":
@@ -192,7 +192,7 @@ def spellings(kind: type[Settings]) -> set[str]:
 
 
 def _switch(name: str, declared: Option, kind: Any) -> tuple[str, ...]:
-    """Return `--flag` for what is off by default, `--on/--no-on` for what may be switched both ways."""
+    """Return `--flag` for a flag that is off by default, `--on/--no-on` for other flags."""
     spelled = "--" + name.replace("_", "-")
     if kind is not bool or declared.default is False:
         return (spelled,)
@@ -226,8 +226,8 @@ def help_text(kind: type[Settings], name: str, lazy: bool = False, default: bool
     Args:
         kind: settings class.
         name: field of the option.
-        lazy: leave out choices that would have to be imported.
-        default: add the default, or that a value is required.
+        lazy: omit choices that need an import.
+        default: add the default, or `required`.
     """
     declared, bare = kind.declared()[name], bare_type(kind.types()[name])
     one = get_args(bare)[0] if is_list(bare) else bare
@@ -246,12 +246,12 @@ def help_text(kind: type[Settings], name: str, lazy: bool = False, default: bool
 
 
 def _set(typed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was typed; Typer gives None, or an empty list, for what was not."""
+    """Return the values of the command line; Typer passes None or an empty list for missing ones."""
     return {name: value for name, value in typed.items() if value is not None and value != [] and value != ()}
 
 
 def _complete(values: dict[str, Any], kind: type[Settings]) -> dict[str, Any]:
-    """Return the values; refuse a command without its required arguments and options."""
+    """Return the values; refuse a command without required arguments and options."""
     for name, declared in in_help_order(kind):
         if declared.default is REQUIRED and name not in values:
             what = f"argument {name.upper()}" if declared.positional else f"option {spelling(name, declared)}"
@@ -284,7 +284,7 @@ def _configured(config: str | None, kind: type[Settings]) -> dict[str, Any]:
 
 
 def _plain(name: Any) -> str:
-    """Return one form of `--fb-terms`, `fb-terms` and `fb_terms`."""
+    """Return the field name of `--fb-terms`, `fb-terms` or `fb_terms`."""
     return str(name).lstrip("-").replace("_", "-")
 
 

@@ -26,7 +26,7 @@ _QRELS: dict[str, pl.DataType] = {"qid": pl.String(), "docid": pl.String(), "rel
 
 
 def corpus_path(path: Path) -> Path:
-    """Return the corpus of a collection folder (`corpus.parquet` or the folder `corpus`); the path of a corpus is kept.
+    """Return the corpus of a collection: `corpus.parquet` or the folder `corpus`. Corpus paths are returned as is.
 
     Raises:
         InputError: no such path, or no corpus.
@@ -86,7 +86,7 @@ def docids(path: Path) -> pl.Series:
     """Return the id of every document, in the order of the corpus.
 
     Raises:
-        InputError: no documents, or a document without id or with the id of another; with its row.
+        InputError: no documents, or a missing or repeated id; the message names the row.
     """
     corpus = corpus_path(path)
     frame = pl.scan_parquet(_parts(path)).select(pl.col("docid").cast(pl.String)).collect()
@@ -107,7 +107,7 @@ def scan(path: Path) -> pl.LazyFrame:
 
 def texts(path: Path, docids: pl.Series) -> pl.DataFrame:
     """Return docid, title and text of the given documents, in the order of the corpus; unknown ids are skipped."""
-    wanted = pl.col("docid").is_in(docids.cast(pl.String).unique().implode())  # evaluated before the texts are read
+    wanted = pl.col("docid").is_in(docids.cast(pl.String).unique().implode())  # filters by docid before texts are read
     return scan(path).drop("corpus_row").filter(wanted).collect(engine="streaming")
 
 
@@ -127,7 +127,7 @@ def _splits(path: Path, role: str) -> list[str]:
 
 
 def queries_path(path: Path, split: str | None = None) -> Path:
-    """Return the file with the queries of a split; the path of a file is kept (`split` None).
+    """Return the file with the queries of a split. The path of a file is returned as is, and needs `split` None.
 
     Raises:
         InputError: no such split, or several splits and `split` is None; the message lists the splits.
@@ -136,7 +136,7 @@ def queries_path(path: Path, split: str | None = None) -> Path:
 
 
 def qrels_path(path: Path, split: str | None = None) -> Path:
-    """Return the file with the judgments of a split; the path of a file is kept (`split` None)."""
+    """Return the file with the judgments of a split. The path of a file is returned as is, and needs `split` None."""
     return _split_file(path, split, "qrels")
 
 

@@ -19,7 +19,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.settings.mining import QueriesFrom
 
 LEAST_WORDS = 3  # our choice: shorter pieces are headings, list markers or parts of formulas
-QUESTION_WORDS = tuple(range(3, 12))  # of a cropped sentence, without questions to measure
+QUESTION_WORDS = tuple(range(3, 12))  # lengths of cropped sentences, without given ones
 _DECAY = 1.2
 _DOCUMENTS_AT_ONCE = 1024
 _UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
@@ -33,7 +33,7 @@ class Sentences:
 
     Args:
         corpus: a collection or a corpus. Titles are not sentences; a sentence has at least three words.
-        how: `all`; `sampled`, `quota` sentences of each document; `cropped`, a run of words of each sampled sentence.
+        how: `all`; `sampled`: `quota` sentences per document; `cropped`: a span of words of each sampled sentence.
         seed: random seed.
         lengths: numbers of words, one of which is drawn for each cropped sentence (at least three).
         language: language of the rules for the end of a sentence (ISO 639-1).

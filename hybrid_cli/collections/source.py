@@ -1,4 +1,4 @@
-"""What every reader returns: documents, queries and judgments as streams that can be restarted; and samples of them."""
+"""The result of a reader: documents, queries and judgments as restartable streams; and random samples of a source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hybrid_cli.settings.data import Prepare
 
 
 class Place(NamedTuple):
-    """A row of a file, in the form that messages use."""
+    """Location of a row, as messages print it."""
 
     file: Path | str
     number: int
@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
 
 class Document(NamedTuple):
-    """A document, and the place where it was read."""
+    """A document, and its location in the source."""
 
     docid: str
     title: str
@@ -40,7 +40,7 @@ class Document(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A query of one split; `answers` is None if the source has none."""
+    """A query of one split; `answers` is None if the source contains no answers."""
 
     split: str
     qid: str
@@ -55,7 +55,7 @@ class Query(NamedTuple):
 
 
 class Judgment(NamedTuple):
-    """A judged pair of one split."""
+    """A judged pair of query and document of one split."""
 
     split: str
     qid: str
@@ -78,11 +78,11 @@ class Source:
     """A collection in a foreign format. Files are read when a stream is started.
 
     Attributes:
-        name: the collection in messages, where there is no file to name.
+        name: name of the collection, for messages that cannot name a file.
         documents, queries, judgments: return a new stream on each call.
         files: role -> path of each input file.
-        options: resolved values for the manifest, besides the recorded settings.
-        facts: what a reader learns while reading, for the manifest.
+        options: resolved values for the manifest, in addition to the recorded settings.
+        facts: counts for the manifest that the reader fills in while reading.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Source:
 
 
 def checked_split(name: str) -> str:
-    """Return the name of a split; refuse a name that cannot be part of a file name."""
+    """Return the name of a split; refuse names that are unsuitable for file names."""
     if not name or not all(letter.isalnum() or letter in "-_." for letter in name):
         raise InputError(f"split '{name}': needs letters, digits, '-', '_' and '.' only, such as train or dev-small")
     return name
@@ -108,13 +108,13 @@ def roles(kind: str, files: Mapping[str, Path]) -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """Ids of the source, and the ids drawn from them.
+    """Ids of a source, and the sampled ids.
 
     Attributes:
         queries: split -> ids of all queries.
-        kept_queries: split -> ids of the queries in the sample.
+        kept_queries: split -> ids of the sampled queries.
         docids: ids of all documents; empty if documents are not sampled.
-        kept_docids: ids of the documents in the sample.
+        kept_docids: ids of the sampled documents.
     """
 
     queries: dict[str, set[str]]
@@ -123,7 +123,7 @@ class _Drawn:
     kept_docids: Set[str]
 
     def keeps(self, row: Judgment) -> bool:
-        """Test whether a judgment belongs to the sample; dangling judgments do, so that they are reported."""
+        """Return whether a judgment belongs to the sample; dangling judgments do, so that the writer reports them."""
         if row.qid not in self.queries.get(row.split, ()):
             return True
         known = row.docid in self.docids
@@ -131,16 +131,16 @@ class _Drawn:
 
 
 def sampled(source: Source, settings: Prepare) -> Source:
-    """Return a source over a sample of the documents and queries; the same source if no sample is wanted.
+    """Return a random sample of a source, or the source itself if the settings request no sample.
 
-    A draw depends on the seed and the id only, so a larger sample contains a smaller one of the same queries.
+    A draw depends on the seed and the id only, so a larger sample contains the smaller samples of the same queries.
 
     Args:
         source: collection to sample from.
         settings: `sample` documents, `sample_queries` of a split, and `seed`.
 
     Raises:
-        InputError: when a stream is started: the relevant documents exceed the sample, or a split is unknown.
+        InputError: the relevant documents exceed the sample, or a split is unknown. Raised when a stream is started.
     """
     if settings.sample is None and not settings.sample_queries:
         return source
@@ -167,7 +167,7 @@ def sampled(source: Source, settings: Prepare) -> Source:
 
 
 def _draw_queries(source: Source, settings: Prepare) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """Return the query ids of each split, and those that are kept."""
+    """Return the query ids of each split, and the sampled ones."""
     found: dict[str, set[str]] = {}
     for row in source.queries():
         found.setdefault(row.split, set()).add(row.qid)
@@ -184,7 +184,7 @@ def _draw_queries(source: Source, settings: Prepare) -> tuple[dict[str, set[str]
 
 
 def _draw_documents(source: Source, queries: dict[str, set[str]], settings: Prepare) -> tuple[set[str], set[str]]:
-    """Return all document ids, and those that are kept; both are empty if documents are not sampled."""
+    """Return all document ids, and the sampled ones; both are empty if documents are not sampled."""
     if settings.sample is None:
         return set(), set()
     judged = {row.docid for row in source.judgments() if row.relevance >= 1 and row.qid in queries.get(row.split, ())}

@@ -1,4 +1,4 @@
-"""Write a source as a collection: rows are checked as they stream by; only ids are held in memory."""
+"""Write a source as a collection: rows are checked while they are written; memory holds only ids."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass
 class Problem:
-    """Rows with the same problem: their number, the first ids, and the place of the first row."""
+    """Rows with the same problem: number of rows, first ids, and location of the first row."""
 
     first: Place
     count: int = 0
@@ -69,12 +69,12 @@ class Problems:
 
 @dataclass
 class CollectionWriter:
-    """Writes one source as a collection.
+    """Writer of one source as a collection.
 
     Attributes:
         source: documents, queries and judgments.
         folder: empty folder of the collection.
-        manifest: manifest of each file; its kind is replaced.
+        manifest: manifest for each file; the kind is replaced.
         on_duplicate, on_dangling: policies for rows that repeat an id, and for judgments of unknown rows.
         advance: called with the number of documents written since the last call.
         problems: filled while writing.
@@ -229,7 +229,7 @@ class CollectionWriter:
 
 
 def clear(folder: Path) -> None:
-    """Remove what an interrupted run left in a scratch folder; a collection is always read from the start."""
+    """Remove the files of an interrupted run from a scratch folder; a collection is always read from the start."""
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)

@@ -1,1 +1,1 @@
-"""Encoders: texts to vectors, and the contract that decides which vector a text gets."""
+"""Encoders: texts to vectors, under a contract that determines the vector of each text."""

@@ -38,12 +38,12 @@ COMBINATION, PAIR = "combination", "pair"
 
 @dataclass(frozen=True)
 class Recipe:
-    """How two encoders are combined.
+    """Parameters of a combination of two encoders.
 
     Attributes:
         combine: `concat` or `sum` of the vectors.
         weight: weight mu of the second encoder, on the query side.
-        changes: contract fields that override those of each encoder.
+        changes: fields that override the contracts of both encoders.
     """
 
     combine: CombineMode = "concat"
@@ -51,7 +51,7 @@ class Recipe:
     changes: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
 
     def check(self, first: int, second: int) -> None:
-        """Refuse encoders whose vectors cannot be combined.
+        """Check that vectors of two encoders can be combined.
 
         Args:
             first: length of the first encoder's vectors.
@@ -70,15 +70,15 @@ class Combination:
     """Two encoders whose scores are added.
 
     Args:
-        recipe: how to combine them.
+        recipe: parameters of the combination.
         parts: the two encoders.
         weight: overrides the weight of the recipe.
 
     Attributes:
-        fingerprint: independent of the weight, which changes no document vector.
+        fingerprint: hash of both encoders, independent of the weight, which does not affect document vectors.
 
     Raises:
-        InputError: the encoders cannot be combined in this way.
+        InputError: the vectors cannot be combined.
     """
 
     def __init__(self, recipe: Recipe, parts: Sequence[Encoder], weight: float | None = None):
@@ -141,7 +141,7 @@ def write_combination(folder: Path, models: Sequence[Path], recipe: Recipe) -> N
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """Return the recipe of the combination in `folder`.
+    """Read the recipe of the combination in `folder`.
 
     Raises:
         InputError: `encoder.json` has other fields.
@@ -150,7 +150,7 @@ def read_recipe(folder: Path) -> Recipe:
     try:
         return Recipe(stored["combine"], stored["weight"], tuple(stored["changes"]))
     except KeyError as error:
-        raise InputError(f"{folder / CONTRACT}: has no field {error}; make the combination again") from None
+        raise InputError(f"{folder / CONTRACT}: has no field {error}; rebuild the combination") from None
 
 
 def parts(folder: Path) -> list[Path]:
@@ -166,7 +166,7 @@ class Pair:
     """One encoder for queries and another for documents.
 
     Attributes:
-        fingerprint: that of the document encoder, since an index does not depend on the query encoder.
+        fingerprint: fingerprint of the document encoder; an index does not depend on the query encoder.
 
     Raises:
         InputError: the lengths of their vectors differ.
@@ -209,6 +209,6 @@ class Pair:
 
 
 def write_pair(folder: Path, documents: Path) -> None:
-    """Complete the pair in `folder`, where the query encoder is saved; document files are hard-linked."""
+    """Add the document encoder to a folder that contains the query encoder; files are hard-linked."""
     artifacts.hard_link(documents, folder / PAIR_SIDES[1])
     (folder / CONTRACT).write_text(json.dumps({"kind": PAIR}, indent=2) + "\n", "utf-8")

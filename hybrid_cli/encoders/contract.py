@@ -1,8 +1,8 @@
-"""The interface of encoders, and their contract: everything except the weights that decides which vector a text gets.
+"""The interface of encoders, and the contract: all parameters except the weights that determine the vector of a text.
 
-The contract is stored with the encoder (`encoder.json`) and with every index built by it; an index refuses queries that
-were encoded under another contract. A folder without `encoder.json` may be a sentence-transformers model, whose own
-files hold the same information, or a plain checkpoint.
+The contract is stored with the encoder (`encoder.json`) and with every index of its vectors; an index refuses queries
+that were encoded under another contract. For a sentence-transformers model without `encoder.json`, the contract is read
+from the files of that library; a plain checkpoint has the default contract.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Encoder(Protocol):
-    """Texts to vectors whose inner product is the score.
+    """Encoder of texts as vectors whose inner product is the score.
 
     Attributes:
-        fingerprint: hash of the stored weights and of everything else that decides the vector of a document.
+        fingerprint: hash of the stored weights and of all other parameters that affect document vectors.
     """
 
     fingerprint: str
@@ -65,11 +65,11 @@ QUERY_MARKER, DOCUMENT_MARKER = "[unused1]", "[unused2]"
 
 @dataclass(frozen=True)
 class Contract:
-    """How texts become vectors.
+    """Parameters of a transformer encoder, besides the weights.
 
     Attributes:
-        pooling: masked mean over all tokens, or the state of the first token.
-        normalize: vectors have length 1.
+        pooling: `mean` over all tokens except padding, or `cls`, the state of the first token.
+        normalize: scale vectors to length 1.
         tied: one tower for queries and documents instead of two.
         markers: query and document markers in place of [CLS] (DualRM, section 3.2), after it (CLEAR, section 3.2), or
             none. Our choice: BERT's reserved word pieces `[unused1]` and `[unused2]` are the markers, so that the
@@ -84,8 +84,8 @@ class Contract:
             its authors has a LayerNorm.
         truncate_dim: number of leading values kept of each vector; None for all. For models trained with
             `--matryoshka-dims` (Matryoshka).
-        binary: documents were trained to be searched by the signs of their vectors (BPR). The vectors themselves do not
-            change; `encode` builds a binary index by default.
+        binary: the encoder was trained for search with sign codes (BPR). Vectors are not affected; `encode`
+            builds a binary index by default.
     """
 
     pooling: Pooling = "mean"
@@ -104,20 +104,20 @@ class Contract:
 
     @property
     def query_head(self) -> str:
-        """Text put before a query: marker and prefix."""
+        """Text before a query: marker and prefix."""
         return self.query_prefix if self.markers == "none" else f"{QUERY_MARKER} {self.query_prefix}"
 
     @property
     def document_head(self) -> str:
-        """Text put before a document: marker and prefix."""
+        """Text before a document: marker and prefix."""
         return self.doc_prefix if self.markers == "none" else f"{DOCUMENT_MARKER} {self.doc_prefix}"
 
     def query(self, text: str) -> str:
-        """Return the text of a query that is tokenized."""
+        """Return the input of the tokenizer for a query."""
         return self.query_head + text
 
     def document(self, title: str, text: str) -> str:
-        """Return the text of a document that is tokenized."""
+        """Return the input of the tokenizer for a document."""
         return self.document_head + (f"{title}{self.title_separator}{text}" if title else text)
 
     def changed(self, **overrides: Any) -> Contract:
@@ -135,7 +135,7 @@ class Contract:
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values for `encoder.json` and manifests.
 
-        Fields added after the first version are included only where they are set, so that hashes do not change.
+        Fields that were added after the first version are omitted at their defaults, so that hashes do not change.
         """
         later = (("truncate_dim", None), ("binary", False))
         return {name: value for name, value in asdict(self).items() if (name, value) not in later}
@@ -204,7 +204,7 @@ def _json(file: Path) -> Any:
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the differences of two contracts, as manifests store them, in words; weights are ignored."""
+    """Return the differences of two contracts, as manifests store them, in words; combination weights are ignored."""
     found = []
     for name in [*now, *(name for name in stored if name not in now)]:
         mine, theirs = stored.get(name), now.get(name)

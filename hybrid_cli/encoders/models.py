@@ -18,7 +18,7 @@ _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*"]
 
 
 def resolve(name: str, local: bool = False) -> Path:
-    """Return the folder of a model: in its package for `minilm`, the path of a folder, else in the Hugging Face cache.
+    """Return the folder of a model: `minilm` in its package, a folder as named, other names in the Hugging Face cache.
 
     Args:
         local: do not download a model that is not in the cache.
@@ -48,17 +48,17 @@ def resolve(name: str, local: bool = False) -> Path:
 
 
 def model_input(name: str) -> Path | Named:
-    """Return a model as the input of a stage: its folder, or its name if it comes from a package or from the hub.
+    """Return a model as an input of a stage: a folder, or the name of a model from a package or from the hub.
 
     Raises:
-        InputError: as `resolve`.
+        InputError: see `resolve`.
     """
     folder = resolve(name)
     return folder if folder == Path(name) else Named(name, folder)
 
 
 def recorded_model(manifest: Manifest, role: str = "model") -> str | None:
-    """Return the path or the name of a model that an artifact was made with, for `resolve`; None if not recorded."""
+    """Return the recorded path or name of a model, as `resolve` takes it; None if not recorded."""
     path = manifest.input_path(role)
     return str(path) if path is not None else manifest.inputs.get(role, {}).get("name")
 
@@ -83,7 +83,7 @@ def _present(device: str) -> str:
 
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # PyTorch asserts that it was built for CUDA
+    except (RuntimeError, AssertionError) as error:  # a PyTorch without CUDA raises an AssertionError
         if "device type at start of device string" in str(error):
             raise InputError(f"--device {device}: unknown; use auto, cpu, cuda, cuda:N or mps") from None
         reason = str(error).splitlines()[0]
@@ -92,7 +92,7 @@ def _present(device: str) -> str:
 
 
 def pick_dtype(dtype: Precision, device: str) -> torch.dtype:
-    """Return the torch type of a name; `auto` is bf16 where the device supports it natively, else fp32."""
+    """Return the torch dtype of a name; `auto` is bf16 if the device supports it natively, else fp32."""
     import torch
 
     if dtype != "auto":

@@ -1,4 +1,5 @@
-"""The static encoder: the vector of a text is the weighted sum of its terms' vectors, with one table per side.
+"""The static encoder: the vector of a text is the weighted sum of term vectors, with one table for queries and one for
+documents.
 
     query    sum over its terms of  count(t) sqrt(idf(t)) Q[t]
     document sum over its terms of  sqrt(idf(t)) tf / (tf + k1 (1 - b + b |d| / avgdl)) D[t]
@@ -40,11 +41,11 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class StaticContract:
-    """Everything except the tables that decides a vector.
+    """Parameters of a static encoder, besides the tables.
 
     Attributes:
         language: language of the text analysis.
-        fields: document fields that are read: title, text.
+        fields: encoded document fields: title, text.
         k1: BM25's k1.
         b: BM25's b.
         average_length: average document length of the training collection, in tokens.
@@ -64,7 +65,7 @@ class StaticContract:
 
 
 class StaticEncoder(nn.Module):
-    """Encode texts by looking up the vectors of their terms.
+    """Encoder that sums the vectors of the terms of a text.
 
     Args:
         contract: see `StaticContract`.
@@ -74,7 +75,7 @@ class StaticEncoder(nn.Module):
     Attributes:
         query_table: [terms + hash_buckets, dim]
         document_table: [terms + hash_buckets, dim]
-        truncated: always 0; texts are read completely.
+        truncated: always 0; texts are never truncated.
     """
 
     truncated = 0
@@ -94,10 +95,10 @@ class StaticEncoder(nn.Module):
         """Return an encoder with zero tables for the terms of a lexical index.
 
         Args:
-            index: gives terms, idf and BM25's parameters.
-            fields: document fields that the index reads.
+            index: lexical index with terms, idf and BM25's parameters.
+            fields: document fields of the index.
             dim: length of the vectors.
-            vocab_size: number of terms with a row of their own, by document frequency.
+            vocab_size: number of terms with a row of their own, the most frequent ones.
             hash_buckets: rows for all other terms.
         """
         postings = index.impacts.postings

@@ -28,15 +28,15 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import Markers, Pooling
 
 _ST = "sentence_transformers.models"
-_UNUSED = {"pooler", "position_ids"}  # parts of a checkpoint that are skipped without a note
+_UNUSED = {"pooler", "position_ids"}  # parts of a checkpoint that are skipped without notice
 _LAYERS = ("linear", "norm")  # names of the weights of Dense and LayerNorm in sentence-transformers
 
 
 class Tower(nn.Module):
-    """Token ids to vectors.
+    """Transformer that maps token ids to vectors.
 
     Attributes:
-        left_out: pretraining heads of the checkpoint that an encoder does not use (`cls`, Condenser's `c_head`).
+        left_out: unused pretraining heads of the checkpoint (`cls`, Condenser's `c_head`).
         distillation_head: see `add_distillation_head`; it is never saved.
     """
 
@@ -62,7 +62,7 @@ class Tower(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, contract: Contract) -> Tower:
-        """Read a tower; markers and a projection that the folder lacks are initialized from torch's random state.
+        """Load a tower; markers and projection that are not in the folder are initialized from torch's random state.
 
         Raises:
             InputError: no complete checkpoint in safetensors format, or no vocabulary for the markers.
@@ -71,19 +71,19 @@ class Tower(nn.Module):
         _refuse_pickles(folder)
         try:
             config = AutoConfig.from_pretrained(folder)
-            # models of BERT's family have a pooler over [CLS], which is not used
+            # BERT's unused pooler over [CLS]
             unused = {"add_pooling_layer": False} if config.model_type in ("bert", "roberta", "xlm-roberta") else {}
             backbone, report = AutoModel.from_pretrained(
                 folder,
                 use_safetensors=True,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # refused by `_refuse_missing`, with a clear message
+                ignore_mismatched_sizes=True,  # `_refuse_missing` checks this with a clear message
                 **unused,
             )
             tokenizer = AutoTokenizer.from_pretrained(folder)
         except (OSError, ValueError, SafetensorError) as error:
             raise InputError(f"{folder}: no readable model ({str(error).splitlines()[0]})") from None
-        if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers invents one if the file is missing
+        if len(tokenizer) <= len(tokenizer.all_special_tokens):  # else transformers creates one
             raise InputError(
                 f"{folder}: has no vocabulary (tokenizer.json or vocab.txt); save the tokenizer in this folder"
             )
@@ -159,7 +159,7 @@ class Tower(nn.Module):
 
 
 def silence_transformers() -> None:
-    """Keep reports and progress bars of transformers off the terminal."""
+    """Suppress reports and progress bars of transformers."""
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -182,7 +182,7 @@ def _refuse_pickles(folder: Path) -> None:
 
 
 def _refuse_missing(folder: Path, keys: Collection[str]) -> None:
-    """Refuse weights that are missing or of another shape, which would be random; poolers are not used."""
+    """Refuse a checkpoint with missing or misshaped weights, which would be random; poolers do not count."""
     if missing := sorted(key for key in keys if not key.startswith("pooler.")):
         shown = ", ".join(missing[:3]) + (f", and {len(missing) - 3} more" if len(missing) > 3 else "")
         raise InputError(f"{folder}: weights named in config.json are missing ({shown}); save the complete checkpoint")
@@ -208,7 +208,7 @@ def _with_markers(backbone: PreTrainedModel, tokenizer: Any, markers: Markers, f
             special_tokens=[(separator, tokenizer.sep_token_id)],
         )
     names = ("unk_token", "cls_token", "sep_token", "pad_token", "mask_token")
-    return PreTrainedTokenizerFast(  # the plain class: a model's own class would restore [CLS] when it is loaded
+    return PreTrainedTokenizerFast(  # the plain class: model-specific classes restore [CLS] on loading
         tokenizer_object=rules,
         additional_special_tokens=[QUERY_MARKER, DOCUMENT_MARKER],
         model_max_length=tokenizer.model_max_length,

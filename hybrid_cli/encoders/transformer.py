@@ -24,10 +24,10 @@ BATCH_TOKENS = 4096
 
 
 class TransformerEncoder(nn.Module):
-    """Queries and documents to vectors whose inner product is the score.
+    """Encoder of queries and documents with one or two transformers; the inner product is the score.
 
     Attributes:
-        contract: how texts become vectors.
+        contract: parameters of the encoder.
         query_tower: encodes queries.
         document_tower: encodes documents; the same object as `query_tower` if the contract is tied.
         fingerprint: hash of the stored weights and of the contract; empty for an encoder built in memory.
@@ -60,7 +60,7 @@ class TransformerEncoder(nn.Module):
             overrides: contract fields to change; `tied=False` copies the tower of a tied checkpoint.
 
         Raises:
-            InputError: no such model, or it does not fit the contract.
+            InputError: no such model, or the model does not fit the contract.
         """
         folder = resolve(str(name))
         contract = read_contract(folder).changed(**overrides)

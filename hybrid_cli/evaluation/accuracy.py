@@ -23,7 +23,7 @@ _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 
 
 def passage_form(text: str, mode: AnswerMatch = "string") -> str:
-    """Return the form of a passage that the matchers of the same mode read; one form serves all questions.
+    """Normalize a passage for the matchers of a mode; the result serves all questions.
 
     For strings: NFD, split into tokens, each between two spaces, in lower case. For patterns: NFD only.
     """
@@ -35,10 +35,10 @@ def passage_form(text: str, mode: AnswerMatch = "string") -> str:
 
 
 def matcher(answers: Iterable[str], mode: AnswerMatch = "string") -> Callable[[str], bool]:
-    """Return a test of passages in their `passage_form`: does any of the answers occur?
+    """Return a function that tests whether a normalized passage contains any of the answers.
 
-    Our choice: an answer without tokens matches nothing (in DPR's code it matches every passage). Neither does an
-    invalid pattern.
+    Our choice: an answer without tokens and an invalid pattern match nothing (in DPR's code, an answer without tokens
+    matches every passage).
     """
     if mode == "string":
         needles = [form for form in map(passage_form, answers) if form.strip()]
@@ -77,7 +77,7 @@ def candidates(run: pl.DataFrame, queries: pl.DataFrame, measures: Sequence[Meas
 
 
 def passages(texts: pl.DataFrame, mode: AnswerMatch = "string") -> dict[str, str]:
-    """Return docid -> normalized text, as the matchers need it; computed once for all runs and questions."""
+    """Return docid -> normalized text, computed once for all runs and questions."""
     return {docid: passage_form(text, mode) for docid, text in texts.select("docid", "text").iter_rows()}
 
 
@@ -94,10 +94,10 @@ def evaluate_answers(
         run: qid, docid, rank.
         queries: qid, answers (list of strings), as returned by `with_answers`.
         found: docid -> normalized text, as returned by `passages`.
-        measures: those of the family `acc` are computed.
+        measures: names of measures; all but `acc@k` are ignored.
 
     Returns:
-        measure, qid, value (0 or 1), as `evaluate_run` returns them.
+        measure, qid, value (0 or 1); see `evaluate_run`.
 
     Raises:
         InputError: a document of the run is not in the collection.
@@ -128,11 +128,11 @@ def answer_qrels(
 
     Args:
         hits: qid, docid, each pair once.
-        queries, found: as for `evaluate_answers`.
+        queries, found: see `evaluate_answers`.
 
     Returns:
         qid, docid, relevance (1) of the hits with an answer. Every query has one more row, without a docid, so that
-        queries without such a hit count too.
+        queries without such a hit are counted.
     """
     has_answer = {qid: matcher(answers, mode) for qid, answers in queries.select("qid", "answers").iter_rows()}
     rows: list[tuple[str, str | None, int]] = [(qid, None, 1) for qid in has_answer]

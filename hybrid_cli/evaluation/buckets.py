@@ -91,7 +91,7 @@ def _reciprocal(cutoff: int) -> pl.Expr:
 
 
 def targets(qrels: pl.DataFrame, level: int = 1) -> pl.DataFrame:
-    """Return qid, docid of one relevant document per query: that of the highest grade, of equals the first."""
+    """Return qid, docid of one relevant document per query: the first of those with the highest grade."""
     relevant = qrels.filter(pl.col("relevance") >= level)
     return relevant.group_by("qid", maintain_order=True).agg(pl.col("docid").get(pl.col("relevance").arg_max()))
 

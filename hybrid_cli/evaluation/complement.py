@@ -1,6 +1,6 @@
-"""Two runs and how they complement each other: the figures of `evaluate --complement` and of the report.
+"""Complementarity of two runs: the figures of `evaluate --complement` and of the report.
 
-Includes the queries that a fused run hurts and helps most, with their texts and the top documents of each list.
+They include the queries that a fused run hurts and helps most, with texts and the top documents of each list.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class Listed:
 
 @dataclass(frozen=True)
 class Changed:
-    """A query on which a run differs much from the better of two others.
+    """A query on which a run differs from the better of two others.
 
     Attributes:
         text: text of the query; empty without queries.
         change: value of `run` minus the better value of the two.
-        lists: name -> list, of the two and of `run`.
+        lists: name -> list, for the two runs and for `run`.
     """
 
     run: str
@@ -176,20 +176,20 @@ class Contest:
 
 @dataclass(frozen=True)
 class Complement:
-    """How two runs, D and S, complement each other.
+    """Complementarity of two runs D and S.
 
     Attributes:
         dense, sparse: names of D and S.
-        measure: measure that compares queries.
+        measure: measure by which queries are compared.
         sets: sizes of D and S at each cutoff.
         overlap: mean fraction of common documents at each cutoff.
         rbo: mean rank-biased overlap.
         depth: hits read of each list.
-        absent: run -> queries with a relevant document for which it has no hits.
-        contests: the dense run against the sparse one, then each other run against both.
-        changed: for each other run, the queries that it hurts and helps most, relative to the better of the two.
+        absent: run -> number of queries with a relevant document but without hits of the run.
+        contests: comparison of D with S, then of each other run with both.
+        changed: for each other run, the queries that it hurts and helps most, relative to the better of D and S.
         groups: groups of queries with the means of each run; see `buckets.means`.
-        above: run -> fraction of Hard queries with a higher reciprocal rank than the sparse run's.
+        above: run -> fraction of Hard queries with a higher reciprocal rank than S.
     """
 
     dense: str
@@ -215,7 +215,7 @@ class Texts:
 
     @classmethod
     def of(cls, settings: Comparison) -> Texts | None:
-        """Return the files of the collection, or those of --queries and --corpus; None if there are none."""
+        """Return the files of --queries and --corpus, or of the collection; None if there are none."""
         judged, queries, corpus = judgments(settings), settings.queries, settings.corpus
         if judged.is_dir():
             queries, corpus = queries or collection.queries_path(judged, settings.split), corpus or judged
@@ -300,7 +300,7 @@ def known_texts(texts: Texts | None, docids: pl.Series) -> tuple[pl.DataFrame, p
 
 
 def grouped(targets: pl.DataFrame, queries: pl.DataFrame, documents: pl.DataFrame) -> list[Buckets]:
-    """Group the queries by length and by terms shared with the relevant document, as far as texts are available."""
+    """Group the queries by length and by terms shared with the relevant document, if texts are available."""
     if not len(queries):
         return []
     groups = [buckets.query_length(queries)]

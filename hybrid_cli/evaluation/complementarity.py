@@ -1,4 +1,4 @@
-"""How two runs complement each other: RoC, overlap, rank-biased overlap, and changes per query.
+"""Measures of complementarity: RoC, overlap, rank-biased overlap, and changes per query.
 
 D and S are the sets of queries for which the dense and the sparse run have a relevant document in the top k
 (RoC, section 3.1). Their sizes follow from the rank of the first relevant document; see `first_relevant`.
@@ -85,7 +85,7 @@ def sets(first_dense: pl.DataFrame, first_sparse: pl.DataFrame, cutoff: int) -> 
     )
 
 
-# ------------------------------------------------------------------------------------------------- two lists of hits
+# ------------------------------------------------------------------------------------------------- overlap
 
 
 def overlap(run_a: pl.DataFrame, run_b: pl.DataFrame, cutoff: int) -> pl.DataFrame:
@@ -143,11 +143,11 @@ def _side_by_side(run_a: pl.DataFrame, run_b: pl.DataFrame, cutoff: int) -> tupl
     return lengths, met.select("qid", depth=pl.max_horizontal("position", "position_b").cast(pl.Int64))
 
 
-# ----------------------------------------------------------------------------------------------------- query by query
+# ----------------------------------------------------------------------------------------------------- changes per query
 
 
 def changes(values: pl.DataFrame, run: str, bases: Sequence[str], measure: str) -> pl.DataFrame:
-    """Return the change of each query's value from the best of some other runs.
+    """Return the change of each query's value relative to the best of some other runs.
 
     Args:
         values: run, measure, qid, value.

@@ -1,8 +1,8 @@
 """Measures of a run: computed by pytrec_eval, in the order of the rank column; a query without hits scores 0.
 
-trec_eval uses the order and the grades of the documents, not their ids. So each hit is passed under its rank as id and
-minus its rank as score: scores never tie, trec_eval's own tie rule (docid descending) never applies, and all queries
-share a few dictionaries however many hits a run has. A new measure is one entry of `FAMILIES`.
+trec_eval uses the order and the grades of the documents, not their ids. Each hit is therefore passed with its rank as
+id and minus its rank as score: scores never tie, trec_eval's tie rule (docid descending) never applies, and all
+queries share a few dictionaries. A new measure is one entry of `FAMILIES`.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ FAMILIES: dict[str, Family] = {
     "Rprec": Family("Rprec", "", ("r-precision",)),
     "Bpref": Family("bpref", ""),
     "Judged": Family("", "judged", graded=True, compute=share_judged),
-    ACCURACY: Family("", "accuracy", ("accuracy",), graded=True),  # from answers and texts: see `accuracy`
+    ACCURACY: Family("", "accuracy", ("accuracy",), graded=True),  # computed from answers and texts in `accuracy`
 }
-HOLE = "Judged@10"  # how much of a run is judged at all; shown with every evaluation
+HOLE = "Judged@10"  # judged fraction of the top hits, printed with every evaluation
 
 
 @dataclass(frozen=True)
@@ -117,13 +117,13 @@ def _words() -> dict[str, str]:
 
 
 def _known() -> str:
-    """Return all families in words: `MRR[@k], P@k, Rprec`."""
+    """Return the names of all families: `MRR[@k], P@k, Rprec`."""
     cutoffs = {True: {True: "[@k]", False: ""}, False: {True: "@k", False: ""}}
     return ", ".join(name + cutoffs[bool(family.whole)][bool(family.cut)] for name, family in FAMILIES.items())
 
 
 def _parse(name: str, level: int) -> Measure | str:
-    """Return the measure, or the reason why the name is refused."""
+    """Return the measure of a name, or the reason for refusing the name."""
     found, words = _SPELLING.fullmatch(name.strip().lower()), _words()
     if found is None or found["word"] not in words:
         return _suggestion(name, words)
@@ -271,7 +271,7 @@ def _trec_values(
 
 
 def _cut(values: list[float], measure: Measure) -> list[float]:
-    """Cut MRR@k: the reciprocal rank if the rank is at most k, else 0."""
+    """Apply the cutoff of MRR@k: the reciprocal rank if the rank is at most k, else 0."""
     if measure.family != MRR or measure.cutoff is None:
         return values
     return [value if value >= 1 / measure.cutoff else 0.0 for value in values]
@@ -300,7 +300,7 @@ def _stand_ins(judged: pl.DataFrame) -> tuple[dict[str, dict[str, int]], dict[st
 
 
 def coverage(run: pl.DataFrame, asked: pl.Series) -> dict[str, int]:
-    """Count the judged queries (`asked`: their qids), those with and without hits, and the run's unjudged ones."""
+    """Count the judged queries (`asked`: their qids), of these the ones with and without hits, and unjudged queries."""
     judged, answered = asked.unique(), run["qid"].unique()
     both = len(answered.filter(answered.is_in(judged.implode())))
     return {

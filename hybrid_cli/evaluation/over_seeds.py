@@ -24,11 +24,11 @@ class OverSeeds:
     """One row per variant.
 
     Attributes:
-        table: row, measure, mean, deviation (null for one seed), seeds: rows and measures in their order.
-        comparisons: rows against the baselines, on each query's mean over the seeds; see `significance.compare`.
-        measures: in their order; RoC comes first.
+        table: row, measure, mean, deviation (null for one seed), seeds; in the order of the runs and measures.
+        comparisons: rows against baselines, on each query's mean over the seeds; see `significance.compare`.
+        measures: names in the given order, after RoC.
         baselines: rows that the others are compared with, in the order of their letters.
-        test, correction, alpha: of the comparisons.
+        test, correction, alpha: parameters of the comparisons.
     """
 
     table: pl.DataFrame
@@ -51,7 +51,7 @@ def row_names(runs: Sequence[str]) -> list[str]:
 
 
 def check_rows(runs: Sequence[str], settings: Evaluate) -> None:
-    """Check the rows of --baseline and --roc-against.
+    """Check the row names of --baseline and --roc-against.
 
     Raises:
         InputError: unknown row.
@@ -96,7 +96,7 @@ def roc(values: pl.DataFrame, sparse: str) -> pl.DataFrame:
 
     Args:
         values: run, measure, qid, value.
-        sparse: name of the sparse run; `SPARSE+RUN`, its fusion with a run, gets the ratio of that run.
+        sparse: name of the sparse run. `SPARSE+RUN`, the fusion with a run, gets the ratio of RUN.
 
     Returns:
         run, measure, value.

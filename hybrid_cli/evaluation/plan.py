@@ -1,4 +1,4 @@
-"""Which runs to measure by what, and the values of every query: the first step of `evaluate` and `report`."""
+"""Runs and measures of `evaluate` and `report`, and the value of every query."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OVERLAP = "RBO"
 
 @dataclass(frozen=True)
 class Plan:
-    """Runs, measures and the files they need; a file is None if no measure needs it.
+    """Runs, measures, and the files that the measures need; a file that no measure needs is None.
 
     Attributes:
         runs: name -> path.
@@ -47,8 +47,8 @@ class Plan:
         """Resolve names and paths.
 
         Args:
-            settings: of `evaluate` or `report`.
-            overlap_with: run, by its name among the inputs, or as a path or `name=path`.
+            settings: settings of `evaluate` or `report`.
+            overlap_with: name of a run among the inputs, path, or `name=path`.
 
         Raises:
             InputError: unknown measure, missing file, unknown run, or an option that does not apply to the measures.
@@ -83,21 +83,21 @@ class Plan:
         return any(measure.family == ACCURACY for measure in self.measures)
 
     def with_reciprocal_rank(self) -> Plan:
-        """Add the reciprocal rank over the whole list, from which the sets of answered queries follow at any cutoff."""
+        """Add the reciprocal rank without cutoff, from which the answered queries at any cutoff follow."""
         added = Measure("MRR", MRR, None, self.level)
         if self.qrels is None or any(replace(measure, name=added.name) == added for measure in self.measures):
             return self
         return replace(self, measures=[*self.measures, added])
 
     def inputs(self) -> dict[str, Path]:
-        """Return role -> path of all files that the values depend on."""
+        """Return role -> path of all files that affect the values."""
         files = {"qrels": self.qrels, "queries": self.queries, "corpus": self.corpus}
         given = {role: path for role, path in files.items() if path is not None}
         given |= {"overlap with": self.overlap_with[1]} if self.overlap_with else {}
         return given | {f"run {name}": path for name, path in self.runs.items()}
 
     def options(self) -> dict[str, Any]:
-        """Return the options that the values depend on."""
+        """Return the options that affect the values."""
         return {
             "runs": list(self.runs),
             "measures": [measure.name for measure in self.measures],
@@ -106,7 +106,7 @@ class Plan:
         } | ({"answer_match": self.answer_match} if self.by_answers else {})
 
     def read(self, name: str) -> tuple[pl.DataFrame, int]:
-        """Return a run and the number of its hits that `remove_query` removed."""
+        """Return a run, and the number of hits removed by `remove_query`."""
         return self._kept(runs.read_run(self.runs[name]))
 
     def other(self) -> pl.DataFrame | None:
@@ -124,7 +124,7 @@ class Plan:
 
 
 def judgments(settings: Comparison) -> Path:
-    """Return the collection or qrels file: that of `--qrels`, else the first input."""
+    """Return the file of `--qrels`, else the first input."""
     if settings.qrels is None and not settings.inputs:
         raise InputError(_USAGE)
     return settings.qrels or Path(settings.inputs[0])
@@ -225,7 +225,7 @@ def _values(
 
 
 def _overlap(run: pl.DataFrame, other: pl.DataFrame, values: pl.DataFrame) -> pl.DataFrame:
-    """Return the rank-biased overlap for the queries of the first measure; 0 where a run has no hits."""
+    """Return the rank-biased overlap of the queries of the first measure; 0 for queries without hits."""
     queries = values.filter(pl.col("measure") == pl.col("measure").first()).select("qid")
     found = queries.join(rbo(run, other), on="qid", how="left", maintain_order="left")
     named = found.select("qid", pl.lit(OVERLAP).alias("measure"), pl.col("value").fill_null(0.0))
@@ -248,7 +248,7 @@ def _without_relevant(qrels: pl.DataFrame | None, level: int) -> int:
 
 
 def note_depth(name: str, run: pl.DataFrame, cutoffs: Mapping[str, int]) -> None:
-    """Note the measures (name -> cutoff) whose cutoff exceeds the length of a run's lists."""
+    """Print the measures (name -> cutoff) whose cutoff exceeds the length of a run's lists."""
     longest = max(run.group_by("qid").len()["len"].to_list() if len(run) else [0])
     if deeper := [measure for measure, cutoff in cutoffs.items() if cutoff > longest]:
         verb = "is" if len(deeper) == 1 else "are"

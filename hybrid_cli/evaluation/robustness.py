@@ -25,12 +25,12 @@ class Robustness:
     """Systems under attacks.
 
     Attributes:
-        systems: in the order of the runs.
-        attacks: attacks of `perturb` first, in its order.
+        systems: names in the order of the runs.
+        attacks: names; the attacks of `perturb` first, in its order.
         means: (run, measure) -> mean over all judged queries.
-        comparisons: each attacked run against its original; see `significance.compare`. The attacks on one system are
+        comparisons: attacked runs against their originals; see `significance.compare`. The attacks on one system are
             one family.
-        drops: summary of the systems over per-query drops: the original's value minus the mean over the attacks.
+        drops: summary of the drop of each query: value of the original run minus the mean over the attacks.
         missing: run -> number of judged queries without hits, if any.
     """
 
@@ -67,7 +67,7 @@ def under_attack(summary: Summary, baselines: Sequence[str] = ()) -> Robustness:
 
     Args:
         summary: summary of all runs, without baselines.
-        baselines: systems whose drops the others are compared with.
+        baselines: systems with which the drops of the others are compared.
 
     Raises:
         InputError: see `systems_and_attacks`.

@@ -1,8 +1,8 @@
 """Paired tests with correction for multiple comparisons, and bootstrap intervals of means.
 
-The t-test is scipy's. Own code where scipy has no counterpart or a slower one: scipy corrects for the false discovery
-rate but not by Holm or Bonferroni; its `permutation_test` and `bootstrap` draw anew for every statistic, whereas here
-all runs and measures of the same queries share the draws, so that their results are comparable.
+The t-test is scipy's. The corrections are ours because scipy has no Holm or Bonferroni. The permutation test and the
+bootstrap are ours because scipy's draw again for every statistic; here, all runs and measures of the same queries share
+the draws, so that their results are comparable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DRAWS_AT_ONCE = 1 << 22  # entries of a matrix of random draws held in memory
 
 
 def paired_t(differences: np.ndarray) -> np.ndarray:
-    """Return p of Student's paired t-test, two-sided.
+    """Return the two-sided p-values of Student's paired t-test.
 
     Args:
         differences: [queries, comparisons].
@@ -36,7 +36,7 @@ def paired_t(differences: np.ndarray) -> np.ndarray:
 
 
 def sign_flip(differences: np.ndarray, permutations: int = 10_000, seed: int = 42) -> np.ndarray:
-    """Return p of the sign-flip permutation test, two-sided: (1 + as extreme) / (1 + permutations).
+    """Return the two-sided p-values of the sign-flip permutation test: (1 + as extreme) / (1 + permutations).
 
     Under the null hypothesis, the difference of each query is equally likely to have either sign.
 
@@ -50,7 +50,7 @@ def sign_flip(differences: np.ndarray, permutations: int = 10_000, seed: int = 4
         return np.full(comparisons, np.nan)
     rng = np.random.default_rng(seed)
     total = differences.sum(0)
-    observed = np.abs(total) - 1e-12 * np.abs(differences).sum(0)  # sums in another order round differently
+    observed = np.abs(total) - 1e-12 * np.abs(differences).sum(0)  # tolerance for the order of the summation
     extreme = np.zeros(comparisons, dtype=np.int64)
     rows = max(1, DRAWS_AT_ONCE // count)
     for begin in range(0, permutations, rows):
@@ -75,7 +75,7 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 
 def corrected(p: np.ndarray, correction: Correction) -> np.ndarray:
-    """Correct the p-values of one family of comparisons; untested ones (NaN) do not count."""
+    """Correct the p-values of one family of comparisons; NaN is ignored."""
     if correction == "none":
         return p
     adjust = holm if correction == "holm" else bonferroni
@@ -98,8 +98,8 @@ def compare(
     Args:
         values: run, measure, qid, value; within a measure, all runs have the same queries.
         baselines: names of runs; two baselines are compared once.
-        correction: over each family.
-        permutations, seed: of `sign_flip`.
+        correction: correction of each family.
+        permutations, seed: see `sign_flip`.
 
     Returns:
         measure, run, baseline, queries, difference (mean of run minus that of the baseline), wins, losses, ties,
@@ -114,7 +114,7 @@ def compare(
 
 
 def _pairs(runs: list[str], baselines: list[str]) -> list[tuple[str, str]]:
-    """Return (run, baseline) pairs; of two baselines, the later one is compared with the earlier one."""
+    """Return (run, baseline) pairs; two baselines form one pair, the later with the earlier."""
     rank = {name: position for position, name in enumerate(baselines)}
     return [(run, name) for run in runs for name in baselines if rank.get(run, len(rank)) > rank[name]]
 

@@ -15,7 +15,7 @@ from hybrid_cli.evaluation.measures import HOLE
 from hybrid_cli.evaluation.plan import Plan
 from hybrid_cli.settings.analysis import Comparison
 
-LETTERS = "abcdefghijklmnoprstuvwxyz"  # one per baseline; without q, which has no superscript
+LETTERS = "abcdefghijklmnoprstuvwxyz"  # one per baseline; q has no superscript in Unicode
 ALPHA, PERMUTATIONS = 0.05, 10_000
 RESAMPLES, CONFIDENCE = 1_000, 0.95
 _COUNTS = ("judged", "answered", "missing", "unjudged", HOLE, "removed")
@@ -29,7 +29,7 @@ class Summary:
         values: run, measure, qid, value.
         counts: run -> judged, answered, missing and unjudged queries; `Judged@10`; `removed` hits with --remove-query.
         comparisons: see `significance.compare`.
-        intervals: of the means; see `significance.intervals`.
+        intervals: intervals of the means; see `significance.intervals`.
         baselines: runs that the others are compared with, in the order of their letters.
         settings: relevance_level, test, correction, alpha, permutations, resamples, confidence, seed,
             nothing_relevant; overlap_with if set.

@@ -20,26 +20,26 @@ from hybrid_cli.indexes.shards import read_ids, read_shard, shard_path, shards, 
 from hybrid_cli.settings import VectorIndex
 from hybrid_cli.settings.dense import IndexType
 
-RECALL_SAMPLE = 1_000  # stored documents that are searched with
+RECALL_SAMPLE = 1_000  # stored documents used as queries
 CUTOFFS = (10, 100)
-_STORED = "stored vectors"  # in place of a factory string: exact search of the shards
+_STORED = "stored vectors"  # stands for exact search of the shards, in place of a factory string
 
 
 def measure_recall(
     folder: Path, factory: str, seed: int, sample: int = RECALL_SAMPLE, cutoffs: tuple[int, ...] = CUTOFFS
 ) -> dict[str, float]:
-    """Search an index and its stored vectors with some of the stored documents.
+    """Measure the recall of an index against exact search, with a sample of its documents as queries.
 
     Args:
         folder: folder of the index, with or without a manifest.
-        factory: factory string, as `build` returned it.
+        factory: factory string returned by `build`.
         seed: random seed of the sample.
-        sample: maximum number of documents that are searched with.
+        sample: maximum number of queries.
         cutoffs: numbers of hits.
 
     Returns:
-        `recall@k` for each cutoff k: share of the k nearest neighbors of a document, itself excluded, among the first
-        k hits of the index; empty for a flat index, which is exact.
+        `recall@k` for each cutoff k: fraction of the k nearest neighbors of a document, itself excluded, among the
+        first k hits of the index; empty for a flat index, which is exact.
     """
     if factory == FLAT:
         return {}
@@ -57,13 +57,13 @@ def measure_recall(
 
 
 def unfinished(folder: Path, docids: pl.Series, factory: str) -> DenseIndex:
-    """Open an index that has no manifest yet."""
+    """Open an index without manifest."""
     dim = read_shard(shards(folder)[0]).shape[1]
     return DenseIndex(folder, IndexInfo(len(docids), dim, factory=factory), docids)
 
 
 def _without_itself(run: pl.DataFrame) -> pl.DataFrame:
-    """Return the hits without the document that is the query, renumbered."""
+    """Return the hits without the query's own document, ranked from 1."""
     kept = run.filter(pl.col("qid") != pl.col("docid"))
     return kept.select("qid", "docid", place=pl.int_range(pl.len()).over("qid"))
 
@@ -95,8 +95,8 @@ def footprint(folder: Path, info: IndexInfo) -> dict[str, int]:
 
 
 CANDIDATES: tuple[IndexType, ...] = ("binary", "pq", "sq8", "fp16", "flat")
-RECALL_CUTOFF = 100  # hits of which a candidate must find enough
-TRIAL_SAMPLE = 50_000  # documents on which the candidates for a larger collection are tried first
+RECALL_CUTOFF = 100  # exact hits that define the recall of a candidate
+TRIAL_SAMPLE = 50_000  # documents of the first trial, for larger collections
 _TIMED = 64  # queries
 
 
@@ -107,9 +107,9 @@ class Candidate:
     Attributes:
         index_type: index type.
         factory: FAISS factory string.
-        documents: number of indexed documents: a sample, or all.
+        documents: number of indexed documents, of a sample or of the collection.
         size: bytes per document, everything in FAISS's file included.
-        recall: share of the exact hits that the index finds.
+        recall: fraction of the exact hits that the index finds.
         milliseconds: time per query in a batch.
     """
 
@@ -129,7 +129,7 @@ def choose(
     cutoff: int = RECALL_CUTOFF,
     sample: int = TRIAL_SAMPLE,
 ) -> list[Candidate]:
-    """Build the smallest index of the shards in `folder` that has enough recall.
+    """Build the smallest index of the shards in `folder` with the required recall.
 
     For a collection larger than `sample`, a candidate is first measured on a sample; one that passes is built of all
     vectors and measured again. Graphs are not candidates because they cost memory, rotated product codes because their
@@ -139,14 +139,14 @@ def choose(
         folder: folder with shards of vectors; the index is written to it.
         recipe: bounds on memory and recall, seed, and bytes of product codes.
         advance: called for every index built.
-        cutoff: hits of which `recipe.min_recall` must be found.
+        cutoff: number of exact hits that define the recall.
         sample: maximum size of the sample.
 
     Returns:
-        All candidates in the order of their trial; the last one is the index in `folder`.
+        All measured candidates, in order; the last one is the index in `folder`.
 
     Raises:
-        InputError: no candidate has enough recall within the memory.
+        InputError: no candidate has the required recall within the memory.
     """
     tried: list[Candidate] = []
     dim, count = read_shard(shards(folder)[0]).shape[1], len(read_ids(folder))
@@ -180,7 +180,7 @@ def _fits(size: int, recipe: VectorIndex) -> bool:
 def _measured(
     places: Sequence[Path], recipe: VectorIndex, cutoff: int, least: float, advance: Callable[[int], None]
 ) -> list[Candidate]:
-    """Measure a candidate in each folder in turn, until one lacks vectors to train it or has too little recall."""
+    """Measure a candidate in each folder, until a folder has too few vectors to train it or the recall is too low."""
     found: list[Candidate] = []
     for place in places:
         measured = _measure(place, recipe, cutoff)
@@ -194,7 +194,7 @@ def _measured(
 
 
 def _measure(folder: Path, recipe: VectorIndex, cutoff: int) -> Candidate | None:
-    """Build and measure one candidate; None where there are too few vectors to train it."""
+    """Build and measure one candidate; return None if there are too few vectors to train it."""
     try:
         factory = build(folder, recipe)
     except InputError:
@@ -211,7 +211,7 @@ def _measure(folder: Path, recipe: VectorIndex, cutoff: int) -> Candidate | None
 
 
 def _sampled(folder: Path, target: Path, seed: int, sample: int) -> Path:
-    """Write some of the vectors, drawn evenly, to a folder of their own."""
+    """Write an evenly drawn sample of the vectors to another folder."""
     docids = read_ids(folder)
     rows = draws.sample(len(docids), sample, draws.rng(seed))
     begin = 0

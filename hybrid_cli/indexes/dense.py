@@ -29,16 +29,16 @@ from hybrid_cli.indexes.faiss import (
 from hybrid_cli.indexes.shards import Vectors, read_shard, shard_path, shards, write_shard
 from hybrid_cli.settings import Encode, SearchOptions
 
-_BLOCK = 256  # queries searched at once
+_BLOCK = 256  # queries per search
 _HITS_AT_ONCE = 1 << 22  # bounds the memory of a block where many hits are requested
-_PADDING = 32  # blocks are filled to a multiple: a lone query would take another path through BLAS and differ by an ulp
+_PADDING = 32  # queries are padded to a multiple: BLAS sums a single query in another order
 _BEYOND = 16  # hits requested beyond the cut, so that equal scores at the cut are ordered by docid
 _ROWS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
 class IndexInfo:
-    """Facts about a dense index, or about encoded queries, as the manifest stores them.
+    """Properties of a dense index or of encoded queries, as the manifest stores them.
 
     Attributes:
         vectors: number of vectors.
@@ -60,10 +60,10 @@ class IndexInfo:
 
     @classmethod
     def of(cls, manifest: Manifest) -> IndexInfo:
-        """Return the facts in a manifest.
+        """Read the properties from a manifest.
 
         Raises:
-            InputError: the manifest lacks one.
+            InputError: a property is missing.
         """
         stored = manifest.counts
         values = {each.name: stored[each.name] for each in fields(cls) if each.name in stored}
@@ -74,7 +74,7 @@ class IndexInfo:
 
     @classmethod
     def read(cls, path: Path, kind: Kind = Kind.DENSE_INDEX) -> IndexInfo:
-        """Return the facts of the dense index, or with `Kind.VECTORS` of the encoded queries, at `path`.
+        """Read the properties of the dense index at `path`, or of encoded queries with `Kind.VECTORS`.
 
         Raises:
             InputError: `path` is another kind of artifact.
@@ -82,13 +82,13 @@ class IndexInfo:
         return cls.of(artifacts.read_manifest(path, kind))
 
     def counts(self) -> dict[str, Any]:
-        """Return the facts as the manifest stores them."""
+        """Return the properties as the manifest stores them."""
         stored = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "recall"}
         return {name: value for name, value in stored.items() if name != "factory" or value} | dict(self.recall)
 
     @property
     def binary(self) -> bool:
-        """Return whether documents are sign codes."""
+        """Return whether documents are stored as sign codes."""
         return is_binary(self.factory)
 
 
@@ -98,7 +98,7 @@ class DenseIndex:
 
     Attributes:
         folder: folder of the index.
-        info: facts about the vectors and the index.
+        info: properties of the vectors and the index.
         docids: ids by row.
         manifest: None for an index that is still being built.
         ef_search: candidates in a graph; overrides the recorded number.
@@ -145,7 +145,7 @@ class DenseIndex:
 
     @cached_property
     def _index(self) -> Any:
-        """Return FAISS's index after checks; a flat index is memory-mapped."""
+        """Load and check FAISS's index; a flat index is memory-mapped."""
         faiss = load_faiss()
         path = str(self.folder / FAISS_INDEX)
         try:
@@ -167,7 +167,7 @@ class DenseIndex:
         return index
 
     def search(self, vectors: Vectors, qids: Sequence[str], hits: int) -> pl.DataFrame:
-        """Return the best `hits` documents of each query vector [n, d] as a run."""
+        """Return the top `hits` documents of each query vector [n, d] as a run."""
         found = list(self.search_blocks(vectors, qids, hits))
         return pl.concat(found) if found else runs.empty()
 
@@ -260,9 +260,9 @@ class DenseIndex:
         return pl.Series("score", scores)
 
     def blocks(self, size: int) -> Iterator[Vectors]:
-        """Yield the vectors that `score` uses, `size` rows at a time in their order; the last block is shorter.
+        """Yield the vectors that `score` uses, in order, in blocks of `size` rows; the last block may be shorter.
 
-        A flat index is memory-mapped; of other types one shard is in memory.
+        A flat index is memory-mapped; for other types, one shard is in memory.
         """
         if self.info.factory == FLAT:
             yield from (self._flat[begin : begin + size] for begin in range(0, len(self._flat), size))
@@ -280,14 +280,14 @@ class DenseIndex:
         return np.where(vectors >= 0, np.float32(1), np.float32(-1)) if self.binary else vectors
 
     def vectors_of(self, rows: np.ndarray) -> Vectors:
-        """Return the stored vectors [n, d] of some rows."""
+        """Return the stored vectors [n, d] of the given rows."""
         found = np.empty((len(rows), self.dim), np.float32)
         for mine, vectors in self._stored(rows):
             found[mine] = vectors
         return found
 
     def _stored(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, Vectors]]:
-        """Yield positions in `rows` with their vectors, shard by shard, a limited number at a time."""
+        """Yield positions in `rows` with their vectors, shard by shard, in limited blocks."""
         order, begin = np.argsort(rows, kind="stable"), 0
         for path in shards(self.folder):
             end = begin + pq.read_metadata(path).num_rows
@@ -305,7 +305,7 @@ def combine_vectors(
     combine: Callable[[np.ndarray, np.ndarray], np.ndarray],
     settings: Encode,
 ) -> None:
-    """Write the vectors that `combine` makes of those of two indexes of one corpus."""
+    """Combine the vectors of two indexes of one corpus with `combine`, and write the result as shards."""
     docids = indexes[0].docids
     for number, begin in enumerate(range(0, len(docids), settings.shard_size)):
         rows = np.arange(begin, min(len(docids), begin + settings.shard_size))

@@ -1,4 +1,4 @@
-"""Exact scores of the pairs of a run, retrieved or not, from its index and its queries."""
+"""Exact scores of pairs of query and document, from the index and the queries of a run."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Scorer = Callable[[pl.DataFrame], pl.Series]
 
 @dataclass(frozen=True)
 class ExactSource:
-    """Source of the exact scores of one run.
+    """Index, queries and search options that determine the exact scores of a run.
 
     Attributes:
         index: a lexical or a dense index.
         manifest: manifest of the index.
         queries: a file of texts, or for a dense index a folder of vectors.
-        searched: options of the search that made the run.
-        model: path or name of the model of that search, if it was not the one of the index.
+        searched: search options of the run.
+        model: path or name of the model used for the search, if not the recorded model of the index.
     """
 
     index: Path
@@ -58,11 +58,11 @@ def index_manifest(path: Path) -> Manifest:
 
 
 def exact_source(run: Path, index: Path, queries: Path | None = None) -> ExactSource:
-    """Check that `run` was searched in `index`, and find its queries.
+    """Check that `run` was searched in `index`, and locate its queries.
 
     Args:
         run: a run; without a manifest it is not checked.
-        index: the index that the run was searched in.
+        index: index in which the run was searched.
         queries: overrides the recorded queries; needed for a run without a manifest.
 
     Raises:
@@ -91,7 +91,7 @@ def _recorded_queries(run: Path, made: Manifest) -> Path:
 
 
 def exact_scorer(source: ExactSource, device: str = "auto") -> Scorer:
-    """Return a function from pairs (qid, docid) to the scores that a search of the index computes: float32."""
+    """Return a function from pairs (qid, docid) to their scores by the index (float32)."""
     if source.manifest.kind == Kind.LEXICAL_INDEX:
         return _lexical_scorer(source)
     return _dense_scorer(source, device)
@@ -129,7 +129,7 @@ def _asked(queries: Path, pairs: pl.DataFrame) -> pl.DataFrame:
 def query_encoder(
     index: DenseIndex, model: str | Path | None = None, device: str = "auto", weight: float | None = None
 ) -> Encoder:
-    """Open the encoder that encoded a dense index.
+    """Open the encoder of a dense index.
 
     Args:
         index: a dense index.
@@ -138,7 +138,7 @@ def query_encoder(
         weight: overrides the weight of a combination's second encoder.
 
     Raises:
-        InputError: the encoder has other weights or another contract than when the index was built.
+        InputError: weights or contract of the encoder differ from those of the index.
     """
     from hybrid_cli.encoders.open_encoder import open_encoder
 
@@ -152,10 +152,10 @@ def query_encoder(
 
 
 def model_of(index: DenseIndex) -> Path:
-    """Return the folder of the encoder of an index: in the index itself, or as recorded.
+    """Return the folder of the encoder of an index: inside the index, or at the recorded path.
 
     Raises:
-        InputError: the encoder does not exist any more.
+        InputError: the encoder no longer exists.
     """
     inside = index.folder / INDEX_ENCODER
     if inside.is_dir():
@@ -173,7 +173,7 @@ def _options(index: DenseIndex) -> Mapping[str, Any]:
 
 
 def refusal(index: DenseIndex, model: str, contract: Mapping[str, Any]) -> str:
-    """Return the message for queries that were encoded by `model` under another `contract` than the index."""
+    """Return the error message for a `model` whose weights or `contract` differ from those of the index."""
     differ = differences(index.info.contract, contract)
     what = f"with {'; '.join(differ)} in {model}" if differ else f"with other weights than those of {model}"
     return f"{index.folder}: was encoded {what}; encode again, or pass the model of the index with --model"

@@ -1,4 +1,4 @@
-"""FAISS: its import, index types, parameters and error messages; and indexes built from shards of vectors.
+"""FAISS: import, index types, parameters, error messages, and building indexes from shards of vectors.
 
 A flat index is written as a stream; the others are built by FAISS, shard by shard.
 """
@@ -37,12 +37,12 @@ def set_threads(threads: int | None) -> None:
 
 
 def load_faiss() -> Any:
-    """Return the module; it is heavy, so it is imported at first use.
+    """Import FAISS on first use and return the module.
 
     Raises:
         HybridError: FAISS is not installed.
     """
-    if sys.platform == "darwin":  # the wheels of torch and FAISS each bring an OpenMP
+    if sys.platform == "darwin":  # the wheels of torch and FAISS each contain an OpenMP library
         os.environ.setdefault("KMP_DUPLICATE_LIB_OK", "TRUE")
     try:
         import faiss
@@ -50,7 +50,7 @@ def load_faiss() -> Any:
         raise HybridError(
             "FAISS is not installed; run: pip install 'hybrid_cli[cpu]' (or [gpu] on a machine with CUDA)"
         ) from None
-    # Since 1.15 FAISS does not use BLAS where queries * dimensions < 128,000, which is 20 times slower for a block and
+    # Since 1.15, FAISS does not use BLAS if queries * dimensions < 128,000, which is 20 times slower for a block and
     # makes scores depend on its size by an ulp (facebookresearch/faiss#5022, #5109). 1 means always BLAS.
     faiss.cvar.distance_compute_blas_threshold = 1
     return faiss
@@ -60,7 +60,7 @@ def load_faiss() -> Any:
 
 
 def _code_bytes(recipe: VectorIndex, dim: int) -> int:
-    """Return the bytes of a product code: as set, or the largest divisor of `dim` that is at most dim / 4."""
+    """Return the bytes of a product code: the set value, or the largest divisor of `dim` up to dim / 4."""
     size = recipe.pq_bytes or max(size for size in range(1, max(2, dim // 4 + 1)) if dim % size == 0)
     if dim % size:
         raise InputError(f"--pq-bytes {size}: needs a divisor of the vectors' length {dim}")
@@ -68,7 +68,7 @@ def _code_bytes(recipe: VectorIndex, dim: int) -> int:
 
 
 def _lists(recipe: VectorIndex, count: int) -> int:
-    """Return the number of inverted lists: as set, or 4 sqrt(count) where each gets the 39 vectors FAISS asks for."""
+    """Return the number of inverted lists: the set value, or 4 sqrt(count), with at least 39 vectors per list."""
     return recipe.nlist or max(1, min(round(4 * count**0.5), count // 39))
 
 
@@ -101,7 +101,7 @@ def factory_string(recipe: VectorIndex, dim: int, count: int) -> str:
 
 
 def is_binary(factory: str) -> bool:
-    """Test whether an index holds sign codes."""
+    """Return whether an index stores sign codes."""
     return factory == BINARY or factory.startswith(BINARY_GRAPH)
 
 
@@ -130,7 +130,7 @@ def empty_index(factory: str, dim: int) -> Any:
     """Return an empty index of floating-point vectors for the inner product.
 
     Raises:
-        InputError: FAISS has no such index for this length, or it measures something else.
+        InputError: FAISS has no such index for this length, or the index does not measure the inner product.
     """
     faiss = load_faiss()
     try:
@@ -142,7 +142,7 @@ def empty_index(factory: str, dim: int) -> Any:
     check_metric(index, f"--factory {factory}")
     codes = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index
     if isinstance(codes, faiss.IndexPQ):
-        codes.do_polysemous_training = False  # minutes of work for a kind of search that is not used
+        codes.do_polysemous_training = False  # tables for a kind of search that is not used take minutes
     return index
 
 
@@ -150,8 +150,8 @@ def empty_index(factory: str, dim: int) -> Any:
 def same_graph() -> Iterator[None]:
     """Within this context an HNSW graph is the same in every run on a machine, whatever the number of threads.
 
-    FAISS guarantees this since it has `hnsw_add_vertices_deterministic` (1.15). Older versions link vectors in the
-    order in which threads reach them; only one thread gives the same graph every time.
+    Since 1.15, FAISS has `hnsw_add_vertices_deterministic`. In older versions, the order of links depends on the
+    threads, so one thread is used.
     """
     faiss = load_faiss()
     threads = faiss.omp_get_max_threads()
@@ -165,7 +165,7 @@ def same_graph() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress the warnings that FAISS writes from C++; `build` prints its own."""
+    """Suppress the warnings that FAISS prints from C++; `build` prints its own."""
     sys.stderr.flush()
     kept = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
@@ -195,13 +195,13 @@ def set_parameter(index: Any, name: str, value: int, option: str = "") -> None:
 
 
 def inverted_lists(index: Any) -> int:
-    """Return the number of inverted lists; 0 for an index without."""
+    """Return the number of inverted lists; 0 for other types of index."""
     inner = load_faiss().try_extract_index_ivf(index)
     return int(inner.nlist) if inner is not None else 0
 
 
 def check_metric(index: Any, where: str) -> None:
-    """Refuse an index that measures anything but the inner product, or has such storage inside."""
+    """Refuse an index that measures anything but the inner product, or contains such an index."""
     faiss = load_faiss()
     inner = faiss.downcast_index(index)
     while inner is not None:
@@ -212,7 +212,7 @@ def check_metric(index: Any, where: str) -> None:
 
 
 _TRAINING_VECTORS = 1 << 16
-_CENTROIDS, _POINTS_EACH = 256, 39  # of product codes; training vectors that FAISS asks for per centroid or list
+_CENTROIDS, _POINTS_EACH = 256, 39  # of a product code; training vectors per centroid or list (FAISS)
 # The file of faiss.IndexFlatIP: type, dimensions, vectors, twice 2**20 (unused), trained, metric, values that follow.
 _FLAT_HEADER = struct.Struct("<4siqqq?iQ")
 
@@ -249,11 +249,11 @@ def build(folder: Path, recipe: VectorIndex, advance: Callable[[int], None] = la
 
 
 def check_recipe(recipe: VectorIndex, dim: int, count: int) -> None:
-    """Refuse an index that FAISS cannot build of `count` vectors of length `dim`, before any work.
+    """Check that FAISS can build an index of `count` vectors of length `dim`.
 
     Raises:
         HybridError: FAISS is not installed.
-        InputError: a parameter or the factory string is not usable.
+        InputError: a parameter or the factory string is unusable.
     """
     if recipe.index_type == "auto":
         return
@@ -292,7 +292,7 @@ def _build_trained(folder: Path, index: Any, recipe: VectorIndex, factory: str, 
 
 
 def _sample(folder: Path, size: int, seed: int) -> Vectors:
-    """Draw at most `size` vectors, evenly from all shards."""
+    """Draw at most `size` vectors, evenly over all shards."""
     counts = [pq.read_metadata(path).num_rows for path in shards(folder)]
     drawn = draws.sample(sum(counts), size, draws.rng(seed))
     parts, begin = [], 0

@@ -1,4 +1,4 @@
-"""Exact search by a weighted sum of scores, over all documents instead of candidates.
+"""Exact search by a weighted sum of scores, over all documents.
 
 Documents are processed in blocks: the dense scores of a block are a matrix product, and each query reads its postings
 from where the previous block ended, so that every posting is read once. Memory holds one block of scores and the best
@@ -28,8 +28,8 @@ from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings.common import cpu_count
 
 BLOCK_DOCUMENTS, BLOCK_QUERIES = 4096, 1024  # scored at once
-_PADDING = 32  # as in `DenseIndex`: a query's scores must not depend on the number of queries
-_KEYS = 1 << 23  # in memory: limits memory for many hits
+_PADDING = 32  # padding as in `DenseIndex`: scores must not depend on the number of queries
+_KEYS = 1 << 23  # bounds the memory for many hits
 LEAST_KEYS = 1024  # per query: fewer selections for few hits
 
 
@@ -158,7 +158,7 @@ class HybridIndex:
 
     @cached_property
     def _order(self) -> npt.NDArray[np.int32]:
-        """[N] place of each row when docids are sorted as strings, which breaks ties."""
+        """Rank [N] of each row's docid in string order, which breaks ties."""
         return np.argsort(self.dense[0].docids.arg_sort().to_numpy()).astype(np.int32)
 
     @cached_property

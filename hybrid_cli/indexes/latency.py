@@ -1,4 +1,4 @@
-"""Latency of single queries on one thread: encoding, search and fusion apart.
+"""Latency of single queries on one thread, separately for encoding, search and fusion.
 
 The indexes are warm. A fused run searches its indexes in parallel, so its latency is that of the slowest, plus fusion
 (SPAR, section 6).
@@ -35,7 +35,7 @@ Fuse = Callable[[Sequence[pl.DataFrame]], pl.DataFrame]
 
 @contextmanager
 def single_threaded() -> Iterator[Callable[[Path], Searcher]]:
-    """Yield a function that opens the searcher of an index, each index once; restore the thread counts at the end."""
+    """Yield a function that opens the searcher of an index, once per index; restore the thread counts at the end."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     faiss_threads = load_faiss().omp_get_max_threads()

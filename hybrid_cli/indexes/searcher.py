@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Searcher(Protocol):
-    """One or several open indexes."""
+    """Interface of one or several open indexes."""
 
     def search(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """Yield the run of some queries at a time.
@@ -115,7 +115,7 @@ class HybridSearcher:
 
 
 def index_kinds(manifest: Manifest) -> frozenset[str]:
-    """Return what an index is, in the words by which `SearchOptions` declares where an option applies."""
+    """Return the kinds of an index, as named in the declarations of `SearchOptions`."""
     if manifest.kind == Kind.LEXICAL_INDEX:
         return frozenset({"a lexical index"})
     factory = IndexInfo.of(manifest).factory
@@ -129,7 +129,7 @@ def open_searcher(path: Path, options: SearchOptions | None = None) -> Searcher:
 
     Args:
         path: a lexical or a dense index.
-        options: how to search; the defaults if None.
+        options: search options; defaults if None.
 
     Raises:
         InputError: the artifact is not an index, or the encoder differs from the one that built it.
@@ -149,12 +149,12 @@ def open_searcher(path: Path, options: SearchOptions | None = None) -> Searcher:
 
 
 def open_hybrid(paths: Sequence[Path], weights: Sequence[float], options: SearchOptions | None = None) -> Searcher:
-    """Open several indexes of a corpus, to score every document by the weighted sum of their scores.
+    """Open several indexes of one corpus for exact search by the weighted sum of their scores.
 
     Args:
         paths: one or more dense indexes, and at most one lexical index.
         weights: one per index.
-        options: how to search; the defaults if None.
+        options: search options; defaults if None.
 
     Raises:
         InputError: the indexes cannot be searched together.
@@ -174,7 +174,7 @@ def open_stored_queries(path: Path, vectors: Path, options: SearchOptions | None
     Args:
         path: the dense index.
         vectors: folder of vectors.
-        options: how to search; the defaults if None.
+        options: search options; defaults if None.
 
     Raises:
         InputError: the vectors were made by another encoder.

@@ -1,7 +1,4 @@
-"""Shards of vectors: Parquet files of ids and vectors, each complete, read one at a time.
-
-They are written from texts, or from the shards of another index.
-"""
+"""Shards of vectors: Parquet files of ids and vectors, encoded from texts or copied from another index."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.settings import Encode
 
-_SPLIT = {"vector.list.element": "BYTE_STREAM_SPLIT"}  # the bytes of floats compress better separately
+_SPLIT = {"vector.list.element": "BYTE_STREAM_SPLIT"}  # byte-stream split: floats compress better
 
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -31,13 +28,13 @@ def shard_path(folder: Path, number: int) -> Path:
 
 
 def write_shard(path: Path, ids: pa.Array, vectors: np.ndarray, **facts: int) -> None:
-    """Write ids and vectors [n, d] (float32 or float16) as one Parquet file, which is complete or absent.
+    """Write ids and vectors [n, d] (float32 or float16) as one Parquet file, atomically.
 
     Args:
         path: path of the shard.
         ids: [n]
         vectors: [n, d]
-        facts: numbers stored in the footer, for a run that resumes after an interruption.
+        facts: counts stored in the footer, for resuming after an interruption.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     values = pa.array(np.ascontiguousarray(vectors).reshape(-1))
@@ -59,7 +56,7 @@ def shards(folder: Path) -> list[Path]:
     """Return the shards of a folder of vectors, in order.
 
     Raises:
-        InputError: there are none.
+        InputError: the folder has no shards.
     """
     found = sorted((folder / VECTORS).glob(PARTS))
     if not found:
@@ -68,7 +65,7 @@ def shards(folder: Path) -> list[Path]:
 
 
 def shard_facts(path: Path) -> dict[str, int]:
-    """Return the facts that `write_shard` stored in the footer."""
+    """Return the counts that `write_shard` stored in the footer."""
     metadata = pq.read_schema(path).metadata or {}
     return {name.decode(): int(value) for name, value in metadata.items()}
 
@@ -85,7 +82,7 @@ def read_ids(folder: Path) -> pl.Series:
     return pl.concat([pl.read_parquet(path, columns=["id"])["id"] for path in shards(folder)])
 
 
-_AT_ONCE = 1024  # texts between two updates of the progress line
+_AT_ONCE = 1024  # texts between two updates of the progress bar
 _CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 2048, 1 << 16
 
 Texts: TypeAlias = "pa.RecordBatch | pa.Table"  # columns id, title, text
@@ -142,18 +139,18 @@ def _check_finite(vectors: np.ndarray, ids: pa.ChunkedArray, what: str) -> None:
 
 
 def link_vectors(old: Path, folder: Path) -> None:
-    """Give the shards of an index to another folder, as hard links where possible."""
+    """Hard-link (or copy) the shards of an index to another folder."""
     for shard in shards(old):
         link_shard(shard, folder)
 
 
 def truncate_vectors(old: Path, folder: Path, encoder: Encoder, vector_dtype: str) -> None:
-    """Write the leading values of the vectors of an index.
+    """Write the vectors of an index, truncated to their leading values.
 
     Args:
         old: folder of the index.
         folder: folder of the new shards.
-        encoder: gives the length, and whether vectors have length 1.
+        encoder: encoder with the truncated length; its contract decides whether vectors are normalized.
         vector_dtype: type of the stored vectors.
     """
     for number, shard in enumerate(shards(old)):

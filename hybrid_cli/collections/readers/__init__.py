@@ -1,1 +1,1 @@
-"""Readers of other tools' formats: one module per source, each with a function `source`."""
+"""Readers of source formats: one module per format, each with a function `source`."""

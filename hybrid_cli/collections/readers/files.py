@@ -1,4 +1,4 @@
-"""Rows of text files with their places for messages: lines, JSON, columns; plain or gzip.
+"""Rows of text files (lines, JSON, columns; plain or gzip), each with its file and line for messages.
 
 Lines end at a line feed only, and numbers in JSON keep their spelling, so that ids are preserved.
 """

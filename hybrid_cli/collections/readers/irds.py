@@ -29,7 +29,7 @@ def of_datasets(loaded: Mapping[str, Any], options: Mapping[str, Any]) -> Source
 
     Args:
         loaded: split -> dataset of `ir_datasets`; the first one provides the documents.
-        options: for the manifest.
+        options: values for the manifest.
     """
     names = {
         split: str(getattr(dataset, "dataset_id", lambda split=split: split)()) for split, dataset in loaded.items()

@@ -24,7 +24,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.settings.data import PreparePythonDocs
 
 PACKAGES = ("numpy", "scipy", "sklearn", "pandas")
-# Words (runs of two or more letters) of a query, and of a document. Our choice: shorter texts are labels, not prose.
+# Minimum words (runs of two or more letters) of a query and of a document. Our choice: shorter texts are labels.
 MIN_QUERY_WORDS, MAX_QUERY_WORDS, MIN_WORDS = 3, 64, 10
 _TESTS = {"tests", "test", "conftest", "setup"}
 _VENDORED = {"externals", "_external", "extern", "_vendor", "_vendored", "vendored"}
@@ -35,7 +35,7 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Docstring(NamedTuple):
-    """The docstring of a name: its first paragraph on one line, and the rest."""
+    """A docstring with the name of its definition: first paragraph on one line, and the rest."""
 
     name: str
     summary: str
@@ -45,7 +45,7 @@ class Docstring(NamedTuple):
 
 @dataclass(frozen=True)
 class _Task:
-    """Documents and their queries; `facts` counts the docstrings left out."""
+    """Documents and their queries; `facts` counts the excluded docstrings."""
 
     documents: list[Docstring]
     queries: dict[str, list[Docstring]]
@@ -88,7 +88,7 @@ def source(settings: PreparePythonDocs) -> Source:
 
 
 def _qid(relevant: Sequence[Docstring]) -> str:
-    """Return the first relevant document with a prefix: some evaluators drop hits with the id of the query."""
+    """Return the query id: a prefix and the first relevant docid. Some evaluators drop hits whose docid is the qid."""
     return f"q:{relevant[0].name}"
 
 
@@ -171,7 +171,7 @@ def _cut(text: str) -> tuple[str, str]:
 
 
 def _make_task(docstrings: Iterator[Docstring]) -> _Task:
-    """Leave out unsuitable docstrings, merge copies, and make one query of equal first paragraphs."""
+    """Exclude unsuitable docstrings, merge copies, and create one query per distinct first paragraph."""
     left_out: Counter[str] = Counter()
     kept: dict[str, Docstring] = {}
     for each in docstrings:
