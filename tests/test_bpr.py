@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import torch
+from torch import Tensor
 
 from hybrid_cli import artifacts, indexes
 from hybrid_cli.artifacts import Kind
@@ -20,6 +22,7 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.training import losses
 
 PLAN: dict[str, Any] = {"batch_size": 4, "max_steps": 3, "learning_rate": 1e-3, "precision": "fp32"}
 
@@ -38,6 +41,26 @@ def test_training_shows_both_halves_of_the_loss_and_marks_the_encoder(trained: P
     curve = pl.read_parquet(trained / "bpr" / "curve.parquet")
     assert {"candidates", "rerank", "dev_MRR@10"} <= set(curve["name"])
     assert TransformerEncoder.load(trained / "bpr").contract.binary
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_vectors_of_length_1_are_rescaled_and_others_are_not(
+    trained: Path, tiny_bert: Path, tmp_path: Path, normalize: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan: dict[str, Any] = {**PLAN, "max_steps": 1, "model": str(tiny_bert), "normalize": normalize}
+    examples, scales = trained / "examples.parquet", []
+    true = losses.relaxed_signs
+
+    def seen(vectors: Tensor, step: int, gamma: float, unit: bool) -> Tensor:
+        scales.append((unit, bool(torch.allclose(vectors.norm(dim=-1), torch.ones(())))))
+        return true(vectors, step, gamma, unit)
+
+    monkeypatch.setattr(losses, "relaxed_signs", seen)
+    out = train_dense(examples, output=tmp_path / "out", loss="bpr", **plan)
+    assert set(scales) == {(normalize, normalize)}
+    assert artifacts.read_manifest(out).options["temperature"] == 1
+    likelihood = train_dense(examples, output=tmp_path / "nll", loss="nll", **plan)
+    assert artifacts.read_manifest(likelihood).options["temperature"] == (0.05 if normalize else 1)
 
 
 def test_the_index_is_binary_by_default(trained: Path, tiny: Path, tmp_path: Path) -> None:

@@ -273,6 +273,29 @@ def test_codes_sharpen_with_the_steps(step: int, factor: float) -> None:
     assert relaxed_signs(values, step).tolist() == pytest.approx(torch.tanh(values * factor).tolist(), abs=1e-5)
 
 
+def test_relaxed_codes_of_unit_vectors_come_close_to_the_signs() -> None:
+    """After 120 steps, the length of the study in docs/methods/lite.md."""
+    vectors = functional.normalize(torch.randn(200, 384, generator=torch.Generator().manual_seed(0)), dim=-1)
+    codes = relaxed_signs(vectors, 120, unit=True)
+    assert codes.abs().mean() > 0.8
+    assert torch.equal(codes.sign(), vectors.sign())
+    assert relaxed_signs(vectors, 120).abs().mean() < 0.2  # without the factor they stay in the linear part
+
+
+def test_bpr_of_unit_vectors_rescales_the_codes_and_not_the_query_that_reranks() -> None:
+    generator = torch.Generator().manual_seed(1)
+    queries = functional.normalize(torch.randn(3, 9, generator=generator), dim=-1)
+    documents = functional.normalize(torch.randn(3, 2, 9, generator=generator), dim=-1)
+    plain = Vectors(queries, documents, torch.zeros(3, 2), torch.ones(3, 6, dtype=torch.bool), step=20)
+    terms = bpr(plain, unit=True)
+    assert terms["candidates"].item() == pytest.approx(
+        bpr(replace(plain, queries=3 * queries, documents=3 * documents))["candidates"].item()
+    )
+    codes = torch.tanh(3 * documents.flatten(0, 1) * 3**0.5)
+    reranked = functional.cross_entropy(queries @ codes.T, torch.tensor([0, 2, 4]))
+    assert terms["rerank"].item() == pytest.approx(reranked.item())
+
+
 def test_bpr_uses_every_document_of_the_batch_except_the_positives() -> None:
     torch.manual_seed(0)
     allowed = torch.ones(3, 6, dtype=torch.bool)
@@ -347,8 +370,9 @@ def test_options_reach_the_loss_they_apply_to() -> None:
     settings = TrainDense(Path("x"), output=Path("y"), loss="residual-margin", xi=2.0, lexical_weight=0.0)
     assert losses.objective(settings, 1.0)(vectors)["residual_margin"].item() == pytest.approx(1.5)
     binary = TrainDense(Path("x"), output=Path("y"), loss="bpr")
-    found, expected = losses.objective(binary, 1.0)(vectors), bpr(vectors)
-    assert {name: term.item() for name, term in found.items()} == {name: t.item() for name, t in expected.items()}
+    for unit in (True, False):
+        found, expected = losses.objective(binary, 1.0, unit)(vectors), bpr(vectors, unit=unit)
+        assert {name: term.item() for name, term in found.items()} == {name: t.item() for name, t in expected.items()}
 
 
 def test_a_new_loss_is_one_function_and_one_declaration(

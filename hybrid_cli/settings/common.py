@@ -251,7 +251,9 @@ class LossOptions(Settings):
         0.1, "Weight of the lexical scores in the margin (lambda_train).", panel=OBJECTIVE,
         applies=when(loss="residual-margin"),
     )  # fmt: skip
-    temperature: float | None = redeclare(Likelihood, "temperature", None)
+    temperature: float | None = redeclare(
+        Likelihood, "temperature", None, shown="1, or 0.05 for vectors of length 1 except with `bpr`"
+    )
     in_batch_negatives: bool = redeclare(Likelihood, "in_batch_negatives", True, applies=(when(loss=LIKELIHOODS),))
     ortho_weight: float = option(
         By("loss", {"roc": 1.0}, 0.0),

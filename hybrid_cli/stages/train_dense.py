@@ -47,7 +47,7 @@ def train_dense(settings: TrainDense) -> Path:
         InputError: examples, model or index are not usable, or do not fit together.
     """
     contract = _contract(settings)
-    temperature = settings.temperature or losses.usual_temperature(contract.normalize)
+    temperature = settings.temperature or losses.usual_temperature(contract.normalize, settings.loss)
     resolved = {**contract.to_dict(), "temperature": temperature}
     if settings.ortho_weight:
         resolved["projection_version"] = PROJECTION_VERSION
@@ -145,8 +145,9 @@ def _objective(
     settings: TrainDense, temperature: float, weight: FrozenWeight | None, encoder: TransformerEncoder
 ) -> losses.Objective:
     residual = partial(torch.ones, ()) if settings.boost_mode == "residual" else None
-    objective = losses.objective(settings, temperature, weight or residual)
-    return losses.with_prefixes(objective, settings.matryoshka_dims, encoder.dim, encoder.contract.normalize)
+    unit = encoder.contract.normalize
+    objective = losses.objective(settings, temperature, unit, weight or residual)
+    return losses.with_prefixes(objective, settings.matryoshka_dims, encoder.dim, unit)
 
 
 def _masking(settings: TrainDense, encoder: TransformerEncoder) -> MatchMasking | None:

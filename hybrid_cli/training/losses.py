@@ -64,20 +64,22 @@ def loss(*names: str) -> Callable[[Callable[..., Terms]], Callable[..., Terms]]:
     return register
 
 
-def objective(options: LossOptions, temperature: float, other_weight: Callable[[], Tensor] | None = None) -> Objective:
+def objective(
+    options: LossOptions, temperature: float, unit: bool = False, other_weight: Callable[[], Tensor] | None = None
+) -> Objective:
     """Return the loss of `train-dense` with its options.
 
     Args:
         options: loss and parameters.
         temperature: divisor of the dense scores.
+        unit: the encoder's vectors have length 1.
         other_weight: returns the weight of the other model's scores in a likelihood. Other losses use these scores in
             place of the lexical ones.
     """
     function = REGISTERED[options.loss]
-    known = {"temperature": temperature, **{n: v for n, v in options.values().items() if n != "temperature"}}
-    bound: dict[str, Any] = {
-        name: known[name] for name in signature(function).parameters if name in known and options.applies(name)
-    }
+    known = {name: value for name, value in options.values().items() if options.applies(name)}
+    known |= {"temperature": temperature, "unit": unit}
+    bound: dict[str, Any] = {name: known[name] for name in signature(function).parameters if name in known}
     relevance: Objective = partial(function, **bound)
     if other_weight is not None and options.loss in LIKELIHOODS:
         relevance = _with_weight(function, bound, other_weight)
@@ -92,13 +94,13 @@ def _with_weight(function: Callable[..., Terms], bound: dict[str, Any], weight: 
     return lambda vectors: function(vectors, **bound, other_weight=weight())
 
 
-def usual_temperature(unit: bool) -> float:
+def usual_temperature(unit: bool, loss: str = "nll") -> float:
     """Return the default temperature: 1, as in the papers, or 0.05 for vectors of length 1.
 
     0.05 is our choice: inner products of such vectors do not exceed 1, so they would not reach a margin of 1
-    (sentence-transformers trains with the same value).
+    (sentence-transformers trains with the same value). `bpr` rescales such vectors itself.
     """
-    return 0.05 if unit else 1.0
+    return 0.05 if unit and loss != "bpr" else 1.0
 
 
 @loss("residual-margin")
@@ -155,17 +157,24 @@ def nll(
 
 
 @loss("bpr")
-def bpr(vectors: Vectors, xi: float = 0.1, gamma: float = 0.1, temperature: float = 1.0) -> Terms:
+def bpr(vectors: Vectors, xi: float = 0.1, gamma: float = 0.1, temperature: float = 1.0, unit: bool = False) -> Terms:
     """Return the two losses of binary passage retrieval, which are added without weights (BPR, section 3).
 
     `candidates`: hinge `max(0, xi - <h(q), h(d+)> + <h(q), h(d-)>)` of relaxed codes h, the mean over all documents of
     the batch that are not positives of the query. `rerank`: likelihood (`nll`) of the float query with the relaxed
     codes of the documents.
+
+    Args:
+        vectors: batch.
+        xi: margin.
+        gamma: rate at which the relaxed codes approach the signs.
+        temperature: divisor of the scores of `rerank`.
+        unit: the vectors have length 1; see `relaxed_signs`.
     """
     codes = replace(
         vectors,
-        queries=relaxed_signs(vectors.queries, vectors.step, gamma),
-        documents=relaxed_signs(vectors.documents, vectors.step, gamma),
+        queries=relaxed_signs(vectors.queries, vectors.step, gamma, unit),
+        documents=relaxed_signs(vectors.documents, vectors.step, gamma, unit),
     )
     size, group = vectors.lexical.shape
     scores = codes.queries @ codes.documents.flatten(0, 1).T
@@ -178,9 +187,14 @@ def bpr(vectors: Vectors, xi: float = 0.1, gamma: float = 0.1, temperature: floa
     }
 
 
-def relaxed_signs(vectors: Tensor, step: int, gamma: float = 0.1) -> Tensor:
-    """Return tanh(x * sqrt(1 + gamma * step)), which approaches the sign with the steps (HashNet; BPR, section 3)."""
-    return torch.tanh(vectors * (1 + gamma * step) ** 0.5)
+def relaxed_signs(vectors: Tensor, step: int, gamma: float = 0.1, unit: bool = False) -> Tensor:
+    """Return tanh(x * sqrt(1 + gamma * step)), which approaches the sign with the steps (HashNet; BPR, section 3).
+
+    The schedule assumes values of about 1, as in BERT's vectors. Vectors of length 1 (`unit`) are multiplied by
+    sqrt(d) first (our choice): their values of about 1 / sqrt(d) would stay in the linear part of tanh.
+    """
+    scale = vectors.shape[-1] ** 0.5 if unit else 1.0
+    return torch.tanh(vectors * scale * (1 + gamma * step) ** 0.5)
 
 
 def on_other(objective: Objective) -> Objective:
