@@ -85,7 +85,7 @@ def sets(first_dense: pl.DataFrame, first_sparse: pl.DataFrame, cutoff: int) -> 
     )
 
 
-# ------------------------------------------------------------------------------------------------- overlap
+# -------------------------------------------------------------------------------------------------------------- overlap
 
 
 def overlap(run_a: pl.DataFrame, run_b: pl.DataFrame, cutoff: int) -> pl.DataFrame:
@@ -143,7 +143,7 @@ def _side_by_side(run_a: pl.DataFrame, run_b: pl.DataFrame, cutoff: int) -> tupl
     return lengths, met.select("qid", depth=pl.max_horizontal("position", "position_b").cast(pl.Int64))
 
 
-# ----------------------------------------------------------------------------------------------------- changes per query
+# ---------------------------------------------------------------------------------------------------- changes per query
 
 
 def changes(values: pl.DataFrame, run: str, bases: Sequence[str], measure: str) -> pl.DataFrame:
