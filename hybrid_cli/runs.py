@@ -1,6 +1,6 @@
 """Runs: one row per hit, ordered by query and rank.
 
-Ties are broken here and nowhere else: score descending, then docid ascending as a string.
+`ranked` holds the only tie-breaking rule: score descending, then docid ascending as a string.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def positions(ids: pl.Series, known: pl.Series, complaint: str) -> npt.NDArray[n
     Args:
         ids: ids to find.
         known: ids to search.
-        complaint: start of the error message, which the first unknown id ends: "no text for query".
+        complaint: start of the error message, before the first unknown id: "no text for query".
 
     Raises:
         InputError: some ids are unknown.
@@ -117,7 +117,7 @@ def _name_and_path(text: str) -> tuple[str | None, Path]:
 
 
 def _short(path: Path, others: Sequence[Path]) -> str:
-    """Return the last parts of `path`, as few as no other path ends with."""
+    """Return the shortest end of `path` that distinguishes it from the other paths."""
     for length in range(1, len(path.parts) + 1):
         end = path.parts[-length:]
         if sum(other.parts[-length:] == end for other in others) == 1:

@@ -1,7 +1,7 @@
 """Lucene's text analysis in batches.
 
-A call into Java costs as much as the analysis of a sentence. English texts are therefore joined to one string with a
-marker word between them, and the tokens are returned as one string. This requires a tokenizer that does not look across
+A call into Java takes as long as the analysis of a sentence. English texts are therefore joined to one string with a
+marker word between them, and the tokens are returned as one string. This requires a tokenizer without context across
 line ends; texts in other languages are analyzed one by one.
 """
 

@@ -1,7 +1,7 @@
-"""Build a lexical index, and choose its k1 and b.
+"""Build a lexical index, and tune its k1 and b.
 
-One thread runs Lucene while another counts terms for the impact matrix. k1 and b are chosen on judged queries, with the
-gain on held-out queries.
+One thread runs Lucene while another counts terms for the impact matrix. k1 and b are tuned on judged queries; the gain
+is measured on held-out queries.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def build(
         corpus: returns an iterator over batches of documents (docid, title, text); called twice.
         folder: output folder.
         fields: title, text, or both joined by a line end.
-        language: of the analyzer.
+        language: language of the analyzer.
         threads: CPU threads of Lucene.
         advance: called with the number of documents counted since the last call.
 
@@ -143,7 +143,7 @@ class Tuning:
 
     @property
     def held_out_gain(self) -> float:
-        """Mean gain over all queries, each with the k1 and b that the other half chose."""
+        """Mean gain over all queries, with the k1 and b tuned on the other half."""
         second = self.queries // 2
         return (self.gains[0] * (self.queries - second) + self.gains[1] * second) / self.queries
 

@@ -1,4 +1,4 @@
-"""The impact matrix: term frequencies and document lengths, from which BM25 follows for any k1 and b.
+"""The impact matrix: term frequencies and document lengths, from which BM25 is computed for any k1 and b.
 
 Postings are stored by term: rows of documents in ascending order, with term frequencies. k1, b and the collection
 statistics enter BM25 as one factor per document and one per term, so k1 and b can change without a rebuild. The

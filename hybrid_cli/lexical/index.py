@@ -29,7 +29,7 @@ from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.settings.common import cpu_count
 
 QUERIES_AT_ONCE = 4096
-Barred: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # [Q+1] start of each query's rows; [B] rows
+Barred: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # [Q+1] offsets; [B] rows
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class TextAnalyzer(Protocol):
 
 
 class _Shared:
-    """The parts of an index that do not depend on k1 and b, each computed at its first use."""
+    """The parts of an index that do not depend on k1 and b, computed on first use."""
 
     def __init__(self, postings: Postings, docids: pl.Series, language: str, analyzer: TextAnalyzer | None):
         self.postings, self.docids, self.language = postings, docids, language
@@ -81,7 +81,7 @@ class _Shared:
 
     @cached_property
     def order(self) -> npt.NDArray[np.int32]:
-        """[N] place of each row when docids are sorted as strings, which breaks ties."""
+        """Rank [N] of each row's docid in string order, which breaks ties."""
         place = np.empty(len(self.docids), np.int32)
         place[self.docids.arg_sort().to_numpy()] = np.arange(len(self.docids), dtype=np.int32)
         return place
@@ -100,7 +100,7 @@ class LexicalIndex:
         Args:
             impacts: weighted postings.
             docids: [N] ids by row.
-            language: of Anserini's analyzer.
+            language: language of Anserini's analyzer.
             analyzer: replaces Anserini's analyzer.
         """
         self.impacts, self.docids, self.language = impacts, docids, language
@@ -121,7 +121,7 @@ class LexicalIndex:
 
     @classmethod
     def load(cls, folder: Path, language: str, parameters: tuple[float, float]) -> LexicalIndex:
-        """Open the matrix in `folder` with (k1, b), also before the artifact is complete."""
+        """Open the matrix in `folder` with (k1, b); the artifact may be incomplete."""
         docids = pl.read_parquet(artifacts.validate_parquet(folder / layout.DOCIDS))["docid"]
         return cls(Impacts.of(Postings.open(folder / layout.IMPACTS), *parameters), docids, language)
 
@@ -206,7 +206,7 @@ class LexicalIndex:
             bags: analyzed queries.
             hits: documents per query.
             threads: CPU threads; None for all cores.
-            barred: documents that a query must not return; the next ones take their places.
+            barred: documents excluded from the hits of each query.
 
         Returns:
             Number of hits of each query [Q]; docids and scores, query by query, best first.
@@ -236,7 +236,7 @@ class LexicalIndex:
         return counts, best
 
     def kernel_arguments(self, bags: Bags) -> tuple[kernels.Queries, kernels.Matrix]:
-        """Return analyzed queries and the impact matrix as the kernels read them."""
+        """Return analyzed queries and the impact matrix in the form of the kernels."""
         postings = self.impacts.postings
         weights = bags.boosts * self.impacts.idf[bags.terms]
         matrix = kernels.Matrix(postings.indptr, postings.rows, postings.tfs, self.impacts.scale)

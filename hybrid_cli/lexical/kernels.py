@@ -1,8 +1,8 @@
 """Loops over postings, compiled by numba and cached next to the source.
 
-Other libraries do not fit: bm25s breaks ties in its own order and stores one weight per posting, and a product of scipy
-matrices does not select the best documents. These loops compute the weights during the search, in Lucene's arithmetic,
-so that k1 and b can change without a rebuild.
+Own code because bm25s has another tie order and stores one weight per posting, and a product of scipy matrices does not
+select the best documents. These loops compute the weights during the search, in Lucene's arithmetic, so that k1 and b
+can change without a rebuild.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class Best(NamedTuple):
 
 
 def _jit(function: Function) -> Function:
-    """Compile at the first call and cache the code for later processes."""
+    """Compile on the first call and cache the code for later processes."""
     compile_: Any = numba.njit(cache=True, nogil=True, error_model="numpy")
     compiled: Function = compile_(function)
     return compiled
 
 
 _ONE = np.float32(1)
-_SMALLEST = np.finfo(np.float32).tiny  # positive and normal: subnormal numbers are slow
-_SCAN = 8  # reading a sum in order takes less than 1/8 of the time of reading one at random
+_SMALLEST = np.finfo(np.float32).tiny  # the smallest normal number: subnormal numbers are slow
+_SCAN = 8  # a sequential read of a sum takes less than 1/8 of the time of a random read
 _HALF = np.uint64(32)
 _SIGN = np.uint32(1 << 31)
 
@@ -110,8 +110,8 @@ def _sum(query: int, queries: Any, matrix: Any, sums: Any) -> int:
 def _keep_largest(keys: Any, found: int, hits: int) -> None:
     """Move the `hits` largest of the first `found` keys to the front: the smallest of them first, others in any order.
 
-    Requires found > hits. (A hand-written in-place selection is up to 3 times as fast alone, but a search takes equally
-    long with either.)
+    Requires found > hits. (A hand-written in-place selection is up to 3 times as fast, but does not change the duration
+    of a search.)
     """
     keys[:hits] = np.partition(keys[:found], found - hits)[found - hits :]
 
@@ -173,8 +173,8 @@ def search(
         order: [N] place of each document in the tie order.
         queries: `Queries`.
         matrix: `Matrix`.
-        barred_ends, barred: rows of documents that a query must not return; [barred_ends[i]:barred_ends[i+1]] of
-            `barred` for query i.
+        barred_ends, barred: rows of the documents excluded from the hits of a query: `barred` from barred_ends[i] to
+            barred_ends[i+1] for query i.
         counts: [Q] receives the number of hits.
         best: [Q, hits] receives keys (see `_collect`), best first.
     """
@@ -216,7 +216,7 @@ def score_pairs(numbers: Any, documents: Any, queries: Any, matrix: Any) -> Any:
 
 @_jit
 def _ordered(bits: Any) -> Any:
-    """Map the bits of a float32 to an integer that orders as floats of both signs do."""
+    """Map the bits of a float32 to an integer with the order of signed floats."""
     return ~bits if bits >> np.uint32(31) else bits | _SIGN
 
 

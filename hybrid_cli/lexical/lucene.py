@@ -1,7 +1,7 @@
 """Lucene's index and search, through Anserini's classes.
 
-Lucene sorts hits by score, then docid; Jackson (part of Anserini's jar) serializes them to one string. One call from
-Java per query, instead of several per hit, is faster than Anserini's batch search, and scores are not rounded.
+Lucene sorts hits by score, then docid; Jackson (part of Anserini's jar) serializes them to one string. One Java call
+per query, instead of several per hit, is faster than Anserini's batch search, and scores are not rounded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hybrid_cli.lexical.index import read_parameters
 from hybrid_cli.settings.common import cpu_count
 
 _HIT = re.compile(r'"score":([^,]+),"doc":(\d+)[^[]*\[[^{]*\{"bytes":"([^"]*)","offset":(\d+),"length":(\d+)')
-Hit = tuple[str, str, str, str, str]  # score, Lucene's document, base64 of bytes with the docid at offset, length
+Hit = tuple[str, str, str, str, str]  # score, document number, docid in base64-encoded bytes, its offset and length
 _NO_MORE = 2**31 - 1
 _MOST_CLAUSES = 1 << 20
 _LARGEST_BUFFER = 2048
@@ -77,7 +77,7 @@ def statistics(folder: Path) -> Statistics:
 
 
 def lengths(folder: Path) -> pl.DataFrame:
-    """Return docid and length as Lucene's length byte stores it, for documents with at least one token."""
+    """Return docid and length, rounded as in Lucene's length byte, of the documents with at least one token."""
     reader = _reader(folder)
     everything = jvm.java_class("org.apache.lucene.search.MatchAllDocsQuery")()
     searcher = jvm.java_class("org.apache.lucene.search.IndexSearcher")(reader)

@@ -1,1 +1,1 @@
-"""Attacks on queries, and the resources that they read: WordNet, tables of synonyms, translation models."""
+"""Attacks on queries, and their resources: WordNet, tables of synonyms, translation models."""

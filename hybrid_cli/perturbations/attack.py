@@ -1,4 +1,4 @@
-"""The interface of attacks on queries: what they read, and how they rewrite a query."""
+"""The interface of attacks on queries: their inputs and results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Need = Literal["qrels", "corpus", "synonyms", "translation"]
 
 
 class MissingResource(HybridError):
-    """A resource of an attack is not installed and no path was given. The exit status differs from that of a crash."""
+    """Raised if a resource of an attack is not installed and no path is given; it has an exit code of its own."""
 
     exit_code = 3
 
@@ -41,7 +41,7 @@ class Inputs:
 
     Attributes:
         queries: all queries, as returned by `read_queries`.
-        files: role -> path, for the needs of the attack.
+        files: role -> path, for each role in `Attack.needs`.
         settings: options of `perturb`.
     """
 
@@ -56,11 +56,11 @@ Rewrite = Callable[[str, str, Draw], Attacked]  # qid, text
 
 @dataclass(frozen=True)
 class Attack:
-    """A way to perturb queries.
+    """An attack: a method that perturbs queries.
 
     Attributes:
         start: returns the function that rewrites each query.
-        needs: what the attack reads besides the queries.
+        needs: roles of the files that the attack reads besides the queries.
     """
 
     start: Callable[[Inputs], Rewrite]
@@ -68,5 +68,5 @@ class Attack:
 
 
 def of_text(change: Callable[[str, Draw], str]) -> Attack:
-    """Return an attack that needs only the text of a query."""
+    """Return an attack that reads only the text of a query."""
     return Attack(lambda inputs: lambda qid, text, draw: Attacked(change(text, draw)))

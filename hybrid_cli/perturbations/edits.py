@@ -1,4 +1,4 @@
-"""Attacks that edit the words of a query, after the augmenters of TextAttack that LITE uses, and the shuffle of SPAR.
+"""Attacks that edit the words of a query: TextAttack's augmenters as used by LITE, and the shuffle of SPAR.
 
 A word is a sequence of letters and digits, with ' - _ * @ inside. Everything between words is preserved.
 """
@@ -37,12 +37,12 @@ _FIRST_PARTS = FUNCTION_WORDS | _SHORTENED | _NEGATED | {"further"}
 
 
 def is_stop_word(word: str) -> bool:
-    """Test whether attacks must keep a word, in lower or upper case; contractions such as `don't` are stop words."""
+    """Return whether attacks must keep a word: a stop word, in any case, or a contraction such as `don't`."""
     first, apostrophe, rest = word.lower().partition("'")
     return first in _FIRST_PARTS and (not apostrophe or rest in _SHORTENED)
 
 
-_BETWEEN_LETTERS = "'_*@-"  # the hyphen last, or it would denote a range
+_BETWEEN_LETTERS = "'_*@-"  # the hyphen last, because elsewhere it denotes a range
 WORD = re.compile(rf"[^\W_]+(?:[{_BETWEEN_LETTERS}]+[^\W_]+)*")
 _SPLIT = re.compile(f"({WORD.pattern})")
 

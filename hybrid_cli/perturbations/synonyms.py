@@ -19,7 +19,7 @@ from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, Rewrite
 from hybrid_cli.perturbations.edits import FUNCTION_WORDS, WORD, Edit, Edits, is_stop_word, unedited
 from hybrid_cli.perturbations.wordnet import WordNet
 
-TRIES = 7  # words whose synonyms are looked up before a query is kept without an insertion
+TRIES = 7  # words to look up; if none has a synonym, the query remains unchanged
 _DOCUMENTS_AT_ONCE = 1024
 
 # Runs of letters, digits and underscores, with apostrophes inside; a possessive 's is not part of the word.
@@ -58,12 +58,12 @@ class Table:
 
 
 def thesaurus(paths: Mapping[str, Path]) -> Thesaurus:
-    """Return the table `synonyms`, or else `wordnet`."""
+    """Open the file `synonyms`, or else `wordnet`."""
     return Table(paths["synonyms"]) if "synonyms" in paths else WordNet(paths["wordnet"])
 
 
 def _single_words(inputs: Inputs) -> Callable[[str], Sequence[str]]:
-    """Return a function from a word in lower case to its lemmas that are another single word."""
+    """Return a function from a word in lower case to its lemmas that are other single words."""
     lemmas = thesaurus(inputs.files).lemmas
     return cache(lambda word: [each for each in lemmas(word) if each.lower() != word and WORD.fullmatch(each)])
 
@@ -72,7 +72,7 @@ def _single_words(inputs: Inputs) -> Callable[[str], Sequence[str]]:
 
 
 def replacement(inputs: Inputs) -> Edit:
-    """Replace a word: draw one of all pairs of a word (no stop word) and a synonym.
+    """Replace a word: draw one of all pairs of a word (other than a stop word) and a synonym.
 
     Words with many synonyms are drawn more often, as in TextAttack.
     """
@@ -115,7 +115,7 @@ def adversary(inputs: Inputs) -> Rewrite:
     synonym is drawn as in EDA, from every sense and part of speech in WordNet with equal probability.
 
     Args:
-        inputs: with the files `qrels`, `corpus` and `wordnet` or `synonyms`.
+        inputs: inputs with the files `qrels`, `corpus`, and `wordnet` or `synonyms`.
     """
     analyzer = Analyzer()
     qrels = collection.read_qrels(inputs.files["qrels"]).join(inputs.queries, on="qid", how="semi")
@@ -134,7 +134,7 @@ def adversary(inputs: Inputs) -> Rewrite:
 
 
 def _relevant_terms(qrels: pl.DataFrame, corpus: Path, analyzer: Analyzer) -> dict[str, set[str]]:
-    """Return the terms of all relevant documents of each query; queries without any are left out."""
+    """Return the terms of all relevant documents of each query that has relevant documents."""
     pairs = qrels.filter(pl.col("relevance") >= 1)
     documents = collection.texts(corpus, pairs["docid"])
     terms: dict[str, set[str]] = {}

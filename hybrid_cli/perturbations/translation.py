@@ -17,14 +17,14 @@ from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, Rewrite
 
 BEAMS = 4
 BATCH_SIZE = 32  # queries
-MAX_TOKENS = 256  # of a query, and of its translation
+MAX_TOKENS = 256  # maximum tokens of a query and of its translation
 
 
 def start(inputs: Inputs) -> Rewrite:
     """Translate all queries to another language and back; an empty translation leaves its query unchanged.
 
     Args:
-        inputs: with the files `there` and `back`, folders of sequence-to-sequence models.
+        inputs: inputs with the files `there` and `back`, folders of sequence-to-sequence models.
 
     Raises:
         InputError: a folder contains no such model, or its model needs a language code.
@@ -45,8 +45,8 @@ def start(inputs: Inputs) -> Rewrite:
 class Translator:
     """A sequence-to-sequence model of transformers with deterministic beam search.
 
-    It computes in double precision: in single precision, the padding of a batch, and thus the other queries,
-    occasionally decides between two beams of nearly the same score.
+    The model runs in double precision: in single precision, the padding of a batch, and thus the other queries,
+    occasionally affects the order of two beams with nearly equal scores.
     """
 
     def __init__(self, folder: Path, device: str):

@@ -84,7 +84,7 @@ class _PartOfSpeech:
     endings: tuple[tuple[str, str], ...]
 
     def bases(self, word: str) -> list[str]:
-        """Return the lemmas of which `word` may be a form, itself included."""
+        """Return `word` and the lemmas of which it may be an inflected form."""
         cut = [word.removesuffix(ending) + instead for ending, instead in self.endings if word.endswith(ending)]
         forms = dict.fromkeys((word, *self.exceptions.get(word, cut)))
         return [form for form in forms if form in self.index]

@@ -15,7 +15,7 @@ Scheme = Literal["light", "dark"]
 FONT = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
 RUN_COLOURS = 10
 
-# background, text and lines; `mark`: behind query terms; `good`, `bad`: flags; run-0...: runs in their order
+# background, text, lines; `mark`: background of query terms; `good`, `bad`: flags; run-0, ...: colors of the runs
 COLOURS: Mapping[Scheme, Mapping[str, str]] = {
     "light": {
         "paper": "#fcfbf8",
@@ -89,7 +89,7 @@ class Figure:
 
 
 def chart(data: str) -> alt.Chart:
-    """Return a chart of the rows passed to `plain` under that name, without letting Altair inspect each row."""
+    """Return a chart of the rows that `plain` receives under this name; Altair does not inspect each row."""
     return alt.Chart(alt.NamedData(data))
 
 
@@ -112,7 +112,7 @@ def plain(
         height: pixels.
         width: pixels; `container` follows the width of the page.
     """
-    content = sheet.properties(height=height, width=width).to_dict(validate=False)  # the browser test is stricter
+    content = sheet.properties(height=height, width=width).to_dict(validate=False)  # a test checks it in a browser
     return {name: part for name, part in content.items() if name not in ("config", "$schema")} | {
         "datasets": dict(data)
     }
@@ -168,7 +168,7 @@ def chart_config(scheme: Scheme, *, legend: bool) -> dict[str, Any]:
 
 
 def style_sheet() -> str:
-    """Return the colors as CSS variables; the dark ones apply if the reader's system prefers them."""
+    """Return the colors as CSS variables; dark colors apply if the reader's system prefers them."""
 
     def variables(scheme: Scheme) -> str:
         return " ".join(f"--{name}: {value};" for name, value in COLOURS[scheme].items())

@@ -1,4 +1,4 @@
-"""The data of the report: from a plan of runs to findings."""
+"""The data of the report, computed from a plan of runs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from hybrid_cli.evaluation.summary import Summary, summarize
 from hybrid_cli.settings import Report
 
 SHOWN_HITS = 10  # per list
-ANSWER_DEPTH = 100  # hits searched for answers if there are no qrels
+ANSWER_DEPTH = 100  # hits searched for answers without qrels
 
 Groups = Sequence[tuple[Buckets, pl.DataFrame]]
 
 
 @dataclass(frozen=True)
 class Match:
-    """A run against the better of one or two others, per query."""
+    """Comparison of a run with the better of one or two others, per query."""
 
     run: str
     bases: tuple[str, ...]
 
     @property
     def base(self) -> str:
-        """Return the opponent in words."""
+        """Return the name of the opponent."""
         return self.bases[0] if len(self.bases) == 1 else f"the better of {' and '.join(self.bases)}"
 
     @property
@@ -44,13 +44,13 @@ class Match:
 
 @dataclass(frozen=True)
 class Kept:
-    """The data kept of a run.
+    """The part of a run that the report shows.
 
     Attributes:
         head: qid, docid, rank, score of the top hits.
         judged: qid, docid, relevance, position (null if not retrieved) of the judged documents.
         first: qid, rank of the first relevant document.
-        curve: depth, recall; without qrels, the fraction of questions that are answered.
+        curve: depth, recall; without qrels, the fraction of answered questions.
     """
 
     head: pl.DataFrame
@@ -66,13 +66,13 @@ class Findings:
     Attributes:
         plan: runs and measures.
         summary: means, intervals and comparisons.
-        complement: comparison of two runs, if there are two.
-        matches: pairs of runs compared per query; the last one is shown in detail.
+        complement: comparison of two runs; None without a pair.
+        matches: comparisons per query; the last one is shown in detail.
         kept: run -> its data.
         groups: groups of queries with the means of each run.
         helped, hurt: qid, change of the queries that change most in the last match.
-        queries: qid -> text, as far as available.
-        documents: docid -> title and text of the documents shown.
+        queries: qid -> text, if available.
+        documents: docid -> title and text of the shown documents.
     """
 
     plan: Plan
@@ -88,12 +88,12 @@ class Findings:
 
     @property
     def measure(self) -> str:
-        """Return the first measure, which compares queries."""
+        """Return the first measure, by which queries are compared."""
         return self.summary.measures[0]
 
     @property
     def by_answers(self) -> bool:
-        """Return whether relevance comes from answers, without qrels."""
+        """Return whether relevance is determined by answers, without qrels."""
         return self.plan.qrels is None
 
 
@@ -130,7 +130,7 @@ def find(plan: Plan, settings: Report, baselines: Sequence[str], texts: Texts | 
 
 
 def _matches(summary: Summary, pair: tuple[str, str] | None) -> list[Match]:
-    """Return the pair, and the best other run against it; without a pair, the best run against the baseline."""
+    """Return the matches: the pair, and the best other run against the pair; or the best run against the baseline."""
     measure, means = summary.measures[0], summary.means
     ranking = sorted(summary.runs, key=lambda run: -means[run, measure])
     if pair:
@@ -150,7 +150,7 @@ def _shown(kept: Mapping[str, Kept], matches: Sequence[Match], *parts: pl.DataFr
 def _texts(
     plan: Plan, summary: Summary, compared: Complement | None, texts: Texts | None, shown: pl.Series
 ) -> tuple[pl.DataFrame, pl.DataFrame, Groups]:
-    """qid and text of the queries; docid, title and text of documents; the queries in groups."""
+    """Return qid, text of the queries; docid, title, text of the documents; and the groups of queries."""
     found = compared.groups if compared else ()
     if texts is None:
         names = ("qid", "text"), ("docid", "title", "text")
@@ -164,11 +164,11 @@ def _texts(
     return queries, documents, [(group, buckets.means(summary.values, group, summary.measures[0])) for group in groups]
 
 
-# -------------------------------------------------------------------------------------------------------- run by run
+# ----------------------------------------------------------------------------------------------------------------- runs
 
 
 def gather(plan: Plan) -> dict[str, Kept]:
-    """Read every run once, and keep the data shown."""
+    """Read each run once, and keep the shown part."""
     if plan.qrels is None:
         return _by_answers(plan)
     qrels = collection.read_qrels(plan.qrels)
@@ -188,7 +188,7 @@ def gather(plan: Plan) -> dict[str, Kept]:
 
 
 def _by_answers(plan: Plan) -> dict[str, Kept]:
-    """Keep the data of runs without qrels: a hit is relevant if its text contains an answer."""
+    """Read runs without qrels: a hit is relevant if its text contains an answer."""
     runs = {name: _head(plan.read(name)[0], ANSWER_DEPTH) for name in plan.runs}
     relevant = relevant_documents(plan, runs)
     kept = {}

@@ -12,13 +12,13 @@ from hybrid_cli.reporting.charts import Figure, chart, colours, plain
 from hybrid_cli.reporting.page import Cell, Section, Table
 from hybrid_cli.reporting.tables import figure
 
-_ROOM = 2.5  # factor beyond the smallest and the largest index, for names
+_ROOM = 2.5  # range of the axis beyond the smallest and the largest index, as a factor; room for names
 
 
 def section(
     held: Mapping[str, Sequence[Held]], means: Mapping[str, float], measure: str, runs: Sequence[str]
 ) -> Section:
-    """Return a scatter plot of the runs whose indexes are known, and a table of the indexes.
+    """Return a scatter plot of the runs with known indexes, and a table of the indexes.
 
     Args:
         held: run -> its indexes.
@@ -65,7 +65,7 @@ def _figure(
 
 
 def front(sizes: Mapping[str, int], means: Mapping[str, float]) -> set[str]:
-    """Return the Pareto front: runs that no other run equals with fewer bytes, or beats with as many."""
+    """Return the Pareto front: no other run has an equal mean with fewer bytes, or a higher mean with equal bytes."""
 
     def beaten(run: str, by: str) -> bool:
         no_worse = sizes[by] <= sizes[run] and means[by] >= means[run]

@@ -21,7 +21,7 @@ from hybrid_cli.reporting.tables import figure, signed
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table: text, a smaller line below it, and whether it is emphasized."""
+    """A cell of a table: text, a smaller line below, and emphasis."""
 
     text: str
     below: str = ""
@@ -30,10 +30,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; its first column holds row headings, with the color of the run that they name.
+    """A table; the first column contains row headings, in the color of the named run.
 
     Attributes:
-        title: label for screen readers; of a `folded` table, the text of the line that opens it.
+        title: label for screen readers; for a `folded` table, the text of the line that opens it.
         columns: headings.
         rows: cells.
         notes: lines below the table.
@@ -51,7 +51,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Hit:
-    """One hit of a ranked list; its texts are split into parts, each with whether it matches a query term."""
+    """One hit of a ranked list; texts are lists of (part, part is a query term)."""
 
     rank: int
     docid: str
@@ -64,7 +64,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class RankedList:
-    """The top hits of a run for a query, its value, and the ranks of other relevant documents."""
+    """A ranked list: value, top hits, and ranks of other relevant documents, of one run on one query."""
 
     run: str
     value: float
@@ -102,7 +102,8 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
     """Return the HTML of the page.
 
     Args:
-        title, subtitle: of the page.
+        title: title of the page.
+        subtitle: line below the title.
         summary: paragraphs at the top.
         sections: in order.
         runs: names of the runs, in the order of their colors.
@@ -110,7 +111,7 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
     figures = [figure for section in sections for figure in section.figures]
     content = {
         "specs": {each.name: {**each.spec, "datasets": {}, "description": each.title} for each in figures},
-        "datasets": {name: rows for each in figures for name, rows in each.spec["datasets"].items()},  # some are shared
+        "datasets": {name: rows for each in figures for name, rows in each.spec["datasets"].items()},  # may be shared
         "config": {scheme: charts.chart_config(scheme, legend=False) for scheme in charts.COLOURS},
     }
     scripts = [_in_script(program) for program in (_vega(), _source("page.js"))] if figures else []

@@ -1,4 +1,4 @@
-"""Runs compared per query: scatter plots, wins and losses, and the ranked lists of the queries that change most."""
+"""Comparison of runs per query: scatter plots, wins and losses, and ranked lists of the queries that change most."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hybrid_cli.reporting.page import Case, Cell, Hit, RankedList, Section, Tabl
 from hybrid_cli.reporting.tables import signed, snippet
 
 _TEXT_CHARACTERS = 160
-_SPACING, _WIDEST = 0.008, 0.045  # fractions of the axis: distance of dots at one position, and the largest radius
+_SPACING, _WIDEST = 0.008, 0.045  # fractions of the axis: distance of dots with equal values, and the maximum radius
 _CORNERS = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
 _GOLDEN_ANGLE = np.pi * (3 - np.sqrt(5))
 _NOTHING: frozenset[str] = frozenset()
 _WORD = re.compile(r"(\w+)")
 _SNIPPET_CHARACTERS = 160
-_OTHERS = 3  # relevant documents mentioned below the hits
+_OTHERS = 3  # relevant documents listed below the hits
 
 Analyze = Callable[[Sequence[str]], list[list[str]]]
 Parts = list[tuple[str, bool]]
@@ -94,9 +94,9 @@ def _shortened(text: str) -> str:
 
 
 def spread(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the offsets that spread equal dots over a disc of even density, with an area proportional to their number.
+    """Return offsets that spread dots with equal values over a disc of uniform density.
 
-    The n-th dot of a position is placed at n golden angles and a distance that grows with the square root of n.
+    The n-th dot is placed at n golden angles, at a distance proportional to the square root of n.
     """
     places = pl.DataFrame({"x": x, "y": y})
     number = places.select(pl.int_range(pl.len()).over("x", "y")).to_series().to_numpy()
@@ -145,7 +145,7 @@ def lists_section(found: Findings, analyze: Analyze) -> Section:
 
     Args:
         found: result of `data.find`.
-        analyze: texts to terms, as BM25 counts them.
+        analyze: function from texts to BM25's terms.
     """
     match, marker = found.matches[-1], _Marker(analyze)
     cases = {
@@ -157,7 +157,7 @@ def lists_section(found: Findings, analyze: Analyze) -> Section:
     }
     text = (
         f"Queries whose {found.measure} differs most between {match.run} and {match.base}. Open a query to compare the "
-        "lists. Words that BM25 matches, those with the stem of a query word, are highlighted."
+        "lists. Words with the stem of a query word, which BM25 matches, are highlighted."
     )
     return Section("changed", "Queries that change most", text=[text], cases=cases)
 
@@ -203,21 +203,21 @@ def _elsewhere(relevant: pl.DataFrame) -> list[str]:
 
 
 class _Marker:
-    """Marks the words of a text whose terms are query terms."""
+    """Finds the words of a text whose terms are query terms."""
 
     def __init__(self, analyze: Analyze):
         self._analyze = analyze
         self._terms: dict[str, frozenset[str]] = {}
 
     def marked(self, query: str, text: str) -> Parts:
-        """Split a text into parts, each with whether it is such a word."""
+        """Split a text into (part, part is a query term)."""
         asked = self._terms_of([query])[query]
         terms = self._terms_of(_WORD.findall(text))
         parts = [part for part in _WORD.split(text) if part]
         return [(part, bool(terms.get(part, _NOTHING) & asked)) for part in parts]
 
     def snippet(self, query: str, text: str) -> str:
-        """Return the part of the text with most such words."""
+        """Return the part of the text with most query terms."""
         words = [part for part, matches in self.marked(query, text) if matches]
         return snippet(text, " ".join(words), _SNIPPET_CHARACTERS)
 

@@ -1,4 +1,4 @@
-"""The sections of the report; a section without data is omitted. The report starts with the findings in sentences."""
+"""The sections of the report; sections without data are omitted. A summary in sentences comes first."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ SUMMARY_CUTOFF = 10
 
 
 def overview_section(summary: Summary) -> Section:
-    """Return means with intervals and marks, and the number of queries behind them."""
+    """Return the means with intervals and marks, and the number of queries."""
     means, ends, marks, best = summary.means, summary.ends, significant(summary), leaders(summary)
     rows = []
     for run in summary.runs:
@@ -277,14 +277,14 @@ def overview_section(summary: Summary) -> Section:
 def _counts(summary: Summary) -> Table:
     names = list(next(iter(summary.counts.values())))
     rows = [[Cell(run), *(Cell(count(found[name])) for name in names)] for run, found in summary.counts.items()]
-    return Table("Queries behind the means", ["run", *(COUNTS.get(name, name) for name in names)], rows, folded=True)
+    return Table("Numbers of queries", ["run", *(COUNTS.get(name, name) for name in names)], rows, folded=True)
 
 
-# ---------------------------------------------------------------------------------------------------- in sentences
+# -------------------------------------------------------------------------------------------------------------- summary
 
 
 def in_words(found: Findings) -> list[str]:
-    """Return which run is best, whether the difference is significant, and how two runs complement each other."""
+    """Return the summary: the best run, the significance of the difference, and the complementarity of two runs."""
     sentences = [" ".join(_best(found.summary))]
     if found.complement is not None:
         sentences.append(" ".join(_sets(found, found.complement)))

@@ -22,7 +22,7 @@ _BELOW = "⁻"
 COUNTS = {"missing": "unanswered (scored 0)"}
 
 
-# ----------------------------------------------------------------------------------------------------------- programs
+# --------------------------------------------------------------------------------------------- machine-readable formats
 
 
 def as_json(summary: Summary) -> str:
@@ -129,7 +129,7 @@ def _show_means(summary: Summary) -> None:
 
 
 def _figures(summary: Summary) -> dict[str, dict[str, str]]:
-    """Return run -> measure -> mean with the letters of the baselines that it differs from."""
+    """Return run -> measure -> mean, with the letters of baselines that differ significantly."""
     means, marks = summary.means, significant(summary)
     return {
         run: {name: figure(means[run, name]) + marks.get((run, name), "") for name in summary.measures}
@@ -143,7 +143,7 @@ def _half_widths(summary: Summary) -> dict[tuple[str, str], str]:
 
 
 def significant(summary: Summary) -> dict[tuple[str, str], str]:
-    """Return (run, measure) -> letters of the baselines it is significantly above, then those it is below."""
+    """Return (run, measure) -> letters of baselines that are significantly lower, then of those that are higher."""
     marks: dict[tuple[str, str], list[str]] = {}
     if not len(summary.comparisons):
         return {}
@@ -156,7 +156,7 @@ def significant(summary: Summary) -> dict[tuple[str, str], str]:
 
 
 def leaders(summary: Summary) -> set[tuple[str, str]]:
-    """Return (run, measure) of the highest printed figures; none for a single run."""
+    """Return the (run, measure) pairs with the highest printed value of a measure; empty for a single run."""
     means = summary.means
     top = {name: max(figure(means[run, name]) for run in summary.runs) for name in summary.measures}
     return {key for key, mean in means.items() if len(summary.runs) > 1 and figure(mean) == top[key[1]]}
@@ -170,10 +170,10 @@ def lettered(summary: Summary, run: str) -> str:
 
 
 def legend(summary: Summary, more: str = "better than", less: str = "worse") -> Iterator[str]:
-    """Yield the explanation of intervals, marks and zeros.
+    """Yield the legend: intervals, marks and zeros.
 
     Args:
-        more, less: words for a higher and a lower mean than the baseline's.
+        more, less: phrases for a mean above and below the baseline's.
     """
     settings = summary.settings
     yield (
@@ -201,7 +201,7 @@ def legend(summary: Summary, more: str = "better than", less: str = "worse") -> 
 
 
 def test_in_words(settings: Mapping[str, Any]) -> str:
-    """Return the test behind the marks in words."""
+    """Return the name of the significance test, with its parameters."""
     if settings["test"] == "t":
         return "paired t-test"
     return f"sign-flip permutation test ({settings['permutations']:,}, seed {settings['seed']})"

@@ -18,22 +18,22 @@ WIDTH = 80  # columns of a table when output is piped; a terminal's own width ot
 
 
 def figure(value: float, digits: int = 4) -> str:
-    """Return .5460 without the leading zero, as papers print it; 1.0000 for one."""
+    """Format a value without leading zero, as in papers: `.5460`, `1.0000`."""
     return f"{value:.{digits}f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.{digits}f}"
 
 
 def signed(value: float, digits: int = 3) -> str:
-    """Return +.250 or -.250."""
+    """Format a difference: `+.250`, `-.250`."""
     return ("+" if value > 0 else "") + figure(value, digits)
 
 
 def count(value: float) -> str:
-    """Return 1,234 for an integer, .5460 for a fraction."""
+    """Format an integer as `1,234`, another number as `.5460`."""
     return f"{value:,}" if isinstance(value, int) else figure(value)
 
 
 def without_nan(value: Any) -> Any:
-    """Return None for NaN, which JSON cannot hold."""
+    """Return None for NaN, which JSON cannot represent."""
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
@@ -43,7 +43,7 @@ def stdout() -> Console:
 
 
 def prose(lines: Sequence[str]) -> None:
-    """Print lines as they are, wrapped at words."""
+    """Print lines unchanged, wrapped at words."""
     out = stdout()
     for line in lines:
         out.print(line, markup=False, highlight=False)
@@ -57,13 +57,13 @@ def heading(text: str) -> None:
 def show(
     columns: Sequence[str], rows: Sequence[Sequence[str | Text]], left: int = 1, stack: Callable[[str], str] = str
 ) -> None:
-    """Print a table that fits the console; a table that does not fit is split at columns, and the first one repeated.
+    """Print a table that fits the console; a wide table is split into several, each with the first column.
 
     Args:
         columns: headings.
         rows: cells, plain or styled.
         left: number of columns aligned to the left.
-        stack: breaks a heading into lines, where the table would be too wide otherwise.
+        stack: function that breaks a heading into lines; used if the table is too wide.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -84,7 +84,7 @@ def show(
 
 
 def _widths(names: Sequence[str], rows: Sequence[Sequence[str | Text]], gap: int) -> list[int]:
-    """Return the width of each column with the gap after it."""
+    """Return the width of each column, including the gap on the right."""
     from rich.cells import cell_len
 
     cells = [names, *([str(cell) for cell in row] for row in rows)]
@@ -131,7 +131,7 @@ CHARACTERS = 240
 
 
 def snippet(text: str, query: str, size: int = CHARACTERS) -> str:
-    """Return about `size` characters of `text` on one line, from the place with most of the words of the query."""
+    """Return about `size` characters of `text` on one line, from the part with most of the words of the query."""
     line = " ".join(text.split())
     words = {word for word in re.findall(r"\w+", query.casefold()) if len(word) > 2}
     places = [

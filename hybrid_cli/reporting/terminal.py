@@ -1,4 +1,4 @@
-"""Small tables that commands print: fusion, mining, tuning, index candidates, hits of a query, checks of `doctor`."""
+"""Small tables of commands: fusion, mining, tuning, index candidates, hits of a query, checks of `doctor`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def show_hits(found: Any, settings: Search) -> None:
     """Print the hits of one query.
 
     Args:
-        found: DataFrame that `search` returns for a query; a path, after writing a run, prints nothing.
-        settings: of the search.
+        found: DataFrame that `search` returns for a query. For the path of a run, nothing is printed.
+        settings: settings of the search.
     """
     if settings.query is None:
         return
@@ -32,7 +32,7 @@ def show_hits(found: Any, settings: Search) -> None:
 
 
 def show_comparison(measure: str, alone: Mapping[str, float], method: str, fused: float) -> None:
-    """Print the scores of the single runs and of the fused run; warn where fusion does not help."""
+    """Print the scores of the single runs and of the fused run; warn if fusion does not help."""
     rows = [[name, f"{score:.4f}"] for name, score in alone.items()]
     console.table(["run", measure], [*rows, [f"fused ({method})", f"{fused:.4f}"]])
     _warn_unless_better("fusion", fused, alone, measure)
@@ -100,14 +100,14 @@ def show_tally(tally: Mapping[str, Mapping[str, int]]) -> None:
 
 @dataclass(frozen=True)
 class Check:
-    """One check.
+    """Result of one check of `doctor`.
 
     Attributes:
         name: the requirement.
-        present: whether it is met.
-        found: version or place, in words.
-        needed: whether commands fail without it.
-        advice: command that installs it, or a hint.
+        present: the requirement is met.
+        found: version or location.
+        needed: commands fail without it.
+        advice: installation command, or a hint.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Area-proportional Venn diagrams of the queries that two runs answer, and the section of the report around them."""
+"""Area-proportional Venn diagrams of the queries answered by two runs, and their section in the report."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hybrid_cli.reporting.charts import Figure, chart, colours, plain
 from hybrid_cli.reporting.page import Cell, Section, Table
 from hybrid_cli.reporting.tables import figure
 
-WIDTH = 300  # pixels, as all numbers here
+WIDTH = 300  # all sizes in pixels
 _MARGIN, _GAP = 6, 16
-_LABEL_ROOM = 22  # above and below the circles
+_LABEL_ROOM = 22  # space above and below the circles
 _CHARACTER, _PADDING, _HALF_A_LINE = 7.5, 6, 8
 _NEITHER = "neither"
 
@@ -30,7 +30,7 @@ def section(found: Complement, runs: Sequence[str], cutoffs: Sequence[int]) -> S
     text = (
         f"A query counts as answered if its top k hits include a relevant document. D are the queries that "
         f"{found.dense} answers, S those that {found.sparse} answers. The ratio of complementarity RoC(D;S) is the "
-        f"fraction of D that is not in S: what {found.dense} adds to {found.sparse}. All areas, including the "
+        f"fraction of D that is not in S. All areas, including the "
         "intersections, are proportional to the numbers of queries, on one scale."
     )
     return Section(
@@ -92,7 +92,7 @@ def _fraction(count: int, queries: int) -> str:
 
 
 def scale(drawn: Sequence[Sets]) -> float:
-    """Return pixels per unit so that the widest diagram fits; a circle of area 1 is one query."""
+    """Return the pixels per unit at which the widest diagram fits; one query is a circle of area 1."""
     widest = max(max(circle.right for circle in circles(*_pair(sets))) + 2 * radius(sets.fail) for sets in drawn)
     return (WIDTH - 2 * _MARGIN - _GAP) / max(widest, 1.0)
 
@@ -130,7 +130,7 @@ def _pair(sets: Sets) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Positions of the circles from the left, on one line."""
+    """Return the positions of the circles, on one line from the left."""
 
     first: Circle
     second: Circle
@@ -154,7 +154,7 @@ class _Layout:
         return max(circle.radius for circle in self.circles) + _LABEL_ROOM
 
     def labels(self, sets: Sets) -> Iterator[dict[str, Any]]:
-        """Yield the count of each region in its middle; if that is too narrow, above (both) or below it with a line."""
+        """Yield the count of each region: in its middle, or for a narrow region outside with a line."""
         first, second = self.first, self.second
         beyond = max(first.radius, second.radius) + _LABEL_ROOM / 2
         for count, begin, end, side in (
@@ -211,7 +211,7 @@ def _spec(
 
 @dataclass(frozen=True)
 class Circle:
-    """A circle with its center on the line y = 0; an area of 1 is one query."""
+    """A circle with center on the line y = 0; an area of 1 is one query."""
 
     x: float
     radius: float
