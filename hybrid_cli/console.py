@@ -50,13 +50,16 @@ def size(count: float) -> str:
 
 
 @contextmanager
-def progress(what: str, total: int | None = None, unit: str = "items") -> Iterator[Callable[[int], None]]:
+def progress(
+    what: str, total: int | None = None, unit: str = "items", detail: Callable[[], str] = str
+) -> Iterator[Callable[[int], None]]:
     """Yield `advance(n)`: a progress bar on a terminal; elsewhere a line every 30 s and one at the end.
 
     Args:
         what: name of the step ("encode"), the start of each line.
         total: number of units, if known.
         unit: name of the units, in the plural ("passages").
+        detail: returns text for the end of the bar, or of the lines.
     """
     count, start = 0, time.monotonic()
 
@@ -65,18 +68,22 @@ def progress(what: str, total: int | None = None, unit: str = "items") -> Iterat
         each = count / max(seconds, 1e-9)
         return f"{count:,} {unit} in {duration(seconds)} ({each:,.{0 if each >= 10 else 1}f}/s)"
 
+    def ending() -> str:
+        return f"; {text}" if (text := detail()) else ""
+
     if sys.stderr.isatty() and not _quiet:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        last = TextColumn("{task.fields[detail]}")
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), last)
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(what, total=total)
+            task = bar.add_task(what, total=total, detail="")
 
             def advance(n: int = 1) -> None:
                 nonlocal count
                 count += n
-                bar.advance(task, n)
+                bar.update(task, advance=n, detail=detail())
 
             yield advance
     else:
@@ -87,11 +94,11 @@ def progress(what: str, total: int | None = None, unit: str = "items") -> Iterat
             count += n
             if time.monotonic() - beat > HEARTBEAT_SECONDS:
                 beat = time.monotonic()
-                note(f"{what}: {rate()}" + (f", {count / total:.0%}" if total else ""))
+                note(f"{what}: {rate()}" + (f", {count / total:.0%}" if total else "") + ending())
 
         yield advance
     if time.monotonic() - start > WORTH_A_LINE_SECONDS:
-        note(f"{what}: {rate()}")
+        note(f"{what}: {rate()}{ending()}")
 
 
 def result(text: str) -> None:

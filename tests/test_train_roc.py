@@ -119,7 +119,7 @@ def test_the_parts_combine_with_every_loss_and_every_encoder(
     plan = {**PLAN, "loss": loss, "ortho_weight": 1.0, "mask_matches": 0.5, "max_steps": 1}
     out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, **contract, index=index)
     names = pl.read_parquet(out / "curve.parquet")["name"].to_list()
-    assert names == [loss.replace("-", "_"), "orthogonality"]
+    assert names[:2] == [loss.replace("-", "_"), "orthogonality"]
     assert json.loads((out / layout.LEXICAL_PROJECTION).read_text())["dim"] == contract.get("dim", 16)
 
 

@@ -17,7 +17,7 @@ from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.settings import DistillLite, stage
-from hybrid_cli.training import losses
+from hybrid_cli.training import diagnostics, losses
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.loop import Validator
@@ -66,7 +66,8 @@ def distill_lite(settings: DistillLite) -> Path:
         learner = DenseLearner(student, objective, session.precision, settings.chunk_size, sources)
         encoder = Pair(student, teacher) if settings.queries_only else student
         batches = partial(examples.batches, settings)
-        return Job(learner, batches, session.steps(len(examples)), save, _validator(settings, encoder, dev))
+        validator = _validator(settings, encoder, dev)
+        return Job(learner, batches, session.steps(len(examples)), save, validator, diagnostics.HARDER)
 
     state = session.train(prepare, processes=True)
     console.note(

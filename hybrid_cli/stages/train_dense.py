@@ -23,7 +23,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import TrainDense, stage
 from hybrid_cli.settings.common import LIKELIHOODS
-from hybrid_cli.training import losses
+from hybrid_cli.training import diagnostics, losses
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.loop import Validator
@@ -86,6 +86,7 @@ def train_dense(settings: TrainDense) -> Path:
             session.steps(len(examples)),
             save,
             _validator(settings, trained, dev, temperature, vectors),
+            _remedy(settings),
         )
 
     state = session.train(prepare, processes=True)
@@ -197,6 +198,11 @@ def _learned_weight(settings: TrainDense, weight: FrozenWeight | None) -> dict[s
     learned = weight().item()
     console.note(f"train-dense: learned weight of {settings.with_frozen} in the sum: {learned:.3g}")
     return {"frozen_weight": learned}
+
+
+def _remedy(settings: TrainDense) -> str:
+    """Return the advice for a training with hardly any loss."""
+    return f"{diagnostics.HARDER}, or raise {'--xi' if settings.applies('xi') else '--batch-size'} or --temperature"
 
 
 def _validator(

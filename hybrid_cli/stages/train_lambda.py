@@ -31,6 +31,7 @@ from hybrid_cli.training.teachers import ExactTeacher
 from hybrid_cli.training.validation import SurrogatePool
 
 DEV_DEPTH = 50
+REMEDY = "write labels with a lower --depth, whose last hits are harder negatives, or raise --batch-size"
 
 
 @stage(TrainLambda)
@@ -67,7 +68,8 @@ def _train_transformer(settings: TrainLambda) -> Path:
         return {"queries": len(queries), "dropped": queries.dropped}
 
     batches = _batches(settings, queries, learner)
-    state = session.train(lambda _: Job(learner, batches, session.steps(len(queries)), save, validator), processes=True)
+    steps = session.steps(len(queries))
+    state = session.train(lambda _: Job(learner, batches, steps, save, validator, REMEDY), processes=True)
     _note(settings, state, f"{len(queries):,} queries ({queries.dropped:,} with too few hits dropped)")
     return settings.output
 

@@ -68,11 +68,12 @@ class DenseLearner:
         self.sources = sources
 
     def backward(self, groups: list[Group], scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
-        """Add the gradients of one batch; return the terms of its loss."""
+        """Add the gradients of one batch; return the terms of its loss, and diagnostics."""
         device = self.model.device
         chunks, order = self._chunks(groups)
         scores, mask = lexical_scores(groups).to(device), allowed(groups).to(device)
         constants = self._constants(groups)
+        diagnostics: Terms = {}
 
         def loss(vectors: Tensor) -> tuple[Tensor, Terms]:
             vectors = vectors[order]
@@ -80,7 +81,9 @@ class DenseLearner:
             if self.sources.queries_only:
                 documents = constants["teacher_documents"]
             documents = documents.view(*scores.shape, -1)
-            terms = self.objective(Vectors(queries, documents, scores, mask, **constants, step=step))
+            batch = Vectors(queries, documents, scores, mask, **constants, step=step, recorded=diagnostics)
+            batch.record(**batch.similarities())
+            terms = self.objective(batch)
             return scale(torch.stack(list(terms.values())).sum()), terms
 
         def encode(chunk: Chunk) -> Tensor:
@@ -92,7 +95,8 @@ class DenseLearner:
         # One autocast context around all chunks casts the weights once. With caching, each chunk needs its own: casts
         # made in the pass without a graph must not be reused.
         with nullcontext() if cached else self._autocast():
-            return {name: term.detach() for name, term in backward(encode, chunks, loss, cached=cached).items()}
+            terms = backward(encode, chunks, loss, cached=cached)
+        return {name: value.detach() for name, value in {**terms, **diagnostics}.items()}
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.model.device.type, self.precision, enabled=self.precision != torch.float32)

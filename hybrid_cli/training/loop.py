@@ -20,7 +20,7 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.errors import HybridError
 from hybrid_cli.settings.common import Optimization
-from hybrid_cli.training import parallel
+from hybrid_cli.training import diagnostics, parallel
 from hybrid_cli.training.losses import Terms
 
 VALIDATIONS = 10
@@ -45,7 +45,11 @@ class Learner(Protocol[Contravariant]):
         ...
 
     def backward(self, batch: Contravariant, scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
-        """Add the gradients of `scale(loss)` at optimizer step `step`; return the detached terms of the loss."""
+        """Add the gradients of `scale(loss)` at optimizer step `step`.
+
+        Returns:
+            Detached terms of the loss, and diagnostics (see `losses.Vectors.record`).
+        """
         ...
 
 
@@ -77,6 +81,7 @@ def fit(
     total: int,
     work: Path,
     validator: Validator | None = None,
+    remedy: str = "",
 ) -> State:
     """Train the learner's model in place; leave it with the weights of the best validation or of the last step.
 
@@ -90,6 +95,7 @@ def fit(
         total: number of optimizer steps, of `plan.accumulate` batches each.
         work: folder of the unfinished artifact, with its checkpoint.
         validator: validation, if any.
+        remedy: advice if the first steps have hardly any loss.
 
     Returns:
         Learning curve, best value and its step.
@@ -102,7 +108,7 @@ def fit(
     every = (validator.every if validator else None) or max(1, total // VALIDATIONS)
     if validator and not state.curve:
         _validate(model, validator, state, work)
-    with console.progress("train", total, "steps") as advance:
+    with console.progress("train", total, "steps", lambda: diagnostics.line(state.curve)) as advance:
         advance(state.step)
         for step in range(state.step, total):
             trainer.set_rate(plan.learning_rate * rate_factor(step, total, plan.warmup))
@@ -110,6 +116,8 @@ def fit(
             terms = trainer.step(islice(stream, plan.accumulate), step)
             state.step = step + 1
             state.curve += [(state.step, name, value) for name, value in terms.items()]
+            if state.step == min(total, diagnostics.FIRST_STEPS) and not parallel.rank():
+                diagnostics.check(state.curve, remedy)
             if validator and (state.step % every == 0 or state.step == total):
                 _validate(model, validator, state, work)
             if state.step % plan.checkpoint_steps == 0 and not parallel.rank():
@@ -156,7 +164,7 @@ class Trainer(Generic[Batch]):
             group["lr"] = rate
 
     def step(self, batches: Iterator[Batch], step: int = 0) -> dict[str, float]:
-        """Make one optimizer step over some batches; return the mean of each term of the loss."""
+        """Make one optimizer step over some batches; return the mean of each term of the loss and diagnostic."""
         totals: dict[str, float] = {}
         for batch in batches:
             for name, value in self.learner.backward(batch, self._scaled, step).items():

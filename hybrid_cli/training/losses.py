@@ -8,7 +8,7 @@ Its keyword arguments that are named like options take their values.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -36,6 +36,7 @@ class Vectors:
         teacher_queries, teacher_documents: [B, t] and [B, G, t] vectors of a teacher, for distillation.
         other: [B, B * G] scores of another model for every query and every document of the batch.
         step: number of optimizer steps done.
+        recorded: diagnostics that the loss records for the learning curve.
     """
 
     queries: Tensor
@@ -48,6 +49,17 @@ class Vectors:
     teacher_queries: Tensor | None = None
     teacher_documents: Tensor | None = None
     step: int = 0
+    recorded: Terms = field(default_factory=dict)
+
+    def record(self, **values: Tensor) -> None:
+        """Record diagnostics: scalars of the learning curve that are not part of the loss."""
+        self.recorded.update({name: value.detach() for name, value in values.items()})
+
+    def similarities(self) -> Terms:
+        """Return the mean inner product of the queries with their positives, and with their hard negatives."""
+        scores = torch.einsum("bd,bgd->bg", self.queries.detach(), self.documents.detach())
+        found = {"positive_similarity": scores[:, 0].mean()}
+        return {**found, "negative_similarity": scores[:, 1:].mean()} if scores.shape[1] > 1 else found
 
 
 Objective = Callable[[Vectors], Terms]
@@ -109,6 +121,7 @@ def residual_margin(vectors: Vectors, xi: float = 1.0, lexical_weight: float = 0
 
     `max(0, m - s(q,d+) + s(q,d-))` with `m = xi - lexical_weight * (s_lex(q,d+) - s_lex(q,d-))`, the mean over all
     triples, which is the plain hinge on `lexical_weight * s_lex + s`. The margin is not clamped; it may be negative.
+    Records the share of triples with loss, and the mean of m.
 
     Args:
         vectors: batch.
@@ -118,7 +131,10 @@ def residual_margin(vectors: Vectors, xi: float = 1.0, lexical_weight: float = 0
     """
     scores = torch.einsum("bd,bgd->bg", vectors.queries, vectors.documents) / temperature
     combined = scores + lexical_weight * vectors.lexical
-    return {"residual_margin": functional.relu(xi - combined[:, :1] + combined[:, 1:]).mean()}
+    hinge = functional.relu(xi - combined[:, :1] + combined[:, 1:])
+    margins = xi - lexical_weight * (vectors.lexical[:, :1] - vectors.lexical[:, 1:])
+    vectors.record(active_share=(hinge > 0).float().mean(), mean_margin=margins.mean())
+    return {"residual_margin": hinge.mean()}
 
 
 @loss("margin")
@@ -136,6 +152,8 @@ def nll(
 ) -> Terms:
     """Return the negative log-likelihood of the positive (DPR, eq. 2).
 
+    Records the mean probability of all documents but the positive.
+
     Args:
         vectors: batch.
         temperature: divisor of the scores; 1 in the paper.
@@ -151,9 +169,14 @@ def nll(
     own = torch.arange(size, device=scores.device)
     if not in_batch_negatives:
         groups = scores.view(size, size, group)[own, own] / temperature
-        return {"nll": functional.cross_entropy(groups, torch.zeros_like(own))}
-    seen = (scores / temperature).masked_fill(~vectors.allowed, -torch.inf)
-    return {"nll": functional.cross_entropy(seen, own * group)}
+        return _likelihood(vectors, groups, torch.zeros_like(own))
+    return _likelihood(vectors, (scores / temperature).masked_fill(~vectors.allowed, -torch.inf), own * group)
+
+
+def _likelihood(vectors: Vectors, scores: Tensor, positives: Tensor) -> Terms:
+    own = scores.detach().softmax(1).gather(1, positives.unsqueeze(1))
+    vectors.record(active_share=1 - own.mean())
+    return {"nll": functional.cross_entropy(scores, positives)}
 
 
 @loss("bpr")
@@ -162,7 +185,7 @@ def bpr(vectors: Vectors, xi: float = 0.1, gamma: float = 0.1, temperature: floa
 
     `candidates`: hinge `max(0, xi - <h(q), h(d+)> + <h(q), h(d-)>)` of relaxed codes h, the mean over all documents of
     the batch that are not positives of the query. `rerank`: likelihood (`nll`) of the float query with the relaxed
-    codes of the documents.
+    codes of the documents. Records the share of pairs with hinge loss, and the diagnostics of `nll`.
 
     Args:
         vectors: batch.
@@ -181,6 +204,7 @@ def bpr(vectors: Vectors, xi: float = 0.1, gamma: float = 0.1, temperature: floa
     own = torch.arange(size, device=scores.device)
     others = vectors.allowed.index_put((own, own * group), torch.tensor(False, device=scores.device))
     hinge = functional.relu(xi - scores[own, own * group].unsqueeze(1) + scores)
+    vectors.record(candidates_active_share=(hinge[others] > 0).float().mean())
     return {
         "candidates": hinge[others].mean(),
         "rerank": nll(replace(codes, queries=vectors.queries), temperature)["nll"],
@@ -248,6 +272,7 @@ def distilled(relevance: Objective, dim: int, weight: float = 1.0) -> Objective:
     def together(vectors: Vectors) -> Terms:
         small = replace(vectors, queries=vectors.queries[..., :dim], documents=vectors.documents[..., :dim])
         large = replace(vectors, queries=vectors.queries[..., dim:], documents=vectors.documents[..., dim:])
+        vectors.record(**small.similarities())
         return {**relevance(small), "distillation": weight * distillation(large)["distillation"]}
 
     return together

@@ -34,6 +34,7 @@ class Job(Generic[Batch]):
         steps: number of optimizer steps.
         save: writes the trained model into a folder and returns counts for the manifest.
         validator: validation, if any.
+        remedy: advice if the first steps have hardly any loss.
     """
 
     learner: Learner[Batch]
@@ -41,6 +42,7 @@ class Job(Generic[Batch]):
     steps: int
     save: Callable[[Path], Mapping[str, Any]]
     validator: Validator | None = None
+    remedy: str = ""
 
 
 class Session:
@@ -92,7 +94,7 @@ class Session:
             parallel.refuse(self._settings.command)
         with parallel.folder(self._output) as (work, counts):
             job = prepare(work)
-            state = fit(job.learner, job.batches, self._settings, job.steps, work, job.validator)
+            state = fit(job.learner, job.batches, self._settings, job.steps, work, job.validator, job.remedy)
             if not parallel.rank():
                 counts.update(job.save(work))
                 counts.update(steps=state.step, best_step=state.best_step)
