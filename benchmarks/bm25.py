@@ -89,7 +89,7 @@ def search_tasks(
         f"hybrid, {threads} threads": lambda: opened.search(queries, hits, threads),
         "hybrid, 1 thread": lambda: opened.search(queries, hits, 1),
         "hybrid, 1 thread, analysed": lambda: opened.search_bags(queries["qid"], bags, hits, 1),
-        "hybrid, 1 thread, analysed, arrays": lambda: opened._ranked(bags, hits, 1),
+        "hybrid, 1 thread, analysed, arrays": lambda: opened.keys(bags, hits, 1),
         "bm25s (numba), 1 thread, analysed": lambda: retrieve(1),
         f"bm25s (numba), {threads} threads, analysed": lambda: retrieve(threads),
         "hybrid --engine lucene": lambda: lucene.search(index, queries, hits, threads),

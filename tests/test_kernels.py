@@ -1,4 +1,4 @@
-"""Search over postings against plain arithmetic: few and many postings, hits and ties."""
+"""Kernels against plain arithmetic and full sorts: few and many postings, hits and ties."""
 
 from __future__ import annotations
 
@@ -62,3 +62,34 @@ def test_search_equals_sorting_every_sum(seed: int, size: int, rare: float, hits
         keys = best[number, : counts[number]]
         found = list(zip(kernels.places_of(keys).tolist(), kernels.scores_of(keys).tolist(), strict=True))
         assert found == plain(impacts, query, barred[number], order, hits)
+
+
+@given(
+    seed=st.integers(0, 999),
+    size=st.integers(1, 300),
+    block=st.integers(1, 300),
+    hits=st.integers(1, 40),
+    spare=st.integers(1, 40),
+    distinct=st.integers(1, 400),
+)
+def test_the_best_of_all_blocks_equal_a_full_sort(
+    seed: int, size: int, block: int, hits: int, spare: int, distinct: int
+) -> None:
+    """Few distinct scores make ties, also between -0 and 0; little spare room for keys makes many selections."""
+    rng = np.random.default_rng(seed)
+    hits = min(hits, size)
+    scores = rng.integers(-distinct, distinct + 1, (3, size)).astype(np.float32) * np.float32(0.5)
+    scores[rng.random(scores.shape) < 0.1] = -0.0
+    order = rng.permutation(size).astype(np.int32)
+    none = np.zeros(0, np.int32)
+    asked = kernels.Queries(np.zeros(4, np.int64), none, np.zeros(0, np.float32))
+    matrix = kernels.Matrix(np.zeros(1, np.int64), none, none, np.zeros(0, np.float32))
+    best = kernels.Best(np.zeros(3, np.int64), np.full(3, -np.inf, np.float32), np.zeros((3, hits + spare), np.uint64))
+    for first in range(0, size, block):
+        part = np.ascontiguousarray(scores[:, first : first + block])
+        kernels.keep_best((first, part), 0.0, order, hits, asked, np.zeros(0, np.int64), matrix, best)
+    for row, held, keys in zip(scores, best.counts, best.keys, strict=True):
+        kept = np.sort(keys[:held])[::-1][:hits]
+        wanted = sorted(zip((-row).tolist(), order.tolist(), strict=True))[:hits]
+        assert kernels.places_of(kept).tolist() == [place for _, place in wanted]
+        assert kernels.signed_scores_of(kept).tolist() == [-score for score, _ in wanted]

@@ -211,14 +211,18 @@ class LexicalIndex:
         Returns:
             Number of hits of each query [Q]; docids and scores, query by query, best first.
         """
-        counts, keys = self._ranked(bags, hits, threads, barred)
+        counts, keys = self.keys(bags, hits, threads, barred)
         found = keys[np.arange(keys.shape[1]) < counts[:, None]]
         return counts, self._shared.sorted_docids.gather(kernels.places_of(found)), kernels.scores_of(found)
 
-    def _ranked(
+    def keys(
         self, bags: Bags, hits: int, threads: int | None = None, barred: Barred | None = None
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint64]]:
-        """Return the number of hits of each query and [Q, hits] keys of `kernels.search`."""
+        """Search as `hits` does, without looking up docids.
+
+        Returns:
+            Number of hits of each query [Q]; keys of `kernels.search` [Q, hits], best first.
+        """
         hits = max(1, min(hits, len(self.docids)))
         counts = np.zeros(len(bags), np.int32)
         best = np.empty((len(bags), hits), np.uint64)
@@ -293,7 +297,7 @@ class LexicalIndex:
 
     def _expanded(self, weighted: pl.DataFrame, queries: int, rm3: Rm3, threads: int | None) -> pl.DataFrame:
         """Add feedback terms to the queries; return query, term and boost."""
-        counts, keys = self._ranked(self._bags(weighted, queries), rm3.fb_docs, threads)
+        counts, keys = self.keys(self._bags(weighted, queries), rm3.fb_docs, threads)
         kept = np.arange(keys.shape[1]) < counts[:, None]
         rows = np.argsort(self._shared.order)[kernels.places_of(keys[kept])]
         return self._shared.feedback.expand(weighted, counts, rows, kernels.scores_of(keys[kept]), rm3)
