@@ -15,14 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from command import hybrid
 from safetensors.torch import load_file, save_file
 
 from hybrid_cli import artifacts, indexes
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.indexes import IndexInfo
-from hybrid_cli.settings import Encode
+from hybrid_cli.indexes import IndexInfo, faiss
+from hybrid_cli.settings import Encode, dense
 from hybrid_cli.stages.encode import encode
 
 
@@ -284,3 +285,25 @@ def test_recall_is_measured_stored_and_printed_except_for_a_flat_index(
         recall_check=True,
     )  # fmt: skip
     assert 0 < IndexInfo.read(direct).recall["recall@10"] <= 1
+
+
+def test_every_index_type_is_declared_and_built() -> None:
+    assert set(dense.INDEX_TYPES) == {*faiss.FACTORIES, "auto"}
+
+
+def test_a_new_index_type_is_one_declaration_and_one_factory(
+    monkeypatch: pytest.MonkeyPatch, tiny: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(dense.INDEX_TYPES, "toy", "6 bits per value")  # place 1
+    monkeypatch.setitem(faiss.FACTORIES, "toy", lambda recipe, dim, count: "SQ6")  # place 2
+    flat = encode(tiny, output=tmp_path / "flat", model=tiny_bert, dtype="fp32")
+    done = hybrid("encode", flat, "--index-type", "toy", "--recall-check", "--output", tmp_path / "toy")
+    assert done.code == 0, done.err
+    info, manifest = IndexInfo.read(tmp_path / "toy"), artifacts.read_manifest(tmp_path / "toy")
+    assert (info.factory, manifest.options["index_type"]) == ("SQ6", "toy")
+    assert info.recall["recall@10"] > 0.9
+    assert (
+        hybrid("search", tiny, "--split", "test", "--index", tmp_path / "toy", "-o", tmp_path / "run.parquet").code == 0
+    )
+    with pytest.raises(InputError, match=r"--nlist: only with --index-type ivf; --index-type is toy"):
+        encode(flat, output=tmp_path / "no", index_type="toy", nlist=3)

@@ -22,7 +22,6 @@ from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.hybrid_search import HybridIndex
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import VectorIndex
-from hybrid_cli.settings.dense import IndexType
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -46,7 +45,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def dense_index(folder: Path, stored: np.ndarray, docids: pl.Series, index_type: IndexType = "flat") -> Path:
+def dense_index(folder: Path, stored: np.ndarray, docids: pl.Series, index_type: str = "flat") -> Path:
     """Build an index of vectors in shards of uneven size."""
     recipe = VectorIndex(index_type=index_type, m=4 if index_type.startswith("hnsw") else None)  # type: ignore[arg-type]
     claim = artifacts.open_output(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={}, overwrite=False)
@@ -115,9 +114,7 @@ def test_hits_do_not_depend_on_the_size_of_blocks(made: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("index_type", ["hnsw", "sq8", "binary"])
-def test_approximate_indexes_are_scored_by_their_stored_vectors(
-    made: Path, tmp_path: Path, index_type: IndexType
-) -> None:
+def test_approximate_indexes_are_scored_by_their_stored_vectors(made: Path, tmp_path: Path, index_type: str) -> None:
     flat = DenseIndex.open(made / "dense")
     stored = flat.vectors_of(np.arange(COUNT))
     folder = dense_index(tmp_path / "index", stored, flat.docids, index_type)

@@ -18,7 +18,6 @@ from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.faiss import FLAT, FLOATS, build, code_size, factory_string
 from hybrid_cli.indexes.shards import read_ids, read_shard, shard_path, shards, write_shard
 from hybrid_cli.settings import VectorIndex
-from hybrid_cli.settings.dense import IndexType
 
 RECALL_SAMPLE = 1_000  # stored documents used as queries
 CUTOFFS = (10, 100)
@@ -94,7 +93,7 @@ def footprint(folder: Path, info: IndexInfo) -> dict[str, int]:
     return {name: codes, rest: whole - codes, "ids": ids, "stored vectors": stored}
 
 
-CANDIDATES: tuple[IndexType, ...] = ("binary", "pq", "sq8", "fp16", "flat")
+CANDIDATES: tuple[str, ...] = ("binary", "pq", "sq8", "fp16", "flat")
 RECALL_CUTOFF = 100  # exact hits that define the recall of a candidate
 TRIAL_SAMPLE = 50_000  # documents of the first trial, for larger collections
 _TIMED = 64  # queries

@@ -76,7 +76,7 @@ def _rotated(size: int) -> str:
     return f"OPQ{size},PQ{size}"
 
 
-INDEX_TYPES: Mapping[str, Callable[[VectorIndex, int, int], str]] = {
+FACTORIES: Mapping[str, Callable[[VectorIndex, int, int], str]] = {
     "flat": lambda recipe, dim, count: FLAT,
     "fp16": lambda recipe, dim, count: "SQfp16",
     "sq8": lambda recipe, dim, count: "SQ8",
@@ -88,7 +88,7 @@ INDEX_TYPES: Mapping[str, Callable[[VectorIndex, int, int], str]] = {
     "hnsw-sq8": lambda recipe, dim, count: f"HNSW{recipe.m},SQ8",
     "hnsw-binary": lambda recipe, dim, count: f"{BINARY_GRAPH}{recipe.m}",
     "ivf": lambda recipe, dim, count: f"IVF{_lists(recipe, count)},{FLAT}",
-}  # (recipe, length and number of vectors) -> FAISS factory string
+}  # index type -> (recipe, length and number of vectors) -> FAISS factory string
 
 
 def factory_string(recipe: VectorIndex, dim: int, count: int) -> str:
@@ -97,7 +97,7 @@ def factory_string(recipe: VectorIndex, dim: int, count: int) -> str:
     Raises:
         InputError: the product code does not divide the vectors.
     """
-    return recipe.factory or INDEX_TYPES[recipe.index_type or "flat"](recipe, dim, count)
+    return recipe.factory or FACTORIES[recipe.index_type or "flat"](recipe, dim, count)
 
 
 def is_binary(factory: str) -> bool:

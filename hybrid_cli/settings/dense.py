@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import (
@@ -24,13 +24,23 @@ from hybrid_cli.settings.common import (
 )
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, byte_count, option, redeclare, when
 
-IndexType = Literal[
-    "flat", "fp16", "sq8", "pq", "opq", "binary",
-    "hnsw", "hnsw-fp16", "hnsw-sq8", "hnsw-binary", "ivf", "auto",
-]  # fmt: skip
+INDEX_TYPES = {  # name -> meaning; the factory strings are in hybrid_cli/indexes/faiss.py
+    "flat": "exact",
+    "fp16": "16 bits per value",
+    "sq8": "8 bits per value",
+    "pq": "product codes",
+    "opq": "product codes after a rotation",
+    "binary": "sign bits",
+    "hnsw": "a graph over the vectors",
+    "hnsw-fp16": "a graph over `fp16` codes",
+    "hnsw-sq8": "a graph over `sq8` codes",
+    "hnsw-binary": "a graph over `binary` codes",
+    "ivf": "inverted lists",
+    "auto": "the smallest index with enough recall",
+}
 VectorType = Literal["float32", "float16"]
 
-HNSW = tuple(kind for kind in get_args(IndexType) if kind.startswith("hnsw"))
+HNSW = tuple(kind for kind in INDEX_TYPES if kind.startswith("hnsw"))
 HNSW_FACTORY, IVF_FACTORY = "an HNSW factory string", "an IVF factory string"
 TEXTS, DENSE_INDEX = "texts to encode", "a dense index"  # facts about the input of `encode`
 ONE_MODEL, TWO_MODELS = "one model", "two models"
@@ -47,11 +57,10 @@ _COMBINED = (when(models=TWO_MODELS), when(concat_with=GIVEN))
 class VectorIndex(Seeded):
     """Which FAISS index is built, and its parameters."""
 
-    index_type: IndexType | None = option(
+    index_type: str | None = option(
         None,
-        "`flat`: exact; `fp16`, `sq8`: 16 or 8 bits per value; `pq`, `opq`: product codes, `opq` after a rotation; "
-        "`binary`: sign bits; `hnsw`: a graph, over vectors or over `fp16`, `sq8` or `binary` codes; `ivf`: inverted "
-        "lists; `auto`: the smallest index with enough recall.",
+        "Index type. " + "; ".join(f"`{name}`: {meaning}" for name, meaning in INDEX_TYPES.items()) + ".",
+        choices=INDEX_TYPES,
         panel=INDEX,
         applies=_DOCUMENTS,
         shown="flat; binary for a model trained with --loss bpr",
