@@ -202,7 +202,7 @@ def test_queries_without_a_positive_and_positives_outside_the_corpus_are_counted
     assert "t1" not in set(pl.read_parquet(output)["qid"])
     assert artifacts.read_manifest(output).counts["queries_without_positive"] == 1
     printed = capsys.readouterr().err
-    assert "1 relevant documents are not in the corpus (lost) and are left out" in printed
+    assert "1 relevant documents are not in the corpus (lost); their examples are skipped" in printed
     assert "1 queries have no relevant document" in printed
 
 

@@ -23,7 +23,7 @@ ACC = "acc@k"  # fact: a measure that searches texts for answers is among the me
 
 @dataclass(frozen=True)
 class Comparison(Seeded):
-    """What to measure and which runs to compare: options that `evaluate` and `report` share."""
+    """Options that `evaluate` and `report` share: inputs, measures, significance tests."""
 
     inputs: Sequence[NameOrPath] = argument(
         REQUIRED,
@@ -45,7 +45,7 @@ class Comparison(Seeded):
     )
     remove_query: bool = option(False, "Remove hits whose docid is the qid (BEIR: ArguAna, Quora).", panel=MEASURES)
     answer_match: AnswerMatch = option(
-        "string", "acc@k: how answers are matched.", panel=MEASURES, applies=when(measured=ACC)
+        "string", "acc@k: matching of answers.", panel=MEASURES, applies=when(measured=ACC)
     )
     queries: Path | None = option(
         None, "Texts and answers of the queries; overrides the collection's.", panel=MEASURES, recorded=False
@@ -60,17 +60,17 @@ class Comparison(Seeded):
         shown="the runs of --complement, or the first run; none with --over-seeds",
     )
     test: SignificanceTest = option(
-        "t", "Test behind the marks: paired t-test, or sign-flip permutation test.", panel=TESTS
+        "t", "Significance test: paired t-test, or sign-flip permutation test.", panel=TESTS
     )
     correction: Correction = option("holm", "Correction over the comparisons of one measure.", panel=TESTS)
     complement: tuple[str, str] | None = option(
         None,
-        "Two runs, by name or path: which queries only one of them answers.",
+        "Two runs, by name or path: shows the queries that only one of them answers.",
         metavar="DENSE SPARSE",
         panel=COMPLEMENT,
     )
     show_queries: int = option(
-        5, "Queries shown that a run hurts most, and as many that it helps most.", minimum=0, panel=COMPLEMENT
+        5, "Number of queries shown that a run hurts most, and that it helps most.", minimum=0, panel=COMPLEMENT
     )
 
 
@@ -81,8 +81,8 @@ _TESTED = (when(over_seeds=False), when(baseline=GIVEN))
 class Evaluate(MayWrite, Comparison):
     """Measure runs, with confidence intervals and significance tests.
 
-    pytrec_eval computes the measures. Means are over all judged queries; a query without hits scores 0. The order is
-    that of the rank column. Measures: MRR@k, nDCG@k, MAP@k, P@k, R@k (recall), Success@k, Rprec, Bpref, Judged@k;
+    pytrec_eval computes the measures. Means are over all judged queries; a query without hits scores 0. Hits are
+    ordered by the rank column. Measures: MRR@k, nDCG@k, MAP@k, P@k, R@k (recall), Success@k, Rprec, Bpref, Judged@k;
     acc@k is the share of questions with an answer in the texts of the top k hits. The spellings `recip_rank`,
     `ndcg_cut_10` and `AP(rel=2)` are accepted too.
 
@@ -134,18 +134,18 @@ class Evaluate(MayWrite, Comparison):
         applies=when(over_seeds=True),
     )
     form: Format = option("table", "Format of the printed result.", "--format", recorded=False)
-    output: Path | None = redeclare(MayWrite, "output", None, help="Parquet file of the value of every query.")
+    output: Path | None = redeclare(MayWrite, "output", None, help="Parquet file for the values of all queries.")
 
 
 @dataclass(frozen=True)
 class Report(Writes, Comparison):
-    """Write one HTML page that shows how runs differ, and where.
+    """Write an HTML page that compares runs.
 
     The page is self-contained and opens offline. It starts with a summary in sentences, followed by the measures with
     intervals and tests, recall at every depth, area-proportional Venn diagrams of two runs, a scatter plot of all
     queries, ranked lists of the queries that change most, means of query groups, learning curves, and index size
-    against quality. Sections without data are omitted. Without --complement, the two runs are the only one searched
-    in a dense index and the only one searched in a lexical index.
+    against quality. Sections without data are omitted. Without --complement, the two compared runs are the only run of
+    a dense index and the only run of a lexical index.
     """
 
     command = "report"
@@ -159,12 +159,12 @@ class Report(Writes, Comparison):
     show_queries: int = redeclare(Comparison, "show_queries", 10)
     model: Sequence[NameOrPath] = option(
         (),
-        "Encoder whose learning curve is shown, in addition to those behind the runs (`name=folder` names it).",
+        "Encoder whose learning curve is shown, in addition to the encoders of the runs (`name=folder` names it).",
         metavar="FOLDER",
         recorded=False,
     )
     index: Sequence[str] = option(
-        (), "Index of a run whose manifest does not lead to it; may be repeated.", metavar="RUN=FOLDER", recorded=False
+        (), "Index of a run, if its manifest leads to none; may be repeated.", metavar="RUN=FOLDER", recorded=False
     )
     png: Path | None = option(None, "Folder for the figures as PNG files.", recorded=False)
 
@@ -200,11 +200,11 @@ class Inspect(MayWrite):
     split: str | None = option(None, "Split of the collection.", applies=when(memory_table=GIVEN))
     form: Literal["text", "json"] = option("text", "Format of the printed result.", "--format", recorded=False)
     output: Path | None = redeclare(
-        MayWrite, "output", None, help="Parquet file of the memory table.", applies=(when(memory_table=GIVEN),)
+        MayWrite, "output", None, help="Parquet file for the memory table.", applies=(when(memory_table=GIVEN),)
     )
 
 
-RUN, QRELS = "a run", "qrels"  # facts: the kind of artifact that is exported
+RUN, QRELS = "a run", "qrels"  # facts: kind of the exported artifact
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class Export(Writes):
 
 @dataclass(frozen=True)
 class Doctor(Settings):
-    """Check this machine for everything that hybrid needs, and print the command that installs what is missing."""
+    """Check the requirements of hybrid on this machine, and print installation commands for missing ones."""
 
     command = "doctor"
     panel = ANALYSIS

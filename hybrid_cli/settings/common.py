@@ -15,7 +15,7 @@ MEASURE = parsed_by("hybrid_cli.evaluation.measures", "measure_name")
 Pooling = Literal["mean", "cls"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 CombineMode = Literal["concat", "sum"]
-NameOrPath = str | Path  # the name of a model, `name=path`, or a path; settings hold it as text
+NameOrPath = str | Path  # a model name, `name=path`, or a path; settings store it as text
 
 
 def as_names(given: Sequence[NameOrPath] | NameOrPath) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ LOSSES = {  # name -> meaning; the functions are registered in hybrid_cli/traini
     "roc": "nll, orthogonal to BM25's vectors, with masked matches (RoC)",
     "bpr": "binary codes, reranked by the float query (BPR)",
 }
-LIKELIHOODS = ("nll", "roc")  # losses that can add the scores of a finished encoder to those of the new one
+LIKELIHOODS = ("nll", "roc")  # losses that can add the scores of a frozen encoder
 TEMPERATURE = "1, or 0.05 for vectors of length 1"
 
 
@@ -157,7 +157,7 @@ class Training(Threaded, OnDevice, Optimization, Writes):
 
 @dataclass(frozen=True, kw_only=True)
 class StartModel(Settings):
-    """The model that training starts from."""
+    """The start model of a training."""
 
     model: str = option(
         "minilm", "Start model: `minilm`, a folder, or a Hugging Face id.", panel=ENCODER, recorded=False
@@ -169,7 +169,7 @@ class StartModel(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture(EncoderContract, StartModel):
-    """The encoder to train; what is not set comes from the start model."""
+    """The encoder to train; defaults come from the start model."""
 
     tied: bool | None = option(
         None,
@@ -283,17 +283,17 @@ class LossOptions(Settings):
         applies=when(loss=(*LIKELIHOODS, "residual-margin"), boost=None),
     )
     matryoshka_dims: Sequence[int] = option(
-        (), "Vector prefixes that are trained too: `32,64,128`.", panel=OBJECTIVE, minimum=1
+        (), "Lengths of vector prefixes that are trained in addition: `32,64,128`.", panel=OBJECTIVE, minimum=1
     )
     boost: str | None = option(
         None,
-        "Encoder or ensemble that gets a further learner, trained on its errors; mine the examples with it.",
+        "Encoder or ensemble to extend by a learner that is trained on its errors; mine the examples with it.",
         panel=BOOSTING,
         recorded=False,
     )
     boost_mode: BoostMode = option(
         "negatives",
-        "What the new learner knows of the ensemble: its errors as negatives, or its scores in the loss too.",
+        "Role of the ensemble: only its errors serve as negatives, or its scores also enter the loss.",
         panel=BOOSTING,
         applies=when(boost=GIVEN),
     )

@@ -1,4 +1,4 @@
-"""From what was typed, written in YAML or passed in Python to checked values; and back to text for the help."""
+"""Conversion of values from the command line, YAML and Python to checked values, and back to text for the help."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def bare_type(kind: Any) -> Any:
 
 
 def is_list(kind: Any) -> bool:
-    """Test for a list of any length: `Sequence[X]` or `tuple[X, ...]`."""
+    """Return whether a type is a list of any length: `Sequence[X]` or `tuple[X, ...]`."""
     origin, arms = get_origin(kind), get_args(kind)
     return origin is Sequence or (origin is tuple and Ellipsis in arms)
 
 
 def is_pair(kind: Any) -> bool:
-    """Test for a fixed number of values: `tuple[X, Y]`."""
+    """Return whether a type has a fixed number of values: `tuple[X, Y]`."""
     return get_origin(kind) is tuple and Ellipsis not in get_args(kind)
 
 
 def is_mapping(kind: Any) -> bool:
-    """Test for names with values: `Mapping[str, Path]`, written NAME=FILE."""
+    """Return whether a type is a mapping such as `Mapping[str, Path]`, written NAME=FILE."""
     return get_origin(kind) in (Mapping, dict)
 
 
@@ -74,7 +74,7 @@ def converted(name: str, declared: Option, kind: Any, value: Any) -> Any:
 
 
 class _BadItem(ValueError):
-    """One item of a list cannot be used; the message quotes it alone."""
+    """Raised for an unusable item of a list; the message quotes only this item."""
 
     def __init__(self, item: Any, reason: Exception) -> None:
         super().__init__(str(reason))
@@ -197,7 +197,7 @@ def byte_count(text: str) -> int:
 
 
 def default_text(declared: Option) -> str:
-    """Return the default for the help; empty where there is none."""
+    """Return the default for the help; empty without a default."""
     if declared.shown is not None:
         return declared.shown
     if declared.default in (REQUIRED, None) or declared.default is False or declared.default == {}:
@@ -214,7 +214,7 @@ def _text(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON holds it."""
+    """Return a value as JSON."""
     if isinstance(value, Mapping):
         return {name: plain(item) for name, item in value.items()}
     if isinstance(value, tuple | list):

@@ -1,4 +1,4 @@
-"""What an option declares: default, help, range, choices, and the variants that it applies to."""
+"""Declarations of options: default, help, range, choices, and the variants to which an option applies."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class _Given:
         return "GIVEN"
 
 
-GIVEN: Any = _Given()  # in `when`: the other option must be set, to whatever value
+GIVEN: Any = _Given()  # in `when`: the other option must be set, to any value
 
 
 @dataclass(frozen=True)
 class By:
-    """A default that another option decides.
+    """A default that depends on another option.
 
     Attributes:
         other: name of the other option; its values are the keys of `values`.
@@ -45,12 +45,12 @@ class By:
 
 @dataclass(frozen=True)
 class Condition:
-    """One way in which an option applies: every named option (or fact) has one of the listed values."""
+    """A condition for an option to apply: every named option (or fact) has one of the listed values."""
 
     allowed: Mapping[str, Any]
 
     def holds(self, values: Mapping[str, Any]) -> bool:
-        """Test the condition; a fact that is not known yet does not count against it."""
+        """Return whether the condition holds; unknown facts are ignored."""
         return all(_matches(values[name], allowed) for name, allowed in self.allowed.items() if name in values)
 
 
@@ -62,11 +62,11 @@ def shown_value(value: Any) -> str:
 
 
 def when(**allowed: Any) -> Condition:
-    """Declare that an option applies where the named options have these values: `when(loss=("nll", "roc"))`.
+    """Declare that an option applies if the named options have these values: `when(loss=("nll", "roc"))`.
 
-    A value may be a tuple of alternatives, or `GIVEN`. A name that is no field of the class is a fact that only the
-    stage knows, such as the kind of an index; see `Settings.check_facts`. Of a list option, and of a fact that is a
-    frozenset, one item must be allowed.
+    A value may be a tuple of alternatives, or `GIVEN`. A name that is not a field of the class is a fact that only the
+    stage knows, such as the kind of an index; see `Settings.check_facts`. For a list option or a frozenset of facts,
+    one allowed item is enough.
     """
     return Condition(allowed)
 
@@ -80,21 +80,22 @@ def _matches(value: Any, allowed: Any) -> bool:
 
 @dataclass(frozen=True)
 class Option:
-    """What a field of a settings class declares besides its type.
+    """Declaration of a field of a settings class, in addition to its type.
 
     Attributes:
         default: value, `By`, or REQUIRED.
-        help: one line; a sentence that stands alone.
-        names: spellings on the command line, if not `--field-name`; `--tied/--untied` for a switch.
+        help: one line: a complete sentence.
+        names: spellings on the command line, if different from `--field-name`; `--tied/--untied` for a flag.
         panel: group in the help.
-        minimum, maximum, above: inclusive range, and exclusive lower bound, of numbers.
-        choices: allowed values, their meaning where it is a mapping, or a function that returns them.
-        parse: text to value, for units such as `2G`; raises ValueError with the reason.
+        minimum, maximum: inclusive range of a number.
+        above: exclusive lower bound of a number.
+        choices: allowed values, a mapping from values to meanings, or a function that returns the values.
+        parse: function from text to value, for units such as `2G`; raises ValueError with the reason.
         metavar: placeholder of the value in the help.
-        shown: the default in words, where the value would not say it.
+        shown: the default in words, if the value is not informative.
         applies: conditions, one of which must hold; empty if the option always applies.
-        recorded: the value is part of the manifest's options (and so decides whether an output is up to date).
-        positional: an argument, not an option.
+        recorded: the manifest stores the value, so a change makes the output out of date.
+        positional: an argument instead of an option.
     """
 
     default: Any
@@ -113,7 +114,7 @@ class Option:
     positional: bool = False
 
     def allowed(self) -> Collection[str] | None:
-        """Return the choices, reading a registry only now."""
+        """Return the choices; a registry is imported here."""
         return self.choices() if callable(self.choices) else self.choices
 
 
@@ -132,22 +133,22 @@ def declare(declared: Option) -> Any:
     """Return the dataclass field of a declaration."""
     if declared.default is REQUIRED:
         return field(metadata={KEY: declared})
-    default = None if isinstance(declared.default, dict) else declared.default  # a dataclass refuses mutable defaults
+    default = None if isinstance(declared.default, dict) else declared.default  # dataclasses refuse mutable defaults
     return field(default=default, metadata={KEY: declared})
 
 
 def registered(module: str, name: str) -> Callable[[], Collection[str]]:
-    """Return choices that live in a registry next to the functions they name, imported only when needed."""
+    """Return a function that imports a registry and returns its keys as choices."""
     return lambda: cast("Collection[str]", getattr(import_module(module), name))
 
 
 def parsed_by(module: str, name: str) -> Callable[[str], Any]:
-    """Return a parser of text that is imported only when needed."""
+    """Return a parser of text that is imported on first use."""
     return lambda text: getattr(import_module(module), name)(text)
 
 
 def spelling(name: str, declared: Option, value: Any = None) -> str:
-    """Return the name that messages use: `--rrf-k`, or the bare name of an argument; `--no-flag` for a value False."""
+    """Return the name of an option in messages: `--rrf-k`, bare for an argument, `--no-flag` for a False flag."""
     if declared.positional:
         return name
     on, _, off = (declared.names[0] if declared.names else "--" + name.replace("_", "-")).partition("/")

@@ -55,7 +55,7 @@ _COMBINED = (when(models=TWO_MODELS), when(concat_with=GIVEN))
 
 @dataclass(frozen=True, kw_only=True)
 class VectorIndex(Seeded):
-    """Which FAISS index is built, and its parameters."""
+    """Type and parameters of a FAISS index."""
 
     index_type: str | None = option(
         None,
@@ -123,7 +123,7 @@ class VectorIndex(Seeded):
     )
     min_recall: float = option(
         0.98,
-        "Minimum share of the exact first 100 hits that the index finds.",
+        "Minimum recall of the exact top 100 hits.",
         panel=INDEX,
         minimum=0,
         maximum=1,
@@ -138,7 +138,7 @@ class VectorIndex(Seeded):
     )
 
     def values(self) -> dict[str, Any]:
-        """Return every field by name, and which structures the factory string has."""
+        """Return every field by name, and the structures in the factory string."""
         factory = self.factory or ""
         graph, lists = HNSW_FACTORY if "HNSW" in factory else "", IVF_FACTORY if "IVF" in factory else ""
         return {**super().values(), "graph": graph, "lists": lists}
@@ -191,7 +191,7 @@ class Combine(OnDevice, Writes):
     )
 
     def check(self) -> None:
-        """Refuse other than two models, and tuning without an index."""
+        """Require two models, and an index for tuning."""
         if len(self.models) != 2:
             raise InputError(f"combine: needs two encoders, got {len(self.models)}")
         if self.tune is not None and self.index is None:
@@ -302,11 +302,11 @@ class Encode(OnDevice, Threaded, VectorIndex, EncoderContract, Writes):
     )
 
     def values(self) -> dict[str, Any]:
-        """Return every field by name, and whether one or two models are named."""
+        """Return every field by name, and the number of models."""
         return {**super().values(), "models": TWO_MODELS if len(as_names(self.model)) == 2 else ONE_MODEL}
 
     def check(self) -> None:
-        """Refuse more than two models, and a command without input."""
+        """Refuse more than two models, or a command without input."""
         if (count := len(as_names(self.model))) > 2:
             raise InputError(f"--model: needs one or two encoders, got {count}")
         if self.collection is None and self.queries is None:

@@ -1,4 +1,4 @@
-"""Settings of the data that encoders learn from: hard negatives and teacher labels."""
+"""Settings of training data: hard negatives and teacher labels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOURCES, FILTERS = "Sources of negatives", "Filters"
 TEACHER, QUERIES, HITS = "Teacher (one of two)", "Queries", "Hits"
 
 BM25, RANDOM, RUN = "bm25", "random", "run"  # sources of negatives
-NUM_NEGATIVES = 8  # of an example, where neither the sources nor --num-negatives give a number
+NUM_NEGATIVES = 8  # default of --num-negatives for sources without numbers
 
 _RANKED = when(source="a bm25 or run:PATH source")
 _SENTENCES = when(split=None, queries=None)
@@ -46,8 +46,7 @@ class MineNegatives(Seeded, Threaded, Writes):
 
     One row per query and relevant document: query, document, negatives drawn uniformly from the ranks `--skip-top` + 1
     to `--depth` of each source, all texts, and exact lexical scores (CLEAR, section 3.3). Relevant documents are never
-    negatives. If a source has too few candidates, random documents fill the list, and the table that is printed counts
-    them.
+    negatives. If a source has too few candidates, random documents fill the list; the printed table counts them.
     """
 
     command = "mine-negatives"
@@ -58,7 +57,7 @@ class MineNegatives(Seeded, Threaded, Writes):
         "--relative-margin 0.95 --output out/train.parquet",
     )
 
-    collection: Path = argument(REQUIRED, "A collection: corpus, queries, qrels.")
+    collection: Path = argument(REQUIRED, "Collection with corpus, queries and qrels.")
     _: KW_ONLY
     split: str | None = option(None, "Split of the collection.", recorded=False)
     queries: Path | None = option(None, "Queries file; replaces the collection's.", recorded=False)
@@ -73,9 +72,9 @@ class MineNegatives(Seeded, Threaded, Writes):
     index: Path | None = option(
         None, "Lexical index: for the source `bm25`, and for exact lexical scores.", panel=SOURCES, recorded=False
     )
-    depth: int = option(1000, "Deepest rank that gives negatives.", panel=SOURCES, minimum=1, applies=_RANKED)
+    depth: int = option(1000, "Lowest rank from which negatives are drawn.", panel=SOURCES, minimum=1, applies=_RANKED)
     skip_top: int = option(
-        0, "Top ranks left out, as likely unjudged positives.", panel=SOURCES, minimum=0, applies=_RANKED
+        0, "Top ranks to skip, as likely unjudged positives.", panel=SOURCES, minimum=0, applies=_RANKED
     )
     num_negatives: int | None = option(
         None,
@@ -111,7 +110,7 @@ class MineNegatives(Seeded, Threaded, Writes):
     max_score: float | None = option(None, "Drop candidates that score above this.", panel=FILTERS, applies=_RANKED)
 
     def check(self) -> None:
-        """Refuse sources that are not clear, and options of other sources."""
+        """Refuse ambiguous sources, and options of other sources."""
         names = [source.name for source in self.plan()]
         if BM25 in names and self.index is None:
             raise InputError("--sources bm25: needs --index, a lexical index of the collection (`hybrid index-bm25`)")
@@ -169,7 +168,7 @@ def _source(item: str, default: int | None) -> Source:
 class Label(Seeded, Threaded, Writes):
     """Label queries with the top hits of BM25, or of another ranking, for training a Lambda (SPAR, section 4.1).
 
-    The queries are sentences of the corpus, or with `--split` or `--queries` given ones. Queries without a hit are
+    The queries are sentences of the corpus, or queries of `--split` or `--queries`. Queries without a hit are
     dropped and counted. After an interruption, the same command resumes with the first missing shard.
     """
 
@@ -180,7 +179,7 @@ class Label(Seeded, Threaded, Writes):
         "hybrid label data/pydocs --run out/splade.parquet --split train --output out/labels",
     )
 
-    collection: Path = argument(REQUIRED, "A collection; its corpus gives the sentences and the passages.")
+    collection: Path = argument(REQUIRED, "Collection; its corpus provides the sentences and the passages.")
     _: KW_ONLY
     index: Path | None = option(None, "BM25: a lexical index of the collection.", panel=TEACHER, recorded=False)
     run: Path | None = option(
@@ -209,7 +208,7 @@ class Label(Seeded, Threaded, Writes):
     depth: int = option(50, "Hits kept per query.", panel=HITS, minimum=1)
     keep_own: bool = option(
         True,
-        "Keep the passage that a sentence comes from among its hits.",
+        "Keep the passage of a sentence among the hits of the sentence.",
         "--keep-own/--drop-own",
         panel=HITS,
         applies=_SENTENCES,

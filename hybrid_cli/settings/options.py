@@ -1,7 +1,7 @@
-"""The base of all settings classes: options declared once, converted and checked whoever sets them.
+"""The base of all settings classes: every option is declared once, and every value is converted and checked.
 
 A settings class is a frozen dataclass. Each field carries its type, default, range, help, panel of the help, and the
-variants that it applies to. The command line, `--config`, the Python API, the manifest and docs/commands.md all read
+variants to which it applies. The command line, `--config`, the Python API, the manifest and docs/commands.md all read
 these declarations. (Dataclasses rather than pydantic: `hybrid --help` imports nothing heavy, values stay plain, and an
 error names the option in one line.)
 """
@@ -51,14 +51,14 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Base of all settings classes: converts and checks values, whoever made the object.
+    """Base of all settings classes: the constructor converts and checks values.
 
-    The class docstring is the command's help. None stands for an option that is not set.
+    The class docstring is the command's help. None means that an option is not set.
 
     Attributes:
-        given: names of the options that were set, as opposed to left at their defaults.
-        restricted: mixin -> the condition under which the options inherited from it apply; an option that the class
-            declares again keeps its own `applies`.
+        given: names of the options that were set explicitly.
+        restricted: mixin -> condition under which the options of the mixin apply. Redeclared options keep their own
+            `applies`.
     """
 
     command: ClassVar[str] = ""
@@ -68,7 +68,7 @@ class Settings:
     restricted: ClassVar[Mapping[type[Settings], Condition]] = {}
 
     def __new__(cls, *args: Any, **values: Any) -> Self:
-        """Note which options are set; the dataclass constructor then assigns them."""
+        """Record the names of the set options; the dataclass constructor then assigns the values."""
         made = super().__new__(cls)
         positional = [each.name for each in fields(cls) if each.init and not each.kw_only]
         named = {**dict(zip(positional, args, strict=False)), **values}
@@ -76,7 +76,7 @@ class Settings:
         return made
 
     def __post_init__(self) -> None:
-        """Convert each value to its declared type, fill in defaults, and refuse what does not fit or apply."""
+        """Convert each value to the declared type, fill in defaults, and refuse invalid values and options."""
         types = self.types()
         for name, declared in self.declared().items():
             value = getattr(self, name)
@@ -94,17 +94,17 @@ class Settings:
         self.check()
 
     def check(self) -> None:
-        """Refuse options that exclude each other; overridden where a command has such rules."""
+        """Refuse options that exclude each other; commands with such rules override this method."""
 
     def check_facts(self, subject: str = "", **facts: Any) -> None:
         """Refuse options that were set but do not apply.
 
         Args:
-            subject: what the facts are about, for the message: `out/dense is a dense index`.
-            facts: what only the stage knows, by the names that `when` uses.
+            subject: phrase for the message: `out/dense is a dense index`.
+            facts: facts that only the stage knows, by the names used in `when`.
 
         Raises:
-            InputError: an option does not apply; the message names the variants that it belongs to.
+            InputError: an option does not apply; the message names the variants to which it belongs.
         """
         known = {**self.values(), **facts}
         for name in sorted(self.given):
@@ -117,7 +117,7 @@ class Settings:
 
     @classmethod
     def variants(cls, name: str) -> str:
-        """Return where an option applies, in words: `only with --loss margin or residual-margin`; empty if always."""
+        """Return the variants of an option in words: `only with --loss margin or residual-margin`; empty if all."""
         first, *others = [cls._variant(condition) for condition in cls.declared()[name].applies] or [""]
         joint = ", except " if first.startswith("not") else ", or "
         return joint.join([first, *(other.removeprefix("only ") for other in others)])
@@ -138,7 +138,7 @@ class Settings:
         return ", ".join([*parts, *([f"not with {' or '.join(excluded)}"] if excluded else [])])
 
     def _here(self, name: str, subject: str) -> str:
-        """Return the values that decide, for the message."""
+        """Return the current values of the options in the condition, for the message."""
         if subject:
             return f"; {subject}"
         others = {other for each in self.declared()[name].applies for other in each.allowed}
@@ -151,7 +151,7 @@ class Settings:
         )
 
     def applies(self, name: str, **facts: Any) -> bool:
-        """Test whether an option applies under these settings and facts."""
+        """Return whether an option applies under these settings and facts."""
         conditions = self.declared()[name].applies
         known = {**self.values(), **facts}
         return not conditions or any(condition.holds(known) for condition in conditions)

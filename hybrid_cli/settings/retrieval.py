@@ -33,10 +33,10 @@ Engine = Literal["matrix", "lucene"]
 
 @dataclass(frozen=True)
 class IndexBm25(Threaded, Writes):
-    """Index a corpus for BM25: with Lucene, and as an impact matrix with the same scores.
+    """Index a corpus for BM25, with Lucene and as an impact matrix with the same scores.
 
-    For an index that exists, other values of `--k1` and `--b`, or `--tune`, do not read the corpus again. `--tune`
-    tries a grid of k1 and b on judged queries and prints the gain on held-out queries.
+    In an existing index, other values of `--k1` and `--b`, or `--tune`, are stored without reading the corpus again.
+    `--tune` tries a grid of k1 and b on judged queries and prints the gain on held-out queries.
     """
 
     command = "index-bm25"
@@ -54,7 +54,7 @@ class IndexBm25(Threaded, Writes):
     b: float = option(0.4, "Strength of document length normalization.", minimum=0, maximum=1, applies=when(tune=False))
     fields: Sequence[Field] = option(("title", "text"), "Indexed fields of a document.")
     language: str = option("en", "Analyzer: `en` (Porter stemmer), or a code such as `de`, `fr` or `zh`.")
-    tune: bool = option(False, "Choose k1 and b on judged queries.", panel=TUNING)
+    tune: bool = option(False, "Tune k1 and b on judged queries.", panel=TUNING)
     tune_measure: str = option("MRR@10", "Measure to maximize.", panel=TUNING, parse=MEASURE, applies=when(tune=True))
     split: str | None = option(
         None, "Split of the collection.", panel=TUNING, shown="dev", recorded=False, applies=when(tune=True)
@@ -82,7 +82,7 @@ class SearchOptions(OnDevice, Threaded):
     device: str = redeclare(OnDevice, "device", "auto", applies=(_DENSE,))
     exact: bool = option(
         False,
-        "Score every document by the weighted sum of its scores: one or more dense indexes, at most one lexical.",
+        "Rank all documents by the weighted sum of scores of one or more dense indexes and at most one lexical index.",
         panel=SEVERAL,
         recorded=False,
     )
@@ -119,7 +119,7 @@ class SearchOptions(OnDevice, Threaded):
     )
     model: str | None = option(
         None,
-        "Query encoder; needed if it has moved since indexing.",
+        "Query encoder; required if the encoder has moved since indexing.",
         panel=DENSE_INDEX,
         applies=_DENSE,
         recorded=False,
@@ -201,7 +201,7 @@ class Search(SearchOptions, Overwrites):
         return (self.index,) if isinstance(self.index, Path) else tuple(self.index)
 
     def check(self) -> None:
-        """Refuse a search without an output, or of several indexes where one is needed."""
+        """Refuse a search without an output, or of several indexes without `--exact` or `--query`."""
         if self.query is not None and self.exact:
             raise InputError("--exact: writes a run; it cannot be used with --query")
         if self.query is None and self.output is None:
@@ -220,7 +220,7 @@ class WeightTuning(Seeded):
     grid: Grid = option(
         "linear",
         "`linear`: weights that sum to 1; `log`: .001 to 1000 against 1 for the last run; `reciprocal`: .1 to 1 and "
-        "their reciprocals. The last two grow where an end point is best.",
+        "their reciprocals. The last two grow if an end point is best.",
         panel=TUNING,
         applies=when(tune=GIVEN),
     )
@@ -242,9 +242,9 @@ class WeightTuning(Seeded):
 class Fuse(OnDevice, WeightTuning, Writes):
     """Fuse runs into one, or tune the weights of a fusion.
 
-    A method normalizes each list, combines the lists, and has a rule for documents that a list does not return:
-    `minmax` scores them 0, `weighted-sum` computes the exact score. With `--qrels`, the scores of the single runs are
-    printed with that of the fused run.
+    A method normalizes each list, combines the lists, and has a rule for documents missing from a list: `minmax` scores
+    them 0, `weighted-sum` computes their exact scores. With `--qrels`, the scores of the single runs and of the fused
+    run are printed.
     """
 
     command = "fuse"
@@ -261,7 +261,7 @@ class Fuse(OnDevice, WeightTuning, Writes):
     _: KW_ONLY
     method: str = option(
         "minmax",
-        "Fusion method; the names that ranx uses are accepted too.",
+        "Fusion method; names of ranx are also accepted.",
         choices=registered("hybrid_cli.fusion.methods", "METHODS"),
         parse=parsed_by("hybrid_cli.fusion.methods", "method_name"),
     )
@@ -305,7 +305,7 @@ class Fuse(OnDevice, WeightTuning, Writes):
         applies=(when(qrels=GIVEN), when(queries=GIVEN)),
     )
     measure: str = option(
-        "MRR@10", "Measure to compare with, and to tune for.", panel=COMPARED, parse=MEASURE, applies=when(qrels=GIVEN)
+        "MRR@10", "Measure of the comparison and tuning.", panel=COMPARED, parse=MEASURE, applies=when(qrels=GIVEN)
     )
     device: str = redeclare(OnDevice, "device", "auto", applies=(_EXACT,))
     tune: bool = option(False, "Tune the weights on `--qrels` and write them as JSON.", panel=TUNING)

@@ -50,7 +50,7 @@ def at_stage_end(function: Callable[[], object]) -> None:
 
 
 def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
-    """Let a function of one settings object of class `kind` also be called with that class's fields."""
+    """Decorate a stage, a function of a settings object of class `kind`: the fields may also be passed as keywords."""
 
     def decorate(function: Callable[[S], R]) -> Stage[S, P, R]:
         @functools.wraps(function)

@@ -214,7 +214,7 @@ class TrainLambda(Training, Validation, Architecture):
         Validation,
         "dev",
         None,
-        help="Split whose queries validate, on a pool of the teacher's passages; needs `--index`.",
+        help="Split with the queries of the validation, on a pool of the teacher's passages; needs `--index`.",
         recorded=True,
     )
     epochs: int = redeclare(Optimization, "epochs", 1, help="Passes over the labels.", applies=(TRANSFORMER,))
@@ -226,7 +226,7 @@ class TrainLambda(Training, Validation, Architecture):
     precision: Precision = redeclare(Optimization, "precision", "auto", applies=(TRANSFORMER,))
 
     def check(self) -> None:
-        """Refuse options that lack the teacher they need."""
+        """Refuse options without the teacher that they require."""
         super().check()
         if self.encoder == "static" and self.index is None:
             raise InputError("--encoder static: needs the lexical index to learn from; pass --index")

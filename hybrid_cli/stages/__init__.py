@@ -1,1 +1,1 @@
-"""The stages: one file per command, same name; each reads artifacts, calls the nouns, writes one artifact."""
+"""The stages: one module per command; each reads artifacts, calls the library, and writes one artifact."""

@@ -1,4 +1,4 @@
-"""`combine`: two encoders to one, with a weight that is set or tuned on judged queries."""
+"""`combine`: combine two encoders, with a fixed weight or one tuned on judged queries."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def combine(settings: Combine) -> Path:
 
 
 def _recipe(settings: Combine, index: DenseIndex | None) -> Recipe:
-    """Return the recipe, with the contract fields that an index of the combination overrides, such as a truncation."""
+    """Return the recipe, with the contract fields overridden in an index of the combination, such as a truncation."""
     folder = model_of(index) if index is not None else None
     if folder is None or kind_of(folder) != composite.COMBINATION:
         return Recipe(settings.combine, settings.weight)
@@ -83,7 +83,7 @@ def _recipe(settings: Combine, index: DenseIndex | None) -> Recipe:
 
 
 def _tune(encoder: Combination, index: DenseIndex, settings: Combine) -> tuple[Recipe, dict[str, Any]]:
-    """Return the recipe with the best weight, and the scores of the tuning for the manifest."""
+    """Return the recipe with the best weight, and the scores for the manifest."""
     assert settings.tune is not None
     if index.fingerprint != encoder.fingerprint:
         raise InputError(

@@ -1,4 +1,4 @@
-"""`concat-runs`: runs of different queries to one run."""
+"""`concat-runs`: concatenate runs of different queries."""
 
 from __future__ import annotations
 

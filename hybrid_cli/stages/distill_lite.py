@@ -1,4 +1,4 @@
-"""`distill-lite`: a teacher's vectors to a small student (LITE), or to one query encoder for an ensemble (DrBoost)."""
+"""`distill-lite`: distill a teacher into a small student (LITE), or into a query encoder of an ensemble (DrBoost)."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from hybrid_cli.training.validation import DevPool
 def distill_lite(settings: DistillLite) -> Path:
     """Train a student with two heads: the small one retrieves, the large one matches the teacher (LITE, section 4).
 
-    The large head, one per tower, is dropped at the end. With `queries_only`, train a query encoder with the dimensions
-    of the teacher, whose documents it has to find.
+    The large head, one per tower, is dropped at the end. With `queries_only`, train only a query encoder, in the vector
+    space of the teacher's documents.
 
     Returns:
         Folder of the student, or of the pair of query encoder and teacher.
 
     Raises:
-        InputError: examples or models are not usable, or do not fit together.
+        InputError: examples or models are unusable or incompatible.
     """
     inputs = {
         "examples": settings.training_examples,
@@ -86,7 +86,7 @@ def _resolved(settings: DistillLite) -> dict[str, Any]:
 def _changes(settings: DistillLite, dim: int) -> dict[str, Any]:
     """Return the contract of the student as changes to that of the start model."""
     changes = {**contract_changes(settings), "binary": False}
-    if settings.queries_only:  # its vectors must be able to equal the teacher's
+    if settings.queries_only:  # so that the vectors can equal the teacher's
         changes |= {"dim": dim, "projection_norm": False, "normalize": False}
     return changes
 

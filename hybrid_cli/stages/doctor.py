@@ -1,4 +1,4 @@
-"""`doctor`: check this machine for everything that hybrid needs."""
+"""`doctor`: check the requirements of hybrid on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`encode`: a corpus to a dense index, queries to vectors, or a dense index to another one."""
+"""`encode`: encode a corpus as a dense index or queries as vectors, or rebuild a dense index."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _encode(settings: Encode) -> Path:
 
 
 def _source(settings: Encode) -> tuple[Path, Kind]:
-    """Return the file of texts, and the kind of artifact that is made of it."""
+    """Return the file of texts, and the kind of the output."""
     if settings.queries is not None:
         return collections.queries_path(settings.queries, settings.split), Kind.VECTORS
     assert settings.collection is not None  # checked by the settings
@@ -119,7 +119,7 @@ def _trained_for_codes(model: Path) -> bool:
 
 
 def _dtype(settings: Encode) -> Any:
-    """Return the precision with `auto` resolved, since it decides the vectors."""
+    """Return the precision with `auto` resolved, because it affects the vectors."""
     names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
     return names[pick_dtype(settings.dtype, pick_device(settings.device))]
 
@@ -144,7 +144,7 @@ def _info(encoder: Encoder, vectors: int, truncated: int) -> IndexInfo:
 
 
 def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
-    """Build another index over the vectors of a dense index, or over their leading values."""
+    """Build a new index from the vectors of a dense index, or from their leading values."""
     info, length = IndexInfo.of(made), settings.truncate_dim
     if length is not None and length > info.dim:
         raise InputError(f"--truncate-dim {length}: the vectors of {old} have {info.dim} values")
@@ -180,7 +180,7 @@ def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
 
 
 def _combine(settings: Encode, folders: list[Path]) -> Path:
-    """Build one index of two over one corpus: the combination of their encoders."""
+    """Combine two dense indexes of one corpus into an index of the combined encoder."""
     opened = [DenseIndex.open(path) for path in folders]
     if not opened[0].docids.equals(opened[1].docids):
         raise InputError(f"{folders[1]}: has other documents than {folders[0]}; encode one collection with both models")
@@ -213,7 +213,7 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
 
 
 def _texts_and_model(made: Manifest) -> dict[str, Path | Named]:
-    """Return the corpus and the model of an index where they still exist: for texts of hits, and to encode queries."""
+    """Return the corpus and the model of an index, if they still exist: for texts of hits and for encoding queries."""
     found: dict[str, Path | Named] = {}
     corpus, model = made.input_path("corpus"), made.input_path("model")
     if corpus is not None and corpus.exists():
@@ -228,7 +228,7 @@ def _texts_and_model(made: Manifest) -> dict[str, Path | Named]:
 
 
 def _with_type(settings: Encode, binary: bool) -> Encode:
-    """Return settings with an index type: as set, else the one that the encoder was trained for."""
+    """Return settings with an index type: the set one, else that for which the encoder was trained."""
     if settings.index_type or settings.factory:
         return settings
     return settings.changed(index_type="binary" if binary else "flat")
@@ -246,7 +246,7 @@ def _index_options(settings: Encode) -> dict[str, Any]:
 
 
 def _build(settings: Encode, work: Path, info: IndexInfo) -> IndexInfo:
-    """Build the index of the shards in `work`; measure its recall where the type or an option requires it."""
+    """Build the index of the shards in `work`; measure the recall if the type or an option requires it."""
     if settings.index_type == "auto":
         with console.progress("choose", unit="indexes") as advance:
             tried = indexes.choose(work, settings, advance)
@@ -269,7 +269,7 @@ def _recall(folder: Path, info: IndexInfo, seed: int) -> dict[str, float]:
 
 
 def _check_recall(settings: Encode, output: Output) -> Path:
-    """Measure the recall of an index that is up to date, where requested."""
+    """Measure the recall of an up-to-date index, if requested."""
     if settings.recall_check:
         _recall(output.path, IndexInfo.read(output.path), settings.seed)
     return output.path

@@ -23,7 +23,7 @@ from hybrid_cli.settings.analysis import ExportFormat
 
 QUERIES_AT_ONCE = 256
 
-Writer = Callable[[Path, Path, Export], str]  # artifact, output, settings -> what was written, in words
+Writer = Callable[[Path, Path, Export], str]  # artifact, output, settings -> description of the written content
 
 
 @stage(Export)
@@ -94,7 +94,7 @@ def strictly_decreasing(run: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-_SMALLEST = 0x00800000  # bits of the smallest normal float32; smaller numbers become 0, because some readers flush them
+_SMALLEST = 0x00800000  # bits of the smallest normal float32; some readers flush smaller numbers to 0
 
 
 def _read_run(path: Path, settings: Export) -> pl.DataFrame:
@@ -103,7 +103,7 @@ def _read_run(path: Path, settings: Export) -> pl.DataFrame:
 
 
 def _refuse_ids(frame: pl.DataFrame, pattern: str, path: Path, form: ExportFormat, cause: str) -> None:
-    """Refuse ids that would be read back differently."""
+    """Refuse ids that the format cannot represent."""
     for name in ("qid", "docid"):
         bad = frame.filter(pl.col(name).str.contains(pattern) | (pl.col(name) == "")).get_column(name)
         if len(bad):

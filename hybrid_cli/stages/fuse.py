@@ -1,4 +1,4 @@
-"""`fuse`: runs to one run; or runs and qrels to the weights that fuse them best."""
+"""`fuse`: fuse runs, or tune the weights of a fusion on qrels."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from hybrid_cli.indexes.exact import ExactSource, exact_scorer, exact_source
 from hybrid_cli.reporting import terminal
 from hybrid_cli.settings import Fuse, stage
 
-_WIDE = 10.0  # one list's scores have so many times the standard deviation of another's: it decides alone
+_WIDE = 10.0  # ratio of the standard deviations of two lists above which one list dominates the sum
 
 
 @stage(Fuse)
 def fuse(settings: Fuse) -> Path:
-    """Fuse runs, or with `tune` find the weights to fuse them with.
+    """Fuse runs, or with `tune` select the weights of the fusion.
 
     Returns:
         Path of the fused run (Parquet), or of the weights (JSON).
@@ -76,21 +76,21 @@ class _Job:
         return cls(settings, named, recipe, _exact_sources(named, recipe, settings))
 
     def inputs(self) -> dict[str, Path]:
-        """Return everything that the result depends on, by position of the run."""
+        """Return the inputs that affect the result, by role with the position of the run."""
         files = {f"run {number}": path for number, path in enumerate(self.runs.values(), 1)}
         for number, source in enumerate(self.exact, 1):
             files |= {f"index {number}": source.index, f"queries {number}": source.queries}
         return files
 
     def options(self) -> dict[str, Any]:
-        """Return the recorded options; `measure` and `split` matter to tuning only."""
+        """Return the recorded options; `measure` and `split` affect only tuning."""
         recorded = self.settings.recorded() | {"missing": self.recipe.missing}
         unused = () if self.settings.tune else ("measure", "split", "tune")
         return {name: value for name, value in recorded.items() if name not in unused}
 
 
 def _exact_sources(named: Mapping[str, Path], recipe: Recipe, settings: Fuse) -> list[ExactSource]:
-    """Return one source of exact scores per run; none where another rule scores missing documents."""
+    """Return one source of exact scores per run; empty for other rules for missing documents."""
     indexes = settings.index
     if recipe.missing != "exact":
         return []
@@ -128,7 +128,7 @@ def _fuse(job: _Job, output: artifacts.Output) -> None:
 
 
 def _candidates(job: _Job, joined: Lists, shares: list[np.ndarray]) -> Iterable[pl.DataFrame]:
-    """Return the blocks, completed with exact scores where wanted; `shares` collects the overlap of the lists."""
+    """Return the blocks, with exact scores if the rule requires them; the overlap of the lists is added to `shares`."""
 
     def watched() -> Iterator[pl.DataFrame]:
         for block in joined.blocks():
@@ -152,7 +152,7 @@ def _counted(scorer: Scorer, advance: Callable[[int], None]) -> Scorer:
 
 
 def _check_scores(job: _Job, joined: Lists, equal: bool) -> None:
-    """Refuse distances; warn where one list would decide alone."""
+    """Refuse distances; warn if one list dominates the sum."""
     spreads: dict[str, float] = {}
     for number, (name, path) in enumerate(job.runs.items()):
         if joined.rising(number) > 0.5:

@@ -1,4 +1,4 @@
-"""`index-bm25`: a corpus to a Lucene index and an impact matrix."""
+"""`index-bm25`: build a Lucene index and an impact matrix of a corpus."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from hybrid_cli.settings import IndexBm25, stage
 from hybrid_cli.settings.common import cpu_count
 
 _DOCUMENTS_AT_ONCE = 8192
-_HITS = 1000  # per query, to tune for a measure without a cutoff
+_HITS = 1000  # hits per query, for tuning on a measure without a cutoff
 _GRID_K1 = (0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0)
 _GRID_B = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-_CORPUS_OPTIONS = ("fields", "language")  # the others change k1 and b only
+_CORPUS_OPTIONS = ("fields", "language")  # other options change only k1 and b
 
 
 @stage(IndexBm25)
 def index_bm25(settings: IndexBm25) -> Path:
     """Index a corpus for BM25.
 
-    For an index that exists, another k1 and b are stored without reading the corpus again.
+    In an existing index, other values of k1 and b are stored without reading the corpus again.
 
     Returns:
         Folder of the index.
@@ -82,7 +82,7 @@ def _inputs(settings: IndexBm25) -> dict[str, Path]:
 
 
 def _differs_in_parameters(settings: IndexBm25, inputs: Mapping[str, Path]) -> bool:
-    """Test for an index of the same corpus that differs only in k1, b or their tuning."""
+    """Return whether the existing index differs only in k1, b or their tuning."""
     found = artifacts.find_manifest(settings.output) if settings.output.is_dir() else None
     if found is None or found.kind != Kind.LEXICAL_INDEX or found.stage != "index-bm25":
         return False

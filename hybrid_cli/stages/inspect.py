@@ -41,7 +41,7 @@ def inspect(settings: Inspect) -> Description:
     """Describe an artifact or a file.
 
     Returns:
-        path, what (in words), parts (name -> bytes); for an index `memory`, its bytes by purpose, and `documents`; for
+        path, what (text), parts (name -> bytes); for an index `memory`, its bytes by purpose, and `documents`; for
         an artifact the fields of its manifest and `inputs`, a list of role, path, kind, fingerprint, state
         (`unchanged`, `changed`, `missing`) and their own `inputs`; for tables rows, columns and sample; for encoders
         the contract; for learning curves the last values. With `memory_table`: `memory_table`, a list of rows.
@@ -91,7 +91,7 @@ def _memory(path: Path, manifest: Manifest) -> tuple[dict[str, int], int]:
 
 
 def _lineage(manifest: Manifest, above: tuple[Path, ...]) -> Iterator[Description]:
-    """Yield the inputs of an artifact, each with its own inputs, as long as they can be found."""
+    """Yield the inputs of an artifact, each with its own inputs, if they still exist."""
     for role, recorded in sorted(manifest.inputs.items()):
         path = _input(manifest, role)
         entry: Description = {"role": role, **recorded, "path": manifest.input_label(role)}
@@ -111,7 +111,7 @@ def _lineage(manifest: Manifest, above: tuple[Path, ...]) -> Iterator[Descriptio
 
 
 def _input(manifest: Manifest, role: str) -> Path | None:
-    """Return the path of an input; of a model that was recorded by name, its folder on this machine."""
+    """Return the path of an input; for a model recorded by name, its folder on this machine."""
     if "name" not in manifest.inputs[role]:
         return manifest.input_path(role)
     from hybrid_cli.encoders.models import resolve
@@ -126,7 +126,7 @@ def _input(manifest: Manifest, role: str) -> Path | None:
 
 
 def _content(path: Path) -> Description:
-    """Describe a table by rows, columns and sample, an encoder by contract and last values."""
+    """Describe the content: rows, columns and sample of a table; contract and last values of an encoder."""
     if path.is_dir():
         return _folder_content(path)
     if path.suffix == ".parquet":
@@ -201,7 +201,7 @@ _FOLDERS = {
 
 
 def _guess(path: Path) -> str:
-    """Guess in words the format of a file that hybrid did not write."""
+    """Return a description of the probable format of a file that hybrid did not write."""
     if path.is_dir():
         return next((words for name, words in _FOLDERS.items() if any(path.glob(name))), "a folder of unknown content")
     if path.suffix == ".parquet":
@@ -250,7 +250,7 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
     output = None
     if settings.output is not None:
         inputs = {f"run {name}": path for name, path in named.items()} | {"qrels": qrels_file, "queries": queries_file}
-        output = artifacts.open_output(  # without a manifest: latencies are measured anew each time
+        output = artifacts.open_output(  # without a manifest: latencies differ between calls
             settings.output,
             Kind.MEASUREMENTS,
             "inspect",

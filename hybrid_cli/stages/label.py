@@ -1,4 +1,4 @@
-"""`label`: the top hits of many queries, from BM25 or a run, for training a Lambda."""
+"""`label`: label queries with their top hits by BM25 or in a run, for training a Lambda."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from hybrid_cli.training.labels import MatrixTeacher, Queries, RunTeacher, Teach
 
 QUERIES_IN_A_SHARD = 8_192  # bounds the memory, together with the hits
 HITS_IN_A_SHARD = 1 << 22
-SHARDS_AT_ONCE = 2  # analysis, search and writing wait for each other within a shard
-QUESTIONS = "train"  # split whose queries give cropped sentences their lengths
+SHARDS_AT_ONCE = 2  # analysis, search and writing of one shard run one after the other
+QUESTIONS = "train"  # split with the queries whose lengths cropped sentences get
 
 
 @stage(Label)
 def label(settings: Label) -> Path:
     """Label queries with the top hits of a teacher, and write them in shards.
 
-    Memory holds two shards, whatever the number of queries; a run is in memory whole. After an interruption, the same
-    call resumes with the first missing shard.
+    Memory holds two shards, for any number of queries, or a complete run. After an interruption, the same call resumes
+    with the first missing shard.
 
     Returns:
         Path of the folder with the labels.
@@ -57,7 +57,7 @@ def label(settings: Label) -> Path:
 
 
 def _inputs(settings: Label) -> dict[str, Path]:
-    """Return everything that the labels depend on, by role."""
+    """Return the inputs that affect the labels, by role."""
     collection = settings.collection
     inputs = {"corpus": collections.corpus_path(collection)}
     if settings.index is not None:
@@ -113,7 +113,7 @@ def _write(settings: Label, output: Output, work: Path, queries: Queries, teache
 def _in_parallel(
     write: Callable[[int, pa.Table], tuple[Path, int]], shards: Iterable[tuple[int, pa.Table]], workers: int
 ) -> Iterator[tuple[Path, int]]:
-    """Yield the result of `write` for each shard, in order, with `workers` shards in work at a time."""
+    """Yield the result of `write` for each shard, in order, with `workers` shards in progress at a time."""
     with ThreadPoolExecutor(workers) as pool:
         waiting: deque[Future[tuple[Path, int]]] = deque()
         for shard in shards:

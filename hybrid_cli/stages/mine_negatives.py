@@ -1,4 +1,4 @@
-"""`mine-negatives`: training examples whose negatives are the errors of a first stage."""
+"""`mine-negatives`: write training examples whose hard negatives are the errors of a first stage."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def mine_negatives(settings: MineNegatives) -> Path:
 
 
 def _inputs(settings: MineNegatives) -> dict[str, Path]:
-    """Return everything that the examples depend on, by role."""
+    """Return the inputs that affect the examples, by role."""
     collection, split = settings.collection, settings.split
     return {
         "corpus": collections.corpus_path(collection),
@@ -68,7 +68,7 @@ def _inputs(settings: MineNegatives) -> dict[str, Path]:
 
 
 def _report(tally: Tally, counts: Mapping[str, Any], path: Path) -> None:
-    """Print the table, and warn of random documents in place of others and of short lists."""
+    """Print the table of counts; warn about substituted random documents and short lists."""
     random = tally.counts[RANDOM]
     terminal.show_tally({name: each for name, each in tally.counts.items() if each["drawn"] or name != RANDOM})
     if replaced := random[REPLACEMENTS]:

@@ -1,4 +1,4 @@
-"""`perturb`: perturbed queries of a split, one file per attack."""
+"""`perturb`: perturb the queries of a split, with one file per attack."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def perturb(settings: Perturb) -> Path:
 
     Returns:
         Path of the queries (Parquet); for several attacks, of a folder with a file `ATTACK.parquet` for each, and
-        `meta.json`. Attacks whose resources are missing are left out of the folder.
+        `meta.json`. Attacks whose resources are missing are skipped.
 
     Raises:
         InputError: options, split, files or models cannot be used.
@@ -114,7 +114,7 @@ def _models(settings: Perturb) -> dict[str, Path]:
 
 
 def _options(name: str, settings: Perturb) -> dict[str, Any]:
-    """Return the options that the result of one attack depends on; none if it is read from a file."""
+    """Return the options that affect the result of one attack; none if the result is read from a file."""
     if name in settings.attacked_queries:
         return {"attack": name}
     recorded = settings.recorded()
@@ -138,7 +138,7 @@ def _attack(output: Output, name: AttackName, settings: Perturb) -> None:
 
 
 def _from_file(inputs: Inputs) -> Rewrite:
-    """Return the texts of a file; a query that is not in the file, or has no text there, is kept."""
+    """Return the texts of a file; queries without a text in the file remain unchanged."""
     path = inputs.files["attacked"]
     texts = dict(collection.read_queries(path).select("qid", "text").iter_rows())
     if texts.keys().isdisjoint(inputs.queries["qid"]):

@@ -1,4 +1,4 @@
-"""`prepare`: from a source to a collection."""
+"""`prepare`: import a source as a collection."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def prepare(settings: Prepare) -> Path:
             with console.progress("prepare", unit="documents") as advance:
                 writer = CollectionWriter(source, work, output.manifest, **policies, advance=advance)
                 counts.update(writer.write())
-        except BaseException:  # an incomplete collection is of no use, and large
+        except BaseException:  # remove an incomplete collection, which is large and cannot be resumed
             shutil.rmtree(work)
             raise
     _note(settings, counts, writer.problems.lines())
@@ -49,7 +49,7 @@ def prepare(settings: Prepare) -> Path:
 
 
 def _source(settings: Prepare) -> Source:
-    """Return the source that the reader of the command makes: `prepare python-docs` is `readers/python_docs.py`."""
+    """Return the source of a command; `prepare python-docs` is read by `readers/python_docs.py`."""
     name = settings.command.split()[1].replace("-", "_")
     source: Source = import_module(f"hybrid_cli.collections.readers.{name}").source(settings)
     return source

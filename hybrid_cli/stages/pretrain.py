@@ -1,4 +1,4 @@
-"""`pretrain`: a corpus to an encoder that is adapted to it."""
+"""`pretrain`: adapt an encoder to a corpus."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pretrain(settings: Pretrain) -> Path:
         Folder of the encoder, which includes the masked-language-model head.
 
     Raises:
-        InputError: corpus or model are not usable, or do not fit together.
+        InputError: corpus or model are unusable or incompatible.
     """
     start = resolve(settings.model)
     contract = _contract(start, settings)

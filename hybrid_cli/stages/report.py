@@ -1,4 +1,4 @@
-"""`report`: one HTML page that shows how runs differ, and where; its figures as PNG files."""
+"""`report`: write an HTML page that compares runs, and its figures as PNG files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hybrid_cli.settings import IndexBm25, Report, stage
 from hybrid_cli.settings.analysis import ACC
 from hybrid_cli.settings.common import NameOrPath
 
-_LANGUAGE = IndexBm25.language  # of documents without a lexical index
+_LANGUAGE = IndexBm25.language  # default without a lexical index
 
 
 @stage(Report)
@@ -74,7 +74,7 @@ def _index_folders(held: Mapping[str, Sequence[Held]]) -> dict[str, Path]:
 
 
 def _held(named: Mapping[str, Path], given: Sequence[str]) -> dict[str, list[Held]]:
-    """Return run -> its indexes: those of `--index`, else those that its manifest leads to."""
+    """Return run -> indexes, from `--index` or from the manifest of the run."""
     held = {name: list(lineage.indexes_of(path).values()) for name, path in named.items()}
     chosen: dict[str, list[Held]] = {}
     for text in given:

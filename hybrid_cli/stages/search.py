@@ -1,4 +1,4 @@
-"""`search`: queries and an index to a run; or one query to its hits."""
+"""`search`: search an index for all queries of a split, or for one query."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hybrid_cli.indexes.searcher import Searcher, index_kinds, open_hybrid, open
 from hybrid_cli.settings import Search, stage
 
 _QUERIES_AT_ONCE = 1024
-_FUSED = 1000  # hits of each index that are fused for `query`
+_FUSED = 1000  # hits per index that are fused for `query`
 
 
 @stage(Search)
@@ -28,7 +28,7 @@ def search(settings: Search) -> Any:
     """Search indexes for all queries and write a run, or for one query and return its hits.
 
     Returns:
-        Path of the run. With `query`, a DataFrame: docid, rank, score, title and text (where the corpus is found), and
+        Path of the run. With `query`, a DataFrame: docid, rank, score, title and text (if the corpus is found), and
         for several indexes the rank in each (`rank_0`, `rank_1`, ...).
 
     Raises:

@@ -1,4 +1,4 @@
-"""`split`: the judged queries of a collection in folds, as a collection over the same documents."""
+"""`split`: split the judged queries of a collection into folds, in a new collection of the same documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`train-dense`: training examples to an encoder."""
+"""`train-dense`: train an encoder on mined examples."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def train_dense(settings: TrainDense) -> Path:
     """Train a dense encoder.
 
     Returns:
-        Folder of the encoder, or with `boost` of the ensemble that it completes (DrBoost).
+        Folder of the encoder, or with `boost` of the extended ensemble (DrBoost).
 
     Raises:
-        InputError: examples, model or index are not usable, or do not fit together.
+        InputError: examples, model or index are unusable or incompatible.
     """
     contract = _contract(settings)
     temperature = settings.temperature or losses.usual_temperature(contract.normalize, settings.loss)
@@ -138,7 +138,7 @@ def _finished(settings: TrainDense) -> Encoder | None:
 
 
 def _uses_scores(settings: TrainDense) -> bool:
-    """Test whether the loss reads the scores of the finished encoder."""
+    """Return whether the loss reads the scores of the frozen encoder."""
     return settings.with_frozen is not None or settings.boost_mode == "residual"
 
 
@@ -180,7 +180,7 @@ def _check_projection(settings: TrainDense, vectors: Bm25Vectors | None) -> None
 
 
 def _save(settings: TrainDense, encoder: TransformerEncoder, vectors: Bm25Vectors | None, folder: Path) -> None:
-    """Write the encoder, or the ensemble that it completes."""
+    """Write the encoder, or the ensemble extended by it."""
     if settings.boost:
         learner = composite.parts(folder)[1]
         encoder.save(learner)

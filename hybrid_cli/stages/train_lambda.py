@@ -1,4 +1,4 @@
-"""`train-lambda`: a lexical teacher to an encoder that imitates its ranking."""
+"""`train-lambda`: train an encoder that imitates the ranking of a lexical teacher."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def train_lambda(settings: TrainLambda) -> Path:
         Folder of the encoder.
 
     Raises:
-        InputError: the inputs are not usable, or do not fit together.
+        InputError: the inputs are unusable or incompatible.
     """
     return _train_static(settings) if settings.encoder == "static" else _train_transformer(settings)
 
@@ -117,7 +117,7 @@ def _objective(settings: TrainLambda, encoder: TransformerEncoder) -> losses.Obj
 def _batches(
     settings: TrainLambda, queries: LabeledQueries, learner: DenseLearner
 ) -> Callable[[int], Iterator[list[Group]]]:
-    """Return the batches from a step on, with the student's own negatives if there are any."""
+    """Return the batches from a step on, with the student's own negatives if requested."""
     if not settings.student_negatives:
         return queries.batches
     negatives = StudentNegatives(learner.model, queries.texts, settings, learner.precision)

@@ -1,1 +1,1 @@
-"""Training: examples, objectives and the one loop."""
+"""Training: examples, losses, teachers, validation, and the training loop."""

@@ -1,4 +1,4 @@
-"""Training examples as batches, in a seeded order with seeded draws of negatives.
+"""Batches of training examples, in a seeded order with seeded draws of negatives.
 
 Order and draws depend only on (seed, epoch, row), so a resumed run sees the same batches.
 """
@@ -25,7 +25,7 @@ from hybrid_cli.settings.common import Optimization, Sampling
 
 @dataclass(frozen=True)
 class Group:
-    """A query with its positive and the negatives drawn for this step; `noise` seeds its other random draws."""
+    """A query with its positive and the negatives of this step; `noise` seeds other random draws for the example."""
 
     query: str
     docids: list[str]
@@ -96,7 +96,7 @@ class Examples:
         return {qid: frozenset(docids) for qid, docids in known.items()}
 
     def epoch(self, epoch: int, seed: int, negatives: int, skip: int = 0) -> Iterator[Group]:
-        """Yield one pass in shuffled order (row groups, then rows within each), from the `skip`-th example on."""
+        """Yield one epoch in shuffled order (row groups, then rows within each), from the `skip`-th example on."""
         starts = np.concatenate([[0], np.cumsum(self._sizes)]).tolist()
         for part, rows in draws.shuffled(self._sizes, seed, epoch, skip=skip):
             table = self._file.read_row_group(part)

@@ -1,4 +1,4 @@
-"""The learner of `train-dense`, `train-lambda` and `distill-lite`: batches of texts to gradients of an encoder."""
+"""The learner of `train-dense`, `train-lambda` and `distill-lite`: computes an encoder's gradients on batches."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Scorer = Callable[[list[Group]], npt.NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class BatchSources:
-    """Constants for a batch that an objective reads.
+    """Sources of the constants of a batch that an objective reads.
 
     Attributes:
         lexical: BM25's vectors, for `orthogonality`.
         masking: hides matches of the query in documents.
         other: maps a batch to another model's scores [B, B * G].
         teacher: vectors of a frozen encoder.
-        queries_only: encode no documents; use the teacher's vectors of them.
+        queries_only: encode only queries; documents have the teacher's vectors.
     """
 
     lexical: Bm25Vectors | None = None
@@ -92,8 +92,8 @@ class DenseLearner:
             return vectors.float()
 
         cached = self.chunk_size is not None
-        # One autocast context around all chunks casts the weights once. With caching, each chunk needs its own: casts
-        # made in the pass without a graph must not be reused.
+        # One autocast context for all chunks casts the weights once. With caching, each chunk needs its own context:
+        # casts of the pass without a graph must not be reused.
         with nullcontext() if cached else self._autocast():
             terms = backward(encode, chunks, loss, cached=cached)
         return {name: value.detach() for name, value in {**terms, **diagnostics}.items()}

@@ -23,7 +23,7 @@ from hybrid_cli.settings import Label
 from hybrid_cli.training.negatives import folded
 
 Longs: TypeAlias = npt.NDArray[np.int64]
-# Hits of each query, [Q]; docids and scores of all of them, query after query, best first.
+# Number of hits of each query, [Q]; docids and scores of all hits, query after query, best first.
 Hits: TypeAlias = tuple[npt.NDArray[np.integer], pl.Series, npt.NDArray[np.float32]]
 
 _HASH = folded("text").hash().alias("hash")
@@ -73,14 +73,14 @@ def shard_path(folder: Path, number: int) -> Path:
 
 
 def write_shard(path: Path, table: pa.Table, manifest: Manifest, **counts: int) -> None:
-    """Write one shard, under its final name only when complete; its manifest stores the counts."""
+    """Write one shard atomically; its manifest stores the counts."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with artifacts.replacing(path) as scratch:
         artifacts.write_parquet(scratch, [table], SCHEMAS[Kind.LABELS], replace(manifest, counts=counts))
 
 
 def labelled(queries: pl.DataFrame, hits: Hits) -> pa.Table:
-    """Return rows of teacher labels: the queries that have a hit, each with its hits as lists."""
+    """Return rows of teacher labels: queries with at least one hit, and lists of their hits."""
     counts, docids, scores = hits
     ends = np.concatenate(([0], np.cumsum(counts[counts > 0]))).astype(np.int32)
     columns = queries.filter(pl.Series(counts > 0)).select("qid", "text", "source").to_arrow()
@@ -100,7 +100,7 @@ class Queries:
     Attributes:
         blocks: tables of qid, text, source (docid of a sentence), row (corpus row of that document).
         total: number of queries in all blocks.
-        counts: where they come from, for the manifest.
+        counts: numbers of queries by origin, for the manifest.
     """
 
     blocks: Iterable[pl.DataFrame]
@@ -128,10 +128,10 @@ def sentence_queries(corpus: Path, questions: Path | None, language: str, settin
         corpus: the corpus file.
         questions: queries whose lengths cropped sentences get.
         language: ISO 639-1 code.
-        settings: which sentences, how many, and the seed.
+        settings: selection and number of sentences, and the seed.
 
     Raises:
-        InputError: the corpus has no sentence that is long enough.
+        InputError: the corpus has no sentence of sufficient length.
     """
     lengths: Sequence[int] = sentences.QUESTION_WORDS
     if questions is not None:
@@ -157,7 +157,7 @@ class MatrixTeacher:
     Args:
         index: lexical index of the corpus.
         corpus: the corpus file.
-        settings: depth, and whether a sentence keeps its own passage and passages with its text.
+        settings: depth; whether a sentence keeps its own passage and passages with the same text.
     """
 
     def __init__(self, index: LexicalIndex, corpus: Path, settings: Label):
@@ -191,7 +191,7 @@ class MatrixTeacher:
 
 
 class _Copies:
-    """Documents by the hash of their text, white space aside; 16 bytes per document."""
+    """Documents by the hash of their text, ignoring white space; 16 bytes per document."""
 
     def __init__(self, corpus: Path):
         hashes = collections.scan(corpus).select(_HASH).collect()["hash"].to_numpy()
@@ -209,10 +209,10 @@ class RunTeacher:
     """The ranking of a run, such as that of a learned sparse model; the whole run is in memory.
 
     Args:
-        path: the run; its other queries are ignored.
+        path: the run; queries that are not to be labeled are ignored.
         queries: qid, text of the queries to label.
         corpus: the corpus file.
-        settings: depth, and whether a query keeps passages with its text.
+        settings: depth; whether a query keeps passages with the same text.
 
     Raises:
         InputError: not a run, a document that is not in the corpus, or a run of other queries.
@@ -249,7 +249,7 @@ Teacher: TypeAlias = MatrixTeacher | RunTeacher
 
 
 def _ranges(first: Longs, counts: Longs) -> Longs:
-    """Return, for each i in order, the `counts[i]` numbers from `first[i]` on."""
+    """Return the concatenated ranges `first[i]`, ..., `first[i] + counts[i] - 1`."""
     return np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)
 
 

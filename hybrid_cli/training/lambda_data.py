@@ -18,7 +18,7 @@ from hybrid_cli.settings.training import TrainLambda
 from hybrid_cli.training.batches import Group, batches
 from hybrid_cli.training.labels import Labels
 
-STUDENT_POOL = 2048  # documents encoded by the student, for its own negatives
+STUDENT_POOL = 2048  # documents re-encoded for mining negatives with the student
 
 
 class LabeledQueries:
@@ -33,7 +33,7 @@ class LabeledQueries:
         texts: docid, title, text of the corpus.
 
     Raises:
-        InputError: the labels belong to another corpus, or no list is long enough.
+        InputError: the labels belong to another corpus, or all lists are too short.
     """
 
     def __init__(self, folder: Path, corpus: Path, plan: TrainLambda):
@@ -51,7 +51,7 @@ class LabeledQueries:
         self.dropped = sum(len(kept) for kept in self._kept) - sum(self._sizes)
         if not sum(self._sizes):
             raise InputError(f"{folder}: no query has {least} hits, the sum of --positives and --negatives")
-        self._known(0)  # refuses labels of another corpus before any work
+        self._known(0)  # checks that the labels belong to this corpus
 
     def __len__(self) -> int:
         return sum(self._sizes)
@@ -61,7 +61,7 @@ class LabeledQueries:
         return batches(len(self), self._epoch, self._plan, done)
 
     def _epoch(self, epoch: int, skip: int) -> Iterator[Group]:
-        """Yield one pass in shuffled order: shards, then queries within each."""
+        """Yield one epoch in shuffled order: shards, then queries within each."""
         seed = self._plan.seed
         for shard, places in draws.shuffled(self._sizes, seed, epoch, skip=skip):
             texts, rows, scores = self._known(shard)
@@ -104,8 +104,8 @@ class LabeledQueries:
 class StudentNegatives:
     """Adds the student's top-ranked documents to the queries of a batch, as hard negatives.
 
-    They come from a pool of documents that the student re-encodes at every checkpoint, so that a resumed run sees the
-    same documents.
+    Documents are ranked in a pool that the student re-encodes at every checkpoint, so that a resumed run sees the same
+    negatives.
 
     Attributes:
         encoder: the student.

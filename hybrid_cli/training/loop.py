@@ -59,7 +59,7 @@ class Validator:
 
     Attributes:
         measure: returns values for the learning curve; called with the model in evaluation mode.
-        every: steps between two validations; None is a tenth of all steps.
+        every: steps between two validations; None for a tenth of all steps.
         criterion: value whose maximum selects the stored weights; None stores those of the last step.
     """
 
@@ -83,7 +83,7 @@ def fit(
     validator: Validator | None = None,
     remedy: str = "",
 ) -> State:
-    """Train the learner's model in place; leave it with the weights of the best validation or of the last step.
+    """Train the model of a learner in place, and load the weights of the best validation or of the last step.
 
     Each step seeds its random numbers from (seed, step), so that a run resumed from a checkpoint ends with the same
     weights as an uninterrupted one.
@@ -148,7 +148,7 @@ def _validate(model: nn.Module, validator: Validator, state: State, work: Path) 
 
 
 class Trainer(Generic[Batch]):
-    """Optimizer steps: a learner, an AdamW optimizer, and the loss scale of its precision."""
+    """Optimizer steps of a learner, with AdamW and the loss scaling of the precision."""
 
     def __init__(self, learner: Learner[Batch], plan: Optimization):
         self.learner, self.plan = learner, plan
@@ -230,7 +230,7 @@ def backward(
 
 
 def _gradient(value: Tensor, leaves: Tensor) -> Tensor:
-    """Return the gradient of the vectors; only the first process adds those of the loss's own parameters."""
+    """Return the gradient of the vectors; only the first process adds the gradients of the loss's own parameters."""
     if parallel.rank():
         return torch.autograd.grad(value, leaves)[0]
     value.backward()
@@ -250,7 +250,7 @@ def _restore(state: tuple[Tensor, list[Tensor]]) -> None:
 
 @dataclass
 class State:
-    """Progress of a training: steps done, the learning curve, the best dev value and its step."""
+    """Progress of a training: completed steps, learning curve, best dev value and its step."""
 
     step: int = 0
     curve: list[tuple[int, str, float]] = field(default_factory=list)
@@ -261,7 +261,7 @@ class State:
 def save_checkpoint(
     work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, state: State
 ) -> None:
-    """Replace the checkpoint in `work`; a kill leaves the old one or the new one."""
+    """Replace the checkpoint in `work` atomically."""
     with artifacts.replacing(work / layout.CHECKPOINT) as scratch:
         scratch.mkdir()
         save_model(model, str(scratch / layout.WEIGHTS))

@@ -1,8 +1,8 @@
 """Losses: pure functions of vectors and lexical scores, without model or state.
 
-Each takes `Vectors` and returns its terms by name; the loss is their sum, and the learning curve shows each term. A
-loss of `train-dense` is a function with the decorator `loss`, named in `LOSSES` of hybrid_cli/settings/common.py.
-Its keyword arguments that are named like options take their values.
+A loss takes `Vectors` and returns named terms; their sum is minimized, and the learning curve shows each term. A loss
+of `train-dense` is a function with the decorator `loss` and an entry in `LOSSES` of hybrid_cli/settings/common.py.
+Keyword arguments with the name of an option receive its value.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Vectors:
         lexical_queries, lexical_documents: [B, d] and [B, G, d] projected BM25 vectors, for `orthogonality`; constants.
         teacher_queries, teacher_documents: [B, t] and [B, G, t] vectors of a teacher, for distillation.
         other: [B, B * G] scores of another model for every query and every document of the batch.
-        step: number of optimizer steps done.
+        step: number of completed optimizer steps.
         recorded: diagnostics that the loss records for the learning curve.
     """
 
@@ -67,7 +67,7 @@ REGISTERED: dict[str, Callable[..., Terms]] = {}
 
 
 def loss(*names: str) -> Callable[[Callable[..., Terms]], Callable[..., Terms]]:
-    """Register a function as the losses with these names."""
+    """Register a function as the loss of these names."""
 
     def register(function: Callable[..., Terms]) -> Callable[..., Terms]:
         REGISTERED.update(dict.fromkeys(names, function))
@@ -236,8 +236,9 @@ def on_other(objective: Objective) -> Objective:
 def orthogonality(vectors: Vectors, weight: float = 1.0) -> Terms:
     """Return the squared cosines between the encoder's and BM25's vectors (RoC, eq. 8).
 
-    The sum of two means: over the queries and over all documents of the batch. A random projection to d dimensions
-    gives 1 / d for each at the start of the training. An all-zero lexical vector (a query of stop words) adds 0.
+    The result is the sum of the means over the queries and over all documents of the batch. At the start of training,
+    each mean is about 1 / d for a random projection to d dimensions. All-zero lexical vectors (queries of stop words)
+    count as 0.
 
     Raises:
         ValueError: the batch has no lexical vectors.
@@ -252,8 +253,8 @@ def orthogonality(vectors: Vectors, weight: float = 1.0) -> Terms:
 def listwise(vectors: Vectors, temperature: float = 1.0, own_temperature: float = 1.0) -> Terms:
     """Return the divergence from another model's scores of all documents of the batch; see `divergence`.
 
-    The vectors' scores are first divided by `own_temperature`, so that vectors of length 1 can reach the scale of the
-    other scores.
+    The inner products are first divided by `own_temperature`, so that vectors of length 1 reach the scale of the other
+    scores.
     """
     assert vectors.other is not None
     scores = vectors.queries @ vectors.documents.flatten(0, 1).T / own_temperature
@@ -281,7 +282,7 @@ def distilled(relevance: Objective, dim: int, weight: float = 1.0) -> Objective:
 def distillation(vectors: Vectors) -> Terms:
     """Return `|v_q - q|^2 + |v_q - c+|^2 + |v_c - c|^2` with the teacher's vectors q, c+ and c (LITE, eq. 10).
 
-    Each term is the mean over its texts; the last one covers all documents of the batch. (The paper leaves the
+    Each term is a mean over texts, the last term over all documents of the batch. (The paper leaves the
     reduction open; the mean, our choice, does not depend on the batch size.) The first two terms pull a query to the
     middle between q and c+, so the minimum is above 0.
     """
@@ -290,7 +291,7 @@ def distillation(vectors: Vectors) -> Terms:
 
 
 def query_distillation(vectors: Vectors) -> Terms:
-    """Return the two terms of the queries: one query encoder for an ensemble (LITE, section 4)."""
+    """Return the two query terms of `distillation`, for a query encoder of an ensemble (LITE, section 4)."""
     assert vectors.teacher_documents is not None
     own = _distance(vectors.queries, vectors.teacher_queries)
     return {"distillation": own + _distance(vectors.queries, vectors.teacher_documents[:, 0])}
@@ -346,7 +347,7 @@ def check_prefixes(dims: Sequence[int], dim: int) -> None:
 
 
 def added(*objectives: Objective) -> Objective:
-    """Return the objective with the terms of all."""
+    """Return the sum of objectives, with the terms of all."""
 
     def together(vectors: Vectors) -> Terms:
         return {name: term for each in objectives for name, term in each(vectors).items()}
@@ -357,7 +358,7 @@ def added(*objectives: Objective) -> Objective:
 def span_contrast(vectors: Tensor) -> Terms:
     """Return the corpus contrastive loss (coCondenser, section 3.2).
 
-    Each span has to find the other span of its document among all other spans of the batch, by inner product.
+    Each span retrieves the other span of its document among all other spans of the batch, by inner product.
 
     Args:
         vectors: [2 * B, d]; rows 2i and 2i + 1 are spans of one document.

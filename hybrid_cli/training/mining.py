@@ -1,4 +1,4 @@
-"""Mining: from a collection, sources and filters to training examples with hard negatives (CLEAR, section 3.3)."""
+"""Mining of training examples with hard negatives from a collection (CLEAR, section 3.3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hybrid_cli.training import negatives
 from hybrid_cli.training.negatives import Tally
 
 EXAMPLES_AT_ONCE = 4096
-LOOK_AHEAD = 64  # candidates of each example that the answer filter reads at least; others are never drawn
+LOOK_AHEAD = 64  # minimum number of candidates per example that the answer filter reads; later ones are not drawn
 
 _NO_SCORES = pl.DataFrame(schema={"example": pl.UInt32, "score": pl.Float32})
 
@@ -49,7 +49,7 @@ class Miner:
         queries: qid, text, answers.
 
     Attributes:
-        tally: candidates of each source, by the filter that dropped them, and draws.
+        tally: counts per source: candidates, dropped candidates by filter, and draws.
     """
 
     def __init__(self, settings: MineNegatives, queries: pl.DataFrame):
@@ -61,10 +61,10 @@ class Miner:
         self.docids = pl.Series("docid", [], dtype=pl.String)
 
     def forbid(self, examples: pl.DataFrame) -> pl.DataFrame:
-        """Read the corpus once: its ids, and the documents that repeat the text of a positive.
+        """Read the corpus once: ids, and documents with the text of a positive.
 
         Returns:
-            The examples whose positive is in the corpus.
+            Examples whose positive is in the corpus.
         """
         collection, parts = self.settings.collection, []
         with console.progress("read corpus", len(collections.docids(collection)), "documents") as advance:
@@ -119,7 +119,7 @@ class Miner:
         return negatives.in_drawing_order(negatives.admissible(candidates, filters, source, self.tally), seeds, keep)
 
     def _retrieved(self, source: str, examples: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the hits of a source, and if a filter needs them the scores of the positives."""
+        """Return the hits of a source, and the scores of the positives if a filter needs them."""
         queries = self.queries.join(examples, on="qid", how="semi", maintain_order="left").select("qid", "text")
         index = self.index if source == BM25 else None
         if index:
@@ -134,7 +134,7 @@ class Miner:
         return run, scored.select("example", "score")
 
     def _without_answers(self, pools: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
-        """Drop candidates whose text contains an answer; reads only those that a draw may reach."""
+        """Drop candidates whose text contains an answer; only candidates that may be drawn are read."""
         read = pl.concat([pool.select("qid", "docid") for pool in pools.values()]).unique()
         texts = collections.texts(self.settings.collection, read["docid"])
         forms = dict(zip(texts["docid"], map(passage_form, texts["text"]), strict=True))
@@ -171,14 +171,16 @@ class Miner:
 
 
 def _known(examples: pl.DataFrame, corpus: pl.DataFrame, where: Path) -> pl.DataFrame:
-    """Return the examples whose positive is in the corpus, numbered again."""
+    """Return the examples whose positive is in the corpus, renumbered from 0."""
     known = examples.join(corpus, on="docid", how="semi", maintain_order="left")
     missing = examples.join(corpus, on="docid", how="anti", maintain_order="left")["docid"].unique(maintain_order=True)
     if len(missing):
         names = ", ".join(missing.head(3)) + (", ..." if len(missing) > 3 else "")
         if not len(known):
             raise InputError(f"{where}: has none of the relevant documents ({names}); check the collection")
-        console.warn(f"{where}: {len(missing):,} relevant documents are not in the corpus ({names}) and are left out")
+        console.warn(
+            f"{where}: {len(missing):,} relevant documents are not in the corpus ({names}); their examples are skipped"
+        )
     return known.drop("example").with_row_index("example")
 
 

@@ -1,7 +1,7 @@
-"""Negatives from the errors of a first stage: which candidates are admissible, and which are drawn.
+"""Negatives from the errors of a first stage: filters of candidates, and draws.
 
-The place of a candidate in the drawing order is a hash of (seed, source, qid, positive, rank). A draw therefore does
-not depend on the order of the queries, on batches, on other sources, or on candidates that a filter drops.
+The drawing order of candidates is a hash of (seed, source, qid, positive, rank). Draws therefore do not depend on the
+order of the queries, batches, other sources, or candidates that a filter drops.
 
 Tables have one row per candidate. `example` numbers the pairs (query, positive) from 0.
 """
@@ -22,12 +22,12 @@ from hybrid_cli.settings.mining import RANDOM, Source
 
 SHORT, REPLACEMENTS = "short lists", "drawn in place of other sources"  # counts of a tally
 
-Filter = Callable[[pl.DataFrame], pl.DataFrame]  # candidates -> the candidates that it keeps, in order
+Filter = Callable[[pl.DataFrame], pl.DataFrame]  # candidates -> the kept candidates, in order
 
 
 @dataclass
 class Tally:
-    """Counts per source: candidates, those that each filter dropped, and draws."""
+    """Counts per source: candidates, dropped candidates by filter, and draws."""
 
     counts: dict[str, Counter[str]] = field(default_factory=dict)
 
@@ -51,9 +51,9 @@ def quotas(sources: Sequence[Source], examples: pl.DataFrame, prob: float, seed:
     Args:
         sources: names with numbers of negatives.
         examples: example, qid, docid.
-        prob: probability that a negative of a source that ranks comes from it, else from `random` (CLEAR, section 3.3,
-            does not print it; our choice: 1, since its triples hold BM25 negatives only. 0 is the ablation with random
-            negatives).
+        prob: probability that a negative of a ranked source is drawn from this source, else from `random`. CLEAR
+            (section 3.3) gives no value; our choice: 1, because its triples contain only BM25 negatives. 0 is the
+            ablation with random negatives.
         seed: seed of the draws.
 
     Returns:
@@ -80,7 +80,7 @@ def retrieved(run: pl.DataFrame, examples: pl.DataFrame, skip_top: int, depth: i
     Args:
         run: qid, docid, rank, score.
         examples: example, qid, docid.
-        skip_top: top ranks left out.
+        skip_top: number of skipped top ranks.
         depth: lowest rank.
 
     Returns:
@@ -103,10 +103,10 @@ def from_corpus(docids: pl.Series, examples: pl.DataFrame, example_seeds: Keys, 
         docids: ids of the corpus.
         examples: example, qid, docid.
         example_seeds: random bits per example; see `seeds`.
-        number: draws per example, with replacement; a document drawn again counts once.
+        number: draws per example, with replacement; repeated documents count once.
 
     Returns:
-        example, qid, docid, place (number of the draw), score (null), as `retrieved` returns hits.
+        example, qid, docid, place (number of the draw), score (null).
     """
     if len(docids) <= 4 * number:
         places, rows = (np.tile(np.arange(len(docids)), len(examples)) for _ in range(2))
@@ -126,7 +126,7 @@ def admissible(candidates: pl.DataFrame, filters: Mapping[str, Filter], source: 
     """Return the candidates that every filter keeps.
 
     Args:
-        candidates: of one source, as `retrieved` returns them.
+        candidates: candidates of one source; see `retrieved`.
         filters: name -> filter; applied in order.
         source: name of the source.
         tally: counts the candidates that each filter drops.
@@ -157,8 +157,8 @@ def score_filters(
     """Return filters by score; candidates without a score pass.
 
     Args:
-        positive_scores: example, score of its positive by the same source. A positive without a score counts as no
-            better than the last candidate.
+        positive_scores: example, score of its positive by the same source. A positive without a score gets that of the
+            last candidate.
         max_score: highest score that passes.
         relative_margin: highest fraction of the positive's score that passes.
     """
@@ -175,7 +175,7 @@ def score_filters(
         filters["max score"] = passing(pl.lit(max_score))
     if relative_margin is not None:
         positive = pl.coalesce("score_positive", pl.col("score").min().over("example"))
-        # For a negative score, too, the bound is below it.
+        # The bound is below the score of the positive, also if that is negative.
         filters["relative margin"] = passing(positive - (1 - relative_margin) * positive.abs())
     return filters
 
@@ -206,7 +206,7 @@ def in_drawing_order(candidates: pl.DataFrame, example_seeds: Keys, keep: int) -
 
 
 def draw(pools: Mapping[str, pl.DataFrame], wanted: Mapping[str, NDArray[np.int64]], tally: Tally) -> pl.DataFrame:
-    """Draw the wanted numbers from the pools; draws from the corpus complete the list of a short pool.
+    """Draw the requested numbers from the pools; documents drawn from the corpus complete short lists.
 
     Args:
         pools: source -> candidates in drawing order; `random` holds draws from the corpus.
@@ -236,13 +236,13 @@ def draw(pools: Mapping[str, pl.DataFrame], wanted: Mapping[str, NDArray[np.int6
 
 
 def _shuffled(chosen: pl.DataFrame) -> pl.DataFrame:
-    """Return the draws with the sources of each list mixed; a training that uses few negatives sees all sources."""
+    """Return the draws with mixed sources in each list, so that a training with few negatives sees all sources."""
     again = mixed(chosen["key"].to_numpy() ^ GOLDEN)
     return chosen.with_columns(pl.Series("key", again)).sort("example", "key", "docid").drop("key")
 
 
 def folded(*columns: str) -> pl.Expr:
-    """Return the columns joined, each run of white space as one space, for the comparison of texts."""
+    """Return the concatenated columns, with each run of white space as one space, for the comparison of texts."""
     return pl.concat_str(*columns, separator=" ").str.replace_all(r"\s+", " ").str.strip_chars()
 
 
@@ -254,7 +254,7 @@ def same_text(texts: pl.DataFrame, positives: pl.DataFrame) -> pl.DataFrame:
         positives: qid, docid.
 
     Returns:
-        qid, docid; the positives are among them.
+        qid, docid; includes the positives.
     """
     copies = texts.filter(pl.col("hash").is_in(positives.join(texts, on="docid")["hash"].unique().implode()))
     return (

@@ -65,7 +65,7 @@ def folder(output: Output) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def first_alone() -> Iterator[bool]:
-    """Run the body of a `for` loop in the first process, and after that in the others."""
+    """Run the body of a `for` loop first in the first process, then in the others."""
     if size() == 1:
         yield True
         return
@@ -82,7 +82,7 @@ def own(chunks: int) -> range:
 
 
 def gather(vectors: list[Tensor]) -> list[Tensor]:
-    """Return the vectors [n, d] of all chunks in order, given those of this process's own chunks."""
+    """Gather the vectors [n, d] of all chunks in order, from the chunks of each process."""
     if size() == 1:
         return vectors
     shapes: list[list[tuple[int, int]]] = [[] for _ in range(size())]

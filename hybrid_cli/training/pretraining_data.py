@@ -1,8 +1,8 @@
 """Data for pretraining: a corpus as batches of masked spans, one block of documents in memory.
 
 Order, spans and masks depend only on (seed, epoch, position), so a resumed run sees the same batches. The tokens of a
-word are masked together (whole-word masking; Condenser). transformers' own collator takes everything between two spaces
-as a word, punctuation included, and omits BERT's random and unchanged tokens.
+word are masked together (whole-word masking; Condenser). The collator of transformers splits words
+only at spaces, so that punctuation belongs to a word, and omits BERT's random and unchanged tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hybrid_cli.settings.training import Pretrain
 BLOCK = 8192  # documents that are shuffled together
 IGNORED = -100  # label of a token that is not predicted, as in PyTorch
 _MASKED, _RANDOM = 0.8, 0.1  # BERT: fractions of the predicted tokens; the others keep their token
-_HELD_OUT, _BLOCKS, _UNITS, _CUTS, _MASKS = range(5)  # one seed per kind of draw
+_HELD_OUT, _BLOCKS, _UNITS, _CUTS, _MASKS = range(5)  # seeds of the kinds of draws
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class Pieces:
 
     Attributes:
         ids: [n] token ids.
-        starts: [w + 1] position of the first token of each word, and n.
+        starts: [w + 1] position of the first token of each word; the last entry is n.
     """
 
     ids: np.ndarray
@@ -46,7 +46,7 @@ class Pieces:
         return len(self.starts) - 1
 
     def span(self, first: int, last: int, room: int) -> Pieces:
-        """Return the words from `first` to before `last` that fit into `room` tokens.
+        """Return the words [first, last) that fit into `room` tokens.
 
         The span has at least one word; a word longer than `room` is truncated.
         """
@@ -123,7 +123,7 @@ class WholeWordMasking:
         return np.concatenate([[self._first], ids, [self._last]]), np.pad(labels, 1, constant_values=IGNORED)
 
     def _choose(self, span: Pieces, rng: np.random.Generator) -> np.ndarray:
-        """Return which tokens [n] belong to the chosen words."""
+        """Return a mask [n] of the tokens of the chosen words."""
         sizes = np.diff(span.starts)
         order = rng.permutation(np.flatnonzero(~np.isin(span.ids[span.starts[:-1]], self._special)))
         chosen = np.zeros(span.words, bool)

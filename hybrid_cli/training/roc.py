@@ -1,8 +1,8 @@
-"""What RoC adds to training: projected BM25 vectors (section 3.2), and masks of words that BM25 matches (section 3.4).
+"""The parts of RoC's training: projected BM25 vectors (section 3.2), and masks of matched words (section 3.4).
 
-The random signs (Rademacher) of a term's projection are a hash of (seed, term). They do not depend on the order or size
-of the vocabulary, and are computed for the terms of a batch only, so that no matrix is stored. Masking replaces each
-token of a document that also occurs in the query by [MASK] with some probability, in training only.
+The random signs (Rademacher) of a term's projection are a hash of (seed, term). They are independent of the order and
+size of the vocabulary, and are computed for the terms of a batch only, so that no matrix is stored. Masking replaces
+each token of a document that also occurs in the query by [MASK] with a fixed probability, in training only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.analysis import STOP_WORDS
 from hybrid_cli.lexical.index import LexicalIndex
 
-PROJECTION_VERSION = 1  # of the hash: a change gives other signs, and encoders trained with the old ones cannot resume
+PROJECTION_VERSION = 1  # of the hash: encoders trained with other signs cannot be continued
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class SignProjection:
     version: int = PROJECTION_VERSION
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as an encoder's folder stores them."""
+        """Return the fields as stored in the folder of an encoder."""
         return asdict(self)
 
     def signs(self, terms: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -74,7 +74,7 @@ class Bm25Vectors:
     Args:
         index: lexical index.
         projection: random projection to the encoder's dimensions.
-        docids: all documents that will be requested; only their rows are held.
+        docids: all documents that will be requested; memory holds only their rows.
 
     Raises:
         InputError: a document is not in the index.
@@ -108,15 +108,15 @@ class Bm25Vectors:
         return scores
 
 
-_WORD_STARTS = "Ġ▁"  # the space before a word in byte-level and SentencePiece vocabularies
+_WORD_STARTS = "Ġ▁"  # word-initial space in byte-level and SentencePiece vocabularies
 
 
 class MatchMasking:
     """Masks tokens of documents that occur in the query.
 
     Special tokens, markers, prefixes, punctuation and Lucene's stop words, which BM25 ignores, are never masked (our
-    choice: otherwise "the" would use up most masks). Each occurrence is masked independently (our choice: queries are
-    short, and a rounded number of masks would mostly be 0).
+    choice: otherwise most masked tokens would be stop words). Each occurrence is masked independently (our choice:
+    queries are short, and a rounded number of masks would mostly be 0).
 
     Args:
         tokenizer: tokenizer of queries and documents.

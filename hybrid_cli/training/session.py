@@ -1,4 +1,4 @@
-"""The skeleton of a training command: device, precision, output, loop, files."""
+"""Common steps of all training commands: device, precision, output, training loop, files."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Batch = TypeVar("Batch")
 
 @dataclass(frozen=True)
 class Job(Generic[Batch]):
-    """What a command trains.
+    """The training job of a command.
 
     Attributes:
         learner: model and objective.
         batches: maps n to the batches of all epochs from the n-th on.
         steps: number of optimizer steps.
-        save: writes the trained model into a folder and returns counts for the manifest.
+        save: function that writes the trained model into a folder and returns counts for the manifest.
         validator: validation, if any.
         remedy: advice if the first steps have hardly any loss.
     """
@@ -46,19 +46,19 @@ class Job(Generic[Batch]):
 
 
 class Session:
-    """One run of a training command.
+    """Context of one call of a training command.
 
     Args:
         settings: options of the command.
         inputs: role -> file or folder; None for inputs that are not used.
-        resolved: values for the manifest that replace or complement the options.
+        resolved: values for the manifest, which override options of the same name.
 
     Attributes:
         precision: precision of the forward pass.
-        up_to_date: the output exists, made from the same inputs and options.
+        up_to_date: the output exists, with the same inputs and options.
 
     Raises:
-        InputError: an input is not usable, or the output exists with other options.
+        InputError: an input is unusable, or the output exists with other options.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Session:
         """Run the loop and write the encoder with its learning curve.
 
         Args:
-            prepare: maps the folder of the unfinished artifact to the job.
+            prepare: function from the folder of the unfinished artifact to the job.
             processes: the command can train in several processes.
 
         Returns:
@@ -126,7 +126,7 @@ class TransformerTraining(Protocol):
 
 
 def contract_changes(settings: Architecture) -> dict[str, Any]:
-    """Return the fields of the encoder's contract that the options set."""
+    """Return the fields of the encoder's contract set by options."""
     names = [name for name in Contract.__dataclass_fields__ if name in settings.declared()]
     return {name: value for name in names if (value := getattr(settings, name)) is not None}
 

@@ -23,7 +23,7 @@ from hybrid_cli.training.losses import Terms, check_prefixes, divergence
 
 _SVD_DOCUMENTS = 50_000
 _QUERY_TERMS = (3, 11)  # minimum and maximum terms of a random bag
-STUDENT_POOL = 16_384  # documents encoded by the student, for its own negatives
+STUDENT_POOL = 16_384  # documents re-encoded for mining negatives with the student
 
 Sparse = Any  # scipy CSR, float32
 Pool = tuple[np.ndarray, np.ndarray]  # rows of documents, their vectors
@@ -51,7 +51,7 @@ class BagsOfTerms:
         index: lexical index, the teacher.
         encoder: encoder to train; maps terms to rows of its tables.
         plan: settings of the training.
-        texts: sentences or questions used as queries; None trains only on random bags of a document's terms.
+        texts: sentences or questions used as queries; None for random bags of a document's terms only.
     """
 
     def __init__(self, index: LexicalIndex, encoder: StaticEncoder, plan: TrainLambda, texts: pl.Series | None):
@@ -63,9 +63,9 @@ class BagsOfTerms:
         self._width = len(encoder.idf)
 
     def batches(self, done: int = 0) -> Iterator[Batch]:
-        """Yield batches without end, from the `done`-th on.
+        """Yield an endless stream of batches, from the `done`-th on.
 
-        Draws depend only on (seed, step); the student's own negatives also on its tables at the last checkpoint.
+        Draws depend only on (seed, step); negatives of the student also on its tables at the last checkpoint.
         """
         step, pool = done, None
         while True:
@@ -126,7 +126,7 @@ class BagsOfTerms:
         return rows, self.documents(rows) @ self._encoder.document_table.detach().numpy()
 
     def _student_negatives(self, queries: Sparse, pool: Pool) -> np.ndarray:
-        """Return the rows of the pool's documents that the student ranks first for each query."""
+        """Return the rows of the student's top-ranked documents of the pool for each query."""
         rows, vectors = pool
         scores = (queries @ self._encoder.query_table.detach().numpy()) @ vectors.T
         first = min(self._plan.student_negatives, len(rows) - 1)

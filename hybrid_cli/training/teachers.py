@@ -1,4 +1,4 @@
-"""Frozen models: their vectors of the training texts, and their scores of every query and document of a batch."""
+"""Frozen models: vectors of the training texts, and scores of every query and document of a batch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, Group
 
-BLOCK_TEXTS = 2048  # texts per file; an interrupted run encodes at most this many again
+BLOCK_TEXTS = 2048  # texts per file, the maximum that an interruption loses
 
 Floats = npt.NDArray[np.float32]
 
 
 class ExactTeacher:
-    """BM25 scores from the impact matrix of a collection, held by rows."""
+    """BM25 scores from the impact matrix of a collection, stored by rows."""
 
     def __init__(self, index: LexicalIndex):
         self._index = index
@@ -40,12 +40,12 @@ class ExactTeacher:
 
 
 class FrozenEncoder:
-    """The vectors of a frozen encoder: a Lambda, an ensemble, a teacher. Every text of the examples is encoded once.
+    """The vectors of a frozen encoder, such as a Lambda or an ensemble; every text of the examples is encoded once.
 
     Args:
         encoder: the encoder.
         examples: training examples.
-        work: folder of the unfinished artifact; stores the vectors, which a resumed run reads again.
+        work: folder of the unfinished artifact, where the vectors are stored for resuming.
     """
 
     def __init__(self, encoder: Encoder, examples: Examples, work: Path):
@@ -84,7 +84,7 @@ class FrozenEncoder:
         encode: Callable[[pl.DataFrame], np.ndarray],
         advance: Callable[[int], None],
     ) -> tuple[Floats, dict[str, int]]:
-        """Return the vectors [n, dim] of all rows, and the row number by value of the first column."""
+        """Return the vectors [n, dim] of all rows, and a map from values of the first column to row numbers."""
         blocks: list[np.ndarray] = []
         places: dict[str, int] = {}
         for part in (part for table in tables for part in table.iter_slices(BLOCK_TEXTS)):

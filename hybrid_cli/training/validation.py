@@ -20,7 +20,7 @@ from hybrid_cli.training.roc import Bm25Vectors
 
 @dataclass(frozen=True)
 class DevPool:
-    """Dev examples as a small collection, which contains every positive and negative of every query."""
+    """Dev examples as a small collection of the positives and negatives of all queries."""
 
     queries: list[str]
     docids: list[str]
@@ -69,7 +69,7 @@ class DevPool:
         """
         queries = encoder.encode_queries(self.queries)
         documents = encoder.encode_documents(self.titles, self.texts)
-        if encoder.describe().get("binary"):  # the codes that a search uses
+        if encoder.describe().get("binary"):  # sign codes, as in a search
             documents = np.where(documents >= 0, np.float32(1), np.float32(-1))
         scores = queries @ documents.T
         dense = self._reciprocal_ranks(scores)
@@ -114,7 +114,7 @@ def _reciprocal_rank(scores: np.ndarray, relevant: list[int], cut: int = 10) -> 
 
 @dataclass(frozen=True)
 class SurrogatePool:
-    """A small stand-in for the corpus: the teacher's top passage and one hard negative of each dev query (SPAR,
+    """A small pool in place of the corpus: the teacher's top passage and one hard negative of each dev query (SPAR,
     section 4.1). N queries have 2N passages.
 
     Attributes:
