@@ -72,7 +72,7 @@ def with_answers(queries: pl.DataFrame) -> pl.DataFrame:
 
 def candidates(run: pl.DataFrame, queries: pl.DataFrame, measures: Sequence[Measure]) -> pl.Series:
     """Return the docids whose texts `evaluate_answers` needs."""
-    hits = in_order(run, _depth(measures)).join(queries, on="qid", how="semi")
+    hits = in_order(run, depth(measures)).join(queries, on="qid", how="semi")
     return hits["docid"].unique(maintain_order=True)
 
 
@@ -103,7 +103,7 @@ def evaluate_answers(
         InputError: a document of the run is not in the collection.
     """
     wanted = [measure for measure in measures if measure.family == ACCURACY]
-    hits = in_order(run, _depth(wanted)).join(queries, on="qid", how="semi")
+    hits = in_order(run, depth(wanted)).join(queries, on="qid", how="semi")
     listed = hits.group_by("qid", maintain_order=True).agg(pl.col("docid").sort_by("position"))
     ranking = dict(listed.iter_rows())
     first = [
@@ -145,8 +145,9 @@ def answer_qrels(
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _depth(measures: Sequence[Measure]) -> int:
-    return max(measure.cutoff or 0 for measure in measures if measure.family == ACCURACY)
+def depth(measures: Sequence[Measure]) -> int:
+    """Return the number of top hits that the measures `acc@k` need; 0 if there is none."""
+    return max((measure.cutoff or 0 for measure in measures if measure.family == ACCURACY), default=0)
 
 
 def _first_answer(

@@ -28,7 +28,6 @@ from hybrid_cli.evaluation.complementarity import (
     sets,
     tally,
 )
-from hybrid_cli.evaluation.measures import in_order
 from hybrid_cli.evaluation.plan import Plan, judgments, note_depth
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.settings.analysis import Comparison
@@ -267,9 +266,10 @@ def _heads(plan: Plan) -> dict[str, pl.DataFrame]:
     heads = {}
     with console.progress("complement", total=len(plan.runs), unit="runs") as advance:
         for name in plan.runs:
-            heads[name] = in_order(plan.read(name)[0], DEPTH).rename({"position": "rank"})
+            found = plan.read(name, DEPTH)
+            heads[name] = found.head.drop("score")
             if name in (plan.pair or ()):
-                note_depth(name, heads[name], {f"RoC@{cutoff}": cutoff for cutoff in CUTOFFS})
+                note_depth(name, found.longest, {f"RoC@{cutoff}": cutoff for cutoff in CUTOFFS})
             advance(1)
     return heads
 

@@ -59,8 +59,13 @@ def first_relevant(run: pl.DataFrame, qrels: pl.DataFrame, level: int = 1) -> pl
     Returns:
         qid, rank (int32 from 1; null if the run has no relevant document for the query), in the order of the qrels.
     """
+    return first_position(in_order(run), qrels, level)
+
+
+def first_position(hits: pl.DataFrame, qrels: pl.DataFrame, level: int = 1) -> pl.DataFrame:
+    """Return the same from qid, docid, position of the judged hits."""
     relevant = qrels.lazy().filter(pl.col("relevance") >= level).select("qid", "docid")
-    found = in_order(run).lazy().join(relevant, on=["qid", "docid"], how="semi")
+    found = hits.lazy().join(relevant, on=["qid", "docid"], how="semi")
     first = found.group_by("qid").agg(pl.col("position").min().cast(pl.Int32).alias("rank"))
     queries = relevant.select("qid").unique(maintain_order=True)
     return queries.join(first, on="qid", how="left", maintain_order="left").collect()

@@ -170,10 +170,23 @@ def evaluate_run(run: pl.DataFrame, qrels: pl.DataFrame, measures: Sequence[str]
     Raises:
         InputError: unknown measure, or a run and qrels without a common query.
     """
-    wanted = parse_measures(measures, level)
-    depth = _deepest(wanted)
-    _check_overlap(run, qrels)
-    return _values(judged_hits(in_order(run, depth), qrels), wanted)
+    return evaluate_hits(in_order(run), run["qid"], qrels, measures, level)
+
+
+def evaluate_hits(
+    hits: pl.DataFrame, answered: pl.Series, qrels: pl.DataFrame, measures: Sequence[str], level: int = 1
+) -> pl.DataFrame:
+    """Measure a run from its judged hits; see `evaluate_run`.
+
+    Args:
+        hits: qid, docid, position (from 1): at least all judged hits of the run.
+        answered: ids of the queries with hits; may repeat.
+        qrels, measures, level: as for `evaluate_run`.
+    """
+    depth = _deepest(parse_measures(measures, level))
+    _check_overlap(answered, qrels)
+    within = hits if depth is None else hits.filter(pl.col("position") <= depth)
+    return evaluate_positions(judged_hits(within, qrels), measures, level)
 
 
 def evaluate_positions(judged: pl.DataFrame, measures: Sequence[str], level: int = 1) -> pl.DataFrame:
@@ -213,12 +226,12 @@ def _values(judged: pl.DataFrame, wanted: Sequence[Measure]) -> pl.DataFrame:
     return pl.concat(named).cast(_SCHEMA)  # type: ignore[arg-type]
 
 
-def _check_overlap(run: pl.DataFrame, qrels: pl.DataFrame) -> None:
+def _check_overlap(answered: pl.Series, qrels: pl.DataFrame) -> None:
     if len(qrels) == 0:
         raise InputError("the qrels are empty")
-    if len(run) and run["qid"].is_in(qrels["qid"].unique().implode()).any():
+    if answered.is_in(qrels["qid"].unique().implode()).any():
         return
-    first = f"the run starts with query '{run['qid'][0]}'" if len(run) else "the run is empty"
+    first = f"the run starts with query '{answered[0]}'" if len(answered) else "the run is empty"
     raise InputError(
         f"the run has no hits for any of the {qrels['qid'].n_unique():,} judged queries: {first}, the qrels with "
         f"'{qrels['qid'][0]}'; pass the qrels of the same split"

@@ -13,8 +13,18 @@ from hybrid_cli import console, runs
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import accuracy
-from hybrid_cli.evaluation.complementarity import rbo
-from hybrid_cli.evaluation.measures import ACCURACY, HOLE, MRR, Measure, coverage, evaluate_run, mean_of, parse_measures
+from hybrid_cli.evaluation.complementarity import RBO_DEPTH, rbo
+from hybrid_cli.evaluation.measures import (
+    ACCURACY,
+    HOLE,
+    MRR,
+    Measure,
+    coverage,
+    evaluate_hits,
+    mean_of,
+    parse_measures,
+)
+from hybrid_cli.evaluation.retrieved import Retrieved, retrieved
 from hybrid_cli.settings.analysis import ACC, AnswerMatch, Comparison
 
 OVERLAP = "RBO"
@@ -105,19 +115,15 @@ class Plan:
             "remove_query": self.remove_query,
         } | ({"answer_match": self.answer_match} if self.by_answers else {})
 
-    def read(self, name: str) -> tuple[pl.DataFrame, int]:
-        """Return a run, and the number of hits removed by `remove_query`."""
-        return self._kept(runs.read_run(self.runs[name]))
+    def read(self, name: str, depth: int, qrels: pl.DataFrame | None = None) -> Retrieved:
+        """Return the top `depth` hits of a run, and its hits with a judgment."""
+        return retrieved(runs.open_run(self.runs[name]), qrels, depth, self.remove_query)
 
     def other(self) -> pl.DataFrame | None:
-        """Return the run of `--overlap-with`."""
-        return self._kept(runs.read_run(self.overlap_with[1]))[0] if self.overlap_with else None
-
-    def _kept(self, run: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-        if not self.remove_query:
-            return run, 0
-        kept = run.filter(pl.col("qid") != pl.col("docid"))
-        return kept, len(run) - len(kept)
+        """Return the top hits of the run of `--overlap-with`."""
+        if self.overlap_with is None:
+            return None
+        return retrieved(runs.open_run(self.overlap_with[1]), None, RBO_DEPTH, self.remove_query).head
 
 
 # -------------------------------------------------------------------------------------------------------------- files
@@ -188,36 +194,37 @@ def measure(plan: Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
     asked = accuracy.with_answers(collection.read_queries(plan.queries)) if plan.queries else None
     passages = _passages(plan, asked) if asked is not None else {}
     other = plan.other()
+    depth = max(accuracy.depth(plan.measures), RBO_DEPTH if other is not None else 0)
     frames, counts = [], {}
     with console.progress("evaluate", total=len(plan.runs), unit="runs") as advance:
         for name, path in plan.runs.items():
-            run, removed = plan.read(name)
+            run = plan.read(name, depth, qrels)
             try:
                 values, counts[name] = _values(plan, run, qrels, asked, passages)
             except InputError as error:
                 raise InputError(f"{path}: {error}") from None
             if other is not None:
-                values = pl.concat([values, _overlap(run, other, values)])
-            counts[name] |= {"removed": removed} if plan.remove_query else {}
+                values = pl.concat([values, _overlap(run.head, other, values)])
+            counts[name] |= {"removed": run.removed} if plan.remove_query else {}
             frames.append(values.select(pl.lit(name).alias("run"), "measure", "qid", "value"))
-            note_depth(name, run, {measure.name: measure.cutoff for measure in plan.measures if measure.cutoff})
+            note_depth(name, run.longest, {measure.name: measure.cutoff for measure in plan.measures if measure.cutoff})
             advance(1)
     return pl.concat(frames), {"runs": counts, "nothing_relevant": _without_relevant(qrels, plan.level)}
 
 
 def _values(
-    plan: Plan, run: pl.DataFrame, qrels: pl.DataFrame | None, asked: pl.DataFrame | None, passages: Mapping[str, str]
+    plan: Plan, run: Retrieved, qrels: pl.DataFrame | None, asked: pl.DataFrame | None, passages: Mapping[str, str]
 ) -> tuple[pl.DataFrame, dict[str, float]]:
     """Return the values of one run, in the order of the measures, and its counts."""
     values: list[pl.DataFrame] = []
     counts: dict[str, float] = {}
     if asked is not None:
-        counts |= coverage(run, asked["qid"])
-        values.append(accuracy.evaluate_answers(run, asked, passages, plan.measures, plan.answer_match))
+        counts |= coverage(run.lengths, asked["qid"])
+        values.append(accuracy.evaluate_answers(run.head, asked, passages, plan.measures, plan.answer_match))
     if qrels is not None:
         names = [measure.name for measure in plan.measures if measure.family != ACCURACY]
-        judged = evaluate_run(run, qrels, [*names, HOLE], plan.level)
-        counts |= coverage(run, qrels["qid"]) | {HOLE: mean_of(judged, HOLE)}
+        judged = evaluate_hits(run.judged, run.lengths["qid"], qrels, [*names, HOLE], plan.level)
+        counts |= coverage(run.lengths, qrels["qid"]) | {HOLE: mean_of(judged, HOLE)}
         values.append(judged.filter(pl.col("measure").is_in(names)))
     order = {measure.name: position for position, measure in enumerate(plan.measures)}
     place = pl.col("measure").replace_strict(order, return_dtype=pl.Int32)
@@ -235,7 +242,8 @@ def _overlap(run: pl.DataFrame, other: pl.DataFrame, values: pl.DataFrame) -> pl
 def _passages(plan: Plan, asked: pl.DataFrame) -> dict[str, str]:
     """Return the normalized texts of the top hits of all runs."""
     assert plan.corpus is not None
-    docids = [accuracy.candidates(plan.read(name)[0], asked, plan.measures) for name in plan.runs]
+    depth = accuracy.depth(plan.measures)
+    docids = [accuracy.candidates(plan.read(name, depth).head, asked, plan.measures) for name in plan.runs]
     texts = collection.texts(plan.corpus, pl.concat(docids).unique())
     return accuracy.passages(texts, plan.answer_match)
 
@@ -247,9 +255,8 @@ def _without_relevant(qrels: pl.DataFrame | None, level: int) -> int:
     return qrels["qid"].n_unique() - qrels.filter(pl.col("relevance") >= level)["qid"].n_unique()
 
 
-def note_depth(name: str, run: pl.DataFrame, cutoffs: Mapping[str, int]) -> None:
-    """Print the measures (name -> cutoff) whose cutoff exceeds the length of a run's lists."""
-    longest = max(run.group_by("qid").len()["len"].to_list() if len(run) else [0])
+def note_depth(name: str, longest: int, cutoffs: Mapping[str, int]) -> None:
+    """Print the measures (name -> cutoff) whose cutoff exceeds `longest`, the length of a run's longest list."""
     if deeper := [measure for measure, cutoff in cutoffs.items() if cutoff > longest]:
         verb = "is" if len(deeper) == 1 else "are"
         console.note(

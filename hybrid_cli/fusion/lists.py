@@ -14,9 +14,10 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
-from hybrid_cli import runs
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import Recipe, fill, of_query
+from hybrid_cli.runs import Run, ranked
+from hybrid_cli.runs.run import ranks
 
 Scorer = Callable[[pl.DataFrame], pl.Series]
 BLOCK_HITS = 1 << 16
@@ -28,43 +29,34 @@ class Lists:
 
     Attributes:
         qids: ids of all queries, in the order of their first appearance.
-        hits: one frame per run: docid, score; ordered by query and rank.
+        runs: the runs; one with another order of queries has its hits in memory.
         begins: one array per run: row of each query's first hit.
         lengths: one array per run: number of each query's hits.
     """
 
     qids: pl.Series
-    hits: list[pl.DataFrame]
+    runs: list[Run]
     begins: list[np.ndarray]
     lengths: list[np.ndarray]
 
     @classmethod
-    def of(cls, tables: Sequence[pl.DataFrame], depth: int | None = None) -> Lists:
+    def of(cls, given: Sequence[Run | pl.DataFrame], depth: int | None = None) -> Lists:
         """Align runs.
 
         Args:
-            tables: one frame per run: qid, docid, rank, score; sorted by query and rank.
+            given: runs, opened or as tables (qid, docid, rank, score).
             depth: hits read per query; None for all.
         """
-        tables = [_grouped(table) for table in tables]
-        spans = [table.select(pl.col("qid").rle().alias("span")).unnest("span") for table in tables]
-        qids = pl.concat([span["value"] for span in spans]).unique(maintain_order=True)
-        begins, lengths = [], []
-        for span in spans:
-            ends = span["len"].cum_sum()
-            numbered = pl.DataFrame({"qid": span["value"], "begin": ends - span["len"], "length": span["len"]})
-            placed = qids.to_frame("qid").join(numbered, on="qid", how="left", maintain_order="left").fill_null(0)
-            begins.append(placed["begin"].to_numpy().astype(np.int64))
-            length = placed["length"].to_numpy().astype(np.int64)
+        runs = [Run.of(run) if isinstance(run, pl.DataFrame) else run for run in given]
+        qids = pl.concat([run.qids for run in runs]).unique(maintain_order=True)
+        joined, begins, lengths = [], [], []
+        for run in runs:
+            placed = qids.to_frame("qid").join(run.queries, on="qid", how="left", maintain_order="left")
+            joined.append(run if placed["begin"].drop_nulls().is_sorted() else run.held())
+            begin, length = (placed[name].fill_null(0).to_numpy() for name in ("begin", "length"))
+            begins.append(begin)
             lengths.append(length if depth is None else np.minimum(length, depth))
-        return cls(qids, [table.select("docid", "score") for table in tables], begins, lengths)
-
-    def rising(self, number: int) -> float:
-        """Return the fraction of queries whose last hit scores higher than the first, of those with several hits."""
-        several = self.lengths[number] > 1
-        first, length = self.begins[number][several], self.lengths[number][several]
-        scores = self.hits[number]["score"].to_numpy()
-        return float((scores[first] < scores[first + length - 1]).mean()) if len(first) else 0.0
+        return cls(qids, joined, begins, lengths)
 
     def blocks(self) -> Iterator[pl.DataFrame]:
         """Yield the candidates of a few dozen queries at a time."""
@@ -79,7 +71,7 @@ class Lists:
         """Return the candidates of some queries: hits of the first list in order, then new hits of each other list."""
         key = ["query", "docid"]
         joined = self._hits(0, first, last)
-        for number in range(1, len(self.hits)):
+        for number in range(1, len(self.runs)):
             more = self._hits(number, first, last)
             both = joined.join(more, on=key, how="left", maintain_order="left")
             joined = pl.concat([both, more.join(joined, on=key, how="anti", maintain_order="left")], how="diagonal")
@@ -88,29 +80,15 @@ class Lists:
     def _hits(self, number: int, first: int, last: int) -> pl.DataFrame:
         """Return query, docid, score_i, rank_i of list i = `number` for the queries [first, last)."""
         begins, lengths = self.begins[number][first:last], self.lengths[number][first:last]
-        ends = np.cumsum(lengths)
-        ranks = np.arange(1, lengths.sum() + 1) - np.repeat(ends - lengths, lengths)
-        if (begins[1:] == (begins + lengths)[:-1]).all():
-            found = self.hits[number].slice(begins[0], ends[-1])
-        else:
-            found = self.hits[number][np.repeat(begins, lengths) + ranks - 1]
+        found = self.runs[number].gathered(begins, lengths)
         return pl.DataFrame(
             {
                 "query": np.repeat(np.arange(first, last, dtype=np.uint32), lengths),
                 "docid": found["docid"],
                 f"score_{number}": found["score"].cast(pl.Float64),
-                f"rank_{number}": pl.Series(ranks, dtype=pl.Float64),
+                f"rank_{number}": pl.Series(ranks(lengths), dtype=pl.Float64),
             }
         )
-
-
-def _grouped(run: pl.DataFrame) -> pl.DataFrame:
-    """Return the run with adjacent hits of each query, ordered by rank."""
-    begins = run.select(pl.col("qid").rle().struct.field("value"))
-    if begins["value"].n_unique() == len(begins):
-        return run
-    first = pl.int_range(pl.len()).min().over("qid")
-    return run.sort(first, "rank", maintain_order=True)
 
 
 def complete(candidates: Iterable[pl.DataFrame], qids: pl.Series, scorers: Sequence[Scorer]) -> list[pl.DataFrame]:
@@ -192,7 +170,7 @@ def fuse(blocks: Iterable[pl.DataFrame], qids: pl.Series, recipe: Recipe, hits: 
     """Yield the fused run, one block of queries at a time, with at most `hits` documents per query."""
     for block in blocks:
         scored = fused(values(block, recipe), recipe)
-        run = runs.ranked(scored.rename({"query": "qid"}), hits)
+        run = ranked(scored.rename({"query": "qid"}), hits)
         yield run.with_columns(qids.gather(run["qid"]).alias("qid"))
 
 

@@ -12,8 +12,8 @@ from hybrid_cli.collections import collection
 from hybrid_cli.evaluation import buckets
 from hybrid_cli.evaluation.buckets import Buckets
 from hybrid_cli.evaluation.complement import Complement, Texts, complement, grouped, known_texts, relevant_documents
-from hybrid_cli.evaluation.complementarity import changes, first_relevant, most_changed
-from hybrid_cli.evaluation.measures import DEPTHS, answered_by_depth, in_order, judged_hits, recall_by_depth
+from hybrid_cli.evaluation.complementarity import changes, first_position, first_relevant, most_changed
+from hybrid_cli.evaluation.measures import DEPTHS, answered_by_depth, judged_hits, recall_by_depth
 from hybrid_cli.evaluation.plan import Plan, measure
 from hybrid_cli.evaluation.summary import Summary, summarize
 from hybrid_cli.settings import Report
@@ -175,13 +175,13 @@ def gather(plan: Plan) -> dict[str, Kept]:
     kept = {}
     with console.progress("report", total=len(plan.runs), unit="runs") as advance:
         for name in plan.runs:
-            run, _ = plan.read(name)
-            judged = judged_hits(in_order(run), qrels)
+            run = plan.read(name, SHOWN_HITS, qrels)
+            judged = judged_hits(run.judged, qrels)
             kept[name] = Kept(
-                head=_head(run, SHOWN_HITS),
+                head=run.head,
                 judged=judged,
-                first=first_relevant(run, qrels, plan.level),
-                curve=recall_by_depth(judged, _depths(run), plan.level),
+                first=first_position(run.judged, qrels, plan.level),
+                curve=recall_by_depth(judged, _depths(run.longest), plan.level),
             )
             advance(1)
     return kept
@@ -189,23 +189,17 @@ def gather(plan: Plan) -> dict[str, Kept]:
 
 def _by_answers(plan: Plan) -> dict[str, Kept]:
     """Read runs without qrels: a hit is relevant if its text contains an answer."""
-    runs = {name: _head(plan.read(name)[0], ANSWER_DEPTH) for name in plan.runs}
+    runs = {name: plan.read(name, ANSWER_DEPTH).head for name in plan.runs}
     relevant = relevant_documents(plan, runs)
     kept = {}
     for name, run in runs.items():
         first = first_relevant(run, relevant)
         positions = run.select("qid", "docid", position="rank")
         judged = relevant.drop_nulls("docid").join(positions, on=["qid", "docid"], how="left", maintain_order="left")
-        kept[name] = Kept(_head(run, SHOWN_HITS), judged, first, answered_by_depth(first, _depths(run)))
+        head = run.filter(pl.col("rank") <= SHOWN_HITS)
+        kept[name] = Kept(head, judged, first, answered_by_depth(first, _depths(int(str(run["rank"].max() or 0)))))
     return kept
 
 
-def _head(run: pl.DataFrame, count: int) -> pl.DataFrame:
-    """Return the top hits with their scores, ranks from 1."""
-    ranks = in_order(run, count).rename({"position": "rank"})
-    return ranks.join(run.select("qid", "docid", "score"), on=["qid", "docid"], how="left", maintain_order="left")
-
-
-def _depths(run: pl.DataFrame) -> Sequence[int]:
-    deepest = int(str(run["rank"].max() or 0))
+def _depths(deepest: int) -> Sequence[int]:
     return [depth for depth in DEPTHS if depth <= deepest] or DEPTHS[:1]

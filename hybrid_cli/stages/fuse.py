@@ -109,7 +109,7 @@ def _exact_sources(named: Mapping[str, Path], recipe: Recipe, settings: Fuse) ->
 
 
 def _fuse(job: _Job, output: artifacts.Output) -> None:
-    joined = Lists.of([runs.read_run(path) for path in job.runs.values()], job.settings.depth)
+    joined = Lists.of([runs.open_run(path) for path in job.runs.values()], job.settings.depth)
     _check_scores(job, joined, equal=job.settings.weights is None)
     shares: list[np.ndarray] = []
     with console.progress("fuse", len(joined.qids), "queries") as advance:
@@ -155,9 +155,9 @@ def _check_scores(job: _Job, joined: Lists, equal: bool) -> None:
     """Refuse distances; warn if one list dominates the sum."""
     spreads: dict[str, float] = {}
     for number, (name, path) in enumerate(job.runs.items()):
-        if joined.rising(number) > 0.5:
+        if joined.runs[number].rising > 0.5:
             raise InputError(f"{path}: scores rise with the rank, as distances do; negate them")
-        spreads[name] = float(joined.hits[number]["score"].std() or 0.0)  # type: ignore[arg-type]
+        spreads[name] = joined.runs[number].deviation
     if job.recipe.sums_raw_scores and equal and min(spreads.values()) * _WIDE < max(spreads.values()):
         narrow, wide = min(spreads, key=lambda name: spreads[name]), max(spreads, key=lambda name: spreads[name])
         console.warn(

@@ -1,0 +1,64 @@
+"""The hits of a run that an evaluation needs, collected in one pass over blocks of queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from hybrid_cli.runs import Run, empty
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """The judged hits and the top hits of a run.
+
+    Attributes:
+        lengths: qid, length: queries with hits, and how many.
+        judged: qid, docid, position (from 1) of the hits with a judgment.
+        head: qid, docid, rank, score of the top hits of every query.
+        removed: number of hits removed because their docid is the qid.
+    """
+
+    lengths: pl.DataFrame
+    judged: pl.DataFrame
+    head: pl.DataFrame
+    removed: int
+
+    @property
+    def longest(self) -> int:
+        """Return the number of hits of the longest list; 0 for an empty run."""
+        return int(self.lengths["length"].to_numpy().max(initial=0))
+
+
+def retrieved(run: Run, qrels: pl.DataFrame | None, depth: int, remove_query: bool = False) -> Retrieved:
+    """Collect hits of a run.
+
+    Args:
+        run: the run.
+        qrels: qid, docid, relevance; None collects no judged hits.
+        depth: top hits collected per query.
+        remove_query: remove hits whose docid is the qid, before positions are counted.
+    """
+    lengths, judged, head = [], [], []
+    pairs = None if qrels is None else qrels.select("qid", "docid")
+    kept = 0
+    for block in run.blocks():
+        hits = block.select("qid", "docid", "rank", "score")
+        if remove_query:
+            hits = hits.filter(pl.col("qid") != pl.col("docid")).with_columns(
+                rank=pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("qid")
+            )
+        kept += len(hits)
+        lengths.append(hits.select(pl.col("qid").rle().alias("span")).unnest("span"))
+        if pairs is not None:
+            found = hits.join(pairs, on=["qid", "docid"], how="semi", maintain_order="left")
+            judged.append(found.select("qid", "docid", position="rank"))
+        head.append(hits.filter(pl.col("rank") <= depth))
+    counted = pl.concat([pl.DataFrame(schema={"len": pl.UInt32, "value": pl.String}), *lengths])
+    return Retrieved(
+        lengths=counted.select(qid="value", length=pl.col("len").cast(pl.Int64)),
+        judged=pl.concat([empty().select("qid", "docid", position="rank"), *judged]),
+        head=pl.concat([empty(), *head]),
+        removed=run.rows - kept,
+    )

@@ -1,0 +1,188 @@
+"""Runs in files: Parquet with the columns of a run, or TREC text; checked whoever wrote them."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.runs.run import BLOCK_ROWS, Run, Survey, of_table
+from hybrid_cli.runs.tables import SCHEMA, ranked
+
+_TEXT_BYTES = 1 << 24  # of a TREC file, parsed at once
+
+
+def read_run(path: Path) -> pl.DataFrame:
+    """Read a run whole; see `open_run`.
+
+    Returns:
+        qid, docid (strings), rank (int32, from 1), score (float32), sorted by query and rank.
+    """
+    return open_run(path).table()
+
+
+def open_run(path: Path) -> Run:
+    """Open a run and check all of it: Parquet with a run's columns, or a TREC file with six columns.
+
+    Hits of a Parquet file that are in order stay in the file. A TREC file, and a run of another tool in another order,
+    is held in memory: ordered by rank, or by score where ranks are missing or repeated.
+
+    Raises:
+        InputError: the file is not a run, a score is not finite, a query lists a document twice, or the ranks of a run
+            with a manifest are not 1, 2, 3, ... in the order of the rows.
+    """
+    text = path.is_file() and path.suffix != ".parquet"
+    if not text:
+        artifacts.check_table(path, Kind.RUN)
+    made = None if text else artifacts.find_manifest(path)
+    survey, kept = Survey(), []
+    for block in _whole_queries(_text_parts(path) if text else _parquet_parts(path)):
+        if not survey.fits(block, from_1=made is not None):
+            return Run.of(_sorted(path, made, text))
+        survey.add(block)
+        if text:
+            kept.append(block.select("docid", "score"))
+    if not text:
+        run = survey.run(_ParquetReader(path), in_memory=False)
+        return run if made is not None else run.by_qid()
+    table = pl.concat([pl.DataFrame(schema={n: SCHEMA[n] for n in ("docid", "score")}), *kept], rechunk=True)
+    return survey.run(of_table(table)).by_qid()
+
+
+def _sorted(path: Path, made: Manifest | None, text: bool) -> pl.DataFrame:
+    """Read a whole run that is not in order; refuse it if hybrid wrote it."""
+    table = _checked(pl.concat(_text_parts(path) if text else _parquet_parts(path)), path)
+    if made is not None:
+        raise InputError(
+            f"{path}: was changed after `{made.stage}` wrote it: its rows are not in the order of query and rank; "
+            "make it again"
+        )
+    return table
+
+
+def _whole_queries(parts: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Yield the same rows, cut where the query changes."""
+    waiting: list[pl.DataFrame] = []
+    for part in parts:
+        if not len(part):
+            continue
+        ends = part["qid"].ne_missing(part["qid"].shift(-1))
+        ends[-1] = False  # the next part may continue the last query
+        last = ends.reverse().arg_max() if ends.any() else None
+        if last is None:
+            waiting.append(part)
+            continue
+        cut = len(part) - int(last)
+        yield pl.concat([*waiting, part.head(cut)])
+        waiting = [part.slice(cut)]
+    if waiting:
+        yield pl.concat(waiting)
+
+
+class _ParquetReader:
+    """Reads rows of a Parquet file; the last window stays in memory, for the next rows.
+
+    Raises:
+        HybridError: the file was replaced after it was opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._stamp = path, _stamp(path)
+        self._begin, self._window = 0, pl.DataFrame(schema={"docid": pl.String, "score": pl.Float32})
+
+    def __call__(self, begin: int, end: int) -> pl.DataFrame:
+        if not self._begin <= begin <= end <= self._begin + len(self._window):
+            self._window = _parquet_rows(self._path, ["docid", "score"], begin, max(end - begin, BLOCK_ROWS))
+            self._begin = begin
+            if _stamp(self._path) != self._stamp:
+                raise HybridError(f"{self._path}: was replaced while it was read; run the same command again")
+        return self._window.slice(begin - self._begin, end - begin)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino, found.st_size
+
+
+def _parquet_parts(path: Path) -> Iterator[pl.DataFrame]:
+    for begin in range(0, max(artifacts.row_count(path), 1), BLOCK_ROWS):
+        yield _parquet_rows(path, SCHEMA.names(), begin, BLOCK_ROWS)
+
+
+def _parquet_rows(path: Path, columns: list[str], begin: int, count: int) -> pl.DataFrame:
+    cast = [pl.col(name).cast(SCHEMA[name], strict=False) for name in columns]
+    return pl.scan_parquet(path, glob=False).slice(begin, count).select(cast).collect()
+
+
+def _text_parts(path: Path) -> Iterator[pl.DataFrame]:
+    """Yield the lines of `qid Q0 docid rank score tag`, separated by white space; ids are strings."""
+    above = 0
+    with path.open("rb") as file:
+        while data := file.read(_TEXT_BYTES):
+            data += file.readline()
+            if not data.isspace():
+                yield _parsed(data, path, above)
+            above += data.count(b"\n")
+    if not path.stat().st_size:
+        raise InputError(f"{path}: not a TREC run: the file is empty")
+
+
+def _parsed(data: bytes, path: Path, above: int) -> pl.DataFrame:
+    """Parse lines, the first of which is line `above` + 1 of the file."""
+    try:
+        lines = pl.read_csv(
+            io.BytesIO(data), has_header=False, separator="\x01", quote_char=None, schema={"line": pl.String}
+        )
+    except pl.exceptions.PolarsError as error:
+        raise InputError(f"{path}: not a TREC run ({error})") from None
+    fields = lines.with_row_index("number", offset=above + 1).select(
+        "number", pl.col("line").str.extract_all(r"\S+").alias("f")
+    )
+    fields = fields.filter(pl.col("f").list.len() > 0)
+    bad = fields.filter(pl.col("f").list.len() != 6)
+    if len(bad):
+        number, found = bad.row(0)
+        raise InputError(f"{path}, line {number}: {len(found)} fields; a TREC run has six: qid Q0 docid rank score tag")
+    return fields.select(
+        pl.col("f").list.get(0).alias("qid"),
+        pl.col("f").list.get(2).alias("docid"),
+        pl.col("f").list.get(3).cast(pl.Int32, strict=False).alias("rank"),
+        pl.col("f").list.get(4).cast(pl.Float32, strict=False).alias("score"),
+    )
+
+
+def _checked(run: pl.DataFrame, path: Path) -> pl.DataFrame:
+    """Check a run of another tool; order it by rank, or by score where ranks are missing or repeated."""
+    rows = run.with_row_index("row", offset=1)
+    lacking = rows.filter(pl.any_horizontal(pl.col("qid", "docid").is_null()))
+    if len(lacking):
+        raise InputError(f"{path}, row {lacking['row'][0]}: {_first_null(lacking)} is missing; fix the run")
+    bad = rows.filter(pl.col("score").cast(pl.Float32).is_finite().fill_null(False).not_())
+    if len(bad):
+        row = bad.row(0, named=True)
+        raise InputError(
+            f"{path}: {len(bad)} scores are not finite numbers, the first in row {row['row']} "
+            f"(query {row['qid']}, document {row['docid']}); fix the run"
+        )
+    twice = rows.filter(pl.struct("qid", "docid").is_duplicated())
+    if len(twice):
+        row = twice.row(0, named=True)
+        raise InputError(
+            f"{path}: query {row['qid']} lists document {row['docid']} more than once (row {row['row']}); "
+            "remove the duplicates"
+        )
+    usable = run["rank"].null_count() == 0 and not run.select(pl.struct("qid", "rank").is_duplicated().any()).item()
+    if not usable:
+        return ranked(run.drop("rank"))
+    ordered = run.sort("qid", "rank", maintain_order=True)  # ranks may start at 0 or have gaps
+    return ordered.with_columns(rank=pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("qid")).select(SCHEMA.names())
+
+
+def _first_null(rows: pl.DataFrame) -> str:
+    return "qid" if rows["qid"][0] is None else "docid"

@@ -1,0 +1,53 @@
+"""Names of runs, given on the command line or taken from their files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hybrid_cli.errors import InputError
+
+
+def named(paths: Sequence[str | Path]) -> dict[str, Path]:
+    """Name runs: by the name of `name=path`, or by the file's stem, with parent folders where stems are equal.
+
+    Raises:
+        InputError: two runs have the same name.
+    """
+    given = [_name_and_path(str(path)) for path in paths]
+    plain = [path.with_suffix("") for name, path in given if name is None]
+    taken: dict[str, Path] = {}
+    for name, path in given:
+        chosen = name if name is not None else _short(path.with_suffix(""), plain)
+        if chosen in taken:
+            raise InputError(f"two runs are named '{chosen}' ({taken[chosen]} and {path}); write name={path}")
+        taken[chosen] = path
+    return taken
+
+
+def pick(given: str, known: Mapping[str, Path], option: str) -> Path:
+    """Find a run by its name in `known`, or by a path or `name=path`.
+
+    Raises:
+        InputError: no such run or file; the message names `option`.
+    """
+    path = known[given] if given in known else next(iter(named([given]).values()))
+    if not path.exists():
+        raise InputError(f"{option} {given}: no such run or file; the runs are {', '.join(known) or 'none'}")
+    return path
+
+
+def _name_and_path(text: str) -> tuple[str | None, Path]:
+    name, mark, path = text.partition("=")
+    if not (name and mark and path) or Path(text).exists():
+        return None, Path(text)
+    return name, Path(path)
+
+
+def _short(path: Path, others: Sequence[Path]) -> str:
+    """Return the shortest end of `path` that distinguishes it from the other paths."""
+    for length in range(1, len(path.parts) + 1):
+        end = path.parts[-length:]
+        if sum(other.parts[-length:] == end for other in others) == 1:
+            return "/".join(end)
+    return path.name

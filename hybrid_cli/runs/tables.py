@@ -1,0 +1,58 @@
+"""Runs: one row per hit, ordered by query and rank.
+
+`ranked` holds the only tie-breaking rule: score descending, then docid ascending as a string.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from hybrid_cli.artifacts import SCHEMAS, Kind
+from hybrid_cli.errors import InputError
+
+SCHEMA = pl.DataFrame(SCHEMAS[Kind.RUN].empty_table()).schema  # qid, docid, rank, score
+
+
+def empty() -> pl.DataFrame:
+    """Return a run without hits."""
+    return pl.DataFrame(schema=SCHEMA)
+
+
+def ranked(hits: pl.LazyFrame | pl.DataFrame, depth: int | None = None) -> pl.DataFrame:
+    """Rank the hits of each query by score, with ties broken by docid.
+
+    Args:
+        hits: qid, docid, score.
+        depth: hits kept per query; None for all.
+
+    Returns:
+        A run; queries keep the order of their first appearance.
+    """
+    best = pl.col("docid", "score").sort_by(["score", "docid"], descending=[True, False])
+    rank = pl.int_range(1, pl.len() + 1, dtype=pl.Int32).alias("rank")
+    if depth is not None:
+        best, rank = best.head(depth), rank.head(depth)
+    ordered = hits.lazy().group_by("qid", maintain_order=True).agg(best, rank).explode("docid", "rank", "score")
+    return ordered.select("qid", "docid", "rank", pl.col("score").cast(pl.Float32)).collect()
+
+
+def positions(ids: pl.Series, known: pl.Series, complaint: str) -> npt.NDArray[np.int64]:
+    """Return the position of each id in `known`, the first one where ids repeat.
+
+    Args:
+        ids: ids to find.
+        known: ids to search.
+        complaint: start of the error message, before the first unknown id: "no text for query".
+
+    Raises:
+        InputError: some ids are unknown.
+    """
+    places = pl.LazyFrame({"id": known.cast(pl.String)}).with_row_index("at").unique("id", keep="first")
+    wanted = pl.LazyFrame({"id": ids.cast(pl.String)})
+    found = wanted.join(places, on="id", how="left", maintain_order="left").collect()
+    unknown = found.filter(pl.col("at").is_null())["id"].unique(maintain_order=True)
+    if len(unknown):
+        raise InputError(f"{complaint} {unknown[0]}" + (f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""))
+    return found["at"].to_numpy().astype(np.int64)

@@ -1,0 +1,129 @@
+"""Runs in files: accepted runs are read unchanged, in blocks or whole; damaged runs are refused."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_artifacts import HITS, open_output, write_run
+
+from hybrid_cli import runs
+from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.runs import run as reading
+
+IDS = st.text(st.characters(exclude_categories=("Cs", "Z", "C")), min_size=1, max_size=20)
+SCORES = st.floats(-(2.0**90), 2.0**90, width=32)
+TABLES = st.dictionaries(IDS, st.dictionaries(IDS, SCORES, min_size=1, max_size=6), max_size=6)
+SEEDS = st.integers(0, 1 << 30)
+
+
+def table_of(hits: dict[str, dict[str, float]]) -> pl.DataFrame:
+    rows = [(qid, docid, score) for qid, found in hits.items() for docid, score in found.items()]
+    return runs.ranked(pl.DataFrame(rows, {"qid": pl.String, "docid": pl.String, "score": pl.Float32}, orient="row"))
+
+
+@contextmanager
+def small_blocks(rows: int) -> Iterator[Path]:
+    """Yield an empty folder; files in it are read in blocks of a few rows."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(reading, "BLOCK_ROWS", rows)
+        patch.setattr("hybrid_cli.runs.files.BLOCK_ROWS", rows)
+        patch.setattr("hybrid_cli.runs.files._TEXT_BYTES", 16 * rows)
+        yield Path(folder)
+
+
+@given(TABLES, st.integers(1, 7))
+def test_a_run_of_hybrid_is_read_unchanged_in_blocks_and_whole(hits: dict[str, dict[str, float]], rows: int) -> None:
+    table = table_of(hits)
+    with small_blocks(rows) as folder:
+        path = folder / "run.parquet"
+        open_output(path).write([table.to_arrow()])
+        opened = runs.open_run(path)
+        assert runs.read_run(path).equals(table)
+        assert pl.concat([runs.empty(), *opened.blocks()]).equals(table)
+        for block in opened.blocks():
+            assert block["qid"].n_unique() <= len(block)
+            assert all(len(part) == len(hits[qid]) for (qid,), part in block.group_by(["qid"]))
+
+
+@given(TABLES, SEEDS, st.integers(1, 7))
+def test_the_order_of_the_rows_of_a_foreign_run_does_not_matter(
+    hits: dict[str, dict[str, float]], seed: int, rows: int
+) -> None:
+    table = table_of(hits)
+    with small_blocks(rows) as folder:
+        table.sample(fraction=1.0, shuffle=True, seed=seed).write_parquet(folder / "run.parquet")
+        assert runs.read_run(folder / "run.parquet").equals(table.sort("qid", "rank"))
+
+
+@given(TABLES.filter(bool), st.integers(-3, 3), st.integers(1, 3), st.integers(1, 7))
+def test_a_trec_file_round_trips_wherever_its_ranks_start(
+    hits: dict[str, dict[str, float]], start: int, step: int, rows: int
+) -> None:
+    table = table_of(hits)
+    lines = [f"{q} Q0 {d} {start + step * rank} {score!r} t\n\n" for q, d, rank, score in table.rows()]
+    with small_blocks(rows) as folder:
+        (folder / "run.trec").write_text("".join(lines), "utf-8")
+        assert runs.read_run(folder / "run.trec").equals(table.sort("qid", "rank"))
+
+
+@given(TABLES.filter(lambda hits: sum(map(len, hits.values())) > 1), SEEDS, st.integers(1, 7))
+def test_shuffled_rows_of_a_run_of_hybrid_are_refused(hits: dict[str, dict[str, float]], seed: int, rows: int) -> None:
+    table = table_of(hits)
+    shuffled = table.sample(fraction=1.0, shuffle=True, seed=seed)
+    with small_blocks(rows) as folder:
+        path = write_run(folder / "run.parquet", shuffled.rows())
+        if in_whole_queries(shuffled):  # whole queries in another order are a run
+            assert runs.read_run(path).equals(shuffled)
+        else:
+            with pytest.raises(InputError, match="rows are not in the order of query and rank; make it again"):
+                runs.open_run(path)
+
+
+def in_whole_queries(table: pl.DataFrame) -> bool:
+    """Return whether every query is one piece with the ranks 1, 2, 3, ..."""
+    spans = table.select(pl.col("qid").rle().struct.field("value")).to_series()
+    counted = table.select((pl.col("rank") == pl.int_range(1, pl.len() + 1).over("qid")).all()).item()
+    return spans.n_unique() == len(spans) and bool(counted)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (("q2", "b", 2, float("nan")), r"1 scores are not finite numbers, the first in row 4 \(query q2, document b\)"),
+        (("q2", "b", 2, float("inf")), "1 scores are not finite numbers, the first in row 4"),
+        (("q2", "a", 2, 0.5), r"query q2 lists document a more than once \(row 3\)"),
+        (("q2", "b", 3, 0.5), "was changed after `search` wrote it: its rows are not in the order"),
+        (("q2", "b", 1, 0.5), "was changed after `search` wrote it: its rows are not in the order"),
+        (("q1", "c", 3, 0.5), "was changed after `search` wrote it: its rows are not in the order"),
+    ],
+    ids=["nan", "infinity", "document twice", "gap", "rank twice", "query in two places"],
+)
+def test_a_run_with_a_manifest_is_checked_too(tmp_path: Path, row: tuple[str, str, int, float], words: str) -> None:
+    path = write_run(tmp_path / "run.parquet", [*HITS, row])
+    with pytest.raises(InputError, match=f"run.parquet: {words}"):
+        runs.open_run(path)
+
+
+def test_a_run_that_is_replaced_while_it_is_read_stops_the_stage(tmp_path: Path) -> None:
+    opened = runs.open_run(write_run(tmp_path / "run.parquet"))
+    write_run(tmp_path / "other.parquet").replace(tmp_path / "run.parquet")
+    with pytest.raises(HybridError, match=r"run\.parquet: was replaced while it was read; run the same command again"):
+        opened.table()
+
+
+def test_statistics_of_the_scores_do_not_depend_on_the_blocks() -> None:
+    table = table_of({str(query): {str(hit): (hit * 37 + query) % 11 for hit in range(9)} for query in range(30)})
+    with small_blocks(4) as folder:
+        table.write_parquet(folder / "run.parquet")
+        opened = runs.open_run(folder / "run.parquet")
+    deviation = table["score"].std()
+    assert opened.deviation == pytest.approx(deviation)
+    assert opened.rising == 0.0
+    assert runs.Run.of(table.with_columns(-pl.col("score"))).rising == 1.0
