@@ -5,7 +5,7 @@ set -euo pipefail
 hybrid prepare python-docs --package rich --only --output data/rich
 hybrid index-bm25 data/rich --output out/bm25
 hybrid search data/rich --split test --index out/bm25 --output out/bm25.parquet
-hybrid mine-negatives data/rich --split train --index out/bm25 --depth 100 --output out/train.parquet
+hybrid mine-negatives data/rich --split train --index out/bm25 --output out/train.parquet
 hybrid train-dense out/train.parquet --loss residual-margin --max-steps 2 --batch-size 8 --doc-max-len 64 --output out/clear
 hybrid encode data/rich --model out/clear --output out/clear-index
 hybrid search data/rich --split test --index out/clear-index --output out/dense.parquet

@@ -42,7 +42,7 @@ $(OUT)/train-%.parquet: $(bm25)
 	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) --seed $* --output $@ --overwrite
 
 $(OUT)/dev.parquet: $(bm25)
-	$(HYBRID) mine-negatives $(DATA) --split dev --index $(<D) --depth 100 --num-negatives 4 --output $@ --overwrite
+	$(HYBRID) mine-negatives $(DATA) --split dev --index $(<D) --num-negatives 4 --output $@ --overwrite
 
 # Dense indexes: of the untrained model, of a trained encoder
 

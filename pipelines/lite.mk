@@ -66,7 +66,7 @@ $(lite)/spar.test.parquet: $(OUT)/spar/seed-$(SEED)/concat.test.parquet
 	$(HYBRID) search $(DATA) --split train --index $(<D) --hits 100 --output $@ --overwrite
 
 %.errors.parquet: %.train.parquet $(bm25)
-	$(HYBRID) mine-negatives $(DATA) --split train --sources run:$< --index $(OUT)/bm25 --depth 100 \
+	$(HYBRID) mine-negatives $(DATA) --split train --sources run:$< --index $(OUT)/bm25 \
 	    --seed $(SEED) --output $@ --overwrite
 
 # Ensembles: a learner trained on the errors of the ensemble so far; the index appends the vectors of the learner.

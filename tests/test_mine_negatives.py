@@ -89,6 +89,35 @@ def test_depth_and_skip_top_bound_the_ranks(tiny: Path, bm25: Path, tmp_path: Pa
     assert set(negatives.join(hits, on=["qid", "docid"])["rank"]) == {2}
 
 
+@pytest.mark.parametrize(
+    ("documents", "options", "depth"),
+    [
+        (100, {}, 20),
+        (3_600, {}, 20),
+        (6_035, {}, 26),
+        (49_378, {}, 74),
+        (8_841_823, {}, 991),
+        (10**9, {}, 1000),
+        (100, {"num_negatives": 30}, 60),  # at least twice the negatives
+        (6_035, {"skip_top": 10}, 36),
+        (6_035, {"depth": 50}, 50),
+        (6_035, {"sources": "random"}, None),
+    ],
+)
+def test_the_depth_grows_with_the_collection(documents: int, options: dict[str, Any], depth: int | None) -> None:
+    settings = MineNegatives(Path("tiny"), index=Path("bm25"), output=Path("x.parquet"), **options)
+    assert settings.with_depth(documents).depth == depth
+
+
+def test_the_manifest_records_the_depth_of_the_collection(tiny: Path, bm25: Path, tmp_path: Path) -> None:
+    output = mine_negatives(tiny, split="train", index=bm25, output=tmp_path / "x.parquet")
+    assert artifacts.read_manifest(output).options["depth"] == 20
+    same = mine_negatives(tiny, split="train", index=bm25, depth=20, output=tmp_path / "x.parquet")
+    assert same == output, "an explicit depth of the same value is up to date"
+    random = mine_negatives(tiny, split="train", index=bm25, sources="random", output=tmp_path / "random.parquet")
+    assert "depth" not in artifacts.read_manifest(random).options
+
+
 def test_equal_settings_give_equal_bytes_and_another_seed_gives_others(
     tiny: Path, bm25: Path, mined: Path, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def mine_negatives(settings: MineNegatives) -> Path:
         InputError: unusable inputs or options, or no query has a relevant document in the corpus.
     """
     inputs = _inputs(settings)
+    settings = settings.with_depth(collections.document_count(settings.collection))
     output = artifacts.output_of(settings, Kind.EXAMPLES, inputs)
     if output.up_to_date:
         return output.path

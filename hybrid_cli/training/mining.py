@@ -45,7 +45,7 @@ class Miner:
     """Draws negatives for pairs of a query and a relevant document.
 
     Args:
-        settings: collection, sources, filters, seed.
+        settings: collection, sources, filters, seed; with a depth, if a source ranks.
         queries: qid, text, answers.
 
     Attributes:
@@ -54,6 +54,7 @@ class Miner:
 
     def __init__(self, settings: MineNegatives, queries: pl.DataFrame):
         self.settings, self.queries, self.plan = settings, queries, settings.plan()
+        self.depth = settings.depth or 0  # None without a source that ranks
         self.index = LexicalIndex.open(settings.index) if settings.index else None
         self.runs = {source.name: runs.read_run(source.run) for source in self.plan if source.run}
         self.tally = Tally()
@@ -110,7 +111,7 @@ class Miner:
             candidates, positives = negatives.from_corpus(self.docids, examples, seeds, LOOK_AHEAD + keep), _NO_SCORES
         else:
             run, positives = self._retrieved(source, examples) if needed else (runs.empty(), _NO_SCORES)
-            candidates = negatives.retrieved(run, examples, how.skip_top, how.depth)
+            candidates = negatives.retrieved(run, examples, how.skip_top, self.depth)
         self.tally.add(source, "candidates", len(candidates))
         filters = {
             **negatives.pair_filters(self.forbidden),
@@ -123,7 +124,7 @@ class Miner:
         queries = self.queries.join(examples, on="qid", how="semi", maintain_order="left").select("qid", "text")
         index = self.index if source == BM25 else None
         if index:
-            run = index.search(queries, self.settings.depth, self.settings.threads)
+            run = index.search(queries, self.depth, self.settings.threads)
         else:
             run = self.runs[source].join(queries, on="qid", how="semi", maintain_order="left")
         if self.settings.relative_margin is None:
