@@ -317,10 +317,21 @@ def test_a_config_file_is_checked_as_the_command_line_is(tmp_path: Path, content
     assert len(done.err.splitlines()) == 1
 
 
+def test_a_config_file_has_no_negative_flags(tmp_path: Path) -> None:
+    config = tmp_path / "label.yaml"
+    config.write_text("drop-own: true\n", "utf-8")
+    done = hybrid("label", "c", "--index", "i", "--output", tmp_path / "labels", "--config", config)
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert "`hybrid label` has no option drop-own; write `keep-own: false`" in done.err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("fuse a b -o f.parquet --rrf-k 5", "--rrf-k: only with --method rrf; --method is minmax"),
+        ("fuse a b --rrf-k 5", "--rrf-k: only with --method rrf; --method is minmax"),
+        ("fuse a b", "missing option --output; see `hybrid fuse --help`"),
+        ("fuse", "missing argument RUNS and option --output; see `hybrid fuse --help`"),
         ("fuse a b -o f.parquet --measure R@10", "--measure: only with --qrels"),
         ("fuse a b -o f.parquet --split dev", "--split: only with --qrels, or with --queries"),
         ("fuse a b -o f.parquet --queries c", "--queries: only with --missing exact; --missing is zero"),

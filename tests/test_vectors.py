@@ -290,7 +290,7 @@ def test_half_precision_vectors_are_searched_as_stored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [
-        (VectorIndex(factory="Nonsense7"), "--factory Nonsense7: FAISS has no such index"),
+        (VectorIndex(factory="Nonsense7"), "--factory Nonsense7: not a FAISS factory string"),
         (VectorIndex(factory="PQ7"), "--factory PQ7"),
         (VectorIndex(factory="HNSW16,PQ4"), "does not measure the inner product"),
         (VectorIndex(index_type="pq", pq_bytes=5), "--pq-bytes 5: needs a divisor"),

@@ -19,6 +19,7 @@ from hybrid_cli.settings.conversion import bare_type, default_text, is_list, is_
 from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, spelling
 
 _COLUMNS = 76
+_MISSING = "missing"  # any path, to check the other options of a command without --output
 _LONG = 60  # characters of choices that fit next to an option
 _NAMES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 _EVERYWHERE: dict[str, Any] = {
@@ -252,10 +253,15 @@ def _set(typed: Mapping[str, Any]) -> dict[str, Any]:
 
 def _complete(values: dict[str, Any], kind: type[Settings]) -> dict[str, Any]:
     """Return the values; refuse a command without required arguments and options."""
-    for name, declared in in_help_order(kind):
-        if declared.default is REQUIRED and name not in values:
-            what = f"argument {name.upper()}" if declared.positional else f"option {spelling(name, declared)}"
-            raise InputError(f"missing {what}; see `hybrid {kind.command} --help`")
+    missing = {
+        name: f"argument {name.upper()}" if declared.positional else f"option {spelling(name, declared)}"
+        for name, declared in in_help_order(kind)
+        if declared.default is REQUIRED and name not in values
+    }
+    if list(missing) == ["output"]:
+        kind(**values, output=_MISSING)  # an error in another option is reported first
+    if missing:
+        raise InputError(f"missing {' and '.join(missing.values())}; see `hybrid {kind.command} --help`")
     return values
 
 
@@ -279,8 +285,20 @@ def _configured(config: str | None, kind: type[Settings]) -> dict[str, Any]:
     if unknown := sorted(str(name) for name in content if _plain(name) not in fields):
         close = get_close_matches(_plain(unknown[0]), fields, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
+        if positive := _positive(_plain(unknown[0]), kind):
+            hint = f"; write `{positive}: false`"
         raise InputError(f"{config}: `hybrid {kind.command}` has no option {', '.join(unknown)}{hint}")
     return {fields[_plain(name)]: value for name, value in content.items()}
+
+
+def _positive(name: str, kind: type[Settings]) -> str | None:
+    """Return the positive form of the negative name of a flag: `keep-own` for `drop-own`."""
+    for field, declared in kind.declared().items():
+        for spelled in declared.names or _switch(field, declared, bare_type(kind.types()[field])):
+            positive, _, negative = spelled.partition("/")
+            if negative and _plain(negative) == name:
+                return _plain(positive)
+    return None
 
 
 def _plain(name: Any) -> str:

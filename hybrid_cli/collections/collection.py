@@ -51,10 +51,17 @@ def _parts(path: Path) -> list[Path]:
     folder = path / layout.CORPUS_FOLDER if (path / layout.CORPUS_FOLDER).is_dir() else path
     if parts := sorted(folder.glob(layout.PARTS)):
         return parts
+    _refuse_other_artifact(path)
     raise InputError(
         f"{path}: neither {layout.CORPUS_FILE} nor {layout.CORPUS_FOLDER}/{layout.PARTS}; "
         "create a collection with `hybrid prepare`"
     )
+
+
+def _refuse_other_artifact(path: Path) -> None:
+    manifest = artifacts.find_manifest(path)
+    if manifest is not None and manifest.kind != Kind.COLLECTION:
+        raise InputError(f"{path}: is {manifest.kind.phrase} (made by `{manifest.stage}`); a collection is needed here")
 
 
 def documents(path: Path, batch_rows: int = 8192) -> Iterator[pa.RecordBatch]:
@@ -149,6 +156,7 @@ def _split_file(path: Path, split: str | None, role: str) -> Path:
         return path
     present = _splits(path, role)
     if not present:
+        _refuse_other_artifact(path)
         raise InputError(f"{path}: no {role}.SPLIT.parquet; pass a collection with {role}, or a {role} file")
     if split is None:
         candidates = [name for name in splits(path) if name in present] or present

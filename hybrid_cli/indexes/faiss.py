@@ -137,7 +137,8 @@ def empty_index(factory: str, dim: int) -> Any:
         index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
         raise InputError(
-            f"--factory {factory}: FAISS has no such index for {dim} dimensions ({reason(error)})"
+            f"--factory {factory}: not a FAISS factory string for {dim} dimensions, such as OPQ16,IVF256,PQ16 "
+            f"({reason(error)})"
         ) from None
     check_metric(index, f"--factory {factory}")
     codes = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index
@@ -179,7 +180,8 @@ def quiet() -> Iterator[None]:
 
 def reason(error: RuntimeError) -> str:
     """Return the reason in an error of FAISS, without file, line and stack."""
-    return str(error).strip().splitlines()[-1].rsplit("Error: ", 1)[-1].rsplit(" failed: ", 1)[-1]
+    last = str(error).strip().splitlines()[-1].rsplit("Error: ", 1)[-1].rsplit(" failed: ", 1)[-1]
+    return re.sub(r"^Error in .* at \S+:\d+: ", "", last)
 
 
 def set_parameter(index: Any, name: str, value: int, option: str = "") -> None:

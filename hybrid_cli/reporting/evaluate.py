@@ -198,8 +198,8 @@ def _seeds_cells(found: OverSeeds) -> tuple[list[str], list[list[str]]]:
     seeds: dict[str, int] = {}
     for each in found.table.iter_rows(named=True):
         key = each["row"], each["measure"]
-        deviation = "" if each["deviation"] is None else f" ± {each['deviation']:.4f}"
-        cells[key] = f"{each['mean']:.4f}{deviation} {marks.get(key, '')}".strip()
+        deviation = "" if each["deviation"] is None else f" ± {figure(each['deviation'])}"
+        cells[key] = f"{figure(each['mean'])}{deviation} {marks.get(key, '')}".strip()
         seeds[each["row"]] = each["seeds"]
     rows = [
         [row, str(seeds[row]), *(cells.get((row, measure), "") for measure in found.measures)] for row in found.rows

@@ -8,7 +8,7 @@ from typing import Any
 
 from hybrid_cli import console
 from hybrid_cli.errors import HybridError
-from hybrid_cli.reporting.tables import snippet
+from hybrid_cli.reporting.tables import figure, snippet
 from hybrid_cli.settings import Doctor, Search
 
 
@@ -33,8 +33,8 @@ def show_hits(found: Any, settings: Search) -> None:
 
 def show_comparison(measure: str, alone: Mapping[str, float], method: str, fused: float) -> None:
     """Print the scores of the single runs and of the fused run; warn if fusion does not help."""
-    rows = [[name, f"{score:.4f}"] for name, score in alone.items()]
-    console.table(["run", measure], [*rows, [f"fused ({method})", f"{fused:.4f}"]])
+    rows = [[name, figure(score)] for name, score in alone.items()]
+    console.table(["run", measure], [*rows, [f"fused ({method})", figure(fused)]])
     _warn_unless_better("fusion", fused, alone, measure)
 
 
@@ -46,11 +46,11 @@ def show_weights(tuned: Mapping[str, Any]) -> None:
     """
     measure, alone = tuned["measure"], tuned["alone"]
     rows = [
-        [name, f"{weight:g}", f"{low:g} to {high:g}", f"{alone[name]:.4f}"]
+        [name, f"{weight:g}", f"{low:g} to {high:g}", figure(alone[name])]
         for name, weight, (low, high) in zip(tuned["runs"], tuned["weights"], tuned["within_1_percent"], strict=True)
     ]
     held_out = tuned["held_out"] if tuned["held_out"] is not None else tuned["score"]
-    rows += [["fused", "", "", f"{tuned['score']:.4f}"], ["fused, held out", "", "", f"{held_out:.4f}"]]
+    rows += [["fused", "", "", figure(tuned["score"])], ["fused, held out", "", "", figure(held_out)]]
     console.table(["run", "weight", "range within 1% of the best", measure], rows)
     _warn_unless_better("fusion on held-out queries", held_out, alone, measure)
 
@@ -58,7 +58,7 @@ def show_weights(tuned: Mapping[str, Any]) -> None:
 def _warn_unless_better(what: str, score: float, alone: Mapping[str, float], measure: str) -> None:
     best = max(alone, key=lambda name: alone[name])
     if score <= alone[best]:
-        console.warn(f"{what} ({measure} {score:.4f}) does not beat {best} alone ({alone[best]:.4f})")
+        console.warn(f"{what} ({measure} {figure(score)}) does not beat {best} alone ({figure(alone[best])})")
 
 
 def show_candidates(tried: Sequence[Mapping[str, Any]]) -> None:
@@ -69,7 +69,7 @@ def show_candidates(tried: Sequence[Mapping[str, Any]]) -> None:
             each["factory"],
             f"{each['documents']:,}",
             f"{each['size']:,.0f}",
-            f"{each['recall']:.4f}",
+            figure(each["recall"]),
             f"{each['milliseconds']:.2f}",
         ]
         for each in tried
@@ -83,7 +83,7 @@ def show_tuned_weight(measure: str, weight: float, flat: tuple[float, float], sc
     low, high = flat
     console.table(
         ["weight", "range within 1% of the best", measure, "held out"],
-        [[f"{weight:g}", f"{low:g} to {high:g}", f"{score:.4f}", f"{held_out:.4f}"]],
+        [[f"{weight:g}", f"{low:g} to {high:g}", figure(score), figure(held_out)]],
     )
 
 

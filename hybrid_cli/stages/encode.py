@@ -24,6 +24,7 @@ from hybrid_cli.indexes import DenseIndex, IndexInfo
 from hybrid_cli.indexes.dense import combine_vectors
 from hybrid_cli.indexes.exact import model_of, query_encoder
 from hybrid_cli.indexes.shards import Texts, encode_texts, link_vectors, truncate_vectors
+from hybrid_cli.reporting.tables import figure
 from hybrid_cli.reporting.terminal import show_candidates
 from hybrid_cli.settings import Encode, VectorIndex, stage
 from hybrid_cli.settings.common import EncoderContract, as_names
@@ -260,7 +261,7 @@ def _build(settings: Encode, work: Path, info: IndexInfo) -> IndexInfo:
 def _recall(folder: Path, info: IndexInfo, seed: int) -> dict[str, float]:
     recall = indexes.measure_recall(folder, info.factory, seed)
     if recall:
-        shares = ", ".join(f"{name} {share:.4f}" for name, share in recall.items())
+        shares = ", ".join(f"{name} {figure(share)}" for name, share in recall.items())
         asked = min(info.vectors, indexes.RECALL_SAMPLE)
         console.note(f"encode: {info.factory}: {shares} against exact search, for {asked:,} documents as queries")
     else:

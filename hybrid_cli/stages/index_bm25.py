@@ -19,6 +19,7 @@ from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.build import Setting, Tuning, build, tune
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.reporting.tables import figure, signed
 from hybrid_cli.settings import IndexBm25, stage
 from hybrid_cli.settings.common import cpu_count
 
@@ -152,9 +153,9 @@ def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reu
     if tuning:
         means, gains, (k1, b) = tuning.means, tuning.gains, tuning.baseline
         console.note(
-            f"index-bm25: {settings.tune_measure} {means[tuning.best]:.4f} with k1={index.k1:g} b={index.b:g} on "
-            f"{tuning.queries:,} queries ({means[tuning.baseline]:.4f} with k1={k1:g} b={b:g}); held-out gain "
-            f"{tuning.held_out_gain:+.4f} (halves {gains[0]:+.4f}, {gains[1]:+.4f})"
+            f"index-bm25: {settings.tune_measure} {figure(means[tuning.best])} with k1={index.k1:g} b={index.b:g} on "
+            f"{tuning.queries:,} queries ({figure(means[tuning.baseline])} with k1={k1:g} b={b:g}); held-out gain "
+            f"{signed(tuning.held_out_gain, 4)} (halves {signed(gains[0], 4)}, {signed(gains[1], 4)})"
         )
         if tuning.held_out_gain <= 0 and tuning.best != tuning.baseline:
             console.warn(f"no gain on held-out queries from tuning; --k1 {k1:g} --b {b:g} is as good")

@@ -63,6 +63,9 @@ def _names(settings: Split) -> list[str]:
         raise InputError(f"{settings.collection}: no split with judgments; create one with `hybrid prepare`")
     if settings.splits == (folds.WHOLE,) and folds.WHOLE not in present:
         return present
+    if folds.WHOLE in settings.splits and folds.WHOLE not in present:
+        others = " or ".join(name for name in settings.splits if name != folds.WHOLE)
+        raise InputError(f"--split {folds.WHOLE}: includes every split; omit --split {others}")
     if not settings.splits and len(present) > 1:
         raise InputError(f"{settings.collection}: several splits ({', '.join(present)}); pass --split NAME, or all")
     return list(dict.fromkeys(settings.splits)) or present
