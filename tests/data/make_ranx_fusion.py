@@ -1,4 +1,4 @@
-"""Record what ranx makes of two small runs, for `test_fusion.py` (ranx itself compiles for minutes).
+"""Record what ranx makes of two small runs, for `test_fusion_methods.py` (ranx itself compiles for minutes).
 
 cd tests && python data/make_ranx_fusion.py     # needs `pip install ranx`; recorded with ranx 0.3.21
 """
@@ -13,7 +13,7 @@ import numpy as np
 from ranx import Run, fuse
 
 sys.path.insert(0, ".")
-from test_fusion import CASES
+from test_fusion_methods import CASES
 
 
 def small_runs(queries: int = 3, hits: int = 8, pool: int = 14) -> list[dict[str, dict[str, float]]]:

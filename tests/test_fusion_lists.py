@@ -1,0 +1,147 @@
+"""Fused lists: edge cases and invariants of joining, ranking and exact scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from fused_rankings import RANKINGS, A, B, Ranking, approx, fuse, fused_run, recipe, run_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid_cli.fusion import lists
+from hybrid_cli.fusion.lists import Lists
+from hybrid_cli.fusion.methods import METHODS
+from hybrid_cli.settings.retrieval import Missing
+
+# ------------------------------------------------------------------------------------------------------- edge cases
+
+
+def test_queries_of_a_single_run_are_fused() -> None:
+    first, second = run_of(A, {"q": 1}, names="ab"), run_of(B, {"r": 2}, names="ac")
+    for method in METHODS:
+        how = recipe(method, missing=METHODS[method].missing.replace("exact", "min"))
+        fused = fused_run([first, second], how)
+        assert fused["qid"].unique(maintain_order=True).to_list() == ["a", "b", "c"], method
+        assert fused.filter(qid="b")["docid"].to_list() == ["q"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("missing", ["min", "zero", "ignore", "drop"])
+def test_a_query_with_hits_in_one_list_keeps_their_order(method: str, missing: Missing) -> None:
+    fused = fused_run(
+        [run_of({"c": 3, "b": 2, "a": 1}, names="a"), run_of(B, names="b")], recipe(method, missing=missing)
+    )
+    assert fused.filter(qid="a")["docid"].to_list() == ["c", "b", "a"]
+
+
+def test_a_single_hit_scores_more_than_none() -> None:
+    assert fuse({"a": 7}, {"b": 3, "c": 2}, how=recipe("minmax"))["a"] == 0.5
+
+
+def test_negative_scores_stay_bounded() -> None:
+    assert fuse({"a": -1, "b": -4}, {"b": -2, "c": -8}, how=recipe("sum", normalization="max")) == approx(
+        {"a": -1 / 4 - 8 / 8, "b": -4 / 4 - 2 / 8, "c": -4 / 4 - 8 / 8}
+    )
+
+
+@given(first=RANKINGS, second=RANKINGS, method=st.sampled_from(["minmax", "sum", "zscore", "dbsf", "borda", "rrf"]))
+def test_a_missing_document_never_outranks_a_returned_one(first: Ranking, second: Ranking, method: str) -> None:
+    found = fuse(first, second, how=recipe(method, 1, 0))
+    worst = min(found[docid] for docid in first)
+    assert all(found[docid] <= worst for docid in second.keys() - first.keys())
+
+
+def test_input_depth_and_output_depth_are_independent() -> None:
+    first, second = run_of({"a": 3, "b": 2, "c": 1}), run_of({"c": 3, "b": 2, "a": 1})
+    assert fused_run([first, second], recipe("rrf"), depth=1)["docid"].to_list() == ["a", "c"]
+    assert fused_run([first, second], recipe("minmax"), depth=2).rows()[0][1:] == ("a", 1, 0.5)
+    deep = fused_run([first, second], recipe("rrf"))
+    assert fused_run([first, second], recipe("rrf"), hits=2).equals(deep.head(2))
+
+
+def test_ranks_may_start_at_any_number() -> None:
+    run = pl.DataFrame({"qid": ["q"] * 3, "docid": ["b", "a", "c"], "rank": [0, 1, 2], "score": [1.0, 1.0, 0.5]})
+    assert fused_run([run, run_of({"a": 1}, names="q")], recipe("rrf")).rows()[:2] == [
+        ("q", "a", 1, pytest.approx(1 / 62 + 1 / 61)),
+        ("q", "b", 2, pytest.approx(1 / 61)),
+    ]
+
+
+def test_ids_are_unchanged_and_ties_are_ordered_by_docid() -> None:
+    odd = {"007": 1.0, "NA": 1.0, "null": 1.0, "1e5": 1.0, "é ü": 1.0}
+    assert list(fuse(odd, {"10": 1.0, "9": 1.0}, how=recipe("combsum"))) == sorted([*odd, "10", "9"])
+
+
+# ---------------------------------------------------------------------------------------------------------- invariants
+
+
+@given(first=RANKINGS, second=RANKINGS)
+def test_weights_1_0_give_the_first_list_then_the_rest(first: Ranking, second: Ranking) -> None:
+    order = run_of(first)["docid"].to_list()
+    assert list(fuse(first, second, how=recipe("rrf", 1, 0)))[: len(order)] == order
+    found = fuse(first, second, how=recipe("minmax", 1, 0))
+    assert [found[docid] for docid in order] == sorted((found[docid] for docid in order), reverse=True)
+
+
+@given(ranking=RANKINGS, method=st.sampled_from([name for name in METHODS if name != "product"]))
+def test_a_run_fused_with_itself_keeps_its_order(ranking: Ranking, method: str) -> None:
+    assert list(fuse(ranking, ranking, how=recipe(method))) == pytest.approx(run_of(ranking)["docid"].to_list())
+
+
+@given(rankings=st.lists(RANKINGS, min_size=2, max_size=4), weights=st.lists(st.floats(0.1, 9), min_size=4, max_size=4))
+def test_minmax_stays_between_0_and_1(rankings: list[Ranking], weights: list[float]) -> None:
+    found = fuse(*rankings, how=recipe("minmax", *weights[: len(rankings)]))
+    assert all(0 <= value <= 1 + 1e-6 for value in found.values())
+
+
+@given(first=RANKINGS, second=RANKINGS, method=st.sampled_from(list(METHODS)), seed=st.integers(0, 99))
+def test_neither_the_order_of_queries_nor_that_of_runs_matters(
+    first: Ranking, second: Ranking, method: str, seed: int
+) -> None:
+    how = recipe(method, missing=METHODS[method].missing.replace("exact", "zero"))
+    together = fused_run([run_of(first, second, names="ab"), run_of(second, first, names="ab")], how)
+    apart = fused_run([run_of(second, first, names="ba"), run_of(first, second, names="ba")], how)
+    key = ["qid", "docid"]
+    assert together.sort(key)["score"].to_list() == pytest.approx(apart.sort(key)["score"].to_list(), abs=1e-5)
+    swapped = fused_run([run_of(second, first, names="ab"), run_of(first, second, names="ab")], how)
+    assert together.sort(key)["score"].to_list() == pytest.approx(swapped.sort(key)["score"].to_list(), abs=1e-5)
+
+
+def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    tables = [
+        run_of(
+            *(
+                {f"d{d}": float(s) for d, s in zip(rng.permutation(30)[:20], rng.random(20), strict=True)}
+                for _ in "12345"
+            )
+        )
+        for _ in range(3)
+    ]
+    whole = {method: fused_run(tables, recipe(method, lists=3, missing="min")) for method in METHODS}
+    monkeypatch.setattr(lists, "BLOCK_HITS", 1)
+    assert all(fused_run(tables, recipe(method, lists=3, missing="min")).equals(whole[method]) for method in METHODS)
+
+
+@given(first=RANKINGS, second=RANKINGS, method=st.sampled_from(list(METHODS)))
+def test_exact_scores_equal_complete_lists(first: Ranking, second: Ranking, method: str) -> None:
+    truth = [{docid: float(hash_of(docid, number)) for docid in "abcdefghij"} for number in range(2)]
+    cut = [{docid: truth[number][docid] for docid in ranking} for number, ranking in enumerate((first, second))]
+    side_by_side = Lists.of([run_of(ranking) for ranking in cut])
+
+    def scorer(number: int) -> lists.Scorer:
+        return lambda pairs: pl.Series([truth[number][docid] for docid in pairs["docid"]])
+
+    how = recipe(method, missing="exact")
+    blocks = lists.complete(side_by_side.blocks(), side_by_side.qids, [scorer(0), scorer(1)])
+    found = pl.concat(lists.fuse(blocks, side_by_side.qids, how, 1000))
+    candidates = first.keys() | second.keys()
+    whole = [run_of({docid: scores[docid] for docid in candidates}) for scores in truth]
+    wanted = fused_run(whole, how)
+    assert found["docid"].to_list() == wanted["docid"].to_list()
+    assert found["score"].to_list() == pytest.approx(wanted["score"].to_list(), abs=1e-5)
+
+
+def hash_of(docid: str, number: int) -> int:
+    return (ord(docid) * 7919 + number * 104729) % 23 - 5
