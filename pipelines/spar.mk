@@ -50,19 +50,19 @@ $(spar)/static/manifest.json: $(OUT)/labels-sampled/manifest.json
 
 # Dense encoders
 
-spar_dense = $(train_dense) $< $(TRAIN) $(LENGTHS) $(SPAR_TRAIN) --loss nll --dev $(OUT)/dev.parquet --keep last --output $(@D)
+spar_dense = $(train_dense) $< $(TRAIN) $(LENGTHS) $(SPAR_TRAIN) --dev $(OUT)/dev.parquet --keep last --output $(@D)
 
 $(spar)/dense/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
-	$(spar_dense) --model $(MODEL) --seed $(SEED)
+	$(spar_dense) --loss nll --model $(MODEL) --seed $(SEED)
 
 $(spar)/second/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
-	$(spar_dense) --model $(MODEL) --seed 1$(SEED)
+	$(spar_dense) --loss nll --model $(MODEL) --seed 1$(SEED)
 
 $(spar)/init/manifest.json: $(OUT)/train-$(SEED).parquet $(spar)/lambda/manifest.json $(OUT)/dev.parquet
-	$(spar_dense) --model $(spar)/lambda --seed $(SEED)
+	$(spar_dense) --loss nll --model $(spar)/lambda --seed $(SEED)
 
 $(spar)/frozen/manifest.json: $(OUT)/train-$(SEED).parquet $(spar)/lambda/manifest.json $(OUT)/dev.parquet
-	$(spar_dense) --model $(MODEL) --with-frozen $(spar)/lambda --seed $(SEED)
+	$(spar_dense) --loss residual-nll --scorer $(spar)/lambda --scorer-schedule learned --model $(MODEL) --seed $(SEED)
 
 # Combinations: one index over the vectors of both encoders (X-index), then the weight tuned on dev (X-tuned).
 

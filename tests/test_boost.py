@@ -78,14 +78,15 @@ def test_an_ensemble_grows_index_by_index(ensemble: Path, tiny: Path, tmp_path: 
 
 def test_the_residual_learner_starts_at_the_loss_of_the_ensemble(examples: Path, first: Path, tiny_bert: Path) -> None:
     """With the scores of the ensemble, the loss of the first step is lower than that of an untrained learner."""
+    residual: dict[str, Any] = {"loss": "residual-nll", "scorer": str(first)}
     losses = {}
-    for mode in ("negatives", "residual"):
-        output = examples.parent / mode
-        train_dense(examples, output=output, model=str(tiny_bert), **NLL, boost=str(first), boost_mode=mode)
-        losses[mode] = pl.read_parquet(output / "curve.parquet")["value"].to_list()
+    for name, options in {"nll": {"loss": "nll"}, "residual_nll": residual}.items():
+        output = examples.parent / name
+        train_dense(examples, output=output, model=str(tiny_bert), **PLAN, boost=str(first), **options)
+        losses[name] = pl.read_parquet(output / "curve.parquet").filter(name=name)["value"].to_list()
         assert open_encoder(output).dim == 8
-    assert losses["residual"][0] < losses["negatives"][0]
-    one, other = (open_encoder(composite.parts(examples.parent / mode)[1]).encode_queries(TEXTS) for mode in losses)
+    assert losses["residual_nll"][0] < losses["nll"][0]
+    one, other = (open_encoder(composite.parts(examples.parent / name)[1]).encode_queries(TEXTS) for name in losses)
     assert not np.allclose(one, other, atol=1e-4)
 
 
@@ -93,11 +94,6 @@ def test_the_residual_learner_starts_at_the_loss_of_the_ensemble(examples: Path,
     ("options", "message"),
     [
         ({"dim": 8}, "--dim 8: the learners of .* have 4, and learners of an ensemble are alike; remove the option"),
-        ({"with_frozen": "minilm"}, "--with-frozen: only with --loss nll or roc or residual-margin, not with --boost"),
-        (
-            {"loss": "residual-margin", "boost_mode": "residual"},
-            "--boost-mode residual: only with --loss nll or roc; --loss is residual-margin",
-        ),
     ],
 )
 def test_options_that_do_not_fit_are_refused(

@@ -61,7 +61,7 @@ def test_the_active_share_is_the_derivative_for_the_positive(in_batch: bool) -> 
     batch = Vectors(
         torch.randn(1, 4), torch.randn(1, 3, 4, requires_grad=True), torch.zeros(1, 3), torch.ones(1, 3) > 0
     )
-    nll(batch, in_batch_negatives=in_batch)["nll"].backward()
+    nll(batch, in_batch=in_batch)["nll"].backward()
     assert batch.documents.grad is not None
     derivative = -batch.documents.grad[0, 0] / batch.queries[0]
     torch.testing.assert_close(derivative, batch.recorded["active_share"].expand(4))
@@ -71,12 +71,12 @@ def test_prefixes_and_heads_record_the_vectors_that_search() -> None:
     torch.manual_seed(0)
     whole = Vectors(torch.randn(2, 6), torch.randn(2, 3, 6), torch.zeros(2, 3), torch.ones(2, 6) > 0)
     nll(whole)
-    with_prefixes(nll, [2], 6, False)(prefixed := Vectors(whole.queries, whole.documents, whole.lexical, whole.allowed))
+    with_prefixes(nll, [2], 6, False)(prefixed := Vectors(whole.queries, whole.documents, whole.scorer, whole.allowed))
     assert recorded(prefixed) == recorded(whole)
-    small = Vectors(whole.queries[:, :2], whole.documents[..., :2], whole.lexical, whole.allowed)
+    small = Vectors(whole.queries[:, :2], whole.documents[..., :2], whole.scorer, whole.allowed)
     nll(small)
     teacher: dict[str, Any] = {"teacher_queries": torch.zeros(2, 4), "teacher_documents": torch.zeros(2, 3, 4)}
-    distilled(nll, 2)(both := Vectors(whole.queries, whole.documents, whole.lexical, whole.allowed, **teacher))
+    distilled(nll, 2)(both := Vectors(whole.queries, whole.documents, whole.scorer, whole.allowed, **teacher))
     assert both.recorded == {**small.recorded, **small.similarities()}
 
 

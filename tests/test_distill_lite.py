@@ -151,13 +151,13 @@ def test_a_query_encoder_searches_the_teachers_index(
 @pytest.mark.parametrize(
     "given",
     [
-        {"dim": 8}, {"kd_weight": 2}, {"temperature": 1}, {"in_batch_negatives": False}, {"normalize": True},
+        {"dim": 8}, {"kd_weight": 2}, {"temperature": 1}, {"in_batch": False}, {"normalize": True},
         {"tied": False}, {"doc_max_len": 9}, {"doc_prefix": "d"}, {"projection_norm": True},
     ],
 )  # fmt: skip
 def test_options_of_the_student_are_refused_for_a_query_encoder(given: dict[str, Any]) -> None:
     (name,) = given
-    typed = {"in_batch_negatives": "--no-in-batch-negatives", "tied": "--untied"}  # as on the command line
+    typed = {"in_batch": "--no-in-batch", "tied": "--untied"}  # as on the command line
     spelled = typed.get(name, f"--{name.replace('_', '-')}")
     with pytest.raises(InputError, match=f"{spelled}: not with --queries-only"):
         DistillLite(Path("train.parquet"), output=Path("out"), teacher="t", queries_only=True, **given)

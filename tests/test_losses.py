@@ -31,11 +31,11 @@ from hybrid_cli.training.losses import (
     margin,
     matryoshka,
     nll,
-    on_other,
     orthogonality,
     query_distillation,
     relaxed_signs,
     residual_margin,
+    residual_nll,
     span_contrast,
     squared_cosine,
 )
@@ -104,11 +104,11 @@ def test_nll_of_the_golden_scores() -> None:
     assert nll(vectors)["nll"].item() == pytest.approx((first + second) / 2)
 
 
-def test_nll_without_in_batch_negatives_uses_its_own_documents_only() -> None:
+def test_nll_without_in_batch_uses_its_own_documents_only() -> None:
     documents = torch.tensor([[[2.0, 0.0], [1.0, 0.5]], [[0.0, 1.0], [-1.0, 3.0]]])
     vectors = Vectors(torch.eye(2), documents, torch.zeros(2, 2), torch.ones(2, 4, dtype=torch.bool))
     own = [-2 + math.log(math.exp(2) + math.exp(1)), -1 + math.log(math.exp(1) + math.exp(3))]
-    assert nll(vectors, in_batch_negatives=False)["nll"].item() == pytest.approx(sum(own) / 2)
+    assert nll(vectors, in_batch=False)["nll"].item() == pytest.approx(sum(own) / 2)
 
 
 @given(st.permutations(range(4)))
@@ -238,22 +238,83 @@ def test_divergence_is_zero_for_equal_scores_up_to_a_constant_and_counts_rows_al
 def test_listwise_uses_every_document_and_does_not_train_the_teacher() -> None:
     vectors = scored([1.0, 2.0], [0.0, 3.0], [(0.0, 0.0), (0.0, 0.0)])
     teacher = torch.tensor([[1.0, 0.0, 2.0, 3.0], [0.0, 0.0, 9.0, 0.0]], requires_grad=True)
-    loss = listwise(replace(vectors, other=teacher))["listwise"]
+    loss = listwise(replace(vectors, scorer=teacher))["listwise"]
     scores = torch.tensor([[1.0, 0.0, 2.0, 3.0]] * 2)
     assert loss.item() == pytest.approx(divergence(scores, teacher).item())
     assert not loss.requires_grad  # neither these vectors nor the teacher need a gradient
 
 
+FUSED = [  # dense scores / 2 + .5 * scorer, of queries (1, 0) and (0, 1)
+    [2 / 2 + 0.5 * 2, 1 / 2 + 0.5 * 0, 0 / 2 + 0.5 * 1, -1 / 2 + 0.5 * 0],
+    [0 / 2 + 0.5 * 0, 0.5 / 2 + 0.5 * 1, 1 / 2 + 0.5 * 4, 3 / 2 + 0.5 * 0],
+]
+
+
+def fused_vectors(weight: torch.Tensor | float = 0.5) -> Vectors:
+    documents = torch.tensor([[[2.0, 0.0], [1.0, 0.5]], [[0.0, 1.0], [-1.0, 3.0]]])
+    scorer = torch.tensor([[2.0, 0.0, 1.0, 0.0], [0.0, 1.0, 4.0, 0.0]])
+    return Vectors(torch.eye(2), documents, scorer, torch.ones(2, 4, dtype=torch.bool), scorer_weight=weight)
+
+
+def test_residual_nll_of_the_golden_scores() -> None:
+    """Fused scores [[2, .5, .5, -.5], [0, .75, 2.5, 1.5]], positives 0 and 2; by hand .4242 and .4847."""
+    assert FUSED == [[2.0, 0.5, 0.5, -0.5], [0.0, 0.75, 2.5, 1.5]]
+    each = [math.log(sum(map(math.exp, row))) - row[positive] for row, positive in zip(FUSED, (0, 2), strict=True)]
+    assert each == pytest.approx([0.4242, 0.4847], abs=1e-4)
+    assert residual_nll(fused_vectors(), 2.0)["residual_nll"].item() == pytest.approx(sum(each) / 2)
+    own = [math.log(1 + math.exp(0.5 - 2.0)), math.log(1 + math.exp(1.5 - 2.5))]
+    found = residual_nll(fused_vectors(), 2.0, in_batch=False)["residual_nll"]
+    assert found.item() == pytest.approx(sum(own) / 2)
+
+
+def test_residual_margin_in_the_batch_of_the_golden_scores() -> None:
+    """Margin 1, positives 2 and 2.5: only the hinge 1 - 2.5 + 1.5 = 0 comes near; margin 2 reaches .5, .5; .25, 1."""
+    assert residual_margin(fused_vectors(), 1.0, 2.0, in_batch=True)["residual_margin"] == 0
+    hinges = [0.5, 0.5, 0.0, 0.0, 0.25, 1.0]
+    found = residual_margin(fused_vectors(), 2.0, 2.0, in_batch=True)["residual_margin"]
+    assert found.item() == pytest.approx(sum(hinges) / 6)
+    own = residual_margin(fused_vectors(), 2.0, 2.0)["residual_margin"]
+    assert own.item() == pytest.approx((0.5 + 1.0) / 2)
+    allowed = torch.ones(2, 4, dtype=torch.bool)
+    allowed[1, 1] = False  # another positive of the second query
+    found = residual_margin(replace(fused_vectors(), allowed=allowed), 2.0, 2.0, in_batch=True)["residual_margin"]
+    assert found.item() == pytest.approx((0.5 + 0.5 + 0.0 + 0.0 + 1.0) / 5)
+
+
+@pytest.mark.parametrize("in_batch", [True, False])
+def test_a_weight_of_zero_gives_the_loss_without_a_scorer(in_batch: bool) -> None:
+    vectors = replace(random_vectors(5), scorer_weight=0.0)
+    vectors = vectors if not in_batch else replace(vectors, scorer=torch.randn(4, 12))
+    assert residual_nll(vectors, 0.5, in_batch)["residual_nll"] == nll(vectors, 0.5, in_batch)["nll"]
+    residual = residual_margin(vectors, 0.7, 0.5, in_batch)["residual_margin"]
+    assert residual == margin(vectors, 0.7, 0.5, in_batch)["margin"]
+
+
+@pytest.mark.parametrize("objective", [residual_nll, residual_margin])
+@pytest.mark.parametrize("in_batch", [True, False])
+def test_residual_losses_have_the_gradient_of_finite_differences(objective: Any, in_batch: bool) -> None:
+    """Of queries, documents and weight; hinges lie off their kink in these draws."""
+    generator = torch.Generator().manual_seed(3)
+    queries, documents, scorer = (
+        torch.randn(*size, generator=generator, dtype=torch.double) for size in ((3, 4), (3, 2, 4), (3, 6))
+    )
+    allowed = torch.ones(3, 6, dtype=torch.bool)
+    allowed[0, 3] = False
+
+    def value(queries: torch.Tensor, documents: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        vectors = Vectors(queries, documents, scorer, allowed, scorer_weight=weight)
+        return next(iter(objective(vectors, temperature=0.7, in_batch=in_batch).values()))  # type: ignore[no-any-return]
+
+    inputs = [queries, documents, torch.tensor(0.4, dtype=torch.double)]
+    assert value(*inputs) > 0
+    assert torch.autograd.gradcheck(value, [each.requires_grad_() for each in inputs])
+
+
 def test_the_likelihood_of_a_sum_trains_its_weight() -> None:
-    vectors = scored([1.0, 2.0], [0.0, 3.0], [(0.0, 0.0), (0.0, 0.0)])
-    other = torch.tensor([[2.0, 0.0, 1.0, 0.0], [0.0, 1.0, 4.0, 0.0]])
     weight = torch.tensor(0.5, requires_grad=True)
-    loss = nll(replace(vectors, other=other), temperature=2.0, other_weight=weight)["nll"]
-    sums = (torch.tensor([[1.0, 0.0, 2.0, 3.0]] * 2) + 0.5 * other) / 2
-    assert loss.item() == pytest.approx(functional.cross_entropy(sums, torch.tensor([0, 2])).item())
-    loss.backward()
+    residual_nll(fused_vectors(weight), 2.0)["residual_nll"].backward()
     assert weight.grad is not None
-    assert weight.grad.item() < 0  # the other model ranks both correctly, so a larger weight is better
+    assert weight.grad.item() < 0  # the scorer ranks both correctly, so a larger weight is better
 
 
 def test_bpr_of_the_golden_codes() -> None:
@@ -309,11 +370,10 @@ def test_bpr_uses_every_document_of_the_batch_except_the_positives() -> None:
     assert bpr(vectors)["candidates"].item() == pytest.approx(sum(hinges) / 14, rel=1e-5)
 
 
-def test_scores_of_another_model_replace_the_lexical_scores() -> None:
+def test_of_all_pairs_the_residual_margin_uses_those_of_the_query() -> None:
     vectors = scored([3.0, 3.0], [2.5, 2.5], [(12.0, 9.0), (5.0, 14.0)])
-    other = torch.tensor([[12.0, 9.0, 0.0, 0.0], [0.0, 0.0, 5.0, 14.0]])
-    blank = replace(vectors, lexical=torch.zeros(2, 2), other=other)
-    assert on_other(residual_margin)(blank)["residual_margin"].item() == pytest.approx(0.8)
+    everything = torch.tensor([[12.0, 9.0, 0.0, 0.0], [0.0, 0.0, 5.0, 14.0]])
+    assert residual_margin(replace(vectors, scorer=everything))["residual_margin"].item() == pytest.approx(0.8)
 
 
 def test_matryoshka_is_the_mean_over_the_prefixes() -> None:
@@ -367,7 +427,8 @@ def test_every_loss_is_declared_and_registered() -> None:
 
 def test_options_reach_the_loss_they_apply_to() -> None:
     vectors = scored([3.0, 3.0], [2.5, 2.5], [(12.0, 9.0), (5.0, 14.0)])
-    settings = TrainDense(Path("x"), output=Path("y"), loss="residual-margin", xi=2.0, lexical_weight=0.0)
+    settings = TrainDense(Path("x"), output=Path("y"), loss="residual-margin", xi=2.0)
+    vectors = replace(vectors, scorer_weight=0.0)
     assert losses.objective(settings, 1.0)(vectors)["residual_margin"].item() == pytest.approx(1.5)
     binary = TrainDense(Path("x"), output=Path("y"), loss="bpr")
     for unit in (True, False):

@@ -148,8 +148,8 @@ def test_gradient_caching_leads_to_the_same_weights(examples: Path, tiny_bert: P
     np.testing.assert_allclose(plain, cached, atol=1e-4)
 
 
-def test_lexical_weight_zero_is_the_constant_margin(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    train_dense(examples, output=tmp_path / "residual", model=str(tiny_bert), **PLAN, lexical_weight=0.0)
+def test_scorer_weight_zero_is_the_constant_margin(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    train_dense(examples, output=tmp_path / "residual", model=str(tiny_bert), **PLAN, scorer_weight=0.0)
     train_dense(examples, output=tmp_path / "margin", model=str(tiny_bert), **PLAN, loss="margin")
     assert weights(tmp_path / "residual") == weights(tmp_path / "margin")
 
@@ -206,7 +206,7 @@ def test_the_manifest_records_inputs_and_the_options_that_apply(
     assert manifest["inputs"]["examples"]["fingerprint"] == artifacts.fingerprint(examples)
     options = manifest["options"]
     assert (options["loss"], options["xi"], options["pooling"]) == ("residual-margin", 1.0, "mean")
-    assert not {"in_batch_negatives", "boost_mode", "keep", "dev_queries", "model", "device"} & set(options)
+    assert not {"scorer", "keep", "dev_queries", "model", "device"} & set(options)
 
 
 def test_order_and_draws_do_not_depend_on_the_first_batch(examples: Path) -> None:
@@ -284,13 +284,19 @@ def test_the_first_layers_equal_a_model_truncated_by_hand(
     ("options", "message"),
     [
         ({"loss": "nll", "xi": 3}, "--xi: only with --loss margin or residual-margin; --loss is nll"),
-        ({"loss": "margin", "lexical_weight": 0.5}, "--lexical-weight: only with --loss residual-margin"),
-        ({"loss": "bpr", "in_batch_negatives": False}, "--no-in-batch-negatives: only with --loss nll or roc"),
-        ({"boost_mode": "residual"}, "--boost-mode: only with --boost"),
+        ({"loss": "margin", "scorer_weight": 0.5}, "--scorer-weight: only with --loss residual-margin or residual-nll"),
+        ({"loss": "nll", "scorer": "out/lambda"}, "--scorer: only with --loss residual-margin or residual-nll"),
+        ({"loss": "bpr", "in_batch": False}, "--no-in-batch: only with --loss margin or residual-margin or nll or roc"),
+        (
+            {"loss": "residual-nll"},
+            "--loss residual-nll with in-batch negatives: needs BM25 scores of further pairs; pass",
+        ),
+        ({"dynamic_negatives": 1}, "--dynamic-negatives: needs BM25 scores of further pairs; pass --index"),
+        ({"scorer_schedule": "learned", "scorer_weight": 0}, "--scorer-schedule learned: needs a start above 0"),
         ({"dev_queries": 10}, "--dev-queries: only with --dev"),
         ({"keep": "last"}, "--keep: only with --dev"),
         ({"eval_steps": 3}, "--eval-steps: only with --dev"),
-        ({"index": "out/bm25"}, "--index: only with --ortho-weight above 0, or with --dev"),
+        ({"index": "out/bm25"}, "--index: only with --ortho-weight above 0, with --dev, or with --scorer bm25"),
         ({"loss": "roc"}, "--ortho-weight 1: needs the BM25 vectors of --index"),
         ({"loss": "nil"}, "--loss nil: unknown; did you mean nll?"),
         ({"learning_rate": -1}, "--learning-rate -1: needs a number >= 0"),

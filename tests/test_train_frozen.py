@@ -1,7 +1,10 @@
-"""Training with a frozen encoder: its weight is learned, its own weights do not change."""
+"""Training with a frozen scorer: its scores of a batch, their weight, and negatives mined from the sum."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,16 +12,20 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 from hybrid_cli import artifacts
+from hybrid_cli.artifacts import layout
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.open_encoder import open_encoder
-from hybrid_cli.errors import InputError
+from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings.common import Sampling
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.training.batches import Examples
-from hybrid_cli.training.teachers import FrozenEncoder, FrozenWeight
+from hybrid_cli.training.batches import Examples, Group
+from hybrid_cli.training.student import Fusion, StudentNegatives, relevant
+from hybrid_cli.training.teachers import Bm25Scorer, FrozenEncoder, ScorerWeight
 
 PLAN: dict[str, Any] = {
     "batch_size": 4, "epochs": 20, "max_steps": 20, "learning_rate": 1e-3, "precision": "fp32", "checkpoint_steps": 6,
@@ -31,35 +38,150 @@ def examples(tiny: Path, tiny_lambda: Path, tmp_path_factory: pytest.TempPathFac
     return mine_negatives(tiny, split="train", index=tiny_lambda.parent / "bm25", output=output)
 
 
-@pytest.mark.parametrize("loss", ["nll", "roc", "residual-margin"])
+@pytest.mark.parametrize("loss", ["residual-nll", "residual-margin"])
 def test_a_model_learns_with_a_frozen_one(
     examples: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path, loss: str
 ) -> None:
     before = artifacts.fingerprint(tiny_lambda)
-    plan = {**PLAN, "loss": loss, "ortho_weight": 0, "model": str(tiny_bert)}
-    joint = train_dense(examples, output=tmp_path / "joint", **plan, with_frozen=str(tiny_lambda))
-    alone = train_dense(examples, output=tmp_path / "alone", **plan)
+    plan = {**PLAN, "loss": loss, "model": str(tiny_bert), "scorer": str(tiny_lambda)}
+    joint = train_dense(examples, output=tmp_path / "joint", **plan, scorer_schedule="learned")
+    alone = train_dense(examples, output=tmp_path / "alone", **plan, scorer_weight=0)
     assert artifacts.fingerprint(tiny_lambda) == before
     vectors = [open_encoder(folder).encode_queries(["salt water"]) for folder in (joint, alone)]
     assert not np.allclose(vectors[0], vectors[1], atol=1e-3)
     manifest = artifacts.read_manifest(joint)
-    assert manifest.inputs["frozen"]["fingerprint"] == before
-    weight = manifest.counts.get("frozen_weight")
-    assert (weight is None) == (loss == "residual-margin")
-    assert weight is None or (weight > 0 and weight != 1)
-    curve = pl.read_parquet(joint / "curve.parquet")["value"].to_list()
-    assert np.mean(curve[-4:]) < np.mean(curve[:4])
+    assert manifest.inputs["scorer"]["fingerprint"] == before
+    weights = curve(joint, "scorer_weight")
+    assert weights[0] == 1
+    assert manifest.counts["scorer_weight"] > 0
+    assert len(set(weights)) > 10
+    assert "scorer_weight" not in artifacts.read_manifest(alone).counts
+    found = curve(joint, loss.replace("-", "_"))
+    assert np.mean(found[-4:]) < np.mean(found[:4])
+
+
+def curve(folder: Path, name: str) -> list[float]:
+    found: list[float] = pl.read_parquet(folder / "curve.parquet").filter(name=name)["value"].to_list()
+    return found
 
 
 def test_a_frozen_model_scores_all_pairs_of_a_batch(examples: Path, tiny_lambda: Path, tmp_path: Path) -> None:
     groups = next(Examples(examples).batches(Sampling(batch_size=3)))
     encoder = open_encoder(tiny_lambda)
-    scores = FrozenEncoder(encoder, Examples(examples), tmp_path)(groups)
+    docids = [docid for group in groups for docid in group.docids]
+    scores = FrozenEncoder(encoder, Examples(examples), tmp_path).scores([group.query for group in groups], docids)
     assert scores.shape == (3, 6)
     last = groups[2]
     document = encoder.encode_documents(last.titles[1:], last.texts[1:])[0]
     query = encoder.encode_queries([groups[0].query])[0]
     assert scores[0, 5] == pytest.approx(float(query @ document), abs=1e-5)
+
+
+def test_bm25_scores_all_pairs_of_a_batch_as_the_examples_store_them(examples: Path, bm25: Path) -> None:
+    groups = next(Examples(examples).batches(Sampling(batch_size=7)))
+    docids = [docid for group in groups for docid in group.docids]
+    scorer = Bm25Scorer(LexicalIndex.open(bm25), Examples(examples).docids())
+    scores = scorer.scores([group.query for group in groups], docids)
+    assert scores.shape == (7, 14)
+    for row, group in enumerate(groups):
+        assert scores[row, 2 * row : 2 * row + 2] == pytest.approx(group.lexical, abs=1e-4)
+    assert (scores > 0).sum() > np.count_nonzero([group.lexical for group in groups])  # documents of other queries too
+
+
+def test_the_schedules_of_the_weight() -> None:
+    fixed, anneal, random = (ScorerWeight(0.4, name, 11) for name in ("fixed", "anneal", "random"))  # type: ignore[arg-type]
+    assert [fixed(step, step).item() for step in (0, 10)] == pytest.approx([0.4, 0.4])
+    assert [anneal(step, 7).item() for step in (0, 5, 10)] == pytest.approx([0, 0.2, 0.4])
+    drawn = [random(3, noise).item() for noise in range(200)]
+    assert [random(9, noise).item() for noise in range(200)] == drawn  # the seed of the batch decides
+    assert 0 <= min(drawn) < 0.02 < 0.38 < max(drawn) <= 0.4
+    assert np.mean(drawn) == pytest.approx(0.2, abs=0.03)
+
+
+@pytest.fixture(scope="module")
+def bm25(tiny_lambda: Path) -> Path:
+    return tiny_lambda.parent / "bm25"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"scorer_schedule": "learned"},
+        {"scorer_schedule": "random", "accumulate": 2},
+        {"scorer_schedule": "anneal", "dynamic_negatives": 2},
+        {"scorer_schedule": "learned", "dynamic_negatives": 1, "accumulate": 2},
+        {"loss": "residual-margin", "in_batch": True, "scorer_schedule": "random"},
+    ],
+)
+def test_a_killed_residual_training_ends_with_the_same_bytes(
+    examples: Path, bm25: Path, tiny_bert: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """SIGKILL in step 9, with the last checkpoint after step 6."""
+    plan = {**PLAN, "loss": "residual-nll", "max_steps": 14, "epochs": 14, "index": str(bm25), "threads": 1, **options}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train_dense(examples, output=whole, model=str(tiny_bert), **plan)
+    process = subprocess.run(
+        [sys.executable, "-c", KILLED.format(plan), str(examples), str(tiny_bert), str(killed)], check=False
+    )
+    assert process.returncode == -signal.SIGKILL
+    assert not killed.exists()
+    assert (tmp_path / ".killed.partial" / layout.CHECKPOINT).exists()
+    train_dense(examples, output=killed, model=str(tiny_bert), **plan)
+    for name in ("model.safetensors", "curve.parquet"):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+    weights = curve(whole, "scorer_weight")
+    assert len(weights) == 14
+    assert (len(set(weights)) == 1) == ("scorer_schedule" not in options)
+
+
+KILLED = """
+import os, signal, sys
+from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.training.loop import Trainer
+true = Trainer.step
+def step(self, batches, step=0):
+    if step == 8: os.kill(os.getpid(), signal.SIGKILL)
+    return true(self, batches, step)
+Trainer.step = step
+train_dense(sys.argv[1], model=sys.argv[2], output=sys.argv[3], **{!r})
+"""
+
+
+def test_dynamic_negatives_are_the_top_hits_of_the_sum(examples: Path, bm25: Path, tiny_bert: Path, tiny: Path) -> None:
+    known, encoder = Examples(examples), TransformerEncoder.load(tiny_bert)
+    texts = pl.concat(list(known.documents()))
+    scorer = Bm25Scorer(LexicalIndex.open(bm25), known.docids())
+    plan = Sampling(batch_size=4, checkpoint_steps=3)
+    batch = next(known.batches(plan))
+    tops = []
+    for weight in (0.0, 100.0):  # the model alone, BM25 alone
+        fusion = Fusion(0.5, scorer, ScorerWeight(weight))
+        negatives = StudentNegatives(encoder, texts, plan, torch.float32, 2, 100, relevant(texts), fusion)
+        extended = next(negatives.added(iter([batch]), 0))
+        tops.append([group.docids[2:] for group in extended])
+        encoder.eval()
+        for before, after in zip(batch, extended, strict=True):
+            others = texts.filter(~pl.col("docid").is_in([*before.docids, *before.positives]))
+            query, documents = (
+                encoder.encode_queries([before.query]),
+                encoder.encode_documents(others["title"].to_list(), others["text"].to_list()),
+            )
+            fused = (query @ documents.T)[0] / 0.5 + weight * scorer.scores([before.query], others["docid"].to_list())[
+                0
+            ]
+            assert after.docids[:2] == before.docids
+            assert after.docids[2:] == others["docid"].gather(np.argsort(-fused, kind="stable")[:2]).to_list()
+            assert after.texts[2:] == [texts.filter(docid=docid)["text"].item() for docid in after.docids[2:]]
+    assert tops[0] != tops[1]
+
+
+def test_copies_of_a_positive_are_not_dynamic_negatives() -> None:
+    texts = pl.DataFrame({
+        "docid": ["p", "copy", "other", "q"], "title": ["", "", "", "a"], "text": ["a  b", "a b", "c", "b"],
+    })  # fmt: skip
+    group = Group("?", ["p"], [""], ["a  b"], [0.0], frozenset({"p"}))
+    assert relevant(texts)(group) == {"p", "copy", "q"}
 
 
 class Counting:
@@ -92,19 +214,14 @@ def test_every_text_is_encoded_once_and_read_again_after_an_interruption(
     again: Any = Counting(open_encoder(tiny_lambda))
     second = FrozenEncoder(again, known, tmp_path)
     assert again.texts == lost > 0
-    groups = next(known.batches(Sampling(batch_size=4)))
-    np.testing.assert_array_equal(first(groups), second(groups))
+    asked, docids = sorted(queries), known.docids().to_list()
+    np.testing.assert_array_equal(first.scores(asked, docids), second.scores(asked, docids))
 
 
-def test_the_weight_starts_at_the_temperature() -> None:
-    weight = FrozenWeight(0.05)
-    assert weight().item() == pytest.approx(0.05)
-    weight().backward()
+def test_the_learned_weight_starts_at_its_value() -> None:
+    weight = ScorerWeight(0.05, "learned")
+    assert weight(3, 4).item() == pytest.approx(0.05)
+    weight(3, 4).backward()
+    assert weight.logarithm is not None
     assert weight.logarithm.grad is not None
     assert weight.logarithm.grad.item() == pytest.approx(50)
-
-
-@pytest.mark.parametrize("loss", ["margin", "bpr"])
-def test_losses_without_scores_of_another_model_are_refused(loss: str) -> None:
-    with pytest.raises(InputError, match="--with-frozen: only with --loss nll or roc or residual-margin"):
-        train_dense(Path("train.parquet"), output=Path("no"), loss=loss, with_frozen="out/lambda")

@@ -26,7 +26,8 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.train_lambda import train_lambda
 from hybrid_cli.training import static
-from hybrid_cli.training.lambda_data import LabeledQueries, StudentNegatives
+from hybrid_cli.training.lambda_data import LabeledQueries
+from hybrid_cli.training.student import StudentNegatives
 
 Sources = dict[str, Any]
 
@@ -113,7 +114,7 @@ def test_student_negatives_are_top_ranked_documents_of_the_student(sources: Sour
     queries = LabeledQueries(sources["labels"], sources["collection"], options(sources))
     encoder = TransformerEncoder.load(tiny_bert)
     plan = options(sources, loss="listwise", student_negatives=2, checkpoint_steps=3, seed=0)
-    negatives = StudentNegatives(encoder, queries.texts, plan, torch.float32)
+    negatives = StudentNegatives(encoder, queries.texts, plan, torch.float32, plan.student_negatives)
     plain = list(islice(queries.batches(), 2))
     for before, after in zip(plain, list(negatives.added(iter(plain), 0)), strict=True):
         encoder.eval()
@@ -285,6 +286,18 @@ def test_a_corpus_of_one_sentence_trains_a_static_encoder(tmp_path: Path, texts:
     index = index_bm25(corpus, output=tmp_path / "bm25")
     output = train_lambda(corpus, index=index, output=tmp_path / "static", **{**STATIC, "max_steps": 3})
     assert np.isfinite(open_encoder(output).encode_queries(["moon", "nothing known"])).all()
+
+
+@pytest.mark.parametrize("change", [{"warmup": 0.9}, {"clip": 1e-3}, {"accumulate": 2}])
+def test_the_options_of_the_optimizer_change_the_weights(
+    sources: Sources, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    plan = {**without(sources, "dev", "dev_queries", "eval_steps", "labels"), **STATIC, "max_steps": 3}
+    folders = [train_lambda(output=tmp_path / str(len(more)), **plan, **more) for more in ({}, change)]
+    one, two = (open_encoder(folder).encode_queries(["salt water"]) for folder in folders)
+    assert not np.array_equal(one, two)
+    assert artifacts.read_manifest(folders[1]).counts["steps"] == 3
+    assert change.items() <= artifacts.read_manifest(folders[1]).options.items()
 
 
 def test_unseen_terms_match_themselves(sources: Sources, tmp_path: Path) -> None:

@@ -97,18 +97,21 @@ class EncoderContract(Settings):
 
 Markers = Literal["none", "replace", "prepend"]
 Keep = Literal["best", "last"]
-BoostMode = Literal["negatives", "residual"]
+ScorerSchedule = Literal["fixed", "anneal", "random", "learned"]
 
 OBJECTIVE, BOOSTING, OPTIMIZATION, VALIDATION = "Objective", "Boosting (DrBoost)", "Optimization", "Validation"
 
 LOSSES = {  # name -> meaning; the functions are registered in hybrid_cli/training/losses.py
-    "residual-margin": "hinge whose margin shrinks where BM25 already separates the pair (DualRM)",
+    "residual-margin": "hinge whose margin shrinks where a frozen scorer already separates the pair (DualRM)",
+    "residual-nll": "likelihood of the positive under the weighted sum with a frozen scorer",
     "margin": "hinge with a constant margin",
     "nll": "negative log-likelihood of the positive (DPR)",
     "roc": "nll, orthogonal to BM25's vectors, with masked matches (RoC)",
     "bpr": "binary codes, reranked by the float query (BPR)",
 }
-LIKELIHOODS = ("nll", "roc")  # losses that can add the scores of a frozen encoder
+MARGINS = ("margin", "residual-margin")
+RESIDUALS = ("residual-margin", "residual-nll")  # losses on the weighted sum with a frozen scorer
+BM25 = "bm25"
 TEMPERATURE = "1, or 0.05 for vectors of length 1"
 
 
@@ -225,12 +228,10 @@ class Likelihood(Settings):
     temperature: float | None = option(
         None, "Divisor of the dense scores.", panel=OBJECTIVE, above=0, shown=TEMPERATURE
     )
-    in_batch_negatives: bool = option(
-        True,
-        "Use the documents of the other queries in the batch as negatives.",
-        "--in-batch-negatives/--no-in-batch-negatives",
+    in_batch: bool = option(
+        True, "Use the documents of the other queries in the batch as negatives.", "--in-batch/--no-in-batch",
         panel=OBJECTIVE,
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,18 +244,40 @@ class LossOptions(Settings):
         panel=OBJECTIVE,
         choices=LOSSES,
     )
-    xi: float = option(
-        1.0, "Margin where the lexical scores are equal.", panel=OBJECTIVE,
-        applies=when(loss=("margin", "residual-margin")),
-    )  # fmt: skip
-    lexical_weight: float = option(
-        0.1, "Weight of the lexical scores in the margin (lambda_train).", panel=OBJECTIVE,
-        applies=when(loss="residual-margin"),
-    )  # fmt: skip
+    xi: float = option(1.0, "Margin where the scorer's scores are equal.", panel=OBJECTIVE, applies=when(loss=MARGINS))
+    scorer: str = option(
+        BM25,
+        "Frozen scorer that the model complements: `bm25`, or an encoder (a Lambda, an ensemble).",
+        panel=OBJECTIVE,
+        recorded=False,
+        applies=when(loss=RESIDUALS),
+    )
+    scorer_weight: float = option(
+        By("scorer", {BM25: 0.1}, 1.0),
+        "Weight of the scorer's scores in the sum (lambda_train), relative to the dense scores divided by "
+        "`--temperature`.",
+        panel=OBJECTIVE,
+        minimum=0,
+        shown="0.1 for `bm25`; 1 for an encoder",
+        applies=when(loss=RESIDUALS),
+    )
+    scorer_schedule: ScorerSchedule = option(
+        "fixed",
+        "`fixed`: `--scorer-weight` in every step; `anneal`: rising linearly from 0 to it; `random`: drawn uniformly "
+        "between 0 and it for each batch; `learned`: trained, starting from it.",
+        panel=OBJECTIVE,
+        applies=when(loss=RESIDUALS),
+    )
     temperature: float | None = redeclare(
         Likelihood, "temperature", None, shown="1, or 0.05 for vectors of length 1 except with `bpr`"
     )
-    in_batch_negatives: bool = redeclare(Likelihood, "in_batch_negatives", True, applies=(when(loss=LIKELIHOODS),))
+    in_batch: bool = redeclare(
+        Likelihood,
+        "in_batch",
+        By("loss", dict.fromkeys(MARGINS, False), True),
+        shown="`in-batch`; `no-in-batch` for margin, residual-margin",
+        applies=(when(loss=(*MARGINS, "nll", "roc", "residual-nll")),),
+    )
     ortho_weight: float = option(
         By("loss", {"roc": 1.0}, 0.0),
         "Weight of the orthogonality to BM25's vectors (RoC); needs `--index`.",
@@ -270,17 +293,10 @@ class LossOptions(Settings):
     )
     index: Path | None = option(
         None,
-        "Lexical index: BM25's vectors for the orthogonality, and RoC in the learning curve with `--dev`.",
+        "Lexical index: BM25's vectors for the orthogonality, its scores of all documents of a batch for `--scorer "
+        "bm25`, and RoC in the learning curve with `--dev`.",
         panel=OBJECTIVE,
         recorded=False,
-    )
-    with_frozen: str | None = option(
-        None,
-        "Frozen encoder; train a second one that complements it. `nll` and `roc` learn the weight of its scores in the "
-        "sum, `residual-margin` uses its scores in place of BM25's.",
-        panel=OBJECTIVE,
-        recorded=False,
-        applies=when(loss=(*LIKELIHOODS, "residual-margin"), boost=None),
     )
     matryoshka_dims: Sequence[int] = option(
         (), "Lengths of vector prefixes that are trained in addition: `32,64,128`.", panel=OBJECTIVE, minimum=1
@@ -291,20 +307,12 @@ class LossOptions(Settings):
         panel=BOOSTING,
         recorded=False,
     )
-    boost_mode: BoostMode = option(
-        "negatives",
-        "Role of the ensemble: only its errors serve as negatives, or its scores also enter the loss.",
-        panel=BOOSTING,
-        applies=when(boost=GIVEN),
-    )
 
     def check(self) -> None:
         """Refuse options that exclude each other."""
         super().check()
-        if self.boost_mode == "residual" and self.loss not in LIKELIHOODS:
-            raise InputError(
-                f"--boost-mode residual: only with --loss {' or '.join(LIKELIHOODS)}; --loss is {self.loss}"
-            )
+        if self.scorer_schedule == "learned" and not self.scorer_weight:
+            raise InputError("--scorer-schedule learned: needs a start above 0; raise --scorer-weight")
         if self.ortho_weight and self.index is None:
             raise InputError(
                 f"--ortho-weight {self.ortho_weight:g}: needs the BM25 vectors of --index; or pass --ortho-weight 0"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import Seeded, Threaded, Writes
+from hybrid_cli.settings.common import BM25, Seeded, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
 
 QueriesFrom = Literal["all", "sampled", "cropped"]
@@ -18,7 +18,7 @@ TRAINING = "Training"
 SOURCES, FILTERS = "Sources of negatives", "Filters"
 TEACHER, QUERIES, HITS = "Teacher (one of two)", "Queries", "Hits"
 
-BM25, RANDOM, RUN = "bm25", "random", "run"  # sources of negatives
+RANDOM, RUN = "random", "run"  # sources of negatives, next to BM25
 NUM_NEGATIVES = 8  # default of --num-negatives for sources without numbers
 
 _RANKED = when(source="a bm25 or run:PATH source")

@@ -9,7 +9,10 @@ from typing import ClassVar, Literal
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import (
+    BM25,
     OBJECTIVE,
+    OPTIMIZATION,
+    RESIDUALS,
     Architecture,
     ExampleValidation,
     Likelihood,
@@ -100,12 +103,32 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOption
     )
 
     training_examples: Path = argument(REQUIRED, "Training examples, written by `mine-negatives`.", metavar="EXAMPLES")
+    _: KW_ONLY
+    dynamic_negatives: int = option(
+        0,
+        "More hard negatives per query, the top hits of the model in training, with a residual loss of its sum with "
+        "the scorer; from documents of the examples that are encoded again at every checkpoint.",
+        panel=OPTIMIZATION,
+        minimum=0,
+    )
+
+    @property
+    def uses_bm25(self) -> bool:
+        """The loss needs BM25 scores of pairs that the examples do not hold."""
+        return self.loss in RESIDUALS and self.scorer == BM25 and bool(self.in_batch or self.dynamic_negatives)
 
     def check(self) -> None:
         """Refuse options that exclude each other."""
         super().check()
-        if self.index is not None and not self.ortho_weight and self.dev is None:
-            raise InputError("--index: only with --ortho-weight above 0, or with --dev")
+        if self.uses_bm25 and self.index is None:
+            what = "--dynamic-negatives" if not self.in_batch else f"--loss {self.loss} with in-batch negatives"
+            without = "" if self.dynamic_negatives else ", or --no-in-batch"
+            raise InputError(f"{what}: needs BM25 scores of further pairs; pass --index{without}")
+        if self.index is not None and not self.ortho_weight and self.dev is None and not self.uses_bm25:
+            raise InputError(
+                "--index: only with --ortho-weight above 0, with --dev, or with --scorer bm25 and in-batch or dynamic "
+                "negatives"
+            )
 
 
 TRANSFORMER = when(encoder="transformer")

@@ -95,7 +95,7 @@ def _joint(settings: DistillLite, student: TransformerEncoder, dim: int) -> loss
     """Add heads with the teacher's `dim` dimensions to the student; return the joint loss."""
     student.add_distillation_heads(dim)
     temperature = settings.temperature or losses.usual_temperature(student.contract.normalize)
-    likelihood = partial(losses.nll, temperature=temperature, in_batch_negatives=settings.in_batch_negatives)
+    likelihood = partial(losses.nll, temperature=temperature, in_batch=settings.in_batch)
     return losses.distilled(likelihood, student.dim, settings.kd_weight)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -22,18 +23,20 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import TrainDense, stage
-from hybrid_cli.settings.common import LIKELIHOODS
+from hybrid_cli.settings.common import BM25, RESIDUALS
 from hybrid_cli.training import diagnostics, losses
-from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.batches import Examples, Group
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.loop import Validator
 from hybrid_cli.training.roc import PROJECTION_VERSION, Bm25Vectors, MatchMasking, SignProjection
 from hybrid_cli.training.session import Job, Session, contract_changes, load_start
-from hybrid_cli.training.teachers import FrozenEncoder, FrozenWeight
+from hybrid_cli.training.student import Fusion, StudentNegatives, relevant
+from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight
 from hybrid_cli.training.validation import DevPool
 
 SUM_WEIGHTS = tuple(round(0.1 * tenths, 1) for tenths in range(1, 10))  # grid of lambda_test (DualRM, section 4)
 PROJECTION_SEED = 0
+DYNAMIC_POOL = 8192  # documents encoded at every checkpoint for --dynamic-negatives
 
 
 @stage(TrainDense)
@@ -56,25 +59,28 @@ def train_dense(settings: TrainDense) -> Path:
         return settings.output
     examples = Examples(settings.training_examples)
     dev = Examples(settings.dev) if settings.dev else None
-    if settings.loss == "residual-margin" and settings.with_frozen is None:
+    residual = settings.loss in RESIDUALS
+    if residual and settings.scorer == BM25 and not settings.uses_bm25:
         examples.check_lexical()
     torch.manual_seed(settings.seed)  # initializes markers and projection
     encoder = load_start(settings, **asdict(contract))
     vectors = _bm25_vectors(settings, encoder.dim, examples, dev)
     _check_projection(settings, vectors)
-    finished = _finished(settings)
-    weight = FrozenWeight(temperature) if settings.with_frozen else None
-    encoder.add_module("frozen_weight", weight)  # optimized, checkpointed and restored with the encoder
-    objective = _objective(settings, temperature, weight, encoder)
+    ensemble = _opened(settings, settings.boost)
+    steps = session.steps(len(examples))
+    weight = ScorerWeight(settings.scorer_weight, settings.scorer_schedule, steps) if residual else None
+    encoder.add_module("scorer_weight", weight)  # optimized, checkpointed and restored with the encoder
+    objective = _objective(settings, temperature, encoder)
 
     def prepare(work: Path) -> Job[Any]:
         sources = BatchSources(
             lexical=vectors if settings.ortho_weight else None,
             masking=_masking(settings, encoder),
-            other=FrozenEncoder(finished, examples, work) if finished and _uses_scores(settings) else None,
+            scorer=_scorer(settings, vectors, examples, work),
+            weight=weight,
         )
         learner = DenseLearner(encoder, objective, session.precision, settings.chunk_size, sources)
-        trained = Combination(composite.Recipe(), [finished, encoder]) if finished and settings.boost else encoder
+        trained = Combination(composite.Recipe(), [ensemble, encoder]) if ensemble else encoder
 
         def save(folder: Path) -> dict[str, Any]:
             _save(settings, encoder, vectors, folder)
@@ -82,8 +88,8 @@ def train_dense(settings: TrainDense) -> Path:
 
         return Job(
             learner,
-            partial(examples.batches, settings),
-            session.steps(len(examples)),
+            _batches(settings, examples, learner, temperature),
+            steps,
             save,
             _validator(settings, trained, dev, temperature, vectors),
             _remedy(settings),
@@ -126,28 +132,53 @@ def _inputs(settings: TrainDense) -> dict[str, Path | artifacts.Named | None]:
         "model": model_input(settings.model),
         "index": settings.index,
         "dev": settings.dev,
-        "frozen": model_input(settings.with_frozen) if settings.with_frozen else None,
+        "scorer": model_input(settings.scorer) if _names_encoder(settings) else None,
         "ensemble": model_input(settings.boost) if settings.boost else None,
     }
 
 
-def _finished(settings: TrainDense) -> Encoder | None:
-    """Open the frozen encoder, or the ensemble."""
-    name = settings.with_frozen or settings.boost
+def _names_encoder(settings: TrainDense) -> bool:
+    """Test whether the loss reads the scores of a frozen encoder."""
+    return settings.loss in RESIDUALS and settings.scorer != BM25
+
+
+def _opened(settings: TrainDense, name: str | None) -> Encoder | None:
     return open_encoder(name, device=settings.device, dtype=settings.precision) if name else None
 
 
-def _uses_scores(settings: TrainDense) -> bool:
-    """Return whether the loss reads the scores of the frozen encoder."""
-    return settings.with_frozen is not None or settings.boost_mode == "residual"
+def _scorer(settings: TrainDense, vectors: Bm25Vectors | None, examples: Examples, work: Path) -> Scorer | None:
+    """Return the frozen scorer; None stands for the lexical scores of the examples."""
+    if _names_encoder(settings):
+        encoder = _opened(settings, settings.scorer)
+        assert encoder is not None
+        return FrozenEncoder(encoder, examples, work)
+    return vectors if settings.uses_bm25 else None
 
 
-def _objective(
-    settings: TrainDense, temperature: float, weight: FrozenWeight | None, encoder: TransformerEncoder
-) -> losses.Objective:
-    residual = partial(torch.ones, ()) if settings.boost_mode == "residual" else None
+def _batches(
+    settings: TrainDense, examples: Examples, learner: DenseLearner, temperature: float
+) -> Callable[[int], Iterator[list[Group]]]:
+    """Return the batches from the n-th on, with the model's own negatives if there are any."""
+    if not settings.dynamic_negatives:
+        return partial(examples.batches, settings)
+    scorer, weight = learner.sources.scorer, learner.sources.weight
+    texts = pl.concat(list(examples.documents()))
+    negatives = StudentNegatives(
+        learner.model,
+        texts,
+        settings,
+        learner.precision,
+        settings.dynamic_negatives,
+        DYNAMIC_POOL,
+        relevant(texts),
+        Fusion(temperature, scorer, weight) if scorer is not None and weight is not None else None,
+    )
+    return lambda done: negatives.added(examples.batches(settings, done), done)
+
+
+def _objective(settings: TrainDense, temperature: float, encoder: TransformerEncoder) -> losses.Objective:
     unit = encoder.contract.normalize
-    objective = losses.objective(settings, temperature, unit, weight or residual)
+    objective = losses.objective(settings, temperature, unit)
     return losses.with_prefixes(objective, settings.matryoshka_dims, encoder.dim, unit)
 
 
@@ -191,13 +222,13 @@ def _save(settings: TrainDense, encoder: TransformerEncoder, vectors: Bm25Vector
         (folder / layout.LEXICAL_PROJECTION).write_text(json.dumps(vectors.projection.to_dict()) + "\n", "utf-8")
 
 
-def _learned_weight(settings: TrainDense, weight: FrozenWeight | None) -> dict[str, Any]:
-    """Return the learned weight of the frozen encoder, for the manifest."""
-    if weight is None or settings.loss not in LIKELIHOODS:
+def _learned_weight(settings: TrainDense, weight: ScorerWeight | None) -> dict[str, Any]:
+    """Return the learned weight of the scorer, for the manifest."""
+    if weight is None or weight.logarithm is None:
         return {}
-    learned = weight().item()
-    console.note(f"train-dense: learned weight of {settings.with_frozen} in the sum: {learned:.3g}")
-    return {"frozen_weight": learned}
+    learned = weight(0, 0).item()
+    console.note(f"train-dense: learned weight of {settings.scorer} in the sum: {learned:.3g}")
+    return {"scorer_weight": learned}
 
 
 def _remedy(settings: TrainDense) -> str:

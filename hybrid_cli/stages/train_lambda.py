@@ -24,10 +24,11 @@ from hybrid_cli.training import losses, static
 from hybrid_cli.training.batches import Group
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.labels import Labels
-from hybrid_cli.training.lambda_data import LabeledQueries, StudentNegatives
+from hybrid_cli.training.lambda_data import LabeledQueries
 from hybrid_cli.training.loop import State, Validator
 from hybrid_cli.training.session import Job, Session, contract_changes, load_start
-from hybrid_cli.training.teachers import ExactTeacher
+from hybrid_cli.training.student import StudentNegatives
+from hybrid_cli.training.teachers import Bm25Scorer
 from hybrid_cli.training.validation import SurrogatePool
 
 DEV_DEPTH = 50
@@ -57,9 +58,9 @@ def _train_transformer(settings: TrainLambda) -> Path:
     index = LexicalIndex.open(settings.index) if settings.index else None
     torch.manual_seed(settings.seed)  # initializes a projection
     encoder = load_start(settings, **asdict(contract))
-    teacher = ExactTeacher(index) if index is not None and settings.loss == "listwise" else None
+    teacher = Bm25Scorer(index) if index is not None and settings.loss == "listwise" else None
     learner = DenseLearner(
-        encoder, _objective(settings, encoder), session.precision, settings.chunk_size, BatchSources(other=teacher)
+        encoder, _objective(settings, encoder), session.precision, settings.chunk_size, BatchSources(scorer=teacher)
     )
     validator = _validator(settings, index, encoder)
 
@@ -120,7 +121,7 @@ def _batches(
     """Return the batches from a step on, with the student's own negatives if requested."""
     if not settings.student_negatives:
         return queries.batches
-    negatives = StudentNegatives(learner.model, queries.texts, settings, learner.precision)
+    negatives = StudentNegatives(learner.model, queries.texts, settings, learner.precision, settings.student_negatives)
     return lambda done: negatives.added(queries.batches(done), done)
 
 

@@ -152,11 +152,6 @@ def batches(
             yield batch
 
 
-def lexical_scores(groups: list[Group]) -> Tensor:
-    """Return the exact lexical scores [B, G]."""
-    return torch.tensor([group.lexical for group in groups], dtype=torch.float32)
-
-
 def allowed(groups: list[Group]) -> Tensor:
     """Return a mask [B, B * G]: False for another positive of the query in the batch (a false in-batch negative)."""
     columns = [docid for group in groups for docid in group.docids]

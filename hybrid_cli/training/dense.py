@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.encoders.transformer import TransformerEncoder, batches_by_length
 from hybrid_cli.training import parallel
-from hybrid_cli.training.batches import Group, allowed, lexical_scores
+from hybrid_cli.training.batches import Group, allowed
 from hybrid_cli.training.loop import backward
 from hybrid_cli.training.losses import Objective, Terms, Vectors
 from hybrid_cli.training.roc import Bm25Vectors, MatchMasking
-from hybrid_cli.training.teachers import FrozenEncoder
+from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight
 
 _TOKENS_AT_ONCE = 4096
 
 Chunk = tuple[Tower, Tensor, Tensor]
-Scorer = Callable[[list[Group]], npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,16 @@ class BatchSources:
     Attributes:
         lexical: BM25's vectors, for `orthogonality`.
         masking: hides matches of the query in documents.
-        other: maps a batch to another model's scores [B, B * G].
+        scorer: scores every query and document of the batch; None leaves the lexical scores of the examples.
+        weight: weight of the scorer in a residual loss.
         teacher: vectors of a frozen encoder.
         queries_only: encode only queries; documents have the teacher's vectors.
     """
 
     lexical: Bm25Vectors | None = None
     masking: MatchMasking | None = None
-    other: Scorer | None = None
+    scorer: Scorer | None = None
+    weight: ScorerWeight | None = None
     teacher: FrozenEncoder | None = None
     queries_only: bool = False
 
@@ -71,8 +72,7 @@ class DenseLearner:
         """Add the gradients of one batch; return the terms of its loss, and diagnostics."""
         device = self.model.device
         chunks, order = self._chunks(groups)
-        scores, mask = lexical_scores(groups).to(device), allowed(groups).to(device)
-        constants = self._constants(groups)
+        mask, constants = allowed(groups).to(device), self._constants(groups)
         diagnostics: Terms = {}
 
         def loss(vectors: Tensor) -> tuple[Tensor, Terms]:
@@ -80,9 +80,12 @@ class DenseLearner:
             queries, documents = vectors[: len(groups)], vectors[len(groups) :]
             if self.sources.queries_only:
                 documents = constants["teacher_documents"]
-            documents = documents.view(*scores.shape, -1)
-            batch = Vectors(queries, documents, scores, mask, **constants, step=step, recorded=diagnostics)
+            documents = documents.view(len(groups), len(groups[0].docids), -1)
+            batch = Vectors(queries, documents, allowed=mask, **constants, step=step, recorded=diagnostics)
             batch.record(**batch.similarities())
+            if self.sources.weight is not None:
+                batch = replace(batch, scorer_weight=self.sources.weight(step, groups[0].noise).to(device))
+                batch.record(scorer_weight=torch.as_tensor(batch.scorer_weight))
             terms = self.objective(batch)
             return scale(torch.stack(list(terms.values())).sum()), terms
 
@@ -101,7 +104,7 @@ class DenseLearner:
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.model.device.type, self.precision, enabled=self.precision != torch.float32)
 
-    def _constants(self, groups: list[Group]) -> dict[str, Tensor]:
+    def _constants(self, groups: list[Group]) -> dict[str, Any]:
         """Return the other fields of `Vectors`."""
         sources = self.sources
         found = {}
@@ -109,11 +112,14 @@ class DenseLearner:
             documents = sources.lexical.documents([docid for group in groups for docid in group.docids])
             found["lexical_queries"] = sources.lexical.queries([group.query for group in groups])
             found["lexical_documents"] = documents.reshape(len(groups), -1, documents.shape[1])
-        if sources.other is not None:
-            found["other"] = sources.other(groups)
         if sources.teacher is not None:
             found["teacher_queries"] = sources.teacher.queries(groups)
             found["teacher_documents"] = sources.teacher.documents(groups)
+        if sources.scorer is not None:
+            docids = [docid for group in groups for docid in group.docids]
+            found["scorer"] = sources.scorer.scores([group.query for group in groups], docids)
+        else:
+            found["scorer"] = np.array([group.lexical for group in groups], np.float32)
         return {name: torch.from_numpy(values).to(self.model.device) for name, values in found.items()}
 
     def _chunks(self, groups: list[Group]) -> tuple[list[Chunk], Tensor]:

@@ -1,24 +1,19 @@
-"""Data for training Lambda: teacher labels as batches (SPAR, section 4.1), and hard negatives of the student."""
+"""Teacher labels as batches for training a Lambda (SPAR, section 4.1)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-import torch
 
 from hybrid_cli import draws
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.training import TrainLambda
 from hybrid_cli.training.batches import Group, batches
 from hybrid_cli.training.labels import Labels
-
-STUDENT_POOL = 2048  # documents re-encoded for mining negatives with the student
 
 
 class LabeledQueries:
@@ -98,57 +93,3 @@ class LabeledQueries:
             positives=frozenset(self.texts["docid"].gather(rows[: plan.positives]).to_list()),
             noise=int(rng.integers(2**62)),
         )
-
-
-@dataclass(frozen=True)
-class StudentNegatives:
-    """Adds the student's top-ranked documents to the queries of a batch, as hard negatives.
-
-    Documents are ranked in a pool that the student re-encodes at every checkpoint, so that a resumed run sees the same
-    negatives.
-
-    Attributes:
-        encoder: the student.
-        texts: docid, title, text of the corpus.
-        plan: settings of the training.
-        precision: precision of the student's forward pass.
-    """
-
-    encoder: TransformerEncoder
-    texts: pl.DataFrame
-    plan: TrainLambda
-    precision: torch.dtype
-
-    def added(self, batches: Iterator[list[Group]], done: int) -> Iterator[list[Group]]:
-        """Yield the batches from the `done`-th on, with `student_negatives` more documents per query."""
-        documents, vectors = self.texts.clear(), np.empty((0, 0), np.float32)
-        for step, batch in enumerate(batches, done):
-            if step % self.plan.checkpoint_steps == 0 or step == done:
-                rows = draws.sample(len(self.texts), STUDENT_POOL, draws.rng(self.plan.seed, step, 1))
-                documents = self.texts[rows.tolist()]
-                vectors = self._encoded(documents["title"].to_list(), documents["text"].to_list())
-            scores = self._encoded(None, [group.query for group in batch]) @ vectors.T
-            yield [self._extended(group, row, documents) for group, row in zip(batch, scores, strict=True)]
-
-    def _extended(self, group: Group, scores: np.ndarray, documents: pl.DataFrame) -> Group:
-        known = np.flatnonzero(documents["docid"].is_in(group.docids).to_numpy())
-        scores[known] = -np.inf
-        best = documents[np.argsort(-scores, kind="stable")[: self.plan.student_negatives].tolist()]
-        return replace(
-            group,
-            docids=group.docids + best["docid"].to_list(),
-            titles=group.titles + best["title"].to_list(),
-            texts=group.texts + best["text"].to_list(),
-            lexical=group.lexical + [0.0] * len(best),
-        )
-
-    def _encoded(self, titles: list[str] | None, texts: list[str]) -> np.ndarray:
-        """Return the student's current vectors of documents or, without titles, of queries."""
-        device = self.encoder.device.type
-        self.encoder.eval()
-        with torch.autocast(device, self.precision, enabled=self.precision != torch.float32):
-            found = (
-                self.encoder.encode_queries(texts) if titles is None else self.encoder.encode_documents(titles, texts)
-            )
-        self.encoder.train()
-        return found

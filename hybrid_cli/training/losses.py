@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import LIKELIHOODS, LossOptions
+from hybrid_cli.settings.common import LossOptions
 
 Terms = dict[str, Tensor]
 
@@ -30,24 +30,25 @@ class Vectors:
     Attributes:
         queries: [B, d].
         documents: [B, G, d]; the first document of each group is the positive, the others are hard negatives.
-        lexical: [B, G] exact lexical scores of these pairs; constants.
+        scorer: [B, B * G] scores of a frozen scorer for every query and every document of the batch, or [B, G] for the
+            query's own documents only; constants.
         allowed: [B, B * G]; False for another positive of the query among the documents of the batch.
         lexical_queries, lexical_documents: [B, d] and [B, G, d] projected BM25 vectors, for `orthogonality`; constants.
         teacher_queries, teacher_documents: [B, t] and [B, G, t] vectors of a teacher, for distillation.
-        other: [B, B * G] scores of another model for every query and every document of the batch.
+        scorer_weight: weight of the scorer's scores in a residual loss; a scalar.
         step: number of completed optimizer steps.
         recorded: diagnostics that the loss records for the learning curve.
     """
 
     queries: Tensor
     documents: Tensor
-    lexical: Tensor
+    scorer: Tensor
     allowed: Tensor
     lexical_queries: Tensor | None = None
     lexical_documents: Tensor | None = None
-    other: Tensor | None = None
     teacher_queries: Tensor | None = None
     teacher_documents: Tensor | None = None
+    scorer_weight: Tensor | float = 0.1
     step: int = 0
     recorded: Terms = field(default_factory=dict)
 
@@ -60,6 +61,34 @@ class Vectors:
         scores = torch.einsum("bd,bgd->bg", self.queries.detach(), self.documents.detach())
         found = {"positive_similarity": scores[:, 0].mean()}
         return {**found, "negative_similarity": scores[:, 1:].mean()} if scores.shape[1] > 1 else found
+
+    def dense_scores(self, in_batch: bool) -> Tensor:
+        """Return inner products of queries and documents: [B, B * G], or [B, G] of the query's own documents."""
+        if in_batch:
+            return self.queries @ self.documents.flatten(0, 1).T
+        return torch.einsum("bd,bgd->bg", self.queries, self.documents)
+
+    def scorer_scores(self, in_batch: bool) -> Tensor:
+        """Return the scorer's scores of the same pairs."""
+        size, group = self.documents.shape[:2]
+        if in_batch or self.scorer.shape[1] == group:
+            return self.scorer
+        own = torch.arange(size, device=self.scorer.device)
+        return self.scorer.view(size, size, group)[own, own]
+
+    def excess(self, scores: Tensor, in_batch: bool) -> Tensor:
+        """Return the scores of the negatives minus that of the positive, over all pairs of a query and a negative.
+
+        Args:
+            scores: of the pairs of `dense_scores`.
+            in_batch: negatives are all documents of the batch that are not positives of the query.
+        """
+        if not in_batch:
+            return scores[:, 1:] - scores[:, :1]
+        size, group = self.documents.shape[:2]
+        own = torch.arange(size, device=scores.device)
+        negatives = self.allowed.index_put((own, own * group), torch.tensor(False, device=scores.device))
+        return (scores - scores[own, own * group].unsqueeze(1))[negatives]
 
 
 Objective = Callable[[Vectors], Terms]
@@ -76,34 +105,22 @@ def loss(*names: str) -> Callable[[Callable[..., Terms]], Callable[..., Terms]]:
     return register
 
 
-def objective(
-    options: LossOptions, temperature: float, unit: bool = False, other_weight: Callable[[], Tensor] | None = None
-) -> Objective:
+def objective(options: LossOptions, temperature: float, unit: bool = False) -> Objective:
     """Return the loss of `train-dense` with its options.
 
     Args:
         options: loss and parameters.
         temperature: divisor of the dense scores.
         unit: the encoder's vectors have length 1.
-        other_weight: returns the weight of the other model's scores in a likelihood. Other losses use these scores in
-            place of the lexical ones.
     """
     function = REGISTERED[options.loss]
     known = {name: value for name, value in options.values().items() if options.applies(name)}
     known |= {"temperature": temperature, "unit": unit}
     bound: dict[str, Any] = {name: known[name] for name in signature(function).parameters if name in known}
     relevance: Objective = partial(function, **bound)
-    if other_weight is not None and options.loss in LIKELIHOODS:
-        relevance = _with_weight(function, bound, other_weight)
-    elif other_weight is not None:
-        relevance = on_other(relevance)
     if not options.ortho_weight:
         return relevance
     return added(relevance, partial(orthogonality, weight=options.ortho_weight))
-
-
-def _with_weight(function: Callable[..., Terms], bound: dict[str, Any], weight: Callable[[], Tensor]) -> Objective:
-    return lambda vectors: function(vectors, **bound, other_weight=weight())
 
 
 def usual_temperature(unit: bool, loss: str = "nll") -> float:
@@ -116,40 +133,34 @@ def usual_temperature(unit: bool, loss: str = "nll") -> float:
 
 
 @loss("residual-margin")
-def residual_margin(vectors: Vectors, xi: float = 1.0, lexical_weight: float = 0.1, temperature: float = 1.0) -> Terms:
+def residual_margin(vectors: Vectors, xi: float = 1.0, temperature: float = 1.0, in_batch: bool = False) -> Terms:
     """Return the hinge with the residual margin (DualRM, eq. 3 and 4).
 
-    `max(0, m - s(q,d+) + s(q,d-))` with `m = xi - lexical_weight * (s_lex(q,d+) - s_lex(q,d-))`, the mean over all
-    triples, which is the plain hinge on `lexical_weight * s_lex + s`. The margin is not clamped; it may be negative.
-    Records the share of triples with loss, and the mean of m.
+    `max(0, m - s(q,d+) + s(q,d-))` with `m = xi - w * (s_lex(q,d+) - s_lex(q,d-))`, the mean over all triples, which is
+    the plain hinge on `w * s_lex + s`. The margin is not clamped; it may be negative. Records the share of triples with
+    loss, and the mean of m.
 
     Args:
-        vectors: batch.
-        xi: margin where the lexical scores are equal.
-        lexical_weight: weight of the lexical scores.
+        vectors: batch, with the scores s_lex of the scorer and their weight w.
+        xi: margin where the scorer's scores are equal.
         temperature: divisor of the inner products s; 1 in the paper.
+        in_batch: negatives are all documents of the batch that are not positives of the query (our extension); False
+            uses the query's own negatives.
     """
-    scores = torch.einsum("bd,bgd->bg", vectors.queries, vectors.documents) / temperature
-    combined = scores + lexical_weight * vectors.lexical
-    hinge = functional.relu(xi - combined[:, :1] + combined[:, 1:])
-    margins = xi - lexical_weight * (vectors.lexical[:, :1] - vectors.lexical[:, 1:])
-    vectors.record(active_share=(hinge > 0).float().mean(), mean_margin=margins.mean())
-    return {"residual_margin": hinge.mean()}
+    weighted = vectors.scorer_weight * vectors.scorer_scores(in_batch)
+    vectors.record(mean_margin=(xi + vectors.excess(weighted, in_batch)).mean())
+    return {"residual_margin": _hinge(vectors, fused_scores(vectors, temperature, in_batch), xi, in_batch)}
 
 
 @loss("margin")
-def margin(vectors: Vectors, xi: float = 1.0, temperature: float = 1.0) -> Terms:
-    """Return the hinge with a constant margin: `residual_margin` with lexical weight 0 (CLEAR, ablation)."""
-    return {"margin": residual_margin(vectors, xi, 0.0, temperature)["residual_margin"]}
+def margin(vectors: Vectors, xi: float = 1.0, temperature: float = 1.0, in_batch: bool = False) -> Terms:
+    """Return the hinge with a constant margin: `residual_margin` without a scorer (CLEAR, ablation)."""
+    vectors.record(mean_margin=torch.tensor(xi))
+    return {"margin": _hinge(vectors, vectors.dense_scores(in_batch) / temperature, xi, in_batch)}
 
 
 @loss("nll", "roc")
-def nll(
-    vectors: Vectors,
-    temperature: float = 1.0,
-    in_batch_negatives: bool = True,
-    other_weight: Tensor | None = None,
-) -> Terms:
+def nll(vectors: Vectors, temperature: float = 1.0, in_batch: bool = True) -> Terms:
     """Return the negative log-likelihood of the positive (DPR, eq. 2).
 
     Records the mean probability of all documents but the positive.
@@ -157,26 +168,47 @@ def nll(
     Args:
         vectors: batch.
         temperature: divisor of the scores; 1 in the paper.
-        in_batch_negatives: compare with all documents of the batch, the hard negatives of other queries included; False
-            compares with the query's own negatives only.
-        other_weight: scalar weight of the other model's scores, which are added (SPAR, joint training).
+        in_batch: compare with all documents of the batch, the hard negatives of other queries included; False compares
+            with the query's own negatives only.
     """
-    size, group = vectors.lexical.shape
-    scores = vectors.queries @ vectors.documents.flatten(0, 1).T
-    if other_weight is not None:
-        assert vectors.other is not None
-        scores = scores + other_weight * vectors.other
-    own = torch.arange(size, device=scores.device)
-    if not in_batch_negatives:
-        groups = scores.view(size, size, group)[own, own] / temperature
-        return _likelihood(vectors, groups, torch.zeros_like(own))
-    return _likelihood(vectors, (scores / temperature).masked_fill(~vectors.allowed, -torch.inf), own * group)
+    return {"nll": _likelihood(vectors, vectors.dense_scores(in_batch) / temperature, in_batch)}
 
 
-def _likelihood(vectors: Vectors, scores: Tensor, positives: Tensor) -> Terms:
+@loss("residual-nll")
+def residual_nll(vectors: Vectors, temperature: float = 1.0, in_batch: bool = True) -> Terms:
+    """Return the likelihood of the positive under the fused score `s / temperature + w * s_scorer`.
+
+    With a Lambda as the scorer and a learned weight: joint training (SPAR, section 4.2). With an ensemble: gradient
+    boosting (DrBoost). With BM25: our own, the likelihood in place of DualRM's hinge on the same sum. Records the
+    diagnostics of `nll`.
+
+    Args:
+        vectors: batch, with the scores of the scorer and their weight w.
+        temperature: divisor of the inner products s.
+        in_batch: compare with all documents of the batch, as in `nll`.
+    """
+    return {"residual_nll": _likelihood(vectors, fused_scores(vectors, temperature, in_batch), in_batch)}
+
+
+def fused_scores(vectors: Vectors, temperature: float, in_batch: bool) -> Tensor:
+    """Return `s / temperature + w * s_scorer`: [B, B * G], or [B, G] of the query's own documents."""
+    return vectors.dense_scores(in_batch) / temperature + vectors.scorer_weight * vectors.scorer_scores(in_batch)
+
+
+def _likelihood(vectors: Vectors, scores: Tensor, in_batch: bool) -> Tensor:
+    positives = torch.arange(len(scores), device=scores.device) * (vectors.documents.shape[1] if in_batch else 0)
+    if in_batch:
+        scores = scores.masked_fill(~vectors.allowed, -torch.inf)
     own = scores.detach().softmax(1).gather(1, positives.unsqueeze(1))
     vectors.record(active_share=1 - own.mean())
-    return {"nll": functional.cross_entropy(scores, positives)}
+    return functional.cross_entropy(scores, positives)
+
+
+def _hinge(vectors: Vectors, scores: Tensor, xi: float, in_batch: bool, name: str = "active_share") -> Tensor:
+    """Return the mean of `max(0, xi - score of the positive + score)` over the negatives; record the share above 0."""
+    hinge = functional.relu(xi + vectors.excess(scores, in_batch))
+    vectors.record(**{name: (hinge > 0).float().mean()})
+    return hinge.mean()
 
 
 @loss("bpr")
@@ -199,14 +231,8 @@ def bpr(vectors: Vectors, xi: float = 0.1, gamma: float = 0.1, temperature: floa
         queries=relaxed_signs(vectors.queries, vectors.step, gamma, unit),
         documents=relaxed_signs(vectors.documents, vectors.step, gamma, unit),
     )
-    size, group = vectors.lexical.shape
-    scores = codes.queries @ codes.documents.flatten(0, 1).T
-    own = torch.arange(size, device=scores.device)
-    others = vectors.allowed.index_put((own, own * group), torch.tensor(False, device=scores.device))
-    hinge = functional.relu(xi - scores[own, own * group].unsqueeze(1) + scores)
-    vectors.record(candidates_active_share=(hinge[others] > 0).float().mean())
     return {
-        "candidates": hinge[others].mean(),
+        "candidates": _hinge(codes, codes.dense_scores(True), xi, True, "candidates_active_share"),
         "rerank": nll(replace(codes, queries=vectors.queries), temperature)["nll"],
     }
 
@@ -219,18 +245,6 @@ def relaxed_signs(vectors: Tensor, step: int, gamma: float = 0.1, unit: bool = F
     """
     scale = vectors.shape[-1] ** 0.5 if unit else 1.0
     return torch.tanh(vectors * scale * (1 + gamma * step) ** 0.5)
-
-
-def on_other(objective: Objective) -> Objective:
-    """Return the objective with the other model's scores in place of the lexical scores."""
-
-    def replaced(vectors: Vectors) -> Terms:
-        assert vectors.other is not None
-        size, group = vectors.lexical.shape
-        own = torch.arange(size, device=vectors.other.device)
-        return objective(replace(vectors, lexical=vectors.other.view(size, size, group)[own, own]))
-
-    return replaced
 
 
 def orthogonality(vectors: Vectors, weight: float = 1.0) -> Terms:
@@ -251,14 +265,12 @@ def orthogonality(vectors: Vectors, weight: float = 1.0) -> Terms:
 
 
 def listwise(vectors: Vectors, temperature: float = 1.0, own_temperature: float = 1.0) -> Terms:
-    """Return the divergence from another model's scores of all documents of the batch; see `divergence`.
+    """Return the divergence from the scorer's scores of all documents of the batch; see `divergence`.
 
     The inner products are first divided by `own_temperature`, so that vectors of length 1 reach the scale of the other
     scores.
     """
-    assert vectors.other is not None
-    scores = vectors.queries @ vectors.documents.flatten(0, 1).T / own_temperature
-    return {"listwise": divergence(scores, vectors.other, temperature)}
+    return {"listwise": divergence(vectors.dense_scores(in_batch=True) / own_temperature, vectors.scorer, temperature)}
 
 
 def divergence(scores: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:

@@ -14,7 +14,8 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import MineNegatives
-from hybrid_cli.settings.mining import BM25, RANDOM
+from hybrid_cli.settings.common import BM25
+from hybrid_cli.settings.mining import RANDOM
 from hybrid_cli.training import negatives
 from hybrid_cli.training.negatives import Tally
 

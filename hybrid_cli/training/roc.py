@@ -21,6 +21,7 @@ from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.analysis import STOP_WORDS
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.training.teachers import Bm25Scorer
 
 PROJECTION_VERSION = 1  # of the hash: encoders trained with other signs cannot be continued
 
@@ -65,8 +66,8 @@ class SignProjection:
 Floats = npt.NDArray[np.float32]
 
 
-class Bm25Vectors:
-    """BM25 vectors of queries and documents: q[t] = IDF(t), d[t] = tf / (tf + k1 (1 - b + b |d| / avgdl)).
+class Bm25Vectors(Bm25Scorer):
+    """BM25 vectors of queries and documents: q[t] = IDF(t), d[t] = tf / (tf + k1 (1 - b + b |d| / avgdl)); and scores.
 
     The factor (k1 + 1) of the published formula is omitted, since cosines do not depend on it. A repeated query word
     counts once.
@@ -81,13 +82,9 @@ class Bm25Vectors:
     """
 
     def __init__(self, index: LexicalIndex, projection: SignProjection, docids: pl.Series):
-        self.index, self.projection = index, projection
+        super().__init__(index, docids)
+        self.projection = projection
         self._terms = index.impacts.postings.terms
-        try:
-            self.impacts = index.rows(docids)
-        except InputError as error:
-            raise InputError(f"{error}; pass the --index that the examples were mined with") from None
-        self._rows = dict(zip(docids.to_list(), range(len(docids)), strict=True))
 
     def queries(self, texts: Sequence[str]) -> Floats:
         """Return vectors [n, dim] of queries."""
@@ -97,15 +94,9 @@ class Bm25Vectors:
 
     def documents(self, docids: Sequence[str]) -> Floats:
         """Return vectors [n, dim] of documents."""
-        matrix = self.impacts[[self._rows[docid] for docid in docids]]
+        matrix = self.rows(docids)
         matrix.data = matrix.data / self.index.idf[matrix.indices]
         return self.projection.project(matrix, self._terms)
-
-    def scores(self, texts: Sequence[str], docids: Sequence[str]) -> Floats:
-        """Return exact BM25 scores [n, m] of every query and every document."""
-        rows = self.impacts[[self._rows[docid] for docid in docids]]
-        scores: Floats = (self.index.query_matrix(texts) @ rows.T).toarray().astype(np.float32)
-        return scores
 
 
 _WORD_STARTS = "Ġ▁"  # word-initial space in byte-level and SentencePiece vocabularies

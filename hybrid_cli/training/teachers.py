@@ -1,9 +1,13 @@
-"""Frozen models: vectors of the training texts, and scores of every query and document of a batch."""
+"""Frozen models: vectors of the training texts, and scores of every query and document of a batch.
+
+The scores of a scorer (BM25, a Lambda, an ensemble) enter a residual loss, which trains the weighted sum.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +15,12 @@ import polars as pl
 import torch
 from torch import Tensor, nn
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import artifacts, console, draws
 from hybrid_cli.artifacts import layout
 from hybrid_cli.encoders.contract import Encoder
+from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.settings.common import ScorerSchedule
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, Group
 
@@ -23,20 +29,44 @@ BLOCK_TEXTS = 2048  # texts per file, the maximum that an interruption loses
 Floats = npt.NDArray[np.float32]
 
 
-class ExactTeacher:
-    """BM25 scores from the impact matrix of a collection, stored by rows."""
+class Scorer(Protocol):
+    """A frozen model that scores pairs of a query and a document."""
 
-    def __init__(self, index: LexicalIndex):
-        self._index = index
-        self._rows = index.documents.tocsr()
-        self._places = {docid: row for row, docid in enumerate(index.docids)}
+    def scores(self, queries: Sequence[str], docids: Sequence[str]) -> Floats:
+        """Return the scores [n, m] of every query and every document."""
+        ...
 
-    def __call__(self, groups: list[Group]) -> Floats:
-        """Return scores [B, B * G] of every query and every document of the batch."""
-        rows = self._rows[[self._places[docid] for group in groups for docid in group.docids]]
-        queries = self._index.query_matrix([group.query for group in groups])
-        scores: Floats = (queries @ rows.T).toarray().astype(np.float32)
+
+class Bm25Scorer:
+    """BM25 scores from the impact matrix of a collection, held by rows.
+
+    Args:
+        index: lexical index.
+        docids: all documents that will be requested; only their rows are held. None holds all rows.
+
+    Raises:
+        InputError: a document is not in the index.
+    """
+
+    def __init__(self, index: LexicalIndex, docids: pl.Series | None = None):
+        self.index = index
+        if docids is None:
+            self.impacts, docids = index.documents.tocsr(), pl.Series(index.docids)
+        else:
+            try:
+                self.impacts = index.rows(docids)
+            except InputError as error:
+                raise InputError(f"{error}; pass the --index that the examples were mined with") from None
+        self._rows = dict(zip(docids.to_list(), range(len(docids)), strict=True))
+
+    def scores(self, queries: Sequence[str], docids: Sequence[str]) -> Floats:
+        """Return exact BM25 scores [n, m] of every query and every document, by one sparse product."""
+        scores: Floats = (self.index.query_matrix(queries) @ self.rows(docids).T).toarray().astype(np.float32)
         return scores
+
+    def rows(self, docids: Sequence[str]) -> Any:
+        """Return the impacts of documents, scipy CSR [m, V]."""
+        return self.impacts[[self._rows[docid] for docid in docids]]
 
 
 class FrozenEncoder:
@@ -64,9 +94,10 @@ class FrozenEncoder:
                     advance,
                 )
 
-    def __call__(self, groups: list[Group]) -> Floats:
-        """Return scores [B, B * G] of every query and every document of the batch."""
-        scores: Floats = self.queries(groups) @ self.documents(groups).reshape(-1, self.dim).T
+    def scores(self, queries: Sequence[str], docids: Sequence[str]) -> Floats:
+        """Return the scores [n, m] of every query and every document."""
+        rows = [self._document_places[docid] for docid in docids]
+        scores: Floats = self._queries[[self._query_places[query] for query in queries]] @ self._documents[rows].T
         return scores
 
     def queries(self, groups: list[Group]) -> Floats:
@@ -98,18 +129,33 @@ class FrozenEncoder:
         return np.concatenate(blocks), places
 
 
-class FrozenWeight(nn.Module):
-    """The learned weight of a frozen encoder in a sum of scores: `start * exp(1000 * logarithm)`.
+class ScorerWeight(nn.Module):
+    """Weight of the scorer in the sum `s / temperature + weight * s_scorer`, over the steps of a training.
 
-    The factor 1000 (our choice) lets the learning rate of a transformer change the weight by some percent per step. The
-    weight starts at the temperature, which is 1, as in SPAR, for vectors that are not normalized.
+    Schedules (our choices, except `learned`; SPAR, section 4.2): `fixed` is `value` in every step. `anneal` rises
+    linearly from 0 in the first step, where the model learns alone, to `value` in the last one. `random` is uniform
+    between 0 and `value` for each batch, so that the model suits many weights. `learned` is
+    `value * exp(1000 * logarithm)`, where the factor 1000 lets the learning rate of a transformer change the weight by
+    some percent per step.
+
+    Args:
+        value: see above.
+        schedule: name of the schedule.
+        steps: number of optimizer steps.
     """
 
-    def __init__(self, start: float):
+    def __init__(self, value: float, schedule: ScorerSchedule = "fixed", steps: int = 1):
         super().__init__()
-        self.start = start
-        self.logarithm = nn.Parameter(torch.zeros(()))
+        self.value, self.schedule, self.steps = value, schedule, steps
+        self.logarithm = nn.Parameter(torch.zeros(())) if schedule == "learned" else None
 
-    def forward(self) -> Tensor:
-        """Return the weight, a scalar above 0."""
-        return self.start * torch.exp(1000 * self.logarithm)
+    def forward(self, step: int, noise: int) -> Tensor:
+        """Return the weight, a scalar, of a batch in optimizer step `step`; `noise` seeds its random draws."""
+        if self.logarithm is not None:
+            return self.value * torch.exp(1000 * self.logarithm)
+        share = 1.0
+        if self.schedule == "anneal":
+            share = step / max(1, self.steps - 1)
+        elif self.schedule == "random":
+            share = draws.generator(noise, "scorer weight").random()
+        return torch.tensor(self.value * share)
