@@ -1,4 +1,4 @@
-"""How much faster short vectors are searched: a flat index of 32 dimensions against one of 768, one thread.
+"""Search time of flat indexes with 32 and with 768 dimensions, on one thread.
 
     python benchmarks/dimensions.py [--vectors 200000] [--dims 768,384,32] [--hits 100] [--repeat 5]
 

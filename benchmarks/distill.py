@@ -35,10 +35,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6)
     arguments = parser.parse_args()
     examples, plan, precision = Examples(arguments.examples), Sampling(), pick_dtype("auto", "cpu")
-    begun = time.perf_counter()
+    start = time.perf_counter()
     with tempfile.TemporaryDirectory() as work:
         teacher = FrozenEncoder(open_encoder("minilm", dtype="auto"), examples, Path(work))
-    print(f"teacher's vectors: {time.perf_counter() - begun:.0f} s, once")
+    print(f"teacher's vectors: {time.perf_counter() - start:.0f} s, once")
     likelihood = partial(losses.nll, temperature=0.05)
     trainers = {}
     for name in ("dpr32", "lite"):
@@ -54,10 +54,10 @@ def main() -> None:
     seconds: dict[str, list[float]] = {name: [] for name in trainers}
     for number, batch in enumerate(islice(examples.batches(plan), arguments.steps + 1)):
         for name, trainer in trainers.items():
-            begun = time.perf_counter()
+            start = time.perf_counter()
             trainer.step(iter([batch]))
             if number:  # the first step warms up
-                seconds[name].append(time.perf_counter() - begun)
+                seconds[name].append(time.perf_counter() - start)
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     rates = ", ".join(f"{name} {plan.batch_size / median:.1f} triples/s" for name, median in medians.items())
     print(f"{rates}; lite / dpr32 {medians['lite'] / medians['dpr32']:.3f}")

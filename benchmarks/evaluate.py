@@ -162,7 +162,7 @@ def compare(folder: Path, forms: list[str], repeat: int) -> None:
 
 
 def set_beside(folder: Path, texts: bool, repeat: int) -> None:
-    """What `--complement` adds; the output file is written anew each time."""
+    """Measure the additional time of `--complement`; the output file is rewritten each time."""
     alone = [sys.executable, "-c", HYBRID, "evaluate", "--qrels", str(folder / "qrels.parquet")]
     alone += [str(folder / "run.parquet"), str(folder / "other.parquet"), "-m", ",".join(MEASURES), "--format", "json"]
     alone += ["--output", str(folder / "measurements.parquet"), "--overwrite"]

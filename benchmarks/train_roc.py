@@ -1,4 +1,4 @@
-"""What RoC's two pieces cost: seconds a step of NLL with both, against plain NLL on the same batches, in turn.
+"""Seconds per step of NLL with both parts of RoC and of plain NLL, alternating on the same batches.
 
 python benchmarks/train_roc.py [--steps 6]
 """

@@ -1,4 +1,4 @@
-"""The command line inside the test's own process: as `hybrid ARGUMENTS` would, but without starting Python anew."""
+"""Run `hybrid ARGUMENTS` inside the process of the test, without starting Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hybrid_cli.cli import main
 
 
 class Done(NamedTuple):
-    """What a shell sees of a command."""
+    """Exit code, stdout and stderr of a command."""
 
     code: int
     out: str

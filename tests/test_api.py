@@ -1,4 +1,4 @@
-"""The Python interface gives what the commands write, whatever the kind of the index."""
+"""The Python interface returns the same results as the commands, for every kind of index."""
 
 from __future__ import annotations
 

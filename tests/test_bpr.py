@@ -101,7 +101,7 @@ def test_further_training_with_another_loss_gives_a_non_binary_encoder(trained: 
 
 
 def test_candidates_are_the_nearest_documents_by_hamming_distance(tmp_path: Path) -> None:
-    """Other documents are not found, whatever their score with the float query."""
+    """Documents that are not among the candidates are not returned, for any score with the float query."""
     import pyarrow as pa
 
     rng = np.random.default_rng(0)

@@ -263,7 +263,7 @@ def test_index_facts_survive_the_manifest(tiny: Path, tiny_bert: Path, tmp_path:
     assert set(info.recall) == {"recall@10", "recall@100"}
     manifest = artifacts.read_manifest(folder)
     assert info.counts() == manifest.counts
-    with pytest.raises(InputError, match="the manifest lacks encoder; encode again with --overwrite"):
+    with pytest.raises(InputError, match="encoder missing in the manifest; encode again with --overwrite"):
         IndexInfo.of(replace(manifest, counts={"vectors": 12, "dim": 16, "contract": {}}))
 
 

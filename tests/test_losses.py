@@ -218,7 +218,7 @@ def test_span_contrast_of_one_document_is_zero() -> None:
 
 @given(st.integers(0, 1000))
 def test_a_rotation_of_the_encoder_changes_the_squared_cosines_and_no_score(seed: int) -> None:
-    """What orthogonality asks for can be had without any change of a ranking."""
+    """Orthogonality can be satisfied without changing any ranking."""
     vectors = random_vectors(seed)
     rotation, _ = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(seed)))
     rotated = replace(vectors, queries=vectors.queries @ rotation, documents=vectors.documents @ rotation)

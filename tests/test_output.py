@@ -1,4 +1,4 @@
-"""A file or folder under its final name is always complete, whoever writes and whatever fails."""
+"""A file or folder under its final name is always complete, with several writers and after failures."""
 
 from __future__ import annotations
 

@@ -44,13 +44,13 @@ def rename(scratch: Path, path: Path) -> None:
 
 
 def restore(path: Path) -> None:
-    """Undo a replacement that was killed between its two renames."""
+    """Undo a replacement that was interrupted between its two renames."""
     if interrupted(path):
         _old(path).rename(path)
 
 
 def interrupted(path: Path) -> bool:
-    """Return whether a replacement of `path` was killed between its two renames."""
+    """Return whether a replacement of `path` was interrupted between its two renames."""
     return _old(path).exists() and not path.exists()
 
 

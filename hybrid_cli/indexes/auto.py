@@ -21,7 +21,7 @@ from hybrid_cli.settings import VectorIndex
 
 RECALL_SAMPLE = 1_000  # stored documents used as queries
 CUTOFFS = (10, 100)
-_STORED = "stored vectors"  # stands for exact search of the shards, in place of a factory string
+_STORED = "stored vectors"  # exact search of the shards, in place of a factory string
 
 
 def measure_recall(

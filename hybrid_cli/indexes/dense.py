@@ -69,7 +69,7 @@ class IndexInfo:
         values = {each.name: stored[each.name] for each in fields(cls) if each.name in stored}
         if missing := {"vectors", "dim", "encoder", "contract"} - set(values):
             facts = ", ".join(sorted(missing))
-            raise InputError(f"{manifest.location}: the manifest lacks {facts}; encode again with --overwrite")
+            raise InputError(f"{manifest.location}: {facts} missing in the manifest; encode again with --overwrite")
         return cls(**values, recall={name: value for name, value in stored.items() if name.startswith("recall@")})
 
     @classmethod

@@ -149,7 +149,7 @@ def empty_index(factory: str, dim: int) -> Any:
 
 @contextmanager
 def same_graph() -> Iterator[None]:
-    """Within this context an HNSW graph is the same in every run on a machine, whatever the number of threads.
+    """Within this context an HNSW graph is the same in every run on a machine, for any number of threads.
 
     Since 1.15, FAISS has `hnsw_add_vertices_deterministic`. In older versions, the order of links depends on the
     threads, so one thread is used.
