@@ -142,21 +142,26 @@ def test_a_killed_index_bm25_ends_with_the_same_index(here: Path, made: Path) ->
 
 
 INTERRUPTED = "hybrid: interrupted; run the same command again to resume\n"
+TERMINATED = "hybrid: terminated; run the same command again to resume\n"
 
 
-def test_ctrl_c_in_prepare_is_one_line_exits_130_and_leaves_no_files(here: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "line"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED), (signal.SIGHUP, TERMINATED)]
+)
+def test_a_signal_in_prepare_is_one_line_and_leaves_no_files(here: Path, number: signal.Signals, line: str) -> None:
     Path("corpus.tsv").write_text("".join(f"{row}\tpassage number {row}\n" for row in range(300_000)))
     process = started("prepare", "msmarco", "corpus.tsv", "--output", "out")
     wait_for(Path(".out.partial/corpus"), process)
-    process.send_signal(signal.SIGINT)
-    assert (process.communicate()[1], process.returncode) == (INTERRUPTED, 130)
+    process.send_signal(number)
+    assert (process.communicate()[1], process.returncode) == (line, 128 + number)
     assert not Path("out").exists()
     assert hidden() == []
 
 
-def test_ctrl_c_while_java_runs_is_one_line_and_exits_130(here: Path) -> None:
+@pytest.mark.parametrize(("number", "line"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED)])
+def test_a_signal_while_java_runs_is_one_line(here: Path, number: signal.Signals, line: str) -> None:
     process = started("index-bm25", "tiny", "--output", "out", "--threads", 1)
     wait_for(Path(".out.partial/.source"), process)
-    process.send_signal(signal.SIGINT)
-    assert (process.communicate()[1], process.returncode) == (INTERRUPTED, 130)
+    process.send_signal(number)
+    assert (process.communicate()[1], process.returncode) == (line, 128 + number)
     assert not Path("out").exists()

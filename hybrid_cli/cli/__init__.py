@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from hybrid_cli.cli import signals
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import HybridError
 
@@ -23,7 +24,12 @@ def main() -> None:
     """Run one command; an error is one line on stderr, and `--debug` adds the traceback."""
     debug = "--debug" in sys.argv
     try:
-        raise SystemExit(app(prog_name="hybrid", standalone_mode=False))
+        with signals.raised():
+            raise SystemExit(app(prog_name="hybrid", standalone_mode=False))
+    except (KeyboardInterrupt, typer.Abort) as error:  # before the stage started
+        cause = error if isinstance(error, KeyboardInterrupt) else error.__cause__
+        stopped = signals.Interrupted(cause if isinstance(cause, KeyboardInterrupt) else KeyboardInterrupt())
+        _stop(str(stopped), stopped.exit_code, error, debug)
     except _UsageError as error:
         _refuse_usage(error)
     except HybridError as error:

@@ -12,7 +12,8 @@ import typer
 from typer.core import TyperCommand
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.cli.signals import Interrupted
+from hybrid_cli.errors import InputError
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.common import Overwrites
 from hybrid_cli.settings.conversion import bare_type, default_text, is_list, is_mapping, is_pair, range_text
@@ -45,12 +46,6 @@ _DRY_RUN = Annotated[
         "--dry-run", metavar="", rich_help_panel=GENERAL, help="Check everything, print the settings, and stop."
     ),
 ]
-
-
-class Interrupted(HybridError):
-    """Raised on Ctrl-C; Typer would turn a KeyboardInterrupt into an exit without a message."""
-
-    exit_code = 130
 
 
 class _Command(TyperCommand):
@@ -120,8 +115,8 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
                 run(settings)
         except artifacts.DryRun as stopped:
             _print_settings(stopped.output)
-        except KeyboardInterrupt:
-            raise Interrupted("interrupted; run the same command again to resume") from None
+        except KeyboardInterrupt as stopped:
+            raise Interrupted(stopped) from None
 
     parameters = [_parameter(kind, name) for name, _ in in_help_order(kind)]
     shared = {**({"dry_run": _DRY_RUN} if issubclass(kind, Overwrites) else {}), **_EVERYWHERE}

@@ -1,0 +1,50 @@
+"""Signals that end a command: SIGTERM and SIGHUP stop it like Ctrl-C, with one line and without scratch files."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from hybrid_cli.errors import HybridError
+
+_ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class Ended(KeyboardInterrupt):
+    """Raised in place of a KeyboardInterrupt by another signal."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.number = number
+
+
+class Interrupted(HybridError):
+    """A command ended by a signal; Typer would turn a KeyboardInterrupt into an exit without a message."""
+
+    def __init__(self, cause: KeyboardInterrupt):
+        number = cause.number if isinstance(cause, Ended) else signal.SIGINT
+        word = "interrupted" if number == signal.SIGINT else "terminated"
+        super().__init__(f"{word}; run the same command again to resume")
+        self.exit_code = 128 + number
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second signal does not interrupt the removal of scratch files
+    raise Ended(number)
+
+
+@contextmanager
+def raised() -> Iterator[None]:
+    """Raise `Ended` on SIGTERM and SIGHUP; a signal that the parent process ignores (`nohup`) stays ignored."""
+    before = {}
+    with suppress(ValueError):  # not the main thread, which alone receives signals
+        for number in _ENDING:
+            if signal.getsignal(number) == signal.SIG_DFL:
+                before[number] = signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
