@@ -11,3 +11,9 @@ class InputError(HybridError):
     """Unusable arguments or input files; exit code 2."""
 
     exit_code = 2
+
+
+class DamageError(InputError):
+    """A file whose content changed on the disk after hybrid wrote it; exit code 1."""
+
+    exit_code = 1

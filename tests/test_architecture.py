@@ -222,3 +222,16 @@ def test_every_stage_is_a_command() -> None:
 
     commands = {kind.command.split()[0].replace("-", "_") for kind in COMMANDS}
     assert {file.stem for file in (ROOT / "stages").glob("*.py")} - {"__init__"} == commands
+
+
+def test_only_the_disk_module_writes_renames_and_removes_files() -> None:
+    names = {"write_text", "write_bytes", "fsync", "rmtree", "copyfile", "copy2", "unlink", "symlink_to", "hardlink_to"}
+    allowed = {"artifacts/disk", "artifacts/output"}  # the lock file of an output is not part of an artifact
+    users = {
+        f"{named(file)}, line {node.lineno}: {node.func.attr}"
+        for file in FILES
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if node.func.attr in names and named(file) not in allowed and ast.unparse(node.func.value) != "disk"
+    }
+    assert not users

@@ -7,6 +7,7 @@ time: the same inputs and options give the same bytes.
 """
 
 from hybrid_cli.artifacts.files import hard_link, replacing, restore, sizes
+from hybrid_cli.artifacts.integrity import check_file, check_parts, damage
 from hybrid_cli.artifacts.manifest import (
     FORMAT,
     MANIFEST,
@@ -31,7 +32,10 @@ __all__ = [
     "Manifest",
     "Named",
     "Output",
+    "check_file",
+    "check_parts",
     "check_table",
+    "damage",
     "dry_run",
     "enclosing_artifact",
     "find_manifest",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hybrid_cli.artifacts import disk
+from hybrid_cli.artifacts.disk import remove
 from hybrid_cli.artifacts.manifest import MANIFEST, read_manifest
+
+KEY = ".key"  # in an unfinished folder: inputs and options of the call that created it
 
 
 def scratch_path(path: Path) -> Path:
@@ -16,12 +18,17 @@ def scratch_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.partial")
 
 
+def lock_file(path: Path) -> Path:
+    """Return the path of the lock of `path`, next to it."""
+    return path.with_name(f"{scratch_path(path).name}.lock")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a scratch path next to `path`, for a file or a folder; it is renamed to `path` if the block succeeds.
 
     After an error the scratch is removed and `path` is as before. A kill leaves the scratch, which the next call
-    removes, and either the old or the new content of `path`; call `restore` before a folder is read.
+    removes, and either the old or the new content of `path`; call `restore` before `path` is read.
     """
     scratch = scratch_path(path)
     remove(scratch)
@@ -34,36 +41,55 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def rename(scratch: Path, path: Path) -> None:
-    """Rename a complete file or folder, and replace an existing file or folder of that name."""
+    """Give a complete file or folder its name, in place of what has the name now.
+
+    Content reaches the disk before its name, so that a power failure leaves no incomplete artifact either. A file is
+    replaced in one step, a folder too where the system can swap names; elsewhere its old content is kept under another
+    name between two steps, see `restore`.
+    """
+    disk.sync(scratch)
     old = _old(path)
     remove(old)
-    if path.is_dir() or (path.exists() and scratch.is_dir()):  # only a file can be replaced in one step
-        path.rename(old)
-    scratch.replace(path)
+    folders = path.is_dir() or (path.exists() and scratch.is_dir())
+    if not (folders and disk.device.exchange(scratch, path)):
+        if folders:
+            disk.device.rename(path, old)
+        disk.device.rename(scratch, path)
+    disk.sync_names(path.parent)
+    remove(scratch)  # the old content, after a swap
     remove(old)
 
 
 def restore(path: Path) -> None:
-    """Undo a replacement that was interrupted between its two renames."""
-    if interrupted(path):
-        _old(path).rename(path)
+    """Undo a replacement that was killed between its two renames, or finish one that was killed after them.
+
+    Only the holder of the lock of `path` may call this: a replacement in progress looks the same.
+    """
+    if _old(path).exists() and not path.exists():
+        disk.device.rename(_old(path), path)
+    remove(_old(path))
+    if not _resumable(scratch_path(path)):
+        remove(scratch_path(path))
 
 
-def interrupted(path: Path) -> bool:
-    """Return whether a replacement of `path` was interrupted between its two renames."""
-    return _old(path).exists() and not path.exists()
+def leftovers(path: Path) -> bool:
+    """Return whether a killed process left files that no call resumes from, or a process is writing `path`."""
+    scratch = scratch_path(path)
+    return _old(path).exists() or (scratch.exists() and not _resumable(scratch))
+
+
+def _resumable(scratch: Path) -> bool:
+    return (scratch / KEY).is_file()
+
+
+def discard(work: Path) -> None:
+    """Remove an unfinished folder; a half-removed one has no key, so it is never resumed."""
+    remove(work / KEY)
+    remove(work)
 
 
 def _old(path: Path) -> Path:
     return path.with_name(f".{path.name}.old")
-
-
-def remove(path: Path) -> None:
-    """Remove a file, a link or a folder, if it exists."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def hard_link(path: Path, place: Path) -> None:
@@ -83,13 +109,13 @@ def hard_link(path: Path, place: Path) -> None:
 def _link(file: Path, target: Path) -> None:
     if file.name == MANIFEST:
         with replacing(target) as scratch:
-            scratch.write_text(read_manifest(file.parent).moved_to(target.parent).to_json(), "utf-8")
+            disk.write_text(scratch, read_manifest(file.parent).moved_to(target.parent).to_json())
         return
     try:
-        os.link(file, target)
+        disk.device.link(file, target)
     except OSError:
         with replacing(target) as scratch:
-            shutil.copy2(file, scratch)
+            disk.copy(file, scratch)
 
 
 def sizes(path: Path) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -14,12 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hybrid_cli.artifacts import checksums
+from hybrid_cli.artifacts.checksums import new_hash
 from hybrid_cli.artifacts.schemas import Kind
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import DamageError, InputError
 
 FORMAT = 2
 MANIFEST = "manifest.json"
 METADATA_KEY = b"hybrid"
+_IN_FOOTER = checksums.KEY.decode()  # the checksum of a Parquet file covers the manifest in its footer
 _DATA_BLOCK = '<script type="application/json" id="hybrid-manifest">\n{}</script>\n'
 _IN_PAGE = re.compile(_DATA_BLOCK.format("(.*?)"), re.DOTALL)
 
@@ -58,6 +60,7 @@ class Manifest:
     versions: dict[str, str] = field(default_factory=dict)
     seconds: float | None = None
     files: list[str] | None = None
+    checksums: dict[str, str] | None = None
     location: Path | None = field(default=None, compare=False)
 
     def input_path(self, role: str) -> Path | None:
@@ -89,8 +92,13 @@ class Manifest:
         return json.dumps([self.format, self.kind, self.stage, self.options, fingerprints], sort_keys=True)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the stored fields."""
-        return {name: value for name, value in asdict(self).items() if name != "location"}
+        """Return the stored fields, with their own checksum."""
+        fields = {name: value for name, value in asdict(self).items() if name != "location"}
+        return {**fields, "checksum": hash_json(fields)}
+
+    def to_footer(self) -> str:
+        """Return the text for the footer of a Parquet file, which has a checksum itself."""
+        return json.dumps({**self.to_dict(), "checksum": _IN_FOOTER}, indent=2, sort_keys=True, ensure_ascii=False)
 
     def to_json(self) -> str:
         """Return the text of `manifest.json`."""
@@ -116,8 +124,8 @@ def describe_inputs(inputs: Mapping[str, Path | Named], output: Path) -> dict[st
 
 
 def _location(output: Path) -> Path:
-    """Return the resolved path of an output; a symbolic link with the output's own name is kept, to be replaced."""
-    return output.parent.resolve() / output.name
+    """Return the place of an output, with symbolic links resolved: its manifest is read there."""
+    return Path(os.path.realpath(output))
 
 
 def _stored(path: Path, location: Path) -> str:
@@ -196,18 +204,30 @@ def _manifest_in_json(path: Path) -> str | None:
         content = json.loads(path.read_text("utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"{path}: is not readable JSON ({error})") from None
-    embedded = content.get("manifest") if isinstance(content, dict) else None
+    embedded = content.pop("manifest", None) if isinstance(content, dict) else None
+    if isinstance(embedded, dict) and "checksum" in embedded and embedded.get("fingerprint") != hash_json(content):
+        raise DamageError(f"{path}: the content changed on the disk after it was written; restore or rebuild the file")
     return json.dumps(embedded) if embedded else None
+
+
+def hash_json(content: Any) -> str:
+    """Return the hash of JSON values, whatever their layout in a file."""
+    digest = new_hash()
+    digest.update(json.dumps(json.loads(json.dumps(content)), sort_keys=True).encode())
+    return str(digest.hexdigest())
 
 
 def _parse_manifest(text: str, path: Path, any_format: bool) -> Manifest:
     try:
         fields = json.loads(text)
+        stored = fields.pop("checksum", _IN_FOOTER)
         manifest = Manifest(**{**fields, "kind": Kind(fields["kind"]), "location": path.resolve()})
-    except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path}: its manifest is damaged ({error}); rebuild the artifact") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DamageError(f"{path}: its manifest is damaged ({error}); restore or rebuild the artifact") from None
     if manifest.format > FORMAT:
         raise InputError(f"{path}: has format {manifest.format}, this hybrid reads up to {FORMAT}; update hybrid")
+    if stored not in (_IN_FOOTER, hash_json(fields)):
+        raise DamageError(f"{path}: its manifest changed on the disk after it was written; restore or rebuild it")
     if manifest.format < FORMAT and not any_format:
         raise InputError(
             f"{path}: {manifest.kind} written by an older hybrid (manifest format {manifest.format}, now {FORMAT}); "
@@ -226,8 +246,10 @@ def parquet_metadata(path: Path) -> pq.FileMetaData:
         return pq.read_metadata(path)
     except PermissionError:
         raise InputError(f"{path}: permission denied; change the permissions of the file") from None
-    except pa.ArrowException as error:
-        first = str(error).splitlines()[0]
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if path.is_file() and checksums.has_key(path):
+            checksums.check(path)
+        first = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{path}: is not a complete Parquet file ({first}); rebuild it") from None
 
 
@@ -247,8 +269,7 @@ def fingerprint(path: Path) -> str:
         return manifest.fingerprint
     if path.is_dir():
         return hash_folder(path)
-    with path.open("rb") as file:
-        return str(hashlib.file_digest(file, new_hash).hexdigest())
+    return checksums.hash_file(path)
 
 
 def hash_folder(path: Path, ignore: Sequence[str] = ()) -> str:
@@ -256,12 +277,26 @@ def hash_folder(path: Path, ignore: Sequence[str] = ()) -> str:
 
     Manifests, hidden files and the names in `ignore` (files or folders directly in `path`) do not count.
     """
-    digest = new_hash()
+    return hash_names(fingerprints(path), ignore)
+
+
+def fingerprints(path: Path) -> dict[str, str]:
+    """Return relative path -> fingerprint of the files below a folder, without manifests and hidden files."""
+    found = {}
     for file in sorted(path.rglob("*")):
         name = file.relative_to(path)
         hidden = any(part.startswith(".") for part in name.parts)
-        if file.is_file() and not hidden and name.parts[0] not in ignore and name.name != MANIFEST:
-            digest.update(f"{name.as_posix()}\0{fingerprint(file)}\n".encode())
+        if file.is_file() and not hidden and name.name != MANIFEST:
+            found[name.as_posix()] = fingerprint(file)
+    return found
+
+
+def hash_names(found: Mapping[str, str], ignore: Sequence[str] = ()) -> str:
+    """Return the fingerprint of a folder with the fingerprints `found` of its files; see `hash_folder`."""
+    digest = new_hash()
+    for name, value in found.items():
+        if name.split("/")[0] not in ignore:
+            digest.update(f"{name}\0{value}\n".encode())
     return str(digest.hexdigest())
 
 
@@ -276,8 +311,3 @@ def foreign_file(path: Path, manifest: Manifest | None) -> str | None:
     if manifest is None or manifest.files is None or not path.is_dir():
         return None
     return next((name for name in file_names(path) if name not in set(manifest.files)), None)
-
-
-def new_hash() -> Any:
-    """Return a new hash object for fingerprints."""
-    return hashlib.blake2b(digest_size=16)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,27 +18,31 @@ import pyarrow as pa
 from filelock import BaseFileLock, FileLock, Timeout
 
 from hybrid_cli import console
-from hybrid_cli.artifacts import files
+from hybrid_cli.artifacts import checksums, disk, files
+from hybrid_cli.artifacts.checks import (
+    check_name,
+    check_place,
+    check_replaceable,
+    existing_manifest,
+    place_of,
+    refuse_foreign_file,
+)
 from hybrid_cli.artifacts.manifest import (
-    FORMAT,
     MANIFEST,
     Manifest,
     Named,
     describe_inputs,
     file_names,
-    find_manifest,
-    foreign_file,
-    hash_folder,
-    new_hash,
+    fingerprints,
+    hash_json,
+    hash_names,
 )
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.artifacts.tables import write_parquet
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.settings.common import Writes
 from hybrid_cli.settings.stage import at_stage_end
 
-_SUFFIXES = {Kind.WEIGHTS: ".json", Kind.REPORT: ".html", Kind.LABELS: ""}  # teacher labels are a folder of tables
-_KEY = ".key"  # in an unfinished folder: inputs and options of the call that created it
 _LIBRARIES = (
     "hybrid",
     "torch",
@@ -83,13 +86,15 @@ class Output:
     Unless the output is up to date, its path is locked until it is written, the stage ends, or the object is deleted.
 
     Attributes:
-        path: final path of the artifact.
+        path: final path of the artifact, as given.
         manifest: manifest without counts and fingerprint.
+        place: the path that is written: where `path` is a symbolic link, the link stays and its target is replaced.
         up_to_date: whether the artifact exists, made from the same inputs with the same options.
     """
 
     path: Path
     manifest: Manifest
+    place: Path
     up_to_date: bool = False
     started: float = field(default_factory=time.monotonic)
     _unlock: weakref.finalize[..., Any] | None = None
@@ -97,7 +102,7 @@ class Output:
     @property
     def partial(self) -> Path:
         """Scratch file or folder next to the output. A folder survives a kill, so that the stage can resume from it."""
-        return files.scratch_path(self.path)
+        return files.scratch_path(self.place)
 
     def write(self, batches: Iterable[pa.RecordBatch | pa.Table], **counts: Any) -> Manifest:
         """Write a Parquet artifact; rows are checked against the schema of its kind."""
@@ -106,21 +111,19 @@ class Output:
 
     def write_json(self, content: Mapping[str, Any], **counts: Any) -> Manifest:
         """Write a small artifact as JSON, its manifest under the key `manifest`."""
-        digest = new_hash()
-        digest.update(json.dumps(content, sort_keys=True).encode())
-        manifest = replace(self._with(counts), fingerprint=digest.hexdigest())
+        manifest = replace(self._with(counts), fingerprint=hash_json(content))
         with self.scratch() as scratch:
             text = json.dumps({**content, "manifest": manifest.to_dict()}, indent=2, ensure_ascii=False)
-            scratch.write_text(text + "\n", "utf-8")
+            disk.write_text(scratch, text + "\n")
         return manifest
 
     def write_html(self, page: str, **counts: Any) -> Manifest:
         """Write a page, its manifest as a data block at the end of its head."""
-        digest = new_hash()
+        digest = checksums.new_hash()
         digest.update(page.encode())
         manifest = replace(self._with(counts), fingerprint=digest.hexdigest())
         with self.scratch() as scratch:
-            scratch.write_text(page.replace("</head>", f"{manifest.to_html()}</head>", 1), "utf-8")
+            disk.write_text(scratch, page.replace("</head>", f"{manifest.to_html()}</head>", 1))
         return manifest
 
     @contextmanager
@@ -134,45 +137,53 @@ class Output:
             ignore: files and folders that do not enter the fingerprint.
         """
         work = self.partial
-        key = work / _KEY
+        key = work / files.KEY
         with self._locked():
             if work.exists() and not (key.is_file() and key.read_text("utf-8") == self.manifest.key()):
-                files.remove(work)
+                files.discard(work)
             if not work.exists():
                 work.mkdir(parents=True)
-                key.write_text(self.manifest.key(), "utf-8")
+                disk.write_text(key, self.manifest.key())
             try:
                 yield work, counts
+            except DamageError:  # the damaged file can be restored
+                raise
             except InputError:  # repeating the command cannot succeed
-                shutil.rmtree(work, ignore_errors=True)
+                files.discard(work)
                 raise
             seconds = round(time.monotonic() - self.started, 1)
-            fingerprint = hash_folder(work, ignore)
-            _refuse_foreign_file(self.path, _existing(self.path))  # a file that was added while the stage ran
+            found = fingerprints(work)
+            refuse_foreign_file(self.path, existing_manifest(self.place))  # a file that was added while the stage ran
             names = [name for name in file_names(work) if not name.startswith(".")]
-            manifest = replace(self._with(counts), fingerprint=fingerprint, seconds=seconds, files=names)
-            (work / MANIFEST).write_text(manifest.to_json(), "utf-8")
-            for hidden in (key, *work.glob(".*")):  # removed first: a folder without key is never resumed
-                files.remove(hidden)
+            manifest = replace(
+                self._with(counts),
+                fingerprint=hash_names(found, ignore),
+                seconds=seconds,
+                files=names,
+                checksums=found,
+            )
+            disk.write_text(work / MANIFEST, manifest.to_json())
+            for hidden in (key, *work.glob(".*")):  # the key first: a folder without key is never resumed
+                disk.remove(hidden)
             self._publish(work)
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
         """Yield a scratch path, which is renamed to the output if the block succeeds; for files without a manifest."""
         with self._locked():
-            files.remove(self.partial)
+            disk.remove(self.partial)
             try:
                 yield self.partial
                 self._publish(self.partial)
             except BaseException:
-                files.remove(self.partial)
+                disk.remove(self.partial)
                 raise
 
     def _with(self, counts: dict[str, Any]) -> Manifest:
         return replace(self.manifest, counts=counts)
 
     def _publish(self, complete: Path) -> None:
-        files.rename(complete, self.path)
+        files.rename(complete, self.place)
 
     # ---------------------------------------------------------------------------------------------------------- lock
 
@@ -184,8 +195,8 @@ class Output:
         """
         if self._unlock is not None and self._unlock.alive:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.partial.with_name(self.partial.name + ".lock"), blocking=False, thread_local=False)
+        self.place.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(files.lock_file(self.place), blocking=False, thread_local=False)
         try:
             lock.acquire()
         except Timeout:
@@ -256,21 +267,23 @@ def open_output(
         DryRun: within `dry_run()`.
     """
     if not foreign:
-        _check_name(path, kind)
+        check_name(path, kind)
+    place = place_of(path)
     wanted = Manifest(
         kind,
         stage,
         json.loads(json.dumps(dict(options))),
         describe_inputs(inputs, path),
         versions=_versions(),
-        location=path.parent.resolve() / path.name,
+        location=Path(os.path.realpath(place)),
     )
-    output = Output(path, wanted)
+    output = Output(path, wanted, place)
     at_stage_end(output.release)
     try:
-        if files.interrupted(path):
-            output.lock()
-            files.restore(path)
+        if files.leftovers(place) and not _dry.get() and not _is_follower():
+            with suppress(HybridError, OSError):  # in use, or read-only
+                output.lock()
+                files.restore(place)
         _check(output, inputs, overwrite, foreign)
         if _dry.get():
             raise DryRun(output)
@@ -292,87 +305,16 @@ def open_output(
 
 def _check(output: Output, inputs: Mapping[str, Path | Named], overwrite: bool, foreign: bool) -> None:
     """Set `up_to_date`; refuse an output that may not be replaced."""
-    path, wanted = output.path, output.manifest
-    existing = _existing(path)
-    output.up_to_date = existing is not None and existing.key() == wanted.key() and not overwrite
-    if output.up_to_date:
-        return
-    _check_place(path, inputs)
-    _refuse_foreign_file(path, existing)
-    if foreign and path.exists() and not path.is_file() and not _is_empty_folder(path):
-        raise InputError(f"{path}: not a regular file, and --overwrite replaces files only; name another output")
-    if path.exists() and not overwrite:
-        raise InputError(f"{path}: {_difference(existing, wanted)}; pass --overwrite to replace it, or name another")
-    if existing is None and path.is_dir() and not _is_empty_folder(path):
-        raise InputError(f"{path}: is a folder that hybrid did not write; remove it, or name another")
-
-
-def _refuse_foreign_file(path: Path, existing: Manifest | None) -> None:
-    """Refuse to replace a folder with files that hybrid did not write."""
-    if existing is not None and (name := foreign_file(path, existing)):
-        raise InputError(f"{path}: {name} is not part of the {existing.kind}; move it, or name another output")
-
-
-def _is_empty_folder(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
+    existing = existing_manifest(output.place)
+    output.up_to_date = existing is not None and existing.key() == output.manifest.key() and not overwrite
+    if not output.up_to_date:
+        check_place(output.path, inputs)
+        check_replaceable(output.path, existing, output.manifest, overwrite, foreign)
 
 
 def _is_follower() -> bool:
     """Return whether another process of the torchrun group writes the output."""
     return os.environ.get("RANK", "0") != "0"
-
-
-def _check_name(path: Path, kind: Kind) -> None:
-    """Refuse a file extension that does not match the kind: readers locate the manifest by the extension."""
-    suffix = _SUFFIXES.get(kind, ".parquet" if kind in SCHEMAS else "")
-    if not path.name.endswith(suffix):
-        raise InputError(f"{path}: the name must end with {suffix}")
-
-
-def _check_place(path: Path, inputs: Mapping[str, Path | Named]) -> None:
-    """Refuse an output that cannot be written, or that would replace an input."""
-    place = path.resolve()
-    for role, source in inputs.items():
-        source_path = source.path if isinstance(source, Named) else source
-        if source_path.resolve().is_relative_to(place):
-            raise InputError(
-                f"{path}: replacing it would remove the input '{role}' ({source_path}); name another output"
-            )
-    folder = next(parent for parent in place.parents if parent.exists())
-    if not folder.is_dir():
-        raise InputError(f"{folder}: is a file, so it cannot contain {path}; name another output")
-    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise InputError(f"{folder}: not writable; name another output, or change the permissions of the folder")
-
-
-def _existing(path: Path) -> Manifest | None:
-    if not path.exists():
-        return None
-    try:
-        return find_manifest(path, any_format=True)
-    except InputError:
-        return None
-
-
-def _difference(existing: Manifest | None, wanted: Manifest) -> str:
-    """Return the difference between the existing output and the requested one, in words."""
-    if existing is None:
-        return "already exists, without a manifest of hybrid"
-    if existing.kind != wanted.kind or existing.stage != wanted.stage:
-        return f"already exists: {existing.kind.phrase} made by `{existing.stage}`"
-    if existing.format != FORMAT:
-        return f"already exists, written by an older hybrid (manifest format {existing.format}, now {FORMAT})"
-    options = [
-        f"{name}={existing.options.get(name)!r}, now {wanted.options.get(name)!r}"
-        for name in sorted({*existing.options, *wanted.options})
-        if existing.options.get(name) != wanted.options.get(name)
-    ]
-    inputs = [
-        f"input '{role}' has changed"
-        for role in sorted({*existing.inputs, *wanted.inputs})
-        if existing.inputs.get(role, {}).get("fingerprint") != wanted.inputs.get(role, {}).get("fingerprint")
-    ]
-    return "already exists with other options or inputs: " + "; ".join([*options, *inputs])
 
 
 def _versions() -> dict[str, str]:

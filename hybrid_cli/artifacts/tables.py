@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli.artifacts.manifest import METADATA_KEY, Manifest, find_manifest, new_hash, parquet_metadata
+from hybrid_cli.artifacts import checksums, disk
+from hybrid_cli.artifacts.integrity import check_file
+from hybrid_cli.artifacts.manifest import METADATA_KEY, Manifest, find_manifest, parquet_metadata
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.errors import InputError
 
@@ -25,6 +27,7 @@ def validate_parquet(path: Path) -> Path:
     """Check that a Parquet file of an artifact exists and has its footer, and return its path."""
     if not path.is_file():
         raise InputError(f"{path}: is missing; rebuild {path.parent}")
+    check_file(path)
     parquet_metadata(path)
     return path
 
@@ -42,6 +45,7 @@ def check_table(path: Path, kind: Kind) -> Path:
     Raises:
         InputError: the file is missing, truncated or of another kind, or a column is missing or of another type.
     """
+    check_file(path)
     manifest = find_manifest(path)
     if path.is_dir():
         found_kind = f"{manifest.kind.phrase} folder" if manifest else "a folder"
@@ -95,16 +99,26 @@ def write_parquet(
     """
     if manifest.location is not None and path.parent.resolve() != manifest.location.parent:
         manifest = replace(manifest, inputs={})
-    digest, rows = new_hash(), 0
+    digest, rows = checksums.new_hash(), 0
     dictionaries = _REPEATING.get(manifest.kind, True)
-    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=dictionaries) as writer:
+    with (
+        disk.create(path) as opened,
+        pq.ParquetWriter(
+            file := checksums.Hashing(opened),
+            schema,
+            compression="zstd",
+            use_dictionary=dictionaries,
+            write_page_checksum=True,
+        ) as writer,
+    ):
         for group in _regroup(batches, schema):
             with pa.ipc.new_stream(_HashSink(digest), schema) as stream:
                 stream.write_table(group)
             writer.write_table(group)
             rows += len(group)
         manifest = replace(manifest, fingerprint=digest.hexdigest(), counts={"rows": rows, **manifest.counts})
-        writer.add_key_value_metadata({METADATA_KEY: manifest.to_json()})
+        writer.add_key_value_metadata({METADATA_KEY: manifest.to_footer(), checksums.KEY: checksums.EMPTY})
+    checksums.seal(path, file.hexdigest())
     return manifest
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -12,7 +11,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind, Manifest, layout
+from hybrid_cli.artifacts import Kind, Manifest, disk, layout
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, checked_split
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.data import OnDangling, OnDuplicate
@@ -123,7 +122,7 @@ class CollectionWriter:
         if not parts:
             raise InputError(f"{self._origin()}: no documents; a collection needs at least one")
         if parts == 1:
-            (folder / layout.part(0)).rename(self.folder / layout.CORPUS_FILE)
+            disk.device.rename(folder / layout.part(0), self.folder / layout.CORPUS_FILE)
             folder.rmdir()
         return docids
 
@@ -231,7 +230,5 @@ class CollectionWriter:
 def clear(folder: Path) -> None:
     """Remove the files of an interrupted run from a scratch folder; a collection is always read from the start."""
     for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif not path.name.startswith("."):
-            path.unlink()
+        if path.is_dir() or not path.name.startswith("."):
+            disk.remove(path)

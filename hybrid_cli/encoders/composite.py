@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from hybrid_cli import artifacts
+from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import COMBINATION_PARTS, CONTRACT, PAIR_SIDES
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import InputError
@@ -137,7 +138,7 @@ def write_combination(folder: Path, models: Sequence[Path], recipe: Recipe) -> N
     folder.mkdir(exist_ok=True)
     for model, place in zip(models, parts(folder), strict=True):
         artifacts.hard_link(model, place)
-    (folder / CONTRACT).write_text(json.dumps({"kind": COMBINATION, **asdict(recipe)}, indent=2) + "\n", "utf-8")
+    disk.write_text(folder / CONTRACT, json.dumps({"kind": COMBINATION, **asdict(recipe)}, indent=2) + "\n")
 
 
 def read_recipe(folder: Path) -> Recipe:
@@ -211,4 +212,4 @@ class Pair:
 def write_pair(folder: Path, documents: Path) -> None:
     """Add the document encoder to a folder that contains the query encoder; files are hard-linked."""
     artifacts.hard_link(documents, folder / PAIR_SIDES[1])
-    (folder / CONTRACT).write_text(json.dumps({"kind": PAIR}, indent=2) + "\n", "utf-8")
+    disk.write_text(folder / CONTRACT, json.dumps({"kind": PAIR}, indent=2) + "\n")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hybrid_cli import artifacts
 from hybrid_cli.artifacts.layout import PAIR_SIDES
 from hybrid_cli.encoders import composite, static
 from hybrid_cli.encoders.composite import Combination, Pair
@@ -37,6 +38,7 @@ def open_encoder(
         InputError: no such model, or its kind has no such field.
     """
     folder, changes = resolve(str(name)), dict(overrides or {})
+    artifacts.check_parts(folder)
     kind = kind_of(folder)
     if kind == static.KIND:
         length = changes.pop("truncate_dim", None)

@@ -28,6 +28,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from hybrid_cli import artifacts
+from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT, STATIC_TABLES, TERMS
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.analysis import Analyzer
@@ -147,9 +148,11 @@ class StaticEncoder(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Write contract, terms and tables."""
-        pl.DataFrame({"term": self.terms, "idf": self.idf[: len(self.terms)]}).write_parquet(folder / TERMS)
-        save_file({name: value.contiguous() for name, value in self.state_dict().items()}, folder / STATIC_TABLES)
-        (folder / CONTRACT).write_text(json.dumps(self.describe(), indent=2) + "\n", "utf-8")
+        with disk.create(folder / TERMS) as opened:
+            pl.DataFrame({"term": self.terms, "idf": self.idf[: len(self.terms)]}).write_parquet(opened)
+        with disk.by_name(folder / STATIC_TABLES) as file:
+            save_file({name: value.contiguous() for name, value in self.state_dict().items()}, file)
+        disk.write_text(folder / CONTRACT, json.dumps(self.describe(), indent=2) + "\n")
 
     def describe(self) -> dict[str, Any]:
         """Return the contract as JSON values, as manifests store it."""

@@ -22,7 +22,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from hybrid_cli.artifacts import layout
+from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.encoders.contract import DOCUMENT_MARKER, QUERY_MARKER, Contract
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import Markers, Pooling
@@ -137,8 +137,9 @@ class Tower(nn.Module):
     def save(self, folder: Path, contract: Contract) -> None:
         """Write the tower so that `SentenceTransformer(folder)` returns the same vectors."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.backbone.save_pretrained(folder, safe_serialization=True)
-        self.tokenizer.save_pretrained(folder)
+        with disk.by_name(folder):
+            self.backbone.save_pretrained(folder, safe_serialization=True)
+            self.tokenizer.save_pretrained(folder)
         modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
         _write(folder / "1_Pooling" / "config.json", _pooling_config(self.backbone.config.hidden_size, self.pooling))
         if self.projection is not None:
@@ -240,7 +241,8 @@ def _save_projection(folder: Path, projection: nn.Sequential) -> list[tuple[str,
     for (path, _), layer, name in zip(modules, projection, _LAYERS, strict=False):
         (folder / path).mkdir(exist_ok=True)
         state = {f"{name}.{key}": value.contiguous() for key, value in layer.state_dict().items()}
-        save_file(state, folder / path / layout.WEIGHTS, metadata={"format": "pt"})
+        with disk.by_name(folder / path / layout.WEIGHTS) as file:
+            save_file(state, file, metadata={"format": "pt"})
         if isinstance(layer, nn.Linear):
             config: dict[str, Any] = {
                 "in_features": layer.in_features,
@@ -270,4 +272,4 @@ def _pooling_config(hidden: int, pooling: Pooling) -> dict[str, Any]:
 
 def _write(file: Path, content: Any) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+    disk.write_text(file, json.dumps(content, indent=2) + "\n")

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from hybrid_cli import artifacts, console
+from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT
 from hybrid_cli.encoders.contract import Contract, read_contract
 from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
@@ -98,7 +99,7 @@ class TransformerEncoder(nn.Module):
         else:
             self.query_tower.save(folder / "query", self.contract)
             self.document_tower.save(folder / "document", self.contract)
-        (folder / CONTRACT).write_text(json.dumps(self.contract.to_dict(), indent=2) + "\n", "utf-8")
+        disk.write_text(folder / CONTRACT, json.dumps(self.contract.to_dict(), indent=2) + "\n")
 
     def add_distillation_heads(self, dim: int) -> None:
         """Add a linear map from pooled states to `dim` values to each tower, for training only (LITE, eq. 8-9).

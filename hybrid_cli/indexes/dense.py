@@ -125,6 +125,7 @@ class DenseIndex:
         """
         manifest = artifacts.read_manifest(folder, Kind.DENSE_INDEX)
         info = IndexInfo.of(manifest)
+        artifacts.check_parts(folder, DOCIDS)
         docids = pl.read_parquet(artifacts.validate_parquet(folder / DOCIDS))["docid"]
         return cls(folder, info, docids, manifest, ef_search, nprobe, binary_k)
 
@@ -147,6 +148,7 @@ class DenseIndex:
     def _index(self) -> Any:
         """Load and check FAISS's index; a flat index is memory-mapped."""
         faiss = load_faiss()
+        artifacts.check_parts(self.folder, FAISS_INDEX)
         path = str(self.folder / FAISS_INDEX)
         try:
             mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if self.info.factory == FLAT else 0
@@ -206,6 +208,7 @@ class DenseIndex:
 
     @cached_property
     def _flat(self) -> Vectors:
+        artifacts.check_parts(self.folder, FAISS_INDEX)
         return flat_vectors(self.folder, self.dim, len(self.docids))
 
     def _by_codes(self, queries: Vectors, depth: int) -> tuple[np.ndarray, np.ndarray]:

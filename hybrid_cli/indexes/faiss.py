@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from hybrid_cli import console, draws
+from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, shards
@@ -237,7 +238,8 @@ def build(folder: Path, recipe: VectorIndex, advance: Callable[[int], None] = la
         InputError: no such index for vectors of this length, or too few vectors to train it.
     """
     docids = read_ids(folder)
-    pl.DataFrame({"docid": docids}).write_parquet(folder / DOCIDS, compression="zstd")
+    with disk.create(folder / DOCIDS) as file:
+        pl.DataFrame({"docid": docids}).write_parquet(file, compression="zstd")
     dim = read_shard(shards(folder)[0]).shape[1]
     factory = factory_string(recipe, dim, len(docids))
     if factory == FLAT:
@@ -290,7 +292,8 @@ def _build_trained(folder: Path, index: Any, recipe: VectorIndex, factory: str, 
         vectors = read_shard(path)
         index.add(vectors)
         advance(len(vectors))
-    faiss.write_index(index, str(folder / FAISS_INDEX))
+    with disk.by_name(folder / FAISS_INDEX) as file:
+        faiss.write_index(index, file)
 
 
 def _sample(folder: Path, size: int, seed: int) -> Vectors:
@@ -313,7 +316,7 @@ def _stream_flat(folder: Path, dim: int, count: int, advance: Callable[[int], No
     compares it with the file that FAISS writes.
     """
     header = _FLAT_HEADER.pack(b"IxFI", dim, count, 1 << 20, 1 << 20, True, 0, count * dim)
-    with (folder / FAISS_INDEX).open("wb") as file:
+    with disk.create(folder / FAISS_INDEX) as file:
         file.write(header)
         for path in shards(folder):
             vectors = read_shard(path)
@@ -339,4 +342,5 @@ def _build_binary(folder: Path, dim: int, factory: str, ef_construction: int, ad
             vectors = read_shard(path)
             index.add(sign_bits(vectors))
             advance(len(vectors))
-    faiss.write_index_binary(index, str(folder / FAISS_INDEX))
+    with disk.by_name(folder / FAISS_INDEX) as file:
+        faiss.write_index_binary(index, file)

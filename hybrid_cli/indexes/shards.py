@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts
+from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import PARTS, VECTORS, part
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import HybridError, InputError
@@ -41,8 +42,10 @@ def write_shard(path: Path, ids: pa.Array, vectors: np.ndarray, **facts: int) ->
     column = pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])
     table = pa.table({"id": ids.cast(pa.string()), "vector": column})
     table = table.replace_schema_metadata({name: str(value) for name, value in facts.items()})
-    with artifacts.replacing(path) as scratch:
-        pq.write_table(table, scratch, compression="zstd", use_dictionary=False, column_encoding=_SPLIT)
+    with artifacts.replacing(path) as scratch, disk.create(scratch) as file:
+        pq.write_table(
+            table, file, compression="zstd", use_dictionary=False, column_encoding=_SPLIT, write_page_checksum=True
+        )
 
 
 def link_shard(path: Path, folder: Path) -> None:
@@ -72,6 +75,7 @@ def shard_facts(path: Path) -> dict[str, int]:
 
 def read_shard(path: Path) -> Vectors:
     """Return the vectors [n, d] of one shard as float32."""
+    artifacts.check_parts(path.parent, path.name)
     column = pq.read_table(path, columns=["vector"])["vector"].combine_chunks()
     flat = column.flatten().to_numpy(zero_copy_only=False)
     return np.asarray(flat, np.float32).reshape(len(column), column.type.list_size)

@@ -6,7 +6,6 @@ is measured on held-out queries.
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,11 +16,11 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import layout
+from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.analysis import STACKING, Analyzer
-from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
+from hybrid_cli.lexical.impacts import Postings, PostingsBuilder, save_array
 
 Corpus = Callable[[], Iterable[pa.RecordBatch]]
 
@@ -56,7 +55,7 @@ def build(
     if language in STACKING:
         docids = pl.read_parquet(folder / layout.DOCIDS)
         known = docids.join(lucene.lengths(folder / layout.LUCENE), on="docid", how="left", maintain_order="left")
-        np.save(folder / layout.IMPACTS / layout.POSITIONS, known["length"].fill_null(0).to_numpy())
+        save_array(folder / layout.IMPACTS / layout.POSITIONS, known["length"].fill_null(0).to_numpy())
 
 
 def contents(batch: pa.RecordBatch, fields: Sequence[str]) -> pl.DataFrame:
@@ -81,24 +80,26 @@ class _Lucene(threading.Thread):
         self.folder, self.language, self.threads = folder, language, threads
         self.failure: Exception | None = None
         self.source = folder / layout.LUCENE_SOURCE
-        shutil.rmtree(self.source, ignore_errors=True)
+        disk.remove(self.source)
         self.source.mkdir()
         docids = [self._write(batch, fields, part) for part, batch in enumerate(corpus())]
         ids = pl.concat([pl.DataFrame(schema={"docid": pl.String}), *docids])
-        ids.write_parquet(folder / layout.DOCIDS, compression="zstd")
+        with disk.create(folder / layout.DOCIDS) as file:
+            ids.write_parquet(file, compression="zstd")
 
     def _write(self, batch: pa.RecordBatch, fields: Sequence[str], part: int) -> pl.DataFrame:
         """Write one file per thread, because Anserini reads a file in one thread."""
         frame = contents(batch, fields)
         share = -(-len(frame) // self.threads)
         for number, piece in enumerate(frame.rename({"docid": "id"}).iter_slices(share)):
-            piece.write_ndjson(self.source / f"part-{part:05d}-{number}.jsonl")
+            with disk.create(self.source / f"part-{part:05d}-{number}.jsonl") as file:
+                piece.write_ndjson(file)
         return frame.select("docid")
 
     def run(self) -> None:
         """Index the written files; `finish` raises errors."""
         try:
-            with artifacts.replacing(self.folder / layout.LUCENE) as scratch:
+            with artifacts.replacing(self.folder / layout.LUCENE) as scratch, disk.by_name(scratch):
                 lucene.build(self.source, scratch, self.language, self.threads)
         except (HybridError, OSError) as error:
             self.failure = error
@@ -108,7 +109,7 @@ class _Lucene(threading.Thread):
         self.join()
         if self.failure is not None:
             raise self.failure
-        shutil.rmtree(self.source)
+        disk.remove(self.source)
 
 
 def _compare(postings: Postings, counted: lucene.Statistics, folder: Path) -> None:

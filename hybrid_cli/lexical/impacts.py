@@ -16,7 +16,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli.artifacts import layout
+from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import kernels
 
@@ -86,11 +86,12 @@ class Postings:
         """Write `terms.parquet` and one `.npy` file per array."""
         folder.mkdir(parents=True, exist_ok=True)
         frame = pl.DataFrame({"term": self.terms, "df": self.df.astype(np.int32)})
-        frame.write_parquet(folder / layout.TERMS)
+        with disk.create(folder / layout.TERMS) as file:
+            frame.write_parquet(file)
         for name in _ARRAYS:
-            np.save(folder / f"{name}.npy", getattr(self, name))
+            save_array(folder / f"{name}.npy", getattr(self, name))
         if self.positions is not None:
-            np.save(folder / layout.POSITIONS, self.positions)
+            save_array(folder / layout.POSITIONS, self.positions)
 
     @classmethod
     def open(cls, folder: Path) -> Postings:
@@ -109,6 +110,12 @@ class Postings:
                 f"{folder}: incomplete impact matrix ({error}); rebuild the index with `hybrid index-bm25 --overwrite`"
             ) from None
         return cls(terms, *arrays)
+
+
+def save_array(path: Path, values: np.ndarray) -> None:
+    """Write an array as `.npy`."""
+    with disk.create(path) as file:
+        np.save(file, values)
 
 
 class PostingsBuilder:

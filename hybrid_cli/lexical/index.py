@@ -115,6 +115,7 @@ class LexicalIndex:
             HybridError: the index is damaged.
         """
         manifest = artifacts.read_manifest(folder, Kind.LEXICAL_INDEX)
+        artifacts.check_parts(folder, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
         recorded = read_parameters(folder)
         parameters = (recorded["k1"] if k1 is None else k1, recorded["b"] if b is None else b)
         return cls.load(folder, manifest.options["language"], parameters)

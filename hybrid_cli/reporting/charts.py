@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import altair as alt
 
+from hybrid_cli.artifacts import disk
+
 Rows = Sequence[Mapping[str, Any]]
 Scheme = Literal["light", "dark"]
 
@@ -190,6 +192,7 @@ def write_png(folder: Path, figures: Iterable[Figure]) -> int:
         if spec["width"] == "container":
             spec["width"] = _PNG_WIDE if figure.wide else _PNG_WIDTH
         picture = vl_convert.vegalite_to_png(spec, scale=_PNG_SCALE, config=chart_config("light", legend=True))
-        (folder / f"{figure.name}.png").write_bytes(picture)
+        with disk.create(folder / f"{figure.name}.png") as file:
+            file.write(picture)
         count += 1
     return count

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import Kind, layout
+from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.contract import TRANSFORMER, kind_of
@@ -139,7 +139,8 @@ def _trec_qrels(path: Path, scratch: Path, settings: Export) -> str:
 
 def _columns(frame: pl.DataFrame, file: Path, separator: str, count: str) -> str:
     text = frame.select(pl.all().cast(pl.String))  # the shortest text that reads back as the same float32
-    text.write_csv(file, include_header=False, separator=separator, quote_style="never")
+    with disk.create(file) as opened:
+        text.write_csv(opened, include_header=False, separator=separator, quote_style="never")
     return count
 
 
@@ -157,7 +158,7 @@ def _dpr_run(path: Path, scratch: Path, settings: Export) -> str:
     absent = run.join(texts, on="docid", how="anti")["docid"].unique(maintain_order=True)
     if len(absent):
         raise InputError(f"{collection}: {len(absent):,} documents of {path} are missing ({absent[0]}, ...)")
-    with scratch.open("w", encoding="utf-8") as file:
+    with disk.create_text(scratch) as file:
         opening = "[\n"
         for record in _dpr_records(run, queries, texts):
             file.write(opening + json.dumps(record, ensure_ascii=False))
@@ -204,7 +205,8 @@ def _sentence_transformers(path: Path, scratch: Path, settings: Export) -> str:
     for tower in towers:
         if not (tower / layout.MODULES).is_file():
             raise InputError(f"{path}: no sentence-transformers model (modules.json); train or save the encoder again")
-    shutil.copytree(path, scratch, ignore=shutil.ignore_patterns(artifacts.MANIFEST, ".*"))
+    ignored = shutil.ignore_patterns(artifacts.MANIFEST, ".*")
+    shutil.copytree(path, scratch, ignore=ignored, copy_function=lambda *names: disk.copy(*map(Path, names)))
     return "one model" if len(towers) == 1 else "two models, query/ and document/"
 
 
@@ -218,10 +220,9 @@ def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
     if len(bad):
         raise InputError(f"{path}: docid {bad[0]!r} does not fit a line of Pyserini's docid file; rename it")
     scratch.mkdir()
-    shutil.copyfile(path / FAISS_INDEX, scratch / "index")
-    pl.read_parquet(path / DOCIDS).select("docid").write_csv(
-        scratch / "docid", include_header=False, quote_style="never"
-    )
+    disk.copy(path / FAISS_INDEX, scratch / "index")
+    with disk.create(scratch / "docid") as file:
+        pl.read_parquet(path / DOCIDS).select("docid").write_csv(file, include_header=False, quote_style="never")
     return f"{len(index.docids):,} vectors of {index.dim}"
 
 

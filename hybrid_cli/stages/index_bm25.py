@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, layout
+from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
@@ -132,8 +132,7 @@ def _record(work: Path, index: LexicalIndex, tuning: Tuning | None, measure: str
             "gains": tuning.gains,
             "means": [{"k1": k1, "b": b, "mean": mean} for (k1, b), mean in sorted(tuning.means.items())],
         }
-    (work / layout.PARAMETERS).unlink(missing_ok=True)
-    (work / layout.PARAMETERS).write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+    disk.write_text(work / layout.PARAMETERS, json.dumps(found, indent=2) + "\n")
 
 
 def _counts(index: LexicalIndex) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import Kind, Manifest, layout
+from hybrid_cli.artifacts import Kind, Manifest, disk, layout
 from hybrid_cli.artifacts.lineage import Held, indexes_of
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import HybridError, InputError
@@ -275,8 +275,8 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
             rows.append(row)
             advance(1)
     if output is not None:
-        with output.scratch() as scratch:
-            pl.DataFrame(rows).write_parquet(scratch)
+        with output.scratch() as scratch, disk.create(scratch) as file:
+            pl.DataFrame(rows).write_parquet(file)
     return rows
 
 

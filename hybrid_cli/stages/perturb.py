@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, Output, layout
+from hybrid_cli.artifacts import Kind, Output, disk, layout
 from hybrid_cli.collections import collection
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
@@ -184,4 +184,4 @@ def _write_meta(settings: Perturb, outputs: Mapping[AttackName, Output], skipped
         "skipped": dict(skipped),
     }
     with artifacts.replacing(settings.output / layout.ATTACKS) as scratch:
-        scratch.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        disk.write_text(scratch, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts import Kind, disk
 from hybrid_cli.collections.source import Source, sampled
 from hybrid_cli.collections.writer import CollectionWriter, clear
 from hybrid_cli.settings import stage
@@ -42,7 +41,7 @@ def prepare(settings: Prepare) -> Path:
                 writer = CollectionWriter(source, work, output.manifest, **policies, advance=advance)
                 counts.update(writer.write())
         except BaseException:  # remove an incomplete collection, which is large and cannot be resumed
-            shutil.rmtree(work)
+            disk.remove(work)
             raise
     _note(settings, counts, writer.problems.lines())
     return output.path

@@ -13,7 +13,7 @@ import polars as pl
 import torch
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import layout
+from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination
 from hybrid_cli.encoders.contract import Contract, Encoder, kind_of, read_contract
@@ -219,7 +219,7 @@ def _save(settings: TrainDense, encoder: TransformerEncoder, vectors: Bm25Vector
     else:
         encoder.save(folder)
     if vectors is not None and settings.ortho_weight:
-        (folder / layout.LEXICAL_PROJECTION).write_text(json.dumps(vectors.projection.to_dict()) + "\n", "utf-8")
+        disk.write_text(folder / layout.LEXICAL_PROJECTION, json.dumps(vectors.projection.to_dict()) + "\n")
 
 
 def _learned_weight(settings: TrainDense, weight: ScorerWeight | None) -> dict[str, Any]:

@@ -60,7 +60,9 @@ class Labels:
 
     def read(self, shard: int) -> pl.DataFrame:
         """Return one shard: qid, text, source (null for given queries), docids and scores (lists, best first)."""
-        return pl.read_parquet(shard_path(self.folder, shard))
+        path = shard_path(self.folder, shard)
+        artifacts.check_file(path)
+        return pl.read_parquet(path)
 
     def tables(self) -> Iterator[pl.DataFrame]:
         """Yield the shards in order; see `read`."""

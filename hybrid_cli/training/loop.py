@@ -17,7 +17,7 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, layout
+from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.errors import HybridError
 from hybrid_cli.settings.common import Optimization
 from hybrid_cli.training import diagnostics, parallel
@@ -264,9 +264,11 @@ def save_checkpoint(
     """Replace the checkpoint in `work` atomically."""
     with artifacts.replacing(work / layout.CHECKPOINT) as scratch:
         scratch.mkdir()
-        save_model(model, str(scratch / layout.WEIGHTS))
-        torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, scratch / "optimizer.pt")
-        (scratch / "state.json").write_text(json.dumps(vars(state)), "utf-8")
+        with disk.by_name(scratch / layout.WEIGHTS) as file:
+            save_model(model, file)
+        with disk.create(scratch / "optimizer.pt") as opened:
+            torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, opened)
+        disk.write_text(scratch / "state.json", json.dumps(vars(state)))
 
 
 def load_checkpoint(
@@ -287,8 +289,8 @@ def load_checkpoint(
 
 def save_best(work: Path, model: nn.Module) -> None:
     """Store the weights as the best so far."""
-    with artifacts.replacing(work / layout.BEST_WEIGHTS) as scratch:
-        save_model(model, str(scratch))
+    with artifacts.replacing(work / layout.BEST_WEIGHTS) as scratch, disk.by_name(scratch) as file:
+        save_model(model, file)
 
 
 def load_best(work: Path, model: nn.Module) -> bool:

@@ -15,7 +15,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 from transformers.activations import ACT2FN
 
 from hybrid_cli import console
-from hybrid_cli.artifacts import layout
+from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.encoders.tower import silence_transformers
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError
@@ -99,9 +99,11 @@ class MaskedLanguageModel(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Write the checkpoint for `AutoModelForMaskedLM`, with the Condenser head in a file of its own."""
-        self.whole.save_pretrained(folder, safe_serialization=True)
+        with disk.by_name(folder):
+            self.whole.save_pretrained(folder, safe_serialization=True)
         if self.condenser is not None:
-            save_file(self.condenser.state_dict(), folder / layout.CONDENSER_HEAD, metadata={"format": "pt"})
+            with disk.by_name(folder / layout.CONDENSER_HEAD) as file:
+                save_file(self.condenser.state_dict(), file, metadata={"format": "pt"})
 
 
 def _condenser(folder: Path, whole: PreTrainedModel, skip_layer: int | None) -> tuple[nn.TransformerEncoder, int]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hybrid_cli import artifacts, console, draws
-from hybrid_cli.artifacts import layout
+from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
@@ -121,7 +121,7 @@ class FrozenEncoder:
         for part in (part for table in tables for part in table.iter_slices(BLOCK_TEXTS)):
             file = self._folder / f"{role}-{len(blocks):06}.npy"
             if not file.exists():
-                with artifacts.replacing(file) as scratch, scratch.open("wb") as opened:
+                with artifacts.replacing(file) as scratch, disk.create(scratch) as opened:
                     np.save(opened, encode(part))
             blocks.append(np.load(file))
             places.update(zip(part.to_series(0).to_list(), range(len(places), len(places) + len(part)), strict=True))

@@ -1,0 +1,136 @@
+"""Checks of an output path before the work: its name, its place, and an existing file or folder of that name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from hybrid_cli.artifacts.files import lock_file
+from hybrid_cli.artifacts.manifest import FORMAT, MANIFEST, Manifest, Named, find_manifest, foreign_file
+from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
+from hybrid_cli.errors import InputError
+
+_SUFFIXES = {Kind.WEIGHTS: ".json", Kind.REPORT: ".html", Kind.LABELS: ""}  # teacher labels are a folder of tables
+_LONG_NAME = 60  # characters shown of a name that is too long
+
+
+def check_replaceable(path: Path, existing: Manifest | None, wanted: Manifest, overwrite: bool, foreign: bool) -> None:
+    """Refuse to replace a file or folder at `path` that the user did not mean, or that hybrid did not write.
+
+    Args:
+        path: output path.
+        existing: manifest of the artifact at `path`, if there is one.
+        wanted: manifest of the output.
+        overwrite: the user allows to replace the artifact.
+        foreign: the output has the format of another tool.
+
+    Raises:
+        InputError: `path` may not be replaced.
+    """
+    refuse_foreign_file(path, existing)
+    _refuse_part(path)
+    special = path.exists() and not path.is_file() and not path.is_dir()
+    if special or (foreign and path.is_dir() and not _is_empty_folder(path)):
+        raise InputError(f"{path}: not a regular file, and --overwrite replaces files only; name another output")
+    if path.exists() and not overwrite:
+        raise InputError(f"{path}: {_difference(existing, wanted)}; pass --overwrite to replace it, or name another")
+    if existing is None and path.is_dir() and not _is_empty_folder(path):
+        raise InputError(f"{path}: is a folder that hybrid did not write; remove it, or name another")
+
+
+def refuse_foreign_file(path: Path, existing: Manifest | None) -> None:
+    """Refuse to replace a folder with files that hybrid did not write."""
+    if existing is not None and (name := foreign_file(path, existing)):
+        raise InputError(f"{path}: {name} is not part of the {existing.kind}; move it, or name another output")
+
+
+def _refuse_part(path: Path) -> None:
+    """Refuse to replace a file of an artifact: the rest of the artifact would not fit it any more."""
+    real = Path(os.path.realpath(path))
+    for folder in real.parents:
+        whole = existing_manifest(folder) if (folder / MANIFEST).is_file() else None
+        if whole is not None and whole.files is not None and real.relative_to(folder).as_posix() in whole.files:
+            raise InputError(f"{path}: is a part of the {whole.kind} {folder}; name another output")
+
+
+def place_of(path: Path) -> Path:
+    """Return the path that is written for an output: the target of a symbolic link, or the path itself.
+
+    Raises:
+        InputError: the path is no name for a file or folder.
+    """
+    if path.name in ("", ".."):
+        raise InputError(f"{path}: is a folder without a name of its own; name an output in it")
+    try:
+        str(path).encode()
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            os.stat(path)
+        place = Path(os.path.realpath(path)) if path.is_symlink() else path
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            os.lstat(lock_file(place))  # the longest name that is written next to an output
+    except UnicodeEncodeError:
+        raise InputError(f"{str(path)!a}: the name is not valid UTF-8; name another output") from None
+    except OSError as error:
+        shown = path if len(str(path)) < _LONG_NAME else f"{str(path)[:_LONG_NAME]}..."
+        raise InputError(f"{shown}: {(error.strerror or str(error)).lower()}; name another output") from None
+    return place
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
+
+
+def check_name(path: Path, kind: Kind) -> None:
+    """Refuse a file extension that does not match the kind: readers locate the manifest by the extension."""
+    suffix = _SUFFIXES.get(kind, ".parquet" if kind in SCHEMAS else "")
+    if not path.name.endswith(suffix):
+        raise InputError(f"{path}: the name must end with {suffix}")
+
+
+def check_place(path: Path, inputs: Mapping[str, Path | Named]) -> None:
+    """Refuse an output that cannot be written, or that would replace an input."""
+    place = path.resolve()
+    for role, source in inputs.items():
+        source_path = source.path if isinstance(source, Named) else source
+        if source_path.resolve().is_relative_to(place):
+            raise InputError(
+                f"{path}: replacing it would remove the input '{role}' ({source_path}); name another output"
+            )
+    folder = next(parent for parent in place.parents if parent.exists())
+    if not folder.is_dir():
+        raise InputError(f"{folder}: is a file, so it cannot contain {path}; name another output")
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise InputError(f"{folder}: not writable; name another output, or change the permissions of the folder")
+
+
+def existing_manifest(path: Path) -> Manifest | None:
+    """Return the manifest of an existing output; None if there is none, or it is not readable."""
+    if not path.exists():
+        return None
+    try:
+        return find_manifest(path, any_format=True)
+    except InputError:
+        return None
+
+
+def _difference(existing: Manifest | None, wanted: Manifest) -> str:
+    """Return the difference between the existing output and the requested one, in words."""
+    if existing is None:
+        return "already exists, without a manifest of hybrid"
+    if existing.kind != wanted.kind or existing.stage != wanted.stage:
+        return f"already exists: {existing.kind.phrase} made by `{existing.stage}`"
+    if existing.format != FORMAT:
+        return f"already exists, written by an older hybrid (manifest format {existing.format}, now {FORMAT})"
+    options = [
+        f"{name}={existing.options.get(name)!r}, now {wanted.options.get(name)!r}"
+        for name in sorted({*existing.options, *wanted.options})
+        if existing.options.get(name) != wanted.options.get(name)
+    ]
+    inputs = [
+        f"input '{role}' has changed"
+        for role in sorted({*existing.inputs, *wanted.inputs})
+        if existing.inputs.get(role, {}).get("fingerprint") != wanted.inputs.get(role, {}).get("fingerprint")
+    ]
+    return "already exists with other options or inputs: " + "; ".join([*options, *inputs])

@@ -1,0 +1,160 @@
+"""The only place where artifacts reach the disk: every write, rename, sync and removal goes through `device`.
+
+Tests replace `device` by one that fails, or kills the process, at a chosen operation. Libraries that open files by
+name, such as safetensors, FAISS and Lucene, write within `by_name`; their files are synced like the others before they
+get their final name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import io
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
+_HERE = -100  # AT_FDCWD
+
+
+class Disk:
+    """The operations on files and folders."""
+
+    def write(self, file: io.FileIO, data: memoryview) -> int:
+        """Write some of `data`; return the number of bytes written."""
+        return file.write(data) or 0
+
+    def write_by_library(self, path: Path) -> None:
+        """Note that a library is about to write `path`, a file or a folder, by its name."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give `source` the name `target`; a file of that name is replaced in the same step."""
+        source.replace(target)
+
+    def exchange(self, first: Path, second: Path) -> bool:
+        """Swap two names in one step; return whether the system can (Linux)."""
+        call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if os.name == "posix" else None
+        if call is None:
+            return False
+        if call(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0:
+            return True
+        if (code := ctypes.get_errno()) in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+            return False
+        raise OSError(code, os.strerror(code), str(second))
+
+    def sync(self, descriptor: int) -> None:
+        """Wait until a file or folder is on the disk."""
+        os.fsync(descriptor)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name."""
+        os.link(source, target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, a link or a folder, if it exists."""
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+device = Disk()
+
+
+class _File(io.RawIOBase):
+    """A new file whose writes go through `device`; a short write is continued."""
+
+    def __init__(self, path: Path):
+        device.remove(path)  # a file that is replaced may be hard-linked from another artifact
+        self._file = io.FileIO(path, "xb")
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        view = memoryview(data).cast("B")
+        written = 0
+        while written < len(view):
+            written += device.write(self._file, view[written:])
+        return written
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+@contextmanager
+def create(path: Path) -> Iterator[BinaryIO]:
+    """Yield a new binary file at `path`; a file of that name is removed first."""
+    with _File(path) as file:
+        yield cast(BinaryIO, file)
+
+
+@contextmanager
+def create_text(path: Path) -> Iterator[TextIO]:
+    """Yield a new text file (UTF-8) at `path`; a file of that name is removed first."""
+    with io.TextIOWrapper(io.BufferedWriter(_File(path)), "utf-8", newline="") as file:
+        yield file
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file (UTF-8)."""
+    with create(path) as file:
+        file.write(text.encode())
+
+
+def patch(path: Path, place: int, data: bytes) -> None:
+    """Replace some bytes of a new file."""
+    with io.FileIO(path, "r+b") as file:
+        file.seek(place)
+        device.write(file, memoryview(data))
+
+
+@contextmanager
+def by_name(path: Path) -> Iterator[Any]:
+    """Yield `path` as text, for a library that opens the file, or the files of a folder, itself."""
+    device.write_by_library(path)
+    yield str(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder, if it exists."""
+    device.remove(path)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy the content of a file."""
+    with source.open("rb") as opened, create(target) as file:
+        shutil.copyfileobj(opened, file, 1 << 20)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or a folder with everything below it, is on the disk."""
+    for folder, _, names in os.walk(path, topdown=False):
+        for name in names:
+            _sync(Path(folder, name))
+        _sync(Path(folder))
+    if not path.is_dir():
+        _sync(path)
+
+
+def sync_names(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    if os.name != "posix" and path.is_dir():  # Windows opens no folders
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        device.sync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,106 @@
+"""Checks of artifacts against their checksums: before they are read, and by `hybrid verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from hybrid_cli.artifacts import checksums
+from hybrid_cli.artifacts.manifest import MANIFEST, Manifest, find_manifest, fingerprint
+from hybrid_cli.errors import DamageError, InputError
+
+CHECKED_BYTES = 1 << 30  # larger files are checked by `hybrid verify` only: a search must not read all of a large index
+_THREADS = 4
+_checked: set[tuple[str, int, int, int]] = set()
+
+
+def check_file(path: Path) -> None:
+    """Compare a Parquet file with the checksum in it, once in a process.
+
+    Raises:
+        DamageError: they differ.
+    """
+    if not path.is_file() or path.suffix != ".parquet":
+        return
+    if (state := _state(path)) not in _checked:
+        checksums.check(path)
+        _checked.add(state)
+
+
+def check_parts(folder: Path, *parts: str) -> None:
+    """Compare files of an artifact with its manifest, once in a process; files over `CHECKED_BYTES` are skipped.
+
+    Args:
+        folder: folder of an artifact, or of a part of one. Without manifest, nothing is checked.
+        parts: files and folders in `folder`; all without any.
+
+    Raises:
+        DamageError: a file is missing or differs.
+    """
+    root = next((place for place in (folder, *folder.absolute().parents[:2]) if (place / MANIFEST).is_file()), None)
+    known = (find_manifest(root) if root else None) or None
+    if root is None or known is None or known.checksums is None:
+        return
+    inside = folder.absolute().relative_to(root.absolute()).as_posix()
+    wanted = [part if inside == "." else f"{inside}/{part}" for part in parts] or [inside]
+    files = {
+        root / name: value
+        for name, value in known.checksums.items()
+        if any(part == "." or name == part or name.startswith(f"{part}/") for part in wanted)
+    }
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for problem in pool.map(_small_damage, files, files.values()):
+            if problem is not None:
+                raise DamageError(problem)
+
+
+def _small_damage(file: Path, value: str) -> str | None:
+    if file.is_file() and (file.stat().st_size > CHECKED_BYTES or _state(file) in _checked):
+        return None
+    problem = _damage(file, value)
+    if problem is None:
+        _checked.add(_state(file))
+    return problem
+
+
+def _damage(file: Path, value: str) -> str | None:
+    """Return what is wrong with a file whose fingerprint should be `value`."""
+    if not file.is_file():
+        return f"{file}: is missing; restore or rebuild the artifact"
+    try:
+        if file.suffix == ".parquet":
+            checksums.check(file)
+        found = fingerprint(file)
+    except InputError as error:
+        return str(error)
+    return None if found == value else f"{file}: the content changed on the disk after it was written; restore it"
+
+
+def _state(path: Path) -> tuple[str, int, int, int]:
+    status = path.stat()
+    return str(path.absolute()), status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def damage(path: Path, manifest: Manifest) -> Iterator[str]:
+    """Yield what is wrong with an artifact, one line for each file; everything is read."""
+    if path.is_file():
+        problem = _damage(path, manifest.fingerprint) if path.suffix == ".parquet" else _damage_of_text(path, manifest)
+        yield from [problem] if problem else []
+        return
+    for name in manifest.files or ():
+        if not (path / name).exists():
+            yield f"{path / name}: is missing; restore or rebuild the artifact"
+    found = manifest.checksums or {}
+    for name, value in found.items():
+        if (path / name).exists() and (problem := _damage(path / name, value)):
+            yield problem
+
+
+def _damage_of_text(path: Path, manifest: Manifest) -> str | None:
+    if path.suffix != ".html":
+        return None  # JSON is compared with its fingerprint whenever its manifest is read
+    page = path.read_bytes().replace(manifest.to_html().encode(), b"", 1)
+    digest = checksums.new_hash()
+    digest.update(page)
+    return None if digest.hexdigest() == manifest.fingerprint else f"{path}: the content changed after it was written"

@@ -1,0 +1,177 @@
+"""Names of outputs, symbolic links, and the order of the operations on the disk."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from pathlib import Path
+
+import pytest
+from small_artifacts import HITS, open_output, scratch_in, write_folder, write_run
+
+from hybrid_cli import artifacts, runs
+from hybrid_cli.artifacts import Kind, disk, files
+from hybrid_cli.errors import HybridError, InputError
+
+# ---------------------------------------------------------------------------------------------------- names and links
+
+
+def test_an_output_behind_a_link_replaces_the_target_and_keeps_the_link(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    link = tmp_path / "run.parquet"
+    link.symlink_to(Path("far") / "real.parquet")
+    queries = tmp_path / "queries.tsv"
+    queries.write_text("q1\twords\n")
+    for rows in (HITS, HITS[:1]):
+        write_run(link, rows, inputs={"queries": queries}, overwrite=True)
+        assert os.readlink(link) == "far/real.parquet"
+        assert runs.read_run(tmp_path / "far" / "real.parquet").height == len(rows)
+    for name in (link, tmp_path / "far" / "real.parquet"):
+        assert artifacts.read_manifest(name).input_path("queries") == queries
+        assert open_output(name, inputs={"queries": queries}).up_to_date
+    assert scratch_in(tmp_path) == scratch_in(tmp_path / "far") == []
+
+
+def test_two_writers_through_different_links_exclude_each_other(tmp_path: Path) -> None:
+    (tmp_path / "link.parquet").symlink_to("run.parquet")
+    first = open_output(tmp_path / "link.parquet")
+    with pytest.raises(HybridError, match="another hybrid process is writing this output"):
+        open_output(tmp_path / "run.parquet")
+    first.release()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (".", r"^\.: is a folder without a name of its own; name an output in it$"),
+        ("..", "is a folder without a name of its own"),
+        ("/", "is a folder without a name of its own"),
+        ("x" * 300, f"^{'x' * 60}...: file name too long; name another output$"),
+        ("x" * 245, "file name too long"),
+        ("loop/x", "too many levels of symbolic links; name another output"),
+        ("loop", "too many levels of symbolic links; name another output"),
+        ("\udcff", "is not valid UTF-8; name another output"),
+    ],
+)
+def test_a_path_that_names_no_output_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("pool")
+    Path("pool").symlink_to("loop")
+    for foreign in (True, False):
+        with pytest.raises(InputError, match=words):
+            open_output(Path(name), kind=Kind.DENSE_INDEX, foreign=foreign, overwrite=True)
+
+
+def test_a_part_of_an_artifact_is_never_replaced(tmp_path: Path) -> None:
+    whole = write_folder(tmp_path / "index")
+    (tmp_path / "link.bin").symlink_to("index/vectors.bin")
+    for name in (whole / "vectors.bin", tmp_path / "link.bin"):
+        with pytest.raises(InputError, match=r"is a part of the dense index .*index; name another output"):
+            open_output(name, foreign=True, overwrite=True)
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
+def test_a_new_file_never_writes_into_a_hard_link(tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("one")
+    (tmp_path / "two").hardlink_to(tmp_path / "one")
+    disk.write_text(tmp_path / "two", "two")
+    assert (tmp_path / "one").read_text() == "one"
+
+
+class Recorder(disk.Disk):
+    """Records the operations; writes at most three bytes at a time."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def write(self, file: io.FileIO, data: memoryview) -> int:
+        self.done.append("write")
+        return super().write(file, data[:3])
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.done.append(f"rename {target.name}")
+        super().rename(source, target)
+
+    def exchange(self, first: Path, second: Path) -> bool:
+        self.done.append(f"exchange {second.name}")
+        return super().exchange(first, second)
+
+    def sync(self, descriptor: int) -> None:
+        self.done.append("sync")
+        super().sync(descriptor)
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    found = Recorder()
+    monkeypatch.setattr(disk, "device", found)
+    return found
+
+
+def test_content_is_synced_before_it_gets_its_name_and_the_name_after(tmp_path: Path, recorder: Recorder) -> None:
+    with files.replacing(tmp_path / "x") as scratch:
+        disk.write_text(scratch, "seven b")
+    assert recorder.done == ["write", "write", "write", "sync", "rename x", "sync"]
+    assert (tmp_path / "x").read_text() == "seven b"
+
+
+def test_a_folder_is_synced_with_every_file(tmp_path: Path, recorder: Recorder) -> None:
+    with files.replacing(tmp_path / "x") as scratch:
+        (scratch / "deep").mkdir(parents=True)
+        for name in ("one", "deep/two"):
+            disk.write_text(scratch / name, "abc")
+    assert recorder.done == ["write", "write", *["sync"] * 4, "rename x", "sync"]
+
+
+def test_a_folder_is_replaced_in_one_step_where_the_system_can(tmp_path: Path, recorder: Recorder) -> None:
+    write_folder(tmp_path / "x", "old")
+    recorder.done.clear()
+    write_folder(tmp_path / "x", "new", overwrite=True)
+    assert [step for step in recorder.done if "x" in step] == ["exchange x"]
+    assert (tmp_path / "x" / "vectors.bin").read_text() == "new"
+
+
+class Fails(disk.Disk):
+    """Has no swap of names, and fails or is killed at one rename."""
+
+    def __init__(self, target: str):
+        self.target = target
+
+    def exchange(self, first: Path, second: Path) -> bool:
+        return False
+
+    def rename(self, source: Path, target: Path) -> None:
+        if target.name == self.target:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(target))
+        super().rename(source, target)
+
+
+def test_a_replacement_in_two_steps_that_fails_is_undone_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_folder(tmp_path / "index", "old")
+    monkeypatch.setattr(disk, "device", Fails("index"))
+    with pytest.raises(OSError, match="Input/output error"):
+        write_folder(path, "new", overwrite=True)
+    assert not path.exists()
+    monkeypatch.setattr(disk, "device", disk.Disk())
+    assert open_output(path, kind=Kind.DENSE_INDEX).up_to_date
+    assert (path / "vectors.bin").read_text() == "old"
+    assert scratch_in(tmp_path) == []
+
+
+def test_leftovers_are_removed_only_by_the_holder_of_the_lock(tmp_path: Path) -> None:
+    """A replacement in progress looks like an interrupted one."""
+    path = write_folder(tmp_path / "index", "old")
+    first = open_output(path, kind=Kind.DENSE_INDEX, overwrite=True)
+    (tmp_path / ".index.old").mkdir()
+    assert open_output(path, kind=Kind.DENSE_INDEX).up_to_date
+    assert (tmp_path / ".index.old").exists()
+    first.release()
+    assert open_output(path, kind=Kind.DENSE_INDEX).up_to_date
+    assert scratch_in(tmp_path) == []
