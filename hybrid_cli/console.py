@@ -34,6 +34,12 @@ def warn(message: str) -> None:
     print(f"warning: {message}", file=sys.stderr, flush=True)
 
 
+def prompt(text: str) -> None:
+    """Ask for a line on stderr, where both standard input and stderr are a terminal."""
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        print(text, end="", file=sys.stderr, flush=True)
+
+
 def duration(seconds: float) -> str:
     """Format a duration: `4.2s`, `1m 36s`, `2h 05m`."""
     if seconds < 60:

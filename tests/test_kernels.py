@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from small_postings import count
 
 from hybrid_cli.lexical import kernels
+from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.impacts import Impacts
 
 
@@ -55,12 +56,12 @@ def test_search_equals_sorting_every_sum(seed: int, size: int, rare: float, hits
     counts, best = np.zeros(len(queries), np.int32), np.zeros((len(queries), hits), np.uint64)
     ends, terms = flat(queries)
     postings = impacts.postings
-    matrix = kernels.Matrix(postings.indptr, postings.rows, postings.tfs, impacts.scale)
-    asked = kernels.Queries(ends, terms.astype(np.int32), impacts.idf[terms])
+    matrix = keyed.Matrix(postings.indptr, postings.rows, postings.tfs, impacts.scale)
+    asked = keyed.Queries(ends, terms.astype(np.int32), impacts.idf[terms])
     kernels.search(hits, order, asked, matrix, *flat(barred), counts, best)
     for number, query in enumerate(queries):
         keys = best[number, : counts[number]]
-        found = list(zip(kernels.places_of(keys).tolist(), kernels.scores_of(keys).tolist(), strict=True))
+        found = list(zip(keyed.places_of(keys).tolist(), keyed.scores_of(keys).tolist(), strict=True))
         assert found == plain(impacts, query, barred[number], order, hits)
 
 
@@ -82,8 +83,8 @@ def test_the_best_of_all_blocks_equal_a_full_sort(
     scores[rng.random(scores.shape) < 0.1] = -0.0
     order = rng.permutation(size).astype(np.int32)
     none = np.zeros(0, np.int32)
-    asked = kernels.Queries(np.zeros(4, np.int64), none, np.zeros(0, np.float32))
-    matrix = kernels.Matrix(np.zeros(1, np.int64), none, none, np.zeros(0, np.float32))
+    asked = keyed.Queries(np.zeros(4, np.int64), none, np.zeros(0, np.float32))
+    matrix = keyed.Matrix(np.zeros(1, np.int64), none, none, np.zeros(0, np.float32))
     best = kernels.Best(np.zeros(3, np.int64), np.full(3, -np.inf, np.float32), np.zeros((3, hits + spare), np.uint64))
     for first in range(0, size, block):
         part = np.ascontiguousarray(scores[:, first : first + block])
@@ -91,5 +92,22 @@ def test_the_best_of_all_blocks_equal_a_full_sort(
     for row, held, keys in zip(scores, best.counts, best.keys, strict=True):
         kept = np.sort(keys[:held])[::-1][:hits]
         wanted = sorted(zip((-row).tolist(), order.tolist(), strict=True))[:hits]
-        assert kernels.places_of(kept).tolist() == [place for _, place in wanted]
-        assert kernels.signed_scores_of(kept).tolist() == [-score for score, _ in wanted]
+        assert keyed.places_of(kept).tolist() == [place for _, place in wanted]
+        assert keyed.signed_scores_of(kept).tolist() == [-score for score, _ in wanted]
+
+
+@given(seed=st.integers(0, 999), size=st.integers(1, 300), hits=st.integers(1, 40), k1=st.sampled_from([0.0, 0.9, 3.0]))
+def test_numpy_finds_the_same_bits_as_numba(seed: int, size: int, hits: int, k1: float) -> None:
+    rng = np.random.default_rng(seed)
+    documents = [[f"w{rng.integers(30)}" for _ in range(rng.integers(1, 40))] for _ in range(size)]
+    impacts, hits = Impacts.of(count(documents), k1, 0.4), min(hits, size)
+    postings = impacts.postings
+    ends, terms = flat([sorted(rng.choice(len(postings.terms), rng.integers(1, 5)).tolist()) for _ in range(4)] + [[]])
+    asked = keyed.Queries(ends, terms.astype(np.int32), impacts.idf[terms] * np.float32(rng.uniform(0.1, 3)))
+    matrix = keyed.Matrix(postings.indptr, postings.rows, postings.tfs, impacts.scale)
+    order = rng.permutation(size).astype(np.int32)
+    counts, best = np.zeros((2, 5), np.int32), np.zeros((2, 5, hits), np.uint64)
+    kernels.search(hits, order, asked, matrix, *flat([[]] * 5), counts[0], best[0])
+    keyed.search(hits, order, asked, matrix, counts[1], best[1])
+    assert counts[0].tolist() == counts[1].tolist()
+    assert best[0].tolist() == best[1].tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -17,8 +18,8 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers.python_docs import read_package
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation.measures import evaluate_run
-from hybrid_cli.lexical import jvm, lucene
-from hybrid_cli.lexical.analysis import Analyzer
+from hybrid_cli.lexical import english, jvm, lucene
+from hybrid_cli.lexical.analysis import FEW_TEXTS, Analyzer, LazyAnalyzer
 from hybrid_cli.lexical.feedback import Rm3
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import PrepareBeir
@@ -157,6 +158,51 @@ def test_batches_of_texts_are_analyzed_like_single_texts() -> None:
     assert analyzer.analyze(texts) == [analyzer.analyze([text])[0] for text in texts]
     assert analyzer.analyze(texts)[0] == ["who", "cat"]
     assert analyzer.analyze([]) == []
+
+
+ENDINGS = """ational tional enci anci izer bli alli entli eli ousli ization ation ator alism iveness fulness ousness
+    aliti iviti biliti logi icate ative alize iciti ical ful ness al ance ence er ic able ible ant ement ment ent ion ou
+    ism ate iti ous ive ize sses ies ss s eed ed ing at bl iz y e ll tt sion"""
+
+
+def words_of_all_shapes(count: int) -> list[str]:
+    """Return words of few letters, so that consonants, vowels, y, digits and suffixes meet in every order."""
+    draws, endings = random.Random(1), ENDINGS.split()
+    made = ["".join(draws.choices("aeybcdlstwz1", k=draws.randint(1, 7))) for _ in range(count)]
+    return [word + "".join(draws.choices(endings, k=draws.randint(0, 2))) for word in made]
+
+
+def test_english_without_java_equals_lucene(docstrings: list[tuple[str, str, str]]) -> None:
+    """Over 60,000 made-up words, every word of the docstrings, and every docstring that needs no Lucene."""
+    lucenes, texts = Analyzer(), [" ".join(words_of_all_shapes(60_000))]
+    texts += [text for *_, text in docstrings] + [" ".join(re.findall("[A-Za-z]+", text)) for *_, text in docstrings]
+    texts += [
+        "SHA256 of a 3-word (re)write/merge?",
+        "e.g. one, two; three: four.",
+        "",
+        "?!",
+        "The Who's o'clock",
+        "3.14",
+    ]
+    texts += ["a_b", "x,y", "1;2", "caf\u00e9", "a\u00a0b", "end.", "end.\n", "a\rb", "x" * 300, "\x1c", "dogs' tails"]
+    own = [(text, found[0]) for text in texts if (found := english.analyze([text])) is not None]
+    assert [tokens for _, tokens in own] == lucenes.analyze([text for text, _ in own])
+    assert len(own) > len(docstrings)
+    assert {len(text) for text, _ in own} >= {len(texts[0]), len("SHA256 of a 3-word (re)write/merge?")}
+    assert english.analyze(["a_b"]) is None
+
+
+def test_java_starts_only_for_texts_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(language: str) -> None:
+        raise HybridError(f"Java for {language}")
+
+    monkeypatch.setattr("hybrid_cli.lexical.analysis._java_analyzer", refuse)
+    assert LazyAnalyzer().analyze(["Parsing JSON strings"]) == [["pars", "json", "string"]]
+    tokens, lengths = LazyAnalyzer().tokens(["", "two words"])
+    assert (tokens.to_pylist(), lengths.tolist()) == (["two", "word"], [0, 2])
+    for language, texts in (("en", ["os.path"]), ("en", ["word"] * (FEW_TEXTS + 1)), ("de", ["Wort"])):
+        with pytest.raises(HybridError, match=f"Java for {language}"):
+            LazyAnalyzer(language).analyze(texts)
 
 
 @pytest.mark.parametrize(

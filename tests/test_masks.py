@@ -16,7 +16,7 @@ from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical import jvm
-from hybrid_cli.lexical.analysis import STOP_WORDS
+from hybrid_cli.lexical.english import STOP_WORDS
 from hybrid_cli.settings.common import Markers
 from hybrid_cli.training.roc import MatchMasking
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import json
+import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,6 +18,9 @@ from hybrid_cli import artifacts, indexes, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.reporting.terminal import show_hits
+from hybrid_cli.settings import Search
 from hybrid_cli.settings.retrieval import Engine
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -213,12 +219,73 @@ def test_a_query_without_hits_prints_a_line(lexical: Path) -> None:
     assert hybrid("search", "--index", lexical, "--query", "xylophone").out == "no hits\n"
 
 
+@pytest.mark.parametrize("query", ["", "  "])
+def test_an_empty_query_is_refused(lexical: Path, query: str) -> None:
+    refused = hybrid("search", "--index", lexical, "--query", query)
+    assert (refused.code, refused.err) == (2, "hybrid: --query: the query is empty; pass a text\n")
+
+
+def test_hits_as_json(lexical: Path, dense: Path) -> None:
+    done = hybrid(
+        "search", "--index", f"{lexical},{dense}", "--query", "salt in sea water", "-k", 2, "--format", "json"
+    )
+    found = json.loads(done.out)
+    assert found["query"] == "salt in sea water"
+    assert [hit["docid"] for hit in found["hits"]][:1] == ["salt"]
+    assert found["hits"][0]["ranks"].keys() == {"bm25", "clear-index"}
+    assert found["hits"][0]["title"] == "Table salt"
+    nothing = hybrid("search", "--index", lexical, "--query", "xylophone", "--format", "json")
+    assert (nothing.code, json.loads(nothing.out)) == (0, {"query": "xylophone", "hits": []})
+    assert (
+        "--format: only with --query, or with --interactive"
+        in hybrid("search", "--index", lexical, "--output", "run.parquet", "--format", "json").err
+    )
+
+
+def test_interactive_queries_open_the_index_once(lexical: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Path] = []
+    original = LexicalIndex.open.__func__  # type: ignore[attr-defined]
+
+    def counted(cls: type[LexicalIndex], folder: Path, *more: Any) -> LexicalIndex:
+        opened.append(folder)
+        return cast("LexicalIndex", original(cls, folder, *more))
+
+    monkeypatch.setattr(LexicalIndex, "open", classmethod(counted))
+    monkeypatch.setattr("sys.stdin", io.StringIO("salt in sea water\n\nxylophone\noxygen in the blood\n"))
+    done = hybrid("search", "--index", lexical, "--interactive", "-k", 1)
+    assert done.code == 0, done.err
+    first, _, none, last, *_ = done.out.splitlines()
+    assert (first[:14], none, last[:9]) == (" 1. Table salt", "no hits", " 1. Lungs")
+    assert opened == [lexical]
+
+
+def test_a_terminal_wraps_at_words_and_marks_terms(lexical: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    screen = Terminal()
+    settings = Search(index=lexical, query="salts in sea water", hits=1)
+    monkeypatch.setattr("sys.stdout", screen)
+    show_hits(search(settings), settings)
+    lines = screen.getvalue().splitlines()
+    assert "\x1b[1msalt\x1b[0m" in screen.getvalue()
+    plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]
+    assert max(map(len, plain)) <= 40
+    text = "Table salt is made of sodium and chlorine. Sea water holds 35 grams of salt in a litre."
+    assert " ".join(line.strip() for line in plain).endswith(text)
+
+
 def test_hits_without_a_corpus_are_ids_and_a_warning(tiny: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny, tmp_path / "collection")
     index = index_bm25(tmp_path / "collection", output=tmp_path / "bm25", threads=1)
     shutil.rmtree(tmp_path / "collection")
     done = hybrid("search", "--index", index, "--query", "salt in sea water", "-k", 1)
-    assert done.out.startswith(" 1. salt  [salt: ")
+    assert done.out.startswith(" 1. salt  [")
+    assert done.out.count("salt") == 1
     assert "pass the collection to see titles and texts" in done.err
 
 

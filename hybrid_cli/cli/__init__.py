@@ -23,6 +23,7 @@ _SHORT_WRITES = ("requested and", "inline_container")  # messages of numpy and t
 def main() -> None:
     """Run one command; an error is one line on stderr, and `--debug` adds the traceback."""
     debug = "--debug" in sys.argv
+    _keep_pandas_out()
     try:
         with signals.raised():
             raise SystemExit(app(prog_name="hybrid", standalone_mode=False))
@@ -39,6 +40,30 @@ def main() -> None:
             where = getattr(error, "filename", None) or "the output"
             _stop(f"{where}: {reason}; nothing was replaced", 1, error, debug)
         _stop(f"a bug in hybrid: {type(error).__name__}: {error} (--debug shows where)", 1, error, debug)
+
+
+class _NoPandas:
+    """Finds no pandas."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        """Refuse pandas; leave other modules to the finders that follow."""
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def _keep_pandas_out() -> None:
+    """Let pyarrow look for pandas now, in vain. It would import it to recognize its objects, which takes as long as all
+    other imports of a search; hybrid has no such objects. Later imports of pandas are not affected.
+    """
+    import pyarrow as pa
+
+    if "pandas" not in sys.modules:
+        sys.meta_path.insert(0, _NoPandas)
+        try:
+            pa.array([])
+        finally:
+            sys.meta_path.remove(_NoPandas)
 
 
 def _trouble_with_files(error: Exception) -> str | None:

@@ -24,6 +24,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.shards import Vectors
 from hybrid_cli.lexical import kernels
+from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings.common import cpu_count
 
@@ -98,9 +99,9 @@ class HybridIndex:
             yield pl.DataFrame(
                 {
                     "qid": part["qid"].gather(np.repeat(np.arange(len(part)), hits)),
-                    "docid": self._ranked_docids.gather(kernels.places_of(keys).ravel()),
+                    "docid": self._ranked_docids.gather(keyed.places_of(keys).ravel()),
                     "rank": np.tile(np.arange(1, hits + 1, dtype=np.int32), len(part)),
-                    "score": kernels.signed_scores_of(keys).ravel(),
+                    "score": keyed.signed_scores_of(keys).ravel(),
                 }
             )
 
@@ -148,13 +149,13 @@ class HybridIndex:
                 scores.addmm_(target, torch.from_numpy(block).T)
             yield scores[:queries].numpy()
 
-    def _lexical_arguments(self, texts: Sequence[str]) -> tuple[kernels.Queries, kernels.Matrix]:
+    def _lexical_arguments(self, texts: Sequence[str]) -> tuple[keyed.Queries, keyed.Matrix]:
         """Return queries and postings for the kernel; empty without a lexical index."""
         if self.lexical is not None:
             return self.lexical.kernel_arguments(self.lexical.bags(texts))
         none, ids = np.zeros(0, np.float32), np.zeros(0, np.int32)
-        queries = kernels.Queries(np.zeros(len(texts) + 1, np.int64), ids, none)
-        return queries, kernels.Matrix(np.zeros(1, np.int64), ids, ids, none)
+        queries = keyed.Queries(np.zeros(len(texts) + 1, np.int64), ids, none)
+        return queries, keyed.Matrix(np.zeros(1, np.int64), ids, ids, none)
 
     @cached_property
     def _order(self) -> npt.NDArray[np.int32]:

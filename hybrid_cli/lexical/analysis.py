@@ -8,6 +8,8 @@ line ends; texts in other languages are analyzed one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,18 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.lexical import jvm
+from hybrid_cli.lexical import english, jvm
 
 ENGLISH = "en"
 STACKING = ("pl", "uk")  # analyzers that put several stems at one position, counted once in Lucene's length
 FIELD = "contents"
 TEXTS_PER_CALL = 32
-# fmt: off
-STOP_WORDS = frozenset(
-    {"a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
-     "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with"}
-)  # removed by the English analyzer
-# fmt: on
+FEW_TEXTS = 64  # analyzed without Java where `lexical.english` can: less time than the start of a JVM
 _MARKER = "7h4e0b2r1i6d9"  # neither a stop word nor stemmed, and unlikely in a text
 _BETWEEN = f"\n{_MARKER}\n"
 
@@ -71,6 +68,33 @@ class Analyzer:
     def _call(self, text: str) -> pa.StringArray:
         joined = self._join(self._line_end, jvm.cast("java.lang.Iterable", self._analyze(self.java, text)))
         return pc.split_pattern(pa.array([joined]), "\n").flatten() if joined else pa.array([], pa.string())
+
+
+class LazyAnalyzer:
+    """As `Analyzer`, but starts Java only where needed: for many texts, marks inside of words, other languages."""
+
+    def __init__(self, language: str = ENGLISH):
+        self.language = language
+
+    @cached_property
+    def _java(self) -> Analyzer:
+        return Analyzer(self.language)
+
+    def analyze(self, texts: Sequence[str]) -> list[list[str]]:
+        """Return the tokens of each text."""
+        found = self._without_java(texts)
+        return self._java.analyze(texts) if found is None else found
+
+    def tokens(self, texts: Sequence[str]) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
+        """Return the tokens of all texts, concatenated, and the number of tokens of each."""
+        found = self._without_java(texts)
+        if found is None:
+            return self._java.tokens(texts)
+        return pa.array(list(chain.from_iterable(found)), pa.string()), np.array([*map(len, found)], np.int64)
+
+    def _without_java(self, texts: Sequence[str]) -> list[list[str]] | None:
+        few = self.language == ENGLISH and len(texts) <= FEW_TEXTS
+        return english.analyze(texts) if few else None
 
 
 def _java_analyzer(language: str) -> Any:

@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.errors import HybridError
-from hybrid_cli.lexical import kernels
 
 _ARRAYS = ("indptr", "rows", "tfs", "lengths")
 
@@ -154,6 +153,8 @@ class PostingsBuilder:
         df = np.zeros(len(order), np.int64)
         for _, words, _ in self._blocks:
             df += np.bincount(place[words], minlength=len(order))
+        from hybrid_cli.lexical import kernels
+
         indptr = np.concatenate(([0], np.cumsum(df)))
         rows, tfs = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.int32)
         cursor, first = indptr[:-1].copy(), 0
@@ -195,6 +196,8 @@ class Impacts:
 
     def values(self) -> Floats:
         """Return the impact of each posting, [nnz]: the weight of the term in the document, including IDF."""
+        from hybrid_cli.lexical import kernels
+
         postings = self.postings
         found: Floats = kernels.values(postings.indptr, postings.rows, postings.tfs, self.idf, self.scale)
         return found

@@ -22,13 +22,14 @@ import pyarrow as pa
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.lexical import kernels
-from hybrid_cli.lexical.analysis import Analyzer
+from hybrid_cli.lexical import keys as keyed
+from hybrid_cli.lexical.analysis import LazyAnalyzer
 from hybrid_cli.lexical.feedback import Feedback, Rm3
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.settings.common import cpu_count
 
 QUERIES_AT_ONCE = 4096
+FEW_QUERIES = 4  # searched with numpy: less time than importing numba
 Barred: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # [Q+1] offsets; [B] rows
 
 
@@ -68,7 +69,7 @@ class _Shared:
 
     @cached_property
     def analyzer(self) -> TextAnalyzer:
-        return self._analyzer or Analyzer(self.language)
+        return self._analyzer or LazyAnalyzer(self.language)
 
     @cached_property
     def feedback(self) -> Feedback:
@@ -214,7 +215,7 @@ class LexicalIndex:
         """
         counts, keys = self.keys(bags, hits, threads, barred)
         found = keys[np.arange(keys.shape[1]) < counts[:, None]]
-        return counts, self._shared.sorted_docids.gather(kernels.places_of(found)), kernels.scores_of(found)
+        return counts, self._shared.sorted_docids.gather(keyed.places_of(found)), keyed.scores_of(found)
 
     def keys(
         self, bags: Bags, hits: int, threads: int | None = None, barred: Barred | None = None
@@ -227,6 +228,11 @@ class LexicalIndex:
         hits = max(1, min(hits, len(self.docids)))
         counts = np.zeros(len(bags), np.int32)
         best = np.empty((len(bags), hits), np.uint64)
+        if len(bags) <= FEW_QUERIES and barred is None:
+            keyed.search(hits, self._shared.order, *self.kernel_arguments(bags), counts, best)
+            return counts, best
+        from hybrid_cli.lexical import kernels
+
         workers = max(1, min(threads or cpu_count(), len(bags)))
         ends, rows = (np.zeros(len(bags) + 1, np.int64), np.zeros(0, np.int64)) if barred is None else barred
         bounds = [len(bags) * at // (4 * workers) for at in range(4 * workers + 1)]
@@ -240,12 +246,12 @@ class LexicalIndex:
             list(pool.map(work, bounds[:-1], bounds[1:]))
         return counts, best
 
-    def kernel_arguments(self, bags: Bags) -> tuple[kernels.Queries, kernels.Matrix]:
+    def kernel_arguments(self, bags: Bags) -> tuple[keyed.Queries, keyed.Matrix]:
         """Return analyzed queries and the impact matrix in the form of the kernels."""
         postings = self.impacts.postings
         weights = bags.boosts * self.impacts.idf[bags.terms]
-        matrix = kernels.Matrix(postings.indptr, postings.rows, postings.tfs, self.impacts.scale)
-        return kernels.Queries(bags.ends, bags.terms, weights), matrix
+        matrix = keyed.Matrix(postings.indptr, postings.rows, postings.tfs, self.impacts.scale)
+        return keyed.Queries(bags.ends, bags.terms, weights), matrix
 
     # -------------------------------------------------------------------------------------------------- exact scores
 
@@ -264,6 +270,8 @@ class LexicalIndex:
         """
         numbers = runs.positions(pairs["qid"], queries["qid"], "no text for query")
         rows = runs.positions(pairs["docid"], self.docids, "the lexical index has no document")
+        from hybrid_cli.lexical import kernels
+
         bags = self.bags(queries["text"].to_list())
         return pl.Series("score", kernels.score_pairs(numbers, rows, *self.kernel_arguments(bags)), dtype=pl.Float32)
 
@@ -300,8 +308,8 @@ class LexicalIndex:
         """Add feedback terms to the queries; return query, term and boost."""
         counts, keys = self.keys(self._bags(weighted, queries), rm3.fb_docs, threads)
         kept = np.arange(keys.shape[1]) < counts[:, None]
-        rows = np.argsort(self._shared.order)[kernels.places_of(keys[kept])]
-        return self._shared.feedback.expand(weighted, counts, rows, kernels.scores_of(keys[kept]), rm3)
+        rows = np.argsort(self._shared.order)[keyed.places_of(keys[kept])]
+        return self._shared.feedback.expand(weighted, counts, rows, keyed.scores_of(keys[kept]), rm3)
 
 
 def read_parameters(folder: Path) -> dict[str, Any]:

@@ -12,33 +12,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numba
 import numpy as np
-import numpy.typing as npt
+
+from hybrid_cli.lexical.keys import HALF, SIGN, SMALLEST, Array
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Array = npt.NDArray[Any]
-
-
-class Queries(NamedTuple):
-    """Weighted terms of queries.
-
-    Attributes:
-        ends: [Q+1] query i has terms [ends[i]:ends[i+1]].
-        terms: [T] term ids.
-        weights: [T] boost * idf.
-    """
-
-    ends: Array
-    terms: Array
-    weights: Array
-
-
-class Matrix(NamedTuple):
-    """Postings by term, `indptr`, `rows` and `tfs` of `Postings`, and `scale` of `Impacts`."""
-
-    indptr: Array
-    rows: Array
-    tfs: Array
-    scale: Array
 
 
 class Best(NamedTuple):
@@ -63,10 +40,7 @@ def _jit(function: Function) -> Function:
 
 
 _ONE = np.float32(1)
-_SMALLEST = np.finfo(np.float32).tiny  # the smallest normal number: subnormal numbers are slow
 _SCAN = 8  # a sequential read of a sum takes less than 1/8 of the time of a random read
-_HALF = np.uint64(32)
-_SIGN = np.uint32(1 << 31)
 
 
 @_jit
@@ -119,14 +93,12 @@ def _keep_largest(keys: Any, found: int, hits: int) -> None:
 def _collect(query: int, queries: Any, matrix: Any, order: Any, sums: Any, postings: int, keys: Any, hits: int) -> int:
     """Turn sums into keys, the best `hits` first in any order, and reset the sums to 0; return the number of keys.
 
-    A key is the score's bits, then the complement of the document's place in the tie order. The bits of positive floats
-    order as the floats do, so the largest key is the best hit. Documents below the worst of the best hits so far are
-    skipped; `keys` has room for twice as many keys as are kept.
+    Documents below the worst of the best hits so far are skipped; `keys` has room for twice as many keys as are kept.
     """
     score = np.empty(1, np.float32)
     bits = score.view(np.uint32)
     terms, indptr, rows = queries.terms, matrix.indptr, matrix.rows
-    found, floor = 0, _SMALLEST
+    found, floor = 0, SMALLEST
     if postings * _SCAN > len(sums):
         for row in range(len(sums)):
             if np.float32(sums[row]) >= floor:
@@ -170,12 +142,12 @@ def search(
     Args:
         hits: documents kept per query.
         order: [N] place of each document in the tie order.
-        queries: `Queries`.
-        matrix: `Matrix`.
+        queries: `keys.Queries`.
+        matrix: `keys.Matrix`.
         barred_ends, barred: rows of the documents excluded from the hits of a query: `barred` from barred_ends[i] to
             barred_ends[i+1] for query i.
         counts: [Q] receives the number of hits.
-        best: [Q, hits] receives keys (see `_collect`), best first.
+        best: [Q, hits] receives keys (see `lexical.keys`), best first.
     """
     sums = np.zeros(len(matrix.scale), np.float64)
     keys = np.empty(2 * hits, np.uint64)
@@ -216,13 +188,13 @@ def score_pairs(numbers: Any, documents: Any, queries: Any, matrix: Any) -> Any:
 @_jit
 def _ordered(bits: Any) -> Any:
     """Map the bits of a float32 to an integer with the order of signed floats."""
-    return ~bits if bits >> np.uint32(31) else bits | _SIGN
+    return ~bits if bits >> np.uint32(31) else bits | SIGN
 
 
 @_jit
 def _unordered(bits: Any) -> Any:
     """Invert `_ordered`."""
-    return bits ^ _SIGN if bits >> np.uint32(31) else ~bits
+    return bits ^ SIGN if bits >> np.uint32(31) else ~bits
 
 
 @_jit
@@ -266,10 +238,10 @@ def keep_best(
         weight: weight of BM25.
         order: [N] place of each document in the tie order.
         hits: documents kept per query.
-        queries: `Queries`.
+        queries: `keys.Queries`.
         cursors: [T] first unread posting of each term of each query; advanced.
-        matrix: `Matrix`.
-        best: `Best`, with keys for `signed_scores_of`; updated.
+        matrix: `keys.Matrix`.
+        best: `Best`, with keys for `keys.signed_scores_of`; updated.
     """
     first, scores = dense
     ends, terms, weights = queries.ends, queries.terms, queries.weights
@@ -293,27 +265,11 @@ def keep_best(
             sums[place] = 0
             if score >= floor:
                 one_score[0] = score if score != 0 else np.float32(0)  # -0 and 0 are equal
-                mine[found] = (np.uint64(_ordered(one_key[0])) << _HALF) | np.uint64(0xFFFFFFFF - order[first + place])
+                mine[found] = (np.uint64(_ordered(one_key[0])) << HALF) | np.uint64(0xFFFFFFFF - order[first + place])
                 found += 1
                 if found == len(mine):
                     _select_largest(mine, hits)
                     found = hits
-                    one_key[0] = _unordered(np.uint32(mine[:hits].min() >> _HALF))
+                    one_key[0] = _unordered(np.uint32(mine[:hits].min() >> HALF))
                     floor = one_score[0]
         counts[query], floors[query] = found, floor
-
-
-def scores_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-    """Return the scores in keys of `search`."""
-    return (keys >> np.uint64(32)).astype(np.uint32).view(np.float32)
-
-
-def signed_scores_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-    """Return the scores, of either sign, in keys of `keep_best`."""
-    bits = (keys >> _HALF).astype(np.uint32)
-    return np.where(bits & _SIGN, bits ^ _SIGN, ~bits).view(np.float32)
-
-
-def places_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Return the places in the tie order in keys of `search` or `keep_best`."""
-    return (np.uint64(0xFFFFFFFF) - (keys & np.uint64(0xFFFFFFFF))).astype(np.int64)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hybrid_cli import console
+from hybrid_cli.lexical import english
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -128,15 +130,45 @@ def csv_text(rows: Sequence[dict[str, Any]]) -> str:
 
 
 CHARACTERS = 240
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class Matching:
+    """The words of a query, by their stem.
+
+    Attributes:
+        stems: stems of the words of the query that are no stop words.
+    """
+
+    stems: frozenset[str]
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return start and end of each word of `text` with a stem of the query."""
+        return [match.span() for match in _WORD.finditer(text) if _stem(match.group()) in self.stems]
+
+    def words_of(self, text: str) -> list[str]:
+        """Return each word of `text` with a stem of the query."""
+        return [text[begin:end] for begin, end in self.spans(text)]
+
+
+def matching(query: str) -> Matching:
+    """Return the words of a query that are marked in texts."""
+    words = {word.casefold() for word in _WORD.findall(query)}
+    return Matching(frozenset(map(_stem, words - english.STOP_WORDS)))
+
+
+def _stem(word: str) -> str:
+    """Return the stem of an English word; other words are kept."""
+    folded = word.casefold()
+    return english.stem(folded) if folded.isascii() else folded
 
 
 def snippet(text: str, query: str, size: int = CHARACTERS) -> str:
     """Return about `size` characters of `text` on one line, from the part with most of the words of the query."""
     line = " ".join(text.split())
-    words = {word for word in re.findall(r"\w+", query.casefold()) if len(word) > 2}
-    places = [
-        (match.start(), match.group()) for match in re.finditer(r"\w+", line.casefold()) if match.group() in words
-    ]
+    words = {word for word in _WORD.findall(query.casefold()) if len(word) > 2}
+    places = [(match.start(), match.group()) for match in _WORD.finditer(line.casefold()) if match.group() in words]
     begin = max(
         (start for start, _ in places),
         key=lambda start: len({word for place, word in places if start <= place < start + size - 40}),

@@ -2,33 +2,72 @@
 
 from __future__ import annotations
 
+import json
+import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hybrid_cli import console
 from hybrid_cli.errors import HybridError
-from hybrid_cli.reporting.tables import figure, snippet
+from hybrid_cli.reporting.tables import Matching, figure, matching, snippet
 from hybrid_cli.settings import Doctor, Search
 
 
 def show_hits(found: Any, settings: Search) -> None:
-    """Print the hits of one query.
+    """Print the hits of one query, or of each query that is read.
 
     Args:
-        found: DataFrame that `search` returns for a query. For the path of a run, nothing is printed.
+        found: result of `search`: a DataFrame for a query, an iterator of queries and DataFrames for `interactive`, or
+            the path of a run, for which nothing is printed.
         settings: settings of the search.
     """
-    if settings.query is None:
-        return
-    if not len(found):
+    if settings.prints:
+        show = _show_json if settings.form == "json" else _show_text
+        names = [path.name for path in settings.indexes]
+        for query, hits in [(settings.query, found)] if settings.query is not None else found:
+            show(query, hits.rows(named=True), names)
+
+
+def _show_json(query: str, hits: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    def plain(hit: Mapping[str, Any]) -> dict[str, Any]:
+        shown = {name: value for name, value in hit.items() if not name.startswith("rank_")}
+        return shown | ({"ranks": {name: hit[f"rank_{n}"] for n, name in enumerate(names)}} if "rank_0" in hit else {})
+
+    console.result(json.dumps({"query": query, "hits": list(map(plain, hits))}, ensure_ascii=False))
+
+
+def _show_text(query: str, hits: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    if not hits:
         console.result("no hits")
-    for row in found.iter_rows(named=True):
-        ranks = [f"{path.name} {row[f'rank_{n}'] or '-'}" for n, path in enumerate(settings.indexes) if "rank_0" in row]
-        details = ", ".join([f"{row['score']:.4f}", *ranks])
-        console.result(f"{row['rank']:2}. {row.get('title') or row['docid']}  [{row['docid']}: {details}]")
-        if text := row.get("text"):
-            console.result(f"    {snippet(text, settings.query)}")
+    marked = matching(query)
+    for hit in hits:
+        ranks = [f"{name} {hit[f'rank_{n}'] or '-'}" for n, name in enumerate(names) if "rank_0" in hit]
+        details = ", ".join([f"{hit['score']:.4f}", *ranks])
+        title = hit.get("title")
+        _show_wrapped(
+            f"{hit['rank']:2}. ", f"{title}  [{hit['docid']}: {details}]" if title else f"{hit['docid']}  [{details}]"
+        )
+        if text := hit.get("text"):
+            _show_wrapped("    ", snippet(text, " ".join(marked.words_of(text))), marked)
+
+
+def _show_wrapped(start: str, text: str, marked: Matching | None = None) -> None:
+    """Print one line; on a terminal, wrap it at words and print words of the query in bold."""
+    if not sys.stdout.isatty():
+        console.result(start + text)
+        return
+    from rich.text import Text
+
+    out = console.stdout()
+    room = max(out.width - len(start), 20)
+    for line in textwrap.wrap(text, room, break_on_hyphens=False) or [""]:
+        shown = Text(start + line)
+        for begin, end in marked.spans(line) if marked else ():
+            shown.stylize("bold", len(start) + begin, len(start) + end)
+        out.print(shown, soft_wrap=True)
+        start = " " * len(start)
 
 
 def show_comparison(measure: str, alone: Mapping[str, float], method: str, fused: float) -> None:

@@ -154,11 +154,15 @@ class SearchOptions(OnDevice, Threaded):
     )
 
 
+_WRITES = when(query=None, interactive=False)
+
+
 @dataclass(frozen=True)
 class Search(SearchOptions, Overwrites):
-    """Search an index and write a run, or print the hits of one query.
+    """Search an index and write a run, or print the hits of a query.
 
-    A dense index is searched with the encoder that built it; other encoders are refused.
+    With `--interactive`, queries are read from standard input, one per line, while the indexes stay open. A dense index
+    is searched with the encoder that built it; other encoders are refused.
     """
 
     command = "search"
@@ -168,32 +172,54 @@ class Search(SearchOptions, Overwrites):
         "hybrid search data/pydocs --split test --exact --index out/clear-index,out/bm25 --weights 1,0.5 "
         "--output out/exact.parquet",
         'hybrid search --index out/bm25,out/clear-index --query "remove a file"',
+        "hybrid search --index out/clear-index --interactive",
     )
 
     collection: Path | None = argument(
-        None, "Collection of the queries (`--split`); with `--query`, the source of titles and texts."
+        None, "Collection of the queries (`--split`); of printed hits, the source of titles and texts."
     )
     _: KW_ONLY
     index: Sequence[Path] | Path = option(
-        REQUIRED, "Lexical or dense index; several with `--query` or `--exact`: `a,b`.", recorded=False
+        REQUIRED, "Lexical or dense index; several for printed hits or with `--exact`: `a,b`.", recorded=False
     )
-    output: Path | None = option(None, "Output path.", "--output", "-o", recorded=False, applies=when(query=None))
-    split: str | None = option(
-        None, "Split of the collection: train, dev, test, ...", recorded=False, applies=when(query=None)
-    )
+    output: Path | None = option(None, "Output path.", "--output", "-o", recorded=False, applies=_WRITES)
+    split: str | None = option(None, "Split of the collection: train, dev, test, ...", recorded=False, applies=_WRITES)
     queries: Path | None = option(
         None,
         "Query file, or query vectors written by `encode`; replaces the collection's queries.",
         recorded=False,
-        applies=when(query=None),
+        applies=_WRITES,
     )
-    overwrite: bool = redeclare(Overwrites, "overwrite", False, applies=(when(query=None),))
+    overwrite: bool = redeclare(Overwrites, "overwrite", False, applies=(_WRITES,))
     query: str | None = option(
         None, "Query text; prints its hits. Several indexes are fused by min-max.", recorded=False
     )
-    hits: int = option(
-        By("query", {None: 1000}, 10), "Hits per query.", "--hits", "-k", minimum=1, shown="1000; 10 with --query"
+    interactive: bool = option(
+        False,
+        "Read queries from standard input, one per line, and print the hits of each.",
+        recorded=False,
+        applies=when(query=None),
     )
+    form: Literal["text", "json"] = option(
+        "text",
+        "Format of printed hits; `json`: one object per query, on one line.",
+        "--format",
+        recorded=False,
+        applies=(when(query=GIVEN), when(interactive=True)),
+    )
+    hits: int = option(
+        By("prints", {True: 10}, 1000),
+        "Hits per query.",
+        "--hits",
+        "-k",
+        minimum=1,
+        shown="1000; 10 where hits are printed",
+    )
+
+    @property
+    def prints(self) -> bool:
+        """Whether hits are printed, and no run is written."""
+        return self.query is not None or self.interactive
 
     @property
     def indexes(self) -> tuple[Path, ...]:
@@ -201,12 +227,16 @@ class Search(SearchOptions, Overwrites):
         return (self.index,) if isinstance(self.index, Path) else tuple(self.index)
 
     def check(self) -> None:
-        """Refuse a search without an output, or of several indexes without `--exact` or `--query`."""
-        if self.query is not None and self.exact:
-            raise InputError("--exact: writes a run; it cannot be used with --query")
-        if self.query is None and self.output is None:
-            raise InputError("search: needs --output for a run, or --query to print the hits of one query")
-        if self.query is None and not self.exact and len(self.indexes) > 1:
+        """Refuse a search without an output, or of several indexes where one is needed."""
+        if self.query is not None and not self.query.strip():
+            raise InputError("--query: the query is empty; pass a text")
+        if self.prints and self.exact:
+            raise InputError("--exact: writes a run; it cannot be used with --query or --interactive")
+        if not self.prints and self.output is None:
+            raise InputError(
+                "search: needs --output for a run, or --query or --interactive to print the hits of a query"
+            )
+        if not self.prints and not self.exact and len(self.indexes) > 1:
             raise InputError(f"--index: {len(self.indexes)} indexes; pass one, or use --exact or --query")
 
 

@@ -1,8 +1,9 @@
-"""`search`: search an index for all queries of a split, or for one query."""
+"""`search`: search an index for all queries of a split, or for single queries."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ def search(settings: Search) -> Any:
     """Search indexes for all queries and write a run, or for one query and return its hits.
 
     Returns:
-        Path of the run. With `query`, a DataFrame: docid, rank, score, title and text (if the corpus is found), and
-        for several indexes the rank in each (`rank_0`, `rank_1`, ...).
+        Path of the run. With `query`, a DataFrame: docid, rank, score, title and text (where the corpus is found), and
+        for several indexes the rank in each (`rank_0`, `rank_1`, ...). With `interactive`, an iterator of each query
+        on standard input and its DataFrame.
 
     Raises:
         InputError: inputs or options cannot be used together, or an encoder differs from the one that built the index.
@@ -37,8 +39,9 @@ def search(settings: Search) -> Any:
     manifests = [index_manifest(path) for path in settings.indexes]
     kinds = frozenset[str]().union(*map(index_kinds, manifests))
     settings.check_facts(_subject(settings.indexes, manifests), index_kind=kinds)
-    if settings.query is not None:
-        return _hits(settings, settings.query, manifests)
+    if settings.prints:
+        hits = _printed(settings, manifests)
+        return _asked(hits) if settings.interactive else hits(settings.query or "")
     source = _queries_source(settings)
     recipe = _recipe(settings, source, manifests)
     output = artifacts.open_output(
@@ -134,17 +137,34 @@ def _opened(
 # ----------------------------------------------------------------------------------------------------------- one query
 
 
-def _hits(settings: Search, query: str, manifests: Sequence[Manifest]) -> pl.DataFrame:
-    """Search for one query; the hits of several indexes are fused by min-max."""
-    table = pl.DataFrame({"qid": ["query"], "text": [query]})
-    depth = max(settings.hits, _FUSED)
-    found = [pl.concat(open_searcher(path, settings).search(table, depth)) for path in settings.indexes]
-    best = _fused(found, settings.hits) if len(found) > 1 else found[0].head(settings.hits).drop("qid")
+def _printed(settings: Search, manifests: Sequence[Manifest]) -> Callable[[str], pl.DataFrame]:
+    """Open the indexes, and return a function from a query to its hits; min-max fuses those of several indexes."""
+    searchers = [open_searcher(path, settings) for path in settings.indexes]
     corpus = _corpus(settings.collection, manifests)
     if corpus is None:
         console.warn("the corpus recorded in the index was not found; pass the collection to see titles and texts")
-        return best
-    return best.join(collections.texts(corpus, best["docid"]), on="docid", how="left", maintain_order="left")
+    depth = max(settings.hits, _FUSED)
+
+    def hits(query: str) -> pl.DataFrame:
+        table = pl.DataFrame({"qid": ["query"], "text": [query]})
+        found = [pl.concat(searcher.search(table, depth)) for searcher in searchers]
+        best = _fused(found, settings.hits) if len(found) > 1 else found[0].head(settings.hits).drop("qid")
+        if corpus is None:
+            return best
+        return best.join(collections.texts(corpus, best["docid"]), on="docid", how="left", maintain_order="left")
+
+    return hits
+
+
+def _asked(hits: Callable[[str], pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Yield each query on standard input with its hits; empty lines are skipped."""
+    while True:
+        console.prompt("query> ")
+        line = sys.stdin.readline()
+        if not line:
+            return
+        if query := line.strip():
+            yield query, hits(query)
 
 
 def _fused(found: Sequence[pl.DataFrame], hits: int) -> pl.DataFrame:

@@ -19,7 +19,7 @@ import polars as pl
 from hybrid_cli import draws
 from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.errors import InputError
-from hybrid_cli.lexical.analysis import STOP_WORDS
+from hybrid_cli.lexical.english import STOP_WORDS
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.training.teachers import Bm25Scorer
 

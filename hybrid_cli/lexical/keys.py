@@ -1,0 +1,76 @@
+"""Keys of hits, and the search for a few queries in numpy: importing numba would take longer than their search.
+
+A key is the score's bits, then the complement of the document's place in the tie order. The bits of positive floats
+order as the floats do, so the largest key is the best hit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+HALF = np.uint64(32)
+SIGN = np.uint32(1 << 31)
+LOWEST = np.uint64(0xFFFFFFFF)
+SMALLEST = np.finfo(np.float32).tiny  # positive and normal: subnormal numbers are slow
+
+
+class Queries(NamedTuple):
+    """Weighted terms of queries.
+
+    Attributes:
+        ends: [Q+1] query i has terms [ends[i]:ends[i+1]].
+        terms: [T] term ids.
+        weights: [T] boost * idf.
+    """
+
+    ends: Array
+    terms: Array
+    weights: Array
+
+
+class Matrix(NamedTuple):
+    """Postings by term, `indptr`, `rows` and `tfs` of `Postings`, and `scale` of `Impacts`."""
+
+    indptr: Array
+    rows: Array
+    tfs: Array
+    scale: Array
+
+
+def scores_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
+    """Return the scores in keys of `search`."""
+    return (keys >> HALF).astype(np.uint32).view(np.float32)
+
+
+def signed_scores_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
+    """Return the scores, of either sign, in keys of `kernels.keep_best`."""
+    bits = (keys >> HALF).astype(np.uint32)
+    return np.where(bits & SIGN, bits ^ SIGN, ~bits).view(np.float32)
+
+
+def places_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """Return the places in the tie order in keys of `search` or `kernels.keep_best`."""
+    return (LOWEST - (keys & LOWEST)).astype(np.int64)
+
+
+def search(hits: int, order: Array, queries: Queries, matrix: Matrix, counts: Array, best: Array) -> None:
+    """Rank documents as `kernels.search` does, with the same arithmetic and so the same bits; see there."""
+    sums = np.zeros(len(matrix.scale), np.float64)
+    for query in range(len(counts)):
+        sums[:] = 0
+        for at in range(queries.ends[query], queries.ends[query + 1]):
+            weight, term = queries.weights[at], queries.terms[at]
+            postings = slice(matrix.indptr[term], matrix.indptr[term + 1])
+            rows, tfs = matrix.rows[postings], matrix.tfs[postings].astype(np.float32)
+            sums[rows] += weight - weight / (np.float32(1) + tfs * matrix.scale[rows])
+        scores = sums.astype(np.float32)
+        rows = np.flatnonzero(scores >= SMALLEST)
+        keys = (scores[rows].view(np.uint32).astype(np.uint64) << HALF) | (LOWEST - order[rows].astype(np.uint64))
+        if len(keys) > hits:
+            keys = np.partition(keys, len(keys) - hits)[len(keys) - hits :]
+        counts[query] = len(keys)
+        best[query, : len(keys)] = np.sort(keys)[::-1]
