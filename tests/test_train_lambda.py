@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -147,6 +147,44 @@ def test_a_static_encoder_learns_to_rank_like_bm25(sources: Sources, tmp_path: P
     encoder = open_encoder(output)
     assert isinstance(encoder, StaticEncoder)
     assert encoder.dim == 4
+
+
+@pytest.fixture
+def keep_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("encoder", ["static", "transformer"])
+def test_equal_trainings_with_equal_threads_have_equal_fingerprints_and_curves(
+    keep_threads: None, sources: Sources, tiny_bert: Path, tmp_path: Path, encoder: str, threads: int
+) -> None:
+    make = static_options if encoder == "static" else options
+    more: dict[str, Any] = {} if encoder == "static" else {"model": str(tiny_bert), "precision": "fp32"}
+    made = []
+    for name in ("first", "second"):
+        settings = make(sources, **more, output=tmp_path / name, dev="train", threads=threads, max_steps=4)
+        made.append(artifacts.read_manifest(train_lambda(settings)))
+    assert made[0].fingerprint == made[1].fingerprint
+    assert made[0].counts == made[1].counts
+    assert made[0].counts["threads"] == threads
+    first, second = ((tmp_path / name / "curve.parquet").read_bytes() for name in ("first", "second"))
+    assert first == second
+
+
+def test_the_learning_curve_does_not_decide_the_fingerprint(sources: Sources, tmp_path: Path) -> None:
+    made = [
+        artifacts.read_manifest(
+            train_lambda(
+                static_options(sources, output=tmp_path / f"{dev}", dev=dev, keep="last", max_steps=4, eval_steps=2)
+            )
+        )
+        for dev in ("train", "test")
+    ]
+    assert curve(tmp_path / "train")["dev_MRR"] != curve(tmp_path / "test")["dev_MRR"]
+    assert made[0].fingerprint == made[1].fingerprint
 
 
 def test_the_static_students_top_ranked_documents_are_candidates(

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from hybrid_cli.artifacts import checksums
 from hybrid_cli.artifacts.checksums import new_hash
+from hybrid_cli.artifacts.layout import CURVE
 from hybrid_cli.artifacts.schemas import Kind
 from hybrid_cli.errors import DamageError, InputError
 
@@ -275,7 +276,8 @@ def fingerprint(path: Path) -> str:
 def hash_folder(path: Path, ignore: Sequence[str] = ()) -> str:
     """Return a hash of the names and fingerprints of the files below `path`.
 
-    Manifests, hidden files and the names in `ignore` (files or folders directly in `path`) do not count.
+    Manifests, learning curves, hidden files and the names in `ignore` (files or folders directly in `path`) do not
+    count: no later stage depends on the measurements of a training.
     """
     return hash_names(fingerprints(path), ignore)
 
@@ -295,7 +297,7 @@ def hash_names(found: Mapping[str, str], ignore: Sequence[str] = ()) -> str:
     """Return the fingerprint of a folder with the fingerprints `found` of its files; see `hash_folder`."""
     digest = new_hash()
     for name, value in found.items():
-        if name.split("/")[0] not in ignore:
+        if name.split("/")[0] not in ignore and name.rpartition("/")[2] != CURVE:
             digest.update(f"{name}\0{value}\n".encode())
     return str(digest.hexdigest())
 

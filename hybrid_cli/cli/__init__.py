@@ -15,6 +15,10 @@ from hybrid_cli.cli import signals
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import HybridError
 
+# Idle OpenMP threads sleep instead of spinning: if other processes use the cores too, a spinning thread takes time from
+# the thread that it waits for. OpenMP reads the variable when torch or FAISS loads it.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # the only child of it that Typer exports
 _FILE_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 _SHORT_WRITES = ("requested and", "inline_container")  # messages of numpy and torch about a full disk

@@ -189,5 +189,5 @@ class SurrogatePool:
             }
         )
         overlap = rbo(runs.ranked(found, scores.shape[1]), self.teacher)
-        agreement = self.queries.join(overlap, on="qid", how="left")["value"].fill_null(0.0)
-        return {"dev_MRR": float((1 / ranks).mean()), "dev_RBO": float(agreement.mean())}  # type: ignore[arg-type]
+        agreement = self.queries.join(overlap, on="qid", how="left", maintain_order="left")["value"].fill_null(0.0)
+        return {"dev_MRR": float((1 / ranks).mean()), "dev_RBO": float(agreement.to_numpy().mean())}
