@@ -26,7 +26,7 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import TrainDense
 from hybrid_cli.settings.common import Sampling
-from hybrid_cli.stages.train_dense import SUM_WEIGHTS, train_dense
+from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training.batches import Examples, allowed
 from hybrid_cli.training.loop import rate_factor
 from hybrid_cli.training.validation import DevPool
@@ -154,18 +154,24 @@ def test_scorer_weight_zero_is_the_constant_margin(examples: Path, tiny_bert: Pa
     assert weights(tmp_path / "residual") == weights(tmp_path / "margin")
 
 
+def test_a_tie_keeps_the_later_checkpoint(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    plan = {**PLAN, "learning_rate": 0.0, "max_steps": 3, "eval_steps": 1}
+    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
+    assert artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"] == 3
+
+
 def test_training_lowers_the_loss_and_raises_the_dev_score(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
     plan = {**PLAN, "epochs": 15, "eval_steps": 3}
     out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
     curve = pl.read_parquet(out / "curve.parquet")
     loss = curve.filter(name="residual_margin")["value"].to_list()
     assert np.mean(loss[-5:]) < np.mean(loss[:5])
-    dev = curve.filter(name="dev_hybrid_MRR@10")["value"].to_list()
+    dev = curve.filter(name="dev_MRR@10")["value"].to_list()
     assert dev[0] < max(dev)
     best = artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"]
-    assert curve.filter(name="dev_hybrid_MRR@10", step=best)["value"].item() == max(dev)
+    assert curve.filter(name="dev_MRR@10", step=best)["value"].item() == max(dev)
     pool = DevPool.of(Examples(examples).dev_rows(200))
-    assert pool.measure(TransformerEncoder.load(out), SUM_WEIGHTS)["dev_hybrid_MRR@10"] == pytest.approx(max(dev))
+    assert pool.measure(TransformerEncoder.load(out))["dev_MRR@10"] == pytest.approx(max(dev))
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,19 @@ def test_roc_lowers_the_squared_cosines_and_records_its_projection(
     assert not (plain / layout.LEXICAL_PROJECTION).exists()
 
 
+@pytest.mark.parametrize("loss", ["nll", "margin", "residual-margin"])
+def test_all_losses_choose_the_checkpoint_by_the_sum_with_bm25(
+    examples: Path, tiny_bert: Path, tmp_path: Path, loss: str
+) -> None:
+    """The index comes from the manifest of the dev examples."""
+    plan = {**PLAN, "epochs": 4, "loss": loss, "eval_steps": 1}
+    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
+    values = pl.read_parquet(out / "curve.parquet").filter(name="dev_hybrid_MRR@10")
+    best = values.filter(pl.col("value") == values["value"].max())["step"].max()
+    assert artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"] == best
+    assert (values["value"] >= pl.Series(curve(out, "dev_MRR@10"))).all(), "a weight of 0 is in the grid"
+
+
 def test_the_curve_equals_an_evaluation_of_the_encoder(
     examples: Path, index: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:

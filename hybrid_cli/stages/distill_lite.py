@@ -12,7 +12,7 @@ from hybrid_cli import console
 from hybrid_cli.artifacts.layout import PAIR_SIDES
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Pair
-from hybrid_cli.encoders.contract import Encoder, read_contract
+from hybrid_cli.encoders.contract import read_contract
 from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -20,10 +20,9 @@ from hybrid_cli.settings import DistillLite, stage
 from hybrid_cli.training import diagnostics, losses
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner
-from hybrid_cli.training.loop import Validator
 from hybrid_cli.training.session import Job, Session, contract_changes, load_start
 from hybrid_cli.training.teachers import FrozenEncoder
-from hybrid_cli.training.validation import DevPool
+from hybrid_cli.training.validation import validator
 
 
 @stage(DistillLite)
@@ -49,7 +48,6 @@ def distill_lite(settings: DistillLite) -> Path:
     if session.up_to_date:
         return settings.output
     examples = Examples(settings.training_examples)
-    dev = Examples(settings.dev) if settings.dev else None
     teacher = open_encoder(settings.teacher, device=settings.device, dtype=settings.precision)
     torch.manual_seed(settings.seed)  # initializes the heads
     student = load_start(settings, **_changes(settings, teacher.dim))
@@ -66,8 +64,8 @@ def distill_lite(settings: DistillLite) -> Path:
         learner = DenseLearner(student, objective, session.precision, settings.chunk_size, sources)
         encoder = Pair(student, teacher) if settings.queries_only else student
         batches = partial(examples.batches, settings)
-        validator = _validator(settings, encoder, dev)
-        return Job(learner, batches, session.steps(len(examples)), save, validator, diagnostics.HARDER)
+        steps = session.steps(len(examples))
+        return Job(learner, batches, steps, save, validator(settings, encoder), diagnostics.HARDER)
 
     state = session.train(prepare, processes=True)
     console.note(
@@ -97,10 +95,3 @@ def _joint(settings: DistillLite, student: TransformerEncoder, dim: int) -> loss
     temperature = settings.temperature or losses.usual_temperature(student.contract.normalize)
     likelihood = partial(losses.nll, temperature=temperature, in_batch=settings.in_batch)
     return losses.distilled(likelihood, student.dim, settings.kd_weight)
-
-
-def _validator(settings: DistillLite, encoder: Encoder, dev: Examples | None) -> Validator | None:
-    if dev is None:
-        return None
-    measure = partial(DevPool.of(dev.dev_rows(settings.dev_queries)).measure, encoder, [0.0])
-    return Validator(measure, settings.eval_steps, "dev_MRR@10" if settings.keep == "best" else None)

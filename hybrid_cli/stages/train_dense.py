@@ -27,14 +27,12 @@ from hybrid_cli.settings.common import BM25, RESIDUALS
 from hybrid_cli.training import diagnostics, losses
 from hybrid_cli.training.batches import Examples, Group
 from hybrid_cli.training.dense import BatchSources, DenseLearner
-from hybrid_cli.training.loop import Validator
 from hybrid_cli.training.roc import PROJECTION_VERSION, Bm25Vectors, MatchMasking, SignProjection
 from hybrid_cli.training.session import Job, Session, contract_changes, load_start
 from hybrid_cli.training.student import Fusion, StudentNegatives, relevant
 from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight
-from hybrid_cli.training.validation import DevPool
+from hybrid_cli.training.validation import validator
 
-SUM_WEIGHTS = tuple(round(0.1 * tenths, 1) for tenths in range(1, 10))  # grid of lambda_test (DualRM, section 4)
 PROJECTION_SEED = 0
 DYNAMIC_POOL = 8192  # documents encoded at every checkpoint for --dynamic-negatives
 
@@ -91,7 +89,7 @@ def train_dense(settings: TrainDense) -> Path:
             _batches(settings, examples, learner, temperature),
             steps,
             save,
-            _validator(settings, trained, dev, temperature, vectors),
+            validator(settings, trained, settings.index, vectors if dev else None),
             _remedy(settings),
         )
 
@@ -234,14 +232,3 @@ def _learned_weight(settings: TrainDense, weight: ScorerWeight | None) -> dict[s
 def _remedy(settings: TrainDense) -> str:
     """Return the advice for a training with hardly any loss."""
     return f"{diagnostics.HARDER}, or raise {'--xi' if settings.applies('xi') else '--batch-size'} or --temperature"
-
-
-def _validator(
-    settings: TrainDense, encoder: Encoder, dev: Examples | None, temperature: float, vectors: Bm25Vectors | None
-) -> Validator | None:
-    if dev is None:
-        return None
-    weights = [temperature * weight for weight in SUM_WEIGHTS]
-    measure = partial(DevPool.of(dev.dev_rows(settings.dev_queries)).measure, encoder, weights, vectors)
-    criterion = "dev_hybrid_MRR@10" if settings.loss == "residual-margin" else "dev_MRR@10"
-    return Validator(measure, settings.eval_steps, criterion if settings.keep == "best" else None)

@@ -142,7 +142,7 @@ def _validate(model: nn.Module, validator: Validator, state: State, work: Path) 
     model.train()
     state.curve += [(state.step, name, value) for name, value in values.items()]
     console.note(f"step {state.step}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
-    if validator.criterion is not None and values[validator.criterion] > state.best:
+    if validator.criterion is not None and values[validator.criterion] >= state.best:  # ties: later
         state.best, state.best_step = values[validator.criterion], state.step
         save_best(work, model)
 
