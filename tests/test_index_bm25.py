@@ -12,10 +12,12 @@ from command import hybrid
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.indexes.exact import exact_source
 from hybrid_cli.lexical import lucene
-from hybrid_cli.lexical.build import Setting, tune
+from hybrid_cli.lexical.build import Setting, Tuning, tune
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.search import search
 
 
 @pytest.fixture(scope="module")
@@ -203,3 +205,47 @@ def test_ties_go_to_the_setting_nearest_to_the_baseline() -> None:
 def test_tuning_needs_two_queries() -> None:
     with pytest.raises(InputError, match="two or more judged queries, got 1"):
         tune(lambda setting: values({setting: [1.0]}, setting), [(1.0, 0.5)], (0.9, 0.4))
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_tuning_without_a_held_out_gain_keeps_k1_and_b(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    start = (1.2, 0.75) if exists else (0.9, 0.4)
+    index = tmp_path / "bm25"
+    if exists:
+        index_bm25(tiny, output=index, k1=1.2, b=0.75)
+
+    def no_gain(evaluate: object, grid: object, baseline: Setting) -> Tuning:
+        assert baseline == start
+        return Tuning((3.0, 1.0), baseline, {(3.0, 1.0): 0.6, baseline: 0.5}, (-0.1, 0.0), 6)
+
+    monkeypatch.setattr("hybrid_cli.stages.index_bm25.tune", no_gain)
+    index_bm25(tiny, output=index, tune=True, split="test")
+    opened = LexicalIndex.open(index)
+    assert (opened.k1, opened.b) == start
+    assert f"no gain on held-out queries from tuning; kept k1={start[0]:g} b={start[1]:g}" in capsys.readouterr().err
+
+
+def test_parameters_of_an_index_change_only_where_asked(tiny: Path, tmp_path: Path) -> None:
+    index = index_bm25(tiny, output=tmp_path / "bm25", k1=1.2)
+    with pytest.raises(InputError, match=r"k1=1\.2, now 0\.9; pass --overwrite"):
+        index_bm25(tiny, output=index)
+    assert LexicalIndex.open(index).k1 == 1.2
+    index_bm25(tiny, output=index, k1=0.9)
+    assert LexicalIndex.open(index).k1 == 0.9
+
+
+def test_a_run_says_its_k1_and_b_and_fuse_says_that_the_index_has_changed(tiny: Path, tmp_path: Path) -> None:
+    index = index_bm25(tiny, output=tmp_path / "bm25")
+    found = [
+        search(tiny, split="test", index=[index], output=tmp_path / f"{b}.parquet", b=b, threads=1) for b in (None, 1)
+    ]
+    assert [
+        {name: artifacts.read_manifest(run).counts[name] for name in ("k1", "b")} for run in found
+    ] == [{"k1": 0.9, "b": 0.4}, {"k1": 0.9, "b": 1}]  # fmt: skip
+    index_bm25(tiny, output=index, k1=1.2)
+    with pytest.raises(
+        InputError, match=r"bm25 has changed since the search \(k1=0\.9 in the run, 1\.2 in the index\); s"
+    ):
+        exact_source(found[0], index)

@@ -75,10 +75,23 @@ def exact_source(run: Path, index: Path, queries: Path | None = None) -> ExactSo
             raise InputError(f"{run}: the queries are not recorded; pass them with --queries")
         return ExactSource(index, manifest, queries, {})
     if made.inputs.get("index", {}).get("fingerprint") != manifest.fingerprint:
+        before = made.input_path("index")
+        if before is not None and before.exists() and before.samefile(index):
+            raise InputError(f"{run}: {index} has changed since the search{_change(made, manifest)}; search again")
         raise InputError(f"{run}: was not searched in {index}; pass --index in the order of the runs")
     if made.options.get("rm3"):
         raise InputError(f"{run}: was searched with --rm3, which has no exact scores; use another --missing")
     return ExactSource(index, manifest, queries or _recorded_queries(run, made), made.options, recorded_model(made))
+
+
+def _change(made: Manifest, index: Manifest) -> str:
+    """Return the change of k1 and b between a run and its index, in words."""
+    changed = [
+        f"{name}={made.counts[name]:g} in the run, {index.counts[name]:g} in the index"
+        for name in ("k1", "b")
+        if name in made.counts and name in index.counts and made.counts[name] != index.counts[name]
+    ]
+    return f" ({'; '.join(changed)})" if changed else ""
 
 
 def _recorded_queries(run: Path, made: Manifest) -> Path:

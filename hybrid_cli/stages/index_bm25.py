@@ -18,7 +18,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.build import Setting, Tuning, build, tune
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.reporting.tables import figure, signed
 from hybrid_cli.settings import IndexBm25, stage
 from hybrid_cli.settings.common import cpu_count
@@ -34,7 +34,8 @@ _CORPUS_OPTIONS = ("fields", "language")  # other options change only k1 and b
 def index_bm25(settings: IndexBm25) -> Path:
     """Index a corpus for BM25.
 
-    In an existing index, other values of k1 and b are stored without reading the corpus again.
+    In an existing index, other values of k1 and b are stored without reading the corpus again. Without `k1`, `b` and
+    `tune` its parameters stay as they are. Tuning without a gain on held-out queries changes nothing either.
 
     Returns:
         Folder of the index.
@@ -63,9 +64,10 @@ def index_bm25(settings: IndexBm25) -> Path:
                 artifacts.hard_link(output / part, work / part)
         else:
             _build(settings, work)
-        index = LexicalIndex.load(work, settings.language, (settings.k1, settings.b))
+        start = _stored(output) if reuse and settings.tune else (settings.k1, settings.b)
+        index = LexicalIndex.load(work, settings.language, start)
         tuning = _tune(index, inputs, settings) if settings.tune else None
-        index = index.under(*tuning.best) if tuning else index
+        index = index.under(*tuning.best) if tuning and tuning.held_out_gain > 0 else index
         _record(work, index, tuning, settings.tune_measure)
         counts.update(_counts(index))
     _report(settings, index, tuning, reuse)
@@ -90,9 +92,17 @@ def _differs_in_parameters(settings: IndexBm25, inputs: Mapping[str, Path]) -> b
     fingerprints = {role: artifacts.fingerprint(path) for role, path in inputs.items()}
     recorded = {role: source["fingerprint"] for role, source in found.inputs.items()}
     options = settings.recorded()
+    if not settings.tune and not {"k1", "b"} & settings.given:  # nothing to change was asked for
+        return False
     same_corpus = recorded["corpus"] == fingerprints["corpus"]
     same_build = all(found.options.get(name) == options[name] for name in _CORPUS_OPTIONS)
     return same_corpus and same_build and (found.options, recorded) != (options, fingerprints)
+
+
+def _stored(index: Path) -> Setting:
+    """Return the k1 and b of an existing index."""
+    found = read_parameters(index)
+    return found["k1"], found["b"]
 
 
 def _build(settings: IndexBm25, work: Path) -> None:
@@ -150,14 +160,14 @@ def _counts(index: LexicalIndex) -> dict[str, Any]:
 
 def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reused: bool) -> None:
     if tuning:
-        means, gains, (k1, b) = tuning.means, tuning.gains, tuning.baseline
+        means, gains, (k1, b), best = tuning.means, tuning.gains, tuning.baseline, tuning.best
         console.note(
-            f"index-bm25: {settings.tune_measure} {figure(means[tuning.best])} with k1={index.k1:g} b={index.b:g} on "
+            f"index-bm25: {settings.tune_measure} {figure(means[best])} with k1={best[0]:g} b={best[1]:g} on "
             f"{tuning.queries:,} queries ({figure(means[tuning.baseline])} with k1={k1:g} b={b:g}); held-out gain "
             f"{signed(tuning.held_out_gain, 4)} (halves {signed(gains[0], 4)}, {signed(gains[1], 4)})"
         )
-        if tuning.held_out_gain <= 0 and tuning.best != tuning.baseline:
-            console.warn(f"no gain on held-out queries from tuning; --k1 {k1:g} --b {b:g} is as good")
+        if tuning.held_out_gain <= 0 and best != tuning.baseline:
+            console.warn(f"no gain on held-out queries from tuning; kept k1={k1:g} b={b:g}")
     counts = _counts(index)
     built = (
         f"{counts['documents']:,} documents ({counts['empty documents']:,} empty), {counts['terms']:,} terms, "

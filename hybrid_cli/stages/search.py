@@ -113,11 +113,23 @@ def _write(
                     yield run.to_arrow()
                 advance(len(some))
 
-    written = output.write(blocks(), queries=len(queries))
+    written = output.write(blocks(), queries=len(queries), **_parameters(settings, manifests))
     console.note(
         f"search: {output.path}: {len(queries):,} queries, {written.counts['rows']:,} hits"
         + (f", {len(queries) - sum(answered):,} queries without hits" if sum(answered) < len(queries) else "")
     )
+
+
+def _parameters(settings: Search, manifests: Sequence[Manifest]) -> dict[str, float]:
+    """Return the k1 and b of the lexical index among the indexes, for the manifest."""
+    for manifest in manifests:
+        if manifest.kind == Kind.LEXICAL_INDEX:
+            return {
+                name: manifest.counts[name] if chosen is None else chosen
+                for name, chosen in (("k1", settings.k1), ("b", settings.b))
+                if chosen is not None or name in manifest.counts
+            }
+    return {}
 
 
 def _opened(
