@@ -15,7 +15,7 @@ from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.exact import index_manifest
 from hybrid_cli.indexes.searcher import Searcher, index_kinds, open_hybrid, open_searcher
-from hybrid_cli.settings import SearchOptions
+from hybrid_cli.settings import Encode, SearchOptions, TrainDense
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder
@@ -90,7 +90,9 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
     return Index(open_searcher(folders[0], settings), corpus)
 
 
-def open_encoder(model: PathLike = "minilm", *, device: str = "auto", dtype: Precision = "auto") -> Encoder:
+def open_encoder(
+    model: PathLike = TrainDense.model, *, device: str = Encode.device, dtype: Precision = Encode.dtype
+) -> Encoder:
     """Open an encoder: `encode_queries(texts)` and `encode_documents(titles, texts)` return float32 arrays [n, d].
 
     Args:

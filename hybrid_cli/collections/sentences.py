@@ -16,6 +16,7 @@ from sentencex import segment
 
 from hybrid_cli import draws
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.settings import IndexBm25
 from hybrid_cli.settings.mining import QueriesFrom
 
 LEAST_WORDS = 3  # our choice: shorter pieces are headings, list markers or parts of formulas
@@ -46,7 +47,7 @@ class Sentences:
         seed: int,
         *,
         lengths: Sequence[int] = QUESTION_WORDS,
-        language: str = "en",
+        language: str = IndexBm25.language,
     ):
         self._corpus, self._how, self._seed, self._lengths, self._language = corpus, how, seed, lengths, language
         self._positions = _positions(corpus) if how != "all" else None

@@ -14,7 +14,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest, disk, layout
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, checked_split
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.data import OnDangling, OnDuplicate
+from hybrid_cli.settings.data import OnDangling, OnDuplicate, PrepareRows
 
 BATCH_ROWS = 8192
 BATCHES_PER_PART = 128
@@ -82,8 +82,8 @@ class CollectionWriter:
     source: Source
     folder: Path
     manifest: Manifest
-    on_duplicate: OnDuplicate = "error"
-    on_dangling: OnDangling = "error"
+    on_duplicate: OnDuplicate = PrepareRows.on_duplicate
+    on_dangling: OnDangling = PrepareRows.on_dangling
     advance: Callable[[int], None] = lambda count: None
     problems: Problems = field(default_factory=Problems)
 

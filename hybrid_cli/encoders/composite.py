@@ -32,6 +32,7 @@ from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import COMBINATION_PARTS, CONTRACT, PAIR_SIDES
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings import Combine
 from hybrid_cli.settings.common import CombineMode
 
 COMBINATION, PAIR = "combination", "pair"
@@ -47,8 +48,8 @@ class Recipe:
         changes: fields that override the contracts of both encoders.
     """
 
-    combine: CombineMode = "concat"
-    weight: float = 1.0
+    combine: CombineMode = Combine.combine
+    weight: float = Combine.weight
     changes: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
 
     def check(self, first: int, second: int) -> None:

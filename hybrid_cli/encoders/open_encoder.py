@@ -15,14 +15,14 @@ from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import EncoderContract, Precision
+from hybrid_cli.settings.common import EncoderContract, OnDevice, Precision
 from hybrid_cli.settings.declaration import spelling
 
 
 def open_encoder(
     name: str | Path,
     *,
-    device: str = "auto",
+    device: str = OnDevice.device,
     dtype: Precision = "fp32",
     overrides: Mapping[str, Any] | None = None,
 ) -> Encoder:

@@ -19,7 +19,7 @@ from hybrid_cli.encoders.contract import Contract, read_contract
 from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
 from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import Precision
+from hybrid_cli.settings.common import OnDevice, Precision
 
 BATCH_TOKENS = 4096
 
@@ -48,7 +48,7 @@ class TransformerEncoder(nn.Module):
         cls,
         name: str | Path,
         *,
-        device: str = "auto",
+        device: str = OnDevice.device,
         dtype: Precision = "fp32",
         **overrides: Any,
     ) -> TransformerEncoder:

@@ -19,6 +19,7 @@ from hybrid_cli.encoders.models import recorded_model, resolve
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.shards import read_ids, read_shard, shards
+from hybrid_cli.settings.common import OnDevice
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder
@@ -103,7 +104,7 @@ def _recorded_queries(run: Path, made: Manifest) -> Path:
     return path
 
 
-def exact_scorer(source: ExactSource, device: str = "auto") -> Scorer:
+def exact_scorer(source: ExactSource, device: str = OnDevice.device) -> Scorer:
     """Return a function from pairs (qid, docid) to their scores by the index (float32)."""
     if source.manifest.kind == Kind.LEXICAL_INDEX:
         return _lexical_scorer(source)
@@ -140,7 +141,7 @@ def _asked(queries: Path, pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def query_encoder(
-    index: DenseIndex, model: str | Path | None = None, device: str = "auto", weight: float | None = None
+    index: DenseIndex, model: str | Path | None = None, device: str = OnDevice.device, weight: float | None = None
 ) -> Encoder:
     """Open the encoder of a dense index.
 

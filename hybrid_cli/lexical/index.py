@@ -26,6 +26,7 @@ from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.analysis import LazyAnalyzer
 from hybrid_cli.lexical.feedback import Feedback, Rm3
 from hybrid_cli.lexical.impacts import Impacts, Postings
+from hybrid_cli.settings import IndexBm25
 from hybrid_cli.settings.common import cpu_count
 
 QUERIES_AT_ONCE = 4096
@@ -95,7 +96,13 @@ class _Shared:
 class LexicalIndex:
     """BM25 over an impact matrix: search, scores of pairs, and the matrix itself."""
 
-    def __init__(self, impacts: Impacts, docids: pl.Series, language: str = "en", analyzer: TextAnalyzer | None = None):
+    def __init__(
+        self,
+        impacts: Impacts,
+        docids: pl.Series,
+        language: str = IndexBm25.language,
+        analyzer: TextAnalyzer | None = None,
+    ):
         """Wrap an impact matrix in memory; see `open` for one on disk.
 
         Args:

@@ -133,7 +133,9 @@ def usual_temperature(unit: bool, loss: str = "nll") -> float:
 
 
 @loss("residual-margin")
-def residual_margin(vectors: Vectors, xi: float = 1.0, temperature: float = 1.0, in_batch: bool = False) -> Terms:
+def residual_margin(
+    vectors: Vectors, xi: float = LossOptions.xi, temperature: float = 1.0, in_batch: bool = False
+) -> Terms:
     """Return the hinge with the residual margin (DualRM, eq. 3 and 4).
 
     `max(0, m - s(q,d+) + s(q,d-))` with `m = xi - w * (s_lex(q,d+) - s_lex(q,d-))`, the mean over all triples, which is
@@ -153,7 +155,7 @@ def residual_margin(vectors: Vectors, xi: float = 1.0, temperature: float = 1.0,
 
 
 @loss("margin")
-def margin(vectors: Vectors, xi: float = 1.0, temperature: float = 1.0, in_batch: bool = False) -> Terms:
+def margin(vectors: Vectors, xi: float = LossOptions.xi, temperature: float = 1.0, in_batch: bool = False) -> Terms:
     """Return the hinge with a constant margin: `residual_margin` without a scorer (CLEAR, ablation)."""
     vectors.record(mean_margin=torch.tensor(xi))
     return {"margin": _hinge(vectors, vectors.dense_scores(in_batch) / temperature, xi, in_batch)}

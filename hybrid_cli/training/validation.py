@@ -19,6 +19,7 @@ from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.complementarity import rbo
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.settings import TrainLambda
 from hybrid_cli.settings.common import ExampleValidation
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.loop import Validator
@@ -175,8 +176,8 @@ class SurrogatePool:
         hits: pl.DataFrame,
         texts: Callable[[pl.Series], pl.DataFrame],
         score: Callable[[pl.DataFrame], pl.Series] | None = None,
-        negatives: int = 5,
-        seed: int = 42,
+        negatives: int = TrainLambda.negatives,
+        seed: int = TrainLambda.seed,
     ) -> SurrogatePool:
         """Draw the pool.
 

@@ -63,7 +63,7 @@ def _files(corpus: Path) -> list[Path]:
 # --------------------------------------------------------------------------------------------------------- documents
 
 
-def sgml_documents(path: Path, encoding: str = "utf-8") -> Iterator[Document]:
+def sgml_documents(path: Path, encoding: str = PrepareTrec.encoding) -> Iterator[Document]:
     """Yield each `<DOC>` with its `<DOCNO>`: title from the headline tags, text from the text tags.
 
     Without a known text tag, the whole content of the document is its text.
