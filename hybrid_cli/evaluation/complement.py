@@ -13,6 +13,7 @@ import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.collections import collection
+from hybrid_cli.collections.searched import check_common
 from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation import accuracy, buckets
 from hybrid_cli.evaluation.buckets import Buckets
@@ -263,14 +264,16 @@ def complement(plan: Plan, values: pl.DataFrame, texts: Texts | None, show_queri
 
 def _heads(plan: Plan) -> dict[str, pl.DataFrame]:
     """Return the top hits of every run: qid, docid, rank."""
-    heads = {}
+    heads, queries = {}, {}
     with console.progress("complement", total=len(plan.runs), unit="runs") as advance:
         for name in plan.runs:
             found = plan.read(name, DEPTH)
             heads[name] = found.head.drop("score")
             if name in (plan.pair or ()):
+                queries[plan.runs[name]] = found.lengths["qid"]
                 note_depth(name, found.longest, {f"RoC@{cutoff}": cutoff for cutoff in CUTOFFS})
             advance(1)
+    check_common(queries)
     return heads
 
 

@@ -11,6 +11,7 @@ import polars as pl
 
 from hybrid_cli import console, runs
 from hybrid_cli.collections import collection
+from hybrid_cli.collections.searched import check_common, refuse_mixed
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import accuracy
 from hybrid_cli.evaluation.complementarity import RBO_DEPTH, rbo
@@ -69,6 +70,9 @@ class Plan:
         settings.check_facts(subject=f"--measures is {listed}", measured=ACC if by_answers else "")
         judged, named, pair = _inputs(settings)
         qrels, queries, corpus = _files(judged, settings, wanted)
+        against = (overlap_with, runs.pick(overlap_with, named, "--overlap-with")) if overlap_with else None
+        refuse_mixed({name: named[name] for name in pair or ()})
+        refuse_mixed(dict([against]) | named if against else {})
         return cls(
             runs=named,
             measures=wanted,
@@ -79,7 +83,7 @@ class Plan:
             answer_match=settings.answer_match,
             remove_query=settings.remove_query,
             pair=pair,
-            overlap_with=(overlap_with, runs.pick(overlap_with, named, "--overlap-with")) if overlap_with else None,
+            overlap_with=against,
         )
 
     @property
@@ -203,7 +207,8 @@ def measure(plan: Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
                 values, counts[name] = _values(plan, run, qrels, asked, passages)
             except InputError as error:
                 raise InputError(f"{path}: {error}") from None
-            if other is not None:
+            if other is not None and plan.overlap_with is not None:
+                check_common({path: run.lengths["qid"], plan.overlap_with[1]: other["qid"].unique(maintain_order=True)})
                 values = pl.concat([values, _overlap(run.head, other, values)])
             counts[name] |= {"removed": run.removed} if plan.remove_query else {}
             frames.append(values.select(pl.lit(name).alias("run"), "measure", "qid", "value"))

@@ -14,6 +14,7 @@ import polars as pl
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
+from hybrid_cli.collections.searched import check_common, refuse_mixed
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run, mean_of, parse_measures
 from hybrid_cli.fusion import lists, tuning
@@ -73,6 +74,7 @@ class _Job:
         recipe = Recipe(settings.method, (1.0,) * len(named), missing, settings.normalize, settings.rrf_k)
         settings.check_facts(f"--missing is {missing}", rule=f"--missing {missing}")
         recipe = chosen_weights(settings.weights, recipe, list(named))
+        refuse_mixed(named)
         return cls(settings, named, recipe, _exact_sources(named, recipe, settings))
 
     def inputs(self) -> dict[str, Path]:
@@ -109,7 +111,9 @@ def _exact_sources(named: Mapping[str, Path], recipe: Recipe, settings: Fuse) ->
 
 
 def _fuse(job: _Job, output: artifacts.Output) -> None:
-    joined = Lists.of([runs.open_run(path) for path in job.runs.values()], job.settings.depth)
+    opened = {path: runs.open_run(path) for path in job.runs.values()}
+    check_common({path: run.qids for path, run in opened.items()})
+    joined = Lists.of(list(opened.values()), job.settings.depth)
     _check_scores(job, joined, equal=job.settings.weights is None)
     shares: list[np.ndarray] = []
     with console.progress("fuse", len(joined.qids), "queries") as advance:

@@ -1,0 +1,133 @@
+"""The queries and the corpus behind a run; runs that do not belong together are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from hybrid_cli import artifacts, console
+from hybrid_cli.artifacts import Manifest
+from hybrid_cli.collections.collection import read_queries
+from hybrid_cli.errors import InputError
+
+_FEW = 0.5  # of the queries of all runs: below it, a warning
+_OF_QUERIES = ("perturb", "encode")  # stages that change the form of queries, not which ones they are
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file behind a run, with the fingerprint that the run records."""
+
+    path: Path
+    fingerprint: str
+
+
+def refuse_mixed(runs: Mapping[str, Path]) -> None:
+    """Refuse runs that were searched with other queries or in another corpus than the first one.
+
+    Only facts in manifests count; runs of other tools have none. Attacked queries count as the queries that were
+    attacked. Two query files with the same texts for their common ids are the same queries.
+
+    Args:
+        runs: name -> path.
+
+    Raises:
+        InputError: names both runs and both files.
+    """
+    for find, what in ((queries_of, "other queries"), (corpus_of, "another corpus")):
+        known = [(name, source) for name, path in runs.items() if (source := find(path)) is not None]
+        for name, source in known[1:]:
+            first, other = known[0]
+            if source.fingerprint != other.fingerprint and not (find is queries_of and _same_texts(source, other)):
+                raise InputError(
+                    f"{runs[name]}: has {what} than {runs[first]} ({source.path}, not {other.path}); use runs of the "
+                    "same collection and split, or export this run with --format trec to use it anyway"
+                )
+
+
+def check_common(queries: Mapping[Path, pl.Series]) -> None:
+    """Refuse a run without a common query with the others; warn if less than half of all queries are in all runs.
+
+    Args:
+        queries: path of each run -> ids of its queries, each once; empty runs do not count.
+
+    Raises:
+        InputError: names the run, with an example of both sides.
+    """
+    given = {path: qids for path, qids in queries.items() if len(qids)}
+    for path, qids in given.items():
+        others = [other for each, other in given.items() if each != path]
+        if others and not qids.is_in(pl.concat(others).unique().implode()).any():
+            raise InputError(
+                f"{path}: has no query of the other runs: it starts with query '{qids[0]}', they with "
+                f"'{others[0][0]}'; use runs of the same queries"
+            )
+    counts = pl.concat([pl.Series([], dtype=pl.String), *given.values()]).value_counts()["count"]
+    everywhere = int((counts == len(given)).sum())
+    if everywhere < _FEW * len(counts):
+        console.warn(f"only {everywhere:,} of {len(counts):,} queries are in all {len(given)} runs")
+
+
+def queries_of(run: Path) -> Source | None:
+    """Return the queries that a run was searched with; None if they are not recorded, or were moved or changed."""
+    made = artifacts.find_manifest(run)
+    if made is None:
+        return None
+    if made.stage == "fuse":
+        found = (queries_of(path) for path in _existing(made, "run "))
+        return next((source for source in found if source is not None), None)
+    return _root(made)
+
+
+def _root(made: Manifest) -> Source | None:
+    """Follow the recorded queries to the file before any attack or encoding."""
+    path = made.input_path("queries")
+    if path is None:
+        return None
+    recorded = made.inputs["queries"]["fingerprint"]
+    if not _is_unchanged(path, recorded):
+        return None
+    own = artifacts.find_manifest(path)
+    return _root(own) if own is not None and own.stage in _OF_QUERIES and own.inputs else Source(path, recorded)
+
+
+def corpus_of(run: Path) -> Source | None:
+    """Return the corpus of the index behind a run; None if the index is not recorded, or is gone."""
+    made = artifacts.find_manifest(run)
+    for path in _existing(made, "run ") if made is not None else ():
+        if (source := corpus_of(path)) is not None:
+            return source
+    for path in _existing(made, "index") if made is not None else ():
+        index = artifacts.find_manifest(path)
+        if index is not None and (corpus := index.input_path("corpus")) is not None:
+            return Source(corpus, index.inputs["corpus"]["fingerprint"])
+    return None
+
+
+def _existing(made: Manifest, role: str) -> list[Path]:
+    """Return the inputs whose role begins so, where they are still what was recorded."""
+    found = []
+    for name, recorded in made.inputs.items():
+        path = made.input_path(name)
+        if name.startswith(role) and path is not None and _is_unchanged(path, recorded["fingerprint"]):
+            found.append(path)
+    return found
+
+
+def _is_unchanged(path: Path, recorded: str) -> bool:
+    try:
+        return artifacts.fingerprint(path) == recorded
+    except InputError:  # gone, damaged, or of another format
+        return False
+
+
+def _same_texts(one: Source, other: Source) -> bool:
+    """Test whether two query files have the same texts for their common ids, of which there is at least one."""
+    if not (one.path.is_file() and other.path.is_file()):
+        return False
+    first, second = (read_queries(source.path).select("qid", "text") for source in (one, other))
+    both = first.join(second, on="qid", suffix="_other")
+    return len(both) > 0 and bool((both["text"] == both["text_other"]).all())

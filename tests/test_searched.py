@@ -1,0 +1,86 @@
+"""Runs of other queries or of another corpus are refused; foreign runs are compared by the ids of their queries."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+from small_artifacts import write_run
+
+from hybrid_cli.errors import InputError
+from hybrid_cli.stages.evaluate import evaluate
+from hybrid_cli.stages.fuse import fuse
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.perturb import perturb
+from hybrid_cli.stages.search import search
+
+
+@pytest.fixture(scope="module")
+def made(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with runs of two splits, of attacked queries, and of a second corpus."""
+    folder = tmp_path_factory.mktemp("mixed")
+    shutil.copytree(tiny, folder / "data")
+    shutil.copytree(tiny, folder / "fewer")
+    shrunk = pl.read_parquet(tiny / "corpus.parquet").head(-1)
+    shrunk.write_parquet(folder / "fewer" / "corpus.parquet")
+    index_bm25(folder / "data", output=folder / "bm25")
+    index_bm25(folder / "fewer" / "corpus.parquet", output=folder / "fewer-bm25")
+    for split in ("train", "test"):
+        search(folder / "data", split=split, index=folder / "bm25", hits=4, output=folder / f"{split}.parquet")
+    search(folder / "data", split="test", index=folder / "fewer-bm25", hits=4, output=folder / "fewer.parquet")
+    perturb(folder / "data", split="test", attacks=["char-swap"], output=folder / "swapped.q.parquet")
+    search(queries=folder / "swapped.q.parquet", index=folder / "bm25", hits=3, output=folder / "swapped.parquet")
+    search(folder / "data", split="test", index=folder / "bm25", hits=2, output=folder / "short.parquet")
+    texts = pl.read_parquet(tiny / "queries.test.parquet")
+    texts.select("qid", "text").head(3).write_parquet(folder / "same.q.parquet")
+    search(queries=folder / "same.q.parquet", index=folder / "bm25", hits=2, output=folder / "same.parquet")
+    texts.select("qid", text=pl.lit("moon")).write_parquet(folder / "changed.q.parquet")
+    search(queries=folder / "changed.q.parquet", index=folder / "bm25", hits=2, output=folder / "changed.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("other", ["train", "changed"])
+def test_runs_of_other_queries_are_not_fused(made: Path, tmp_path: Path, other: str) -> None:
+    with pytest.raises(InputError, match=rf"{other}\.parquet: has other queries than .*test\.parquet"):
+        fuse([made / "test.parquet", made / f"{other}.parquet"], output=tmp_path / "f.parquet")
+    assert not (tmp_path / "f.parquet").exists()
+
+
+def test_runs_of_another_corpus_are_not_fused_nor_compared(made: Path, tmp_path: Path) -> None:
+    runs = [made / "test.parquet", made / "fewer.parquet"]
+    with pytest.raises(InputError, match=r"fewer\.parquet: has another corpus than .*--format trec to use it anyway"):
+        fuse(runs, output=tmp_path / "f.parquet")
+    for options in ({"complement": ("test", "fewer")}, {"overlap_with": "test"}):
+        with pytest.raises(InputError, match="another corpus than"):
+            evaluate([made / "data", *runs], split="test", **options)
+
+
+def test_a_fused_run_stands_for_its_runs(made: Path, tmp_path: Path) -> None:
+    fused = fuse([made / "test.parquet", made / "short.parquet"], output=tmp_path / "fused.parquet")
+    with pytest.raises(InputError, match="another corpus than"):
+        fuse([made / "fewer.parquet", fused], output=tmp_path / "f.parquet")
+    with pytest.raises(InputError, match="other queries than"):
+        fuse([made / "train.parquet", fused], output=tmp_path / "f.parquet")
+
+
+@pytest.mark.parametrize("other", ["short", "swapped", "same"])
+def test_attacked_queries_and_copies_of_queries_are_the_same_queries(made: Path, tmp_path: Path, other: str) -> None:
+    fuse([made / "test.parquet", made / f"{other}.parquet"], output=tmp_path / "f.parquet")
+    evaluate([made / "data", made / "test.parquet", made / f"{other}.parquet"], split="test", overlap_with="test")
+
+
+def test_the_ids_decide_where_the_queries_are_not_recorded(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = write_run(tmp_path / "a.parquet", [(f"q{n}", "d", 1, 1.0) for n in range(10)])
+    half = write_run(tmp_path / "b.parquet", [(f"q{n}", "d", 1, 1.0) for n in range(5, 10)])
+    fuse([first, half], output=tmp_path / "ok.parquet")
+    assert "queries are in all" not in capsys.readouterr().err
+    few = write_run(tmp_path / "c.parquet", [(f"q{n}", "d", 1, 1.0) for n in range(6, 10)])
+    fuse([first, few], output=tmp_path / "few.parquet")
+    assert "only 4 of 10 queries are in all 2 runs" in capsys.readouterr().err
+    other = write_run(tmp_path / "d.parquet", [("r1", "d", 1, 1.0)])
+    with pytest.raises(InputError, match=r"a\.parquet: has no query of the other runs: it starts with query 'q0'"):
+        fuse([first, other], output=tmp_path / "f.parquet")
