@@ -18,6 +18,7 @@ from hybrid_cli.cli.app import app
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import FAMILIES, Family, Measure
 from hybrid_cli.evaluation.summary import Summary
+from hybrid_cli.reporting.evaluate import text
 from hybrid_cli.reporting.summary import as_csv, as_json, as_markdown, show
 from hybrid_cli.stages import evaluate as stage
 
@@ -250,6 +251,22 @@ def test_json_csv_and_markdown_have_the_same_figures(tmp_path: Path) -> None:
         "± half the width of the 95% bootstrap interval of the mean (1,000 samples of the queries, seed 42)."
         in markdown
     )
+
+
+def test_latex_has_the_marks_of_the_table_and_no_special_characters(tmp_path: Path) -> None:
+    judged = pl.DataFrame({"qid": [f"q{n}" for n in range(12)], "docid": "right", "relevance": 1})
+    judged.write_parquet(tmp_path / "qrels.parquet")
+    for name, place in (("good_1", 0), ("bad", 1)):
+        hits = {f"q{n}": ["wrong", "other"] for n in range(12)}
+        for n, docids in enumerate(hits.values()):
+            docids.insert(place if n else 0, "right")
+        write_run(tmp_path / f"{name}.parquet", hits)
+    runs = [tmp_path / "bad.parquet", tmp_path / "good_1.parquet"]
+    printed = text(evaluate(runs, qrels=tmp_path / "qrels.parquet", measures=["MRR@10"]), "latex")
+    assert "\nrun & MRR@10 \\\\\n\\midrule\nbad (a) & .5417 $\\pm$" in printed
+    assert "good\\_1 & \\textbf{1.0000$^{a}$ $\\pm$.000} \\\\" in printed
+    assert "95\\% bootstrap interval" in printed
+    assert printed.isascii()
 
 
 def test_a_single_run_has_no_comparison(tiny: Path, paths: list[Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import polars as pl
@@ -109,3 +110,20 @@ def test_held_out_scores_use_weights_of_the_other_folds() -> None:
 def test_a_bad_step_is_refused(runs_: int, step: float) -> None:
     with pytest.raises(InputError, match="step"):
         tuning.linear_grid(runs_, step)
+
+
+def test_weights_may_name_the_runs_in_any_order() -> None:
+    names = ["bm25", "dense"]
+    assert tuning.chosen_weights("dense=0.7,bm25=.3", recipe("minmax"), names).weights == (0.3, 0.7)
+    odd = ["k1=0.9", "x"]
+    assert tuning.chosen_weights("k1=0.9=2,x=1", recipe("minmax"), odd).weights == (2.0, 1.0)
+    for text, words in {
+        "bm25=0.3,dens=0.7": "--weights dens=0.7: no such run; did you mean dense? The runs are bm25, dense",
+        "bm25=1": "--weights bm25=1: has no weight for dense",
+        "bm25=1,bm25=2,dense=1": "bm25 is given twice",
+        "bm25=one,dense=1": "needs numbers such as 0.5,1 or bm25=0.5",
+        "bm25=nan,dense=1": "needs numbers >= 0",
+        "bm25=1e999,dense=1": "needs numbers >= 0",
+    }.items():
+        with pytest.raises(InputError, match=re.escape(words)):
+            tuning.chosen_weights(text, recipe("minmax"), names)

@@ -87,6 +87,27 @@ def test_golden_values_in_trec_evals_order(measure: str, level: int, q1: float, 
     assert raw.evaluate(SCORES)["q1"]["map"] == pytest.approx(0.541667, abs=1e-6)  # y before d: docid descending
 
 
+@pytest.mark.parametrize(
+    ("measure", "q1", "q2"),
+    [
+        ("ERR", 1 / 8 + 1 / 3 * 7 / 8 * 7 / 8 + 1 / 6 * 7 / 8 * 1 / 8 * 3 / 8, 1 / 2 * 1 / 8),
+        ("ERR@5", 1 / 8 + 1 / 3 * 7 / 8 * 7 / 8, 1 / 2 * 1 / 8),
+        ("RBP", 0.2 * (1 + 0.8**2 + 0.8**5), 0.2 * 0.8),
+        ("RBP@5", 0.2 * (1 + 0.8**2), 0.2 * 0.8),
+        ("RBP(p=0.5)@3", 0.5 * (1 + 0.5**2), 0.5 * 0.5),
+        ("RBP(rel=2)", 0.2 * (0.8**2 + 0.8**5), 0),
+    ],
+)
+def test_measures_that_trec_eval_lacks_follow_their_papers(measure: str, q1: float, q2: float) -> None:
+    values = evaluate_run(TREC_ORDER, QRELS, [measure])
+    assert values["value"].to_list() == pytest.approx([q1, q2, 0])
+
+
+def test_err_does_not_overflow_on_high_grades_and_ignores_negative_ones() -> None:
+    qrels = as_qrels({"q": {"a": 5000, "b": -5000}})
+    assert value(evaluate_run(table({"q": ["b", "a"]}), qrels, ["ERR@2"]), "ERR@2", "q") == 1 / 2
+
+
 def test_golden_values_in_our_own_order() -> None:
     rows = [(qid, docid, score) for qid, hits in SCORES.items() for docid, score in hits.items()]
     run = ranked(pl.DataFrame(rows, schema=["qid", "docid", "score"], orient="row"))

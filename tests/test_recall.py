@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hybrid_cli.evaluation.measures import evaluate_run, in_order, judged_hits, mean_of, recall_by_depth
+from hybrid_cli.evaluation.curves import recall_by_depth
+from hybrid_cli.evaluation.measures import evaluate_run, in_order, judged_hits, mean_of
 
 DEPTHS = (1, 2, 5, 10, 40)
 

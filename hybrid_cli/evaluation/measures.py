@@ -14,13 +14,16 @@ from difflib import get_close_matches
 from itertools import groupby
 from operator import attrgetter
 
+import numpy as np
 import polars as pl
 import pytrec_eval
 
 from hybrid_cli.errors import InputError
 
 _SCHEMA = {"measure": pl.String, "qid": pl.String, "value": pl.Float64}
-_SPELLING = re.compile(r"(?P<word>[a-z]+(?:[_-][a-z]+)*)(?:\(rel=(?P<level>\d{1,9})\))?(?:[@_.](?P<cutoff>\d{1,9}))?")
+_SPELLING = re.compile(
+    r"(?P<word>[a-z]+(?:[_-][a-z]+)*)(?:\(rel=(?P<level>\d{1,9})\)|\(p=(?P<p>0?\.\d{1,9})\))?(?:[@_.](?P<cutoff>\d{1,9}))?"
+)
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,8 @@ class Family:
         whole, cut: trec_eval's names without and with a cutoff; "" where the measure does not exist.
         aliases: other spellings, in lower case.
         graded: the measure has no lowest relevant grade.
-        compute: expression over the judged documents of one query (relevance, position), for a measure that trec_eval
-            does not have.
+        compute: expression over the judged documents of one query in the order of position (relevance, position, and
+            `stop`, the chance that a reader stops there), for a measure that trec_eval does not have.
     """
 
     whole: str = ""
@@ -47,7 +50,27 @@ def share_judged(measure: Measure) -> pl.Expr:
     return (pl.col("position") <= (measure.cutoff or 0)).sum() / (measure.cutoff or 1)
 
 
-MRR, ACCURACY = "MRR", "acc"
+def expected_reciprocal_rank(measure: Measure) -> pl.Expr:
+    """Return sum 1/r R_r prod (1 - R_i), where R is the chance to stop (ERR)."""
+    stop = pl.when(_within(measure)).then("stop").otherwise(0.0)
+    reached = (1 - stop).cum_prod().shift(1).fill_null(1.0)
+    return (stop * reached / pl.col("position").fill_null(1)).sum()
+
+
+def rank_biased_precision(measure: Measure) -> pl.Expr:
+    """Return (1 - p) sum p^(r-1) over the relevant documents (RBP)."""
+    found = _within(measure) & (pl.col("relevance") >= measure.level)
+    weight = pl.lit(measure.p).pow(pl.col("position").fill_null(1) - 1)
+    return (1 - measure.p) * pl.when(found).then(weight).otherwise(0.0).sum()
+
+
+def _within(measure: Measure) -> pl.Expr:
+    """Select the documents in the top k, or in the whole list."""
+    position = pl.col("position")
+    return (position.is_not_null() if measure.cutoff is None else position <= measure.cutoff).fill_null(False)
+
+
+MRR, ACCURACY, RBP = "MRR", "acc", "RBP"
 FAMILIES: dict[str, Family] = {
     MRR: Family("recip_rank", "recip_rank", ("rr", "recip_rank", "reciprocal_rank")),
     "nDCG": Family("ndcg", "ndcg_cut", ("ndcg_cut",), graded=True),
@@ -57,20 +80,24 @@ FAMILIES: dict[str, Family] = {
     "Success": Family("", "success", ("hit_rate", "hitrate")),
     "Rprec": Family("Rprec", "", ("r-precision",)),
     "Bpref": Family("bpref", ""),
+    "ERR": Family("err", "err_cut", graded=True, compute=expected_reciprocal_rank),
+    RBP: Family("rbp", "rbp_cut", compute=rank_biased_precision),
     "Judged": Family("", "judged", graded=True, compute=share_judged),
     ACCURACY: Family("", "accuracy", ("accuracy",), graded=True),  # computed from answers and texts in `accuracy`
 }
+PERSISTENCE = 0.8  # of RBP, as in ir_measures
 HOLE = "Judged@10"  # judged fraction of the top hits, printed with every evaluation
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One measure: its spelling, family, cutoff (top k hits) and lowest relevant grade."""
+    """One measure: its spelling, family, cutoff (top k hits), lowest relevant grade, and persistence of RBP."""
 
     name: str
     family: str
     cutoff: int | None
     level: int
+    p: float = PERSISTENCE
 
     @property
     def trec_name(self) -> str:
@@ -139,7 +166,10 @@ def _parse(name: str, level: int) -> Measure | str:
         return f"{known} does not take (rel=N)"
     if found["level"] and int(found["level"]) < 1:
         return "the lowest relevant grade must be 1 or more"
-    return Measure(name, known, cutoff, int(found["level"]) if found["level"] else level)
+    if found["p"] and known != RBP:
+        return f"{known} does not take (p=...)"
+    persistence = float(found["p"]) if found["p"] else PERSISTENCE
+    return Measure(name, known, cutoff, int(found["level"]) if found["level"] else level, persistence)
 
 
 def _suggestion(name: str, words: Mapping[str, str]) -> str:
@@ -214,6 +244,7 @@ def _values(judged: pl.DataFrame, wanted: Sequence[Measure]) -> pl.DataFrame:
     """Return measure, qid, value from the judged documents and their positions."""
     qids = judged["qid"].unique(maintain_order=True)
     columns: dict[Measure, Sequence[float] | pl.Series] = dict(_trec_values(judged, qids, wanted))
+    judged = _with_stops(judged).sort("position", nulls_last=True)
     for measure in wanted:
         if compute := FAMILIES[measure.family].compute:
             found = judged.group_by("qid").agg(value=compute(measure))
@@ -224,6 +255,13 @@ def _values(judged: pl.DataFrame, wanted: Sequence[Measure]) -> pl.DataFrame:
         for measure, frame in zip(wanted, frames, strict=True)
     ]
     return pl.concat(named).cast(_SCHEMA)  # type: ignore[arg-type]
+
+
+def _with_stops(judged: pl.DataFrame) -> pl.DataFrame:
+    """Add `stop` = (2^g - 1) / 2^max, where max is the highest grade of all judgments (ERR)."""
+    grades = judged["relevance"].cast(pl.Float64).clip(0).to_numpy()
+    highest = grades.max(initial=1)
+    return judged.with_columns(stop=pl.Series(np.exp2(grades - highest) - np.exp2(-highest)))
 
 
 def _check_overlap(answered: pl.Series, qrels: pl.DataFrame) -> None:
@@ -331,40 +369,3 @@ def mean_of(values: pl.DataFrame, measure: str) -> float:
         values: measure, qid, value, as returned by `evaluate_run`.
     """
     return float(values.filter(measure=measure)["value"].to_numpy().mean())
-
-
-# ------------------------------------------------------------------------------------------------------ curves
-
-DEPTHS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
-
-
-def recall_by_depth(judged: pl.DataFrame, depths: Sequence[int], level: int = 1) -> pl.DataFrame:
-    """Return R@k, averaged over all judged queries, at several depths; 0 for queries without a relevant document.
-
-    Args:
-        judged: qid, relevance and `position` of the judged documents, as returned by `judged_hits`.
-        depths: in ascending order.
-        level: lowest relevant grade.
-
-    Returns:
-        depth, recall.
-    """
-    relevant = judged.filter(pl.col("relevance") >= level)
-    share = (1 / pl.len()).over("qid") / judged["qid"].n_unique()
-    found = relevant.with_columns(share=share).drop_nulls("position").sort("position")
-    summed = found.select(depth=pl.col("position").cast(pl.Int64), recall=pl.col("share").cum_sum())
-    asked = pl.DataFrame({"depth": depths}, schema={"depth": pl.Int64})
-    return asked.join_asof(summed, on="depth").with_columns(pl.col("recall").fill_null(0.0))
-
-
-def answered_by_depth(first: pl.DataFrame, depths: Sequence[int]) -> pl.DataFrame:
-    """Return the fraction of queries with a relevant document in the top k (Success@k, acc@k), at several depths.
-
-    Args:
-        first: qid, rank of the first relevant document (null if there is none).
-
-    Returns:
-        depth, recall.
-    """
-    shares = [int((first["rank"] <= depth).sum()) / max(len(first), 1) for depth in depths]
-    return pl.DataFrame({"depth": depths, "recall": shares}, schema={"depth": pl.Int64, "recall": pl.Float64})

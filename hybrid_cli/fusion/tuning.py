@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from itertools import combinations, pairwise, product
 from pathlib import Path
 from typing import Any
@@ -241,9 +242,30 @@ def _parsed(given: str | Sequence[float], recipe: Recipe, names: Sequence[str]) 
     if given.startswith("@"):
         return read_weights(Path(given[1:]), recipe, names)
     try:
+        if "=" in given:
+            return _by_name(given, names)
         return tuple(float(weight) for weight in given.split(","))
     except ValueError:
-        raise InputError(f"--weights {given}: needs numbers such as 0.5,1, or @FILE written by --tune") from None
+        raise InputError(
+            f"--weights {given}: needs numbers such as 0.5,1 or {names[0]}=0.5,..., or @FILE written by --tune"
+        ) from None
+
+
+def _by_name(given: str, names: Sequence[str]) -> tuple[float, ...]:
+    """Return the weights of `bm25=0.3,dense=0.7` in the order of `names`."""
+    weights: dict[str, float] = {}
+    for part in given.split(","):
+        name, _, weight = part.strip().rpartition("=")
+        if name not in names:
+            close = get_close_matches(name, names, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]}? " if close else ""
+            raise InputError(f"--weights {part}: no such run; {hint}The runs are {', '.join(names)}")
+        if name in weights:
+            raise InputError(f"--weights {given}: {name} is given twice")
+        weights[name] = float(weight)
+    if missing := [name for name in names if name not in weights]:
+        raise InputError(f"--weights {given}: has no weight for {', '.join(missing)}")
+    return tuple(weights[name] for name in names)
 
 
 def weights_file(given: object) -> dict[str, Path]:

@@ -13,6 +13,7 @@ from hybrid_cli.evaluation.over_seeds import OverSeeds
 from hybrid_cli.evaluation.robustness import MARK, Robustness
 from hybrid_cli.evaluation.summary import LETTERS, Summary
 from hybrid_cli.reporting import summary, tables
+from hybrid_cli.reporting.latex import latex_table, summary_latex, titled_latex
 from hybrid_cli.reporting.summary import legend, lettered, significant, test_in_words
 from hybrid_cli.reporting.tables import csv_text, figure, markdown_table, without_nan
 from hybrid_cli.settings.analysis import Evaluate
@@ -34,12 +35,19 @@ def show(found: Summary | Robustness | OverSeeds, settings: Evaluate) -> None:
 
 
 def text(found: Summary | Robustness | OverSeeds, form: str) -> str:
-    """Return the result as `json`, `csv` or `markdown`."""
+    """Return the result as `json`, `csv`, `markdown` or `latex`."""
     if isinstance(found, Robustness):
-        return {"json": robustness_json, "csv": robustness_csv, "markdown": robustness_markdown}[form](found)
+        return {
+            "json": robustness_json,
+            "csv": robustness_csv,
+            "markdown": robustness_markdown,
+            "latex": robustness_latex,
+        }[form](found)
     if isinstance(found, OverSeeds):
-        return {"json": seeds_json, "csv": seeds_csv, "markdown": seeds_markdown}[form](found)
-    return {"json": summary.as_json, "csv": summary.as_csv, "markdown": summary.as_markdown}[form](found)
+        return {"json": seeds_json, "csv": seeds_csv, "markdown": seeds_markdown, "latex": seeds_latex}[form](found)
+    return {"json": summary.as_json, "csv": summary.as_csv, "markdown": summary.as_markdown, "latex": summary_latex}[
+        form
+    ](found)
 
 
 # --------------------------------------------------------------------------------------------------------- robustness
@@ -118,6 +126,12 @@ def robustness_markdown(found: Robustness) -> str:
     return "\n\n".join([*tables, *_legend(found)])
 
 
+def robustness_latex(found: Robustness) -> str:
+    """Return one table per measure, and the legend."""
+    tables = {measure: latex_table(_columns(found), _rows(found, measure)) for measure in found.drops.measures}
+    return titled_latex(tables, _legend(found))
+
+
 def _columns(found: Robustness) -> list[str]:
     return ["system", ORIGINAL, *found.attacks, DROP]
 
@@ -172,6 +186,11 @@ def seeds_markdown(found: OverSeeds) -> str:
     """Return one row per variant, and the legend."""
     columns, rows = _seeds_cells(found)
     return "\n\n".join([markdown_table(columns, rows), *_seeds_legend(found)])
+
+
+def seeds_latex(found: OverSeeds) -> str:
+    """Return one row per variant, and the legend."""
+    return titled_latex({"": latex_table(*_seeds_cells(found))}, _seeds_legend(found))
 
 
 def seeds_json(found: OverSeeds) -> str:

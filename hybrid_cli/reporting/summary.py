@@ -17,8 +17,8 @@ from hybrid_cli.reporting.tables import count, csv_text, figure, markdown_table,
 if TYPE_CHECKING:
     from rich.text import Text
 
-_RAISED = dict(zip(LETTERS, "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", strict=True))
-_BELOW = "⁻"
+RAISED = dict(zip(LETTERS, "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", strict=True))
+BELOW = "⁻"
 COUNTS = {"missing": "unanswered (scored 0)"}
 
 
@@ -70,13 +70,13 @@ def _csv_rows(summary: Summary) -> Iterator[dict[str, Any]]:
 
 def as_markdown(summary: Summary) -> str:
     """Return three tables (means, comparisons, counts) and the legend."""
-    best, widths = leaders(summary), _half_widths(summary)
+    best, widths = leaders(summary), half_widths(summary)
     means = [
         [
             lettered(summary, run),
             *((f"**{text}**" if (run, name) in best else text) + f" {widths[run, name]}" for name, text in row.items()),
         ]
-        for run, row in _figures(summary).items()
+        for run, row in figures(summary).items()
     ]
     names = [COUNTS.get(name, name) for name in next(iter(summary.counts.values()))]
     counts = [[run, *map(count, row.values())] for run, row in summary.counts.items()]
@@ -108,14 +108,14 @@ def _show_means(summary: Summary) -> None:
     """Print one row per run; intervals go below the means where the table would be too wide."""
     from rich.text import Text
 
-    best, figures, widths = leaders(summary), _figures(summary), _half_widths(summary)
-    whole = {name: any(row[name].startswith("1") for row in figures.values()) for name in summary.measures}
-    longest = {name: max(len(row[name]) + whole[name] for row in figures.values()) for name in summary.measures}
-    names = {run: lettered(summary, run) for run in figures}
+    best, means, widths = leaders(summary), figures(summary), half_widths(summary)
+    whole = {name: any(row[name].startswith("1") for row in means.values()) for name in summary.measures}
+    longest = {name: max(len(row[name]) + whole[name] for row in means.values()) for name in summary.measures}
+    names = {run: lettered(summary, run) for run in means}
     room = max(map(len, names.values())) + 2 + sum(max(longest[name] + 8, len(name) + 2) for name in longest)
     between = " " if room <= tables.stdout().width else "\n"
     rows = []
-    for run, row in figures.items():
+    for run, row in means.items():
         cells: list[str | Text] = [names[run]]
         for name, text in row.items():
             aligned = text if text.startswith("1") or not whole[name] else f" {text}"
@@ -128,7 +128,7 @@ def _show_means(summary: Summary) -> None:
     tables.show(["run", *summary.measures], rows, left=1 + len(summary.measures))
 
 
-def _figures(summary: Summary) -> dict[str, dict[str, str]]:
+def figures(summary: Summary) -> dict[str, dict[str, str]]:
     """Return run -> measure -> mean, with the letters of baselines that differ significantly."""
     means, marks = summary.means, significant(summary)
     return {
@@ -137,7 +137,7 @@ def _figures(summary: Summary) -> dict[str, dict[str, str]]:
     }
 
 
-def _half_widths(summary: Summary) -> dict[tuple[str, str], str]:
+def half_widths(summary: Summary) -> dict[tuple[str, str], str]:
     """Return (run, measure) -> `±.021`, half the width of the confidence interval."""
     return {key: f"±{figure((high - low) / 2, 3)}" for key, (low, high) in summary.ends.items()}
 
@@ -150,9 +150,9 @@ def significant(summary: Summary) -> dict[tuple[str, str], str]:
     p = pl.col(f"p_{summary.settings['test']}_corrected")
     found = summary.comparisons.filter(p.is_not_nan() & (p < summary.settings["alpha"]))
     for run, measure, baseline, difference in found.select("run", "measure", "baseline", "difference").iter_rows():
-        letter = _RAISED[LETTERS[summary.baselines.index(baseline)]]
-        marks.setdefault((run, measure), []).append(letter if difference > 0 else _BELOW + letter)
-    return {key: "".join(sorted(letters, key=lambda mark: mark.startswith(_BELOW))) for key, letters in marks.items()}
+        letter = RAISED[LETTERS[summary.baselines.index(baseline)]]
+        marks.setdefault((run, measure), []).append(letter if difference > 0 else BELOW + letter)
+    return {key: "".join(sorted(letters, key=lambda mark: mark.startswith(BELOW))) for key, letters in marks.items()}
 
 
 def leaders(summary: Summary) -> set[tuple[str, str]]:
@@ -181,11 +181,11 @@ def legend(summary: Summary, more: str = "better than", less: str = "worse") -> 
         f"({settings['resamples']:,} samples of the queries, seed {settings['seed']})."
     )
     if len(summary.comparisons):
-        marks = [_RAISED[letter] for letter, _ in zip(LETTERS, summary.baselines, strict=False)]
+        marks = [RAISED[letter] for letter, _ in zip(LETTERS, summary.baselines, strict=False)]
         letters = ", ".join(f"{mark} {more} {name}" for mark, name in zip(marks, summary.baselines, strict=True))
         family = len(summary.comparisons) // len(summary.measures)
         yield (
-            f"{letters} ({_BELOW}{marks[0]} {less}): p < {settings['alpha']:g}, two-sided {test_in_words(settings)}, "
+            f"{letters} ({BELOW}{marks[0]} {less}): p < {settings['alpha']:g}, two-sided {test_in_words(settings)}, "
             + (f"{_correction_in_words(settings['correction'], family)}; n = {_sizes(summary)}.")
         )
     if settings["nothing_relevant"]:

@@ -13,7 +13,7 @@ from hybrid_cli.settings.options import GIVEN, REQUIRED, Settings, argument, opt
 AnswerMatch = Literal["string", "regex"]
 SignificanceTest = Literal["t", "permutation"]
 Correction = Literal["holm", "bonferroni", "none"]
-Format = Literal["table", "json", "csv", "markdown"]
+Format = Literal["table", "json", "csv", "markdown", "latex"]
 ExportFormat = Literal["trec", "msmarco", "dpr", "sentence-transformers", "pyserini"]
 
 ANALYSIS = "Analysis"
@@ -82,8 +82,8 @@ class Evaluate(MayWrite, Comparison):
     """Measure runs, with confidence intervals and significance tests.
 
     pytrec_eval computes the measures. Means are over all judged queries; a query without hits scores 0. Hits are
-    ordered by the rank column. Measures: MRR@k, nDCG@k, MAP@k, P@k, R@k (recall), Success@k, Rprec, Bpref, Judged@k;
-    acc@k is the share of questions with an answer in the texts of the top k hits. The spellings `recip_rank`,
+    ordered by the rank column. Measures: MRR@k, nDCG@k, MAP@k, P@k, R@k (recall), Success@k, Rprec, Bpref, ERR@k, RBP,
+    Judged@k; acc@k is the share of questions with an answer in the texts of the top k hits. The spellings `recip_rank`,
     `ndcg_cut_10` and `AP(rel=2)` are accepted too.
 
     `--complement` shows which queries a dense run answers that BM25 does not, and which queries fusion hurts;

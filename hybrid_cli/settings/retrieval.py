@@ -297,7 +297,7 @@ class Fuse(OnDevice, WeightTuning, Writes):
     )
     weights: str | Sequence[float] | None = option(
         None,
-        "One weight per run, in order: `0.5,1`; or `@FILE` written by `--tune`.",
+        "One weight per run, in order: `0.5,1`; by name: `bm25=0.5,dense=1`; or `@FILE` written by `--tune`.",
         parse=str,
         shown="equal",
         applies=when(tune=False),
