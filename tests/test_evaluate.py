@@ -209,11 +209,11 @@ def test_marks_and_legend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     figures = {words[0]: words[1] for words in (line.split() for line in lines) if len(words) > 1}
     table = " ".join(" ".join(lines).split())
     assert "1.0000ᵃ" in table
-    assert ".0000⁻ᵃ" in table
+    assert ".0000↓ᵃ" in table
     assert "bad (a)" in table
     assert "[none]" in figures  # not parsed as markup
     assert (
-        "ᵃ better than bad (⁻ᵃ worse): p < 0.05, two-sided paired t-test, Bonferroni over 2 comparisons per measure"
+        "ᵃ better than bad (↓ᵃ worse): p < 0.05, two-sided paired t-test, Bonferroni over 2 comparisons per measure"
         in table
     )
     assert "n = 40." in table

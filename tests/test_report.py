@@ -87,7 +87,15 @@ def test_all_sections_are_present(whole: Path) -> None:
 
 def test_a_single_run_has_no_comparison(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     shown = page([tiny, paths[0]], tmp_path, split="test", measures=MEASURES)
-    assert shown.sections == ["summary", "measures", "depth", "groups", "provenance"]
+    assert shown.sections == ["summary", "measures", "depth", "groups", "absent", "provenance"]
+    for reason in (
+        "need two runs",
+        "Complementarity: needs two runs",
+        "pass --model FOLDER",
+        "pass --index RUN=FOLDER",
+    ):
+        assert reason in shown.text
+    assert "Query groups:" not in shown.text
     assert "bm25 has MRR@10 .5000 over 5 judged queries (95% interval" in shown.text
 
 

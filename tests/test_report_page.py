@@ -175,6 +175,38 @@ def test_lists_open_with_the_keyboard_and_flag_relevant_documents(seen: Callable
     assert all(table.get_attribute("tabindex") == "0" for table in tables)
 
 
+LONG_WORDS = """(word) => {
+  document.querySelectorAll("details").forEach((each) => { each.open = true; });
+  document.querySelectorAll(".case .id > :first-child, .case .title, .case .text, .case .query, .case .qid").forEach(
+    (each) => { each.textContent = word; });
+}"""
+TOO_WIDE = """[...document.querySelectorAll("details.case li, details.case .id, details.case summary")].filter(
+  (each) => each.scrollWidth > each.clientWidth + 1 || [...each.children].some(
+    (child) => child.getBoundingClientRect().right > each.getBoundingClientRect().right + 1)).length"""
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_long_ids_and_words_stay_in_their_list(seen: Callable[..., Seen], html: Path, width: int) -> None:
+    page = seen(html, width=width).page
+    page.evaluate(LONG_WORDS, "scipy.spatial.transform.Rotation_concatenate_" * 4)
+    assert page.query_selector_all("details.case[open] li")
+    assert page.evaluate(TOO_WIDE) == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_learning_curve_has_the_color_of_its_run(seen: Callable[..., Seen], html: Path) -> None:
+    page = seen(html).page
+    second = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--run-1').trim()")
+    curve = page.query_selector('[data-figure="training-1"] .mark-line path')
+    assert curve.get_attribute("stroke") == second
+    drawn = page.evaluate(
+        "[...document.querySelectorAll('[data-figure=training-1]')].map(each => getComputedStyle("
+        "each.parentElement.querySelector('.legend .swatch')).backgroundColor)[0]"
+    )
+    red, green, blue = (int(second[place : place + 2], 16) for place in (1, 3, 5))
+    assert drawn == f"rgb({red}, {green}, {blue})"
+
+
 def test_the_page_follows_the_color_scheme(seen: Callable[..., Seen], html: Path) -> None:
     shown = seen(html)
     colour = 'getComputedStyle(document.querySelector("[data-figure=recall-by-depth] .mark-symbol path")).fill'

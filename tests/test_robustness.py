@@ -92,9 +92,9 @@ def test_the_printed_table(qrels: Path, paths: list[Path], capsys: pytest.Captur
     bm25 = next(row for row in rows if row[:1] == ["bm25"])
     assert bm25[1:-1] == ["(a)", ".8000", ".4000*", ".8000", ".6000*", ".2000"]
     both = next(row for row in rows if row[:1] == ["both"])
-    assert both[1:-1] == [".9000", ".8500", ".9000", ".8750", ".0250⁻ᵃ"]
+    assert both[1:-1] == [".9000", ".8500", ".9000", ".8750", ".0250↓ᵃ"]
     assert "minus the mean over 3 attacks" in printed
-    assert "ᵃ drops more than bm25 (⁻ᵃ less)" in printed
+    assert "ᵃ drops more than bm25 (↓ᵃ less)" in printed
 
 
 def test_json_csv_and_markdown_have_the_same_figures(qrels: Path, paths: list[Path]) -> None:

@@ -104,6 +104,15 @@ def curves(run: Path) -> list[Path]:
     return [path for path in dict.fromkeys(encoders) if (path / layout.CURVE).is_file()]
 
 
+def curve_owners(runs: Mapping[str, Path]) -> dict[Path, str]:
+    """Return encoder with a learning curve -> the first run searched with it; runs fused from others come last."""
+    owners: dict[Path, str] = {}
+    for name, path in sorted(runs.items(), key=lambda item: _from_runs(item[1])):
+        for folder in curves(path):
+            owners.setdefault(folder.resolve(), name)
+    return owners
+
+
 def language(run: Path) -> str | None:
     """Return the language of the lexical index of a run, if there is one."""
     for index in indexes_of(run):

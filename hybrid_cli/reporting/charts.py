@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,7 +75,8 @@ class Figure:
         title: subject of the chart.
         spec: Vega-Lite with data, without configuration.
         caption: how to read the chart.
-        legend: names of the runs whose colors the chart uses.
+        legend: names of the runs, or of `places`, whose colors the chart uses.
+        places: color numbers of names that are no runs.
         wide: spans the width of the page.
     """
 
@@ -85,6 +86,7 @@ class Figure:
     caption: str = ""
     legend: Sequence[str] = ()
     wide: bool = False
+    places: Mapping[str, int] = field(default_factory=dict)
 
 
 # ------------------------------------------------------------------------------------------------------ specifications
@@ -98,6 +100,13 @@ def chart(data: str) -> alt.Chart:
 def colours(names: Sequence[str], field: str = "run") -> alt.Color:
     """Return one color per name, the same in every chart with the same names."""
     return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(names)))
+
+
+def colours_at(places: Mapping[str, int], field: str) -> alt.Color:
+    """Return the color of the given number for each name, and a legend of these names only."""
+    named = {place: name for name, place in places.items()}
+    domain = [named.get(place, f"\u200b{place}") for place in range(max(named, default=-1) + 1)]
+    return alt.Color(f"{field}:N", scale=alt.Scale(domain=domain), legend=alt.Legend(values=list(places)))
 
 
 def plain(

@@ -120,7 +120,8 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
         subtitle=subtitle,
         summary=summary,
         sections=sections,
-        colours={run: f"var(--run-{place % charts.RUN_COLOURS})" for place, run in enumerate(runs)},
+        colours={run: _colour(place) for place, run in enumerate(runs)},
+        colour=_colour,
         style=Markup(charts.style_sheet() + _source("page.css")),
         scripts=[Markup(script) for script in scripts],
         allowed=[_digest(script) for script in scripts],
@@ -128,6 +129,10 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
         figure=figure,
         signed=signed,
     )
+
+
+def _colour(place: int) -> str:
+    return f"var(--run-{place % charts.RUN_COLOURS})"
 
 
 def as_data(content: Any) -> str:

@@ -1,4 +1,4 @@
-"""The sections of the report; sections without data are omitted. A summary in sentences comes first."""
+"""The sections of the report; the last one gives the reasons of absent ones. A summary in sentences comes first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hybrid_cli.evaluation.complementarity import changes, sets, tally
 from hybrid_cli.evaluation.summary import Summary
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.reporting import memory, queries, venn
-from hybrid_cli.reporting.charts import Figure, chart, colours, plain
+from hybrid_cli.reporting.charts import Figure, chart, colours, colours_at, plain
 from hybrid_cli.reporting.data import Findings, Match
 from hybrid_cli.reporting.page import Cell, Section, Table
 from hybrid_cli.reporting.summary import COUNTS, leaders, legend, lettered, significant
@@ -34,7 +34,7 @@ _BAR, _GAP = 8, 14  # pixels
 
 def sections(
     found: Findings,
-    curves: Mapping[str, pl.DataFrame],
+    curves: Mapping[str, tuple[str | None, pl.DataFrame]],
     held: Mapping[str, Sequence[Held]],
     language: str,
 ) -> Iterator[Section]:
@@ -42,7 +42,7 @@ def sections(
 
     Args:
         found: result of `data.find`.
-        curves: encoder -> step, name, value.
+        curves: encoder -> its run, if it has one, and step, name, value.
         held: run -> its indexes.
         language: language of the documents.
     """
@@ -58,10 +58,31 @@ def sections(
     if found.groups:
         yield groups_section(found.groups, found.measure, runs)
     if curves:
-        yield training_section(curves)
+        yield training_section(curves, runs)
     if held:
         means = {run: found.summary.means[run, found.measure] for run in held}
         yield memory.section(held, means, found.measure, runs)
+    if reasons := list(_absent(found, bool(curves), bool(held))):
+        yield Section("absent", "Absent sections", text=reasons)
+
+
+def _absent(found: Findings, curves: bool, held: bool) -> Iterator[str]:
+    """Yield the reason for each section that is left out."""
+    if not found.complement:
+        yield (
+            "Complementarity: needs two runs to compare. Without --complement DENSE SPARSE these are the only run of a "
+            "dense index and the only run of a lexical index, by their manifests."
+        )
+    if not found.matches:
+        yield "Per query, and queries that change most: need two runs."
+    elif not len(found.helped) and not len(found.hurt):
+        yield "Queries that change most: no query changes, or --show-queries is 0."
+    if not found.groups:
+        yield "Query groups: need the texts of queries and documents, that is a collection, or two compared runs."
+    if not curves:
+        yield "Learning curves: no manifest of a run leads to an encoder with a learning curve; pass --model FOLDER."
+    if not held:
+        yield "Index size against quality: no manifest of a run leads to its index; pass --index RUN=FOLDER."
 
 
 def _analyzer(language: str) -> queries.Analyze:
@@ -165,21 +186,31 @@ def _group_figure(number: int, group: Buckets, means: pl.DataFrame, measure: str
 # ---------------------------------------------------------------------------------------------------- learning curves
 
 
-def training_section(curves: Mapping[str, pl.DataFrame]) -> Section:
-    """Return one figure per recorded name.
+def training_section(curves: Mapping[str, tuple[str | None, pl.DataFrame]], runs: Sequence[str]) -> Section:
+    """Return one figure per recorded name; an encoder has the color of its run.
 
     Args:
-        curves: encoder -> step, name, value.
+        curves: encoder -> its run, if it has one, and step, name, value.
+        runs: all runs, in the order of their colors.
     """
-    models = list(curves)
-    steps = [curve.with_columns(pl.lit(model).alias("model")) for model, curve in curves.items()]
+    places = _places({model: run for model, (run, _) in curves.items()}, runs)
+    steps = [curve.with_columns(pl.lit(model).alias("model")) for model, (_, curve) in curves.items()]
     together = pl.concat([each.select("model", "step", "name", "value") for each in steps])
     parts = together.partition_by("name", maintain_order=True)
-    figures = [_curve_figure(number, part, models) for number, part in enumerate(parts)]
+    figures = [_curve_figure(number, part, places) for number, part in enumerate(parts)]
     return Section("training", "Learning curves", figures=figures)
 
 
-def _curve_figure(number: int, curve: pl.DataFrame, models: list[str]) -> Figure:
+def _places(owners: Mapping[str, str | None], runs: Sequence[str]) -> dict[str, int]:
+    """Return the color number of each encoder: that of its run, or one that no run has."""
+    places: dict[str, int] = {}
+    for model, run in owners.items():
+        own = runs.index(run) if run in runs else len(runs)
+        places[model] = own if own not in places.values() else max(len(runs), *places.values()) + 1
+    return places
+
+
+def _curve_figure(number: int, curve: pl.DataFrame, places: Mapping[str, int]) -> Figure:
     name, place = curve["name"][0], f"training-{number + 1}"
     rows = [
         {"model": model, "step": step, "value": value}
@@ -188,23 +219,24 @@ def _curve_figure(number: int, curve: pl.DataFrame, models: list[str]) -> Figure
     base = chart(place).encode(
         alt.X("step:Q", title="step").axis(tickCount=5, format="~s"),
         alt.Y("value:Q", title=name).scale(zero=False).axis(tickCount=5),
-        colours(models, "model"),
+        colours_at(places, "model"),
         tooltip=[
             alt.Tooltip("model:N"),
             alt.Tooltip("step:Q", format=","),
             alt.Tooltip("value:Q", title=name, format=".4f"),
         ],
     )
-    dense = len(rows) > MOST_POINTS // 4 * len(models)
+    dense = len(rows) > MOST_POINTS // 4 * len(places)
     drawn = base.mark_line(strokeWidth=1.5) + base.mark_circle(size=12 if dense else 40, opacity=1)
     thin = curve.group_by("model").len()["len"].max() or 0
     averaged = (
-        " Each point is the mean of neighboring steps ({MOST_POINTS} points per curve)."
+        f" Each point is the mean of neighboring steps ({MOST_POINTS} points per curve)."
         if int(str(thin)) > MOST_POINTS
         else ""
     )
     kind = "A measure on the dev pool" if name.startswith("dev") else "A term of the training loss"
-    return Figure(place, name, plain(drawn, {place: rows}, height=220), f"{kind}.{averaged}", legend=models)
+    spec = plain(drawn, {place: rows}, height=220)
+    return Figure(place, name, spec, f"{kind}.{averaged}", legend=list(places), places=places)
 
 
 def thinned(curve: pl.DataFrame, most: int = MOST_POINTS) -> pl.DataFrame:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 RAISED = dict(zip(LETTERS, "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", strict=True))
-BELOW = "⁻"
+BELOW = "↓"
 COUNTS = {"missing": "unanswered (scored 0)"}
 
 

@@ -50,7 +50,11 @@ def report(settings: Report) -> Path:
     ]
     if not all(output.up_to_date for output in outputs):
         found = find(plan, settings, baselines, texts)
-        learned = {name: pl.read_parquet(folder / layout.CURVE) for name, folder in curves.items()}
+        owners = lineage.curve_owners(plan.runs)
+        learned = {
+            name: (owners.get(folder.resolve()), pl.read_parquet(folder / layout.CURVE))
+            for name, folder in curves.items()
+        }
         parts = list(sections.sections(found, learned, held, _language(plan.runs)))
         for output in outputs:
             if not output.up_to_date:
