@@ -1,0 +1,134 @@
+"""Verdicts on the claims of the papers, from the values of every query in docs/methods/measured.
+
+python benchmarks/verdicts.py [docs/methods/measured]
+
+Each file NAME.parquet holds run, measure, qid, value, written by `evaluate --output` with runs named ROW-SEED. A claim
+compares two rows in one measure: the mean of each query over the seeds, the difference with its 95% t-interval over the
+queries, and the standard deviation of the difference over the seeds. A claim holds if the interval and two deviations
+over the seeds are both above the claimed gain; it does not hold if the interval is below; else it is undecided.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from scipy import stats
+
+MEASURED = Path(__file__).parents[1] / "docs" / "methods" / "measured"
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claimed difference between two rows.
+
+    Attributes:
+        file: name of the measurements, without suffix.
+        better, worse: rows.
+        measure: measure of the comparison.
+        gain: claimed difference, 0 for any.
+    """
+
+    file: str
+    better: str
+    worse: str
+    measure: str = "MRR@10"
+    gain: float = 0.0
+
+
+CLAIMS = (
+    Claim("clear", "bm25+residual", "bm25+constant"),
+    Claim("clear", "bm25+residual", "bm25+constant-mean"),
+    Claim("clear", "bm25+constant", "bm25+random"),
+    Claim("clear", "bm25+residual", "bm25+random"),
+    Claim("clear", "bm25+residual", "bm25+before"),
+    Claim("clear", "bm25+residual", "bm25+nll-one"),
+    Claim("clear", "bm25+residual", "bm25+nll"),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A measured difference: means of both rows, interval over queries, deviation over seeds, number of seeds."""
+
+    better: float
+    worse: float
+    low: float
+    high: float
+    deviation: float
+    seeds: int
+    word: str
+
+
+def verdict(values: pl.DataFrame, claim: Claim) -> Verdict | None:
+    """Decide a claim.
+
+    Args:
+        values: run, measure, qid, value; a row without seeds has one run of its name.
+        claim: the claim.
+
+    Returns:
+        None if a row was not measured.
+    """
+    rows = pl.col("run").str.replace(r"-\d+$", "")
+    chosen = values.filter(measure=claim.measure).with_columns(row=rows, seed=pl.col("run").str.extract(r"-(\d+)$"))
+    sides = [chosen.filter(row=name) for name in (claim.better, claim.worse)]
+    if not all(map(len, sides)):
+        return None
+    seeds = [set(side["seed"].drop_nulls()) for side in sides]
+    common = seeds[0] & seeds[1] if all(seeds) else seeds[0] | seeds[1]
+    sides = [side.filter(pl.col("seed").is_null() | pl.col("seed").is_in(common)) for side in sides]
+    means = [side.group_by("qid").agg(pl.col("value").mean()).sort("qid") for side in sides]
+    differences = (means[0]["value"] - means[1]["value"]).to_numpy()
+    low, high = _interval(differences)
+    by_seed = _by_seed(sides[0], sides[1], sorted(common))
+    deviation = float(np.std(by_seed, ddof=1)) if len(by_seed) > 1 else float("nan")
+    word = "undecided"
+    if high < claim.gain:
+        word = "does not hold"
+    elif low > claim.gain and differences.mean() - claim.gain > 2 * deviation:
+        word = "holds"
+    first, second = (float(side["value"].mean()) for side in means)  # type: ignore[arg-type]
+    return Verdict(first, second, low, high, deviation, len(common), word)
+
+
+def _interval(differences: np.ndarray) -> tuple[float, float]:
+    found = stats.ttest_1samp(differences, 0.0).confidence_interval(CONFIDENCE)
+    return float(found.low), float(found.high)
+
+
+def _by_seed(better: pl.DataFrame, worse: pl.DataFrame, seeds: list[str]) -> list[float]:
+    """Return the difference of the means of each seed."""
+
+    def mean(side: pl.DataFrame, seed: str) -> float:
+        return float(side.filter(pl.col("seed").is_null() | (pl.col("seed") == seed))["value"].mean())  # type: ignore[arg-type]
+
+    return [mean(better, seed) - mean(worse, seed) for seed in seeds]
+
+
+def main() -> int:
+    """Print one line per claim that was measured."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", nargs="?", type=Path, default=MEASURED)
+    folder = parser.parse_args().folder
+    print("| Claim | Measure | Means | Difference | 95% interval | SD over seeds | Seeds | Verdict |")
+    print("|---|---|---|---|---|---|---|---|")
+    for claim in CLAIMS:
+        path = folder / f"{claim.file}.parquet"
+        found = verdict(pl.read_parquet(path), claim) if path.is_file() else None
+        if found is not None:
+            print(
+                f"| {claim.better} > {claim.worse}{f' + {claim.gain:g}' if claim.gain else ''} | {claim.measure} "
+                f"| {found.better:.4f}, {found.worse:.4f} | {found.better - found.worse:+.4f} "
+                f"| {found.low:+.4f} to {found.high:+.4f} | {found.deviation:.4f} | {found.seeds} | {found.word} |"
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Verdicts on claims, from measured values."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+from verdicts import Claim, verdict
+
+QUERIES = 400
+
+
+def measured(rows: dict[str, tuple[float, float]], seeds: int = 3) -> pl.DataFrame:
+    """Return values of rows that have the given mean, and the given shift from one seed to the next."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 0.05, QUERIES)
+    frames = []
+    for row, (mean, shift) in rows.items():
+        for seed in range(1, seeds + 1):
+            values = mean + noise + rng.normal(0, 0.01, QUERIES) + shift * (seed - (seeds + 1) / 2)
+            frames.append(
+                pl.DataFrame({"qid": [f"q{n}" for n in range(QUERIES)], "value": values}).with_columns(
+                    run=pl.lit(f"{row}-{seed}"), measure=pl.lit("MRR@10")
+                )
+            )
+    return pl.concat(frames)
+
+
+@pytest.mark.parametrize(
+    ("better", "gain", "word"),
+    [
+        pytest.param((0.55, 0.0), 0.0, "holds", id="clear gain"),
+        pytest.param((0.45, 0.0), 0.0, "does not hold", id="clear loss"),
+        pytest.param((0.5, 0.0), 0.0, "undecided", id="no difference"),
+        pytest.param((0.55, 0.05), 0.0, "undecided", id="gain within two deviations over the seeds"),
+        pytest.param((0.51, 0.0), 0.02, "does not hold", id="gain below the claimed one"),
+    ],
+)
+def test_a_verdict_needs_the_interval_and_the_seeds(better: tuple[float, float], gain: float, word: str) -> None:
+    values = measured({"a": better, "b": (0.5, 0.0)})
+    found = verdict(values, Claim("x", "a", "b", gain=gain))
+    assert found is not None
+    assert (found.word, found.seeds) == (word, 3)
+    assert found.low < found.better - found.worse < found.high
+
+
+def test_only_seeds_of_both_rows_are_compared() -> None:
+    values = pl.concat([measured({"a": (0.55, 0.0)}, seeds=2), measured({"b": (0.5, 0.0)}, seeds=3)])
+    found = verdict(values, Claim("x", "a", "b"))
+    assert found is not None
+    assert found.seeds == 2
+
+
+def test_a_row_that_was_not_measured_gives_no_verdict() -> None:
+    assert verdict(measured({"a": (0.5, 0.0)}), Claim("x", "a", "missing")) is None
