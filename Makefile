@@ -16,7 +16,8 @@ MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help setup demo check lint test bench docs clean tables $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04
+.PHONY: help setup demo check lint test bench docs clean tables $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 \
+    claims-clear claims-clear-seed
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -71,3 +72,4 @@ include pipelines/zero-shot.mk
 include pipelines/memory-table.mk
 include pipelines/robustness.mk
 include pipelines/robust04.mk
+include pipelines/claims.mk

@@ -16,14 +16,15 @@ claim_train = $(HYBRID) train-dense $< --model $(MODEL) --layers $(CLAIM_LAYERS)
 
 # CLEAR. Rows: `residual` (CLEAR), `constant` and `constant-mean` (constant margin of 1, and of the mean of the
 # residual's), `random` (residual margin, random negatives), `nll-one` (likelihood, the negatives of the query only),
-# `nll` (likelihood, with the documents of the batch).
+# `nll` (likelihood, with the documents of the batch), `residual-batch` and `residual-nll` (the sum is trained, with the
+# documents of the batch), `residual-nll-anneal` (the weight of BM25 rises from 0).
 
-claims_clear_arms := residual constant constant-mean random nll-one nll
+claims_clear_arms := residual constant constant-mean random nll-one nll residual-batch residual-nll residual-nll-anneal
 claims_clear_rows := $(foreach arm,$(claims_clear_arms),$(arm) bm25+$(arm))
 claims_clear_runs := bm25=$(OUT)/bm25.test.parquet before=$(OUT)/before.test.parquet bm25+before=$(OUT)/bm25+before.test.parquet \
     $(foreach seed,$(SEEDS),$(foreach row,$(claims_clear_rows),$(row)-$(seed)=$(OUT)/claims/seed-$(seed)/$(row).test.parquet))
 
-claims-clear: $(SETUP) $(OUT)/bm25+before.test.parquet
+claims-clear: $(SETUP) $(OUT)/bm25+before.test.parquet  ## CLEAR's claims on DATA: losses and negatives, SEEDS of each (hours)
 	$(each_seed)
 	$(evaluate) $(claims_clear_runs) --measures $(CLAIM_MEASURES) --output $(MEASURED)/clear.parquet --overwrite --over-seeds \
 	    --roc-against bm25 --baseline bm25+nll
@@ -51,7 +52,16 @@ $(claims)/random/manifest.json: $(claims)/random.parquet
 	$(claim_clear) --loss residual-margin
 
 $(claims)/nll-one/manifest.json: $(claims)/errors.parquet
-	$(claim_clear) --loss nll --no-in-batch-negatives
+	$(claim_clear) --loss nll --no-in-batch
 
 $(claims)/nll/manifest.json: $(claims)/errors.parquet
 	$(claim_clear) --loss nll
+
+$(claims)/residual-batch/manifest.json: $(claims)/errors.parquet
+	$(claim_clear) --loss residual-margin --in-batch --index $(OUT)/bm25
+
+$(claims)/residual-nll/manifest.json: $(claims)/errors.parquet
+	$(claim_clear) --loss residual-nll --index $(OUT)/bm25
+
+$(claims)/residual-nll-anneal/manifest.json: $(claims)/errors.parquet
+	$(claim_clear) --loss residual-nll --scorer-schedule anneal --index $(OUT)/bm25

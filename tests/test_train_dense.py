@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from hybrid_cli.settings import TrainDense
 from hybrid_cli.settings.common import Sampling
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training.batches import Examples, allowed
-from hybrid_cli.training.loop import rate_factor
+from hybrid_cli.training.loop import rate_factor, steps_of
 from hybrid_cli.training.validation import DevPool
 
 WORDS = [
@@ -225,6 +226,22 @@ def test_order_and_draws_do_not_depend_on_the_first_batch(examples: Path) -> Non
     first, second = ({g.docids[0] for batch in whole[e * 5 : e * 5 + 5] for g in batch} for e in (0, 1))
     assert first == second == {f"p{i}" for i in range(18)}
     assert [g.docids for g in whole[0]] != [g.docids for g in whole[5]]
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({}, 5),
+        ({"epochs": 2}, 10),
+        ({"max_steps": 12}, 12),
+        ({"max_steps": 3}, 3),
+        ({"max_steps": 12, "epochs": 2}, 10),
+    ],
+)
+def test_max_steps_alone_repeats_the_examples(examples: Path, options: dict[str, int], steps: int) -> None:
+    source, plan = Examples(examples), Sampling(batch_size=4, negatives=1, **options)  # type: ignore[arg-type]
+    assert steps_of(plan, len(source)) == steps
+    assert len(list(islice(source.batches(plan), steps))) == steps
 
 
 def test_another_positive_in_the_batch_is_not_a_negative(examples: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "methods"))
 
 from verdicts import Claim, verdict
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.options import GENERAL, GIVEN, REQUIRED, By, Settings, option, parsed_by, redeclare, when
@@ -119,10 +119,19 @@ TEMPERATURE = "1, or 0.05 for vectors of length 1"
 class Optimization(Seeded):
     """Options of the optimizer."""
 
-    epochs: int = option(1, "Passes over the training data.", panel=OPTIMIZATION, minimum=1)
-    max_steps: int | None = option(
-        None, "Maximum number of steps; the learning rate decays to 0 there.", panel=OPTIMIZATION, minimum=1
+    default_epochs: ClassVar[int] = 1
+
+    epochs: int | None = option(
+        None,
+        "Passes over the training data.",
+        panel=OPTIMIZATION,
+        minimum=1,
+        shown="1, or as many as --max-steps needs",
     )
+    max_steps: int | None = option(
+        None, "Number of steps; fewer if --epochs ends first. The learning rate decays to 0 at the last step.",
+        panel=OPTIMIZATION, minimum=1,
+    )  # fmt: skip
     batch_size: int = option(28, "Queries per batch.", panel=OPTIMIZATION, minimum=1)
     accumulate: int = option(
         1, "Batches per step; in-batch negatives stay within a batch.", panel=OPTIMIZATION, minimum=1
@@ -141,6 +150,7 @@ class Optimization(Seeded):
     precision: Precision = option(
         "auto", "Precision of the forward pass; `auto` is bf16 where the device supports it.", panel=OPTIMIZATION
     )
+
     checkpoint_steps: int = option(
         100, "Steps between two checkpoints; training resumes from the last one.", panel=OPTIMIZATION, minimum=1
     )

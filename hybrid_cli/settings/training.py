@@ -50,6 +50,8 @@ class Pretrain(Training, StartModel):
         "hybrid pretrain data/pydocs --cocondenser --max-steps 1000 --output out/cocondenser",
     )
 
+    default_epochs: ClassVar[int] = 8
+
     collection: Path = argument(REQUIRED, "Collection or corpus; queries and qrels are not read.")
     _: KW_ONLY
     cocondenser: bool = option(
@@ -72,7 +74,7 @@ class Pretrain(Training, StartModel):
     held_out: int = option(
         200, "Documents held out for validation, at most a tenth of the corpus.", panel=SPANS, minimum=0
     )
-    epochs: int = redeclare(Optimization, "epochs", 8)
+    epochs: int | None = redeclare(Optimization, "epochs", None, shown="8, or as many as --max-steps needs")
     batch_size: int = redeclare(
         Optimization, "batch_size", 32, help="Spans per batch; with `--cocondenser`, documents with two spans each."
     )
@@ -240,7 +242,7 @@ class TrainLambda(Training, Validation, Architecture):
         help="Split with the queries of the validation, on a pool of the teacher's passages; needs `--index`.",
         recorded=True,
     )
-    epochs: int = redeclare(Optimization, "epochs", 1, help="Passes over the labels.", applies=(TRANSFORMER,))
+    epochs: int | None = redeclare(Optimization, "epochs", None, help="Passes over the labels.", applies=(TRANSFORMER,))
     max_steps: int | None = redeclare(Optimization, "max_steps", By("encoder", {"static": 1200}))
     batch_size: int = redeclare(Optimization, "batch_size", By("encoder", {"static": 256}, 28))
     chunk_size: int | None = redeclare(Optimization, "chunk_size", None, applies=(TRANSFORMER,))

@@ -5,6 +5,7 @@ Order and draws depend only on (seed, epoch, row), so a resumed run sees the sam
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -134,6 +135,11 @@ class Examples:
         return rows
 
 
+def passes(plan: Optimization) -> int:
+    """Return the maximum number of passes over the training data; `max_steps` alone does not limit them."""
+    return plan.epochs or (plan.default_epochs if plan.max_steps is None else sys.maxsize)
+
+
 def batches(
     size: int, groups: Callable[[int, int], Iterator[Group]], plan: Optimization, done: int = 0
 ) -> Iterator[list[Group]]:
@@ -146,7 +152,7 @@ def batches(
         done: number of batches to skip.
     """
     steps = -(-size // plan.batch_size)
-    for epoch in range(done // steps, plan.epochs):
+    for epoch in range(done // steps, passes(plan)):
         rest = groups(epoch, (done - epoch * steps) * plan.batch_size if epoch == done // steps else 0)
         while batch := list(islice(rest, plan.batch_size)):
             yield batch

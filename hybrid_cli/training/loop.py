@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.errors import HybridError
 from hybrid_cli.settings.common import Optimization
 from hybrid_cli.training import diagnostics, parallel
+from hybrid_cli.training.batches import passes
 from hybrid_cli.training.losses import Terms
 
 VALIDATIONS = 10
@@ -71,7 +73,7 @@ class Validator:
 def steps_of(plan: Optimization, examples: int) -> int:
     """Return the number of optimizer steps for `examples` training examples."""
     per_epoch = -(-examples // (plan.batch_size * plan.accumulate))
-    return min(plan.max_steps or per_epoch * plan.epochs, per_epoch * plan.epochs)
+    return min(plan.max_steps or sys.maxsize, per_epoch * passes(plan))
 
 
 def fit(

@@ -21,6 +21,7 @@ from hybrid_cli import console, draws
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.training import Pretrain
+from hybrid_cli.training.batches import passes
 
 BLOCK = 8192  # documents that are shuffled together
 IGNORED = -100  # label of a token that is not predicted, as in PyTorch
@@ -180,7 +181,7 @@ class Corpus:
         """Yield the batches of all epochs from the `done`-th on; the last batch of an epoch may be smaller."""
         size = self._plan.batch_size
         steps = -(-len(self) // size)
-        for epoch in range(done // steps, self._plan.epochs):
+        for epoch in range(done // steps, passes(self._plan)):
             units = self._epoch(epoch, (done - epoch * steps) * size)
             while batch := list(islice(units, size)):
                 yield self._masked(batch, self._rng(_MASKS, done))

@@ -1,6 +1,6 @@
 """Verdicts on the claims of the papers, from the values of every query in docs/methods/measured.
 
-python benchmarks/verdicts.py [docs/methods/measured]
+python docs/methods/verdicts.py [FOLDER]
 
 Each file NAME.parquet holds run, measure, qid, value, written by `evaluate --output` with runs named ROW-SEED. A claim
 compares two rows in one measure: the mean of each query over the seeds, the difference with its 95% t-interval over the
@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from scipy import stats
 
-MEASURED = Path(__file__).parents[1] / "docs" / "methods" / "measured"
+MEASURED = Path(__file__).parent / "measured"
 CONFIDENCE = 0.95
 
 
