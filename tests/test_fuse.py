@@ -113,7 +113,7 @@ def test_scores_of_single_runs_are_printed(
     qrels = pl.read_parquet(tiny / "qrels.test.parquet")
     for path in (*both(made), output):
         score = evaluate_run(runs.read_run(path), qrels, ["nDCG@3"])["value"].to_numpy().mean()
-        assert f"{score:.4f}" in printed
+        assert f"{score:.4f}".removeprefix("0") in printed
 
 
 def test_fusion_below_the_best_run_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,6 +160,13 @@ def test_tuned_weights_are_read_by_a_later_fusion(
             fuse(**{**settings, **bad})
     with pytest.raises(InputError, match="in the order bm25, dense"):
         fuse(both(made)[::-1], output=tmp_path / "g.parquet", weights=f"@{weights}")
+
+
+def test_more_folds_than_judged_queries_are_refused(made: Path, tiny: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"tune": True, "qrels": tiny, "split": "test", "output": tmp_path / "w.json"}
+    with pytest.raises(InputError, match=r"--folds 1000: .*qrels\.test\.parquet has 5 judged queries; pass at most 5"):
+        fuse(both(made), folds=1000, **options)
+    fuse(both(made), folds=5, **options)
 
 
 def test_tuning_with_exact_scores(made: Path, tiny: Path, tmp_path: Path) -> None:

@@ -199,6 +199,11 @@ def _tune(job: _Job, judged: Path | None) -> Path:
     )
     if not output.up_to_date:
         qrels = collection.read_qrels(judged)
+        queries = qrels["qid"].n_unique()
+        if "folds" in settings.given and settings.folds > queries:
+            raise InputError(
+                f"--folds {settings.folds}: {judged} has {queries:,} judged queries; pass at most {queries}"
+            )
         frames = [
             runs.read_run(path).filter(pl.col("qid").is_in(qrels["qid"].unique().implode()))
             for path in job.runs.values()
@@ -206,7 +211,7 @@ def _tune(job: _Job, judged: Path | None) -> Path:
         alone = {name: _score(run, qrels, settings.measure) for name, run in zip(job.runs, frames, strict=True)}
         tuned = _search(job, frames, qrels)
         content_ = content(tuned, alone, settings.measure)
-        output.write_json(content_, queries=qrels["qid"].n_unique(), trials=len(tuned.trials))
+        output.write_json(content_, queries=queries, trials=len(tuned.trials))
     terminal.show_weights(json.loads(settings.output.read_text("utf-8")))
     return settings.output
 
