@@ -1,4 +1,4 @@
-"""Terminal output: notes and progress on stderr, results on stdout."""
+"""Terminal output: notes and progress on stderr, results on stdout; and the log file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from hybrid_cli.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,6 +19,8 @@ HEARTBEAT_SECONDS = 30.0
 WORTH_A_LINE_SECONDS = 2.0
 
 _quiet = False
+_verbose = False
+_log: Path | None = None
 
 
 def set_quiet(quiet: bool) -> None:
@@ -23,14 +29,56 @@ def set_quiet(quiet: bool) -> None:
     _quiet = quiet
 
 
+def set_verbose(verbose: bool) -> None:
+    """Turn details off or on."""
+    global _verbose
+    _verbose = verbose
+
+
+def log_to(path: Path | None) -> None:
+    """Append every message to a file, details too, whatever is printed; None ends this.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    global _log
+    _log = path
+    if path is not None:
+        try:
+            with path.open("a", encoding="utf-8"):
+                pass
+        except OSError as error:
+            _log = None
+            raise InputError(
+                f"--log-file {path}: {(error.strerror or str(error)).lower()}; pass another path"
+            ) from None
+
+
+def log(level: str, message: str) -> None:
+    """Append a message to the log file, if there is one, with the time (UTC) and its level."""
+    if _log is not None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        with _log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{now} {level} {message}\n")
+
+
+def detail(message: str) -> None:
+    """Print a detail on stderr if the command is verbose."""
+    log("detail", message)
+    if _verbose:
+        print(message, file=sys.stderr, flush=True)
+
+
 def note(message: str) -> None:
     """Print a note on stderr."""
+    log("note", message)
     if not _quiet:
         print(message, file=sys.stderr, flush=True)
 
 
 def warn(message: str) -> None:
     """Print a warning on stderr, also when quiet."""
+    log("warning", message)
     print(f"warning: {message}", file=sys.stderr, flush=True)
 
 

@@ -31,4 +31,6 @@ def hybrid(*arguments: object) -> Done:
             code = stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
         finally:
             console.set_quiet(False)
+            console.set_verbose(False)
+            console.log_to(None)
     return Done(code, out.getvalue(), err.getvalue())

@@ -26,7 +26,7 @@ STAGES = [
     "doctor",
 ]  # fmt: skip
 Write = Callable[[str], Path]
-EVERYWHERE = ("--config", "--quiet", "--debug")
+EVERYWHERE = ("--config", "--quiet", "--verbose", "--log-file", "--debug")
 
 
 def shell(*arguments: object, **settings: Any) -> subprocess.CompletedProcess[str]:

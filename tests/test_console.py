@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+from command import hybrid
 
 from hybrid_cli import console
 
@@ -49,3 +53,28 @@ def test_the_rate_of_a_slow_step_has_a_decimal(
     with console.progress("train", 10, "steps") as advance:
         advance(10)
     assert capsys.readouterr().err == "train: 10 steps in 30.0s (0.3/s)\n"
+
+
+def test_details_are_printed_and_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = hybrid("inspect", "absent", "--log-file", "run.log")
+    assert plain.code == 2
+    assert "paths = " not in plain.err
+    verbose = hybrid("inspect", "absent", "-v", "--log-file", "run.log")
+    assert "inspect: paths = ['absent']" in verbose.err
+    assert "inspect: form = text (default)" in verbose.err
+    lines = (tmp_path / "run.log").read_text("utf-8").splitlines()
+    assert sum("detail inspect: form = text (default)" in line for line in lines) == 2
+    errors = [line.split(" error ", 1)[1] for line in lines if " error " in line]
+    assert errors == [plain.err.removeprefix("hybrid: ").strip()] * 2
+    done = hybrid("doctor", "-v")
+    assert re.search(r"^done in [0-9.]+s, peak memory [0-9.]+ .B$", done.err, re.MULTILINE)
+
+
+def test_a_log_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    refused = hybrid("doctor", "--log-file", tmp_path / "no" / "run.log")
+    assert (refused.code, refused.err.splitlines()) == (
+        2,
+        [f"hybrid: --log-file {tmp_path / 'no' / 'run.log'}: no such file or directory; pass another path"],
+    )
+    assert "--quiet: not with --verbose" in hybrid("doctor", "-q", "-v").err

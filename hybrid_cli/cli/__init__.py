@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from hybrid_cli import console
 from hybrid_cli.cli import signals
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import HybridError
@@ -99,6 +100,9 @@ def _suggestion(name: str, command: Any) -> str:
 def _stop(message: str, code: int, error: BaseException, debug: bool) -> None:
     if debug:
         traceback.print_exception(error)
+    console.log("error", _one_line(message))
+    if not isinstance(error, HybridError):
+        console.log("error", "".join(traceback.format_exception(error)).rstrip())
     typer.echo(f"hybrid: {_one_line(message)}", err=True)
     raise SystemExit(code)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from hybrid_cli import artifacts, console
+from hybrid_cli.cli import details
 from hybrid_cli.cli.signals import Interrupted
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import Settings
@@ -35,10 +37,25 @@ _EVERYWHERE: dict[str, Any] = {
         bool,
         typer.Option("--quiet", "-q", metavar="", rich_help_panel=GENERAL, help="Print only warnings and results."),
     ],
+    "verbose": Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", metavar="", rich_help_panel=GENERAL,
+            help="Print the settings, versions, time and peak memory of the command too.",
+        ),
+    ],
+    "log_file": Annotated[
+        str | None,
+        typer.Option(
+            "--log-file", metavar="FILE", show_default=False, rich_help_panel=GENERAL,
+            help="Append all messages, with the details of `--verbose`, to a file.",
+        ),
+    ],
     "debug": Annotated[
         bool, typer.Option("--debug", metavar="", rich_help_panel=GENERAL, help="Print the traceback of an error.")
     ],
 }  # fmt: skip
+_FLAGS, _FILES = ("quiet", "verbose", "debug"), ("config", "log_file")  # of `_EVERYWHERE`
 _FLAG = Option(False, "")
 _DRY_RUN = Annotated[
     bool,
@@ -101,18 +118,17 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
 
     def command(**typed: Any) -> None:
         configured = _configured(typed.pop("config"), kind)
-        shared = {}
-        for key in ("quiet", "debug", "dry_run"):
-            if not isinstance(from_file := configured.pop(key, False), bool):
-                raise InputError(f"{spelling(key, _FLAG)} {from_file}: needs true or false")
-            shared[key] = typed.pop(key, False) or from_file
-        console.set_quiet(shared["quiet"])  # `main` reads --debug before parsing can fail
+        shared = _shared(typed, configured)
+        started = time.monotonic()
         try:
             settings = kind(**_complete({**configured, **_set(typed)}, kind))
+            for line in details.before(settings):
+                console.detail(line)
             if shared["dry_run"] and getattr(settings, "output", None) is None:
                 raise InputError("--dry-run: needs --output")
             with artifacts.dry_run(shared["dry_run"]):
                 run(settings)
+            console.detail(details.after(time.monotonic() - started))
         except artifacts.DryRun as stopped:
             _print_settings(stopped.output)
         except KeyboardInterrupt as stopped:
@@ -121,7 +137,7 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
     parameters = [_parameter(kind, name) for name, _ in in_help_order(kind)]
     shared = {**({"dry_run": _DRY_RUN} if issubclass(kind, Overwrites) else {}), **_EVERYWHERE}
     for key, annotation in shared.items():
-        default = None if key == "config" else False
+        default = None if key in _FILES else False
         parameters.append(
             inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         )
@@ -130,6 +146,23 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
     command.__doc__ = inspect.getdoc(kind)
     shaped = type(f"{kind.__name__}Command", (_Command,), {"settings": kind})
     app.command(name, cls=shaped, rich_help_panel=kind.panel)(command)
+
+
+def _shared(typed: dict[str, Any], configured: dict[str, Any]) -> dict[str, bool]:
+    """Take the options of every command out of what was typed and configured, and set up messages."""
+    found = {}
+    for key in (*_FLAGS, "dry_run"):
+        if not isinstance(from_file := configured.pop(key, False), bool):
+            raise InputError(f"{spelling(key, _FLAG)} {from_file}: needs true or false")
+        found[key] = typed.pop(key, False) or from_file
+    if found["quiet"] and found["verbose"]:
+        raise InputError("--quiet: not with --verbose")
+    log, from_file = typed.pop("log_file", None), configured.pop("log_file", None)
+    path = log or from_file
+    console.set_quiet(found["quiet"])  # `main` reads --debug before parsing can fail
+    console.set_verbose(found["verbose"])
+    console.log_to(None if path is None else Path(str(path)))
+    return found
 
 
 def in_help_order(kind: type[Settings]) -> list[tuple[str, Option]]:
@@ -272,7 +305,7 @@ def _configured(config: str | None, kind: type[Settings]) -> dict[str, Any]:
         raise InputError(f"{config}: not a readable YAML file ({error})") from None
     if not isinstance(content, dict):
         raise InputError(f"{config}: needs lines of 'option: value'")
-    shared = ("quiet", "debug", "dry_run") if issubclass(kind, Overwrites) else ("quiet", "debug")
+    shared = (*_FLAGS, "log_file", *(("dry_run",) if issubclass(kind, Overwrites) else ()))
     fields = {_plain(name): name for name in (*shared, *kind.declared())}
     fields = {name: field for name, field in fields.items() if not getattr(kind.declared().get(field), "names", ())}
     for name, declared in kind.declared().items():
