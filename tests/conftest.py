@@ -20,7 +20,7 @@ SLOW = {
     "test_api", "test_bad_input", "test_boost", "test_cli", "test_combination", "test_concat_runs",
     "test_cross_validation", "test_damage", "test_distill_lite", "test_encode", "test_encoder", "test_examples",
     "test_export",
-    "test_hybrid_search", "test_impacts", "test_index_bm25", "test_killed", "test_label", "test_lucene",
+    "test_hybrid_search", "test_impacts", "test_index_bm25", "test_kill", "test_killed", "test_label", "test_lucene",
     "test_mine_negatives", "test_nested", "test_parallel", "test_paths", "test_perturb_several", "test_pipelines",
     "test_prepare", "test_pretrain", "test_python_docs", "test_report", "test_report_page", "test_search",
     "test_storage", "test_tower", "test_train_dense", "test_train_frozen", "test_train_lambda", "test_train_roc",

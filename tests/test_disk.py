@@ -175,3 +175,31 @@ def test_leftovers_are_removed_only_by_the_holder_of_the_lock(tmp_path: Path) ->
     first.release()
     assert open_output(path, kind=Kind.DENSE_INDEX).up_to_date
     assert scratch_in(tmp_path) == []
+
+
+# -------------------------------------------------------------------------------------------- outputs without manifest
+
+
+def export(path: Path, content: str, overwrite: bool = False) -> None:
+    output = artifacts.open_output(
+        path, Kind.RUN, "export trec", inputs={}, options={}, overwrite=overwrite, foreign=True, compare=True
+    )
+    with output.scratch() as scratch:
+        disk.write_text(scratch, content)
+
+
+def test_an_equal_export_is_up_to_date_and_another_one_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.trec"
+    export(path, "one")
+    made = path.stat().st_ino
+    export(path, "one")
+    assert "is up to date" in capsys.readouterr().err
+    assert path.stat().st_ino == made
+    with pytest.raises(InputError, match=r"run\.trec: already exists with other content; pass --overwrite"):
+        export(path, "two")
+    assert path.read_text() == "one"
+    export(path, "two", overwrite=True)
+    assert path.read_text() == "two"
+    assert scratch_in(tmp_path) == []

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from hybrid_cli.artifacts.files import lock_file
+from hybrid_cli.artifacts.files import is_empty_folder, lock_file
 from hybrid_cli.artifacts.manifest import FORMAT, MANIFEST, Manifest, Named, find_manifest, foreign_file
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.errors import InputError
@@ -16,7 +16,9 @@ _SUFFIXES = {Kind.WEIGHTS: ".json", Kind.REPORT: ".html", Kind.LABELS: ""}  # te
 _LONG_NAME = 60  # characters shown of a name that is too long
 
 
-def check_replaceable(path: Path, existing: Manifest | None, wanted: Manifest, overwrite: bool, foreign: bool) -> None:
+def check_replaceable(
+    path: Path, existing: Manifest | None, wanted: Manifest, overwrite: bool, foreign: bool, compare: bool = False
+) -> None:
     """Refuse to replace a file or folder at `path` that the user did not mean, or that hybrid did not write.
 
     Args:
@@ -25,6 +27,7 @@ def check_replaceable(path: Path, existing: Manifest | None, wanted: Manifest, o
         wanted: manifest of the output.
         overwrite: the user allows to replace the artifact.
         foreign: the output has the format of another tool.
+        compare: an existing output is compared with the new one before it is refused.
 
     Raises:
         InputError: `path` may not be replaced.
@@ -32,11 +35,13 @@ def check_replaceable(path: Path, existing: Manifest | None, wanted: Manifest, o
     refuse_foreign_file(path, existing)
     _refuse_part(path)
     special = path.exists() and not path.is_file() and not path.is_dir()
-    if special or (foreign and path.is_dir() and not _is_empty_folder(path)):
+    if special or (foreign and not compare and path.is_dir() and not is_empty_folder(path)):
         raise InputError(f"{path}: not a regular file, and --overwrite replaces files only; name another output")
+    if compare:
+        return
     if path.exists() and not overwrite:
         raise InputError(f"{path}: {_difference(existing, wanted)}; pass --overwrite to replace it, or name another")
-    if existing is None and path.is_dir() and not _is_empty_folder(path):
+    if existing is None and path.is_dir() and not is_empty_folder(path):
         raise InputError(f"{path}: is a folder that hybrid did not write; remove it, or name another")
 
 
@@ -76,10 +81,6 @@ def place_of(path: Path) -> Path:
         shown = path if len(str(path)) < _LONG_NAME else f"{str(path)[:_LONG_NAME]}..."
         raise InputError(f"{shown}: {(error.strerror or str(error)).lower()}; name another output") from None
     return place
-
-
-def _is_empty_folder(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
 
 
 def check_name(path: Path, kind: Kind) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,7 +76,7 @@ def restore(path: Path) -> None:
 def leftovers(path: Path) -> bool:
     """Return whether a killed process left files that no call resumes from, or a process is writing `path`."""
     scratch = scratch_path(path)
-    return _old(path).exists() or (scratch.exists() and not _resumable(scratch))
+    return _old(path).exists() or lock_file(path).exists() or (scratch.exists() and not _resumable(scratch))
 
 
 def _resumable(scratch: Path) -> bool:
@@ -127,3 +128,18 @@ def sizes(path: Path) -> dict[str, int]:
         files = part.rglob("*") if part.is_dir() else [part]
         found[part.name + ("/" if part.is_dir() else "")] = sum(f.stat().st_size for f in files if f.is_file())
     return found
+
+
+def is_empty_folder(path: Path) -> bool:
+    """Return whether `path` is a folder without files."""
+    return path.is_dir() and not any(path.iterdir())
+
+
+def equal(first: Path, second: Path) -> bool:
+    """Return whether two files have the same bytes, or two folders the same files with the same bytes."""
+    if first.is_file() or second.is_file():
+        return first.is_file() and second.is_file() and filecmp.cmp(first, second, shallow=False)
+    names = [
+        sorted(file.relative_to(folder) for file in folder.rglob("*") if file.is_file()) for folder in (first, second)
+    ]
+    return names[0] == names[1] and all(equal(first / name, second / name) for name in names[0])

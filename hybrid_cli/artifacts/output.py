@@ -90,12 +90,14 @@ class Output:
         manifest: manifest without counts and fingerprint.
         place: the path that is written: where `path` is a symbolic link, the link stays and its target is replaced.
         up_to_date: whether the artifact exists, made from the same inputs with the same options.
+        compare: an existing output is compared with the new one, and not replaced.
     """
 
     path: Path
     manifest: Manifest
     place: Path
     up_to_date: bool = False
+    compare: bool = False
     started: float = field(default_factory=time.monotonic)
     _unlock: weakref.finalize[..., Any] | None = None
 
@@ -174,10 +176,21 @@ class Output:
             disk.remove(self.partial)
             try:
                 yield self.partial
+                if self.compare and self.path.exists() and not files.is_empty_folder(self.path):
+                    self._compare()
+                    return
                 self._publish(self.partial)
             except BaseException:
                 disk.remove(self.partial)
                 raise
+
+    def _compare(self) -> None:
+        """Keep an existing output that equals the new one; refuse another one."""
+        if not files.equal(self.partial, self.place):
+            remedy = "name another output" if self.path.is_dir() else "pass --overwrite to replace it, or name another"
+            raise InputError(f"{self.path}: already exists with other content; {remedy}")
+        disk.remove(self.partial)
+        console.note(f"{self.manifest.stage}: {self.path} is up to date")
 
     def _with(self, counts: dict[str, Any]) -> Manifest:
         return replace(self.manifest, counts=counts)
@@ -251,6 +264,7 @@ def open_output(
     options: Mapping[str, Any],
     overwrite: bool = False,
     foreign: bool = False,
+    compare: bool = False,
 ) -> Output:
     """Check and lock the output of a stage before its work.
 
@@ -260,6 +274,7 @@ def open_output(
         options: other values that affect the result, as JSON: no threads, devices, verbosity or paths.
         overwrite: replace an existing output, even if it is up to date.
         foreign: the output has the format of another tool: any file extension, no manifest.
+        compare: an existing foreign output is up to date if its content equals the new one; see `Output.scratch`.
 
     Raises:
         InputError: the path cannot be written, or is in use and `overwrite` is false.
@@ -277,7 +292,7 @@ def open_output(
         versions=_versions(),
         location=Path(os.path.realpath(place)),
     )
-    output = Output(path, wanted, place)
+    output = Output(path, wanted, place, compare=compare and not overwrite)
     at_stage_end(output.release)
     try:
         if files.leftovers(place) and not _dry.get() and not _is_follower():
@@ -309,7 +324,7 @@ def _check(output: Output, inputs: Mapping[str, Path | Named], overwrite: bool, 
     output.up_to_date = existing is not None and existing.key() == output.manifest.key() and not overwrite
     if not output.up_to_date:
         check_place(output.path, inputs)
-        check_replaceable(output.path, existing, output.manifest, overwrite, foreign)
+        check_replaceable(output.path, existing, output.manifest, overwrite, foreign, output.compare)
 
 
 def _is_follower() -> bool:

@@ -21,7 +21,10 @@ from hybrid_cli.errors import HybridError
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # the only child of it that Typer exports
-_FILE_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+_INTERRUPTED = 130
+_FILE_TROUBLE = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
+)  # fmt: skip
 _SHORT_WRITES = ("requested and", "inline_container")  # messages of numpy and torch about a full disk
 
 
@@ -30,11 +33,13 @@ def main() -> None:
     debug = "--debug" in sys.argv
     _keep_pandas_out()
     try:
-        with signals.raised():
-            raise SystemExit(app(prog_name="hybrid", standalone_mode=False))
-    except (KeyboardInterrupt, typer.Abort) as error:  # before the stage started
-        cause = error if isinstance(error, KeyboardInterrupt) else error.__cause__
-        stopped = signals.Interrupted(cause if isinstance(cause, KeyboardInterrupt) else KeyboardInterrupt())
+        with signals.raised() as ended:
+            code = app(prog_name="hybrid", standalone_mode=False)
+            if code == _INTERRUPTED:
+                raise KeyboardInterrupt  # Typer caught it before the stage started
+            raise SystemExit(code)
+    except (KeyboardInterrupt, typer.Abort) as error:
+        stopped = signals.Interrupted(ended[0] if ended else KeyboardInterrupt())
         _stop(str(stopped), stopped.exit_code, error, debug)
     except _UsageError as error:
         _refuse_usage(error)

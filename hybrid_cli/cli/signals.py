@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any
 
 from hybrid_cli.errors import HybridError
 
@@ -30,21 +31,27 @@ class Interrupted(HybridError):
         self.exit_code = 128 + number
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)  # a second signal does not interrupt the removal of scratch files
-    raise Ended(number)
-
-
 @contextmanager
-def raised() -> Iterator[None]:
-    """Raise `Ended` on SIGTERM and SIGHUP; a signal that the parent process ignores (`nohup`) stays ignored."""
-    before = {}
+def raised() -> Iterator[list[Ended]]:
+    """Raise `Ended` on SIGTERM and SIGHUP; a signal that the parent process ignores (`nohup`) stays ignored.
+
+    Yields:
+        The signal that arrived, if any.
+    """
+    before: dict[int, Any] = {}
+    arrived: list[Ended] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second signal does not interrupt the removal of scratch files
+        arrived.append(Ended(number))
+        raise arrived[0]
+
     with suppress(ValueError):  # not the main thread, which alone receives signals
         for number in _ENDING:
             if signal.getsignal(number) == signal.SIG_DFL:
-                before[number] = signal.signal(number, _end)
+                before[number] = signal.signal(number, end)
     try:
-        yield
+        yield arrived
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -22,6 +22,7 @@ from hybrid_cli.settings import Export, stage
 from hybrid_cli.settings.analysis import ExportFormat
 
 QUERIES_AT_ONCE = 256
+_FOLDERS = ("sentence-transformers", "pyserini")  # formats of several files
 
 Writer = Callable[[Path, Path, Export], str]  # artifact, output, settings -> description of the written content
 
@@ -53,6 +54,7 @@ def export(settings: Export) -> Path:
         options=settings.recorded(artifact=kind.phrase),
         overwrite=settings.overwrite,
         foreign=True,
+        compare=settings.output.is_dir() == (settings.form in _FOLDERS),
     )
     with output.scratch() as scratch:
         count = write(path, scratch, settings)
