@@ -158,6 +158,7 @@ def test_every_command_and_option_named_in_prose_exists() -> None:
     from hybrid_cli.cli.options import spellings
 
     everywhere = {"--config", "--quiet", "--verbose", "--log-file", "--debug", "--dry-run", "--help", "--version"}
+    everywhere |= {"--install-completion", "--show-completion"}
     options = {f"hybrid {kind.command}": {*spellings(kind), *everywhere} for kind in COMMANDS}
     assert misnamed("hybrid fues --missing exact", options)
     assert misnamed("fuse --mising exact", options)
