@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -34,3 +35,19 @@ def hybrid(*arguments: object) -> Done:
             console.set_verbose(False)
             console.log_to(None)
     return Done(code, out.getvalue(), err.getvalue())
+
+
+def refused(*arguments: object, words: str, code: int = 2) -> Done:
+    """Run a command that must be refused in one line and must not change the folder."""
+    before = listing()
+    done = hybrid(*arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (code, "", 1), done
+    assert done.err.startswith("hybrid: ")
+    assert words in done.err
+    assert listing() == before
+    return done
+
+
+def listing() -> dict[str, bytes]:
+    """Return the bytes of every file below the current folder; links are followed."""
+    return {str(path): path.read_bytes() for path in sorted(Path().glob("**/*")) if path.is_file()}

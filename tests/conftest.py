@@ -19,12 +19,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test` runs one process pe
 SLOW = {
     "test_api", "test_bad_input", "test_boost", "test_cli", "test_combination", "test_concat_runs",
     "test_cross_validation", "test_damage", "test_distill_lite", "test_encode", "test_encoder", "test_examples",
-    "test_export",
-    "test_hybrid_search", "test_impacts", "test_index_bm25", "test_kill", "test_killed", "test_label", "test_lucene",
-    "test_mine_negatives", "test_nested", "test_parallel", "test_paths", "test_perturb_several", "test_pipelines",
-    "test_prepare", "test_pretrain", "test_python_docs", "test_report", "test_report_page", "test_search",
-    "test_storage", "test_tower", "test_train_dense", "test_train_frozen", "test_train_lambda", "test_train_roc",
-    "test_translation", "test_vectors", "test_whole_words",
+    "test_export", "test_hostile_input", "test_hybrid_search", "test_impacts", "test_index_bm25", "test_kill",
+    "test_killed", "test_label", "test_lucene", "test_mine_negatives", "test_nested", "test_parallel", "test_paths",
+    "test_perturb_several", "test_pipelines", "test_prepare", "test_pretrain", "test_python_docs", "test_report",
+    "test_report_page", "test_search", "test_storage", "test_tower", "test_train_dense", "test_train_frozen",
+    "test_train_lambda", "test_train_roc", "test_translation", "test_vectors", "test_whole_words",
 }  # fmt: skip
 settings.register_profile("hybrid", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("hybrid")
@@ -105,3 +104,34 @@ def tiny_lambda(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "lambda").mkdir()
     encoder.save(folder / "lambda")
     return folder / "lambda"
+
+
+@pytest.fixture(scope="session")
+def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with one artifact of each kind."""
+    import shutil
+
+    from hybrid_cli.stages.encode import encode
+    from hybrid_cli.stages.index_bm25 import index_bm25
+    from hybrid_cli.stages.mine_negatives import mine_negatives
+    from hybrid_cli.stages.search import search
+
+    folder = tmp_path_factory.mktemp("made")
+    shutil.copytree(tiny, folder / "collection")
+    shutil.copytree(tiny_bert, folder / "model")
+    index_bm25(folder / "collection", output=folder / "bm25", threads=1)
+    encode(folder / "collection", output=folder / "dense", model=str(folder / "model"), dtype="fp32")
+    for name in ("bm25", "dense"):
+        output = folder / f"{name}.parquet"
+        search(folder / "collection", split="test", index=folder / name, output=output, threads=1)
+    mine_negatives(folder / "collection", split="train", sources="random:2", output=folder / "train.parquet")
+    return folder
+
+
+@pytest.fixture
+def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Change to a folder with links to one artifact of each kind."""
+    for path in made.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -26,7 +26,7 @@ LAYERS = (
     {"lexical", "collections"},
     {"runs"},
     {"artifacts"},
-    {"settings", "console"},
+    {"settings", "console", "json_files"},
     {"errors", "draws", "version"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -195,7 +195,11 @@ def test_the_library_never_exits() -> None:
 
 
 def test_exceptions_are_caught_by_name() -> None:
-    """Only the command line catches everything, to report a bug in one line."""
+    """Only the command line catches everything, to report a bug in one line.
+
+    Exceptions: the tokenizers library raises `Exception` itself; a thread passes its error on to the thread that waits.
+    """
+    allowed = ("cli/__init__,", "encoders/tower,", "lexical/build,")
     broad = [
         f"{named(file)}, line {node.lineno}"
         for file in FILES
@@ -203,7 +207,7 @@ def test_exceptions_are_caught_by_name() -> None:
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id == "Exception"))
     ]
-    assert not [place for place in broad if not place.startswith("cli/__init__,")]
+    assert not [place for place in broad if not place.startswith(allowed)]
 
 
 def test_a_command_has_one_name_everywhere() -> None:

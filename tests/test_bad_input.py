@@ -12,12 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-from command import Done, hybrid
-
-from hybrid_cli.stages.encode import encode
-from hybrid_cli.stages.index_bm25 import index_bm25
-from hybrid_cli.stages.mine_negatives import mine_negatives
-from hybrid_cli.stages.search import search
+from command import hybrid, refused
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,46 +21,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with one artifact of each kind."""
-    folder = tmp_path_factory.mktemp("made")
-    shutil.copytree(tiny, folder / "collection")
-    shutil.copytree(tiny_bert, folder / "model")
-    index_bm25(folder / "collection", output=folder / "bm25", threads=1)
-    encode(folder / "collection", output=folder / "dense", model=str(folder / "model"), dtype="fp32")
-    for name in ("bm25", "dense"):
-        output = folder / f"{name}.parquet"
-        search(folder / "collection", split="test", index=folder / name, output=output, threads=1)
-    mine_negatives(folder / "collection", split="train", sources="random:2", output=folder / "train.parquet")
-    return folder
-
-
-@pytest.fixture
-def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Change to a folder with links to one artifact of each kind."""
-    for path in made.iterdir():
-        (tmp_path / path.name).symlink_to(path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def refused(*arguments: object, words: str, code: int = 2) -> Done:
-    """Run a command that must be refused in one line and must not change the folder."""
-    before = listing()
-    done = hybrid(*arguments)
-    assert (done.code, done.out, done.err.count("\n")) == (code, "", 1), done
-    assert done.err.startswith("hybrid: ")
-    assert words in done.err
-    assert listing() == before
-    return done
-
-
-def listing() -> dict[str, bytes]:
-    """Return the bytes of every file below the current folder; links are followed."""
-    return {str(path): path.read_bytes() for path in sorted(Path().glob("**/*")) if path.is_file()}
 
 
 COMMANDS = {

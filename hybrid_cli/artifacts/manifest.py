@@ -18,6 +18,7 @@ from hybrid_cli.artifacts.checksums import new_hash
 from hybrid_cli.artifacts.layout import CURVE
 from hybrid_cli.artifacts.schemas import Kind
 from hybrid_cli.errors import DamageError, InputError
+from hybrid_cli.json_files import parse_json, read_json, typed
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -201,10 +202,7 @@ def _manifest_text(path: Path) -> str | None:
 
 
 def _manifest_in_json(path: Path) -> str | None:
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path}: is not readable JSON ({error})") from None
+    content = read_json(path)
     embedded = content.pop("manifest", None) if isinstance(content, dict) else None
     if isinstance(embedded, dict) and "checksum" in embedded and embedded.get("fingerprint") != hash_json(content):
         raise DamageError(f"{path}: the content changed on the disk after it was written; restore or rebuild the file")
@@ -220,13 +218,15 @@ def hash_json(content: Any) -> str:
 
 def _parse_manifest(text: str, path: Path, any_format: bool) -> Manifest:
     try:
-        fields = json.loads(text)
-        stored = fields.pop("checksum", _IN_FOOTER)
-        manifest = Manifest(**{**fields, "kind": Kind(fields["kind"]), "location": path.resolve()})
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        fields = parse_json(text, MANIFEST)
+        written = fields.get("format", FORMAT) if isinstance(fields, dict) else None
+        newer = isinstance(written, int) and written > FORMAT  # whose other fields may be unknown here
+        stored = fields.pop("checksum", _IN_FOOTER) if isinstance(fields, dict) else _IN_FOOTER
+        manifest = None if newer else replace(typed(Manifest, fields, MANIFEST), location=path.resolve())
+    except InputError as error:
         raise DamageError(f"{path}: its manifest is damaged ({error}); restore or rebuild the artifact") from None
-    if manifest.format > FORMAT:
-        raise InputError(f"{path}: has format {manifest.format}, this hybrid reads up to {FORMAT}; update hybrid")
+    if manifest is None:
+        raise InputError(f"{path}: has format {written}, this hybrid reads up to {FORMAT}; update hybrid")
     if stored not in (_IN_FOOTER, hash_json(fields)):
         raise DamageError(f"{path}: its manifest changed on the disk after it was written; restore or rebuild it")
     if manifest.format < FORMAT and not any_format:

@@ -281,6 +281,7 @@ def open_output(
         HybridError: another process is writing the same output.
         DryRun: within `dry_run()`.
     """
+    files.check_path(path)
     if not foreign:
         check_name(path, kind)
     place = place_of(path)

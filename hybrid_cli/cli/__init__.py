@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import traceback
 from difflib import get_close_matches
@@ -12,7 +13,7 @@ from typing import Any
 import typer
 
 from hybrid_cli import console
-from hybrid_cli.cli import signals
+from hybrid_cli.cli import signals, streams
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import HybridError
 
@@ -22,21 +23,23 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # the only child of it that Typer exports
 _INTERRUPTED = 130
-_FILE_TROUBLE = (
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
-)  # fmt: skip
+_LONGEST_WORD = 240
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _SHORT_WRITES = ("requested and", "inline_container")  # messages of numpy and torch about a full disk
+_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")  # PyTorch, FAISS
 
 
 def main() -> None:
     """Run one command; an error is one line on stderr, and `--debug` adds the traceback."""
     debug = "--debug" in sys.argv
+    streams.prepare()
     _keep_pandas_out()
     try:
         with signals.raised() as ended:
             code = app(prog_name="hybrid", standalone_mode=False)
             if code == _INTERRUPTED:
                 raise KeyboardInterrupt  # Typer caught it before the stage started
+            sys.stdout.flush()
             raise SystemExit(code)
     except (KeyboardInterrupt, typer.Abort) as error:
         stopped = signals.Interrupted(ended[0] if ended else KeyboardInterrupt())
@@ -45,10 +48,12 @@ def main() -> None:
         _refuse_usage(error)
     except HybridError as error:
         _stop(str(error), error.exit_code, error, debug)
+    except BrokenPipeError:  # `hybrid inspect ... | head`: the reader has seen enough
+        streams.drop_stdout()
+        raise SystemExit(128 + signal.SIGPIPE) from None
     except Exception as error:
-        if reason := _trouble_with_files(error):
-            where = getattr(error, "filename", None) or "the output"
-            _stop(f"{where}: {reason}; nothing was replaced", 1, error, debug)
+        if explained := _trouble_with_memory(error) or _trouble_with_files(error):
+            _stop(*explained, error, debug)
         _stop(f"a bug in hybrid: {type(error).__name__}: {error} (--debug shows where)", 1, error, debug)
 
 
@@ -76,12 +81,27 @@ def _keep_pandas_out() -> None:
             sys.meta_path.remove(_NoPandas)
 
 
-def _trouble_with_files(error: Exception) -> str | None:
-    """Return the disk or permission problem that caused an error; libraries raise many exception classes for one."""
+def _trouble_with_memory(error: Exception) -> tuple[str, int] | None:
+    """Return message and exit code for an allocation that failed."""
     text = str(error)
+    if not isinstance(error, MemoryError) and not (isinstance(error, RuntimeError) and any(w in text for w in _MEMORY)):
+        return None
+    detail = f" ({text.splitlines()[0]})" if text else ""
+    return f"not enough memory{detail}; free memory, or use smaller batches, inputs or models", 1
+
+
+def _trouble_with_files(error: Exception) -> tuple[str, int] | None:
+    """Return message and exit code for a problem with a disk, a path or its permissions; libraries wrap these."""
+    text, path = str(error), getattr(error, "filename", None)
+    reasons = [os.strerror(code) for code in _DISK if os.strerror(code) in text]
     if isinstance(error, OSError | RuntimeError) and any(words in text for words in _SHORT_WRITES):
-        return os.strerror(errno.ENOSPC).lower()
-    return next((os.strerror(code).lower() for code in _FILE_TROUBLE if os.strerror(code) in text), None)
+        reasons = [os.strerror(errno.ENOSPC)]
+    if reasons:
+        return f"{path or 'the output'}: {reasons[0].lower()}; nothing was replaced", 1
+    if isinstance(error, OSError) and path is not None and error.strerror:
+        return f"{os.fsdecode(path)}: {error.strerror.lower()}", 2
+    wrapped = isinstance(error, OSError) or any(os.strerror(code) in text for code in (errno.EACCES, errno.EPERM))
+    return (f"a file cannot be used: {text}", 2) if wrapped else None
 
 
 def _refuse_usage(error: typer.BadParameter) -> None:
@@ -113,5 +133,6 @@ def _stop(message: str, code: int, error: BaseException, debug: bool) -> None:
 
 
 def _one_line(message: str) -> str:
-    """Join the lines of a message from a library."""
-    return " ".join(line.strip() for line in message.splitlines() if line.strip())
+    """Return a message in one line, without control characters; very long words, such as paths, are shortened."""
+    words = "".join(each if each.isprintable() else " " for each in message).split(" ")
+    return " ".join(w if len(w) <= _LONGEST_WORD else f"{w[:100]}...{w[-20:]}" for w in words if w)

@@ -16,6 +16,7 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.cli import details
 from hybrid_cli.cli.signals import Interrupted
 from hybrid_cli.errors import InputError
+from hybrid_cli.json_files import NOT_JSON, reason
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.common import Overwrites
 from hybrid_cli.settings.conversion import bare_type, default_text, is_list, is_mapping, is_pair, range_text
@@ -301,8 +302,8 @@ def _configured(config: str | None, kind: type[Settings]) -> dict[str, Any]:
 
     try:
         content = yaml.safe_load(Path(config).read_text("utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"{config}: not a readable YAML file ({error})") from None
+    except (OSError, yaml.YAMLError, *NOT_JSON) as error:
+        raise InputError(f"{config}: not a readable YAML file ({reason(error)})") from None
     if not isinstance(content, dict):
         raise InputError(f"{config}: needs lines of 'option: value'")
     shared = (*_FLAGS, "log_file", *(("dry_run",) if issubclass(kind, Overwrites) else ()))

@@ -5,7 +5,6 @@ The protocol is that of McDonald et al. (2018) on Robust04: test on one fold, tu
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from hybrid_cli.collections.readers.files import lines, open_binary
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
+from hybrid_cli.json_files import parse_json
 
 WHOLE = "all"
 _EXAMPLES = 3
@@ -78,10 +78,7 @@ def read(file: Path) -> Folds:
 def _json_folds(file: Path) -> Folds:
     with open_binary(file) as opened:
         text = opened.read()
-    try:
-        content: Any = json.loads(text, parse_int=str, parse_float=str)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{file}: not readable JSON ({error})") from None
+    content = parse_json(text, file, parse_int=str, parse_float=str)
     if not _is_list(content, list) or not all(_is_list(fold, str) for fold in content):
         raise InputError(f'{file}: needs a list of lists of query ids, such as [["301", "302"], ["303"]]')
     return list(content)

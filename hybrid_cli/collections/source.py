@@ -13,6 +13,8 @@ from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.data import Prepare
 
+_LONGEST_SPLIT = 100
+
 
 class Place(NamedTuple):
     """Location of a row, as messages print it."""
@@ -98,6 +100,8 @@ def checked_split(name: str) -> str:
     """Return the name of a split; refuse names that are unsuitable for file names."""
     if not name or not all(letter.isalnum() or letter in "-_." for letter in name):
         raise InputError(f"split '{name}': needs letters, digits, '-', '_' and '.' only, such as train or dev-small")
+    if len(name) > _LONGEST_SPLIT:
+        raise InputError(f"split '{name}': a name needs at most {_LONGEST_SPLIT} characters")
     return name
 
 

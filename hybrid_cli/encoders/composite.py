@@ -30,12 +30,11 @@ import torch
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import COMBINATION_PARTS, CONTRACT, PAIR_SIDES
-from hybrid_cli.encoders.contract import Encoder
+from hybrid_cli.encoders.contract import COMBINATION, PAIR, Contract, Encoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.json_files import read_object, typed
 from hybrid_cli.settings import Combine
 from hybrid_cli.settings.common import CombineMode
-
-COMBINATION, PAIR = "combination", "pair"
 
 
 @dataclass(frozen=True)
@@ -148,11 +147,14 @@ def read_recipe(folder: Path) -> Recipe:
     Raises:
         InputError: `encoder.json` has other fields.
     """
-    stored = json.loads((folder / CONTRACT).read_text("utf-8"))
-    try:
-        return Recipe(stored["combine"], stored["weight"], tuple(stored["changes"]))
-    except KeyError as error:
-        raise InputError(f"{folder / CONTRACT}: has no field {error}; rebuild the combination") from None
+    stored = read_object(folder / CONTRACT)
+    stored.pop("kind", None)
+    if lacking := [name for name in ("combine", "weight", "changes") if name not in stored]:
+        raise InputError(f"{folder / CONTRACT}: has no field '{lacking[0]}'; rebuild the combination")
+    recipe = typed(Recipe, stored, folder / CONTRACT)
+    for changed in recipe.changes:
+        typed(Contract, {name: value for name, value in changed.items() if name != "weight"}, folder / CONTRACT)
+    return recipe
 
 
 def parts(folder: Path) -> list[Path]:

@@ -7,14 +7,14 @@ from the files of that library; a plain checkpoint has the default contract.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hybrid_cli.artifacts.layout import CONTRACT, MODULES
 from hybrid_cli.errors import InputError
+from hybrid_cli.json_files import fits, named, read_json, read_object, typed
 from hybrid_cli.settings.common import Markers, Pooling
 
 if TYPE_CHECKING:
@@ -59,8 +59,10 @@ class Encoder(Protocol):
         ...
 
 
-TRANSFORMER = "transformer"
+TRANSFORMER, STATIC, COMBINATION, PAIR = KINDS = ("transformer", "static", "combination", "pair")
 QUERY_MARKER, DOCUMENT_MARKER = "[unused1]", "[unused2]"
+LONGEST = 1 << 20  # of lengths in word pieces and of vectors: beyond every model
+_MODULE = ("type", "path")
 
 
 @dataclass(frozen=True)
@@ -145,14 +147,14 @@ def kind_of(folder: Path) -> str:
     """Return the kind of encoder in `folder`: `transformer`, `static`, `combination` or `pair`.
 
     Raises:
-        InputError: `encoder.json` cannot be read.
+        InputError: `encoder.json` cannot be read, or names another kind.
     """
-    if not (folder / CONTRACT).is_file():
+    if not (folder / CONTRACT).exists():
         return TRANSFORMER
-    try:
-        return str(json.loads((folder / CONTRACT).read_text("utf-8")).get("kind", TRANSFORMER))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{folder / CONTRACT}: not readable JSON ({error})") from None
+    kind = read_object(folder / CONTRACT).get("kind", TRANSFORMER)
+    if kind not in KINDS:
+        raise InputError(f"{folder / CONTRACT}: unknown kind {named(kind)}; known: {', '.join(KINDS)}")
+    return str(kind)
 
 
 def read_contract(folder: Path) -> Contract:
@@ -163,44 +165,56 @@ def read_contract(folder: Path) -> Contract:
     """
     if (kind := kind_of(folder)) != TRANSFORMER:
         raise InputError(f"{folder}: is a {kind} encoder; needs a transformer")
-    if (folder / CONTRACT).is_file():
-        stored = json.loads((folder / CONTRACT).read_text("utf-8"))
-        if unknown := sorted(set(stored) - {field.name for field in fields(Contract)}):
-            hint = "; rename it to truncate_dim" if unknown == ["prefix"] else "; update hybrid"
-            raise InputError(f"{folder / CONTRACT}: unknown field {', '.join(unknown)}{hint}")
-        return Contract(**stored)
+    if (folder / CONTRACT).exists():
+        stored = read_object(folder / CONTRACT)
+        stored.pop("kind", None)
+        if "prefix" in stored:
+            raise InputError(f"{folder / CONTRACT}: unknown field prefix; rename it to truncate_dim")
+        contract = typed(Contract, stored, folder / CONTRACT)
+        for name in ("query_max_len", "doc_max_len", "dim", "truncate_dim"):
+            least = 1 if name in ("dim", "truncate_dim") else 4
+            if not least <= (getattr(contract, name) or least) <= LONGEST:
+                raise InputError(
+                    f"{folder / CONTRACT}: {name} {getattr(contract, name)} is not between {least} and {LONGEST}"
+                )
+        return contract
     if (folder / MODULES).is_file():
         return _from_sentence_transformers(folder)
     return Contract()
 
 
 def _from_sentence_transformers(folder: Path) -> Contract:
-    modules = _json(folder / MODULES)
+    modules = read_json(folder / MODULES)
+    if not fits(modules, list[dict[str, Any]]) or not all(fits(m.get(key), str) for m in modules for key in _MODULE):
+        raise InputError(f"{folder / MODULES}: needs a list of modules, each with {' and '.join(_MODULE)}")
     types = [module["type"].rsplit(".", 1)[-1] for module in modules]
     if unknown := set(types) - {"Transformer", "Pooling", "Normalize"}:
         raise InputError(f"{folder}: unsupported sentence-transformers modules: {', '.join(sorted(unknown))}")
-    pooling: dict[str, Any] = next(
-        (_json(folder / m["path"] / "config.json") for m in modules if m["type"].endswith("Pooling")), {}
-    )
+    pooling = next((_object(folder / m["path"] / "config.json") for m in modules if m["type"].endswith("Pooling")), {})
     modes = {name for name, on in pooling.items() if name.startswith("pooling_mode_") and on is True}
     modes |= {f"pooling_mode_{pooling['pooling_mode']}_token"} if "pooling_mode" in pooling else set()
     mode = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_mean_token": "mean"}
     if len(modes) != 1 or next(iter(modes)) not in mode:
         raise InputError(f"{folder}: unsupported pooling ({', '.join(sorted(modes)) or 'none'}); needs mean or cls")
-    length = _json(folder / "sentence_bert_config.json").get("max_seq_length") or Contract.doc_max_len
-    prompts = _json(folder / "config_sentence_transformers.json").get("prompts") or {}
+    lengths, prompts = folder / "sentence_bert_config.json", folder / "config_sentence_transformers.json"
+    length = _object(lengths).get("max_seq_length") or Contract.doc_max_len
+    if not fits(length, int) or not 4 <= length <= LONGEST:
+        raise InputError(f"{lengths}: max_seq_length {named(length)} is not between 4 and {LONGEST}")
+    texts = _object(prompts).get("prompts") or {}
+    if not fits(texts, dict[str, str]):
+        raise InputError(f"{prompts}: prompts need an object of texts")
     return Contract(
         pooling="cls" if mode[next(iter(modes))] == "cls" else "mean",
         normalize="Normalize" in types,
-        query_prefix=prompts.get("query", ""),
-        doc_prefix=prompts.get("document", ""),
+        query_prefix=texts.get("query", ""),
+        doc_prefix=texts.get("document", ""),
         query_max_len=length,
         doc_max_len=length,
     )
 
 
-def _json(file: Path) -> Any:
-    return json.loads(file.read_text("utf-8")) if file.is_file() else {}
+def _object(file: Path) -> dict[str, Any]:
+    return read_object(file) if file.exists() else {}
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

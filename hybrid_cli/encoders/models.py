@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hybrid_cli import console
 from hybrid_cli.artifacts import Manifest, Named
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.settings.common import Precision
@@ -17,10 +18,14 @@ if TYPE_CHECKING:
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*"]
 
 
-def resolve(name: str, local: bool = False) -> Path:
+def resolve(name: str | Path, local: bool = False) -> Path:
     """Return the folder of a model: `minilm` in its package, a folder as named, other names in the Hugging Face cache.
 
+    Hugging Face is asked for `owner/name` only: never for a path, a name that begins with `.`, `/` or `~`, or a name
+    whose first part is an existing folder.
+
     Args:
+        name: a name, or a path.
         local: do not download a model that is not in the cache.
 
     Raises:
@@ -33,18 +38,47 @@ def resolve(name: str, local: bool = False) -> Path:
         return Path(found.origin).parent / "model"
     if Path(name).is_dir():
         return Path(name)
-    if Path(name).exists() or name.count("/") != 1 or name.startswith((".", "/")):
+    if isinstance(name, Path) or _is_local(name):
         raise InputError(f"{name}: no such model folder; name a folder, `minilm`, or a Hugging Face id `owner/model`")
-    from huggingface_hub import snapshot_download
+    return _from_hub(name, local)
+
+
+def _is_local(name: str) -> bool:
+    """Test whether a name is a path, even if nothing has this path."""
+    owner, _, rest = name.partition("/")
+    return Path(name).exists() or not rest or "/" in rest or name[0] in "./~" or Path(owner).is_dir()
+
+
+def _from_hub(name: str, local: bool) -> Path:
+    """Return the folder of a model in the Hugging Face cache, downloading what it lacks; a note says so before."""
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    offline = local or constants.HF_HUB_OFFLINE
+    failures = (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError, OSError)
     try:
-        return Path(snapshot_download(name, allow_patterns=_HUB_FILES, local_files_only=local))
-    except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError, OSError) as error:
-        raise InputError(
-            f"{name}: no such folder, and no download from Hugging Face ({type(error).__name__}); "
-            "offline, name a folder or `minilm`"
-        ) from None
+        cached = Path(snapshot_download(name, allow_patterns=_HUB_FILES, local_files_only=True))
+    except failures as error:
+        if offline:
+            raise _not_found(name, error) from None
+        console.note(f"{name}: no such folder; downloading configuration, tokenizer and safetensors from Hugging Face")
+        cached = None
+    if offline and cached is not None:
+        return cached
+    try:
+        found = Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+    except failures as error:
+        raise _not_found(name, error) from None
+    if cached not in (None, found):
+        console.note(f"{name}: downloaded a newer version from Hugging Face")
+    return found
+
+
+def _not_found(name: str, error: Exception) -> InputError:
+    return InputError(
+        f"{name}: no such folder, and no download from Hugging Face ({type(error).__name__}); "
+        "offline, name a folder or `minilm`"
+    )
 
 
 def model_input(name: str) -> Path | Named:

@@ -8,9 +8,9 @@ from typing import Any
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts.layout import PAIR_SIDES
-from hybrid_cli.encoders import composite, static
+from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Pair
-from hybrid_cli.encoders.contract import Encoder, kind_of
+from hybrid_cli.encoders.contract import COMBINATION, PAIR, STATIC, Encoder, kind_of
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -37,14 +37,14 @@ def open_encoder(
     Raises:
         InputError: no such model, or its kind has no such field.
     """
-    folder, changes = resolve(str(name)), dict(overrides or {})
+    folder, changes = resolve(name), dict(overrides or {})
     artifacts.check_parts(folder)
     kind = kind_of(folder)
-    if kind == static.KIND:
+    if kind == STATIC:
         length = changes.pop("truncate_dim", None)
         _refuse(folder, changes, kind)
         return StaticEncoder.load(folder, length)
-    if kind == composite.COMBINATION:
+    if kind == COMBINATION:
         weight = changes.pop("weight", None)
         _refuse(folder, changes, kind)
         recipe = composite.read_recipe(folder)
@@ -53,7 +53,7 @@ def open_encoder(
             for part, changed in zip(composite.parts(folder), recipe.changes, strict=True)
         ]
         return Combination(recipe, parts, weight)
-    if kind == composite.PAIR:
+    if kind == PAIR:
         _refuse(folder, changes, kind)
         return Pair(*(open_encoder(folder / side, device=device, dtype=dtype) for side in PAIR_SIDES))
     if "weight" in changes:

@@ -30,12 +30,12 @@ from torch import Tensor, nn
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT, STATIC_TABLES, TERMS
+from hybrid_cli.encoders.contract import STATIC
 from hybrid_cli.errors import InputError
+from hybrid_cli.json_files import read_object, typed
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.lexical.impacts import quantized
 from hybrid_cli.lexical.index import LexicalIndex
-
-KIND = "static"
 
 Floats = npt.NDArray[np.float32]
 
@@ -129,9 +129,11 @@ class StaticEncoder(nn.Module):
             InputError: a file is missing or does not fit, or the vectors are shorter than `truncate_dim`.
         """
         try:
-            stored: dict[str, Any] = json.loads((folder / CONTRACT).read_text("utf-8"))
-            stored.pop("kind")
-            contract = StaticContract(**{**stored, "fields": tuple(stored["fields"])})
+            stored = read_object(folder / CONTRACT)
+            stored.pop("kind", None)
+            contract = typed(StaticContract, stored, folder / CONTRACT)
+            if not contract.fields or set(contract.fields) - {"title", "text"}:
+                raise InputError(f"{folder / CONTRACT}: fields need to be title, text or both")
             known = pl.read_parquet(folder / TERMS)
             if truncate_dim is not None and not 0 < truncate_dim <= contract.dim:
                 raise InputError(f"--truncate-dim {truncate_dim}: the vectors of {folder} have {contract.dim} values")
@@ -156,7 +158,7 @@ class StaticEncoder(nn.Module):
 
     def describe(self) -> dict[str, Any]:
         """Return the contract as JSON values, as manifests store it."""
-        return {"kind": KIND, **asdict(self.contract), "fields": list(self.contract.fields)}
+        return {"kind": STATIC, **asdict(self.contract), "fields": list(self.contract.fields)}
 
     @property
     def dim(self) -> int:

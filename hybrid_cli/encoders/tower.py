@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,12 @@ from transformers.utils import logging
 from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.encoders.contract import DOCUMENT_MARKER, QUERY_MARKER, Contract
 from hybrid_cli.errors import InputError
+from hybrid_cli.json_files import fits, read_object
 from hybrid_cli.settings.common import Markers, Pooling
 
 _ST = "sentence_transformers.models"
 _UNUSED = {"pooler", "position_ids"}  # parts of a checkpoint that are skipped without notice
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _LAYERS = ("linear", "norm")  # names of the weights of Dense and LayerNorm in sentence-transformers
 
 
@@ -65,12 +68,13 @@ class Tower(nn.Module):
         """Load a tower; markers and projection that are not in the folder are initialized from torch's random state.
 
         Raises:
-            InputError: no complete checkpoint in safetensors format, or no vocabulary for the markers.
+            InputError: no complete checkpoint in safetensors format, weights that config.json does not describe, or no
+                vocabulary for the markers.
         """
         silence_transformers()
         _refuse_pickles(folder)
         try:
-            config = AutoConfig.from_pretrained(folder)
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
             # BERT's unused pooler over [CLS]
             unused = {"add_pooling_layer": False} if config.model_type in ("bert", "roberta", "xlm-roberta") else {}
             backbone, report = AutoModel.from_pretrained(
@@ -80,14 +84,17 @@ class Tower(nn.Module):
                 ignore_mismatched_sizes=True,  # `_refuse_missing` checks this with a clear message
                 **unused,
             )
-            tokenizer = AutoTokenizer.from_pretrained(folder)
-        except (OSError, ValueError, SafetensorError) as error:
-            raise InputError(f"{folder}: no readable model ({str(error).splitlines()[0]})") from None
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        except MemoryError:
+            raise
+        except Exception as error:  # transformers and tokenizers raise every class for files that are damaged
+            raise InputError(f"{folder}: no readable model ({_first_line(error)})") from None
         if len(tokenizer) <= len(tokenizer.all_special_tokens):  # else transformers creates one
             raise InputError(
                 f"{folder}: has no vocabulary (tokenizer.json or vocab.txt); save the tokenizer in this folder"
             )
         _refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
+        _refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
         if contract.markers != "none" and QUERY_MARKER not in tokenizer.all_special_tokens:
             tokenizer = _with_markers(backbone, tokenizer, contract.markers, folder)
         projection = _load_projection(folder, contract, backbone.config.hidden_size)
@@ -180,6 +187,41 @@ def _refuse_pickles(folder: Path) -> None:
             'python -c "from transformers import AutoModelForMaskedLM as M, AutoTokenizer as T; '
             "[C.from_pretrained('MODEL').save_pretrained('FOLDER') for C in (M, T)]\""
         )
+    for file in _weight_files(folder):
+        if not file.endswith(".safetensors") or Path(file).name != file:
+            raise InputError(f"{folder}: weights in {file!r} are not opened; needs .safetensors files in this folder")
+
+
+def _weight_files(folder: Path) -> set[str]:
+    """Return the files that the index of a sharded checkpoint and config.json name as its weights."""
+    found: set[str] = set()
+    if (index := folder / "model.safetensors.index.json").exists():
+        shards = read_object(index).get("weight_map")
+        if not fits(shards, dict[str, str]):
+            raise InputError(f"{index}: needs a weight_map of weight names and files")
+        found |= set((shards or {}).values())
+    if (config := folder / "config.json").exists() and (named := read_object(config).get("transformers_weights")):
+        found.add(str(named))
+    return found
+
+
+def _refuse_more_layers(folder: Path, unexpected: Collection[str], known: Collection[str]) -> None:
+    """Refuse weights of layers that config.json does not have; the encoder would be a truncated model."""
+    shapes = {_NUMBER.sub("#", key) for key in known}
+    more = sorted(key for key in unexpected if any(_NUMBER.sub("#", key).endswith(shape) for shape in shapes))
+    if more:
+        raise InputError(
+            f"{folder}: the checkpoint has {len(more)} weights of layers that config.json does not have ({more[0]}, "
+            "...); correct num_hidden_layers, or keep fewer layers with --layers when training"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of a message, or the class of an error without one."""
+    if isinstance(error, RecursionError):
+        return "JSON nested too deeply"
+    text = next(iter(str(error).splitlines()), "")
+    return text if isinstance(error, OSError | ValueError | SafetensorError) else f"{type(error).__name__}: {text}"
 
 
 def _refuse_missing(folder: Path, keys: Collection[str]) -> None:
@@ -215,6 +257,13 @@ def _with_markers(backbone: PreTrainedModel, tokenizer: Any, markers: Markers, f
         model_max_length=tokenizer.model_max_length,
         **{name: getattr(tokenizer, name) for name in names if getattr(tokenizer, name) is not None},
     )
+
+
+def refuse_missing_projection(folder: Path, contract: Contract) -> None:
+    """Refuse a stored encoder without the weights of its projection, which would be random."""
+    for path, _ in _projection_modules(contract.projection_norm) if contract.dim is not None else ():
+        if not (folder / path / layout.WEIGHTS).is_file():
+            raise InputError(f"{folder}: damaged encoder; {path}/{layout.WEIGHTS} is missing")
 
 
 def _load_projection(folder: Path, contract: Contract, hidden: int) -> nn.Sequential | None:

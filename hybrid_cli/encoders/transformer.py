@@ -17,7 +17,7 @@ from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT
 from hybrid_cli.encoders.contract import Contract, read_contract
 from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
-from hybrid_cli.encoders.tower import Tower
+from hybrid_cli.encoders.tower import Tower, refuse_missing_projection
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import OnDevice, Precision
 
@@ -63,12 +63,17 @@ class TransformerEncoder(nn.Module):
         Raises:
             InputError: no such model, or the model does not fit the contract.
         """
-        folder = resolve(str(name))
-        contract = read_contract(folder).changed(**overrides)
+        folder = resolve(name)
+        stored = read_contract(folder)
+        contract = stored.changed(**overrides)
         weights = artifacts.fingerprint(folder)
         two_folders = (folder / "query").is_dir() and (folder / "document").is_dir()
+        if not (stored.tied or two_folders):
+            raise InputError(f"{folder}: incomplete encoder of two towers; query/ or document/ is missing")
         if two_folders and contract.tied:
             raise InputError(f"{folder}: has two towers and cannot be loaded as a tied encoder; use --untied")
+        if contract.dim == stored.dim:
+            refuse_missing_projection(folder / "query" if two_folders else folder, stored)
         query = Tower.load(folder / "query" if two_folders else folder, contract)
         document = query
         if not contract.tied:

@@ -5,7 +5,6 @@ Lists are normalized and joined once. For each set of weights, only the ranks of
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.lists import fused, values
 from hybrid_cli.fusion.methods import Recipe
+from hybrid_cli.json_files import fits, named, read_object
 from hybrid_cli.settings.retrieval import WeightTuning
 
 Weights = tuple[float, ...]
@@ -280,13 +280,18 @@ def read_weights(path: Path, recipe: Recipe, names: Sequence[str]) -> tuple[floa
         InputError: the weights were tuned for another method, number of runs, or order of the runs.
     """
     tuned = artifacts.read_manifest(path, Kind.WEIGHTS).options
-    found = json.loads(path.read_text("utf-8"))
+    found = read_object(path)
+    wanted = {"runs": list[str], "weights": list[float]}
+    if wrong := [name for name, kind in wanted.items() if not fits(found.get(name), kind)]:
+        raise InputError(f"{path}: damaged weights; '{wrong[0]}' is {named(found.get(wrong[0]))}; tune again")
+    if len(found["runs"]) != len(found["weights"]):
+        raise InputError(f"{path}: damaged weights; {len(found['weights'])} for {len(found['runs'])} runs; tune again")
     here: dict[str, Any] = {"method": recipe.method, "missing": recipe.missing, "normalize": recipe.normalization}
     here |= {"rrf_k": recipe.rrf_k} if recipe.method == "rrf" else {}
     for name, value in here.items():
-        if tuned[name] != value:
+        if tuned.get(name) != value:
             option = "--" + name.replace("_", "-")
-            raise InputError(f"{path}: tuned with {option} {tuned[name]}, not {value}; tune again")
+            raise InputError(f"{path}: tuned with {option} {tuned.get(name)}, not {value}; tune again")
     if len(found["runs"]) != len(names):
         raise InputError(f"{path}: was tuned for {len(found['runs'])} runs, not {len(names)}; tune again")
     if found["runs"] != list(names) and sorted(found["runs"]) == sorted(names):

@@ -101,7 +101,7 @@ class _Lucene(threading.Thread):
         try:
             with artifacts.replacing(self.folder / layout.LUCENE) as scratch, disk.by_name(scratch):
                 lucene.build(self.source, scratch, self.language, self.threads)
-        except (HybridError, OSError) as error:
+        except Exception as error:  # `finish` raises it in the calling thread
             self.failure = error
 
     def finish(self) -> None:

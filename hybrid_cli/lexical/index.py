@@ -6,7 +6,6 @@ The folder of a lexical index holds Lucene's index (`lucene/`), the impact matri
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import pyarrow as pa
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.json_files import fits, named, read_object
 from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.analysis import LazyAnalyzer
 from hybrid_cli.lexical.feedback import Feedback, Rm3
@@ -322,12 +322,14 @@ class LexicalIndex:
 def read_parameters(folder: Path) -> dict[str, Any]:
     """Return the stored k1 and b of an index, and the record of their tuning."""
     try:
-        found: dict[str, Any] = json.loads((folder / layout.PARAMETERS).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        found = read_object(folder / layout.PARAMETERS)
+    except InputError as error:
+        raise HybridError(f"{error}; rebuild the index with `hybrid index-bm25 --overwrite`") from None
+    if wrong := [name for name in ("k1", "b") if not (fits(found.get(name), float) and found[name] >= 0)]:
         raise HybridError(
-            f"{folder / layout.PARAMETERS}: not readable ({error}); "
+            f"{folder / layout.PARAMETERS}: {wrong[0]} is {named(found.get(wrong[0]))}, not a number >= 0; "
             "rebuild the index with `hybrid index-bm25 --overwrite`"
-        ) from None
+        )
     return found
 
 

@@ -56,7 +56,9 @@ class Seeded(Settings):
 class Threaded(Settings):
     """A command that computes on several CPU threads."""
 
-    threads: int | None = option(None, "CPU threads.", panel=GENERAL, minimum=1, shown="all cores", recorded=False)
+    threads: int | None = option(
+        None, "CPU threads.", panel=GENERAL, minimum=1, maximum=1024, shown="all cores", recorded=False
+    )
 
 
 def cpu_count() -> int:
@@ -160,7 +162,9 @@ class Optimization(Seeded):
 class Sampling(Optimization):
     """Optimization on mined examples."""
 
-    negatives: int = option(1, "Hard negatives per query, drawn again in every epoch.", panel=OPTIMIZATION, minimum=1)
+    negatives: int = option(
+        1, "Hard negatives per query, drawn again in every epoch.", panel=OPTIMIZATION, minimum=1, maximum=10_000
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.declaration import REQUIRED, Option, shown_value, spelling
 
+LARGEST = 2**31 - 1  # of whole numbers: Lucene and FAISS count in 32 bits
+
 # --------------------------------------------------------------------------------------------------------- conversion
 
 
@@ -139,10 +141,21 @@ def _one(declared: Option, kind: Any, value: Any) -> Any:
     if kind is Path:
         if not isinstance(value, str | PathLike) or str(value) == "":
             raise ValueError("needs a path")
-        return Path(value)
+        return Path(_valid(str(value)))
     if kind is str:
-        return str(value)
+        return _valid(str(value))
     return value
+
+
+def _valid(text: str) -> str:
+    """Return a text that files and other libraries can hold."""
+    if "\0" in text:
+        raise ValueError("needs a text without NUL characters")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("needs valid UTF-8") from None
+    return text
 
 
 def _chosen(value: str, choices: Collection[str]) -> str:
@@ -171,6 +184,8 @@ def _number(declared: Option, kind: type[int] | type[float], value: Any) -> int 
             raise ValueError(f"needs a number {wanted}")
         if above is not None and number <= above:
             raise ValueError(f"needs a number {wanted}")
+    if kind is int and declared.parse is None and abs(number) > LARGEST:
+        raise ValueError(f"needs a number <= {LARGEST}")
     return number
 
 
@@ -190,7 +205,10 @@ def byte_count(text: str) -> int:
     if found is None:
         raise ValueError("needs bytes, such as 500M, 2G or 1.5GiB")
     power: int = (1024 if found[3] else 1000) ** " kMGT".index(found[2].replace("K", "k") or " ")
-    return int(float(found[1]) * power)
+    bytes_ = float(found[1]) * power
+    if bytes_ >= 2**63:
+        raise ValueError("needs fewer than 2**63 bytes")
+    return int(bytes_)
 
 
 # ------------------------------------------------------------------------------------------------------------ display

@@ -13,6 +13,7 @@ from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redec
 OnDuplicate = Literal["error", "first", "last"]
 OnDangling = Literal["error", "drop", "keep"]
 TopicField = Literal["title", "desc", "narr"]
+_ASCII = bytes(range(9, 11)) + bytes(range(32, 127))
 Attack = Literal[
     "char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion", "back-translation",
     "shuffle", "synonym-adversary",
@@ -21,6 +22,17 @@ AttackOrSet = Literal[Attack, "lite", "all"]
 
 DATA = "Data"
 SAMPLE, WORDS, SYNONYMS, TRANSLATION = "Sample", "Words", "Synonyms", "Back translation"
+
+
+def text_encoding(name: str) -> str:
+    """Return the name of an encoding; refuse one in which line ends and tags are not the bytes of ASCII."""
+    try:
+        usable = _ASCII.decode(name) == _ASCII.decode("ascii")
+    except (LookupError, ValueError):
+        usable = False
+    if not usable:
+        raise ValueError("unknown, or no extension of ASCII; use one such as utf-8 or latin-1, or convert the files")
+    return name
 
 
 # ------------------------------------------------------------------------------------------------------------- prepare
@@ -171,7 +183,11 @@ class PrepareTrec(PrepareRows):
     )
     qrels: Mapping[str, Path] = option({}, "Judgments of each split.", metavar="SPLIT=FILE", recorded=False)
     topic_fields: Sequence[TopicField] = option(("title",), "Fields of a topic that form the query.")
-    encoding: str = option("utf-8", "Encoding of SGML and XML files; the older TREC disks need `latin-1`.")
+    encoding: str = option(
+        "utf-8",
+        "Encoding of SGML and XML files, an extension of ASCII; the older TREC disks need `latin-1`.",
+        parse=text_encoding,
+    )
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,13 @@ class VectorIndex(Seeded):
         applies=when(index_type=None, queries=None, split=None),
     )
     m: int = option(
-        64, "Links per vector of an HNSW graph.", "--M", panel=INDEX, minimum=2, applies=when(index_type=HNSW)
+        64,
+        "Links per vector of an HNSW graph.",
+        "--M",
+        panel=INDEX,
+        minimum=2,
+        maximum=1024,
+        applies=when(index_type=HNSW),
     )
     ef_construction: int = option(
         200,

@@ -14,7 +14,7 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Recipe
-from hybrid_cli.encoders.contract import kind_of
+from hybrid_cli.encoders.contract import COMBINATION, kind_of
 from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
@@ -77,7 +77,7 @@ def combine(settings: Combine) -> Path:
 def _recipe(settings: Combine, index: DenseIndex | None) -> Recipe:
     """Return the recipe, with the contract fields overridden in an index of the combination, such as a truncation."""
     folder = model_of(index) if index is not None else None
-    if folder is None or kind_of(folder) != composite.COMBINATION:
+    if folder is None or kind_of(folder) != COMBINATION:
         return Recipe(settings.combine, settings.weight)
     return Recipe(settings.combine, settings.weight, composite.read_recipe(folder).changes)
 

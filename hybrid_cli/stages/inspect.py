@@ -19,6 +19,7 @@ from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation.measures import evaluate_run, mean_of
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
+from hybrid_cli.json_files import NOT_JSON, read_object
 from hybrid_cli.settings import Inspect, stage
 from hybrid_cli.settings.common import as_names
 
@@ -149,8 +150,8 @@ def _table_content(path: Path) -> Description:
 
 def _folder_content(path: Path) -> Description:
     content: Description = {}
-    if (path / layout.CONTRACT).is_file():
-        content["contract"] = json.loads((path / layout.CONTRACT).read_text("utf-8"))
+    if (path / layout.CONTRACT).exists():
+        content["contract"] = read_object(path / layout.CONTRACT)
     tables = sorted(path.glob("*.parquet")) + sorted(path.glob("*/part-*.parquet"))
     content["tables"] = {str(table.relative_to(path)): artifacts.row_count(table) for table in tables}
     curves = (table for table in tables if {"step", "name", "value"} <= set(pq.read_schema(table).names))
@@ -231,7 +232,7 @@ def _guess_text(path: Path) -> str:
 def _guess_json(line: str) -> str:
     try:
         fields = list(json.loads(line))
-    except json.JSONDecodeError:
+    except NOT_JSON:
         return "a JSON file"
     return f"a JSON lines file with the fields {', '.join(fields)}"
 

@@ -16,11 +16,12 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination
-from hybrid_cli.encoders.contract import Contract, Encoder, kind_of, read_contract
+from hybrid_cli.encoders.contract import COMBINATION, Contract, Encoder, kind_of, read_contract
 from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.json_files import read_object
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import TrainDense, stage
 from hybrid_cli.settings.common import BM25, RESIDUALS
@@ -112,7 +113,7 @@ def _contract(settings: TrainDense) -> Contract:
 def _as_last_learner(ensemble: str, changes: dict[str, Any]) -> dict[str, Any]:
     """Return the contract of the last learner of an ensemble; options must agree with it."""
     folder = resolve(ensemble)
-    while kind_of(folder) == composite.COMBINATION:
+    while kind_of(folder) == COMBINATION:
         folder = composite.parts(folder)[1]
     learner = asdict(read_contract(folder))
     for name, value in changes.items():
@@ -199,7 +200,7 @@ def _check_projection(settings: TrainDense, vectors: Bm25Vectors | None) -> None
     file = resolve(settings.model) / layout.LEXICAL_PROJECTION
     if vectors is None or not settings.ortho_weight or not file.is_file():
         return
-    trained, wanted = json.loads(file.read_text("utf-8")), vectors.projection.to_dict()
+    trained, wanted = read_object(file), vectors.projection.to_dict()
     if trained != wanted:
         was, now = (", ".join(f"{name} {value}" for name, value in each.items()) for each in (trained, wanted))
         raise InputError(

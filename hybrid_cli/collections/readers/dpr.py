@@ -18,9 +18,11 @@ from hybrid_cli.collections.readers.files import (
     quoted_columns,
     records,
     text_of,
+    without_surrogates,
 )
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
+from hybrid_cli.json_files import NOT_JSON
 from hybrid_cli.settings.data import PrepareDpr
 
 _PASSAGE_ID = ("passage_id", "psg_id")
@@ -79,13 +81,13 @@ def _questions(path: Path) -> Iterator[tuple[Place, str, list[str] | None]]:
 
 def _answer_list(text: str, place: Place) -> list[str]:
     """Parse a list in the syntax of Python or JSON: `['1912', 'April 1912']`."""
-    for parse, error in ((json.loads, json.JSONDecodeError), (ast.literal_eval, (SyntaxError, ValueError))):
+    for parse in (json.loads, ast.literal_eval):
         try:
             found = parse(text)
-        except error:
+        except (SyntaxError, MemoryError, *NOT_JSON):  # `literal_eval` raises MemoryError for deep nesting
             continue
         if isinstance(found, list) and all(isinstance(answer, str) for answer in found):
-            return found
+            return [without_surrogates(answer) for answer in found]
     raise InputError(f"{place}: {text[:40]!r} is not a list of answers, such as ['1912', 'April 1912']")
 
 

@@ -60,9 +60,10 @@ def lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[Place, str]]:
                 line = raw.rstrip(b"\r\n").decode(encoding)
                 if line and not line.isspace():
                     yield Place(path, number), line
-        except UnicodeDecodeError as error:
+        except UnicodeError as error:
+            byte = f"byte {error.start + 1}" if isinstance(error, UnicodeDecodeError) else "the line"
             raise InputError(
-                f"{Place(path, number)}: byte {error.start + 1} is not valid {encoding}; convert the file to UTF-8"
+                f"{Place(path, number)}: {byte} is not valid {encoding}; convert the file to UTF-8"
             ) from None
         except _BROKEN_GZIP as error:
             raise InputError(f"{path}: damaged gzip file ({error}); download it again") from None
@@ -77,6 +78,8 @@ def records(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
             raise InputError(
                 f"{place}: not valid JSON ({error.msg} at character {error.pos + 1}); fix or remove the line"
             ) from None
+        except RecursionError:
+            raise InputError(f"{place}: not valid JSON (nested too deeply); fix or remove the line") from None
         if not isinstance(record, dict):
             raise InputError(f"{place}: not a JSON object; each line needs one: {{...}}")
         yield place, record
@@ -107,6 +110,8 @@ def array_records(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Place, dic
                     raise InputError(f"{place}: not valid JSON ({error.msg}); fix the file") from None
                 held, at = held[at:] + more, 0
                 continue
+            except RecursionError:
+                raise InputError(f"{place}: not valid JSON (nested too deeply); fix the file") from None
             if not isinstance(record, dict):
                 raise InputError(f"{place}: not a JSON object; the array needs objects: {{...}}")
             yield place, record
@@ -136,7 +141,7 @@ def text_of(record: dict[str, Any], names: Sequence[str], place: Place, *, defau
     for name in names:
         value = record.get(name)
         if isinstance(value, str):
-            return value if value.isascii() else _without_surrogates(value)
+            return value if value.isascii() else without_surrogates(value)
         if value is not None:
             raise InputError(f"{place}: field '{name}' is {_kind(value)}; text is needed")
     if default is None:
@@ -144,7 +149,7 @@ def text_of(record: dict[str, Any], names: Sequence[str], place: Place, *, defau
     return default
 
 
-def _without_surrogates(text: str) -> str:
+def without_surrogates(text: str) -> str:
     """Replace lone surrogates, which JSON can escape (`\\ud800`) and UTF-8 cannot encode, by U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if _SURROGATE.search(text) else text
 
@@ -167,12 +172,12 @@ def answers_of(record: dict[str, Any], place: Place) -> list[str] | None:
     fields = {**metadata, **record} if isinstance(metadata, dict) else record
     found = fields.get("answers", fields.get("answer"))
     if isinstance(found, str):
-        return [found]
+        found = [found]
     if found is None:
         return None
     if not isinstance(found, list) or not all(isinstance(answer, str) for answer in found):
         raise InputError(f"{place}: field 'answers' is {_kind(found)}; a list of texts is needed")
-    return found
+    return [without_surrogates(answer) for answer in found]
 
 
 def columns(path: Path, least: int, layout: str, encoding: str = "utf-8") -> Iterator[tuple[Place, list[str]]]:

@@ -1,0 +1,41 @@
+"""Standard streams that may be closed, or unable to print every character."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import NoReturn
+
+from hybrid_cli.errors import HybridError
+
+
+class _Closed(io.TextIOBase):
+    """A closed stdout: results cannot be printed, so a command that prints one fails."""
+
+    def write(self, text: str) -> NoReturn:
+        """Refuse the result."""
+        raise HybridError("stdout is closed, so the result cannot be printed; redirect it to a file or to /dev/null")
+
+
+def prepare() -> None:
+    """Make the standard streams usable.
+
+    Characters that a stream cannot encode are printed as `\\u00e9`. Descriptors that are closed are opened on the null
+    device: otherwise the next file would get the number of stdout, and Java would print into it.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout if sys.stdout is not None else _Closed()
+    sys.stderr = sys.stderr if sys.stderr is not None else open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def drop_stdout() -> None:
+    """Send what is still buffered for stdout nowhere, so that the end of Python does not print an error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

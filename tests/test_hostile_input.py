@@ -1,0 +1,360 @@
+"""Unusual inputs: each is refused in one line, with exit code 2 (1 for damaged artifacts), never as a bug of hybrid."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from command import hybrid, refused
+
+DEEP = "[" * 100_000 + "]" * 100_000
+LONG = "x" * 300
+HUGE = "99999999999999999999"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def write(name: str, content: str | bytes) -> None:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+# ---------------------------------------------------------------------------------------------------------- arguments
+
+
+ARGUMENTS = [
+    ("index-bm25 collection --output .", ".: has no name of its own"),
+    ("index-bm25 collection --output . --overwrite", ".: has no name of its own"),
+    ("index-bm25 collection --output ..", "..: has no name of its own"),
+    ("index-bm25 collection --output /", "/: has no name of its own"),
+    ("export bm25.parquet --format trec --output .", ".: has no name of its own"),
+    (f"index-bm25 collection --output {LONG}", "file name too long"),
+    (f"index-bm25 collection --output {LONG[:250]}", "file name too long; name another output"),
+    (f"fuse bm25.parquet dense.parquet --output {LONG[:240]}.parquet", "file name too long"),
+    (f"index-bm25 {LONG} --output out", "file name too long"),
+    (f"fuse bm25.parquet {LONG}.parquet --output out.parquet", "file name too long"),
+    (f"inspect {'/'.join([LONG[:200]] * 30)}", "file name too long"),
+    (f"encode collection --model {LONG} --output out", "file name too long"),
+    (f"evaluate --qrels {LONG} bm25.parquet", "file name too long"),
+    (f"search collection --split test --index {LONG} --output out.parquet", "file name too long"),
+    (f"prepare trec docs.jsonl --topics {LONG}=t.tsv --output out", "needs at most 100 characters"),
+    ("inspect loop", "loop: no such file or folder"),
+    ("fuse loop dense.parquet --output out.parquet", "loop: no such file or folder"),
+    ("index-bm25 collection --output loop", "loop: too many levels of symbolic links"),
+    ("index-bm25 collection --output loop/out", "too many levels of symbolic links"),
+    ("fuse bm25.parquet dense.parquet --output loop.parquet", "too many levels of symbolic links"),
+    ("encode collection --model ./loop --output out", "loop: no such model folder"),
+    (
+        "mine-negatives collection --split train --sources random --seed -1 --output o.parquet",
+        "--seed -1: needs a numb",
+    ),
+    (f"pretrain collection --model model --seed {HUGE} --output out", f"--seed {HUGE}: needs a number <= 2147483647"),
+    (f"search collection --split test --index dense --hits {HUGE} --output o.parquet", "needs a number <= 2147483647"),
+    (f"fuse bm25.parquet dense.parquet --depth {HUGE} --output o.parquet", f"--depth {HUGE}: needs a number <= 21"),
+    (f"fuse bm25.parquet dense.parquet --depth {'9' * 5000} --output o.parquet", "9: needs a number"),
+    ("index-bm25 collection --threads 1000000 --output out", "--threads 1000000: needs a number between 1 and 1024"),
+    ("prepare trec docs.jsonl --encoding utf-99 --output out", "--encoding utf-99: unknown, or no extension of ASCII"),
+    ("prepare trec docs.jsonl --encoding utf-16 --output out", "--encoding utf-16: unknown, or no extension of ASCII"),
+    ("prepare trec docs.jsonl --encoding punycode --output out", "--encoding punycode: unknown, or no extension"),
+    ("prepare trec docs.jsonl --encoding undefined --output out", "--encoding undefined: unknown, or no extension"),
+    ("prepare trec docs.jsonl --encoding hex --output out", "--encoding hex: unknown, or no extension of ASCII"),
+]
+
+
+@pytest.mark.parametrize(("command", "words"), ARGUMENTS)
+def test_an_argument_that_cannot_be_used_is_refused(here: Path, command: str, words: str) -> None:
+    Path("loop").symlink_to("loop")
+    Path("loop.parquet").symlink_to("loop.parquet")
+    write("docs.jsonl", '{"id": "1", "text": "x"}\n')
+    done = refused(*command.split(), words=words)
+    assert len(done.err) < 800
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("a\0b", "needs a text without NUL characters"), ("a\udcffb", "needs valid UTF-8")]
+)
+@pytest.mark.parametrize("command", ["inspect {}", "search --index bm25 --query {}", "index-bm25 collection -o {}"])
+def test_text_that_no_file_can_hold_is_refused(here: Path, command: str, text: str, words: str) -> None:
+    refused(*(text if word == "{}" else word for word in command.split()), words=words)
+
+
+# -------------------------------------------------------------------------------------------------------------- files
+
+
+FILES: list[tuple[str, str | bytes, str, str]] = [
+    (
+        "x.jsonl",
+        '{"id":"1","text":' + DEEP + "}",
+        "prepare trec x.jsonl -o out",
+        "x.jsonl, line 1: not valid JSON (nes",
+    ),
+    ("x.jsonl", '{"id":"1","text":' + DEEP + "}", "search --queries x.jsonl --index bm25 -o o.parquet", "nested too d"),
+    ("x.json", DEEP, "inspect x.json", "x.json: is not readable JSON (nested too deeply)"),
+    ("x.json", "1" * 5000, "inspect x.json", "x.json: is not readable JSON (Exceeds the limit"),
+    ("x.json", b"\xff\xfe", "inspect x.json", "x.json: is not readable JSON ('utf-8' codec"),
+    ("x.json", DEEP, "fuse bm25.parquet dense.parquet --weights @x.json -o o.parquet", "nested too deeply"),
+    (
+        "x.yaml",
+        DEEP,
+        "evaluate collection --split test bm25.parquet --config x.yaml",
+        "x.yaml: not a readable YAML file",
+    ),
+    ("x.yaml", "a: \0", "evaluate collection --split test bm25.parquet --config x.yaml", "not a readable YAML file"),
+    (
+        "x.json",
+        DEEP,
+        "split collection --split test --folds-file x.json -o out",
+        "x.json: is not readable JSON (nested too deeply)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "command", "words"), FILES)
+def test_a_file_that_cannot_be_parsed_is_refused(
+    here: Path, name: str, content: str | bytes, command: str, words: str
+) -> None:
+    write(name, content)
+    refused(*command.split(), words=words)
+
+
+def test_lone_surrogates_become_replacement_characters(here: Path) -> None:
+    """JSON can escape them, UTF-8 and Parquet cannot hold them; texts, ids and answers are treated alike."""
+    write("beir/corpus.jsonl", '{"_id": "1", "text": "a \\ud800"}\n')
+    write("beir/queries.jsonl", '{"_id": "q", "text": "\\udfff", "metadata": {"answers": ["\\ud800", "b"]}}\n')
+    write("beir/qrels/test.tsv", "query-id\tcorpus-id\tscore\nq\t1\t1\n")
+    assert hybrid("prepare", "beir", "beir", "--output", "out").code == 0
+    (query,) = pl.read_parquet("out/queries.test.parquet").to_dicts()
+    assert query == {"qid": "q", "text": "\ufffd", "answers": ["\ufffd", "b"]}
+
+
+# ------------------------------------------------------------------------------------------------- parts of artifacts
+
+
+MODULES = '[{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": "1_Pooling"}]'
+PARTS: list[tuple[str, str | bytes, str]] = [
+    ("tokenizer.json", "{}", "model: no readable model (KeyError"),
+    ("tokenizer.json", "[]", "model: no readable model (TypeError"),
+    ("tokenizer.json", "x", "model: no readable model"),
+    ("tokenizer.json", b"\xff\xfe\0", "model: no readable model"),
+    ("tokenizer.json", DEEP, "model: no readable model (JSON nested too deeply)"),
+    ("tokenizer_config.json", "[]", "model: no readable model"),
+    ("config.json", "[]", "config.json: needs a JSON object {...}, not a list"),
+    ("config.json", DEEP, "config.json: is not readable JSON (nested too deeply)"),
+    ("config.json", '{"model_type": "x", "auto_map": {"AutoConfig": "a.B"}}', "model: no readable model"),
+    ("modules.json", "x", "modules.json: is not readable JSON"),
+    ("modules.json", DEEP, "modules.json: is not readable JSON (nested too deeply)"),
+    ("modules.json", "{}", "modules.json: needs a list of modules, each with type and path"),
+    ("modules.json", "[1, 2]", "modules.json: needs a list of modules, each with type and path"),
+    ("modules.json", '[{"type": "a.Pooling"}]', "modules.json: needs a list of modules, each with type and path"),
+    ("modules.json", '[{"type": 1, "path": ""}]', "modules.json: needs a list of modules, each with type and path"),
+    ("1_Pooling/config.json", "[]", "1_Pooling/config.json: needs a JSON object {...}, not a list"),
+    ("sentence_bert_config.json", "[]", "sentence_bert_config.json: needs a JSON object"),
+    ("sentence_bert_config.json", '{"max_seq_length": "x"}', "max_seq_length 'x' is not between 4 and"),
+    ("config_sentence_transformers.json", '{"prompts": ["x"]}', "prompts need an object of texts"),
+    ("config_sentence_transformers.json", '{"prompts": {"query": 1}}', "prompts need an object of texts"),
+    ("encoder.json", "x", "encoder.json: is not readable JSON"),
+    ("encoder.json", b"\xff\xfe", "encoder.json: is not readable JSON"),
+    ("encoder.json", DEEP, "encoder.json: is not readable JSON (nested too deeply)"),
+    ("encoder.json", "[]", "encoder.json: needs a JSON object {...}, not a list"),
+    ("encoder.json", "1", "encoder.json: needs a JSON object {...}, not 1"),
+    (
+        "encoder.json",
+        '{"kind": [1]}',
+        "encoder.json: unknown kind a list; known: transformer, static, combination, pair",
+    ),
+    ("encoder.json", '{"kind": "x"}', "encoder.json: unknown kind 'x'; known: transformer"),
+    ("encoder.json", '{"pooling": "max"}', "encoder.json: field 'pooling' is 'max'; needs mean or cls"),
+    ("encoder.json", '{"pooling": 1}', "encoder.json: field 'pooling' is 1; needs mean or cls"),
+    ("encoder.json", '{"query_max_len": "x"}', "encoder.json: field 'query_max_len' is 'x'; needs a whole number"),
+    ("encoder.json", '{"query_max_len": true}', "encoder.json: field 'query_max_len' is true; needs a whole number"),
+    ("encoder.json", '{"doc_max_len": -1}', "encoder.json: doc_max_len -1 is not between 4 and"),
+    ("encoder.json", f'{{"doc_max_len": {HUGE}}}', f"encoder.json: doc_max_len {HUGE} is not between 4 and"),
+    ("encoder.json", '{"dim": "x"}', "encoder.json: field 'dim' is 'x'; needs a whole number or null"),
+    ("encoder.json", '{"dim": -3}', "encoder.json: dim -3 is not between 1 and"),
+    ("encoder.json", '{"dim": 8}', "model: damaged encoder; 2_Dense/model.safetensors is missing"),
+    (
+        "encoder.json",
+        '{"truncate_dim": 1.5}',
+        "encoder.json: field 'truncate_dim' is 1.5; needs a whole number or null",
+    ),
+    ("encoder.json", '{"tied": "no"}', "encoder.json: field 'tied' is 'no'; needs true or false"),
+    ("encoder.json", '{"tied": false}', "model: incomplete encoder of two towers"),
+    ("encoder.json", '{"query_prefix": null}', "encoder.json: field 'query_prefix' is null; needs a text"),
+    ("encoder.json", '{"doc_prefix": ["a"]}', "encoder.json: field 'doc_prefix' is a list; needs a text"),
+    ("encoder.json", '{"markers": "x"}', "encoder.json: field 'markers' is 'x'; needs none or replace or prepend"),
+    ("encoder.json", '{"telepathy": 1}', "encoder.json: unknown field telepathy; update hybrid"),
+    ("encoder.json", '{"kind": "combination"}', "encoder.json: has no field 'combine'; rebuild the combination"),
+    (
+        "encoder.json",
+        '{"kind": "combination", "combine": "concat", "weight": 1, "changes": 1}',
+        "encoder.json: field 'changes' is 1; needs a list",
+    ),
+    (
+        "encoder.json",
+        '{"kind": "combination", "combine": "concat", "weight": NaN, "changes": [{}, {}]}',
+        "encoder.json: field 'weight' is nan; needs a finite number",
+    ),
+    (
+        "encoder.json",
+        '{"kind": "combination", "combine": "concat", "weight": 1, "changes": [{}, {"x": 1}]}',
+        "encoder.json: unknown field x",
+    ),
+    (
+        "encoder.json",
+        '{"kind": "combination", "combine": "concat", "weight": 1, "changes": [{}, {}]}',
+        "model/part-1: no such model folder",
+    ),
+    ("encoder.json", '{"kind": "pair"}', "model/queries: no such model folder"),
+    ("encoder.json", '{"kind": "static"}', "encoder.json: has no field 'language'"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "words"), PARTS)
+def test_a_model_with_a_damaged_file_is_refused(
+    here: Path, made: Path, name: str, content: str | bytes, words: str
+) -> None:
+    Path("model").unlink()
+    shutil.copytree(made / "model", "model")
+    if name in ("1_Pooling/config.json", "sentence_bert_config.json", "config_sentence_transformers.json"):
+        write("model/modules.json", MODULES)
+        write("model/1_Pooling/config.json", '{"pooling_mode_cls_token": true}')
+    write(f"model/{name}", content)
+    refused("encode", "collection", "--model", "model", "--output", "out", words=words)
+
+
+MANIFESTS: list[tuple[dict[str, Any] | str, str]] = [
+    (DEEP, "is not readable JSON (nested too deeply)"),
+    ("[]", "its manifest is damaged"),
+    ("null", "its manifest is damaged"),
+    ({"format": "x"}, "its manifest is damaged"),
+    ({"format": 99}, "has format 99, this hybrid reads up to"),
+    ({"kind": "x"}, "field 'kind' is 'x'; needs collection or corpus"),
+    ({"kind": []}, "field 'kind' is a list"),
+    ({"options": 3}, "field 'options' is 3; needs an object"),
+    ({"inputs": []}, "field 'inputs' is a list; needs an object"),
+    ({"inputs": {"corpus": {"path": 1}}}, "field 'inputs' is an object; needs an object"),
+    ({"fingerprint": 1}, "field 'fingerprint' is 1; needs a text"),
+    ({"files": [1]}, "field 'files' is a list; needs a list"),
+    ({"counts": 1}, "field 'counts' is 1; needs an object"),
+    ({"telepathy": 1}, "unknown field telepathy"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), MANIFESTS)
+def test_a_damaged_manifest_is_refused(here: Path, made: Path, change: dict[str, Any] | str, words: str) -> None:
+    shutil.copytree(made / "dense", "damaged")
+    stored = json.loads(Path("damaged/manifest.json").read_text())
+    write("damaged/manifest.json", change if isinstance(change, str) else json.dumps({**stored, **change}))
+    command = ["search", "collection", "--split", "test", "--index", "damaged", "--output", "out.parquet"]
+    code = 2 if "has format" in words else 1
+    refused(*command, words=words, code=code)
+    refused("inspect", "damaged", words=words, code=code)
+
+
+@pytest.mark.parametrize(
+    "content", [DEEP, "[]", "{}", '{"k1": NaN, "b": 0.4}', '{"k1": "x", "b": 1}', '{"k1":-1,"b":0}']
+)
+def test_damaged_parameters_of_an_index_are_refused(here: Path, made: Path, content: str) -> None:
+    shutil.copytree(made / "bm25", "damaged")
+    write("damaged/bm25.json", content)
+    command = ["search", "collection", "--split", "test", "--index", "damaged", "--output", "out.parquet"]
+    refused(*command, words="damaged/bm25.json: ", code=1)
+
+
+# ---------------------------------------------------------------------------------------------------- standard streams
+
+
+def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", command.replace("hybrid", f"{sys.executable} -m hybrid_cli")],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_a_closed_stdout_is_an_error_where_a_result_is_printed(here: Path) -> None:
+    done = shell("hybrid inspect bm25.parquet >&-")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done
+    assert "stdout is closed, so the result cannot be printed" in done.stderr
+
+
+def test_a_full_stdout_is_an_error(here: Path) -> None:
+    done = shell("hybrid inspect bm25.parquet > /dev/full")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done
+    assert "no space left on device" in done.stderr
+
+
+def test_a_reader_that_stops_early_is_no_error(here: Path) -> None:
+    done = shell("hybrid inspect bm25.parquet | true; exit ${PIPESTATUS[0]}")
+    assert (done.returncode in (0, 1, 141), done.stderr) == (True, ""), done  # Rich ends the process with 1
+
+
+def test_ascii_streams_print_every_character(here: Path) -> None:
+    write("queries.tsv", "1\tórgãos\n")
+    done = shell("hybrid inspect queries.tsv", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert "\\xf3rg\\xe3os" in done.stdout
+
+
+def test_closed_standard_streams_do_not_become_files(here: Path) -> None:
+    """Without a descriptor 1 the next file would get this number, and what Java prints would go into it."""
+    done = shell("hybrid fuse bm25.parquet dense.parquet --output fused.parquet <&- >&- 2>&-")
+    assert done.returncode == 0, done
+    assert pl.read_parquet("fused.parquet").height
+
+
+def test_an_allocation_that_fails_is_one_line(here: Path) -> None:
+    command = "hybrid encode collection --model model --factory IVF2000000000,Flat --output out"
+    done = shell(f"ulimit -v 30000000; {command}")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done
+    assert "not enough memory" in done.stderr
+
+
+AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from hybrid_cli.cli import main
+for allowed in (True, False):
+    if not allowed:
+        Path("run.parquet").chmod(0), Path("qrels.tsv").chmod(0), os.seteuid(65534)
+        print("now", file=sys.stderr)
+    try:
+        main()
+    except SystemExit as stopped:
+        code = stopped.code
+raise SystemExit(code)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes the user")
+@pytest.mark.parametrize("command", ["inspect run.parquet", "evaluate --qrels qrels.tsv run.parquet"])
+def test_a_file_without_permission_is_named_and_not_called_the_output(tmp_path: Path, made: Path, command: str) -> None:
+    """The first call, by root, imports the libraries, which another user may not be allowed to read."""
+    tmp_path.chmod(0o755)
+    shutil.copy(made / "bm25.parquet", tmp_path / "run.parquet")
+    (tmp_path / "qrels.tsv").write_text("001\t0\t007\t1\n")
+    done = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, *command.split()], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    message = done.stderr.partition("now\n")[2]
+    assert (done.returncode, message.count("\n")) == (2, 1), done
+    assert "permission denied" in message.lower()
+    assert "the output" not in message

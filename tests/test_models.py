@@ -1,0 +1,135 @@
+"""Which model a name stands for: a folder, a package, or Hugging Face; what a checkpoint must not do."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.errors import InputError
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """A hub without models, which notes what it is asked for."""
+
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        self.send_error(404)
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *arguments: object) -> None: ...
+
+
+@pytest.fixture
+def hub() -> Iterator[tuple[str, list[str]]]:
+    """Return the address of a hub, and the paths that it was asked for."""
+    asked: list[str] = []
+    handler = type("Asked", (Hub,), {"asked": asked})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        server.shutdown()
+
+
+def run(model: str, address: str, folder: Path, offline: str = "0") -> subprocess.CompletedProcess[str]:
+    """Resolve a model in a process of its own: huggingface_hub reads its settings when it is imported."""
+    code = f"from hybrid_cli.encoders.models import resolve; resolve({model!r})"
+    settings = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": offline, "HF_HOME": str(folder / "cache")}
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env={**os.environ, **settings}, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["out/clear", "./owner/clear", "../clear", "/owner/clear", "~/clear", "clear", "a/b/c"]
+)
+def test_a_mistyped_path_is_never_asked_of_the_hub(tmp_path: Path, hub: tuple[str, list[str]], name: str) -> None:
+    (tmp_path / "out").mkdir()
+    done = run(name, hub[0], tmp_path)
+    assert f"{name}: no such model folder" in done.stderr.splitlines()[-1]
+    assert not hub[1]
+
+
+def test_a_hub_id_is_asked_for_and_announced(tmp_path: Path, hub: tuple[str, list[str]]) -> None:
+    done = run("owner/clear", hub[0], tmp_path)
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("owner/clear: no such folder; downloading configuration, tokenizer and safetensors")
+    assert "no download from Hugging Face" in lines[-1]
+    assert any("owner/clear" in path for path in hub[1])
+
+
+def test_the_hub_is_not_asked_offline(tmp_path: Path, hub: tuple[str, list[str]]) -> None:
+    done = run("owner/clear", hub[0], tmp_path, offline="1")
+    assert "owner/clear: no such folder, and no download from Hugging Face" in done.stderr
+    assert "downloading" not in done.stderr
+    assert not hub[1]
+
+
+def test_a_path_object_is_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"owner/model: no such model folder"):
+        resolve(Path("owner/model"))
+
+
+@pytest.fixture
+def copy(tmp_path: Path, tiny_bert: Path) -> Path:
+    shutil.copytree(tiny_bert, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def set_layers(folder: Path, count: int) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": count}))
+
+
+@pytest.mark.parametrize("prefix", ["", "bert."])
+def test_weights_of_layers_that_the_config_lacks_are_refused(copy: Path, prefix: str) -> None:
+    """Transformers would drop them with a note, and the encoder would be another one."""
+    weights = load_file(copy / "model.safetensors")
+    save_file({prefix + name: value for name, value in weights.items()}, copy / "model.safetensors", {"format": "pt"})
+    TransformerEncoder.load(copy)
+    set_layers(copy, 1)
+    with pytest.raises(InputError, match=r"has 16 weights of layers that config\.json does not have"):
+        TransformerEncoder.load(copy)
+
+
+def test_pretraining_heads_are_still_skipped(copy: Path) -> None:
+    weights = load_file(copy / "model.safetensors")
+    heads = {"cls.predictions.bias": torch.zeros(3), "c_head.0.output.dense.weight": torch.zeros(2, 2)}
+    save_file({**weights, **heads}, copy / "model.safetensors", {"format": "pt"})
+    assert TransformerEncoder.load(copy).query_tower.left_out == ["c_head", "cls"]
+
+
+@pytest.mark.parametrize("shard", ["pytorch_model.bin", "../other/model.safetensors", "model.pt"])
+def test_an_index_that_leads_to_a_pickle_or_out_of_the_folder_is_refused(copy: Path, shard: str) -> None:
+    weights = load_file(copy / "model.safetensors")
+    (copy / "other.safetensors").write_bytes((copy / "model.safetensors").read_bytes())
+    (copy / "model.safetensors").unlink()
+    torch.save(weights, copy / "pytorch_model.bin")
+    index = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(weights, shard)}
+    (copy / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match=r"are not opened; needs \.safetensors files in this folder"):
+        TransformerEncoder.load(copy)
+
+
+def test_a_config_that_names_a_pickle_as_its_weights_is_refused(copy: Path) -> None:
+    torch.save(load_file(copy / "model.safetensors"), copy / "pytorch_model.bin")
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, "transformers_weights": "pytorch_model.bin"}))
+    with pytest.raises(InputError, match=r"weights in 'pytorch_model\.bin' are not opened"):
+        TransformerEncoder.load(copy)
