@@ -168,6 +168,17 @@ def _split_file(path: Path, split: str | None, role: str) -> Path:
     return path / f"{role}.{split}.parquet"
 
 
+def pseudo_queries(file: Path | None) -> str | None:
+    """Return the kind of the pseudo-queries to which queries or qrels belong; None for real queries.
+
+    Args:
+        file: a file of a collection, or any other queries or qrels.
+    """
+    manifest = artifacts.find_manifest(file) if file is not None else None
+    found = manifest.options.get("pseudo_queries") if manifest is not None else None
+    return None if found is None else str(found)
+
+
 def read_queries(file: Path) -> pl.DataFrame:
     """Read queries from a Parquet, JSON lines or two-column tab-separated file.
 

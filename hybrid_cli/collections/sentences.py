@@ -26,7 +26,7 @@ _DOCUMENTS_AT_ONCE = 1024
 _UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 # A word contains a letter or digit, between spaces; in scripts without spaces, each character is a word.
 _WORD = rf"[{_UNSPACED}]|[^\s{_UNSPACED}]*[[\p{{L}}\p{{N}}]--[{_UNSPACED}]][^\s{_UNSPACED}]*"
-_WORDS = regex.compile(_WORD, regex.V1)
+WORDS = regex.compile(_WORD, regex.V1)
 
 
 class Sentences:
@@ -122,7 +122,7 @@ class Sentences:
         return pl.DataFrame(rows, schema={"document": pl.Int64, "number": pl.Int64, "text": pl.String}, orient="row")
 
     def _cropped(self, text: str, draw: Random) -> str:
-        words = list(_WORDS.finditer(text))
+        words = list(WORDS.finditer(text))
         length = min(len(words), max(LEAST_WORDS, draw.choice(self._lengths)))
         begin = draw.randrange(len(words) - length + 1)
         return text[words[begin].start() : words[begin + length - 1].end()]

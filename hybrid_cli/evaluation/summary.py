@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from hybrid_cli.collections.collection import pseudo_queries
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import significance
 from hybrid_cli.evaluation.complement import Complement
@@ -32,7 +33,7 @@ class Summary:
         intervals: intervals of the means; see `significance.intervals`.
         baselines: runs that the others are compared with, in the order of their letters.
         settings: relevance_level, test, correction, alpha, permutations, resamples, confidence, seed,
-            nothing_relevant; overlap_with if set.
+            nothing_relevant; overlap_with and pseudo_queries (kind) if set.
         complement: the two runs of --complement, if set.
     """
 
@@ -116,6 +117,7 @@ def summarize(
         "confidence": CONFIDENCE,
         "seed": settings.seed,
         **({"overlap_with": plan.overlap_with[0]} if plan.overlap_with else {}),
+        **({"pseudo_queries": kind} if (kind := pseudo_queries(plan.qrels)) else {}),
     }
     counts = {
         run: {name: found["runs"][run][name] for name in _COUNTS if name in found["runs"][run]} for run in plan.runs

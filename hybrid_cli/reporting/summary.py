@@ -188,6 +188,8 @@ def legend(summary: Summary, more: str = "better than", less: str = "worse") -> 
             f"{letters} ({BELOW}{marks[0]} {less}): p < {settings['alpha']:g}, two-sided {test_in_words(settings)}, "
             + (f"{_correction_in_words(settings['correction'], family)}; n = {_sizes(summary)}.")
         )
+    if "pseudo_queries" in settings:
+        yield tables.pseudo_note(settings["pseudo_queries"])
     if settings["nothing_relevant"]:
         yield (
             f"{settings['nothing_relevant']:,} judged queries have no relevant document "

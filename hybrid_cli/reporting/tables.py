@@ -39,6 +39,11 @@ def without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
+def pseudo_note(kind: str) -> str:
+    """Return the line below figures that were measured on pseudo-queries."""
+    return f"Measured on pseudo-queries ({kind}), not on queries of users."
+
+
 def stdout() -> Console:
     """Return the console of tables: as wide as the terminal, 80 columns when piped."""
     return console.stdout(WIDTH)

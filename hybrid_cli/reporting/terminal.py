@@ -11,7 +11,7 @@ from typing import Any
 
 from hybrid_cli import console
 from hybrid_cli.errors import HybridError
-from hybrid_cli.reporting.tables import Matching, figure, matching, snippet
+from hybrid_cli.reporting.tables import Matching, figure, matching, pseudo_note, snippet
 from hybrid_cli.settings import Doctor, Search
 
 
@@ -91,6 +91,8 @@ def show_weights(tuned: Mapping[str, Any]) -> None:
     held_out = tuned["held_out"] if tuned["held_out"] is not None else tuned["score"]
     rows += [["fused", "", "", figure(tuned["score"])], ["fused, held out", "", "", figure(held_out)]]
     console.table(["run", "weight", "range within 1% of the best", measure], rows)
+    if "pseudo_queries" in tuned:
+        console.result(pseudo_note(tuned["pseudo_queries"]))
     _warn_unless_better("fusion on held-out queries", held_out, alone, measure)
 
 

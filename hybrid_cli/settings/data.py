@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal
 
+from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import OnDevice, Seeded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
 
@@ -19,9 +20,10 @@ Attack = Literal[
     "shuffle", "synonym-adversary",
 ]  # fmt: skip
 AttackOrSet = Literal[Attack, "lite", "all"]
+PseudoQueries = Literal["title", "first-sentence", "sentence", "heading"]
 
 DATA = "Data"
-SAMPLE, WORDS, SYNONYMS, TRANSLATION = "Sample", "Words", "Synonyms", "Back translation"
+SAMPLE, PSEUDO, WORDS, SYNONYMS, TRANSLATION = "Sample", "Pseudo-queries", "Words", "Synonyms", "Back translation"
 
 
 def text_encoding(name: str) -> str:
@@ -54,12 +56,30 @@ class Prepare(Seeded, Writes):
     sample_queries: Mapping[str, int] = option(
         {}, "Keep at most N random queries of a split.", metavar="SPLIT=N", panel=SAMPLE, minimum=1, shown="all queries"
     )
+    pseudo_queries: PseudoQueries | None = option(
+        None,
+        "Take a text out of every document, as a query for which the rest is relevant: the title, the first or a "
+        "random sentence, or a random heading. The queries form the splits `train` and `dev`; those of the source are "
+        "left out, because its documents change.",
+        panel=PSEUDO,
+        recorded=False,  # recorded by the source, only if set
+    )
+    pseudo_train: int = option(
+        10_000, "Maximum number of training queries.", panel=PSEUDO, minimum=0, applies=when(pseudo_queries=GIVEN)
+    )
+    pseudo_dev: int = option(
+        500,
+        "Maximum number of dev queries; with training queries, at most a fifth of all.",
+        panel=PSEUDO,
+        minimum=1,
+        applies=when(pseudo_queries=GIVEN),
+    )
     seed: int = redeclare(
         Seeded,
         "seed",
         42,
-        help="Random seed of the sample.",
-        applies=(when(sample=GIVEN), when(sample_queries=GIVEN)),
+        help="Random seed of the sample and of the pseudo-queries.",
+        applies=(when(sample=GIVEN), when(sample_queries=GIVEN), when(pseudo_queries=GIVEN)),
     )
 
 
@@ -73,6 +93,12 @@ class PrepareRows(Prepare):
     on_dangling: OnDangling = option(
         "error", "Judgments of unknown documents or queries: `error` stops, `drop` drops them, `keep` keeps them."
     )
+
+    def check(self) -> None:
+        """Refuse pseudo-queries of rows that are replaced later."""
+        super().check()
+        if self.pseudo_queries is not None and self.on_duplicate == "last":
+            raise InputError("--pseudo-queries: not with --on-duplicate last; pass --on-duplicate first")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +118,7 @@ class PreparePythonDocs(Prepare):
 
     package: Sequence[str] = option((), "Additional packages, named as in `import`.", recorded=False)
     only: bool = option(False, "Read the packages of `--package` only.", applies=when(package=GIVEN), recorded=False)
-    seed: int = redeclare(Seeded, "seed", 42, help="Random seed of the splits and of the sample.")
+    seed: int = redeclare(Seeded, "seed", 42, help="Random seed of the splits, the sample and the pseudo-queries.")
 
 
 @dataclass(frozen=True)

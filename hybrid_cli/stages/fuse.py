@@ -211,6 +211,7 @@ def _tune(job: _Job, judged: Path | None) -> Path:
         alone = {name: _score(run, qrels, settings.measure) for name, run in zip(job.runs, frames, strict=True)}
         tuned = _search(job, frames, qrels)
         content_ = content(tuned, alone, settings.measure)
+        content_ |= {"pseudo_queries": kind} if (kind := collection.pseudo_queries(judged)) else {}
         output.write_json(content_, queries=queries, trials=len(tuned.trials))
     terminal.show_weights(json.loads(settings.output.read_text("utf-8")))
     return settings.output

@@ -8,6 +8,7 @@ from typing import Any
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, disk
+from hybrid_cli.collections.pseudo_queries import with_pseudo_queries
 from hybrid_cli.collections.source import Source, sampled
 from hybrid_cli.collections.writer import CollectionWriter, clear
 from hybrid_cli.settings import stage
@@ -27,7 +28,7 @@ def prepare(settings: Prepare) -> Path:
     Raises:
         InputError: the source cannot be read, or its rows contradict each other.
     """
-    source = sampled(_source(settings), settings)
+    source = with_pseudo_queries(sampled(_source(settings), settings), settings)
     output = artifacts.output_of(settings, Kind.COLLECTION, source.files, {**source.options, **settings.recorded()})
     if output.up_to_date:
         return output.path
@@ -61,5 +62,11 @@ def _note(settings: Prepare, counts: dict[str, Any], problems: list[str]) -> Non
         f"{settings.command}: {counts['documents']:,} documents; queries: {', '.join(splits) or 'none'} "
         f"-> {settings.output}"
     )
+    if made := counts.get("pseudo_queries"):
+        left_out = "; ".join(f"{reason}: {number:,}" for reason, number in made["left_out"].items())
+        console.note(
+            f"  pseudo-queries ({settings.pseudo_queries}): taken out of {made['documents_changed']:,} documents"
+            + (f"; documents without one: {left_out}" if left_out else "")
+        )
     for line in problems:
         console.note(f"  {line}")

@@ -37,7 +37,7 @@ def split(settings: Split) -> Path:
         settings,
         Kind.COLLECTION,
         {"corpus": corpus, **files, **({"folds": settings.folds_file} if settings.folds_file else {})},
-        {} if settings.folds_file else settings.recorded(),
+        ({} if settings.folds_file else settings.recorded()) | _pseudo(files),
     )
     if output.up_to_date:
         return output.path
@@ -54,6 +54,12 @@ def split(settings: Split) -> Path:
         + (f"; {unjudged:,} without judgments left out" if unjudged else "")
     )
     return output.path
+
+
+def _pseudo(files: dict[str, Path]) -> dict[str, str]:
+    """Return the mark of pseudo-queries, if the divided queries have it."""
+    found = sorted({kind for file in files.values() if (kind := collection.pseudo_queries(file))})
+    return {"pseudo_queries": ",".join(found)} if found else {}
 
 
 def _names(settings: Split) -> list[str]:
