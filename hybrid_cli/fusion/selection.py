@@ -1,0 +1,293 @@
+"""Selection of a fusion from the values of judged queries: plateau, one-standard-error rule, held-out score, power.
+
+A choice is a method with its parameters and weights. All rules work on a table of values, one row per choice and one
+column per judged query, so folds and repeats cost no further fusion.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+Values = NDArray[np.float64]
+_TIE = 1e-12
+_REPEATS = 20  # partitions into folds
+CONFIDENCE, POWER = 0.95, 0.8
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A method with its parameters and weights.
+
+    Attributes:
+        method: key in `METHODS`.
+        weights: one per run, in order.
+        rrf_k: constant of RRF; None for other methods.
+    """
+
+    method: str
+    weights: tuple[float, ...]
+    rrf_k: float | None = None
+
+    @property
+    def family(self) -> str:
+        """Return the method with its parameter: choices of one family differ only in the weights."""
+        return self.method if self.rrf_k is None else f"{self.method} k={self.rrf_k:g}"
+
+    @property
+    def single(self) -> int | None:
+        """Return the number of the only run with a weight above 0; None if several have one."""
+        used = [number for number, weight in enumerate(self.weights) if weight > 0]
+        return used[0] if len(used) == 1 else None
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """Choices of the best method that judged queries cannot tell from the best choice.
+
+    Attributes:
+        best: row of the highest mean.
+        chosen: row in the middle of the plateau.
+        rows: rows of the plateau, in the order of the weights.
+    """
+
+    best: int
+    chosen: int
+    rows: list[int]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Values of all choices for all judged queries.
+
+    Attributes:
+        choices: the choices; with two runs, those of one family are in the order of the weights.
+        values: [choices, queries].
+        prior: mean value of each choice on other collections, [choices]; None without a prior.
+        prior_queries: number of judged queries that the prior counts for.
+    """
+
+    choices: Sequence[Choice]
+    values: Values
+    prior: Values | None = None
+    prior_queries: float = 0.0
+    _squares: Values = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_squares", self.values**2)
+
+    @property
+    def queries(self) -> int:
+        """Return the number of judged queries."""
+        return int(self.values.shape[1])
+
+    @cached_property
+    def singles(self) -> dict[int, int]:
+        """Return number of the run -> row of the first choice that uses this run alone."""
+        rows: dict[int, int] = {}
+        for row, choice in enumerate(self.choices):
+            if choice.single is not None:
+                rows.setdefault(choice.single, row)
+        return rows
+
+    @property
+    def share_of_prior(self) -> float:
+        """Return the fraction of the evidence that comes from the prior."""
+        return 0.0 if self.prior is None else self.prior_queries / (self.prior_queries + self.queries)
+
+    def means(self, counts: NDArray[np.int64] | None = None) -> Values:
+        """Return the mean of each choice over the judged queries and the pseudo-queries of the prior, [choices].
+
+        Args:
+            counts: occurrences of each query, [queries]; None for one each.
+        """
+        often = self._often(counts)
+        if self.prior is None:
+            return np.asarray(self.values @ often / often.sum())
+        total = self.values @ often + self.prior_queries * self.prior
+        return np.asarray(total / (often.sum() + self.prior_queries))
+
+    def gaps(self, row: int, counts: NDArray[np.int64] | None = None) -> tuple[Values, Values]:
+        """Return by how much the mean of each choice is below that of `row`, and the standard error, [choices] each.
+
+        The error is that of the paired differences, shrunk by the share of the prior, whose mean counts as known. With
+        one query, it is infinite without a prior and 0 with one.
+        """
+        often = self._often(counts)
+        judged, means = often.sum(), self.means(counts)
+        known = 0.0 if self.prior is None else self.prior_queries
+        gap = means[row] - means
+        if judged < 2:
+            return gap, np.full(len(gap), 0.0 if known else np.inf)
+        total = (self.values[row] - self.values) @ often
+        products = self.values @ (self.values[row] * often)
+        squares = self._squares @ often - 2 * products + self._squares[row] @ often
+        variance = np.maximum(squares - total**2 / judged, 0) / (judged - 1)
+        return gap, np.sqrt(variance / judged) * judged / (judged + known)
+
+    def plateau(self, counts: NDArray[np.int64] | None = None) -> Plateau:
+        """Apply the one-standard-error rule (Breiman et al. 1984), towards the middle of the plateau.
+
+        Choices of the best method whose mean is within one standard error of the best form the plateau; with two runs,
+        without a gap in the weights. The choice closest to the center is chosen; of two, that with the higher mean.
+        """
+        means = self.means(counts)
+        best = self._best(means)
+        gap, error = self.gaps(best, counts)
+        near = gap <= error + _TIE
+        family = [row for row, choice in enumerate(self.choices) if choice.family == self.choices[best].family]
+        rows = (
+            _connected(family, near, best) if len(self.choices[best].weights) == 2 else [r for r in family if near[r]]
+        )
+        return Plateau(best, self._middle(rows, means), rows)
+
+    def _best(self, means: Values) -> int:
+        """Return the highest mean; ties go to the weights closest to equal, then to the first choice."""
+        equals = np.flatnonzero(means >= means.max() - _TIE).tolist()
+        return int(min(equals, key=lambda row: (_inequality(self.choices[row].weights), row)))
+
+    def _middle(self, rows: list[int], means: Values) -> int:
+        if len(self.choices[rows[0]].weights) == 2:
+            half = (len(rows) - 1) / 2
+            return max(rows[math.floor(half)], rows[math.ceil(half)], key=lambda row: means[row])
+        places = np.array([np.array(self.choices[row].weights) / math.fsum(self.choices[row].weights) for row in rows])
+        distance = ((places - places.mean(0)) ** 2).sum(1).round(12)
+        return min(zip(distance.tolist(), (-means[rows]).tolist(), rows, strict=True))[2]
+
+    def _often(self, counts: NDArray[np.int64] | None) -> Values:
+        return np.ones(self.queries) if counts is None else counts.astype(np.float64)
+
+    def held_out(self, folds: int, seed: int, size: int | None = None) -> Values | None:
+        """Return the value of each query under the choices of the other folds, the mean over 20 partitions, [queries].
+
+        Args:
+            folds: number of folds; at most the number of queries.
+            seed: random seed of the partitions.
+            size: judged queries used for each choice, drawn from the other folds; None for all of them.
+
+        Returns:
+            None for a single query.
+        """
+        folds = min(folds, self.queries)
+        if folds < 2:
+            return None
+        rng = np.random.default_rng(seed)
+        total = np.zeros(self.queries)
+        for _ in range(_REPEATS):
+            order = rng.permutation(self.queries)
+            fold = np.empty(self.queries, dtype=np.int64)
+            fold[order] = np.arange(self.queries) % folds
+            for number in range(folds):
+                others = order[fold[order] != number][:size]
+                counts = np.bincount(others, minlength=self.queries)
+                kept = fold == number
+                total[kept] += self.values[self.plateau(counts).chosen, kept]
+        return total / _REPEATS
+
+
+def _connected(family: list[int], near: NDArray[np.bool_], best: int) -> list[int]:
+    """Return the rows of `family` around `best` without a gap."""
+    low = high = family.index(best)
+    while low > 0 and near[family[low - 1]]:
+        low -= 1
+    while high < len(family) - 1 and near[family[high + 1]]:
+        high += 1
+    return family[low : high + 1]
+
+
+def _inequality(weights: Sequence[float]) -> float:
+    """Return the distance of normalized weights from equal weights."""
+    whole = math.fsum(weights)
+    return round(math.fsum((weight / whole - 1 / len(weights)) ** 2 for weight in weights), 12)
+
+
+# ------------------------------------------------------------------------------------------------------------ selection
+
+
+@dataclass(frozen=True)
+class Selected:
+    """Result of the selection.
+
+    Attributes:
+        row: row of the chosen choice.
+        plateau: the plateau.
+        held_out: value of each query under the choice of the other folds; None for a single query.
+        single: row of the best single run; None if no choice is a single run.
+        kept_single: the single run replaced the middle of the plateau, since nothing is distinguishable from it and
+            the held-out score is below its score.
+    """
+
+    row: int
+    plateau: Plateau
+    held_out: Values | None
+    single: int | None
+    kept_single: bool
+
+
+def select(table: Table, folds: int, seed: int, alone: Values | None = None) -> Selected:
+    """Select a choice.
+
+    Args:
+        table: values of all choices.
+        folds, seed: see `Table.held_out`.
+        alone: values of the best single run, [queries]; by default those of the best choice that uses one run.
+    """
+    plateau, held_out = table.plateau(), table.held_out(folds, seed)
+    means = table.means()
+    single = max(table.singles.values(), key=lambda row: means[row], default=None)
+    row, kept = plateau.chosen, False
+    if single is not None and held_out is not None:
+        score = table.values[single] if alone is None else alone
+        gap, error = table.gaps(plateau.best)
+        kept = bool(gap[single] <= error[single] + _TIE and held_out.mean() < score.mean() - _TIE)
+    if kept and single is not None:
+        row = single
+    return Selected(row, plateau, held_out, single, kept)
+
+
+def interval(values: Values) -> tuple[float, float] | None:
+    """Return the 95% interval of the mean by Student's t; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
+    return float(values.mean()) - half, float(values.mean()) + half
+
+
+def queries_to_tell(differences: Values) -> int | None:
+    """Return the judged queries at which a mean difference of this size is significant with a power of .8.
+
+    A two-sided paired test at .05, normal approximation: ((1.96 + 0.84) sd / mean)^2. None if the mean is 0 or there
+    are fewer than two differences.
+    """
+    mean = float(differences.mean())
+    if len(differences) < 2 or abs(mean) < _TIE:
+        return None
+    quantiles = stats.norm.ppf((1 + CONFIDENCE) / 2) + stats.norm.ppf(POWER)
+    return max(2, math.ceil((quantiles * float(differences.std(ddof=1)) / mean) ** 2))
+
+
+def worth_of_more(table: Table, more: int, folds: int, seed: int) -> float | None:
+    """Return the expected change of the score with `more` judged queries; at least 0.
+
+    The held-out score is taken to be a - b/n for a choice on n queries; b comes from choices on all and on half of the
+    queries of the other folds.
+
+    Returns:
+        None for fewer than eight judged queries.
+    """
+    if table.queries < 8:
+        return None
+    folds = min(folds, table.queries)
+    most = table.queries - math.ceil(table.queries / folds)
+    half = most // 2
+    high, low = table.held_out(folds, seed), table.held_out(folds, seed, half)
+    if high is None or low is None:
+        return None
+    slope = float(high.mean() - low.mean()) / (1 / half - 1 / most)
+    return max(0.0, slope * (1 / table.queries - 1 / (table.queries + more)))
