@@ -24,7 +24,7 @@ from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, spelling
 
 _COLUMNS = 76
 _MISSING = "missing"  # any path, to check the other options of a command without --output
-_LONG = 60  # characters of choices that fit next to an option
+_LONG = 19  # characters of choices that fit into one line of help at 80 columns
 _NAMES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 _EVERYWHERE: dict[str, Any] = {
     "config": Annotated[

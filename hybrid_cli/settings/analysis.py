@@ -57,7 +57,7 @@ class Comparison(Seeded):
         (),
         "Runs that the others are tested against.",
         panel=TESTS,
-        shown="the runs of --complement, or the first run; none with --over-seeds",
+        shown="the runs of --complement, or the first run",
     )
     test: SignificanceTest = option(
         "t", "Significance test: paired t-test, or sign-flip permutation test.", panel=TESTS
@@ -65,7 +65,7 @@ class Comparison(Seeded):
     correction: Correction = option("holm", "Correction over the comparisons of one measure.", panel=TESTS)
     complement: tuple[str, str] | None = option(
         None,
-        "Two runs, by name or path: shows the queries that only one of them answers.",
+        "Two runs, by name or path, to compare: shows the queries that only one of them answers.",
         metavar="DENSE SPARSE",
         panel=COMPLEMENT,
     )
@@ -86,8 +86,9 @@ class Evaluate(MayWrite, Comparison):
     Judged@k; acc@k is the share of questions with an answer in the texts of the top k hits. The spellings `recip_rank`,
     `ndcg_cut_10` and `AP(rel=2)` are accepted too.
 
-    `--complement` shows which queries a dense run answers that BM25 does not, and which queries fusion hurts;
-    `--robustness` the loss under attacks on the queries; `--over-seeds` means and deviations over seeds.
+    `--complement` compares a dense and a sparse run: queries answered by only one of them, and queries hurt by fusion.
+    `--robustness` measures the loss under attacks on the queries. `--over-seeds` prints means and standard deviations
+    over seeds.
     """
 
     command = "evaluate"
@@ -112,7 +113,10 @@ class Evaluate(MayWrite, Comparison):
     )
     show_queries: int = redeclare(Comparison, "show_queries", 5, applies=(when(complement=GIVEN),))
     overlap_with: str | None = option(
-        None, "Run, by name or path: adds each run's rank-biased overlap with it.", panel=COMPLEMENT, recorded=False
+        None,
+        "Run, by name or path: adds the rank-biased overlap of each run with this run.",
+        panel=COMPLEMENT,
+        recorded=False,
     )
     robustness: bool = option(
         False,
@@ -122,14 +126,14 @@ class Evaluate(MayWrite, Comparison):
     )
     over_seeds: bool = option(
         False,
-        "Runs are named ROW-SEED: print one row per ROW with mean and standard deviation over its seeds. "
-        "--baseline names rows.",
+        "Print one row per ROW of the runs named ROW-SEED, with mean and standard deviation over the seeds. "
+        "--baseline then names rows; its default is none.",
         panel=STUDIES,
         applies=when(robustness=False, complement=None),
     )
     roc_against: str | None = option(
         None,
-        "Row: adds each row's RoC against it, at the cutoff of Success@k among the measures.",
+        "Row: adds the RoC of each row against this row, at the cutoff of Success@k among the measures.",
         panel=STUDIES,
         applies=when(over_seeds=True),
     )
@@ -164,7 +168,10 @@ class Report(Writes, Comparison):
         recorded=False,
     )
     index: Sequence[str] = option(
-        (), "Index of a run, if its manifest leads to none; may be repeated.", metavar="RUN=FOLDER", recorded=False
+        (),
+        "Index of a run whose manifest records no index; may be repeated.",
+        metavar="RUN=FOLDER",
+        recorded=False,
     )
     png: Path | None = option(None, "Folder for the figures as PNG files.", recorded=False)
 
@@ -176,8 +183,8 @@ class Inspect(MayWrite):
     Prints kind, stage, options, counts, library versions, size on disk, first rows, an encoder's contract, the last
     values of a learning curve, and the tree of inputs; inputs that have changed or are missing are marked.
 
-    With --memory-table: one row per run with the bytes that a search of its indexes reads, recall, accuracy, and the
-    latency of encoding, search and fusion (p50 and p95 of single queries on one thread, 100 hits).
+    With --memory-table, prints one row per run: bytes read by a search, recall, accuracy, and latency of encoding,
+    search and fusion (p50 and p95 of single queries on one thread, 100 hits).
     """
 
     command = "inspect"
@@ -193,7 +200,7 @@ class Inspect(MayWrite):
     _: KW_ONLY
     memory_table: Path | None = option(
         None,
-        "Collection: compare the indexes behind the runs on its queries (LITE, table 2).",
+        "Compare the indexes of the runs on the queries of this collection (LITE, table 2).",
         metavar="COLLECTION",
         recorded=False,
     )

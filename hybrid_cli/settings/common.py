@@ -197,7 +197,7 @@ class Architecture(EncoderContract, StartModel):
     )
     markers: Markers | None = option(
         None,
-        "Query and document markers: in place of [CLS] (DualRM), or after it (CLEAR).",
+        "Query and document markers: `replace` puts them in place of [CLS] (DualRM), `prepend` after [CLS] (CLEAR).",
         panel=ENCODER,
         shown="the model's",
     )
@@ -258,7 +258,9 @@ class LossOptions(Settings):
         panel=OBJECTIVE,
         choices=LOSSES,
     )
-    xi: float = option(1.0, "Margin where the scorer's scores are equal.", panel=OBJECTIVE, applies=when(loss=MARGINS))
+    xi: float = option(
+        1.0, "Margin of a pair with equal scores by the scorer.", panel=OBJECTIVE, applies=when(loss=MARGINS)
+    )
     scorer: str = option(
         BM25,
         "Frozen scorer that the model complements: `bm25`, or an encoder (a Lambda, an ensemble).",
@@ -277,8 +279,9 @@ class LossOptions(Settings):
     )
     scorer_schedule: ScorerSchedule = option(
         "fixed",
-        "`fixed`: `--scorer-weight` in every step; `anneal`: rising linearly from 0 to it; `random`: drawn uniformly "
-        "between 0 and it for each batch; `learned`: trained, starting from it.",
+        "Weight of the scorer during training. `fixed`: `--scorer-weight` in every step; `anneal`: linear rise from 0 "
+        "to `--scorer-weight`; `random`: uniform draw between 0 and `--scorer-weight` for each batch; `learned`: "
+        "trained, starting from `--scorer-weight`.",
         panel=OBJECTIVE,
         applies=when(loss=RESIDUALS),
     )
@@ -317,7 +320,8 @@ class LossOptions(Settings):
     )
     boost: str | None = option(
         None,
-        "Encoder or ensemble to extend by a learner that is trained on its errors; mine the examples with it.",
+        "Encoder or ensemble to extend by one learner. Mine the training examples with this encoder or ensemble, so "
+        "that the learner is trained on its errors.",
         panel=BOOSTING,
         recorded=False,
     )

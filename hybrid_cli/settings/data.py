@@ -241,9 +241,9 @@ class PrepareIrds(PrepareRows):
 class Split(Seeded, Writes):
     """Split the judged queries into folds for cross-validation.
 
-    Writes a collection over the same documents with the splits `test-1`, `dev-1`, `train-1`, `test-2`, ...: `test-i` is
-    fold i of the queries, `dev-i` the next fold, `train-i` all other folds; `all` contains all judged queries. One
-    index serves all folds.
+    Writes a collection over the same documents with the splits `test-1`, `dev-1`, `train-1`, `test-2`, ... Split
+    `test-i` is fold i of the queries, `dev-i` the next fold, `train-i` all other folds. Split `all` contains all judged
+    queries. One index serves all folds.
     """
 
     command = "split"
@@ -252,7 +252,7 @@ class Split(Seeded, Writes):
 
     collection: Path = argument(REQUIRED, "Collection with judgments.")
     _: KW_ONLY
-    folds: int = option(5, "Number of folds; with `--folds-file`, the number that the file must have.", minimum=2)
+    folds: int = option(5, "Number of folds; with `--folds-file`, the number of folds required in the file.", minimum=2)
     folds_file: Path | None = option(
         None, "Predefined folds: a JSON list of lists of query ids, or lines of query id and fold.", recorded=False
     )
@@ -281,13 +281,13 @@ class Perturb(OnDevice, Seeded, Writes):
 
     `char-swap`: swap two letters of a word, or replace, delete or insert a letter. `word-deletion`: delete a word.
     `synonym-replacement`: replace a word with a synonym. `word-order-swap`: swap two words. `synonym-insertion`: insert
-    a synonym of a word. `back-translation`: machine-translate the query to another language and back. These six are the
-    set `lite`.
+    a synonym of a word. `back-translation`: machine-translate the query to another language and back. `--attack lite`
+    selects these six attacks.
 
     `shuffle`: put the words in random order. BM25 scores do not change.
 
-    `synonym-adversary`: replace each word that occurs in a relevant document with a random synonym that occurs in none
-    of them. BM25 loses its matches; the meaning stays similar.
+    `synonym-adversary`: replace each word that occurs in a relevant document with a random synonym that occurs in no
+    relevant document. BM25 loses its matches; the meaning stays similar.
     """
 
     command = "perturb"
@@ -297,11 +297,11 @@ class Perturb(OnDevice, Seeded, Writes):
         "hybrid perturb data/pydocs --split test --attack synonym-adversary --output out/adversary.parquet",
     )
 
-    collection: Path = argument(REQUIRED, "Collection, or a file of queries for attacks that need no documents.")
+    collection: Path = argument(REQUIRED, "Collection; for attacks that need no documents, also a query file.")
     _: KW_ONLY
     attacks: Sequence[AttackOrSet] = option(
         REQUIRED,
-        "Attacks; `lite` is the set of six, `all` the set of all.",
+        "Attacks; `lite` selects the six attacks of LITE, `all` all eight.",
         "--attack",
         recorded=False,
     )
@@ -309,13 +309,13 @@ class Perturb(OnDevice, Seeded, Writes):
     split: str | None = option(None, "Split of the collection.", shown="the only split", recorded=False)
     attacked_queries: Mapping[str, Path] = option(
         {},
-        "Queries attacked by another tool, read instead of computed: lines of query id, tab, text.",
+        "Queries perturbed by another tool, used instead of a perturbation by hybrid: lines of query id, tab, text.",
         metavar="ATTACK=FILE",
         recorded=False,
     )
     word_fraction: float = option(
         0.1,
-        "Fraction of the words of a query that is changed; at least one word.",
+        "Fraction of the words of a query to change; at least one word is changed.",
         panel=WORDS,
         minimum=0,
         maximum=1,
@@ -346,7 +346,7 @@ class Perturb(OnDevice, Seeded, Writes):
     )
     translation_prefix: str = option(
         "",
-        "Text that the model THERE needs before a query, such as `>>es<<`.",
+        "Text put before every query for the model THERE, such as `>>es<<`.",
         panel=TRANSLATION,
         applies=when(attacks=_OF_TRANSLATION),
     )

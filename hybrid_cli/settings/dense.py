@@ -82,14 +82,14 @@ class VectorIndex(Seeded):
     )
     ef_construction: int = option(
         200,
-        "Candidates while an HNSW graph is built.",
+        "Size of the candidate list during the construction of an HNSW graph.",
         panel=INDEX,
         minimum=1,
         applies=(when(index_type=HNSW), when(graph=HNSW_FACTORY)),
     )
     ef_search: int = option(
         128,
-        "Candidates while an HNSW graph is searched; `search` can override it.",
+        "Size of the candidate list during a search of an HNSW graph; `search --ef-search` overrides it.",
         panel=INDEX,
         minimum=1,
         applies=(when(index_type=HNSW), when(graph=HNSW_FACTORY)),
@@ -104,7 +104,7 @@ class VectorIndex(Seeded):
     )
     nprobe: int = option(
         64,
-        "Inverted lists searched per query; `search` can override it.",
+        "Number of inverted lists searched per query; `search --nprobe` overrides it.",
         panel=INDEX,
         minimum=1,
         applies=(when(index_type="ivf"), when(lists=IVF_FACTORY)),
@@ -190,8 +190,8 @@ class Combine(OnDevice, Writes):
     )
     grid: Literal["reciprocal", "log"] = option(
         "reciprocal",
-        "Candidate weights: .1 to 10 (`reciprocal`) or .001 to 1000 (`log`); the range grows where an end point is "
-        "best.",
+        "Candidate weights: .1 to 10 (`reciprocal`) or .001 to 1000 (`log`). If an end point is best, the grid is "
+        "extended.",
         panel=TUNING,
         applies=when(tune=GIVEN),
     )
@@ -208,8 +208,9 @@ class Combine(OnDevice, Writes):
 class Encode(OnDevice, Threaded, VectorIndex, EncoderContract, Writes):
     """Encode a corpus and build its index, or encode queries.
 
-    A dense index as input is rebuilt with another index type or shorter vectors, or combined with a second one
-    (`--concat-with`), without encoding. An interrupted command resumes with the first missing shard.
+    If the input is a dense index, its stored vectors get another index type, are truncated, or are combined with those
+    of a second index (`--concat-with`); no text is encoded. An interrupted command resumes with the first missing
+    shard.
     """
 
     command = "encode"
@@ -246,7 +247,7 @@ class Encode(OnDevice, Threaded, VectorIndex, EncoderContract, Writes):
     combine: CombineMode = option("concat", "Concatenate the vectors, or add them.", panel=COMBINED, applies=_COMBINED)
     weight: float = option(
         1.0,
-        "Weight of the second encoder, on the query side; `search` can override it.",
+        "Weight of the second encoder, on the query side; `search --weight` overrides it.",
         panel=COMBINED,
         applies=_COMBINED,
     )
@@ -266,7 +267,7 @@ class Encode(OnDevice, Threaded, VectorIndex, EncoderContract, Writes):
     )
     recall_check: bool = option(
         False,
-        "Measure the recall of an approximate index against exact search, and store it.",
+        "Measure and store the recall of an approximate index against exact search.",
         panel=INDEX,
         applies=_DOCUMENTS,
         recorded=False,

@@ -16,7 +16,7 @@ QueriesFrom = Literal["all", "sampled", "cropped"]
 
 TRAINING = "Training"
 SOURCES, FILTERS = "Sources of negatives", "Filters"
-TEACHER, QUERIES, HITS = "Teacher (one of two)", "Queries", "Hits"
+TEACHER, QUERIES, HITS = "Teacher (--index or --run)", "Queries", "Hits"
 
 RANDOM, RUN = "random", "run"  # sources of negatives, next to BM25
 NUM_NEGATIVES = 8  # default of --num-negatives for sources without numbers
@@ -82,7 +82,7 @@ class MineNegatives(Seeded, Threaded, Writes):
         applies=_RANKED,
     )
     skip_top: int = option(
-        0, "Top ranks to skip, as likely unjudged positives.", panel=SOURCES, minimum=0, applies=_RANKED
+        0, "Number of top ranks to skip; they often hold unjudged positives.", panel=SOURCES, minimum=0, applies=_RANKED
     )
     num_negatives: int | None = option(
         None,
@@ -103,7 +103,7 @@ class MineNegatives(Seeded, Threaded, Writes):
     )
     exclude_same_text: bool = option(
         True,
-        "Drop candidates with the text of a positive, white space aside.",
+        "Drop candidates with the same text as a positive, ignoring white space.",
         "--exclude-same-text/--keep-same-text",
         panel=FILTERS,
     )
@@ -115,7 +115,9 @@ class MineNegatives(Seeded, Threaded, Writes):
         above=0,
         applies=_RANKED,
     )
-    max_score: float | None = option(None, "Drop candidates that score above this.", panel=FILTERS, applies=_RANKED)
+    max_score: float | None = option(
+        None, "Drop candidates with a score above this value.", panel=FILTERS, applies=_RANKED
+    )
 
     def check(self) -> None:
         """Refuse ambiguous sources, and options of other sources."""

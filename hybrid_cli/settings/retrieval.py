@@ -176,7 +176,7 @@ class Search(SearchOptions, Overwrites):
     )
 
     collection: Path | None = argument(
-        None, "Collection of the queries (`--split`); of printed hits, the source of titles and texts."
+        None, "Collection of the queries (`--split`), and of the titles and texts of printed hits."
     )
     _: KW_ONLY
     index: Sequence[Path] | Path = option(
@@ -213,7 +213,7 @@ class Search(SearchOptions, Overwrites):
         "--hits",
         "-k",
         minimum=1,
-        shown="1000; 10 where hits are printed",
+        shown="1000; 10 for printed hits",
     )
 
     @property
@@ -250,7 +250,7 @@ class WeightTuning(Seeded):
     grid: Grid = option(
         "linear",
         "`linear`: weights that sum to 1; `log`: .001 to 1000 against 1 for the last run; `reciprocal`: .1 to 1 and "
-        "their reciprocals. The last two grow if an end point is best.",
+        "their reciprocals. If an end point is best, `log` and `reciprocal` are extended.",
         panel=TUNING,
         applies=when(tune=GIVEN),
     )
@@ -311,7 +311,7 @@ class Fuse(OnDevice, WeightTuning, Writes):
     missing: Missing | None = option(
         None,
         "`exact`: score computed from `--index`; `min`: the list's lowest score; `zero`: 0, or the lowest score if it "
-        "is lower; `ignore`: leave the list out; `drop`: drop the document.",
+        "is lower; `ignore`: no contribution of the list; `drop`: drop the document.",
         panel=ABSENT,
         shown="the method's",
     )

@@ -108,8 +108,8 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOption
     _: KW_ONLY
     dynamic_negatives: int = option(
         0,
-        "More hard negatives per query, the top hits of the model in training, with a residual loss of its sum with "
-        "the scorer; from documents of the examples that are encoded again at every checkpoint.",
+        "Additional hard negatives per query: top hits of the model in training; with a residual loss, of the sum of "
+        "model and scorer. The pool holds documents of the examples and is re-encoded at every checkpoint.",
         panel=OPTIMIZATION,
         minimum=0,
     )
@@ -164,7 +164,7 @@ class TrainLambda(Training, Validation, Architecture):
     )
     labels: Path | None = option(
         None,
-        "Teacher labels, written by `label`; a transformer needs them, a static encoder uses their texts as queries.",
+        "Teacher labels, written by `label`: required for a transformer; optional queries for a static encoder.",
         panel=TEACHER,
         recorded=False,
     )
@@ -181,7 +181,7 @@ class TrainLambda(Training, Validation, Architecture):
     )
     list_passages: int = option(
         3,
-        "Passages of a query's list per step, in addition to a positive.",
+        "Passages drawn from the hits of each query per step, in addition to one positive.",
         panel=TEACHER,
         minimum=1,
         applies=when(encoder="transformer", loss="listwise"),
@@ -272,15 +272,15 @@ STUDENT = when(queries_only=False)
 class DistillLite(Training, ExampleValidation, Sampling, Architecture, Likelihood):
     """Distill a teacher's vectors into a small encoder (LITE).
 
-    The student has two heads: the small one retrieves, the large one matches the teacher during training and is then
-    dropped. With `--queries-only`, the output is a query encoder that searches the teacher's indexes (DrBoost).
+    The student has two heads: a small head for retrieval, and a large head that matches the teacher's vectors and is
+    dropped after training. With `--queries-only`, the output is a query encoder for the teacher's indexes (DrBoost).
     """
 
     command = "distill-lite"
     panel = TRAINING
     examples = (
         "hybrid distill-lite out/train.parquet --teacher out/drboost-2 --dim 32 --output out/lite",
-        "hybrid distill-lite out/train.parquet --teacher out/drboost-2 --queries-only --output out/drboost-2-light",
+        "hybrid distill-lite out/train.parquet --teacher out/drboost-2 --queries-only --output out/drboost-2-queries",
     )
     restricted: ClassVar[Mapping[type[Settings], Condition]] = {Likelihood: STUDENT}
 
@@ -288,7 +288,7 @@ class DistillLite(Training, ExampleValidation, Sampling, Architecture, Likelihoo
     _: KW_ONLY
     teacher: str = option(REQUIRED, "Encoder to distill: an ensemble or any other.", recorded=False)
     queries_only: bool = option(
-        False, "Train only a query encoder, with the teacher's documents and dimensions; searches its indexes."
+        False, "Train only a query encoder for the teacher's indexes; documents keep the teacher's vectors."
     )
     kd_weight: float = option(
         1.0, "Weight of the squared distances to the teacher's vectors, relative to the likelihood.", panel=OBJECTIVE,
