@@ -1,8 +1,8 @@
-"""BM25 compared with its peers: search against Pyserini, Anserini and bm25s; indexing against Anserini alone.
+"""Speed of BM25: search compared with Pyserini, Anserini and bm25s; indexing compared with Anserini.
 
-All measure the same 2,000 queries at 1,000 hits over the same index, in one process, in turns; the best of the turns
-counts, since another program on the machine can only slow one down. Our time is from the texts of the queries to the
-run as a table; bm25s gets queries that are analysed already.
+All tools search the same index with the same 2,000 queries at 1,000 hits, in turn, in one process. The fastest of
+several repetitions counts, since other programs can only slow a repetition down. The time of hybrid starts with the
+texts of the queries and ends with the run as a table; bm25s receives analyzed queries.
 
     python benchmarks/bm25.py [--collection FOLDER] [--queries 2000] [--hits 1000] [--repeat 3] [--threads N]
 """
@@ -36,7 +36,7 @@ K1, B = 0.9, 0.4
 
 
 def best(repeat: int, tasks: dict[str, Callable[[], Any]]) -> tuple[dict[str, float], dict[str, Any]]:
-    """Seconds of the fastest of `repeat` turns of each task, and what its last turn returned."""
+    """Return the seconds of the fastest of `repeat` runs of each task, and the result of its last run."""
     seconds: dict[str, float] = {}
     results: dict[str, Any] = {}
     for _ in range(repeat):

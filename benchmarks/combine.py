@@ -63,7 +63,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     long = rng.standard_normal((given.vectors, both.dim), dtype=np.float32)
     short = np.ascontiguousarray(long[:, : parts[0].dim])
-    faiss = load_faiss()  # with BLAS, as hybrid uses it
+    faiss = load_faiss()  # hybrid always uses BLAS
     flat, base = faiss.IndexFlatIP(both.dim), faiss.IndexFlatIP(parts[0].dim)
     flat.add(long)
     base.add(short)

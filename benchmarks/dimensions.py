@@ -2,8 +2,8 @@
 
     python benchmarks/dimensions.py [--vectors 200000] [--dims 768,384,32] [--hits 100] [--repeat 5]
 
-Random vectors, searched through `DenseIndex`: 256 queries in a batch, and one alone. The best of the turns counts, in
-processor time, which other programs on the machine disturb less than the clock.
+Random vectors, searched through `DenseIndex`: 256 queries in a batch, and a single query. The fastest of several
+repetitions counts. Times are CPU times, which depend less on other programs than wall times.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ QUERIES = 256
 
 
 def best(work: Callable[[], object], repeat: int) -> float:
-    """Milliseconds of the processor."""
+    """Return the CPU milliseconds of the fastest call."""
     found = []
     for _ in range(repeat):
         start = time.process_time()
@@ -35,7 +35,7 @@ def best(work: Callable[[], object], repeat: int) -> float:
 
 
 def main() -> None:
-    """Print a line for each length of the vectors."""
+    """Print one line per vector length."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vectors", type=int, default=200_000)
     parser.add_argument("--dims", default="768,384,32")
@@ -45,7 +45,7 @@ def main() -> None:
     indexes.set_threads(1)
     docids = pl.Series("docid", [f"d{row}" for row in range(given.vectors)])
     names = [f"q{row}" for row in range(QUERIES)]
-    print(f"{'dim':>5} {'ms/query':>9} {'ms, one alone':>14}")
+    print(f"{'dim':>5} {'ms/query':>9} {'ms, single':>14}")
     for dim in map(int, given.dims.split(",")):
         with tempfile.TemporaryDirectory() as scratch:
             index = dense_index(Path(scratch) / "index", docids, dim)

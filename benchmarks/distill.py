@@ -1,8 +1,9 @@
-"""Cost of a step of `distill-lite` relative to one of DPR32, on the same batches, in turn, in one run (goal: 1.1).
+"""Cost of a training step of `distill-lite` relative to a step of DPR32 on the same batches (goal: at most 1.1).
 
     python benchmarks/distill.py out/train.parquet [--steps 6]
 
-The teacher is MiniLM at its full length; its vectors of all texts of the examples are computed before, and timed apart.
+Steps of both trainings alternate. The teacher is MiniLM with all dimensions; its vectors of all texts of the examples
+are computed before the first step and timed separately.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ DIM = 32
 
 
 def main() -> None:
-    """Time both, step by step in turn, and print the ratio of their medians."""
+    """Time alternating steps of both and print the ratio of their medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("examples", type=Path)
     parser.add_argument("--steps", type=int, default=6)
@@ -56,7 +57,7 @@ def main() -> None:
         for name, trainer in trainers.items():
             start = time.perf_counter()
             trainer.step(iter([batch]))
-            if number:  # the first step warms up
+            if number:  # the first step is a warm-up
                 seconds[name].append(time.perf_counter() - start)
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     rates = ", ".join(f"{name} {plan.batch_size / median:.1f} triples/s" for name, median in medians.items())

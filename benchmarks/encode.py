@@ -1,8 +1,8 @@
 """Documents per second: `TransformerEncoder.encode_documents` and `SentenceTransformer.encode`.
 
-Same model (minilm), same passages (docstrings of the standard library), same longest length, same batch:
-sentence-transformers takes 32 passages of at most 128 word pieces, ours the same 4,096 tokens. Rounds alternate, so
-that a machine that is busy for a while is busy for all; the ratio is the median over rounds.
+Model (minilm), passages (docstrings of the standard library), maximum length and batch size are the same:
+sentence-transformers encodes 32 passages of at most 128 word pieces, hybrid 4,096 tokens. The tools alternate, so that
+a busy period of the machine affects both; the ratio is the median over rounds.
 
     python benchmarks/encode.py --passages 600 --rounds 5
 """
@@ -29,7 +29,7 @@ BATCH = 32
 
 
 def docstrings() -> Iterator[str]:
-    """Docstrings of the standard library's modules, classes and functions, in the order of the files."""
+    """Return the docstrings of modules, classes and functions of the standard library, in the order of the files."""
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef
     for file in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text("utf-8", errors="replace"))):

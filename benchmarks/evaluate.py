@@ -1,11 +1,11 @@
-"""`hybrid evaluate` against ranx: load one run of 6,980 queries x 1,000 hits and compute four measures.
+"""Speed of `hybrid evaluate` compared with ranx: load one run of 6,980 queries x 1,000 hits, compute four measures.
 
-Then `evaluate --complement` of two such runs against `evaluate` of the two alone, with the values of every query
-written to a file: once without texts, and once with as many passages as MS MARCO has (`--passages 0` leaves that out).
+Also measures the additional time of `evaluate --complement` with two such runs, with the values of every query written
+to a file: without texts, and with as many passages as MS MARCO (`--passages 0` omits the second case).
 
-Each tool runs in a process of its own, from the start of Python to the printed means; the best wall time of some
-repeats counts (so that ranx's compiled code is cached), the means must agree. ranx reads its JSON form, or Parquet
-through pandas; hybrid reads Parquet, and its time includes counts, Judged@10 and printing.
+Each tool runs in its own process; the time covers the start of Python, all work and the printing of the means. The best
+wall time of several repetitions counts, so the compiled code of ranx is cached. The means must agree. ranx reads its
+JSON format, or Parquet through pandas; hybrid reads Parquet, and also computes counts and Judged@10.
 
     python benchmarks/evaluate.py [--queries 6980] [--hits 1000] [--ranx json,parquet] [--passages 8841823]
                                   [--folder DIR]
@@ -46,7 +46,7 @@ print(json.dumps({name: float(value) for name, value in evaluate(qrels, run, mea
 
 
 def make_data(folder: Path, queries: int, hits: int) -> None:
-    """A run, and qrels of one relevant document a query (six in a hundred have two), two thirds of them retrieved."""
+    """Write a run, and qrels with one relevant document per query (two for 6%); two thirds of them are retrieved."""
     from hybrid_cli import artifacts
     from hybrid_cli.artifacts import Kind, Manifest
 
@@ -82,7 +82,7 @@ def make_data(folder: Path, queries: int, hits: int) -> None:
 
 
 def another_run(run: pl.DataFrame, qrels: pl.DataFrame, rng: np.random.Generator) -> pl.DataFrame:
-    """The same queries: about half of the documents, in another order, and as many others."""
+    """Return a run of the same queries that shares about half of its documents with `run`, in another order."""
     from hybrid_cli import runs
 
     own = pl.Series(rng.integers(0, 8_841_823, len(run))).cast(pl.String)
@@ -92,7 +92,7 @@ def another_run(run: pl.DataFrame, qrels: pl.DataFrame, rng: np.random.Generator
 
 
 def make_texts(folder: Path, passages: int) -> None:
-    """Queries of 6 words, and passages of 56 with ids from 0, in parts of a million."""
+    """Write queries of 6 words, and passages of 56 words with ids from 0, in parts of a million passages."""
     rng = np.random.default_rng(42)
     syllables = ["ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "vo"]
     words = np.array(["".join(parts) for parts in product(syllables, repeat=3)])
@@ -108,12 +108,12 @@ def make_texts(folder: Path, passages: int) -> None:
         )
         frame.write_parquet(folder / "corpus" / f"part-{part:05}.parquet", compression="zstd")
     qids = pl.read_parquet(folder / "qrels.parquet")["qid"].unique(maintain_order=True)
-    asked = [" ".join(rng.choice(words, 6)) for _ in qids]
-    pl.DataFrame({"qid": qids, "text": asked}).write_parquet(folder / "queries.parquet")
+    queries = [" ".join(rng.choice(words, 6)) for _ in qids]
+    pl.DataFrame({"qid": qids, "text": queries}).write_parquet(folder / "queries.parquet")
 
 
 def measured(command: list[str]) -> tuple[float, float, float, str]:
-    """Wall seconds, CPU seconds, peak resident gigabytes and the output of a process."""
+    """Run a process; return wall seconds, CPU seconds, peak resident gigabytes and its output."""
     start = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -141,7 +141,7 @@ def main() -> None:
         if options.passages and not (folder / "queries.parquet").exists():
             make_texts(folder, options.passages)
         compare(folder, options.ranx.split(",") if options.ranx else [], options.repeat)
-        set_beside(folder, bool(options.passages), options.repeat)
+        compare_complement(folder, bool(options.passages), options.repeat)
 
 
 def compare(folder: Path, forms: list[str], repeat: int) -> None:
@@ -161,7 +161,7 @@ def compare(folder: Path, forms: list[str], repeat: int) -> None:
         assert all(abs(a - b) < 1e-9 for a, b in zip(means, values, strict=True)), "the means differ"
 
 
-def set_beside(folder: Path, texts: bool, repeat: int) -> None:
+def compare_complement(folder: Path, texts: bool, repeat: int) -> None:
     """Measure the additional time of `--complement`; the output file is rewritten each time."""
     alone = [sys.executable, "-c", HYBRID, "evaluate", "--qrels", str(folder / "qrels.parquet")]
     alone += [str(folder / "run.parquet"), str(folder / "other.parquet"), "-m", ",".join(MEASURES), "--format", "json"]

@@ -1,8 +1,8 @@
-"""`hybrid fuse` against ranx: load two runs of 6,980 queries x 1,000 hits, fuse them by min-max, write the result.
+"""Speed of `hybrid fuse` compared with ranx: load two runs of 6,980 queries x 1,000 hits, fuse by min-max, write.
 
-Each tool runs in a process of its own, Parquet to Parquet, from the start of Python to the written file; wall time,
-processor time and peak memory are compared, and the fused runs are checked against each other. ranx compiles at its
-first call on a machine; the best of `--repeat` calls counts.
+Each tool runs in its own process, reads and writes Parquet; the time covers the start of Python and all work. The
+output compares wall time, CPU time, peak memory and the fused runs. ranx compiles code at its first call on a machine;
+the best of `--repeat` calls counts.
 
     python benchmarks/fuse.py [--queries 6980] [--hits 1000] [--repeat 2] [--folder DIR] [--no-ranx]
 """
@@ -30,12 +30,12 @@ for path in sys.argv[1:3]:
 fused = fuse(runs, norm="min-max", method="wsum", params={"weights": [0.5, 0.5]})
 fused.save(sys.argv[3])
 """
-SHARED = 0.3  # of a list's documents stand in the other list too
+SHARED = 0.3  # fraction of the documents of a list that are also in the other list
 PASSAGES = 8_841_823
 
 
 def make_runs(folder: Path, queries: int, hits: int) -> None:
-    """Two runs with 30% of their documents in common, scored as BM25 (gamma) and as cosines (normal)."""
+    """Write two runs with 30% common documents; scores are distributed like BM25 (gamma) and like cosines (normal)."""
     import numpy as np
     import polars as pl
 
@@ -65,7 +65,7 @@ def make_runs(folder: Path, queries: int, hits: int) -> None:
 
 
 def measured(command: list[str]) -> tuple[float, float, float]:
-    """Wall seconds, processor seconds and peak resident gigabytes of a process."""
+    """Run a process; return wall seconds, CPU seconds and peak resident gigabytes."""
     start = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -75,7 +75,7 @@ def measured(command: list[str]) -> tuple[float, float, float]:
 
 
 def agreement(ours: Path, theirs: Path) -> float:
-    """The share of ranx's ten best documents of each query that are ours too."""
+    """Return the share of the top 10 documents of ranx that are also in the top 10 of hybrid."""
     import polars as pl
 
     mine = pl.read_parquet(ours).filter(pl.col("rank") <= 10).select("qid", "docid")

@@ -1,9 +1,9 @@
-"""Teacher labels: `hybrid label` on the sentences of a corpus against Pyserini's batch_search.
+"""Speed of `hybrid label` on the sentences of a corpus, compared with Pyserini's batch_search.
 
 Times of `hybrid label` include opening the index, splitting the corpus into sentences, sampling, analysis, search and
-writing, in a process where Java already runs. Pyserini gets the texts of a part of the same queries, and its hits stay
-in memory. Both run in turns, and the best of several turns counts, since other programs can only slow a turn down.
-Memory is the peak of a separate process, for a quarter of the queries and for all.
+writing, in a process with a running JVM. Pyserini receives the texts of a part of the same queries, and keeps its hits
+in memory. Both run in turn, and the fastest of several repetitions counts, since other programs can only slow a
+repetition down. Memory is the peak of a separate process, for a quarter of the queries and for all.
 
     python benchmarks/label.py [--collection FOLDER] [--queries N] [--depth 50] [--repeat 3] [--threads N]
 """
@@ -41,7 +41,7 @@ try:
 except SystemExit as done:
     assert not done.code
 print(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
-"""  # what the system tells a parent of its child's memory begins with the parent's own
+"""  # ru_maxrss of a child process starts at the memory of its parent, so the child reads its own VmHWM
 
 
 def compare(collection: Path, index: Path, scratch: Path, options: argparse.Namespace) -> None:
@@ -75,7 +75,7 @@ def compare(collection: Path, index: Path, scratch: Path, options: argparse.Name
 
 
 def compare_memory(collection: Path, index: Path, scratch: Path, options: argparse.Namespace) -> None:
-    """Peak memory of the command for a quarter of the queries and for all."""
+    """Print the peak memory of the command for a quarter of the queries and for all."""
     whole = options.queries or Sentences(collection, "all", seed=0).count()["queries"]
     print("\npeak memory")
     for number in (whole // 4, whole):

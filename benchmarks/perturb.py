@@ -1,6 +1,6 @@
-"""`hybrid perturb` with the five attacks of LITE that need no model, on questions of random words of WordNet.
+"""Speed of `hybrid perturb` with the five attacks of LITE that need no model, on questions of random words of WordNet.
 
-One process, from the start of Python to the last written file; the best of `--repeat` calls counts.
+The time of one process covers the start of Python and all work; the best of `--repeat` calls counts.
 
     python benchmarks/perturb.py [--queries 10000] [--words 9] [--repeat 3]
 """
@@ -22,7 +22,7 @@ SMALL_WORDS = ("the", "of", "in", "is", "a", "what", "who", "how")
 
 
 def write_questions(path: Path, count: int, length: int) -> None:
-    """A third of the words are function words; the others, nouns and verbs of WordNet, so each has to be looked up."""
+    """Write questions: a third of the words are function words, the others nouns and verbs of WordNet."""
     from hybrid_cli.perturbations.wordnet import find
 
     lines = [line for name in ("noun", "verb") for line in (find() / f"index.{name}").read_text("utf-8").splitlines()]
@@ -36,7 +36,7 @@ def write_questions(path: Path, count: int, length: int) -> None:
 
 
 def measured(command: list[str]) -> tuple[float, float, float]:
-    """Wall seconds, processor seconds and peak resident gigabytes of a process."""
+    """Run a process; return wall seconds, CPU seconds and peak resident gigabytes."""
     start = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)

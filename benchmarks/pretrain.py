@@ -43,7 +43,7 @@ def corpus_of_docstrings(folder: Path) -> Path:
 def bare(
     model: Any, collator: Any, optimizer: torch.optim.Optimizer, spans: list[list[int]], precision: torch.dtype
 ) -> None:
-    """The reference in ten lines: the library's collator, its model, its loss over all logits."""
+    """Train one step with the collator, model and loss of transformers; the loss computes all logits."""
     batch = collator([{"input_ids": ids} for ids in spans])
     with torch.autocast("cpu", precision, enabled=precision != torch.float32):
         loss = model(**batch).loss
@@ -55,7 +55,7 @@ def bare(
 
 
 def main() -> None:
-    """Time both, step by step in turn, and print the ratio."""
+    """Time alternating steps of both and print the ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--length", type=int, default=128)

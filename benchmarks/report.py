@@ -1,8 +1,8 @@
-"""`hybrid report` of two runs of 6,980 queries x 1,000 hits: seconds, memory, and the size of the page.
+"""Time, memory and page size of `hybrid report` with two runs of 6,980 queries x 1,000 hits.
 
-The data are those of benchmarks/evaluate.py: made-up runs, queries of 6 words, and as many passages of 56 words as
-MS MARCO has (`--passages 0`: without texts). The time goes from the start of Python to the written file; the best of
-some repeats counts.
+The data are those of benchmarks/evaluate.py: random runs, queries of 6 words, and as many passages of 56 words as
+MS MARCO (`--passages 0`: without texts). The time covers the start of Python and all work; the best of several
+repetitions counts.
 
     python benchmarks/report.py [--queries 6980] [--hits 1000] [--passages 8841823] [--folder DIR]
 """

@@ -43,7 +43,7 @@ def groups(count: int) -> list[Group]:
 def bare(
     model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer, batch: Sequence[Group], precision: torch.dtype
 ) -> None:
-    """The reference in twenty lines: three padded encodings, a hinge, a step."""
+    """Train one step in plain PyTorch: three padded encodings, a hinge loss, an optimizer step."""
 
     def encode(texts: list[str], length: int) -> Any:
         tokens = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
@@ -65,7 +65,7 @@ def bare(
 
 
 def main() -> None:
-    """Time both, step by step in turn, and print the ratio."""
+    """Time alternating steps of both and print the ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=6)
     steps = parser.parse_args().steps

@@ -33,7 +33,7 @@ QUERY_LEN, DOC_LEN = 64, 128
 
 
 def main() -> None:
-    """Time both, step by step in turn, and print the ratio."""
+    """Time alternating steps of both and print the ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=6)
     steps = parser.parse_args().steps
@@ -62,7 +62,7 @@ def main() -> None:
             for name, trainer in trainers.items():
                 start = time.perf_counter()
                 trainer.step(iter([batch]))
-                if number:  # the first one warms up
+                if number:  # the first step is a warm-up
                     seconds[name].append(time.perf_counter() - start)
     print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, {precision}")
     print(f"MiniLM, batches of {plan.batch_size} triples, {QUERY_LEN}/{DOC_LEN} word pieces, {steps} steps each")
