@@ -194,6 +194,7 @@ def test_all_text_formats_of_judgments_are_equal(tmp_path: Path, text: str) -> N
     [
         ("1 0 a 1\n1 0 b\n1 0 a 2\n", "line 2: relevance 'b' is not a whole number"),
         ("q1 0 d1 1.0\nq1 0 d2 1\n", "line 1: relevance '1.0' is not a whole number"),
+        ("1 0 a " + "1" * 5000, "line 1: relevance '1111"),
         ("1 0 a 1_0\n", "relevance '1_0' is not a whole number"),
         ("1 0 a ٣\n", "relevance '٣' is not a whole number"),
         ("1 0 a 2147483648\n", "relevance '2147483648' is not a whole number between"),

@@ -53,7 +53,7 @@ ARGUMENTS = [
     (f"encode collection --model {LONG} --output out", "file name too long"),
     (f"evaluate --qrels {LONG} bm25.parquet", "file name too long"),
     (f"search collection --split test --index {LONG} --output out.parquet", "file name too long"),
-    (f"prepare trec docs.jsonl --topics {LONG}=t.tsv --output out", "needs at most 100 characters"),
+    (f"prepare trec docs.jsonl --topics {LONG}=t.tsv --output out", "needs at most 100 bytes"),
     ("inspect loop", "loop: no such file or folder"),
     ("fuse loop dense.parquet --output out.parquet", "loop: no such file or folder"),
     ("index-bm25 collection --output loop", "loop: too many levels of symbolic links"),

@@ -266,6 +266,31 @@ def test_each_beir_qrels_file_is_a_split_and_other_queries_are_unjudged(tmp_path
     assert collection.splits(made) == ["test", "test_part", "train"]
 
 
+def test_other_files_among_the_beir_qrels_are_no_splits(tmp_path: Path) -> None:
+    folder = write_beir(tmp_path / "beir", ["a", "b"])
+    for name in ("test.tsv.bak", "test.tsv~", ".hidden.tsv", "._test.tsv", "dev.tsv.gz.part"):
+        (folder / "qrels" / name).write_text("not judgments")
+    (folder / "qrels" / "test.tsv.gz").write_bytes(b"an older copy of the plain file")
+    assert collection.splits(prepare(PrepareBeir(folder, output=tmp_path / "made"))) == ["test"]
+
+
+@pytest.mark.parametrize("split", ["..", ".", ".hidden", "-test", "te st", "a/b", "a\0", "", "\u0639" * 60])
+def test_a_name_unsuitable_for_files_is_no_split(tmp_path: Path, split: str) -> None:
+    folder = write_beir(tmp_path / "beir", ["a", "b"])
+    qrels = {split: folder / "qrels/test.tsv"}
+    with pytest.raises(InputError, match=r"split '.*: (needs letters|a name needs at most 100 bytes)"):
+        prepare(PrepareTrec(folder / "corpus.jsonl", qrels=qrels, output=tmp_path / "made"))
+    assert not (tmp_path / "made").exists()
+
+
+def test_splits_are_listed_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_beir(tmp_path / "beir", ["a", "b"])
+    topics = dict.fromkeys(("train", "dev", "test"), folder / "queries.jsonl")
+    qrels = dict.fromkeys(("test", "train"), folder / "qrels/test.tsv")
+    prepare(PrepareTrec(folder / "corpus.jsonl", topics=topics, qrels=qrels, output=tmp_path / "made"))
+    assert "queries: dev 2 (0 judgments), test 2 (2 judgments), train 2 (2 judgments)" in capsys.readouterr().err
+
+
 def test_gzipped_beir_files_are_read_and_damaged_ones_refused(tmp_path: Path) -> None:
     folder = write_beir(tmp_path / "beir", ["a", "b"])
     plain = folder / "corpus.jsonl"

@@ -98,10 +98,13 @@ class Source:
 
 def checked_split(name: str) -> str:
     """Return the name of a split; refuse names that are unsuitable for file names."""
-    if not name or not all(letter.isalnum() or letter in "-_." for letter in name):
-        raise InputError(f"split '{name}': needs letters, digits, '-', '_' and '.' only, such as train or dev-small")
-    if len(name) > _LONGEST_SPLIT:
-        raise InputError(f"split '{name}': a name needs at most {_LONGEST_SPLIT} characters")
+    if not name or name[0] in "-." or not all(letter.isalnum() or letter in "-_." for letter in name):
+        raise InputError(
+            f"split '{name}': needs letters, digits, '-', '_' and '.' only, and a letter, a digit or '_' first, such "
+            "as train or dev-small"
+        )
+    if len(name.encode()) > _LONGEST_SPLIT:
+        raise InputError(f"split '{name}': a name needs at most {_LONGEST_SPLIT} bytes")
     return name
 
 

@@ -146,10 +146,10 @@ class CollectionWriter:
             self._check_text(query, "queries")
             rows.setdefault(checked_split(query.split), []).append(query)
         self._refuse("duplicate queries", self.on_duplicate, _KEEP_ONE)
-        for split, queries in rows.items():
+        for split, queries in sorted(rows.items()):
             columns = {name: [getattr(query, name) for query in queries] for name in ("qid", "text", "answers")}
             self._write_split("queries", split, columns, Kind.QUERIES)
-        return {split: {query.qid for query in queries} for split, queries in rows.items()}
+        return {split: {query.qid for query in queries} for split, queries in sorted(rows.items())}
 
     def _write_judgments(self, docids: set[str], queries: dict[str, set[str]]) -> dict[str, int]:
         """Write `qrels.SPLIT.parquet` for each split and return its number of rows."""
@@ -162,14 +162,14 @@ class CollectionWriter:
         self._refuse("duplicate judgments", self.on_duplicate, _KEEP_ONE)
         for name in (_UNKNOWN_DOCUMENTS, _UNKNOWN_QUERIES):
             self._refuse(name, self.on_dangling, "pass --on-dangling drop or keep")
-        for split, judgments in rows.items():
+        for split, judgments in sorted(rows.items()):
             if not judgments:
                 raise InputError(
                     f"{self._origin()}: no judgment of split '{split}' has a document of the corpus and a query"
                 )
             columns = {name: [getattr(row, name) for row in judgments] for name in ("qid", "docid", "relevance")}
             self._write_split("qrels", split, columns, Kind.QRELS)
-        return {split: len(judgments) for split, judgments in rows.items()}
+        return {split: len(judgments) for split, judgments in sorted(rows.items())}
 
     def _check_ids(self, row: Judgment, docids: set[str], qids: set[str]) -> bool:
         """Test whether the document and the query of a judgment exist; count the judgment if not."""

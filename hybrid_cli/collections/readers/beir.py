@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hybrid_cli.collections.readers.files import json_documents, query_rows, split_judgments
-from hybrid_cli.collections.source import Document, Judgment, Query, Source
+from hybrid_cli.collections.source import Document, Judgment, Query, Source, roles
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.data import PrepareBeir
 
@@ -17,7 +17,7 @@ def source(settings: PrepareBeir) -> Source:
     """Return the collection of a BEIR folder; queries without judgments form the split `unjudged`."""
     folder = settings.folder
     corpus, queries = _file(folder, "corpus.jsonl"), _file(folder, "queries.jsonl")
-    qrels = {path.name.removesuffix(".gz").removesuffix(".tsv"): path for path in sorted(folder.glob("qrels/*.tsv*"))}
+    qrels = _qrels(folder)
 
     def documents() -> Iterator[Document]:
         return json_documents(corpus)
@@ -33,8 +33,18 @@ def source(settings: PrepareBeir) -> Source:
             for split in splits.get(qid, (UNJUDGED,)):
                 yield Query(split, qid, text, answers, place)
 
-    files = {"corpus": corpus, "queries": queries, **{f"qrels {split}": path for split, path in qrels.items()}}
+    files = {"corpus": corpus, "queries": queries, **roles("qrels", qrels)}
     return Source("beir", documents, split_queries, judgments, files)
+
+
+def _qrels(folder: Path) -> dict[str, Path]:
+    """Return the judgments of each split, plain rather than gzipped; hidden and other files are ignored."""
+    found = {}
+    for suffix in (".tsv.gz", ".tsv"):
+        for path in sorted(folder.glob(f"qrels/*{suffix}")):
+            if not path.name.startswith("."):
+                found[path.name.removesuffix(suffix)] = path
+    return dict(sorted(found.items()))
 
 
 def _file(folder: Path, name: str) -> Path:

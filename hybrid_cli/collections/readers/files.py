@@ -242,14 +242,14 @@ def judgment_rows(path: Path) -> Iterator[tuple[Place, str, str, int]]:
 
     A line with tabs is split at tabs only, so that ids may contain spaces.
     """
-    for place, line in lines(path):
+    for row, (place, line) in enumerate(lines(path)):
         fields = line.split("\t") if "\t" in line else line.split()
         if len(fields) not in (3, 4):
             raise InputError(
                 f"{place}: {len(fields)} columns; judgments have three (qid docid relevance) "
                 "or four (qid 0 docid relevance)"
             )
-        if place.number == 1 and fields[-1].strip().lower() in _RELEVANCE_NAMES:
+        if row == 0 and fields[-1].strip().lower() in _RELEVANCE_NAMES:
             continue  # a header
         relevance = _grade(fields[-1], place)
         yield place, checked_id(fields[0], place), checked_id(fields[-2], place), relevance
@@ -264,6 +264,6 @@ def split_judgments(qrels: Mapping[str, Path]) -> Iterator[Judgment]:
 
 def _grade(text: str, place: Place) -> int:
     """Return a relevance grade: ASCII digits, within 32 bits."""
-    if not re.fullmatch(r"[+-]?[0-9]+", text.strip()) or abs(int(text)) >= 1 << 31:
-        raise InputError(f"{place}: relevance '{text}' is not a whole number between -2147483647 and 2147483647")
+    if not re.fullmatch(r"[+-]?[0-9]{1,20}", text.strip()) or abs(int(text)) >= 1 << 31:
+        raise InputError(f"{place}: relevance '{text[:40]}' is not a whole number between -2147483647 and 2147483647")
     return int(text)
