@@ -79,7 +79,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def study(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Study:
-    """Runs of BM25, of a trained encoder and of both, with all that they were made from."""
+    """Runs of BM25, of a trained encoder and of both, with their inputs."""
     from report_study import make
 
     return make(tmp_path_factory.mktemp("study"), tiny_bert)

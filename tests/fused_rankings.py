@@ -33,14 +33,14 @@ def recipe(method: str, *weights: float, lists: int = 2, **settings: Any) -> Rec
     return Recipe(name, weights or (1.0,) * lists, missing, **settings)
 
 
-def fused_run(tables: list[pl.DataFrame], how: Recipe, hits: int = 1000, depth: int | None = None) -> pl.DataFrame:
+def fused_run(tables: list[pl.DataFrame], fusion: Recipe, hits: int = 1000, depth: int | None = None) -> pl.DataFrame:
     side_by_side = Lists.of(tables, depth)
-    return pl.concat(lists.fuse(side_by_side.blocks(), side_by_side.qids, how, hits))
+    return pl.concat(lists.fuse(side_by_side.blocks(), side_by_side.qids, fusion, hits))
 
 
-def fuse(*rankings: Ranking, how: Recipe) -> dict[str, float]:
+def fuse(*rankings: Ranking, fusion: Recipe) -> dict[str, float]:
     """Return documents and scores of one query, best first."""
-    fused = fused_run([run_of(ranking) for ranking in rankings], how)
+    fused = fused_run([run_of(ranking) for ranking in rankings], fusion)
     assert fused["rank"].to_list() == list(range(1, len(fused) + 1))
     return dict(fused.select("docid", "score").iter_rows())
 

@@ -1,4 +1,4 @@
-"""A small study with data for every section of a report; its texts try to break out of the page."""
+"""A small study with data for every section of a report; its texts contain HTML that the page must escape."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Study:
 
     @property
     def inputs(self) -> list[str]:
-        """Return the inputs of `report`; the name of one run tries to break out of the page too."""
+        """Return the inputs of `report`; the name of one run contains HTML too."""
         return [str(self.collection), f"<b>bm25</b>={self.bm25}", str(self.dense), str(self.fused)]
 
 

@@ -1,4 +1,4 @@
-"""The synonym adversary on single words: which words change, and which are kept."""
+"""The synonym adversary on single words: replaced and unchanged words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BM25's vectors of a batch: RoC's split of the score, projected, and close to no encoder by chance."""
+"""BM25 vectors of a batch: factors of the score (RoC), their projection, and cosines with random encoders."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def side(*docids: str, dim: int = DIM, index: LexicalIndex | None = None) -> Bm2
     return Bm25Vectors(index or known(DOCUMENTS), SignProjection(dim), pl.Series("docid", docids))
 
 
-def test_a_query_is_the_idf_of_its_terms_each_once() -> None:
+def test_a_query_vector_has_the_idf_of_each_distinct_term() -> None:
     lexical = side("d1")
     (vector,) = lexical.queries(["cat dog cat"])
     signs = lexical.projection.signs(["cat", "dog"]) / math.sqrt(DIM)
     np.testing.assert_allclose(vector, IDF_CAT * signs[0] + IDF_DOG * signs[1], atol=1e-5)
 
 
-def test_documents_carry_no_idf_so_that_one_term_gives_bm25() -> None:
+def test_document_vectors_have_no_idf_so_that_the_product_is_bm25() -> None:
     lexical = side("d1", "d2", "d4")
     (query,), documents = lexical.queries(["cat"]), lexical.documents(["d2", "d4"])
     signs = lexical.projection.signs(["cat"])[0] / math.sqrt(DIM)
-    own = documents[0] @ signs  # d2 has the term dog too, whose signs are almost orthogonal
+    own = documents[0] @ signs  # d2 also contains the term dog, whose signs are almost orthogonal
     assert own == pytest.approx(GOLDEN["d2"] / IDF_CAT, abs=0.1)
     np.testing.assert_allclose(query @ signs, IDF_CAT, atol=1e-5)
 
@@ -53,7 +53,7 @@ def test_scores_are_bm25_itself() -> None:
     np.testing.assert_allclose(scores, np.concatenate([expected, 2 * expected]), atol=1e-6)
 
 
-def test_squared_cosines_with_any_encoder_begin_near_one_in_the_dimension() -> None:
+def test_the_expected_squared_cosine_is_one_over_the_dimension_for_any_encoder() -> None:
     rng = np.random.default_rng(0)
     documents = [[f"w{word}" for word in rng.integers(0, 400, 40)] for _ in range(300)]
     lexical = side(*[f"d{number}" for number in range(1, 301)], index=known(documents))
@@ -61,10 +61,10 @@ def test_squared_cosines_with_any_encoder_begin_near_one_in_the_dimension() -> N
     encoder = torch.randn(1, DIM, generator=torch.Generator().manual_seed(1)) + 0.1 * torch.randn(300, DIM)
     one, many = squared_cosine(torch.randn(300, DIM), constants), squared_cosine(encoder, constants)
     assert one.mean().item() == pytest.approx(1 / DIM, rel=0.4)
-    assert many.mean().item() < 0.05, "also where all vectors of the encoder look one way"
+    assert many.mean().item() < 0.05, "also if all vectors of the encoder have nearly one direction"
 
 
-def test_an_unknown_document_is_refused_with_what_to_do() -> None:
+def test_an_unknown_document_is_refused_with_a_fix() -> None:
     with pytest.raises(InputError, match="has no document zz; pass the --index that the examples were mined with"):
         side("d1", "zz")
 

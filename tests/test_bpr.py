@@ -37,7 +37,7 @@ def trained(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactor
     return folder
 
 
-def test_training_shows_both_halves_of_the_loss_and_marks_the_encoder(trained: Path) -> None:
+def test_training_records_both_terms_of_the_loss_and_the_contract_is_binary(trained: Path) -> None:
     curve = pl.read_parquet(trained / "bpr" / "curve.parquet")
     assert {"candidates", "rerank", "dev_MRR@10"} <= set(curve["name"])
     assert TransformerEncoder.load(trained / "bpr").contract.binary
@@ -76,7 +76,7 @@ def test_codes_find_candidates_and_the_float_query_rescores_them(trained: Path, 
     index = encode(tiny, output=tmp_path / "codes", model=str(trained / "bpr"), dtype="fp32")
     queries = pl.read_parquet(tiny / "queries.test.parquet")
     encoder = open_encoder(trained / "bpr", device="cpu")
-    asked = encoder.encode_queries(queries["text"].to_list())
+    vectors = encoder.encode_queries(queries["text"].to_list())
     stored = indexes.DenseIndex.open(index).vectors_of(np.arange(12))
     codes = np.where(stored >= 0, 1.0, -1.0)
     for candidates in (4, 1000):
@@ -85,12 +85,12 @@ def test_codes_find_candidates_and_the_float_query_rescores_them(trained: Path, 
             hits=12, device="cpu",
         ))  # fmt: skip
         assert run.group_by("qid").len()["len"].unique().to_list() == [12]
-    scores = asked.astype(np.float64) @ codes.T
+    scores = vectors.astype(np.float64) @ codes.T
     docids = indexes.read_ids(index)
-    wanted = {(qid, docid): scores[q, d] for q, qid in enumerate(queries["qid"]) for d, docid in enumerate(docids)}
-    assert len(run) == len(wanted)
+    expected = {(qid, docid): scores[q, d] for q, qid in enumerate(queries["qid"]) for d, docid in enumerate(docids)}
+    assert len(run) == len(expected)
     for qid, docid, score in run.select("qid", "docid", "score").iter_rows():
-        assert score == pytest.approx(wanted[qid, docid], abs=1e-4)
+        assert score == pytest.approx(expected[qid, docid], abs=1e-4)
 
 
 def test_further_training_with_another_loss_gives_a_non_binary_encoder(trained: Path, tmp_path: Path) -> None:

@@ -84,8 +84,8 @@ def test_the_target_is_the_first_of_the_highest_grade() -> None:
 def test_documents_are_grouped_by_forty_words() -> None:
     lengths = {"a": 0, "b": 39, "c": 40, "d": 79, "e": 319, "f": 320, "g": 5000}
     texts = as_texts({docid: ("title", " ".join(["word"] * length)) for docid, length in lengths.items()})
-    asked = pl.DataFrame({"qid": [*lengths, "lost"], "docid": [*lengths, "nowhere"]})
-    found = document_length(asked, texts)
+    targets = pl.DataFrame({"qid": [*lengths, "lost"], "docid": [*lengths, "nowhere"]})
+    found = document_length(targets, texts)
     expected = {"a": "up to 40", "b": "up to 40", "c": "41-80", "d": "41-80", "e": "281-320"}
     assert bucket_of(found) == {**expected, "f": "over 320", "g": "over 320"}
     assert set(expected.values()) <= set(found.labels)
@@ -106,8 +106,8 @@ def test_overlap_counts_distinct_terms_in_title_or_text() -> None:
         "most": "moon two tides salt x",
     }
     queries |= {"nearly": "the moon and two tides x", "all": "tides moon", "empty": "", "unjudged": "moon"}
-    asked = pl.DataFrame({"qid": [qid for qid in queries if qid != "unjudged"], "docid": "d"})
-    found = lexical_overlap(asked, as_queries(queries), texts, words)
+    targets = pl.DataFrame({"qid": [qid for qid in queries if qid != "unjudged"], "docid": "d"})
+    found = lexical_overlap(targets, as_queries(queries), texts, words)
     assert bucket_of(found) == {
         "none": "0", "quarter": "(0, .25]", "half": "(.25, .5]", "most": "(.5, .75]", "nearly": "(.75, 1)", "all": "1",
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The attack `char-swap`: which words change, and how."""
+"""The attack `char-swap`: changed words and kinds of changes."""
 
 from __future__ import annotations
 

@@ -243,12 +243,12 @@ def test_the_entry_point_calls_main() -> None:
     assert program.load() is main
 
 
-@pytest.mark.parametrize(("given", "wanted"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
-def test_idle_threads_sleep_unless_the_environment_says_otherwise(given: dict[str, str], wanted: str) -> None:
+@pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_idle_threads_sleep_unless_the_environment_says_otherwise(given: dict[str, str], expected: str) -> None:
     """The variable must be set before torch or FAISS loads OpenMP."""
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | given
     code = (
         "import os, sys, hybrid_cli.cli; print(os.environ['OMP_WAIT_POLICY'], {'torch', 'faiss'} & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout == f"{wanted} set()\n"
+    assert done.stdout == f"{expected} set()\n"

@@ -46,10 +46,10 @@ class Fixed:
         return np.array([self.document] * len(texts), np.float32)
 
 
-@pytest.mark.parametrize(("how", "score", "dim"), [("concat", 4.3, 4), ("sum", 10.65, 2)])
-def test_golden_scores(how: Any, score: float, dim: int) -> None:
+@pytest.mark.parametrize(("mode", "score", "dim"), [("concat", 4.3, 4), ("sum", 10.65, 2)])
+def test_golden_scores(mode: Any, score: float, dim: int) -> None:
     parts: list[Encoder] = [Fixed([1, 2], [3, 1]), Fixed([0.5, -1], [2, 2])]
-    both = Combination(Recipe(how, 0.7), parts)
+    both = Combination(Recipe(mode, 0.7), parts)
     query, document = both.encode_queries(["q"])[0], both.encode_documents([""], ["d"])[0]
     assert len(query) == both.dim == dim
     assert float(query @ document) == pytest.approx(score)
@@ -79,8 +79,8 @@ def test_scores_of_a_flat_index_are_the_weighted_sum_of_both_scores(
     lexical = found(tiny, indexed / "lambda", tmp_path / "lambda.parquet")
     table = both.join(dense, on=["qid", "docid"], suffix="_dense").join(lexical, on=["qid", "docid"], suffix="_lambda")
     assert len(table) == len(both) == len(dense)
-    wanted = table["score_dense"] + (0.7 if weight is None else weight) * table["score_lambda"]
-    np.testing.assert_allclose(table["score"], wanted, atol=1e-4)
+    expected = table["score_dense"] + (0.7 if weight is None else weight) * table["score_lambda"]
+    np.testing.assert_allclose(table["score"], expected, atol=1e-4)
 
 
 def test_extreme_weights_give_the_rankings_of_the_single_encoders(indexed: Path, tiny: Path, tmp_path: Path) -> None:
@@ -112,18 +112,18 @@ def test_encoding_with_two_models_stores_the_combination_in_the_index(
     assert len(found(tiny, again, tmp_path / "sq8.parquet")) == len(one)
 
 
-@pytest.mark.parametrize("how", ["concat", "sum"])
+@pytest.mark.parametrize("mode", ["concat", "sum"])
 def test_two_indexes_are_combined_without_encoding(
-    indexed: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, how: Any
+    indexed: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, mode: Any
 ) -> None:
-    second = indexed / ("lambda" if how == "concat" else "dense")
-    model = str(second.parent / "model" / "part-2") if how == "concat" else str(tiny_bert)
+    second = indexed / ("lambda" if mode == "concat" else "dense")
+    model = str(second.parent / "model" / "part-2") if mode == "concat" else str(tiny_bert)
     index = encode(
-        indexed / "dense", concat_with=second, combine=how, weight=0.7, shard_size=5,
+        indexed / "dense", concat_with=second, combine=mode, weight=0.7, shard_size=5,
         output=tmp_path / "joined",
     )  # fmt: skip
     encoded = encode(
-        tiny, model=[str(tiny_bert), model], combine=how, weight=0.7, dtype="fp32", output=tmp_path / "encoded"
+        tiny, model=[str(tiny_bert), model], combine=mode, weight=0.7, dtype="fp32", output=tmp_path / "encoded"
     )
     assert artifacts.read_manifest(index).input_path("corpus") == tiny / "corpus.parquet"
     one, other = (found(tiny, path, tmp_path / f"{path.name}.parquet") for path in (index, encoded))

@@ -1,4 +1,4 @@
-"""`evaluate --complement`: how two runs complement each other."""
+"""`evaluate --complement`: complementarity of two runs."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def test_without_qrels_answers_decide_relevance(tmp_path: Path) -> None:
     texts = {"a": "on the Nile.", "b": "the Amazon", "c": "neither"}
     corpus, queries = tmp_path / "corpus.parquet", tmp_path / "queries.parquet"
     pl.DataFrame({"docid": list(texts), "title": "", "text": list(texts.values())}).write_parquet(corpus)
-    asked = {"qid": ["1", "2", "3", "4"], "text": "?", "answers": [["Nile"], ["Amazon"], ["Ob"], []]}
-    pl.DataFrame(asked).write_parquet(queries)
+    questions = {"qid": ["1", "2", "3", "4"], "text": "?", "answers": [["Nile"], ["Amazon"], ["Ob"], []]}
+    pl.DataFrame(questions).write_parquet(queries)
     one = write_run(tmp_path / "dense.parquet", {"1": ["c", "a"], "2": ["b"], "3": ["a"]})
     two = write_run(tmp_path / "bm25.parquet", {"1": ["a"], "2": ["c"], "4": ["c"]})
     settings: dict[str, Any] = {"queries": queries, "corpus": corpus, "measures": ["acc@1", "acc@2"]}

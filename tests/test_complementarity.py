@@ -77,7 +77,7 @@ def test_the_rank_is_the_inverse_of_pytrec_evals_reciprocal_rank(
 
 
 def test_the_published_example() -> None:
-    """D = {1..5}, S = {4, 5, 6} of 8 queries: RoC .6, two that fail (RoC, section 3.1)."""
+    """D = {1..5}, S = {4, 5, 6} of 8 queries: RoC .6, two queries in neither set (RoC, section 3.1)."""
     dense = as_ranks({str(q): 1 if q <= 5 else None for q in range(1, 9)})
     sparse = as_ranks({str(q): 1 if 4 <= q <= 6 else 20 for q in range(1, 9)})
     found = sets(dense, sparse, 10)
@@ -107,7 +107,9 @@ pairs = st.lists(st.tuples(ranks, ranks), min_size=1, max_size=40)
 
 
 @given(pairs, st.integers(1, 30))
-def test_counts_add_up_and_swapping_the_runs_mirrors(found: list[tuple[int | None, int | None]], cutoff: int) -> None:
+def test_counts_add_up_and_exchanging_the_runs_exchanges_the_counts(
+    found: list[tuple[int | None, int | None]], cutoff: int
+) -> None:
     dense, sparse = (as_ranks({str(n): pair[side] for n, pair in enumerate(found)}) for side in (0, 1))
     ours, swapped = sets(dense, sparse, cutoff), sets(sparse, dense, cutoff)
     assert ours.dense_only + ours.both + ours.sparse_only + ours.fail == ours.queries == len(found)
@@ -162,7 +164,7 @@ def test_overlap_is_the_fraction_of_common_hits_at_the_cutoff(a: list[str], b: l
     assert found == ({"q": len(set(a[:cutoff]) & set(b[:cutoff])) / longer} if longer else {})
 
 
-def test_a_query_that_one_run_lacks_has_overlap_0() -> None:
+def test_a_query_missing_from_one_run_has_overlap_0() -> None:
     one, two = as_run({"q1": "ab", "q2": "ab"}), as_run({"q3": "ab", "q2": "bc"})
     assert overlap(one, two, 10).rows() == [("q1", 0), ("q2", 0.5), ("q3", 0)]
     assert rbo(one, two).filter(pl.col("qid") != "q2").rows() == [("q1", 0), ("q3", 0)]

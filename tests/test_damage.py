@@ -19,7 +19,7 @@ from hybrid_cli.errors import DamageError, InputError
 
 
 def flip(path: Path, bit: int) -> None:
-    """Flip one bit of a file; it keeps its inode, its size and its time, as bit rot does."""
+    """Flip one bit of a file; inode, size and time stay the same."""
     status = path.stat()
     data = bytearray(path.read_bytes())
     data[bit // 8] ^= 1 << bit % 8

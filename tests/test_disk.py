@@ -84,7 +84,7 @@ def test_a_new_file_never_writes_into_a_hard_link(tmp_path: Path) -> None:
 
 
 class Recorder(disk.Disk):
-    """Records the operations; writes at most three bytes at a time."""
+    """A disk that records its operations and writes at most three bytes per call."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -137,7 +137,7 @@ def test_a_folder_is_replaced_in_one_step_where_the_system_can(tmp_path: Path, r
 
 
 class Fails(disk.Disk):
-    """Has no swap of names, and fails or is killed at one rename."""
+    """A disk without atomic exchange that fails at one rename."""
 
     def __init__(self, target: str):
         self.target = target

@@ -104,21 +104,21 @@ def test_an_interrupted_distillation_ends_with_the_same_weights(
     """The checkpoint includes the large heads; the teacher's vectors are stored next to it."""
     once = partial(distill_lite, examples, teacher=str(teacher), model=str(tiny_bert), dim=4, **PLAN)
     whole = once(output=tmp_path / "whole")
-    seen = 0
+    checkpoints = 0
 
-    def killed(*arguments: Any) -> None:
-        nonlocal seen
+    def interrupt(*arguments: Any) -> None:
+        nonlocal checkpoints
         save(*arguments)
-        seen += 1
+        checkpoints += 1
         raise KeyboardInterrupt
 
     save = loop.save_checkpoint
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hybrid_cli.training.loop.save_checkpoint", killed)
+        patch.setattr("hybrid_cli.training.loop.save_checkpoint", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            once(output=tmp_path / "killed")
-    assert seen == 1
-    again = once(output=tmp_path / "killed")
+            once(output=tmp_path / "interrupted")
+    assert checkpoints == 1
+    again = once(output=tmp_path / "interrupted")
     one, other = (open_encoder(folder).encode_queries(TEXTS) for folder in (whole, again))
     np.testing.assert_array_equal(one, other)
 

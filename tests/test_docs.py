@@ -260,7 +260,7 @@ def test_the_fusion_page_has_every_method_and_rule() -> None:
     from hybrid_cli.settings.retrieval import Missing, Normalization
 
     rows = rows_below(DOCS / "fusion.md", "Methods")
-    assert [row[:3] for row in rows] == [[name, how.normalization, how.missing] for name, how in METHODS.items()]
+    assert [row[:3] for row in rows] == [[name, m.normalization, m.missing] for name, m in METHODS.items()]
     rules = rows_below(DOCS / "fusion.md", "Documents missing from a list")
     assert [row[0] for row in rules] == list(get_args(Missing))
     named = " ".join(row[0] for row in rows_below(DOCS / "fusion.md", "Edge cases of normalization"))

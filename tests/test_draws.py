@@ -1,4 +1,4 @@
-"""Seeded draws: what they depend on, and that they are uniform."""
+"""Seeded draws: keys, reproducibility, uniformity."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def test_a_shuffled_order_resumes_anywhere(sizes: list[int], seed: int, data: st
 @given(sizes=st.lists(st.integers(0, 7), min_size=1, max_size=9), data=st.data(), seed=st.integers(0, 99))
 def test_a_stream_sample_has_the_wanted_size_for_any_blocks(sizes: list[int], data: st.DataObject, seed: int) -> None:
     rows = pl.DataFrame({"row": range(sum(sizes))}, schema={"row": pl.Int64})
-    wanted = data.draw(st.integers(0, len(rows)))
+    expected = data.draw(st.integers(0, len(rows)))
     ends = np.cumsum(sizes).tolist()
     blocks = [rows[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
-    part = pl.concat([rows.clear(), *draws.stream_sample(blocks, len(rows), wanted, seed)])["row"].to_list()
-    assert len(set(part)) == len(part) == wanted
+    part = pl.concat([rows.clear(), *draws.stream_sample(blocks, len(rows), expected, seed)])["row"].to_list()
+    assert len(set(part)) == len(part) == expected
     assert part == sorted(part)
-    assert part == pl.concat(draws.stream_sample([rows], len(rows), wanted, seed))["row"].to_list()
+    assert part == pl.concat(draws.stream_sample([rows], len(rows), expected, seed))["row"].to_list()
 
 
 def test_every_row_is_equally_likely_in_a_stream_sample() -> None:

@@ -54,8 +54,8 @@ def test_the_index_has_the_vectors_of_the_encoder_in_corpus_order(tiny: Path, ti
     corpus = pq.read_table(tiny / "corpus.parquet")
     assert index.docids.to_list() == corpus["docid"].to_pylist() == indexes.read_ids(folder).to_list()
     encoder = TransformerEncoder.load(tiny_bert, device="cpu")
-    wanted = encoder.encode_documents(corpus["title"].to_pylist(), corpus["text"].to_pylist())
-    np.testing.assert_allclose(index.vectors_of(np.arange(12)), wanted, atol=1e-5)
+    expected = encoder.encode_documents(corpus["title"].to_pylist(), corpus["text"].to_pylist())
+    np.testing.assert_allclose(index.vectors_of(np.arange(12)), expected, atol=1e-5)
 
 
 def test_the_manifest_records_contract_and_weights(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
@@ -139,11 +139,13 @@ def test_queries_of_a_split_are_encoded_without_an_index(tiny: Path, tiny_bert: 
 
 def test_half_precision_is_close_to_fp32(tiny: Path, tmp_path: Path) -> None:
     exact = encode(tiny, output=tmp_path / "fp32", dtype="fp32")
-    wanted = indexes.read_shard(indexes.shards(exact)[0])
+    expected = indexes.read_shard(indexes.shards(exact)[0])
     for dtype in ("bf16", "fp16"):
         folder = encode(tiny, output=tmp_path / dtype, dtype=dtype, vector_dtype="float16")
         found = indexes.read_shard(indexes.shards(folder)[0])
-        assert ((found * wanted).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(wanted, axis=1)).min() > 0.999
+        assert (
+            (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
+        ).min() > 0.999
         assert pq.read_schema(indexes.shards(folder)[0]).field("vector").type == pa.list_(pa.float16(), 384)
 
 

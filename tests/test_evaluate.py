@@ -120,8 +120,8 @@ def test_overlap_with_adds_a_measure(tiny: Path, paths: list[Path], tmp_path: Pa
     settings = {"split": "test", "measures": ["MRR@10", "R@2"], "overlap_with": "bm25"}
     summary = evaluate([tiny, *paths], output=output, **settings)
     assert summary.measures == ["MRR@10", "R@2", "RBO"]
-    assert summary.means["bm25", "RBO"] == pytest.approx(3 / 5)  # 004 and 005 have no hits of it; 006 is not judged
-    # in 001 and 003 a list of one document holds the second of a list of two: .1/.9 * .5 * .81 + .5 * .81
+    assert summary.means["bm25", "RBO"] == pytest.approx(3 / 5)  # bm25 has no hits for 004 and 005; 006 is not judged
+    # 001 and 003: one list has only the second document of the other: .1/.9 * .5 * .81 + .5 * .81
     values = summary.values.filter(run="clear", measure="RBO").select("qid", "value").rows()
     assert [qid for qid, _ in values] == ["001", "002", "003", "004", "005"]
     assert [value for _, value in values] == pytest.approx([0.45, 1, 0.45, 0, 0])
@@ -150,7 +150,7 @@ def test_overlap_respects_remove_query_and_needs_a_run(tmp_path: Path) -> None:
         evaluate([qrels, run], overlap_with="bm25")
 
 
-def test_runs_of_the_same_name_carry_their_folders(tiny: Path, tmp_path: Path) -> None:
+def test_runs_of_the_same_name_are_named_with_their_folders(tiny: Path, tmp_path: Path) -> None:
     one, two = (write_run(tmp_path / name / "bm25.parquet", RUNS["bm25"]) for name in ("one", "two"))
     assert evaluate([tiny, one, two], split="test").runs == ["one/bm25", "two/bm25"]
     assert evaluate([tiny, f"a={one}", two], split="test").runs == ["a", "bm25"]

@@ -90,9 +90,9 @@ def test_trec_eval_computes_our_values_from_an_exported_run(tied: Path, tied_qre
     export(tied, form="trec", output=tmp_path / "run.txt")
     export(tied_qrels, form="trec", output=tmp_path / "qrels.txt")
     names = {"MAP": "map", "MRR": "recip_rank", "nDCG@10": "ndcg_cut_10", "P@5": "P_5", "R@100": "recall_100"}
-    asked = ["-m", "map", "-m", "recip_rank", "-m", "ndcg_cut.10", "-m", "P.5", "-m", "recall.100"]
+    measures = ["-m", "map", "-m", "recip_rank", "-m", "ndcg_cut.10", "-m", "P.5", "-m", "recall.100"]
     java = jvm.find_java().home / "bin" / "java"
-    command = [str(java), "-cp", str(jvm.find_jar()), "trec_eval", "-q", "-c", *asked, "qrels.txt", "run.txt"]
+    command = [str(java), "-cp", str(jvm.find_jar()), "trec_eval", "-q", "-c", *measures, "qrels.txt", "run.txt"]
     printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     theirs = {tuple(line.split()[:2]): float(line.split()[2]) for line in printed.splitlines() if line.split()}
     ours = evaluate_run(runs.read_run(tied), collections.read_qrels(tied_qrels), list(names))
@@ -175,7 +175,7 @@ def test_an_existing_output_is_kept_without_overwrite(tied: Path, tmp_path: Path
     assert target.read_text().startswith("q0 Q0 ")
 
 
-def test_a_format_that_the_kind_lacks_is_refused(tied: Path, tmp_path: Path) -> None:
+def test_a_format_that_does_not_fit_the_kind_is_refused(tied: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a run has no format 'pyserini'; available: trec, msmarco, dpr"):
         export(tied, form="pyserini", output=tmp_path / "x")
 

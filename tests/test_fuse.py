@@ -70,9 +70,9 @@ def test_exact_scores_follow_the_formula_for_all_candidates(
     titles, bodies = zip(*(texts[docid] for docid in pairs["docid"]), strict=True)
     passages = encoder.encode_documents(titles, bodies)
     dense = [float(vectors[qid] @ passage) for qid, passage in zip(pairs["qid"], passages, strict=True)]
-    wanted = dict(zip(pairs.iter_rows(), (0.5 * lexical + pl.Series(dense)).to_list(), strict=True))
-    assert len(found) == len(wanted) > len(runs.read_run(both(made)[0]))
-    assert {(qid, docid): score for qid, docid, _, score in found.iter_rows()} == pytest.approx(wanted, abs=1e-4)
+    expected = dict(zip(pairs.iter_rows(), (0.5 * lexical + pl.Series(dense)).to_list(), strict=True))
+    assert len(found) == len(expected) > len(runs.read_run(both(made)[0]))
+    assert {(qid, docid): score for qid, docid, _, score in found.iter_rows()} == pytest.approx(expected, abs=1e-4)
 
 
 def test_exact_scores_do_not_depend_on_the_depth(made: Path, tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from hybrid_cli.settings.retrieval import Missing
 def test_queries_of_a_single_run_are_fused() -> None:
     first, second = run_of(A, {"q": 1}, names="ab"), run_of(B, {"r": 2}, names="ac")
     for method in METHODS:
-        how = recipe(method, missing=METHODS[method].missing.replace("exact", "min"))
-        fused = fused_run([first, second], how)
+        fusion = recipe(method, missing=METHODS[method].missing.replace("exact", "min"))
+        fused = fused_run([first, second], fusion)
         assert fused["qid"].unique(maintain_order=True).to_list() == ["a", "b", "c"], method
         assert fused.filter(qid="b")["docid"].to_list() == ["q"]
 
@@ -36,18 +36,18 @@ def test_a_query_with_hits_in_one_list_keeps_their_order(method: str, missing: M
 
 
 def test_a_single_hit_scores_more_than_none() -> None:
-    assert fuse({"a": 7}, {"b": 3, "c": 2}, how=recipe("minmax"))["a"] == 0.5
+    assert fuse({"a": 7}, {"b": 3, "c": 2}, fusion=recipe("minmax"))["a"] == 0.5
 
 
 def test_negative_scores_stay_bounded() -> None:
-    assert fuse({"a": -1, "b": -4}, {"b": -2, "c": -8}, how=recipe("sum", normalization="max")) == approx(
+    assert fuse({"a": -1, "b": -4}, {"b": -2, "c": -8}, fusion=recipe("sum", normalization="max")) == approx(
         {"a": -1 / 4 - 8 / 8, "b": -4 / 4 - 2 / 8, "c": -4 / 4 - 8 / 8}
     )
 
 
 @given(first=RANKINGS, second=RANKINGS, method=st.sampled_from(["minmax", "sum", "zscore", "dbsf", "borda", "rrf"]))
 def test_a_missing_document_never_outranks_a_returned_one(first: Ranking, second: Ranking, method: str) -> None:
-    found = fuse(first, second, how=recipe(method, 1, 0))
+    found = fuse(first, second, fusion=recipe(method, 1, 0))
     worst = min(found[docid] for docid in first)
     assert all(found[docid] <= worst for docid in second.keys() - first.keys())
 
@@ -70,7 +70,7 @@ def test_ranks_may_start_at_any_number() -> None:
 
 def test_ids_are_unchanged_and_ties_are_ordered_by_docid() -> None:
     odd = {"007": 1.0, "NA": 1.0, "null": 1.0, "1e5": 1.0, "é ü": 1.0}
-    assert list(fuse(odd, {"10": 1.0, "9": 1.0}, how=recipe("combsum"))) == sorted([*odd, "10", "9"])
+    assert list(fuse(odd, {"10": 1.0, "9": 1.0}, fusion=recipe("combsum"))) == sorted([*odd, "10", "9"])
 
 
 # ---------------------------------------------------------------------------------------------------------- invariants
@@ -79,19 +79,19 @@ def test_ids_are_unchanged_and_ties_are_ordered_by_docid() -> None:
 @given(first=RANKINGS, second=RANKINGS)
 def test_weights_1_0_give_the_first_list_then_the_rest(first: Ranking, second: Ranking) -> None:
     order = run_of(first)["docid"].to_list()
-    assert list(fuse(first, second, how=recipe("rrf", 1, 0)))[: len(order)] == order
-    found = fuse(first, second, how=recipe("minmax", 1, 0))
+    assert list(fuse(first, second, fusion=recipe("rrf", 1, 0)))[: len(order)] == order
+    found = fuse(first, second, fusion=recipe("minmax", 1, 0))
     assert [found[docid] for docid in order] == sorted((found[docid] for docid in order), reverse=True)
 
 
 @given(ranking=RANKINGS, method=st.sampled_from([name for name in METHODS if name != "product"]))
 def test_a_run_fused_with_itself_keeps_its_order(ranking: Ranking, method: str) -> None:
-    assert list(fuse(ranking, ranking, how=recipe(method))) == pytest.approx(run_of(ranking)["docid"].to_list())
+    assert list(fuse(ranking, ranking, fusion=recipe(method))) == pytest.approx(run_of(ranking)["docid"].to_list())
 
 
 @given(rankings=st.lists(RANKINGS, min_size=2, max_size=4), weights=st.lists(st.floats(0.1, 9), min_size=4, max_size=4))
 def test_minmax_stays_between_0_and_1(rankings: list[Ranking], weights: list[float]) -> None:
-    found = fuse(*rankings, how=recipe("minmax", *weights[: len(rankings)]))
+    found = fuse(*rankings, fusion=recipe("minmax", *weights[: len(rankings)]))
     assert all(0 <= value <= 1 + 1e-6 for value in found.values())
 
 
@@ -99,12 +99,12 @@ def test_minmax_stays_between_0_and_1(rankings: list[Ranking], weights: list[flo
 def test_neither_the_order_of_queries_nor_that_of_runs_matters(
     first: Ranking, second: Ranking, method: str, seed: int
 ) -> None:
-    how = recipe(method, missing=METHODS[method].missing.replace("exact", "zero"))
-    together = fused_run([run_of(first, second, names="ab"), run_of(second, first, names="ab")], how)
-    apart = fused_run([run_of(second, first, names="ba"), run_of(first, second, names="ba")], how)
+    fusion = recipe(method, missing=METHODS[method].missing.replace("exact", "zero"))
+    together = fused_run([run_of(first, second, names="ab"), run_of(second, first, names="ab")], fusion)
+    apart = fused_run([run_of(second, first, names="ba"), run_of(first, second, names="ba")], fusion)
     key = ["qid", "docid"]
     assert together.sort(key)["score"].to_list() == pytest.approx(apart.sort(key)["score"].to_list(), abs=1e-5)
-    swapped = fused_run([run_of(second, first, names="ab"), run_of(first, second, names="ab")], how)
+    swapped = fused_run([run_of(second, first, names="ab"), run_of(first, second, names="ab")], fusion)
     assert together.sort(key)["score"].to_list() == pytest.approx(swapped.sort(key)["score"].to_list(), abs=1e-5)
 
 
@@ -133,14 +133,14 @@ def test_exact_scores_equal_complete_lists(first: Ranking, second: Ranking, meth
     def scorer(number: int) -> lists.Scorer:
         return lambda pairs: pl.Series([truth[number][docid] for docid in pairs["docid"]])
 
-    how = recipe(method, missing="exact")
+    fusion = recipe(method, missing="exact")
     blocks = lists.complete(side_by_side.blocks(), side_by_side.qids, [scorer(0), scorer(1)])
-    found = pl.concat(lists.fuse(blocks, side_by_side.qids, how, 1000))
+    found = pl.concat(lists.fuse(blocks, side_by_side.qids, fusion, 1000))
     candidates = first.keys() | second.keys()
     whole = [run_of({docid: scores[docid] for docid in candidates}) for scores in truth]
-    wanted = fused_run(whole, how)
-    assert found["docid"].to_list() == wanted["docid"].to_list()
-    assert found["score"].to_list() == pytest.approx(wanted["score"].to_list(), abs=1e-5)
+    expected = fused_run(whole, fusion)
+    assert found["docid"].to_list() == expected["docid"].to_list()
+    assert found["score"].to_list() == pytest.approx(expected["score"].to_list(), abs=1e-5)
 
 
 def hash_of(docid: str, number: int) -> int:

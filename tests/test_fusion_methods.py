@@ -42,7 +42,7 @@ GOLDEN: dict[str, dict[str, float]] = {
         "z": -1.297771 - 1.372813,
     },
     "dbsf": {"y": 0.522076 + 0.633440, "x": 0.654529 + 0.313184, "w": 0.553376, "z": 0.323396},
-    # four candidates, three hits: an absent document has the mean of the one point left, (4 - 3 + 1) / 2
+    # four candidates, three hits: one point, (4 - 3 + 1) / 2, remains for the missing document
     "borda": {"y": (3 + 4) / 4, "x": (4 + 2) / 4, "w": (1 + 3) / 4, "z": (2 + 1) / 4},
     "isr": {"y": 2 * (1 / 4 + 1), "x": 2 * (1 + 1 / 9), "w": 1 / 4, "z": 1 / 9},
     "rbc": {"y": 0.2 * (0.8 + 1), "x": 0.2 * (1 + 0.64), "w": 0.2 * 0.8, "z": 0.2 * 0.64},
@@ -51,27 +51,27 @@ GOLDEN: dict[str, dict[str, float]] = {
 
 @pytest.mark.parametrize("method", GOLDEN)
 def test_each_method_gives_its_golden_values_in_order(method: str) -> None:
-    found = fuse(A, B, how=recipe(method))
+    found = fuse(A, B, fusion=recipe(method))
     assert found == pytest.approx(GOLDEN[method], abs=2e-6)
     assert list(found) == list(GOLDEN[method])
 
 
 def test_missing_documents_follow_the_rule() -> None:
-    assert fuse(A, B, how=recipe("sum", missing="min")) == approx({"x": 11, "y": 11, "w": 5 + 2.5, "z": 5 + 1})
-    assert fuse(A, B, how=recipe("sum", missing="drop")) == approx({"x": 11, "y": 11})
-    assert fuse(A, B, how=recipe("product", missing="ignore")) == approx({"y": 24, "x": 10, "z": 5, "w": 2.5})
-    below = {"y": 3, "w": -2.5}  # 0 would lift x and z above w, which this list did return
-    assert fuse(A, below, how=recipe("sum", 0, 1)) == approx({"y": 3, "w": -2.5, "x": -2.5, "z": -2.5})
-    assert fuse(A, below, how=recipe("sum", 0, 1, missing="ignore")) == approx({"y": 3, "x": 0, "z": 0, "w": -2.5})
+    assert fuse(A, B, fusion=recipe("sum", missing="min")) == approx({"x": 11, "y": 11, "w": 5 + 2.5, "z": 5 + 1})
+    assert fuse(A, B, fusion=recipe("sum", missing="drop")) == approx({"x": 11, "y": 11})
+    assert fuse(A, B, fusion=recipe("product", missing="ignore")) == approx({"y": 24, "x": 10, "z": 5, "w": 2.5})
+    below = {"y": 3, "w": -2.5}  # with 0, x and z would be above w, a hit of this list
+    assert fuse(A, below, fusion=recipe("sum", 0, 1)) == approx({"y": 3, "w": -2.5, "x": -2.5, "z": -2.5})
+    assert fuse(A, below, fusion=recipe("sum", 0, 1, missing="ignore")) == approx({"y": 3, "x": 0, "z": 0, "w": -2.5})
 
 
-def test_weights_count_in_every_method() -> None:
+def test_weights_affect_every_method() -> None:
     for method in METHODS:
-        changed = fuse(A, B, how=recipe(method, 0.2, 3, missing=METHODS[method].missing.replace("exact", "zero")))
-        equal = fuse(A, B, how=recipe(method, 1, 1, missing=METHODS[method].missing.replace("exact", "zero")))
+        changed = fuse(A, B, fusion=recipe(method, 0.2, 3, missing=METHODS[method].missing.replace("exact", "zero")))
+        equal = fuse(A, B, fusion=recipe(method, 1, 1, missing=METHODS[method].missing.replace("exact", "zero")))
         assert changed != approx(equal), method
-    assert fuse(A, B, how=recipe("rrf", 2, 0.5))["y"] == pytest.approx(2 / 62 + 0.5 / 61)
-    assert fuse(A, B, how=recipe("rrf", 1, 1, rrf_k=10))["w"] == pytest.approx(1 / 12)
+    assert fuse(A, B, fusion=recipe("rrf", 2, 0.5))["y"] == pytest.approx(2 / 62 + 0.5 / 61)
+    assert fuse(A, B, fusion=recipe("rrf", 1, 1, rrf_k=10))["w"] == pytest.approx(1 / 12)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_weights_count_in_every_method() -> None:
         ("dbsf", (0.5 + 3 / 6 / 18**0.5, 0.5 - 3 / 6 / 18**0.5), 0.5, 0.5),
     ],
 )
-def test_a_list_of_two_of_one_and_of_equal_negative_hits(
+def test_lists_of_two_hits_of_one_hit_and_of_equal_negative_scores(
     name: str, two: tuple[float, float], one: float, equal: Any
 ) -> None:
     assert normalized({"a": 4, "b": -2}, name) == approx({"a": two[0], "b": two[1]})
@@ -145,10 +145,10 @@ CASES: list[tuple[str, str | None, dict[str, Any] | None, Recipe]] = [
 def test_scores_equal_those_of_ranx() -> None:
     recorded = json.loads((Path(__file__).parent / "data" / "ranx_fusion.json").read_text("utf-8"))
     tables = [run_of(*run.values(), names=list(run)) for run in recorded["runs"]]
-    for wanted, (method, norm, _, how) in zip(recorded["fused"], CASES, strict=True):
-        fused = fused_run(tables, how)
+    for expected, (method, norm, _, fusion) in zip(recorded["fused"], CASES, strict=True):
+        fused = fused_run(tables, fusion)
         found = {qid: dict(hits.select("docid", "score").iter_rows()) for (qid,), hits in fused.group_by("qid")}
-        for qid, scores in wanted.items():
+        for qid, scores in expected.items():
             assert found[qid] == pytest.approx(scores, rel=1e-5, abs=1e-6), (method, norm)
 
 

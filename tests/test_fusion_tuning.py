@@ -21,14 +21,18 @@ from hybrid_cli.settings.retrieval import WeightTuning
 def test_the_linear_grid_covers_the_simplex() -> None:
     for lists_, parts in ((2, 20), (3, 10), (3, 20), (4, 10)):
         grid = tuning.linear_grid(lists_, 1 / parts)
-        wanted = {w for w in np.ndindex(*[parts + 1] * lists_) if sum(w) == parts}
-        assert {tuple(round(x * parts) for x in weights) for weights in grid} == wanted
+        expected = {w for w in np.ndindex(*[parts + 1] * lists_) if sum(w) == parts}
+        assert {tuple(round(x * parts) for x in weights) for weights in grid} == expected
         assert len(grid) == math.comb(parts + lists_ - 1, lists_ - 1)
         assert all(math.fsum(weights) == pytest.approx(1) for weights in grid)
 
 
 def tuned(
-    tables: list[pl.DataFrame], qrels: pl.DataFrame, how: WeightTuning, measure: str = "MRR@10", method: str = "minmax"
+    tables: list[pl.DataFrame],
+    qrels: pl.DataFrame,
+    tuning: WeightTuning,
+    measure: str = "MRR@10",
+    method: str = "minmax",
 ) -> tuning.Tuned:
     side_by_side = Lists.of(tables)
     return tuning.tune(
@@ -38,7 +42,7 @@ def tuned(
         recipe(method, lists=len(tables), missing="min"),
         1000,
         lambda judged: evaluate_positions(judged, [measure])["value"].to_numpy(),
-        how,
+        tuning,
     )
 
 

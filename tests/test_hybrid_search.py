@@ -57,7 +57,7 @@ def dense_index(folder: Path, stored: np.ndarray, docids: pl.Series, index_type:
     return folder
 
 
-def asked(seed: int, count: int) -> tuple[np.ndarray, pl.DataFrame]:
+def random_queries(seed: int, count: int) -> tuple[np.ndarray, pl.DataFrame]:
     """Return queries as vectors of small integers, whose sums are exact in any order, and as texts."""
     rng = np.random.default_rng(seed)
     texts = [" ".join(rng.choice(WORDS, 3)) for _ in range(count - 1)] + ["unheard"]
@@ -94,15 +94,15 @@ def top(scores: np.ndarray, queries: pl.DataFrame, docids: pl.Series, hits: int)
 )
 def test_hits_equal_brute_force(made: Path, seed: int, weights: list[float], hits: int, threads: int) -> None:
     names = ["dense", "bm25", "second"]
-    found, queries = asked(seed, 5)
+    found, queries = random_queries(seed, 5)
     index = HybridIndex.open([made / name for name in names], weights)
     run = pl.concat(index.search_blocks([found, found], queries, hits, threads))
-    wanted = top(brute_force(made, names, weights, found, queries), queries, index.dense[0].docids, hits)
-    assert run.equals(wanted)
+    expected = top(brute_force(made, names, weights, found, queries), queries, index.dense[0].docids, hits)
+    assert run.equals(expected)
 
 
 def test_hits_do_not_depend_on_the_size_of_blocks(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, queries = asked(4, 70)
+    found, queries = random_queries(4, 70)
     index = HybridIndex.open([made / "dense", made / "bm25"], [1, 0.5])
     whole = pl.concat(index.search_blocks([found], queries, 3))
     monkeypatch.setattr(hybrid_search, "BLOCK_DOCUMENTS", 11)
@@ -118,7 +118,7 @@ def test_approximate_indexes_are_scored_by_their_stored_vectors(made: Path, tmp_
     flat = DenseIndex.open(made / "dense")
     stored = flat.vectors_of(np.arange(COUNT))
     folder = dense_index(tmp_path / "index", stored, flat.docids, index_type)
-    found, queries = asked(5, 4)
+    found, queries = random_queries(5, 4)
     run = pl.concat(HybridIndex.open([folder], [1]).search_blocks([found], queries, 20))
     exact = DenseIndex.open(folder).score(run.select("qid", "docid"), queries["qid"].to_list(), found)
     assert run["score"].to_list() == exact.to_list()
@@ -127,7 +127,7 @@ def test_approximate_indexes_are_scored_by_their_stored_vectors(made: Path, tmp_
 
 
 def test_a_query_does_not_depend_on_other_queries(made: Path) -> None:
-    found, queries = asked(6, 40)
+    found, queries = random_queries(6, 40)
     found += np.random.default_rng(0).standard_normal(found.shape).astype(np.float32)
     index = HybridIndex.open([made / "dense", made / "bm25"], [1, 0.1])
     together = pl.concat(index.search_blocks([found], queries, 50))
@@ -151,9 +151,9 @@ def test_exact_search_equals_exact_fusion_of_complete_lists(tiny: Path, indexed:
     lists = [search(tiny, split="test", index=index, output=tmp_path / f"{index.name}.parquet") for index in both]
     fused = fuse(lists, output=tmp_path / "f.parquet", method="weighted-sum", weights=[1, 0.5], index=both)
     exact = search(tiny, split="test", exact=True, index=both, weights="1,0.5", output=tmp_path / "e.parquet")
-    wanted, found = runs.read_run(fused), runs.read_run(exact)
-    assert found.select("qid", "docid", "rank").equals(wanted.select("qid", "docid", "rank"))
-    np.testing.assert_allclose(found["score"], wanted["score"], rtol=1e-5, atol=1e-5)
+    expected, found = runs.read_run(fused), runs.read_run(exact)
+    assert found.select("qid", "docid", "rank").equals(expected.select("qid", "docid", "rank"))
+    np.testing.assert_allclose(found["score"], expected["score"], rtol=1e-5, atol=1e-5)
     manifest = artifacts.read_manifest(exact, Kind.RUN)
     assert manifest.options["weights"] == [1.0, 0.5]
     assert set(manifest.inputs) == {"index 1", "index 2", "queries"}

@@ -123,7 +123,7 @@ def test_search_returns_every_match_with_its_bm25_score(documents: list[list[str
     index = known(documents)
     counted = [document for document in documents if document]
     average = sum(map(len, counted)) / len(counted) if counted else 1
-    wanted = {}
+    expected = {}
     for number, document in enumerate(documents, start=1):
         length = K1 * (1 - B + B * int(quantized(np.array([len(document)]))[0]) / average)
         score = 0.0
@@ -131,8 +131,8 @@ def test_search_returns_every_match_with_its_bm25_score(documents: list[list[str
             tf, df = document.count(word), sum(word in other for other in documents)
             score += log(1 + (len(counted) - df + 0.5) / (df + 0.5)) * tf / (tf + length) if tf else 0.0
         if score:
-            wanted[f"d{number}"] = score
-    assert hits(index, " ".join(query), 30) == pytest.approx(wanted, rel=1e-5)
+            expected[f"d{number}"] = score
+    assert hits(index, " ".join(query), 30) == pytest.approx(expected, rel=1e-5)
 
 
 @given(corpora, st.lists(words, min_size=1, max_size=5))

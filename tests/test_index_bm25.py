@@ -227,7 +227,7 @@ def test_tuning_without_a_held_out_gain_keeps_k1_and_b(
     assert f"no gain on held-out queries from tuning; kept k1={start[0]:g} b={start[1]:g}" in capsys.readouterr().err
 
 
-def test_parameters_of_an_index_change_only_where_asked(tiny: Path, tmp_path: Path) -> None:
+def test_parameters_of_an_index_change_only_on_request(tiny: Path, tmp_path: Path) -> None:
     index = index_bm25(tiny, output=tmp_path / "bm25", k1=1.2)
     with pytest.raises(InputError, match=r"k1=1\.2, now 0\.9; pass --overwrite"):
         index_bm25(tiny, output=index)
@@ -236,7 +236,7 @@ def test_parameters_of_an_index_change_only_where_asked(tiny: Path, tmp_path: Pa
     assert LexicalIndex.open(index).k1 == 0.9
 
 
-def test_a_run_says_its_k1_and_b_and_fuse_says_that_the_index_has_changed(tiny: Path, tmp_path: Path) -> None:
+def test_a_run_records_k1_and_b_and_fuse_reports_a_changed_index(tiny: Path, tmp_path: Path) -> None:
     index = index_bm25(tiny, output=tmp_path / "bm25")
     found = [
         search(tiny, split="test", index=[index], output=tmp_path / f"{b}.parquet", b=b, threads=1) for b in (None, 1)

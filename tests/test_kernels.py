@@ -57,8 +57,8 @@ def test_search_equals_sorting_every_sum(seed: int, size: int, rare: float, hits
     ends, terms = flat(queries)
     postings = impacts.postings
     matrix = keyed.Matrix(postings.indptr, postings.rows, postings.tfs, impacts.scale)
-    asked = keyed.Queries(ends, terms.astype(np.int32), impacts.idf[terms])
-    kernels.search(hits, order, asked, matrix, *flat(barred), counts, best)
+    packed = keyed.Queries(ends, terms.astype(np.int32), impacts.idf[terms])
+    kernels.search(hits, order, packed, matrix, *flat(barred), counts, best)
     for number, query in enumerate(queries):
         keys = best[number, : counts[number]]
         found = list(zip(keyed.places_of(keys).tolist(), keyed.scores_of(keys).tolist(), strict=True))
@@ -83,17 +83,17 @@ def test_the_best_of_all_blocks_equal_a_full_sort(
     scores[rng.random(scores.shape) < 0.1] = -0.0
     order = rng.permutation(size).astype(np.int32)
     none = np.zeros(0, np.int32)
-    asked = keyed.Queries(np.zeros(4, np.int64), none, np.zeros(0, np.float32))
+    packed = keyed.Queries(np.zeros(4, np.int64), none, np.zeros(0, np.float32))
     matrix = keyed.Matrix(np.zeros(1, np.int64), none, none, np.zeros(0, np.float32))
     best = kernels.Best(np.zeros(3, np.int64), np.full(3, -np.inf, np.float32), np.zeros((3, hits + spare), np.uint64))
     for first in range(0, size, block):
         part = np.ascontiguousarray(scores[:, first : first + block])
-        kernels.keep_best((first, part), 0.0, order, hits, asked, np.zeros(0, np.int64), matrix, best)
+        kernels.keep_best((first, part), 0.0, order, hits, packed, np.zeros(0, np.int64), matrix, best)
     for row, held, keys in zip(scores, best.counts, best.keys, strict=True):
         kept = np.sort(keys[:held])[::-1][:hits]
-        wanted = sorted(zip((-row).tolist(), order.tolist(), strict=True))[:hits]
-        assert keyed.places_of(kept).tolist() == [place for _, place in wanted]
-        assert keyed.signed_scores_of(kept).tolist() == [-score for score, _ in wanted]
+        expected = sorted(zip((-row).tolist(), order.tolist(), strict=True))[:hits]
+        assert keyed.places_of(kept).tolist() == [place for _, place in expected]
+        assert keyed.signed_scores_of(kept).tolist() == [-score for score, _ in expected]
 
 
 @given(seed=st.integers(0, 999), size=st.integers(1, 300), hits=st.integers(1, 40), k1=st.sampled_from([0.0, 0.9, 3.0]))
@@ -103,11 +103,11 @@ def test_numpy_finds_the_same_bits_as_numba(seed: int, size: int, hits: int, k1:
     impacts, hits = Impacts.of(count(documents), k1, 0.4), min(hits, size)
     postings = impacts.postings
     ends, terms = flat([sorted(rng.choice(len(postings.terms), rng.integers(1, 5)).tolist()) for _ in range(4)] + [[]])
-    asked = keyed.Queries(ends, terms.astype(np.int32), impacts.idf[terms] * np.float32(rng.uniform(0.1, 3)))
+    packed = keyed.Queries(ends, terms.astype(np.int32), impacts.idf[terms] * np.float32(rng.uniform(0.1, 3)))
     matrix = keyed.Matrix(postings.indptr, postings.rows, postings.tfs, impacts.scale)
     order = rng.permutation(size).astype(np.int32)
     counts, best = np.zeros((2, 5), np.int32), np.zeros((2, 5, hits), np.uint64)
-    kernels.search(hits, order, asked, matrix, *flat([[]] * 5), counts[0], best[0])
-    keyed.search(hits, order, asked, matrix, counts[1], best[1])
+    kernels.search(hits, order, packed, matrix, *flat([[]] * 5), counts[0], best[0])
+    keyed.search(hits, order, packed, matrix, counts[1], best[1])
     assert counts[0].tolist() == counts[1].tolist()
     assert best[0].tolist() == best[1].tolist()

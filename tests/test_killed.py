@@ -1,4 +1,4 @@
-"""kill -9 and Ctrl-C: the old output is kept, and repeating the command gives the output of an undisturbed one.
+"""kill -9 and Ctrl-C: the old output is kept, and the repeated command gives the output of an uninterrupted one.
 
 The tests of `train-dense` and `encode`, which resume from checkpoints and shards, contain their own such tests.
 """
@@ -97,15 +97,15 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     ("stage", "moment"),
     [(stage, moment) for stage in STAGES for moment in KILLED_AT if (stage, moment) != ("export", "its first rows")],
 )
-def test_a_stage_killed_at(here: Path, stage: str, moment: str) -> None:
+def test_a_killed_stage_leaves_no_output_and_can_be_repeated(here: Path, stage: str, moment: str) -> None:
     words = STAGES[stage].split()
     output = Path(words[-1])
     assert hybrid(*words).code == 0
     whole = bytes_of(output)
     shutil.rmtree(output) if output.is_dir() else output.unlink()
     code = PROGRAM.format(KILLED_AT[moment])
-    killed = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    process = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, check=False)
+    assert process.returncode == -signal.SIGKILL, process.stderr
     assert not output.exists(), "an incomplete artifact was renamed"
     assert f".{output.name}.partial" in hidden()
     assert hybrid(*words).code == 0

@@ -166,8 +166,8 @@ def test_an_interrupted_call_resumes_with_the_first_missing_shard(
     monkeypatch.setattr(SHARD, SMALL)
     plain, output = tmp_path / "plain", tmp_path / "labels"
     labels_of(tiny, plain, index=index)
-    killed = subprocess.run([sys.executable, "-c", KILLED, tiny, index, output], capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    process = subprocess.run([sys.executable, "-c", KILLED, tiny, index, output], capture_output=True, check=False)
+    assert process.returncode == -signal.SIGKILL, process.stderr
     assert not output.exists()
     partial = tmp_path / ".labels.partial"
     done = [shard_path(partial, number) for number in range(2)]

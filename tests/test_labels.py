@@ -85,7 +85,7 @@ def index(corpus: Path) -> LexicalIndex:
     return LexicalIndex.open(index_bm25(corpus, output=corpus.parent / "bm25", threads=1))
 
 
-def how(**options: Any) -> Label:
+def label_settings(**options: Any) -> Label:
     return Label(Path("data"), index=Path("bm25"), output=Path("out"), **options)
 
 
@@ -108,9 +108,9 @@ def lists(hits: Hits) -> list[list[str]]:
 
 
 def test_the_matrix_returns_the_hits_of_search(index: LexicalIndex, corpus: Path) -> None:
-    asked = queries("red fox runs", "unknown", "owls")
-    found = labelled(asked, MatrixTeacher(index, corpus, how(depth=2)).hits(asked))
-    run = index.search(asked, 2)
+    batch = queries("red fox runs", "unknown", "owls")
+    found = labelled(batch, MatrixTeacher(index, corpus, label_settings(depth=2)).hits(batch))
+    run = index.search(batch, 2)
     assert found["qid"].to_pylist() == ["q0", "q2"]
     for labels in found.to_pylist():
         hits = run.filter(pl.col("qid") == labels["qid"])
@@ -119,40 +119,42 @@ def test_the_matrix_returns_the_hits_of_search(index: LexicalIndex, corpus: Path
 
 
 def test_drop_own_replaces_the_passage_of_a_sentence_with_the_next_hit(index: LexicalIndex, corpus: Path) -> None:
-    asked = queries("the red fox runs", "grey owls fly", rows=[0, 3])
-    kept, dropped = (MatrixTeacher(index, corpus, how(depth=3, keep_own=keep)).hits(asked) for keep in (True, False))
+    batch = queries("the red fox runs", "grey owls fly", rows=[0, 3])
+    kept, dropped = (
+        MatrixTeacher(index, corpus, label_settings(depth=3, keep_own=keep)).hits(batch) for keep in (True, False)
+    )
     assert lists(kept) == [["d0", "d1", "d5"], ["d3"]]
     assert lists(dropped) == [["d1", "d5", "d2"], []]
-    assert labelled(asked, dropped)["qid"].to_pylist() == ["q0"]
+    assert labelled(batch, dropped)["qid"].to_pylist() == ["q0"]
 
 
 def test_drop_same_text_drops_passages_with_the_text_of_the_query(index: LexicalIndex, corpus: Path) -> None:
     """White space does not count."""
-    asked = queries("a red fox runs", "the red\tfox ", "owls", rows=[5, 2, 3])
-    same_text = MatrixTeacher(index, corpus, how(keep_same_text=False)).hits(asked)
+    batch = queries("a red fox runs", "the red\tfox ", "owls", rows=[5, 2, 3])
+    same_text = MatrixTeacher(index, corpus, label_settings(keep_same_text=False)).hits(batch)
     assert lists(same_text) == [["d0", "d5", "d2"], ["d5", "d0", "d1"], ["d3"]]
-    both = MatrixTeacher(index, corpus, how(keep_same_text=False, keep_own=False)).hits(asked)
+    both = MatrixTeacher(index, corpus, label_settings(keep_same_text=False, keep_own=False)).hits(batch)
     assert lists(both) == [["d0", "d2"], ["d5", "d0", "d1"], []]
 
 
 def test_a_run_keeps_its_order_down_to_the_depth(tmp_path: Path, corpus: Path) -> None:
     hits = [("q1", "d3", 1, 9.0), ("q1", "d0", 2, 9.0), ("q1", "d2", 3, 1.0), ("q0", "d5", 1, 0.5), ("x", "d9", 1, 1.0)]
-    run, asked = write_run(tmp_path / "run.parquet", hits), queries("the red fox", "grey owls fly", "nothing")
-    teacher = RunTeacher(run, asked, corpus, how(depth=2))
-    assert lists(teacher.hits(asked)) == [["d5"], ["d3", "d0"], []]
-    assert lists(teacher.hits(asked[1:2])) == [["d3", "d0"]]
-    assert labelled(asked, teacher.hits(asked))["scores"].to_pylist() == [[0.5], [9.0, 9.0]]
-    without = RunTeacher(run, asked, corpus, how(depth=2, keep_same_text=False))
-    assert lists(without.hits(asked)) == [["d5"], ["d0", "d2"], []]
+    run, batch = write_run(tmp_path / "run.parquet", hits), queries("the red fox", "grey owls fly", "nothing")
+    teacher = RunTeacher(run, batch, corpus, label_settings(depth=2))
+    assert lists(teacher.hits(batch)) == [["d5"], ["d3", "d0"], []]
+    assert lists(teacher.hits(batch[1:2])) == [["d3", "d0"]]
+    assert labelled(batch, teacher.hits(batch))["scores"].to_pylist() == [[0.5], [9.0, 9.0]]
+    without = RunTeacher(run, batch, corpus, label_settings(depth=2, keep_same_text=False))
+    assert lists(without.hits(batch)) == [["d5"], ["d0", "d2"], []]
 
 
 def test_a_run_of_other_documents_or_other_queries_is_refused(tmp_path: Path, corpus: Path) -> None:
-    asked = queries("the red fox")
+    batch = queries("the red fox")
     run = write_run(tmp_path / "run.parquet", [("q0", f"z{n}", n + 1, 1.0) for n in range(5)] + [("q0", "d0", 6, 0.5)])
     with pytest.raises(
         InputError, match=r"5 documents are not in .* \(z0, z1, z2, \.\.\.\); pass a run of this corpus"
     ):
-        RunTeacher(run, asked, corpus, how())
+        RunTeacher(run, batch, corpus, label_settings())
     other = write_run(tmp_path / "other.parquet", [("q7", "d0", 1, 1.0)])
     with pytest.raises(InputError, match="has hits for none of the 1 queries"):
-        RunTeacher(other, asked, corpus, how())
+        RunTeacher(other, batch, corpus, label_settings())

@@ -268,7 +268,7 @@ def test_residual_nll_of_the_golden_scores() -> None:
 
 
 def test_residual_margin_in_the_batch_of_the_golden_scores() -> None:
-    """Margin 1, positives 2 and 2.5: only the hinge 1 - 2.5 + 1.5 = 0 comes near; margin 2 reaches .5, .5; .25, 1."""
+    """Margin 1, positives 2 and 2.5: all hinges are 0 (the largest is 1 - 2.5 + 1.5); margin 2: .5, .5; .25, 1."""
     assert residual_margin(fused_vectors(), 1.0, 2.0, in_batch=True)["residual_margin"] == 0
     hinges = [0.5, 0.5, 0.0, 0.0, 0.25, 1.0]
     found = residual_margin(fused_vectors(), 2.0, 2.0, in_batch=True)["residual_margin"]
@@ -293,7 +293,7 @@ def test_a_weight_of_zero_gives_the_loss_without_a_scorer(in_batch: bool) -> Non
 @pytest.mark.parametrize("objective", [residual_nll, residual_margin])
 @pytest.mark.parametrize("in_batch", [True, False])
 def test_residual_losses_have_the_gradient_of_finite_differences(objective: Any, in_batch: bool) -> None:
-    """Of queries, documents and weight; hinges lie off their kink in these draws."""
+    """Gradients of queries, documents and weight; no hinge is at its kink in these draws."""
     generator = torch.Generator().manual_seed(3)
     queries, documents, scorer = (
         torch.randn(*size, generator=generator, dtype=torch.double) for size in ((3, 4), (3, 2, 4), (3, 6))
@@ -334,13 +334,13 @@ def test_codes_sharpen_with_the_steps(step: int, factor: float) -> None:
     assert relaxed_signs(values, step).tolist() == pytest.approx(torch.tanh(values * factor).tolist(), abs=1e-5)
 
 
-def test_relaxed_codes_of_unit_vectors_come_close_to_the_signs() -> None:
+def test_relaxed_codes_of_unit_vectors_approach_the_signs() -> None:
     """After 120 steps, the length of the study in docs/methods/lite.md."""
     vectors = functional.normalize(torch.randn(200, 384, generator=torch.Generator().manual_seed(0)), dim=-1)
     codes = relaxed_signs(vectors, 120, unit=True)
     assert codes.abs().mean() > 0.8
     assert torch.equal(codes.sign(), vectors.sign())
-    assert relaxed_signs(vectors, 120).abs().mean() < 0.2  # without the factor they stay in the linear part
+    assert relaxed_signs(vectors, 120).abs().mean() < 0.2  # without the factor, codes are nearly linear
 
 
 def test_bpr_of_unit_vectors_rescales_the_codes_and_not_the_query_that_reranks() -> None:

@@ -263,11 +263,11 @@ def test_cacm_reproduces_anserinis_published_figures(tmp_path: Path) -> None:
     index = index_bm25(collection, output=tmp_path / "bm25")
     queries = collections.read_queries(collections.queries_path(collection, "test"))
     qrels = collections.read_qrels(collections.qrels_path(collection, "test"))
-    for rm3, wanted in ((None, [0.3123, 0.1942]), (RM3, [0.3648, 0.2224])):
+    for rm3, expected in ((None, [0.3123, 0.1942]), (RM3, [0.3648, 0.2224])):
         for run in (
             LexicalIndex.open(index).search(queries, 1000, rm3=rm3),
             lucene.search(index, queries, 1000, rm3=rm3),
         ):
             values = evaluate_run(run, qrels, ["MAP", "P@30"])
             means = values.group_by("measure", maintain_order=True).agg(pl.col("value").mean())["value"]
-            assert means.round(4).to_list() == wanted
+            assert means.round(4).to_list() == expected

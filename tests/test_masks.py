@@ -1,4 +1,4 @@
-"""Masking of matched tokens: which tokens are never masked, and reproducibility."""
+"""Masking of matched tokens: tokens that are never masked, and reproducibility."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def test_markers_and_prefixes_are_not_masked(tiny_bert: Path, markers: Markers) 
     tokenizer = Tower.load(tiny_bert, contract).tokenizer
     shown = pieces(contract, tokenizer, 1.0, "river", "inverse river")
     head = ["[unused2]", "inverse", "matrix"] if markers == "replace" else ["[CLS]", "[unused2]", "inverse", "matrix"]
-    assert shown == [*head, "inverse", "[MASK]", "[SEP]"], "the query's prefix matches nothing, the document's is kept"
+    assert shown == [*head, "inverse", "[MASK]", "[SEP]"], (
+        "the query's prefix matches nothing, the prefix of the document is not masked"
+    )
 
 
 @given(words, words, st.integers(0, 10**6), st.floats(0, 1))
@@ -67,14 +69,14 @@ def test_only_matched_words_change(query: list[str], document: list[str], seed: 
 MASKING = {share: MatchMasking(TOKENIZER, Contract(), float(share)) for share in (0, 1)}
 
 
-def test_the_share_is_kept_on_average() -> None:
+def test_the_mean_share_of_masked_matches_is_the_requested_share() -> None:
     masking = MatchMasking(TOKENIZER, Contract(), 0.15)
     ids = TOKENIZER("matrix " * 100)["input_ids"]
     counts = [masking(ids, ids, [seed]).count(TOKENIZER.mask_token_id) for seed in range(200)]
     assert np.mean(counts) == pytest.approx(15, abs=4 * np.sqrt(100 * 0.15 * 0.85 / 200))
 
 
-def test_the_seed_decides_and_not_what_came_before() -> None:
+def test_masks_depend_on_the_seed_and_not_on_earlier_draws() -> None:
     masking = MatchMasking(TOKENIZER, Contract(), 0.5)
     ids = TOKENIZER("matrix inverse " * 20)["input_ids"]
     alone = masking(ids, ids, [7, 1])

@@ -1,4 +1,4 @@
-"""Measures: pytrec_eval is the authority, the rank column the order, and every judged query counts."""
+"""Measures agree with pytrec_eval, follow the rank column, and cover all judged queries."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SPELLINGS = {
 
 
 def table(orders: dict[str, list[str]]) -> pl.DataFrame:
-    """A run from the documents of each query in order; the scores are all alike, so only the ranks can tell."""
+    """Return a run from the ordered documents of each query; all scores are equal, so only ranks give the order."""
     rows = [(qid, docid, rank, 1.0) for qid, docids in orders.items() for rank, docid in enumerate(docids, 1)]
     schema = {"qid": pl.String, "docid": pl.String, "rank": pl.Int32, "score": pl.Float32}
     return pl.DataFrame(rows, schema=schema, orient="row")
@@ -123,13 +123,13 @@ def test_a_missing_query_counts_as_zero_in_the_mean() -> None:
     assert values["qid"].to_list() == ["q1", "q2", "q3"]
 
 
-def test_equal_scores_do_not_let_trec_evals_tie_rule_interfere() -> None:
+def test_the_tie_rule_of_trec_eval_does_not_apply_to_equal_scores() -> None:
     forth, back = table({"q1": ["a", "z"]}), table({"q1": ["z", "a"]})
     assert value(evaluate_run(forth, QRELS, ["RR"]), "RR", "q1") == 1
     assert value(evaluate_run(back, QRELS, ["RR"]), "RR", "q1") == 1 / 2
 
 
-def test_ranks_that_begin_elsewhere_or_have_gaps_keep_their_order() -> None:
+def test_ranks_that_start_above_1_or_have_gaps_keep_their_order() -> None:
     run = table({"q1": ["b", "x", "a"], "q2": ["m"]})
     strange = run.with_columns(rank=pl.col("rank") * 10 - 10).sample(fraction=1, shuffle=True, seed=1)
     expected = in_order(run).sort("qid", "position")
@@ -138,14 +138,14 @@ def test_ranks_that_begin_elsewhere_or_have_gaps_keep_their_order() -> None:
     assert evaluate_run(strange, QRELS, names).equals(evaluate_run(run, QRELS, names))
 
 
-def test_a_query_in_two_places_of_the_run_is_one_query() -> None:
+def test_a_query_in_two_parts_of_the_run_is_one_query() -> None:
     run = pl.concat(
         [table({"q1": ["a"], "q2": ["m"]}), table({"q1": ["x", "b"]}).with_columns(rank=pl.col("rank") + 1)]
     )
     assert value(evaluate_run(run, QRELS, ["P@3"]), "P@3", "q1") == pytest.approx(2 / 3)
 
 
-def test_both_spellings_give_the_same_values_under_the_name_asked_for() -> None:
+def test_both_spellings_give_the_same_values_under_the_requested_name() -> None:
     for ours, trec in SPELLINGS.items():
         values = evaluate_run(TREC_ORDER, QRELS, [ours, trec])
         first, second = (values.filter(measure=name)["value"] for name in (ours, trec))
@@ -178,7 +178,7 @@ def test_every_measure_equals_pytrec_eval_on_runs_without_ties(
 
 
 @given(order=documents, judged=grades, cutoff=st.integers(1, 12))
-def test_mrr_at_k_is_the_reciprocal_rank_of_the_run_cut_at_k(
+def test_mrr_at_k_is_the_reciprocal_rank_of_the_run_truncated_at_k(
     order: list[str], judged: dict[str, int], cutoff: int
 ) -> None:
     qrels = as_qrels({"q": judged})
@@ -186,7 +186,7 @@ def test_mrr_at_k_is_the_reciprocal_rank_of_the_run_cut_at_k(
     assert at.equals(evaluate_run(table({"q": order[:cutoff]}), qrels, ["MRR"])["value"])
 
 
-def test_depth_beyond_any_cutoff_changes_nothing_and_deep_hits_count_where_no_cutoff_stands() -> None:
+def test_hits_below_all_cutoffs_affect_only_measures_without_a_cutoff() -> None:
     rng = np.random.default_rng(0)
     docids = [f"d{number}" for number in rng.permutation(3000)]
     judged = {docids[0]: 1, docids[99]: 1, docids[100]: 2, docids[2999]: 1, "never": 3}
@@ -197,24 +197,24 @@ def test_depth_beyond_any_cutoff_changes_nothing_and_deep_hits_count_where_no_cu
         assert value(evaluate_run(run, qrels, [name]), name, "q") == wanted, name
 
 
-def test_judged_at_k_is_the_share_of_the_k_places_that_are_judged() -> None:
+def test_judged_at_k_is_the_share_of_the_top_k_ranks_with_judgments() -> None:
     values = evaluate_run(TREC_ORDER, QRELS, ["Judged@5"])
     assert [value(values, "Judged@5", qid) for qid in ("q1", "q2", "q3")] == pytest.approx([3 / 5, 1 / 5, 0])
 
 
-def test_a_name_may_carry_its_own_relevance_level() -> None:
+def test_a_measure_may_set_its_own_relevance_level() -> None:
     values = evaluate_run(TREC_ORDER, QRELS, ["RR(rel=2)@10", "RR@10", "RR@2"])
     assert [value(values, name, "q1") for name in ("RR(rel=2)@10", "RR@10", "RR@2")] == [1 / 3, 1, 1]
 
 
-def test_a_judged_query_without_anything_relevant_counts_as_zero() -> None:
+def test_a_judged_query_without_relevant_documents_scores_0() -> None:
     qrels = as_qrels({"q1": {"a": 0, "b": -1}, "q2": {"m": 1}})
     values = evaluate_run(TREC_ORDER, qrels, ["AP", "nDCG@10", "R@5", "MRR@10"])
     assert values.filter(qid="q1")["value"].to_list() == [0.0] * 4
     assert value(values, "AP", "q2") == 1 / 2
 
 
-def test_ids_that_look_like_numbers_or_nothing_survive() -> None:
+def test_ids_that_look_like_numbers_or_missing_values_are_unchanged() -> None:
     odd = ["007", "7", "NA", "null", "1e5", "日本", "two words", "q\u0301"]
     run, qrels = table({qid: [qid] for qid in odd}), as_qrels({qid: {qid: 1} for qid in odd})
     assert evaluate_run(run, qrels, ["P@1"])["value"].to_list() == [1.0] * len(odd)
@@ -231,12 +231,12 @@ def test_a_document_with_the_id_of_its_query_is_a_hit_like_any_other() -> None:
     assert value(evaluate_run(table({"x": ["x"]}), as_qrels({"x": {"x": 1}}), ["MRR"]), "MRR", "x") == 1
 
 
-def test_queries_are_judged_answered_missing_or_unjudged() -> None:
+def test_counts_of_judged_answered_unanswered_and_unjudged_queries() -> None:
     run = table({"q1": ["a"], "q9": ["a"]})
     assert coverage(run, QRELS["qid"]) == {"judged": 3, "answered": 1, "missing": 2, "unjudged": 1}
 
 
-def test_all_unusable_names_are_told_at_once_with_what_was_meant() -> None:
+def test_all_unknown_names_are_reported_at_once_with_suggestions() -> None:
     with pytest.raises(InputError) as caught:
         parse_measures(
             ["nDGC@10", "P", "nonsense", "Rprec@4", "P@0", "recal_100", "nDCG(rel=2)", "AP(rel=0)", "nDCG@5"]
@@ -255,7 +255,7 @@ def test_all_unusable_names_are_told_at_once_with_what_was_meant() -> None:
         parse_measures([])
 
 
-def test_a_run_over_no_judged_query_is_refused_with_an_example_of_both_sides() -> None:
+def test_a_run_without_judged_queries_is_refused_with_example_ids() -> None:
     with pytest.raises(InputError, match=r"any of the 3 judged queries.*'9'.*'q1'"):
         evaluate_run(table({"9": ["a"]}), QRELS, ["AP"])
     with pytest.raises(InputError, match="the run is empty"):
@@ -269,6 +269,6 @@ def test_a_judged_document_twice_in_a_query_is_refused() -> None:
         evaluate_run(table({"q1": ["a", "x", "a"]}), QRELS, ["AP"])
 
 
-def test_accuracy_is_never_judged_by_qrels() -> None:
+def test_accuracy_does_not_use_qrels() -> None:
     with pytest.raises(InputError, match="needs the answers"):
         evaluate_run(TREC_ORDER, QRELS, ["acc@20"])

@@ -84,17 +84,17 @@ def test_a_killed_pretraining_resumes_and_ends_with_the_same_bytes(
         "import sys; from hybrid_cli.stages.pretrain import pretrain;"
         f"pretrain(sys.argv[1], output=sys.argv[3], model=sys.argv[2], threads=1, **{plan!r})"
     )
-    killed, partial = tmp_path / "killed", tmp_path / ".killed.partial"
-    process = subprocess.Popen([sys.executable, "-c", code, str(corpus), str(tiny_bert), str(killed)])
+    resumed, partial = tmp_path / "killed", tmp_path / ".killed.partial"
+    process = subprocess.Popen([sys.executable, "-c", code, str(corpus), str(tiny_bert), str(resumed)])
     deadline = time.monotonic() + 120
     while not (partial / layout.CHECKPOINT).exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not killed.exists(), "the training ended before it was killed"
+    assert not resumed.exists(), "the training ended before it was killed"
     assert (partial / layout.CHECKPOINT).exists(), "no checkpoint was written"
-    pretrain(corpus, output=killed, model=str(tiny_bert), **plan)
-    assert bytes_of(killed) == bytes_of(whole)
+    pretrain(corpus, output=resumed, model=str(tiny_bert), **plan)
+    assert bytes_of(resumed) == bytes_of(whole)
     assert not partial.exists()
 
 
@@ -117,8 +117,8 @@ def test_transformers_and_sentence_transformers_open_the_output(
 ) -> None:
     plan = {**PLAN, "cocondenser": cocondenser, "max_steps": 2}
     out = pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **plan)
-    wanted: dict[str, Any] = {"pooling": "cls", "normalize": False} if cocondenser else {}
-    assert read_contract(out) == replace(read_contract(tiny_bert), **wanted)
+    expected: dict[str, Any] = {"pooling": "cls", "normalize": False} if cocondenser else {}
+    assert read_contract(out) == replace(read_contract(tiny_bert), **expected)
     encoder = TransformerEncoder.load(out)
     vectors = encoder.encode_documents([""] * 3, TEXTS)
     assert not np.allclose(vectors, TransformerEncoder.load(tiny_bert).encode_documents([""] * 3, TEXTS), atol=1e-3)

@@ -125,8 +125,8 @@ def test_answers_replace_qrels(tmp_path: Path) -> None:
     hits = {"one": {"1": ["a", "b"], "2": ["b"]}, "two": {"1": ["b"], "2": ["a"]}}
     paths = [write_run(tmp_path / f"{name}.parquet", rows) for name, rows in hits.items()]
     queries, corpus = tmp_path / "queries.parquet", tmp_path / "corpus.parquet"
-    asked = {"qid": ["1", "2"], "text": ["river?", "sea?"], "answers": [["Nile"], ["Nile"]]}
-    pl.DataFrame(asked).write_parquet(queries)
+    questions = {"qid": ["1", "2"], "text": ["river?", "sea?"], "answers": [["Nile"], ["Nile"]]}
+    pl.DataFrame(questions).write_parquet(queries)
     texts = {"docid": ["a", "b"], "title": ["", ""], "text": ["no river", "on the nile."]}
     pl.DataFrame(texts).write_parquet(corpus)
     settings = {"measures": ["acc@1", "acc@2"], "queries": queries, "corpus": corpus, "complement": ("one", "two")}

@@ -12,7 +12,7 @@ from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.search import search
 
 
-def test_the_front_has_the_runs_that_no_smaller_run_beats() -> None:
+def test_the_front_has_the_runs_without_a_smaller_run_of_equal_quality() -> None:
     sizes = {"bm25": 10, "codes": 2, "flat": 64, "worse": 12, "hybrid": 74, "twin": 2, "as-good-larger": 70}
     means = {"bm25": 0.5, "codes": 0.4, "flat": 0.6, "worse": 0.45, "hybrid": 0.7, "twin": 0.4, "as-good-larger": 0.6}
     assert front(sizes, means) == {"bm25", "codes", "twin", "flat", "hybrid"}

@@ -18,7 +18,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"no browser is installed ({', '.join(BROWSERS)})")
 
-PATIENCE = 180_000  # milliseconds; a busy machine may need as many seconds as an idle one needs tenths
+PATIENCE = 180_000  # milliseconds; a busy machine may be ten times slower than an idle one
 WIDTHS = {"phone": 390, "desktop": 1280}
 JUDGED, RUNS = 7, 3
 # Marks of each chart: dots for queries and a line for the diagonal; circles and counts for a Venn diagram.
@@ -46,7 +46,7 @@ def html(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return report(study.inputs, split="test", output=tmp_path_factory.mktemp("report") / "report.html")
 
 
-class Seen:
+class OpenPage:
     """An opened page and its faults."""
 
     def __init__(self, browser: Any, path: Path, width: int = 1280, scheme: str = "light"):
@@ -61,12 +61,14 @@ class Seen:
         self.until_drawn(scheme)
         self.charts = dict(self.page.eval_on_selector_all("[data-figure]", MARKS))
         for name, chart in self.charts.items():
-            if not chart["marks"] or (name == "memory" and not chart["dots"]):  # there a line has a mark without them
+            if not chart["marks"] or (
+                name == "memory" and not chart["dots"]
+            ):  # its front line is a mark even without dots
                 self.faults.append(f"chart {name} is empty")
             if chart["lost"]:
-                self.faults.append(f"chart {name} has {chart['lost']} marks without a place")
+                self.faults.append(f"chart {name} has {chart['lost']} marks without coordinates")
             if chart["wide"] > chart["room"] + 1:
-                self.faults.append(f"chart {name} is {chart['wide']} pixels wide where {chart['room']} are free")
+                self.faults.append(f"chart {name} is {chart['wide']} pixels wide in a box of {chart['room']}")
         if (across := self.page.evaluate("document.documentElement.scrollWidth")) > width:
             self.faults.append(f"the page is {across} pixels wide on a screen of {width}")
 
@@ -83,22 +85,24 @@ class Seen:
 
 
 @pytest.fixture
-def seen(browser: Any) -> Iterator[Callable[..., Seen]]:
-    opened: list[Seen] = []
+def open_page(browser: Any) -> Iterator[Callable[..., OpenPage]]:
+    opened: list[OpenPage] = []
 
-    def look(*arguments: Any, **settings: Any) -> Seen:
-        opened.append(Seen(browser, *arguments, **settings))
+    def opens(*arguments: Any, **settings: Any) -> OpenPage:
+        opened.append(OpenPage(browser, *arguments, **settings))
         return opened[-1]
 
-    yield look
+    yield opens
     for each in opened:
         each.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_the_report_opens_without_faults(seen: Callable[..., Seen], html: Path, width: int, scheme: str) -> None:
-    shown = seen(html, width=width, scheme=scheme)
+def test_the_report_opens_without_faults(
+    open_page: Callable[..., OpenPage], html: Path, width: int, scheme: str
+) -> None:
+    shown = open_page(html, width=width, scheme=scheme)
     assert not shown.faults
     assert shown.page.evaluate("document.documentElement.dataset.drawn") == scheme
     assert {"recall-by-depth", "venn-at-1", "queries-1", "queries-2", "groups-4", "training-1", "memory"} <= set(
@@ -106,8 +110,8 @@ def test_the_report_opens_without_faults(seen: Callable[..., Seen], html: Path, 
     )
 
 
-def test_every_query_is_a_dot_and_every_count_is_labeled(seen: Callable[..., Seen], html: Path) -> None:
-    shown = seen(html)
+def test_every_query_is_a_dot_and_every_count_is_labeled(open_page: Callable[..., OpenPage], html: Path) -> None:
+    shown = open_page(html)
     for name in ("queries-1", "queries-2"):
         assert shown.charts[name]["marks"] == JUDGED + 1  # and the diagonal
     assert shown.charts["memory"]["texts"] == ["<b>bm25</b>", "dense", "fused"]
@@ -130,18 +134,18 @@ def test_every_query_is_a_dot_and_every_count_is_labeled(seen: Callable[..., See
     ],
 )  # fmt: skip
 def test_a_broken_page_has_faults(
-    seen: Callable[..., Seen], html: Path, tmp_path: Path, old: str, new: str, fault: str | None
+    open_page: Callable[..., OpenPage], html: Path, tmp_path: Path, old: str, new: str, fault: str | None
 ) -> None:
     text = html.read_text("utf-8")
     assert old in text
     broken = tmp_path / "broken.html"
     broken.write_text(text.replace(old, new), "utf-8")
-    faults = seen(broken).faults
+    faults = open_page(broken).faults
     assert any(fault in each for each in faults) if fault else not faults
 
 
-def test_all_text_is_escaped(seen: Callable[..., Seen], html: Path) -> None:
-    page = seen(html).page
+def test_all_text_is_escaped(open_page: Callable[..., OpenPage], html: Path) -> None:
+    page = open_page(html).page
     page.eval_on_selector_all("details", "all => all.forEach(each => each.open = true)")
     text = page.inner_text("main")
     for query in (HOSTILE_QUERIES[0][1], "<b>bm25</b>", f"</script></head>{ATTACK}"):
@@ -151,8 +155,8 @@ def test_all_text_is_escaped(seen: Callable[..., Seen], html: Path) -> None:
     assert page.title() == "a<b>&amp;c, test"
 
 
-def test_hovering_a_dot_shows_its_query(seen: Callable[..., Seen], html: Path) -> None:
-    page = seen(html).page
+def test_hovering_a_dot_shows_its_query(open_page: Callable[..., OpenPage], html: Path) -> None:
+    page = open_page(html).page
     shown = set()
     for dot in page.query_selector_all('[data-figure="queries-1"] .mark-symbol path'):
         dot.dispatch_event("pointermove", {"bubbles": True})
@@ -162,8 +166,10 @@ def test_hovering_a_dot_shows_its_query(seen: Callable[..., Seen], html: Path) -
     assert page.evaluate("window.broken === undefined")
 
 
-def test_lists_open_with_the_keyboard_and_flag_relevant_documents(seen: Callable[..., Seen], html: Path) -> None:
-    page = seen(html, width=390).page
+def test_lists_open_with_the_keyboard_and_flag_relevant_documents(
+    open_page: Callable[..., OpenPage], html: Path
+) -> None:
+    page = open_page(html, width=390).page
     first = page.query_selector("details.case")
     first.query_selector("summary").focus()
     page.keyboard.press("Enter")
@@ -186,16 +192,16 @@ TOO_WIDE = """[...document.querySelectorAll("details.case li, details.case .id, 
 
 
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_long_ids_and_words_stay_in_their_list(seen: Callable[..., Seen], html: Path, width: int) -> None:
-    page = seen(html, width=width).page
+def test_long_ids_and_words_stay_in_their_list(open_page: Callable[..., OpenPage], html: Path, width: int) -> None:
+    page = open_page(html, width=width).page
     page.evaluate(LONG_WORDS, "scipy.spatial.transform.Rotation_concatenate_" * 4)
     assert page.query_selector_all("details.case[open] li")
     assert page.evaluate(TOO_WIDE) == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_a_learning_curve_has_the_color_of_its_run(seen: Callable[..., Seen], html: Path) -> None:
-    page = seen(html).page
+def test_a_learning_curve_has_the_color_of_its_run(open_page: Callable[..., OpenPage], html: Path) -> None:
+    page = open_page(html).page
     second = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--run-1').trim()")
     curve = page.query_selector('[data-figure="training-1"] .mark-line path')
     assert curve.get_attribute("stroke") == second
@@ -207,8 +213,8 @@ def test_a_learning_curve_has_the_color_of_its_run(seen: Callable[..., Seen], ht
     assert drawn == f"rgb({red}, {green}, {blue})"
 
 
-def test_the_page_follows_the_color_scheme(seen: Callable[..., Seen], html: Path) -> None:
-    shown = seen(html)
+def test_the_page_follows_the_color_scheme(open_page: Callable[..., OpenPage], html: Path) -> None:
+    shown = open_page(html)
     colour = 'getComputedStyle(document.querySelector("[data-figure=recall-by-depth] .mark-symbol path")).fill'
     day = shown.page.evaluate(colour)
     shown.page.emulate_media(color_scheme="dark")

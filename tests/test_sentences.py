@@ -29,12 +29,12 @@ def corpus_of(path: Path, rows: list[tuple[str, str, str]]) -> Path:
     return path
 
 
-def drawn(corpus: Path, how: QueriesFrom, seed: int = 42, at_once: int = 1024, **options: Any) -> pl.DataFrame:
-    return pl.concat(Sentences(corpus, how, seed, **options).blocks(at_once))
+def drawn(corpus: Path, selection: QueriesFrom, seed: int = 42, at_once: int = 1024, **options: Any) -> pl.DataFrame:
+    return pl.concat(Sentences(corpus, selection, seed, **options).blocks(at_once))
 
 
 @pytest.mark.parametrize(
-    ("sentences", "wanted"),
+    ("sentences", "expected"),
     [
         (1, [1, 1, 1, 1, 1, 1]),
         (3, [2, 1, 1, 1, 1, 1]),
@@ -44,13 +44,13 @@ def drawn(corpus: Path, how: QueriesFrom, seed: int = 42, at_once: int = 1024, *
         (10, [8, 4, 3, 2, 2, 1]),
     ],
 )
-def test_the_golden_quotas_are_drawn(tmp_path: Path, sentences: int, wanted: list[int]) -> None:
+def test_the_golden_quotas_are_drawn(tmp_path: Path, sentences: int, expected: list[int]) -> None:
     """Two titles with alternating passages."""
-    assert [quota(sentences, position) for position in range(6)] == wanted
+    assert [quota(sentences, position) for position in range(6)] == expected
     rows = [(f"{title}{n}", title, passage(sentences)) for n in range(6) for title in ("A", "B")]
     found = drawn(corpus_of(tmp_path / "corpus.parquet", rows), "sampled")
     counts = dict(found.group_by("source").len().iter_rows())
-    assert [counts[f"A{n}"] for n in range(6)] == [counts[f"B{n}"] for n in range(6)] == wanted
+    assert [counts[f"A{n}"] for n in range(6)] == [counts[f"B{n}"] for n in range(6)] == expected
     assert found["text"].is_in([sentence + "." for sentence in passage(sentences).rstrip(".").split(". ")]).all()
     assert found["qid"].is_unique().all()
 
@@ -83,9 +83,9 @@ def test_all_sentences_are_in_order_with_white_space_folded(tmp_path: Path) -> N
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", ["all", "sampled", "cropped"])
-def test_the_count_is_the_number_of_queries(tiny: Path, how: QueriesFrom) -> None:
-    sentences = Sentences(tiny, how, 7)
+@pytest.mark.parametrize("selection", ["all", "sampled", "cropped"])
+def test_the_count_is_the_number_of_queries(tiny: Path, selection: QueriesFrom) -> None:
+    sentences = Sentences(tiny, selection, 7)
     found = pl.concat(sentences.blocks())
     assert sentences.count()["queries"] == len(found) > 0
     assert found["row"].to_list() == sorted(found["row"])
@@ -93,7 +93,7 @@ def test_the_count_is_the_number_of_queries(tiny: Path, how: QueriesFrom) -> Non
 
 def test_samples_are_sentences_and_crops_are_parts_of_samples(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.parquet", [passage(10, about) for about in ("foxes", "hares", "owls")])
-    whole, sample, crops = (drawn(corpus, how) for how in ("all", "sampled", "cropped"))
+    whole, sample, crops = (drawn(corpus, selection) for selection in ("all", "sampled", "cropped"))
     assert len(sample.join(whole, on=["qid", "text", "source", "row"])) == len(sample) < len(whole)
     assert crops["qid"].to_list() == sample["qid"].to_list()
     assert all(f" {crop} " in f" {text} " for crop, text in zip(crops["text"], sample["text"], strict=True))
@@ -121,14 +121,14 @@ TEXTS = st.lists(st.integers(0, 10).map(passage), min_size=1, max_size=8)
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(texts=TEXTS, how=st.sampled_from(["sampled", "cropped"]), at_once=st.integers(1, 9), data=st.data())
+@given(texts=TEXTS, selection=st.sampled_from(["sampled", "cropped"]), at_once=st.integers(1, 9), data=st.data())
 def test_a_draw_depends_on_seed_and_document_only(
-    tmp_path: Path, texts: list[str], how: QueriesFrom, at_once: int, data: st.DataObject
+    tmp_path: Path, texts: list[str], selection: QueriesFrom, at_once: int, data: st.DataObject
 ) -> None:
     rows = [(f"d{n}", "", text) for n, text in enumerate(texts)]
-    first = drawn(corpus_of(tmp_path / "corpus.parquet", rows), how)
+    first = drawn(corpus_of(tmp_path / "corpus.parquet", rows), selection)
     order = data.draw(st.permutations(rows))
-    again = drawn(corpus_of(tmp_path / "other.parquet", order), how, at_once=at_once)
+    again = drawn(corpus_of(tmp_path / "other.parquet", order), selection, at_once=at_once)
     columns = ["qid", "text", "source"]
     assert first.select(columns).sort("qid").equals(again.select(columns).sort("qid"))
 

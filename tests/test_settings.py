@@ -247,8 +247,8 @@ class TestEveryCommand:
                     known = kind.declared().get(other)
                     choices = known and (known.allowed() or getattr(kind.types()[other], "__args__", None))
                     if choices and all(isinstance(choice, str) for choice in choices):
-                        wanted = allowed if isinstance(allowed, tuple) else (allowed,)
-                        assert {each for each in wanted if isinstance(each, str)} <= set(choices), (name, other)
+                        expected = allowed if isinstance(allowed, tuple) else (allowed,)
+                        assert {each for each in expected if isinstance(each, str)} <= set(choices), (name, other)
 
     def test_only_arguments_are_positional_in_python(self, kind: type[Settings]) -> None:
         for each in fields(kind):
@@ -392,7 +392,7 @@ def test_a_config_file_has_no_negative_flags(tmp_path: Path) -> None:
         ("export run.parquet -o f --fromat trec", "no option --fromat; did you mean --format?"),
     ],
 )
-def test_what_does_not_apply_is_refused_in_one_line(words: str, message: str) -> None:
+def test_options_that_do_not_apply_are_refused_in_one_line(words: str, message: str) -> None:
     done = hybrid(*words.split())
     assert done.code == 2
     assert message in done.err

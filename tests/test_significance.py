@@ -58,7 +58,7 @@ def test_sign_flip_counts_the_observed_signs_as_one_permutation() -> None:
     assert sign_flip(np.zeros((60, 1)), permutations=999)[0] == 1
 
 
-def test_sign_flip_is_seeded_and_a_comparison_does_not_depend_on_its_neighbours() -> None:
+def test_sign_flip_is_seeded_and_does_not_depend_on_other_comparisons() -> None:
     a, b, c = scores(3).T
     both = sign_flip(np.column_stack([b - a, c - a]), 2000, seed=7)
     assert both.tolist() == sign_flip(np.column_stack([b - a, c - a]), 2000, seed=7).tolist()
@@ -89,7 +89,7 @@ def test_bonferroni_golden() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
-def test_holm_lies_between_the_raw_p_and_bonferroni_and_keeps_their_order(raw: list[float]) -> None:
+def test_holm_is_between_raw_p_and_bonferroni_in_the_same_order(raw: list[float]) -> None:
     p = np.array(raw)
     adjusted = holm(p)
     assert (adjusted >= p).all()

@@ -37,9 +37,9 @@ def test_identity_tables_give_bm25(index: LexicalIndex) -> None:
     pairs = pl.DataFrame(
         {"qid": np.repeat(np.arange(len(QUERIES)), len(docids)).astype(str), "docid": docids * len(QUERIES)}
     )
-    wanted = index.score(pairs, pl.DataFrame({"qid": [str(n) for n in range(len(QUERIES))], "text": QUERIES}))
-    np.testing.assert_allclose(scores[:4].ravel(), wanted.to_numpy()[: 4 * len(docids)], atol=1e-5)
-    assert not wanted.to_numpy()[4 * len(docids) :].any()
+    expected = index.score(pairs, pl.DataFrame({"qid": [str(n) for n in range(len(QUERIES))], "text": QUERIES}))
+    np.testing.assert_allclose(scores[:4].ravel(), expected.to_numpy()[: 4 * len(docids)], atol=1e-5)
+    assert not expected.to_numpy()[4 * len(docids) :].any()
 
 
 def test_a_saved_encoder_has_the_same_vectors(tiny_lambda: Path, tmp_path: Path) -> None:

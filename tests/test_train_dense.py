@@ -122,20 +122,20 @@ def test_a_killed_training_resumes_and_ends_with_the_same_weights(
         "import sys; from hybrid_cli.stages.train_dense import train_dense;"
         f"train_dense(sys.argv[1], output=sys.argv[3], model=sys.argv[2], threads=1, **{plan!r})"
     )
-    killed = tmp_path / "killed"
-    process = subprocess.Popen([sys.executable, "-c", code, str(examples), str(tiny_bert), str(killed)])
+    resumed = tmp_path / "killed"
+    process = subprocess.Popen([sys.executable, "-c", code, str(examples), str(tiny_bert), str(resumed)])
     partial = tmp_path / ".killed.partial"
     deadline = time.monotonic() + 120
     while not (partial / layout.CHECKPOINT).exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not killed.exists(), "the training ended before it was killed"
+    assert not resumed.exists(), "the training ended before it was killed"
     assert (partial / layout.CHECKPOINT).exists(), "no checkpoint was written"
-    train_dense(examples, output=killed, model=str(tiny_bert), **plan)
-    assert weights(killed) == weights(tmp_path / "whole")
+    train_dense(examples, output=resumed, model=str(tiny_bert), **plan)
+    assert weights(resumed) == weights(tmp_path / "whole")
     assert not partial.exists()
-    assert (killed / "curve.parquet").read_bytes() == (tmp_path / "whole" / "curve.parquet").read_bytes()
+    assert (resumed / "curve.parquet").read_bytes() == (tmp_path / "whole" / "curve.parquet").read_bytes()
 
 
 def test_gradient_caching_leads_to_the_same_weights(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:

@@ -119,17 +119,17 @@ def test_a_killed_residual_training_ends_with_the_same_bytes(
 ) -> None:
     """SIGKILL in step 9, with the last checkpoint after step 6."""
     plan = {**PLAN, "loss": "residual-nll", "max_steps": 14, "epochs": 14, "index": str(bm25), "threads": 1, **options}
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole, resumed = tmp_path / "whole", tmp_path / "killed"
     train_dense(examples, output=whole, model=str(tiny_bert), **plan)
     process = subprocess.run(
-        [sys.executable, "-c", KILLED.format(plan), str(examples), str(tiny_bert), str(killed)], check=False
+        [sys.executable, "-c", KILLED.format(plan), str(examples), str(tiny_bert), str(resumed)], check=False
     )
     assert process.returncode == -signal.SIGKILL
-    assert not killed.exists()
+    assert not resumed.exists()
     assert (tmp_path / ".killed.partial" / layout.CHECKPOINT).exists()
-    train_dense(examples, output=killed, model=str(tiny_bert), **plan)
+    train_dense(examples, output=resumed, model=str(tiny_bert), **plan)
     for name in ("model.safetensors", "curve.parquet"):
-        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+        assert (resumed / name).read_bytes() == (whole / name).read_bytes()
     weights = curve(whole, "scorer_weight")
     assert len(weights) == 14
     assert (len(set(weights)) == 1) == ("scorer_schedule" not in options)
@@ -208,14 +208,14 @@ def test_every_text_is_encoded_once_and_read_again_after_an_interruption(
     encoder: Any = Counting(open_encoder(tiny_lambda))
     first = FrozenEncoder(encoder, known, tmp_path)
     assert encoder.texts == len(queries) + len(known.docids())
-    killed = sorted((tmp_path / ".frozen").glob("documents-*.npy"))[-1]
-    lost = len(np.load(killed))
-    killed.unlink()
+    removed = sorted((tmp_path / ".frozen").glob("documents-*.npy"))[-1]
+    lost = len(np.load(removed))
+    removed.unlink()
     again: Any = Counting(open_encoder(tiny_lambda))
     second = FrozenEncoder(again, known, tmp_path)
     assert again.texts == lost > 0
-    asked, docids = sorted(queries), known.docids().to_list()
-    np.testing.assert_array_equal(first.scores(asked, docids), second.scores(asked, docids))
+    texts, docids = sorted(queries), known.docids().to_list()
+    np.testing.assert_array_equal(first.scores(texts, docids), second.scores(texts, docids))
 
 
 def test_the_learned_weight_starts_at_its_value() -> None:

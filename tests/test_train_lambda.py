@@ -174,7 +174,7 @@ def test_equal_trainings_with_equal_threads_have_equal_fingerprints_and_curves(
     assert first == second
 
 
-def test_the_learning_curve_does_not_decide_the_fingerprint(sources: Sources, tmp_path: Path) -> None:
+def test_the_learning_curve_does_not_affect_the_fingerprint(sources: Sources, tmp_path: Path) -> None:
     made = [
         artifacts.read_manifest(
             train_lambda(
@@ -226,13 +226,13 @@ def test_a_static_training_resumes_after_an_interruption(
     true: Callable[..., Any] = static.StaticLearner.backward
     steps = []
 
-    def killed(self: static.StaticLearner, *arguments: Any) -> Any:
+    def interrupt(self: static.StaticLearner, *arguments: Any) -> Any:
         steps.append(1)
         if len(steps) == 17:
             raise KeyboardInterrupt
         return true(self, *arguments)
 
-    monkeypatch.setattr(static.StaticLearner, "backward", killed)
+    monkeypatch.setattr(static.StaticLearner, "backward", interrupt)
     with pytest.raises(KeyboardInterrupt):
         train_lambda(output=tmp_path / "again", **plan)
     assert not (tmp_path / "again").exists()
@@ -248,11 +248,11 @@ def test_the_gradient_of_the_sparse_product_equals_that_of_a_dense_one() -> None
     matrix: Any = random_matrix(5, 7, density=0.5, random_state=0, format="csr", dtype=np.float32)
     table = torch.randn(7, 3, requires_grad=True)
     again = table.detach().clone().requires_grad_()
-    wanted = torch.from_numpy(matrix.toarray()) @ again
+    expected = torch.from_numpy(matrix.toarray()) @ again
     found = static.SparseProduct.apply(matrix, table)  # type: ignore[no-untyped-call]
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(found, expected)
     found.square().sum().backward()
-    wanted.square().sum().backward()
+    expected.square().sum().backward()
     torch.testing.assert_close(table.grad, again.grad)
 
 

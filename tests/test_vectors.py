@@ -71,15 +71,15 @@ def exact(matrix: np.ndarray, queries: np.ndarray, hits: int) -> pl.DataFrame:
     )
 
 
-def overlap(found: pl.DataFrame, wanted: pl.DataFrame) -> float:
-    return len(found.join(wanted, on=["qid", "docid"])) / len(wanted)
+def overlap(found: pl.DataFrame, expected: pl.DataFrame) -> float:
+    return len(found.join(expected, on=["qid", "docid"])) / len(expected)
 
 
 @pytest.mark.parametrize("recipe", EVERY, ids=NAMES)
 def test_every_index_type_has_enough_recall(recipe: VectorIndex, tmp_path: Path) -> None:
     matrix, queries = random_vectors(), random_vectors(40, seed=1)
     index = build(tmp_path / "index", matrix, recipe)
-    found, wanted = index.search(queries, qids(queries), 10), exact(matrix, queries, 10)
+    found, expected = index.search(queries, qids(queries), 10), exact(matrix, queries, 10)
     least = {
         "flat": 1.0,
         "hnsw": 0.99,
@@ -93,18 +93,18 @@ def test_every_index_type_has_enough_recall(recipe: VectorIndex, tmp_path: Path)
         "binary": 0.2,
         "hnsw-binary": 0.2,
     }
-    assert overlap(found, wanted) >= least.get("" if recipe.factory else recipe.index_type or "", 0.2)
+    assert overlap(found, expected) >= least.get("" if recipe.factory else recipe.index_type or "", 0.2)
     assert found.group_by("qid").len()["len"].unique().to_list() == [10]
 
 
 def test_a_flat_index_is_exact(tmp_path: Path) -> None:
     matrix, queries = random_vectors(), random_vectors(40, seed=1)
-    found, wanted = (
+    found, expected = (
         build(tmp_path / "i", matrix, VectorIndex()).search(queries, qids(queries), 100),
         exact(matrix, queries, 100),
     )
-    assert found.sort("qid", "rank")["docid"].to_list() == wanted["docid"].to_list()
-    np.testing.assert_allclose(found.sort("qid", "rank")["score"], wanted["score"], atol=1e-5)
+    assert found.sort("qid", "rank")["docid"].to_list() == expected["docid"].to_list()
+    np.testing.assert_allclose(found.sort("qid", "rank")["score"], expected["score"], atol=1e-5)
 
 
 def test_the_streamed_flat_index_equals_the_file_that_faiss_writes(tmp_path: Path) -> None:
@@ -189,12 +189,12 @@ def test_recall_is_the_share_of_the_exact_hits_without_the_query_document(recipe
     matrix = random_vectors()
     index = build(tmp_path / "index", matrix, recipe)
     found = index.search(matrix, index.docids.to_list(), 101)
-    wanted = exact(matrix, matrix, 101).with_columns(qid=pl.col("qid").str.replace("q", "d"))
+    expected = exact(matrix, matrix, 101).with_columns(qid=pl.col("qid").str.replace("q", "d"))
     shares = []
     for cutoff in (10, 100):
         heads = [
             run.filter(pl.col("qid") != pl.col("docid")).group_by("qid", maintain_order=True).head(cutoff)
-            for run in (found.sort("qid", "rank"), wanted)
+            for run in (found.sort("qid", "rank"), expected)
         ]
         shares.append(len(heads[0].join(heads[1], on=["qid", "docid"])) / len(heads[1]))
     measured = indexes.measure_recall(tmp_path / "index", index.info.factory, seed=42)
@@ -215,7 +215,7 @@ def test_the_hits_of_a_query_do_not_depend_on_other_queries(recipe: VectorIndex,
 
 
 def test_hits_do_not_change_where_faiss_switches_its_algorithm_with_the_number_of_queries(tmp_path: Path) -> None:
-    dim = 512  # FAISS 1.15 leaves out BLAS below 128,000 values of queries: 250 of these
+    dim = 512  # FAISS 1.15 uses BLAS from 128,000 query values on: 250 of these queries
     index = build(tmp_path / "index", random_vectors(dim=dim), VectorIndex())
     queries = random_vectors(300, dim, seed=1)
     together = index.search(queries, qids(queries), 20)
@@ -236,10 +236,10 @@ def test_sign_codes_are_rescored_with_the_float_query(tmp_path: Path) -> None:
     matrix, queries = random_vectors(50), random_vectors(5, seed=1)
     matrix[7, 3] = 0.0  # sign(0) = +1
     found = build(tmp_path / "index", matrix, VectorIndex(index_type="binary")).search(queries, qids(queries), 50)
-    wanted = exact(np.where(matrix >= 0, 1.0, -1.0), queries, 50)
-    both = found.join(wanted, on=["qid", "docid"])
+    expected = exact(np.where(matrix >= 0, 1.0, -1.0), queries, 50)
+    both = found.join(expected, on=["qid", "docid"])
     np.testing.assert_allclose(both["score"], both["score_right"], atol=1e-4)
-    assert found.sort("qid", "rank")["docid"].to_list() == wanted["docid"].to_list()
+    assert found.sort("qid", "rank")["docid"].to_list() == expected["docid"].to_list()
 
 
 def test_sign_codes_work_for_dimensions_that_are_no_multiple_of_8(tmp_path: Path) -> None:
@@ -254,11 +254,11 @@ def test_pair_scores_equal_those_of_numpy_for_every_index_type(recipe: VectorInd
     matrix, queries = random_vectors(), random_vectors(4, seed=1)
     index = build(tmp_path / "index", matrix, recipe)
     rng = np.random.default_rng(2)
-    rows, asked = rng.integers(0, COUNT, 1000), rng.integers(0, 4, 1000)
-    pairs = pl.DataFrame({"qid": [f"q{q}" for q in asked], "docid": [f"d{row}" for row in rows]})
+    rows, places = rng.integers(0, COUNT, 1000), rng.integers(0, 4, 1000)
+    pairs = pl.DataFrame({"qid": [f"q{q}" for q in places], "docid": [f"d{row}" for row in rows]})
     scored = np.where(matrix >= 0, 1, -1) if index.binary else matrix
-    wanted = (queries[asked] * scored[rows]).sum(1)
-    np.testing.assert_allclose(index.score(pairs, qids(queries), queries), wanted, atol=1e-5)
+    expected = (queries[places] * scored[rows]).sum(1)
+    np.testing.assert_allclose(index.score(pairs, qids(queries), queries), expected, atol=1e-5)
     np.testing.assert_array_equal(index.vectors_of(rows), matrix[rows])
 
 

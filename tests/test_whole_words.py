@@ -53,9 +53,9 @@ def test_the_fraction_is_reached_and_never_exceeded(tokenizer: Any, span: Pieces
 
 def test_a_word_is_predicted_as_a_whole(tokenizer: Any, span: Pieces) -> None:
     for seed in range(50):
-        asked = masked(tokenizer, span, seed)[1][1:-1] != IGNORED
+        predicted = masked(tokenizer, span, seed)[1][1:-1] != IGNORED
         for begin, end in pairwise(span.starts):
-            assert asked[begin:end].all() or not asked[begin:end].any()
+            assert predicted[begin:end].all() or not predicted[begin:end].any()
 
 
 def test_special_tokens_are_neither_predicted_nor_inserted(tokenizer: Any, span: Pieces) -> None:
@@ -63,17 +63,17 @@ def test_special_tokens_are_neither_predicted_nor_inserted(tokenizer: Any, span:
     assert special & set(span.ids.tolist()) >= {tokenizer.sep_token_id, tokenizer.mask_token_id, tokenizer.unk_token_id}
     for seed in range(100):
         ids, labels = masked(tokenizer, span, seed, 0.9)
-        asked = labels != IGNORED
-        assert not special & set(labels[asked].tolist())
-        assert not (special - {tokenizer.mask_token_id}) & set(ids[asked].tolist())
+        predicted = labels != IGNORED
+        assert not special & set(labels[predicted].tolist())
+        assert not (special - {tokenizer.mask_token_id}) & set(ids[predicted].tolist())
 
 
 def test_eight_of_ten_become_mask_one_a_random_token_and_one_stays(tokenizer: Any, span: Pieces) -> None:
     counts = np.zeros(3)
     for seed in range(200):
         ids, labels = masked(tokenizer, span, seed)
-        asked = labels != IGNORED
-        mask, same = ids[asked] == tokenizer.mask_token_id, ids[asked] == labels[asked]
+        predicted = labels != IGNORED
+        mask, same = ids[predicted] == tokenizer.mask_token_id, ids[predicted] == labels[predicted]
         counts += [mask.sum(), (~mask & ~same).sum(), same.sum()]
     np.testing.assert_allclose(counts / counts.sum(), [0.8, 0.1, 0.1], atol=0.02)
 
