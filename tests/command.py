@@ -22,7 +22,7 @@ class Done(NamedTuple):
 
 
 def hybrid(*arguments: object) -> Done:
-    """Run `hybrid ARGUMENTS` through the program's entry point, and catch what it prints and its exit code."""
+    """Run `hybrid ARGUMENTS` through the program's entry point; return exit code, stdout and stderr."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     words = ["hybrid", *map(str, arguments)]
     with patch.object(sys, "argv", words), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

@@ -44,9 +44,9 @@ def test_two_writers_through_different_links_exclude_each_other(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        (".", r"^\.: is a folder without a name of its own; name an output in it$"),
-        ("..", "is a folder without a name of its own"),
-        ("/", "is a folder without a name of its own"),
+        (".", r"^\.: names a folder only; add a name, as in FOLDER/NAME$"),
+        ("..", "names a folder only"),
+        ("/", "names a folder only"),
         ("x" * 300, f"^{'x' * 60}...: file name too long; name another output$"),
         ("x" * 245, "file name too long"),
         ("loop/x", "too many levels of symbolic links; name another output"),
@@ -166,7 +166,7 @@ def test_a_replacement_in_two_steps_that_fails_is_undone_by_the_next_call(
 
 
 def test_leftovers_are_removed_only_by_the_holder_of_the_lock(tmp_path: Path) -> None:
-    """A replacement in progress looks like an interrupted one."""
+    """The scratch files of a replacement in progress are the same as those of an interrupted replacement."""
     path = write_folder(tmp_path / "index", "old")
     first = open_output(path, kind=Kind.DENSE_INDEX, overwrite=True)
     (tmp_path / ".index.old").mkdir()

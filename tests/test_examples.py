@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def run(script: str, folder: Path, **variables: str) -> str:
-    """Run an example in `folder` with the `hybrid` of this Python; return what it prints."""
+    """Run an example in `folder` with the `hybrid` of this Python; return its output."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", str(ROOT / "examples" / script)],
@@ -36,7 +36,7 @@ def test_each_example_is_run_here() -> None:
 
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Run the quickstart; return its folder and what it printed."""
+    """Run the quickstart; return its folder and its output."""
     folder = tmp_path_factory.mktemp("quickstart")
     return folder, run("quickstart.sh", folder)
 

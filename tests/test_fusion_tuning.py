@@ -30,7 +30,7 @@ def test_the_linear_grid_covers_the_simplex() -> None:
 def tuned(
     tables: list[pl.DataFrame],
     qrels: pl.DataFrame,
-    tuning: WeightTuning,
+    settings: WeightTuning,
     measure: str = "MRR@10",
     method: str = "minmax",
 ) -> tuning.Tuned:
@@ -42,7 +42,7 @@ def tuned(
         recipe(method, lists=len(tables), missing="min"),
         1000,
         lambda judged: evaluate_positions(judged, [measure])["value"].to_numpy(),
-        tuning,
+        settings,
     )
 
 

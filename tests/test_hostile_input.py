@@ -39,11 +39,11 @@ def write(name: str, content: str | bytes) -> None:
 
 
 ARGUMENTS = [
-    ("index-bm25 collection --output .", ".: has no name of its own"),
-    ("index-bm25 collection --output . --overwrite", ".: has no name of its own"),
-    ("index-bm25 collection --output ..", "..: has no name of its own"),
-    ("index-bm25 collection --output /", "/: has no name of its own"),
-    ("export bm25.parquet --format trec --output .", ".: has no name of its own"),
+    ("index-bm25 collection --output .", ".: names a folder only"),
+    ("index-bm25 collection --output . --overwrite", ".: names a folder only"),
+    ("index-bm25 collection --output ..", "..: names a folder only"),
+    ("index-bm25 collection --output /", "/: names a folder only"),
+    ("export bm25.parquet --format trec --output .", ".: names a folder only"),
     (f"index-bm25 collection --output {LONG}", "file name too long"),
     (f"index-bm25 collection --output {LONG[:250]}", "file name too long; name another output"),
     (f"fuse bm25.parquet dense.parquet --output {LONG[:240]}.parquet", "file name too long"),
@@ -90,7 +90,7 @@ def test_an_argument_that_cannot_be_used_is_refused(here: Path, command: str, wo
     ("text", "words"), [("a\0b", "needs a text without NUL characters"), ("a\udcffb", "needs valid UTF-8")]
 )
 @pytest.mark.parametrize("command", ["inspect {}", "search --index bm25 --query {}", "index-bm25 collection -o {}"])
-def test_text_that_no_file_can_hold_is_refused(here: Path, command: str, text: str, words: str) -> None:
+def test_text_that_cannot_be_stored_is_refused(here: Path, command: str, text: str, words: str) -> None:
     refused(*(text if word == "{}" else word for word in command.split()), words=words)
 
 
@@ -134,7 +134,7 @@ def test_a_file_that_cannot_be_parsed_is_refused(
 
 
 def test_lone_surrogates_become_replacement_characters(here: Path) -> None:
-    """JSON can escape them, UTF-8 and Parquet cannot hold them; texts, ids and answers are treated alike."""
+    """JSON can escape surrogates, UTF-8 and Parquet cannot store them; texts, ids and answers are treated alike."""
     write("beir/corpus.jsonl", '{"_id": "1", "text": "a \\ud800"}\n')
     write("beir/queries.jsonl", '{"_id": "q", "text": "\\udfff", "metadata": {"answers": ["\\ud800", "b"]}}\n')
     write("beir/qrels/test.tsv", "query-id\tcorpus-id\tscore\nq\t1\t1\n")
@@ -290,7 +290,7 @@ def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_closed_stdout_is_an_error_where_a_result_is_printed(here: Path) -> None:
+def test_a_closed_stdout_is_an_error_if_a_result_is_printed(here: Path) -> None:
     done = shell("hybrid inspect bm25.parquet >&-")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done
     assert "stdout is closed, so the result cannot be printed" in done.stderr
@@ -315,13 +315,13 @@ def test_ascii_streams_print_every_character(here: Path) -> None:
 
 
 def test_closed_standard_streams_do_not_become_files(here: Path) -> None:
-    """Without a descriptor 1 the next file would get this number, and what Java prints would go into it."""
+    """Without descriptor 1, the next file would get this number and receive the output of Java."""
     done = shell("hybrid fuse bm25.parquet dense.parquet --output fused.parquet <&- >&- 2>&-")
     assert done.returncode == 0, done
     assert pl.read_parquet("fused.parquet").height
 
 
-def test_an_allocation_that_fails_is_one_line(here: Path) -> None:
+def test_a_failed_allocation_is_reported_in_one_line(here: Path) -> None:
     command = "hybrid encode collection --model model --factory IVF2000000000,Flat --output out"
     done = shell(f"ulimit -v 30000000; {command}")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done

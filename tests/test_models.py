@@ -1,4 +1,4 @@
-"""Which model a name stands for: a folder, a package, or Hugging Face; what a checkpoint must not do."""
+"""Names of models: folders, packages, Hugging Face ids; checkpoints that are refused."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from hybrid_cli.errors import InputError
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """A hub without models, which notes what it is asked for."""
+    """A hub without models that records the requested paths."""
 
-    asked: list[str]
+    requests: list[str]
 
     def do_GET(self) -> None:
-        self.asked.append(self.path)
+        self.requests.append(self.path)
         self.send_error(404)
 
     do_HEAD = do_GET
@@ -37,17 +37,17 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub() -> Iterator[tuple[str, list[str]]]:
-    """Return the address of a hub, and the paths that it was asked for."""
-    asked: list[str] = []
-    handler = type("Asked", (Hub,), {"asked": asked})
+    """Return the address of a hub, and the list of requested paths."""
+    requests: list[str] = []
+    handler = type("Recording", (Hub,), {"requests": requests})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        yield f"http://127.0.0.1:{server.server_address[1]}", requests
         server.shutdown()
 
 
 def run(model: str, address: str, folder: Path, offline: str = "0") -> subprocess.CompletedProcess[str]:
-    """Resolve a model in a process of its own: huggingface_hub reads its settings when it is imported."""
+    """Resolve a model in a separate process: huggingface_hub reads its settings when it is imported."""
     code = f"from hybrid_cli.encoders.models import resolve; resolve({model!r})"
     settings = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": offline, "HF_HOME": str(folder / "cache")}
     return subprocess.run(
@@ -58,14 +58,14 @@ def run(model: str, address: str, folder: Path, offline: str = "0") -> subproces
 @pytest.mark.parametrize(
     "name", ["out/clear", "./owner/clear", "../clear", "/owner/clear", "~/clear", "clear", "a/b/c"]
 )
-def test_a_mistyped_path_is_never_asked_of_the_hub(tmp_path: Path, hub: tuple[str, list[str]], name: str) -> None:
+def test_a_mistyped_path_is_never_requested_from_the_hub(tmp_path: Path, hub: tuple[str, list[str]], name: str) -> None:
     (tmp_path / "out").mkdir()
     done = run(name, hub[0], tmp_path)
     assert f"{name}: no such model folder" in done.stderr.splitlines()[-1]
     assert not hub[1]
 
 
-def test_a_hub_id_is_asked_for_and_announced(tmp_path: Path, hub: tuple[str, list[str]]) -> None:
+def test_a_hub_id_is_requested_with_a_notice(tmp_path: Path, hub: tuple[str, list[str]]) -> None:
     done = run("owner/clear", hub[0], tmp_path)
     lines = done.stderr.splitlines()
     assert lines[0].startswith("owner/clear: no such folder; downloading configuration, tokenizer and safetensors")
@@ -73,7 +73,7 @@ def test_a_hub_id_is_asked_for_and_announced(tmp_path: Path, hub: tuple[str, lis
     assert any("owner/clear" in path for path in hub[1])
 
 
-def test_the_hub_is_not_asked_offline(tmp_path: Path, hub: tuple[str, list[str]]) -> None:
+def test_nothing_is_requested_offline(tmp_path: Path, hub: tuple[str, list[str]]) -> None:
     done = run("owner/clear", hub[0], tmp_path, offline="1")
     assert "owner/clear: no such folder, and no download from Hugging Face" in done.stderr
     assert "downloading" not in done.stderr
@@ -98,8 +98,8 @@ def set_layers(folder: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "bert."])
-def test_weights_of_layers_that_the_config_lacks_are_refused(copy: Path, prefix: str) -> None:
-    """Transformers would drop them with a note, and the encoder would be another one."""
+def test_weights_of_layers_that_are_not_in_the_config_are_refused(copy: Path, prefix: str) -> None:
+    """Transformers would drop these weights with a note, and the encoder would be a different one."""
     weights = load_file(copy / "model.safetensors")
     save_file({prefix + name: value for name, value in weights.items()}, copy / "model.safetensors", {"format": "pt"})
     TransformerEncoder.load(copy)
@@ -116,7 +116,7 @@ def test_pretraining_heads_are_still_skipped(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("shard", ["pytorch_model.bin", "../other/model.safetensors", "model.pt"])
-def test_an_index_that_leads_to_a_pickle_or_out_of_the_folder_is_refused(copy: Path, shard: str) -> None:
+def test_an_index_with_a_path_to_a_pickle_or_outside_of_the_folder_is_refused(copy: Path, shard: str) -> None:
     weights = load_file(copy / "model.safetensors")
     (copy / "other.safetensors").write_bytes((copy / "model.safetensors").read_bytes())
     (copy / "model.safetensors").unlink()

@@ -1,4 +1,4 @@
-"""`prepare --pseudo-queries`: texts taken out of documents as queries, in splits that are marked in every table."""
+"""`prepare --pseudo-queries`: queries extracted from documents, in splits that every table marks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def only_cut(tmp_path: Path, kind: str, text: str, **options: Any) -> tuple[str,
     return query, rest
 
 
-def test_titles_become_queries_and_leave_the_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_titles_become_queries_and_are_removed_from_the_documents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = beir(
         tmp_path / "beir",
         ("a", "Tides", f"Tides are waves. {REST}."),
@@ -96,7 +98,7 @@ def test_a_random_sentence_is_removed_once(tmp_path: Path) -> None:
     assert 2 < len(drawn) <= len(sentences)
 
 
-def test_a_sentence_that_occurs_twice_is_no_query(tmp_path: Path) -> None:
+def test_a_sentence_that_occurs_twice_is_not_used(tmp_path: Path) -> None:
     folder = beir(tmp_path / "beir", ("d", "", f"This one is repeated. {REST}. This one is repeated."))
     with pytest.raises(
         InputError, match=r"--pseudo-queries first-sentence: no document .* \(repeated in the rest: 1\)"
@@ -130,7 +132,9 @@ def test_documents_with_equal_texts_are_relevant_for_one_query(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["title", "first-sentence", "sentence"])
-def test_no_document_is_empty_and_every_query_has_left_its_documents(tmp_path: Path, tiny: Path, kind: str) -> None:
+def test_no_document_is_empty_and_every_query_is_removed_from_its_documents(
+    tmp_path: Path, tiny: Path, kind: str
+) -> None:
     before = corpus_of(tiny)
     folder = beir(tmp_path / "beir", *((str(n), title, text) for n, (_, title, text) in enumerate(before)))
     made = pseudo(folder, kind)

@@ -57,7 +57,7 @@ def test_runs_of_another_corpus_are_not_fused_nor_compared(made: Path, tmp_path:
             evaluate([made / "data", *runs], split="test", **options)
 
 
-def test_a_fused_run_stands_for_its_runs(made: Path, tmp_path: Path) -> None:
+def test_a_fused_run_has_the_queries_and_corpus_of_its_runs(made: Path, tmp_path: Path) -> None:
     fused = fuse([made / "test.parquet", made / "short.parquet"], output=tmp_path / "fused.parquet")
     with pytest.raises(InputError, match="another corpus than"):
         fuse([made / "fewer.parquet", fused], output=tmp_path / "f.parquet")
@@ -71,7 +71,7 @@ def test_attacked_queries_and_copies_of_queries_are_the_same_queries(made: Path,
     evaluate([made / "data", made / "test.parquet", made / f"{other}.parquet"], split="test", overlap_with="test")
 
 
-def test_the_ids_decide_where_the_queries_are_not_recorded(
+def test_without_recorded_queries_the_query_ids_are_compared(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = write_run(tmp_path / "a.parquet", [(f"q{n}", "d", 1, 1.0) for n in range(10)])

@@ -22,7 +22,7 @@ def hill(queries: int, top: float = 0.6, width: float = 1.0, noise: float = 0.1,
     return np.asarray(np.clip(mean[:, None] + rng.normal(0, 0.2, queries) + steps, 0, 1))
 
 
-def test_the_plateau_holds_what_is_within_one_standard_error_by_hand() -> None:
+def test_the_plateau_has_all_choices_within_one_standard_error() -> None:
     values = np.array([[0.0, 0, 0, 0], [0.5, 0.5, 0.4, 0.6], [1, 0.2, 0.4, 0.6], [0.2, 0.2, 0.3, 0.1]])
     table = Table([Choice("minmax", (1 - w, w)) for w in (0.0, 0.3, 0.6, 1.0)], values)
     gap, error = table.gaps(2)
@@ -31,7 +31,7 @@ def test_the_plateau_holds_what_is_within_one_standard_error_by_hand() -> None:
         assert error[row] == pytest.approx((values[2] - values[row]).std(ddof=1) / 2)
     found = table.plateau()
     assert (found.best, found.rows) == (2, [1, 2])
-    assert found.chosen == 2  # of two middles, that with the higher mean
+    assert found.chosen == 2  # of two middle choices, the one with the higher mean
 
 
 def test_a_gap_ends_the_plateau_of_two_runs() -> None:
@@ -63,7 +63,7 @@ def test_the_method_is_chosen_with_the_weights() -> None:
     assert Choice("rrf", (1, 1), 10.0).family != Choice("rrf", (1, 1), 60.0).family
 
 
-def test_a_single_run_is_kept_where_the_rule_is_worse_on_held_out_queries() -> None:
+def test_a_single_run_is_selected_if_the_rule_is_worse_on_held_out_queries() -> None:
     rng = np.random.default_rng(3)
     values = np.repeat(rng.uniform(0, 1, 12)[None], len(GRID), axis=0)
     values[1:-1] += rng.normal(-0.02, 0.05, (len(GRID) - 2, 12))
@@ -92,7 +92,7 @@ def test_a_prior_moves_the_choice_of_few_queries_and_not_of_many() -> None:
     assert Table(choices(), many, prior, 5).plateau() == Table(choices(), many).plateau()
 
 
-def test_one_query_cannot_tell_weights_apart_without_a_prior() -> None:
+def test_one_query_cannot_distinguish_weights_without_a_prior() -> None:
     table = Table(choices(), hill(1))
     assert table.plateau().rows == list(range(11))
     assert table.choices[table.plateau().chosen].weights == (0.5, 0.5)
@@ -104,7 +104,7 @@ def test_one_query_cannot_tell_weights_apart_without_a_prior() -> None:
 
 
 def test_held_out_scores_never_see_their_query() -> None:
-    """The one query that prefers the first weights is always scored with the others'."""
+    """The only query that prefers the first weights is always scored with the weights of the other queries."""
     values = np.array([[1.0, 0, 0, 0, 0], [0, 1, 1, 1, 1], [0, 1, 1, 1, 1]])
     table = Table([Choice("minmax", (1 - w, w)) for w in (0.0, 0.5, 1.0)], values)
     held_out = table.held_out(5, seed=1)
@@ -138,7 +138,7 @@ def test_the_interval_of_a_mean_is_that_of_students_t() -> None:
     assert interval(np.array([1.0])) is None
 
 
-def test_more_queries_are_worth_less_where_there_are_many() -> None:
+def test_additional_queries_are_worth_less_if_there_are_many() -> None:
     few, many = (worth_of_more(Table(choices(), hill(n, noise=0.5)), 10, 5, 1) for n in (12, 600))
     assert few is not None
     assert many is not None

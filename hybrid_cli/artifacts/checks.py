@@ -67,7 +67,7 @@ def place_of(path: Path) -> Path:
         InputError: the path is no name for a file or folder.
     """
     if path.name in ("", ".."):
-        raise InputError(f"{path}: is a folder without a name of its own; name an output in it")
+        raise InputError(f"{path}: names a folder only; add a name, as in FOLDER/NAME")
     try:
         str(path).encode()
         with suppress(FileNotFoundError, NotADirectoryError, PermissionError):

@@ -26,9 +26,9 @@ def lock_file(path: Path) -> Path:
 
 
 def check_path(path: Path) -> None:
-    """Refuse a path that no file can have: a folder without name, a name that is too long, a loop of links."""
+    """Refuse an unusable path: without a last name, with a name that is too long, or a loop of links."""
     if path.name in ("", ".."):
-        raise InputError(f"{path}: has no name of its own; name a file or folder in it")
+        raise InputError(f"{path}: names a folder only; add a name, as in FOLDER/NAME")
     for name in (path, lock_file(path)):
         try:
             name.stat()

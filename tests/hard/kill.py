@@ -1,4 +1,4 @@
-"""Kill and fail every stage at its writes, renames and syncs, and check what is left.
+"""Kill and fail every stage at its writes, renames and syncs, and check the remaining files.
 
     python tests/hard/kill.py --kills 1000 --seed 1
 
@@ -6,8 +6,8 @@ Each attempt runs one command in a forked process. The process is killed before,
 or at a random moment; or the operation fails (no space, input/output error); or the process gets SIGTERM. After that
 
 - the output has its old content, no content, or the new content;
-- an error is one line, which is no bug report;
-- the same command succeeds, writes the bytes of an undisturbed run, and leaves no other files.
+- an error is reported in one line, not as a bug;
+- the same command succeeds, writes the bytes of an uninterrupted run, and leaves no other files.
 
 The parent process only imports: no thread runs when it forks.
 """
@@ -136,7 +136,7 @@ class Faulty(disk.Disk):
 
 @dataclass
 class Ended:
-    """How a process ended: exit code (negative: signal), lines on stderr, operations on the disk, seconds."""
+    """The end of a process: exit code (negative: signal), lines on stderr, operations on the disk, seconds."""
 
     code: int
     lines: list[str]
@@ -178,7 +178,7 @@ def _command(words: list[str], device: Faulty, err: str, count: str) -> None:
 
 
 def bytes_of(path: Path) -> dict[str, bytes] | None:
-    """Return all files of an output, except what differs between two equal runs: durations, and Lucene's random ids."""
+    """Return all files of an output except parts that differ between equal runs: durations, Lucene's random ids."""
     if path.is_file():
         return {"": path.read_bytes()}
     if not path.exists():
@@ -195,7 +195,7 @@ def clear(path: Path) -> None:
 
 @dataclass
 class Case:
-    """A command with its undisturbed results."""
+    """A command with the results of uninterrupted runs."""
 
     words: list[str]
     older: list[str] | None
@@ -206,7 +206,7 @@ class Case:
     replaced: Ended | None = None
 
     def measure(self) -> None:
-        """Run the command undisturbed, with and without an older output."""
+        """Run the command without faults, with and without an older output."""
         clear(self.output)
         self.plain = must(self.words)
         self.whole = bytes_of(self.output) or {}
@@ -219,14 +219,14 @@ class Case:
 
 
 def must(words: list[str]) -> Ended:
-    """Run an undisturbed command."""
+    """Run a command without faults."""
     done = run(words, Faulty())
     assert done.code == 0, f"{' '.join(words)}: {done}"
     return done
 
 
 def attempt(case: Case, mode: str, draw: random.Random) -> str:
-    """Disturb one run of a command; return how it ended, or raise AssertionError."""
+    """Disturb one run of a command; return its end, or raise AssertionError."""
     clear(case.output)
     words = case.words
     usual = case.plain
@@ -248,7 +248,7 @@ def attempt(case: Case, mode: str, draw: random.Random) -> str:
     must(words)
     assert bytes_of(case.output) == case.whole, "a repeated command writes other bytes"
     hidden = [path.name for path in case.output.parent.glob(".*")]
-    assert not hidden, f"files are left: {hidden}"
+    assert not hidden, f"remaining files: {hidden}"
     return {0: "finished", 1: "error", 143: "SIGTERM"}.get(ended.code, "killed")
 
 
@@ -301,7 +301,7 @@ def _tiny_bert(folder: Path) -> None:
 
 
 def cases(names: list[str]) -> dict[str, Case]:
-    """Return the chosen stages; each writes into a folder of its own."""
+    """Return the chosen stages; each writes into its own folder."""
     found = {}
     for name in names:
         command, older, _ = STAGES[name]
