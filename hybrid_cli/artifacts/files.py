@@ -10,7 +10,6 @@ from pathlib import Path
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.disk import remove
 from hybrid_cli.artifacts.manifest import MANIFEST, read_manifest
-from hybrid_cli.errors import InputError
 
 KEY = ".key"  # in an unfinished folder: inputs and options of the call that created it
 
@@ -23,19 +22,6 @@ def scratch_path(path: Path) -> Path:
 def lock_file(path: Path) -> Path:
     """Return the path of the lock of `path`, next to it."""
     return path.with_name(f"{scratch_path(path).name}.lock")
-
-
-def check_path(path: Path) -> None:
-    """Refuse an unusable path: without a last name, with a name that is too long, or a loop of links."""
-    if path.name in ("", ".."):
-        raise InputError(f"{path}: names a folder only; add a name, as in FOLDER/NAME")
-    for name in (path, lock_file(path)):
-        try:
-            name.stat()
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            continue  # checked with the place
-        except OSError as error:
-            raise InputError(f"{name}: {(error.strerror or str(error)).lower()}; name another output") from None
 
 
 @contextmanager

@@ -281,10 +281,9 @@ def open_output(
         HybridError: another process is writing the same output.
         DryRun: within `dry_run()`.
     """
-    files.check_path(path)
+    place = place_of(path)
     if not foreign:
         check_name(path, kind)
-    place = place_of(path)
     wanted = Manifest(
         kind,
         stage,
