@@ -65,7 +65,7 @@ def test_incomplete_labels_and_other_artifacts_are_refused(tmp_path: Path) -> No
     folder = write_labels(tmp_path / "labels", [row("a", 1)], [row("b", 1)])
     second = shard_path(folder, 1)
     second.write_bytes(second.read_bytes()[:-9])
-    with pytest.raises(InputError, match=r"part-00001\.parquet: is not a complete Parquet file"):
+    with pytest.raises(InputError, match=r"part-00001\.parquet: the content changed on the disk"):
         Labels(folder)
     second.unlink()
     with pytest.raises(InputError, match=r"part-00001\.parquet: is missing"):

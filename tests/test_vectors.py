@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -318,8 +319,15 @@ def test_few_vectors_for_product_codes_print_one_warning_and_none_of_faiss(
     assert "PQ4 is trained on 600 vectors; FAISS recommends 9,984" in printed
 
 
-def replace_index(folder: Path, index: Any) -> None:
-    faiss.write_index(index, str(folder / "index.faiss"))
+def replace_index(folder: Path, content: Any) -> None:
+    """Replace `index.faiss`, and remove the checksums from the manifest, as in an artifact of an older version."""
+    if isinstance(content, bytes):
+        (folder / "index.faiss").write_bytes(content)
+    else:
+        faiss.write_index(content, str(folder / "index.faiss"))
+    manifest = folder / "manifest.json"
+    fields = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({name: value for name, value in fields.items() if not name.startswith("checksum")}))
 
 
 def test_an_index_of_another_metric_is_refused(tmp_path: Path) -> None:
@@ -333,7 +341,7 @@ def test_an_index_of_another_metric_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_index_or_one_of_another_size_is_refused(tmp_path: Path) -> None:
     index = build(tmp_path / "index", random_vectors(), VectorIndex(index_type="sq8"))
-    (index.folder / "index.faiss").write_bytes(b"IxSQ, but cut short")
+    replace_index(index.folder, b"IxSQ, truncated")
     with pytest.raises(InputError, match="cannot read the index"):
         index.search(random_vectors(1), ["q"], 1)
     smaller = faiss.IndexFlatIP(DIM)
