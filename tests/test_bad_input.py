@@ -50,6 +50,7 @@ COMMANDS = {
     "prepare trec": "prepare trec {} --output out",
     "prepare msmarco": "prepare msmarco {} --output out",
     "prepare dpr": "prepare dpr {} --output out",
+    "prepare files": "prepare files {} --output out",
 }
 
 

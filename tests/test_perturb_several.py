@@ -19,7 +19,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations import wordnet
 from hybrid_cli.perturbations.attack import MissingResource
 from hybrid_cli.perturbations.attacks import ATTACKS
-from hybrid_cli.settings.data import AttackOrSet
+from hybrid_cli.settings.perturb import AttackOrSet
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.perturb import perturb
 from hybrid_cli.stages.search import search

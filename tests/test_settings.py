@@ -267,7 +267,7 @@ class TestEveryCommand:
 NEUTRAL = {  # equal by chance: a value of these parameters that changes nothing, or that has another meaning
     "training/losses.py": {"temperature", "weight", "in_batch"},  # no scaling; all passages of a batch
     "training/roc.py": {"seed"},  # of the projection
-    "collections/readers/files.py": {"encoding"},  # of JSON, TSV and CSV
+    "collections/readers/text_files.py": {"encoding"},  # of JSON, TSV and CSV
 }
 
 

@@ -14,7 +14,7 @@ from tiny_collection import (
 
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.readers import irds, trec
-from hybrid_cli.collections.readers.files import array_records
+from hybrid_cli.collections.readers.text_files import array_records
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import PrepareDpr, PrepareIrds, PrepareMsmarco, PrepareTrec
 from hybrid_cli.settings.data import TopicField

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, layout
-from hybrid_cli.collections.readers.files import judgment_rows, query_rows
+from hybrid_cli.collections.readers.text_files import judgment_rows, query_rows
 from hybrid_cli.errors import InputError
 
 _QUERIES: dict[str, pl.DataType] = {"qid": pl.String(), "text": pl.String(), "answers": pl.List(pl.String())}

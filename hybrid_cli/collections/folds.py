@@ -9,7 +9,7 @@ from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.collections.readers.files import lines, open_binary
+from hybrid_cli.collections.readers.text_files import lines, open_binary
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import parse_json

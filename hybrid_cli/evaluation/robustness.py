@@ -14,7 +14,7 @@ import polars as pl
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import significance
 from hybrid_cli.evaluation.summary import Summary
-from hybrid_cli.settings.data import Attack
+from hybrid_cli.settings.perturb import Attack
 
 MARK = "@"
 _KNOWN = get_args(Attack)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hybrid_cli.errors import HybridError
-from hybrid_cli.settings.data import Perturb
+from hybrid_cli.settings.perturb import Perturb
 
 if TYPE_CHECKING:
     import polars as pl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hybrid_cli.perturbations import edits, synonyms
 from hybrid_cli.perturbations.attack import Attack, Inputs, Rewrite, of_text
-from hybrid_cli.settings.data import Attack as AttackName
+from hybrid_cli.settings.perturb import Attack as AttackName
 
 
 def _back_translation(inputs: Inputs) -> Rewrite:

@@ -12,7 +12,7 @@ import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.readers import files
+from hybrid_cli.collections.readers import text_files
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, Rewrite
@@ -44,7 +44,7 @@ class Table:
 
     def __init__(self, path: Path):
         self._synonyms: dict[str, list[str]] = {}
-        for _, (word, *others) in files.columns(path, 2, "a word and its synonyms"):
+        for _, (word, *others) in text_files.columns(path, 2, "a word and its synonyms"):
             given = (other.strip() for other in others)
             self._synonyms.setdefault(word.strip().lower(), []).extend(other for other in given if other)
         if not self._synonyms:

@@ -2,9 +2,9 @@
 
 from hybrid_cli.settings.analysis import Doctor, Evaluate, Export, Inspect, Report
 from hybrid_cli.settings.data import (
-    Perturb,
     PrepareBeir,
     PrepareDpr,
+    PrepareFiles,
     PrepareIrds,
     PrepareMsmarco,
     PreparePythonDocs,
@@ -14,12 +14,14 @@ from hybrid_cli.settings.data import (
 from hybrid_cli.settings.dense import Combine, Encode, VectorIndex
 from hybrid_cli.settings.mining import Label, MineNegatives
 from hybrid_cli.settings.options import Settings
+from hybrid_cli.settings.perturb import Perturb
 from hybrid_cli.settings.retrieval import ConcatRuns, Fuse, IndexBm25, Search, SearchOptions
 from hybrid_cli.settings.stage import stage
 from hybrid_cli.settings.training import DistillLite, Pretrain, TrainDense, TrainLambda
 
 COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     PreparePythonDocs,
+    PrepareFiles,
     PrepareBeir,
     PrepareMsmarco,
     PrepareDpr,
@@ -63,6 +65,7 @@ __all__ = [
     "Perturb",
     "PrepareBeir",
     "PrepareDpr",
+    "PrepareFiles",
     "PrepareIrds",
     "PrepareMsmarco",
     "PreparePythonDocs",

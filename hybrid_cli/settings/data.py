@@ -1,4 +1,4 @@
-"""Settings of importing, splitting and perturbing collections."""
+"""Settings of importing and splitting collections."""
 
 from __future__ import annotations
 
@@ -8,22 +8,17 @@ from pathlib import Path
 from typing import Literal
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import OnDevice, Seeded, Writes
+from hybrid_cli.settings.common import Seeded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
 
 OnDuplicate = Literal["error", "first", "last"]
 OnDangling = Literal["error", "drop", "keep"]
 TopicField = Literal["title", "desc", "narr"]
 _ASCII = bytes(range(9, 11)) + bytes(range(32, 127))
-Attack = Literal[
-    "char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion", "back-translation",
-    "shuffle", "synonym-adversary",
-]  # fmt: skip
-AttackOrSet = Literal[Attack, "lite", "all"]
 PseudoQueries = Literal["title", "first-sentence", "sentence", "heading"]
 
 DATA = "Data"
-SAMPLE, PSEUDO, WORDS, SYNONYMS, TRANSLATION = "Sample", "Pseudo-queries", "Words", "Synonyms", "Back translation"
+SAMPLE, PSEUDO = "Sample", "Pseudo-queries"
 
 
 def text_encoding(name: str) -> str:
@@ -119,6 +114,56 @@ class PreparePythonDocs(Prepare):
     package: Sequence[str] = option((), "Additional packages, named as in `import`.", recorded=False)
     only: bool = option(False, "Read the packages of `--package` only.", applies=when(package=GIVEN), recorded=False)
     seed: int = redeclare(Seeded, "seed", 42, help="Random seed of the splits, the sample and the pseudo-queries.")
+
+
+@dataclass(frozen=True)
+class PrepareFiles(PrepareRows):
+    """Import TSV, CSV, JSON lines or Parquet files with a row per document, query and judgment.
+
+    The columns are found by their usual names (`docid`, `title`, `text`, `qid`, `query`, `relevance`, ...) and printed.
+    In a file without a header, documents and queries have two columns (id, text), judgments three (query id, document
+    id, relevance) or the four of TREC; columns of other files need their numbers, from 1.
+
+    The split of queries and judgments is named by the option (`dev=FILE`) or by the file (`qrels.dev.tsv`). Other
+    queries belong to the splits with their judgments, other judgments to the split `test`.
+    """
+
+    command = "prepare files"
+    panel = DATA
+    examples = (
+        "hybrid prepare files docs.csv --queries queries.tsv --qrels qrels.tsv --output data/mine",
+        "hybrid prepare files articles.parquet --document-columns id=url,text=body --queries dev=questions.csv "
+        "--qrels dev=judgments.csv --output data/articles",
+    )
+
+    documents: Sequence[Path] = argument(REQUIRED, "Files of documents.")
+    _: KW_ONLY
+    queries: Sequence[str] = option((), "Files of queries.", metavar="[SPLIT=]FILE", recorded=False)
+    qrels: Sequence[str] = option((), "Files of judgments.", metavar="[SPLIT=]FILE", recorded=False)
+    document_columns: Mapping[str, str] = option(
+        {}, "Columns of documents: `id`, `title`, `text`.", metavar="FIELD=COLUMN", shown="by their names"
+    )
+    query_columns: Mapping[str, str] = option(
+        {}, "Columns of queries: `id`, `text`, `answers`.", metavar="FIELD=COLUMN", shown="by their names"
+    )
+    qrels_columns: Mapping[str, str] = option(
+        {}, "Columns of judgments: `qid`, `docid`, `relevance`.", metavar="FIELD=COLUMN", shown="by their names"
+    )
+    header: bool | None = option(
+        None, "The first row of TSV and CSV files names the columns.", shown="if it contains a usual name"
+    )
+    quoted: bool | None = option(None, "Fields of TSV and CSV files may be in double quotes.", shown="CSV files only")
+
+    def check(self) -> None:
+        """Refuse columns of unknown fields."""
+        fields = {
+            "document_columns": ("id", "title", "text"),
+            "query_columns": ("id", "text", "answers"),
+            "qrels_columns": ("qid", "docid", "relevance"),
+        }
+        for name, known in fields.items():
+            if unknown := sorted(set(getattr(self, name)) - set(known)):
+                raise InputError(f"--{name.replace('_', '-')} {unknown[0]}: unknown field; choices: {', '.join(known)}")
 
 
 @dataclass(frozen=True)
@@ -260,95 +305,3 @@ class Split(Seeded, Writes):
         (), "Splits whose queries are divided, or `all`.", "--split", shown="the only split", recorded=False
     )
     seed: int = redeclare(Seeded, "seed", 42, help="Random seed of the folds.", applies=(when(folds_file=None),))
-
-
-# ------------------------------------------------------------------------------------------------------------- perturb
-
-_SETS = ("lite", "all")
-_OF_WORDS = (
-    "char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion", *_SETS
-)  # fmt: skip
-_OF_SYNONYMS = ("synonym-replacement", "synonym-insertion", "synonym-adversary", *_SETS)
-_OF_TRANSLATION = ("back-translation", *_SETS)
-
-
-@dataclass(frozen=True)
-class Perturb(OnDevice, Seeded, Writes):
-    """Perturb the queries of a split, to measure the robustness of runs.
-
-    The output is read by `search --queries`. With several attacks, the output is a folder with one file per attack and
-    `meta.json`; attacks whose resources are missing are skipped with a notice.
-
-    `char-swap`: swap two letters of a word, or replace, delete or insert a letter. `word-deletion`: delete a word.
-    `synonym-replacement`: replace a word with a synonym. `word-order-swap`: swap two words. `synonym-insertion`: insert
-    a synonym of a word. `back-translation`: machine-translate the query to another language and back. `--attack lite`
-    selects these six attacks.
-
-    `shuffle`: put the words in random order. BM25 scores do not change.
-
-    `synonym-adversary`: replace each word that occurs in a relevant document with a random synonym that occurs in no
-    relevant document. BM25 loses its matches; the meaning stays similar.
-    """
-
-    command = "perturb"
-    panel = DATA
-    examples = (
-        "hybrid perturb data/pydocs --split test --attack lite --output out/attacked",
-        "hybrid perturb data/pydocs --split test --attack synonym-adversary --output out/adversary.parquet",
-    )
-
-    collection: Path = argument(REQUIRED, "Collection; for attacks that need no documents, also a query file.")
-    _: KW_ONLY
-    attacks: Sequence[AttackOrSet] = option(
-        REQUIRED,
-        "Attacks; `lite` selects the six attacks of LITE, `all` all eight.",
-        "--attack",
-        recorded=False,
-    )
-    output: Path = redeclare(Writes, "output", REQUIRED, help="Output file (Parquet); a folder for several attacks.")
-    split: str | None = option(None, "Split of the collection.", shown="the only split", recorded=False)
-    attacked_queries: Mapping[str, Path] = option(
-        {},
-        "Queries perturbed by another tool, used instead of a perturbation by hybrid: lines of query id, tab, text.",
-        metavar="ATTACK=FILE",
-        recorded=False,
-    )
-    word_fraction: float = option(
-        0.1,
-        "Fraction of the words of a query to change; at least one word is changed.",
-        panel=WORDS,
-        minimum=0,
-        maximum=1,
-        applies=when(attacks=_OF_WORDS),
-    )
-    wordnet: Path | None = option(
-        None,
-        "Folder or zip file of WordNet.",
-        panel=SYNONYMS,
-        shown="the location of nltk or of Debian's wordnet-base",
-        applies=when(attacks=_OF_SYNONYMS),
-        recorded=False,
-    )
-    synonyms: Path | None = option(
-        None,
-        "Table of synonyms that replaces WordNet: lines of a word and its synonyms, separated by tabs.",
-        panel=SYNONYMS,
-        applies=when(attacks=_OF_SYNONYMS, wordnet=None),
-        recorded=False,
-    )
-    translation: tuple[Path, Path] | None = option(
-        None,
-        "Folders of the translation models to another language and back.",
-        metavar="THERE BACK",
-        panel=TRANSLATION,
-        applies=when(attacks=_OF_TRANSLATION),
-        recorded=False,
-    )
-    translation_prefix: str = option(
-        "",
-        "Text put before every query for the model THERE, such as `>>es<<`.",
-        panel=TRANSLATION,
-        applies=when(attacks=_OF_TRANSLATION),
-    )
-    device: str = redeclare(OnDevice, "device", "auto", applies=(when(attacks=_OF_TRANSLATION),))
-    seed: int = redeclare(Seeded, "seed", 0)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.collections.readers.files import (
+from hybrid_cli.collections.readers.text_files import (
     QUERY_FIELDS,
+    answer_list,
     answers_of,
     array_records,
     checked_id,
@@ -18,11 +17,9 @@ from hybrid_cli.collections.readers.files import (
     quoted_columns,
     records,
     text_of,
-    without_surrogates,
 )
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
-from hybrid_cli.json_files import NOT_JSON
 from hybrid_cli.settings.data import PrepareDpr
 
 _PASSAGE_ID = ("passage_id", "psg_id")
@@ -76,19 +73,7 @@ def _questions(path: Path) -> Iterator[tuple[Place, str, list[str] | None]]:
             yield place, text_of(record, QUERY_FIELDS, place), answers_of(record, place)
     else:
         for place, fields in quoted_columns(path, 2, "question and list of answers"):
-            yield place, fields[0], _answer_list(fields[1], place)
-
-
-def _answer_list(text: str, place: Place) -> list[str]:
-    """Parse a list in the syntax of Python or JSON: `['1912', 'April 1912']`."""
-    for parse in (json.loads, ast.literal_eval):
-        try:
-            found = parse(text)
-        except (SyntaxError, MemoryError, *NOT_JSON):  # `literal_eval` raises MemoryError for deep nesting
-            continue
-        if isinstance(found, list) and all(isinstance(answer, str) for answer in found):
-            return [without_surrogates(answer) for answer in found]
-    raise InputError(f"{place}: {text[:40]!r} is not a list of answers, such as ['1912', 'April 1912']")
+            yield place, fields[0], answer_list(fields[1], place)
 
 
 def _positives(record: dict[str, Any], place: Place) -> list[str]:

@@ -1,269 +1,166 @@
-"""Rows of text files (lines, JSON, columns; plain or gzip), each with its file and line for messages.
-
-Lines end at a line feed only, and numbers in JSON keep their spelling, so that ids are preserved.
-"""
+"""Files of documents, queries and judgments with columns: TSV, CSV, JSON lines or Parquet."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import json
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, NamedTuple
 
-from hybrid_cli.collections.source import Document, Judgment, Place
+from hybrid_cli import console
+from hybrid_cli.collections.readers.tables import Layout, Row, Table, cell, chosen_columns, described, open_table
+from hybrid_cli.collections.readers.text_files import (
+    DOCID_FIELDS,
+    QID_FIELDS,
+    QUERY_FIELDS,
+    RELEVANCE_FIELDS,
+    TEXT_FIELDS,
+    TITLE_FIELDS,
+    answer_list,
+    answers_of,
+    checked_id,
+    grade,
+)
+from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, checked_split
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings.data import PrepareFiles
 
-# Field names of BEIR, MS MARCO, DPR, Pyserini and TREC tracks.
-DOCID_FIELDS = ("_id", "id", "docid", "doc_id", "docno", "pid", "passage_id")
-QID_FIELDS = ("_id", "id", "qid", "query_id")
-QUERY_FIELDS = ("text", "query", "question")
-TITLE_FIELDS = ("title", "headline")
-TEXT_FIELDS = ("text", "contents", "passage", "segment", "body", "abstract")
-_JSON_LINES = (".jsonl", ".json", ".ndjson")
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_BETWEEN = re.compile(r"[\s,]*")
-_LONGEST_OBJECT = 1 << 28
-_AS_WRITTEN = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=str)
+DEFAULT_SPLIT, UNJUDGED = "test", "unjudged"
+_SPLITS = ("train", "dev", "val", "valid", "validation", "test", "eval")
+_DOCIDS = ("docid", "doc_id", "docno", "document_id", "corpus_id", "pid", "passage_id")
+_QIDS = ("qid", "query_id", "queryid", "question_id", "topic_id")
+
+DOCUMENTS = Layout(
+    "--document-columns",
+    {
+        "id": (*_DOCIDS, *DOCID_FIELDS),
+        "title": TITLE_FIELDS,
+        "text": (*TEXT_FIELDS, "content", "document", "doc"),
+    },
+    frozenset({"title"}),
+    {2: {"id": "1", "text": "2"}},
+)
+QUERIES = Layout(
+    "--query-columns",
+    {
+        "id": (*_QIDS, *QID_FIELDS),
+        "text": ("query", "question", "query_text", *QUERY_FIELDS),
+        "answers": ("answers", "answer"),
+    },
+    frozenset({"answers"}),
+    {2: {"id": "1", "text": "2"}},
+)
+QRELS = Layout(
+    "--qrels-columns",
+    {"qid": _QIDS, "docid": _DOCIDS, "relevance": RELEVANCE_FIELDS},
+    frozenset(),
+    {
+        3: {"qid": "1", "docid": "2", "relevance": "3"},
+        4: {"qid": "1", "docid": "3", "relevance": "4"},
+    },
+)
 
 
-def open_binary(path: Path) -> IO[bytes]:
-    """Open a plain or gzip file for reading bytes."""
-    if not path.is_file():
-        raise InputError(f"{path}: {'is a folder; a file is needed' if path.is_dir() else 'no such file'}")
-    return cast(IO[bytes], gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
+class _Opened(NamedTuple):
+    """A table, and the column of each field."""
+
+    table: Table
+    columns: Mapping[str, str]
+
+    def rows(self) -> Iterator[Row]:
+        return self.table.rows()
 
 
-def plain_suffix(path: Path) -> str:
-    """Return the suffix of the format: `.jsonl` for `queries.jsonl.gz`."""
-    return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+def source(settings: PrepareFiles) -> Source:
+    """Return the collection of files with columns, and print the columns and splits.
 
-
-def lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[Place, str]]:
-    """Yield each line that is not blank, without its line end.
-
-    Raises:
-        InputError: no such file, a damaged gzip file, or bytes that are not valid in `encoding`.
+    A file of queries or judgments belongs to the split that the option names, or that its file name contains. Other
+    queries belong to the splits that judge them, as in BEIR; other judgments to the split `test`.
     """
-    number = 0
-    with open_binary(path) as file:
-        try:
-            for number, raw in enumerate(file, 1):
-                if number == 1:
-                    raw = raw.removeprefix(_BYTE_ORDER_MARK)
-                line = raw.rstrip(b"\r\n").decode(encoding)
-                if line and not line.isspace():
-                    yield Place(path, number), line
-        except UnicodeError as error:
-            byte = f"byte {error.start + 1}" if isinstance(error, UnicodeDecodeError) else "the line"
-            raise InputError(
-                f"{Place(path, number)}: {byte} is not valid {encoding}; convert the file to UTF-8"
-            ) from None
-        except _BROKEN_GZIP as error:
-            raise InputError(f"{path}: damaged gzip file ({error}); download it again") from None
+
+    def opened(path: Path, layout: Layout, given: Mapping[str, str]) -> _Opened:
+        table = open_table(path, layout, given, settings.header, settings.quoted)
+        return _Opened(table, chosen_columns(table, layout, given))
+
+    documents = [opened(path, DOCUMENTS, settings.document_columns) for path in settings.documents]
+    asked = _splits("--queries", settings.queries)
+    judged = {split or DEFAULT_SPLIT: path for split, path in _splits("--qrels", settings.qrels).items()}
+    queries = {split: opened(path, QUERIES, settings.query_columns) for split, path in asked.items()}
+    qrels = {split: opened(path, QRELS, settings.qrels_columns) for split, path in judged.items()}
+    for each in [*documents, *queries.values(), *qrels.values()]:
+        console.note(described(each.table, each.columns))
+
+    def document_rows() -> Iterator[Document]:
+        for each in documents:
+            yield from _documents(each)
+
+    def judgments() -> Iterator[Judgment]:
+        for split, each in qrels.items():
+            yield from _judgments(split, each)
+
+    def query_rows() -> Iterator[Query]:
+        splits: dict[str, dict[str, None]] = {}
+        for row in judgments() if "" in queries else ():
+            splits.setdefault(row.qid, {})[row.split] = None
+        for split, each in queries.items():
+            for query in _queries(split, each):
+                for one in [split] if split else splits.get(query.qid, [UNJUDGED if qrels else DEFAULT_SPLIT]):
+                    yield query._replace(split=one)
+
+    files = {f"documents {number}" if number > 1 else "documents": each.table.path
+             for number, each in enumerate(documents, 1)}  # fmt: skip
+    files |= {f"queries {split}".strip(): path for split, path in asked.items()}
+    files |= {f"qrels {split}": path for split, path in judged.items()}
+    return Source("files", document_rows, query_rows, judgments, files)
 
 
-def records(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Yield the objects of a JSON lines file; numbers become strings with the same spelling (`1e5` stays `1e5`)."""
-    for place, line in lines(path):
-        try:
-            record = _AS_WRITTEN.decode(line)
-        except json.JSONDecodeError as error:
-            raise InputError(
-                f"{place}: not valid JSON ({error.msg} at character {error.pos + 1}); fix or remove the line"
-            ) from None
-        except RecursionError:
-            raise InputError(f"{place}: not valid JSON (nested too deeply); fix or remove the line") from None
-        if not isinstance(record, dict):
-            raise InputError(f"{place}: not a JSON object; each line needs one: {{...}}")
-        yield place, record
+def _splits(option: str, values: Sequence[str]) -> dict[str, Path]:
+    """Return the files by split; the split is empty if neither the option nor the file name contains one."""
+    found: dict[str, Path] = {}
+    for value in values:
+        name, equals, rest = value.partition("=")
+        named = bool(equals and rest) and "/" not in name and not Path(value).is_file()
+        path = Path(rest) if named else Path(value)
+        split = checked_split(name) if named else _split_of(path)
+        if split in found:
+            what = f"split '{split}'" if split else "no split"
+            raise InputError(f"{option}: {found[split]} and {path} have {what}; name it: {option} SPLIT=FILE")
+        found[split] = path
+    return found
 
 
-def array_records(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Yield the objects of a file that is one JSON array, with bounded memory.
-
-    Args:
-        path: the file.
-        chunk: characters read at a time; more for longer objects.
-    """
-    with open_binary(path) as binary, TextIOWrapper(binary, encoding="utf-8-sig") as file:
-        held = _read(file, chunk, path).lstrip()
-        if not held.startswith("["):
-            raise InputError(f"{path}: not a JSON array: begins with {held[:20]!r} instead of [")
-        at, number = 1, 1
-        while True:
-            at = _end_of(_BETWEEN, held, at)
-            if held.startswith("]", at):
-                return
-            place = Place(path, number, "record")
-            try:
-                record, at = _AS_WRITTEN.raw_decode(held, at)
-            except json.JSONDecodeError as error:
-                more = _read(file, max(chunk, len(held)), path)
-                if not more or len(held) > _LONGEST_OBJECT:
-                    raise InputError(f"{place}: not valid JSON ({error.msg}); fix the file") from None
-                held, at = held[at:] + more, 0
-                continue
-            except RecursionError:
-                raise InputError(f"{place}: not valid JSON (nested too deeply); fix the file") from None
-            if not isinstance(record, dict):
-                raise InputError(f"{place}: not a JSON object; the array needs objects: {{...}}")
-            yield place, record
-            number += 1
+def _split_of(path: Path) -> str:
+    """Return the split in a file name such as `qrels.dev.tsv`; empty if there is none, or more than one."""
+    found = {word for word in re.split(r"[^a-z]+", path.name.lower()) if word in _SPLITS}
+    return found.pop() if len(found) == 1 else ""
 
 
-def _end_of(pattern: re.Pattern[str], text: str, begin: int) -> int:
-    found = pattern.match(text, begin)
-    return found.end() if found else begin
+def _documents(opened: _Opened) -> Iterator[Document]:
+    docid, text, title = (opened.columns.get(field) for field in ("id", "text", "title"))
+    assert docid is not None  # `chosen_columns` checks
+    assert text is not None
+    for place, row in opened.rows():
+        named = cell(row, title, place, default="") if title else ""
+        yield Document(checked_id(cell(row, docid, place), place), named, cell(row, text, place), place)
 
 
-def _read(file: TextIOWrapper, size: int, path: Path) -> str:
-    try:
-        return file.read(size)
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not valid UTF-8; convert the file") from None
-    except _BROKEN_GZIP as error:
-        raise InputError(f"{path}: damaged gzip file ({error}); download it again") from None
+def _queries(split: str, opened: _Opened) -> Iterator[Query]:
+    answers = opened.columns.get("answers")
+    for place, row in opened.rows():
+        qid = checked_id(cell(row, opened.columns["id"], place), place)
+        found = _answers(row.get(answers), place) if answers else None
+        yield Query(split, qid, cell(row, opened.columns["text"], place), found, place)
 
 
-def text_of(record: dict[str, Any], names: Sequence[str], place: Place, *, default: str | None = None) -> str:
-    """Return the first of the fields `names` that exists, as a string.
-
-    Raises:
-        InputError: none exists and there is no `default`, or the value is neither text nor a number.
-    """
-    for name in names:
-        value = record.get(name)
-        if isinstance(value, str):
-            return value if value.isascii() else without_surrogates(value)
-        if value is not None:
-            raise InputError(f"{place}: field '{name}' is {_kind(value)}; text is needed")
-    if default is None:
-        raise InputError(f"{place}: no field {' or '.join(names)} (fields: {', '.join(record) or 'none'})")
-    return default
+def _answers(value: Any, place: Place) -> list[str] | None:
+    """Return the answers in a cell: a list, a list written as text (`['1912']`), or one answer."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        return answer_list(value, place)
+    return answers_of({"answers": value or None}, place)
 
 
-def without_surrogates(text: str) -> str:
-    """Replace lone surrogates, which JSON can escape (`\\ud800`) and UTF-8 cannot encode, by U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if _SURROGATE.search(text) else text
-
-
-def id_of(record: dict[str, Any], names: Sequence[str], place: Place) -> str:
-    """Return the id in one of the fields `names`; it must not be empty."""
-    return checked_id(text_of(record, names, place), place)
-
-
-def checked_id(value: str, place: Place) -> str:
-    """Return the id; refuse an empty one."""
-    if not value or value.isspace():
-        raise InputError(f"{place}: empty id; each row needs one")
-    return value
-
-
-def answers_of(record: dict[str, Any], place: Place) -> list[str] | None:
-    """Return the answers of a question, in `answers`, `answer` or BEIR's `metadata`; None if there are none."""
-    metadata = record.get("metadata")
-    fields = {**metadata, **record} if isinstance(metadata, dict) else record
-    found = fields.get("answers", fields.get("answer"))
-    if isinstance(found, str):
-        found = [found]
-    if found is None:
-        return None
-    if not isinstance(found, list) or not all(isinstance(answer, str) for answer in found):
-        raise InputError(f"{place}: field 'answers' is {_kind(found)}; a list of texts is needed")
-    return [without_surrogates(answer) for answer in found]
-
-
-def columns(path: Path, least: int, layout: str, encoding: str = "utf-8") -> Iterator[tuple[Place, list[str]]]:
-    """Yield the columns of each line, split at tabs; `layout` describes the expected columns in messages."""
-    for place, line in lines(path, encoding):
-        fields = line.split("\t")
-        if len(fields) < least:
-            raise InputError(f"{place}: {len(fields)} tab-separated columns; needs {layout}")
-        yield place, fields
-
-
-def quoted_columns(path: Path, least: int, layout: str) -> Iterator[tuple[Place, list[str]]]:
-    """Like `columns`, with fields that may be double-quoted (CSV rules, with tabs)."""
-    place = Place(path, 0)
-
-    def feed() -> Iterator[str]:
-        nonlocal place
-        for here, line in lines(path):
-            place = here
-            yield line + "\n"
-
-    csv.field_size_limit(1 << 30)
-    try:
-        for fields in csv.reader(feed(), delimiter="\t"):
-            if len(fields) < least:
-                raise InputError(f"{place}: {len(fields)} tab-separated columns; needs {layout}")
-            yield place, fields
-    except csv.Error as error:
-        raise InputError(f"{place}: {error}; needs {layout}") from None
-
-
-def _kind(value: Any) -> str:
-    return {bool: "true or false", list: "a list", dict: "an object"}.get(type(value), type(value).__name__)
-
-
-# ------------------------------------------------------------------------------------------ rows of a collection
-
-
-def json_documents(path: Path) -> Iterator[Document]:
-    """Yield the documents of a JSON lines file: an id, a text, and a title if there is one."""
-    for place, record in records(path):
-        title = text_of(record, TITLE_FIELDS, place, default="")
-        yield Document(id_of(record, DOCID_FIELDS, place), title, text_of(record, TEXT_FIELDS, place), place)
-
-
-def query_rows(path: Path) -> Iterator[tuple[Place, str, str, list[str] | None]]:
-    """Yield place, query id, text and answers of a JSON lines or tab-separated file."""
-    if plain_suffix(path) in _JSON_LINES:
-        for place, record in records(path):
-            qid, text = id_of(record, QID_FIELDS, place), text_of(record, QUERY_FIELDS, place)
-            yield place, qid, text, answers_of(record, place)
-    else:
-        for place, fields in columns(path, 2, "query id and text"):
-            yield place, checked_id(fields[0], place), "\t".join(fields[1:]), None
-
-
-_RELEVANCE_NAMES = {"score", "relevance", "rel", "label", "grade", "judgment", "judgement", "relevance_score"}
-
-
-def judgment_rows(path: Path) -> Iterator[tuple[Place, str, str, int]]:
-    """Yield place, query id, document id and relevance of lines `qid 0 docid relevance` or `qid docid relevance`.
-
-    A line with tabs is split at tabs only, so that ids may contain spaces.
-    """
-    for row, (place, line) in enumerate(lines(path)):
-        fields = line.split("\t") if "\t" in line else line.split()
-        if len(fields) not in (3, 4):
-            raise InputError(
-                f"{place}: {len(fields)} columns; judgments have three (qid docid relevance) "
-                "or four (qid 0 docid relevance)"
-            )
-        if row == 0 and fields[-1].strip().lower() in _RELEVANCE_NAMES:
-            continue  # a header
-        relevance = _grade(fields[-1], place)
-        yield place, checked_id(fields[0], place), checked_id(fields[-2], place), relevance
-
-
-def split_judgments(qrels: Mapping[str, Path]) -> Iterator[Judgment]:
-    """Yield the judgments of every split, from one file per split; see `judgment_rows`."""
-    for split, path in qrels.items():
-        for place, qid, docid, relevance in judgment_rows(path):
-            yield Judgment(split, qid, docid, relevance, place)
-
-
-def _grade(text: str, place: Place) -> int:
-    """Return a relevance grade: ASCII digits, within 32 bits."""
-    if not re.fullmatch(r"[+-]?[0-9]{1,20}", text.strip()) or abs(int(text)) >= 1 << 31:
-        raise InputError(f"{place}: relevance '{text[:40]}' is not a whole number between -2147483647 and 2147483647")
-    return int(text)
+def _judgments(split: str, opened: _Opened) -> Iterator[Judgment]:
+    qid, docid, relevance = (opened.columns[field] for field in ("qid", "docid", "relevance"))
+    for place, row in opened.rows():
+        ids = checked_id(cell(row, qid, place), place), checked_id(cell(row, docid, place), place)
+        yield Judgment(split, *ids, grade(cell(row, relevance, place), place), place)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hybrid_cli.collections.readers.files import (
+from hybrid_cli.collections.readers.text_files import (
     checked_id,
     json_documents,
     lines,

@@ -1,0 +1,216 @@
+"""Tables with named columns: TSV, CSV, JSON lines and Parquet files, and the choice of their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hybrid_cli import console
+from hybrid_cli.collections.readers.text_files import (
+    JSON_LINES,
+    columns,
+    csv_rows,
+    lines,
+    plain_suffix,
+    records,
+    text_of,
+)
+from hybrid_cli.collections.source import Place
+from hybrid_cli.errors import InputError
+
+Row = tuple[Place, Mapping[str, Any]]
+_PARQUET = (".parquet", ".pq")
+_SAMPLED_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of a file by column.
+
+    Attributes:
+        path: the file.
+        names: names of the columns; `1`, `2`, ... in a file without a header.
+        header: the file names its columns.
+        rows: returns a new stream of places and values; texts, and lists of answers.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    header: bool
+    rows: Callable[[], Iterator[Row]]
+
+    def described(self, name: str) -> str:
+        """Return a column as messages name it: `'title'`, or `column 2`."""
+        return f"'{name}'" if self.header else f"column {name}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of one kind of table.
+
+    Attributes:
+        option: option that names the columns.
+        known: field -> usual names of its column, the most specific first, in lower case with `_`.
+        optional: fields that a table may lack.
+        positions: number of columns -> number of the column of each field, in a file without a header.
+    """
+
+    option: str
+    known: Mapping[str, Sequence[str]]
+    optional: frozenset[str]
+    positions: Mapping[int, Mapping[str, str]]
+
+    def knows(self, name: str) -> bool:
+        """Return whether a name is usual for a column."""
+        return any(_folded(name) in names for names in self.known.values())
+
+
+def open_table(path: Path, layout: Layout, given: Mapping[str, str], header: bool | None, quoted: bool | None) -> Table:
+    """Open a table by the suffix of its name.
+
+    Args:
+        path: the file. In a file of an unknown suffix or `.txt`, tabs separate columns, or spaces if there is no tab.
+        layout: usual names of columns, which reveal a header.
+        given: field -> name or number of its column.
+        header: the first row names the columns; None to look for a usual name, or a name in `given`, in it.
+        quoted: fields may be in double quotes; None for CSV files only.
+
+    Raises:
+        InputError: no such file, no rows, or columns without or with the same name.
+    """
+    suffix = plain_suffix(path)
+    if suffix in _PARQUET:
+        return _parquet(path)
+    if suffix in JSON_LINES:
+        first = next(records(path), None)
+        if first is None:
+            raise InputError(f"{path}: no rows")
+        return Table(path, tuple(first[1]), True, lambda: records(path))
+    found = _fields(path, suffix, quoted)
+    head = list(islice(found(), _SAMPLED_ROWS))
+    if not head:
+        raise InputError(f"{path}: no rows")
+    first_row = tuple(name.strip() for name in head[0][1])
+    if header is None:
+        header = any(not name.isdecimal() for name in given.values()) or any(map(layout.knows, first_row))
+    names = first_row if header else tuple(str(number) for number in range(1, len(first_row) + 1))
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"{head[0][0]}: two columns are named '{repeated[0]}'; rename one of them")
+    if suffix != ".csv" and not quoted and any(_in_quotes(field) for _, row in head for field in row):
+        console.warn(f"{path}: double quotes around fields are kept; pass --quoted to remove them")
+    return Table(path, names, header, lambda: _named(found(), names, header))
+
+
+def _in_quotes(field: str) -> bool:
+    return len(field) > 1 and field[0] == field[-1] == '"'
+
+
+def _fields(path: Path, suffix: str, quoted: bool | None) -> Callable[[], Iterator[tuple[Place, list[str]]]]:
+    """Return a function that reads the fields of each row of a TSV or CSV file."""
+    if suffix == ".csv" and quoted is not False:
+        return lambda: csv_rows(path, ",")
+    if suffix == ".csv":
+        return lambda: ((place, line.split(",")) for place, line in lines(path))
+    if quoted:
+        return lambda: csv_rows(path, "\t")
+    if "\t" in next((line for _, line in lines(path)), "\t"):
+        return lambda: columns(path, 1, "columns")
+    return lambda: ((place, line.split()) for place, line in lines(path))
+
+
+def _named(rows: Iterator[tuple[Place, list[str]]], names: tuple[str, ...], header: bool) -> Iterator[Row]:
+    for place, fields in islice(rows, int(header), None):
+        if len(fields) != len(names):
+            raise InputError(
+                f"{place}: {len(fields)} columns, the first row has {len(names)}; a field with separators needs double "
+                "quotes (and --quoted in a TSV file)"
+            )
+        yield place, dict(zip(names, fields, strict=True))
+
+
+def _parquet(path: Path) -> Table:
+    if not path.is_file():
+        raise InputError(f"{path}: {'is a folder; a file is needed' if path.is_dir() else 'no such file'}")
+
+    def opened() -> pq.ParquetFile:
+        try:
+            return pq.ParquetFile(path, page_checksum_verification=True)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise InputError(f"{path}: not a valid Parquet file ({str(error).splitlines()[0]})") from None
+
+    def rows() -> Iterator[Row]:
+        number = 0
+        with opened() as file:
+            try:
+                for batch in file.iter_batches():
+                    for row in pa.table(list(map(_texts, batch.columns)), batch.schema.names).to_pylist():
+                        number += 1
+                        yield Place(path, number, "row"), row
+            except (pa.ArrowException, OSError) as error:
+                raise InputError(f"{path}: damaged after row {number} ({str(error).splitlines()[0]})") from None
+
+    with opened() as file:
+        names, total = tuple(file.schema_arrow.names), file.metadata.num_rows
+    if not total:
+        raise InputError(f"{path}: no rows")
+    return Table(path, names, True, rows)
+
+
+def _texts(column: pa.Array) -> pa.Array:
+    """Return whole numbers as texts; ids are often numbers in Parquet."""
+    return column.cast(pa.string()) if pa.types.is_integer(column.type) else column
+
+
+# --------------------------------------------------------------------------------------------------- choice of columns
+
+
+def chosen_columns(table: Table, layout: Layout, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the column of each field: the given one, else by its usual name, else by its position.
+
+    Raises:
+        InputError: a given column does not exist, or no column is known for a field that is needed.
+    """
+    listed = ", ".join(table.names) if table.header else f"1 to {len(table.names)}, without a header"
+    for field, name in given.items():
+        if name not in table.names:
+            raise InputError(f"{layout.option} {field}={name}: {table.path} has no such column (columns: {listed})")
+    found = dict(given)
+    free = {_folded(name): name for name in reversed(table.names) if name not in given.values()}
+    positions = {} if table.header or given else layout.positions.get(len(table.names), {})
+    for field, known in layout.known.items():
+        guessed = next((free[each] for each in known if each in free), positions.get(field))
+        if field not in found and guessed is not None:
+            found[field] = guessed
+            free.pop(_folded(guessed), None)
+    missing = [field for field in layout.known if field not in found and field not in layout.optional]
+    if missing:
+        raise InputError(
+            f"{table.path}: no column known for the {missing[0]} (columns: {listed}); name it with {layout.option} "
+            f"{missing[0]}=COLUMN" + ("" if table.header else ", or pass --header if the first row names the columns")
+        )
+    return found
+
+
+def _folded(name: str) -> str:
+    return name.strip().lower().replace("-", "_").replace(" ", "_")
+
+
+def described(table: Table, chosen: Mapping[str, str]) -> str:
+    """Return one line about the columns that are read: `docs.csv: id from 'docid', text from 'body'`."""
+    read = ", ".join(f"{field} from {table.described(name)}" for field, name in chosen.items())
+    ignored = [table.described(name) for name in table.names if name not in chosen.values()]
+    header = "" if table.header else "no header; "
+    return f"{table.path}: {header}{read}" + (f"; ignored: {', '.join(ignored)}" if ignored else "")
+
+
+def cell(row: Mapping[str, Any], column: str, place: Place, *, default: str | None = None) -> str:
+    """Return a value as text; an empty cell of a Parquet file is an error without a `default`."""
+    if row.get(column) is None and default is None:
+        raise InputError(f"{place}: no value in column '{column}'")
+    return text_of(dict(row), (column,), place, default=default)

@@ -1,0 +1,108 @@
+"""Settings of perturbing queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Literal
+
+from hybrid_cli.settings.common import OnDevice, Seeded, Writes
+from hybrid_cli.settings.data import DATA
+from hybrid_cli.settings.options import REQUIRED, argument, option, redeclare, when
+
+Attack = Literal[
+    "char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion", "back-translation",
+    "shuffle", "synonym-adversary",
+]  # fmt: skip
+AttackOrSet = Literal[Attack, "lite", "all"]
+
+WORDS, SYNONYMS, TRANSLATION = "Words", "Synonyms", "Back translation"
+_SETS = ("lite", "all")
+_OF_WORDS = (
+    "char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion", *_SETS
+)  # fmt: skip
+_OF_SYNONYMS = ("synonym-replacement", "synonym-insertion", "synonym-adversary", *_SETS)
+_OF_TRANSLATION = ("back-translation", *_SETS)
+
+
+@dataclass(frozen=True)
+class Perturb(OnDevice, Seeded, Writes):
+    """Perturb the queries of a split, to measure the robustness of runs.
+
+    The output is read by `search --queries`. With several attacks, the output is a folder with one file per attack and
+    `meta.json`; attacks whose resources are missing are skipped with a notice.
+
+    `char-swap`: swap two letters of a word, or replace, delete or insert a letter. `word-deletion`: delete a word.
+    `synonym-replacement`: replace a word with a synonym. `word-order-swap`: swap two words. `synonym-insertion`: insert
+    a synonym of a word. `back-translation`: machine-translate the query to another language and back. `--attack lite`
+    selects these six attacks.
+
+    `shuffle`: put the words in random order. BM25 scores do not change.
+
+    `synonym-adversary`: replace each word that occurs in a relevant document with a random synonym that occurs in no
+    relevant document. BM25 loses its matches; the meaning stays similar.
+    """
+
+    command = "perturb"
+    panel = DATA
+    examples = (
+        "hybrid perturb data/pydocs --split test --attack lite --output out/attacked",
+        "hybrid perturb data/pydocs --split test --attack synonym-adversary --output out/adversary.parquet",
+    )
+
+    collection: Path = argument(REQUIRED, "Collection; for attacks that need no documents, also a query file.")
+    _: KW_ONLY
+    attacks: Sequence[AttackOrSet] = option(
+        REQUIRED,
+        "Attacks; `lite` selects the six attacks of LITE, `all` all eight.",
+        "--attack",
+        recorded=False,
+    )
+    output: Path = redeclare(Writes, "output", REQUIRED, help="Output file (Parquet); a folder for several attacks.")
+    split: str | None = option(None, "Split of the collection.", shown="the only split", recorded=False)
+    attacked_queries: Mapping[str, Path] = option(
+        {},
+        "Queries perturbed by another tool, used instead of a perturbation by hybrid: lines of query id, tab, text.",
+        metavar="ATTACK=FILE",
+        recorded=False,
+    )
+    word_fraction: float = option(
+        0.1,
+        "Fraction of the words of a query to change; at least one word is changed.",
+        panel=WORDS,
+        minimum=0,
+        maximum=1,
+        applies=when(attacks=_OF_WORDS),
+    )
+    wordnet: Path | None = option(
+        None,
+        "Folder or zip file of WordNet.",
+        panel=SYNONYMS,
+        shown="the location of nltk or of Debian's wordnet-base",
+        applies=when(attacks=_OF_SYNONYMS),
+        recorded=False,
+    )
+    synonyms: Path | None = option(
+        None,
+        "Table of synonyms that replaces WordNet: lines of a word and its synonyms, separated by tabs.",
+        panel=SYNONYMS,
+        applies=when(attacks=_OF_SYNONYMS, wordnet=None),
+        recorded=False,
+    )
+    translation: tuple[Path, Path] | None = option(
+        None,
+        "Folders of the translation models to another language and back.",
+        metavar="THERE BACK",
+        panel=TRANSLATION,
+        applies=when(attacks=_OF_TRANSLATION),
+        recorded=False,
+    )
+    translation_prefix: str = option(
+        "",
+        "Text put before every query for the model THERE, such as `>>es<<`.",
+        panel=TRANSLATION,
+        applies=when(attacks=_OF_TRANSLATION),
+    )
+    device: str = redeclare(OnDevice, "device", "auto", applies=(when(attacks=_OF_TRANSLATION),))
+    seed: int = redeclare(Seeded, "seed", 0)

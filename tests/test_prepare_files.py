@@ -1,0 +1,223 @@
+"""`prepare files`: columns are found or named, splits come from names, and wrong rows are refused with their line."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import polars as pl
+import pytest
+from command import hybrid
+from tiny_collection import AWKWARD_IDS, corpus_of, write_lines
+
+from hybrid_cli.collections import collection
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings import PrepareFiles
+from hybrid_cli.stages.prepare import prepare
+
+
+def queries_of(path: Path, split: str) -> list[tuple[str, str]]:
+    return collection.read_queries(path / f"queries.{split}.parquet").select("qid", "text").rows()
+
+
+def qrels_of(path: Path, split: str) -> list[tuple[str, str, int]]:
+    return collection.read_qrels(path / f"qrels.{split}.parquet").rows()
+
+
+def documents_of(path: Path, tmp_path: Path, **options: object) -> list[tuple[str, str, str]]:
+    return corpus_of(prepare(PrepareFiles([path], output=tmp_path / "made", **options)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "csv", "parquet", "jsonl", "tsv.gz"])
+def test_ids_and_texts_survive_every_format(tmp_path: Path, suffix: str) -> None:
+    frame = pl.DataFrame({"docid": AWKWARD_IDS, "title": "a, title", "body": 'some "quoted" text'})
+    path = tmp_path / f"docs.{suffix}"
+    if suffix == "csv":
+        frame.write_csv(path)
+    elif suffix == "parquet":
+        frame.write_parquet(path)
+    elif suffix == "jsonl":
+        frame.write_ndjson(path)
+    else:
+        text = frame.write_csv(separator="\t", quote_style="never").encode()
+        path.write_bytes(gzip.compress(text) if suffix == "tsv.gz" else text)
+    assert documents_of(path, tmp_path) == [(docid, "a, title", 'some "quoted" text') for docid in AWKWARD_IDS]
+
+
+def test_columns_are_found_by_name_and_printed(tmp_path: Path) -> None:
+    docs = write_lines(tmp_path / "docs.csv", "url,Doc-ID,Text", "http://a,1,one", "http://b,2,two")
+    done = hybrid("prepare", "files", docs, "--output", tmp_path / "made")
+    assert done.code == 0
+    assert f"{docs}: id from 'Doc-ID', text from 'Text'; ignored: 'url'" in done.err
+    assert corpus_of(tmp_path / "made") == [("1", "", "one"), ("2", "", "two")]
+
+
+def test_columns_are_named_by_options(tmp_path: Path) -> None:
+    docs = write_lines(tmp_path / "docs.csv", "url,text,words", "a,not this,this")
+    columns = {"id": "url", "text": "words", "title": "text"}
+    assert documents_of(docs, tmp_path, document_columns=columns) == [("a", "not this", "this")]
+
+
+def test_columns_without_header_are_named_by_numbers(tmp_path: Path) -> None:
+    docs = write_lines(tmp_path / "docs.tsv", "x\tone\t1", "y\ttwo\t2")
+    assert documents_of(docs, tmp_path, document_columns={"id": "3", "text": "2"}) == [
+        ("1", "", "one"),
+        ("2", "", "two"),
+    ]
+
+
+def test_two_columns_without_header_are_id_and_text(tmp_path: Path) -> None:
+    docs = write_lines(tmp_path / "docs.tsv", "1\tone", "2\ttwo")
+    assert documents_of(docs, tmp_path) == [("1", "", "one"), ("2", "", "two")]
+
+
+def test_header_can_be_declared(tmp_path: Path) -> None:
+    docs = write_lines(tmp_path / "docs.tsv", "text\tone", "2\ttwo")
+    columns = {"id": "1", "text": "2"}
+    assert len(documents_of(docs, tmp_path, header=False)) == 2
+    with pytest.raises(InputError, match=r"--document-columns id=1: .* has no such column"):
+        documents_of(docs, tmp_path, header=True, document_columns=columns)
+
+
+def test_a_quoted_field_may_contain_line_ends_and_empty_lines(tmp_path: Path) -> None:
+    docs = write_lines(tmp_path / "docs.csv", "id,text", '1,"one\n\nstill ""one"""', "2,two")
+    assert documents_of(docs, tmp_path) == [("1", "", 'one\n\nstill "one"'), ("2", "", "two")]
+
+
+def test_quotes_in_a_tsv_file_are_kept_and_mentioned_unless_quoted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    docs = write_lines(tmp_path / "docs.tsv", "id\ttext", '1\t"one"')
+    assert documents_of(docs, tmp_path) == [("1", "", '"one"')]
+    assert "--quoted" in capsys.readouterr().err
+    assert corpus_of(prepare(PrepareFiles([docs], quoted=True, output=tmp_path / "2"))) == [("1", "", "one")]
+
+
+def test_whole_numbers_in_parquet_are_ids(tmp_path: Path) -> None:
+    pl.DataFrame({"id": [7, 12], "text": ["a", "b"], "title": [None, "t"]}).write_parquet(tmp_path / "docs.parquet")
+    assert documents_of(tmp_path / "docs.parquet", tmp_path) == [("7", "", "a"), ("12", "t", "b")]
+
+
+def test_several_files_are_one_corpus(tmp_path: Path) -> None:
+    paths = [write_lines(tmp_path / f"{number}.tsv", f"{number}\tone") for number in range(3)]
+    made = prepare(PrepareFiles(paths, output=tmp_path / "made"))
+    assert [row[0] for row in corpus_of(made)] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "message"),
+    [
+        ("docs.csv", ["id,text", "1,one", "2,two,three"], "line 3: 3 columns, the first row has 2"),
+        ("docs.csv", ["id,text", '1,"one', "2,two"], "line 2: unexpected end of data"),
+        ("docs.csv", ["id,text", '1,"one" two'], "line 2: ',' expected after '\"'"),
+        ("docs.csv", ["id,text", ",one"], "line 2: empty id"),
+        ("docs.csv", ["id,id,text", "1,1,one"], "line 1: two columns are named 'id'"),
+        ("docs.csv", ["id,words", "1,one"], r"no column known for the text \(columns: id, words\)"),
+        ("docs.tsv", ["1\ttwo\tthree"], r"no column known for the id \(columns: 1 to 3, without a header\)"),
+        ("docs.csv", [], "no rows"),
+        ("docs.jsonl", ['{"id": "1", "text": "a"}', '{"id": "2"}'], "line 2: no value in column 'text'"),
+    ],
+)
+def test_wrong_rows_are_refused_with_their_line(tmp_path: Path, name: str, rows: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        documents_of(write_lines(tmp_path / name, *rows), tmp_path)
+
+
+def test_wrong_parquet_is_refused_with_its_row(tmp_path: Path) -> None:
+    pl.DataFrame({"id": ["1", None], "text": ["a", "b"]}).write_parquet(tmp_path / "null.parquet")
+    with pytest.raises(InputError, match="row 2: no value in column 'id'"):
+        documents_of(tmp_path / "null.parquet", tmp_path)
+    pl.DataFrame({"id": [1.0], "text": ["a"]}).write_parquet(tmp_path / "float.parquet")
+    with pytest.raises(InputError, match="row 1: field 'id' is float; text is needed"):
+        documents_of(tmp_path / "float.parquet", tmp_path)
+    (tmp_path / "text.parquet").write_text("id,text\n1,a\n")
+    with pytest.raises(InputError, match="not a valid Parquet file"):
+        documents_of(tmp_path / "text.parquet", tmp_path)
+
+
+def test_fields_have_known_names() -> None:
+    with pytest.raises(InputError, match="--document-columns words: unknown field; choices: id, title, text"):
+        PrepareFiles([Path("docs.csv")], document_columns={"words": "text"}, output=Path("made"))
+
+
+# -------------------------------------------------------------------------------------------------------------- splits
+
+
+def write_docs(tmp_path: Path) -> Path:
+    return write_lines(tmp_path / "docs.tsv", *(f"{docid}\ttext {docid}" for docid in "abc"))
+
+
+def test_one_file_of_queries_and_one_of_judgments_are_the_split_test(tmp_path: Path) -> None:
+    queries = write_lines(tmp_path / "queries.csv", "qid,query", '1,"one, two"', "2,three")
+    qrels = write_lines(tmp_path / "qrels.txt", "1 0 a 2", "1 0 b 0")
+    made = prepare(
+        PrepareFiles([write_docs(tmp_path)], queries=[str(queries)], qrels=[str(qrels)], output=tmp_path / "made")
+    )
+    assert queries_of(made, "test") == [("1", "one, two")]
+    assert queries_of(made, "unjudged") == [("2", "three")]
+    assert qrels_of(made, "test") == [("1", "a", 2), ("1", "b", 0)]
+
+
+def test_queries_without_judgments_are_the_split_test(tmp_path: Path) -> None:
+    queries = write_lines(tmp_path / "queries.tsv", "1\tone")
+    made = prepare(PrepareFiles([write_docs(tmp_path)], queries=[str(queries)], output=tmp_path / "made"))
+    assert queries_of(made, "test") == [("1", "one")]
+
+
+def test_file_names_name_splits_of_judgments(tmp_path: Path) -> None:
+    queries = write_lines(tmp_path / "queries.tsv", "1\tone", "2\ttwo", "3\tthree")
+    train = write_lines(tmp_path / "qrels.train.csv", "query-id,corpus-id,score", "1,a,1", "3,a,1")
+    dev = write_lines(tmp_path / "qrels-dev.tsv", "2\tb\t1", "3\tc\t1")
+    made = prepare(
+        PrepareFiles(
+            [write_docs(tmp_path)], queries=[str(queries)], qrels=[str(train), str(dev)], output=tmp_path / "made"
+        )
+    )
+    assert queries_of(made, "train") == [("1", "one"), ("3", "three")]
+    assert queries_of(made, "dev") == [("2", "two"), ("3", "three")]
+    assert qrels_of(made, "dev") == [("2", "b", 1), ("3", "c", 1)]
+
+
+def test_options_name_splits(tmp_path: Path) -> None:
+    one = write_lines(tmp_path / "a.tsv", "1\tone")
+    two = write_lines(tmp_path / "test.tsv", "1\tanother one")
+    qrels = write_lines(tmp_path / "b.tsv", "1 0 a 1")
+    made = prepare(
+        PrepareFiles(
+            [write_docs(tmp_path)],
+            queries=[f"x={one}", f"y={two}"],
+            qrels=[f"y={qrels}"],
+            output=tmp_path / "made",
+        )
+    )
+    assert queries_of(made, "x") == [("1", "one")]
+    assert queries_of(made, "y") == [("1", "another one")]
+    assert qrels_of(made, "y") == [("1", "a", 1)]
+
+
+def test_two_files_of_one_split_are_refused(tmp_path: Path) -> None:
+    paths = [str(write_lines(tmp_path / f"{name}.tsv", "1\tone")) for name in ("mine", "yours")]
+    with pytest.raises(InputError, match=r"have no split; name it: --queries SPLIT=FILE"):
+        prepare(PrepareFiles([write_docs(tmp_path)], queries=paths, output=tmp_path / "made"))
+
+
+def test_answers_are_lists_or_texts(tmp_path: Path) -> None:
+    queries = write_lines(
+        tmp_path / "queries.csv", "id,question,answers", """1,when,"['1912', 'April 1912']\"""", "2,who,Hamlet", "3,x,"
+    )
+    made = prepare(PrepareFiles([write_docs(tmp_path)], queries=[str(queries)], output=tmp_path / "made"))
+    found = collection.read_queries(made / "queries.test.parquet")["answers"].to_list()
+    assert found == [["1912", "April 1912"], ["Hamlet"], None]
+
+
+def test_wrong_judgments_are_refused_with_their_line(tmp_path: Path) -> None:
+    docs = write_docs(tmp_path)
+    queries = write_lines(tmp_path / "queries.tsv", "1\tone")
+    for rows, message in (
+        (["qid,docid,relevance", "1,a,1.0"], "line 2: relevance '1.0' is not a whole number"),
+        (["qid,docid,relevance", "1,z,1"], "line 2: judgments of documents that are not in the corpus"),
+        (["qid,docid", "1,a"], "no column known for the relevance"),
+    ):
+        qrels = write_lines(tmp_path / "qrels.csv", *rows)
+        with pytest.raises(InputError, match=message):
+            prepare(PrepareFiles([docs], queries=[str(queries)], qrels=[str(qrels)], output=tmp_path / "made"))
