@@ -72,8 +72,14 @@ READING_TABLES = (
 @pytest.mark.parametrize("command", READING_TABLES)
 def test_a_truncated_parquet_file_is_named(here: Path, made: Path, command: str) -> None:
     Path("cut.parquet").write_bytes((made / "bm25.parquet").read_bytes()[:-9])
-    done = refused(*typed(command, "cut.parquet"), words="cut.parquet: is not a complete Parquet file")
-    assert "rebuild it" in done.err
+    done = refused(*typed(command, "cut.parquet"), words="cut.parquet: the content changed on the disk", code=1)
+    assert "restore or rebuild" in done.err
+
+
+def test_a_truncated_parquet_file_of_another_tool_is_named(here: Path, made: Path) -> None:
+    pl.read_parquet(made / "bm25.parquet").write_parquet("other.parquet")
+    Path("cut.parquet").write_bytes(Path("other.parquet").read_bytes()[:-9])
+    refused(*typed("fuse", "cut.parquet"), words="cut.parquet: is not a complete Parquet file")
 
 
 @pytest.mark.parametrize(
@@ -364,7 +370,7 @@ def test_bad_input_does_not_change_an_existing_output_even_with_overwrite(here: 
     shutil.copytree(made / "dense", output) if output.suffix == "" else shutil.copy(made / "dense.parquet", output)
     arguments = [word if not word.startswith("out") else str(output) for word in typed(command, "cut.parquet")]
     extra = ["--output", output] if command == "evaluate" else []
-    refused(*arguments, *extra, "--overwrite", words="cut.parquet: is not a complete Parquet file")
+    refused(*arguments, *extra, "--overwrite", words="cut.parquet: the content changed", code=1)
 
 
 def test_an_output_is_never_an_input_of_the_stage(here: Path, made: Path) -> None:

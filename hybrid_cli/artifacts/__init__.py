@@ -16,6 +16,7 @@ from hybrid_cli.artifacts.manifest import (
     enclosing_artifact,
     find_manifest,
     fingerprint,
+    has_checksums,
     hash_folder,
     read_manifest,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "find_manifest",
     "fingerprint",
     "hard_link",
+    "has_checksums",
     "hash_folder",
     "open_output",
     "output_of",

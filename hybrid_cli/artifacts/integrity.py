@@ -91,6 +91,11 @@ def damage(path: Path, manifest: Manifest) -> Iterator[str]:
     for name in manifest.files or ():
         if not (path / name).exists():
             yield f"{path / name}: is missing; restore or rebuild the artifact"
+        elif name.endswith(f"/{MANIFEST}"):  # of a part that is an artifact itself; it has a checksum of its own
+            try:
+                find_manifest((path / name).parent, any_format=True)
+            except InputError as error:
+                yield str(error)
     found = manifest.checksums or {}
     for name, value in found.items():
         if (path / name).exists() and (problem := _damage(path / name, value)):

@@ -151,13 +151,17 @@ def _same(first: Path, second: Path) -> bool:
     return first.exists() and second.exists() and first.samefile(second)
 
 
-def read_manifest(path: str | Path, kind: Kind | None = None) -> Manifest:
+def read_manifest(path: str | Path, kind: Kind | None = None, any_format: bool = False) -> Manifest:
     """Return the manifest of the artifact at `path`.
+
+    Args:
+        kind: kind that is needed; None for any.
+        any_format: see `find_manifest`.
 
     Raises:
         InputError: `path` does not exist, is not an artifact, or is not of the kind `kind`.
     """
-    manifest = find_manifest(path)
+    manifest = find_manifest(path, any_format)
     wanted = (
         f"{kind.phrase} {'are' if kind.phrase == kind else 'is'} needed here"
         if kind
@@ -235,6 +239,11 @@ def _parse_manifest(text: str, path: Path, any_format: bool) -> Manifest:
             f"rebuild it with `hybrid {manifest.stage} ... --overwrite`"
         )
     return manifest
+
+
+def has_checksums(path: Path) -> bool:
+    """Return whether the content of an artifact can be checked; early versions wrote no checksums."""
+    return checksums.has_key(path) if path.suffix == ".parquet" else '"checksum"' in (_manifest_text(path) or "")
 
 
 def parquet_metadata(path: Path) -> pq.FileMetaData:

@@ -17,6 +17,7 @@ PRINTERS = {  # command -> module:function that prints the result of its stage
     "search": "hybrid_cli.reporting.terminal:show_hits",
     "evaluate": "hybrid_cli.reporting.evaluate:show",
     "inspect": "hybrid_cli.reporting.inspect:show",
+    "verify": "hybrid_cli.reporting.verify:show",
     "doctor": "hybrid_cli.reporting.terminal:show_checks",
 }
 

@@ -43,6 +43,16 @@ def resolve(name: str | Path, local: bool = False) -> Path:
     return _from_hub(name, local)
 
 
+def input_path(manifest: Manifest, role: str) -> Path | None:
+    """Return the path of an input; for a model recorded by name, its folder on this machine, or None."""
+    if "name" not in manifest.inputs[role]:
+        return manifest.input_path(role)
+    try:
+        return resolve(manifest.inputs[role]["name"], local=True)
+    except HybridError:
+        return None
+
+
 def _is_local(name: str) -> bool:
     """Test whether a name is a path, even if nothing has this path."""
     owner, _, rest = name.partition("/")

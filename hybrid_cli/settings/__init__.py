@@ -1,6 +1,6 @@
 """The options of every command, declared once: type, default, range, help, and the variants they apply to."""
 
-from hybrid_cli.settings.analysis import Doctor, Evaluate, Export, Inspect, Report
+from hybrid_cli.settings.analysis import Doctor, Evaluate, Export, Inspect, Report, Verify
 from hybrid_cli.settings.data import (
     PrepareBeir,
     PrepareDpr,
@@ -44,6 +44,7 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     Evaluate,
     Report,
     Inspect,
+    Verify,
     Export,
     Doctor,
 )
@@ -79,5 +80,6 @@ __all__ = [
     "TrainDense",
     "TrainLambda",
     "VectorIndex",
+    "Verify",
     "stage",
 ]

@@ -211,6 +211,23 @@ class Inspect(MayWrite):
     )
 
 
+@dataclass(frozen=True)
+class Verify(Settings):
+    """Compare artifacts and their inputs with the fingerprints and checksums of their manifests.
+
+    Reads every file, also those that a search does not check: files over 1 GiB, and Lucene's. Inputs are found through
+    the manifests and verified too. Exit code 1 if a file is damaged; inputs that changed or are missing are marked.
+    """
+
+    command = "verify"
+    panel = ANALYSIS
+    examples = ("hybrid verify out/clear.parquet out/clear-index", "hybrid verify out")
+
+    paths: Sequence[Path] = argument(REQUIRED, "Artifacts, or folders that contain artifacts.")
+    _: KW_ONLY
+    form: Literal["table", "json"] = option("table", "Format of the printed result.", "--format", recorded=False)
+
+
 RUN, QRELS = "a run", "qrels"  # facts: kind of the exported artifact
 
 

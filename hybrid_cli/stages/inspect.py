@@ -15,7 +15,8 @@ from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind, Manifest, disk, layout
 from hybrid_cli.artifacts.lineage import Held, indexes_of
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.encoders.models import input_path
+from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run, mean_of
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
@@ -94,7 +95,7 @@ def _memory(path: Path, manifest: Manifest) -> tuple[dict[str, int], int]:
 def _lineage(manifest: Manifest, above: tuple[Path, ...]) -> Iterator[Description]:
     """Yield the inputs of an artifact, each with its own inputs, if they still exist."""
     for role, recorded in sorted(manifest.inputs.items()):
-        path = _input(manifest, role)
+        path = input_path(manifest, role)
         entry: Description = {"role": role, **recorded, "path": manifest.input_label(role)}
         entry |= {"state": "missing", "inputs": []}
         if path is not None and path.exists() and path.resolve() not in above:
@@ -109,18 +110,6 @@ def _lineage(manifest: Manifest, above: tuple[Path, ...]) -> Iterator[Descriptio
                     entry["stage"] = source.stage
                     entry["inputs"] = list(_lineage(source, (*above, path.resolve())))
         yield entry
-
-
-def _input(manifest: Manifest, role: str) -> Path | None:
-    """Return the path of an input; for a model recorded by name, its folder on this machine."""
-    if "name" not in manifest.inputs[role]:
-        return manifest.input_path(role)
-    from hybrid_cli.encoders.models import resolve
-
-    try:
-        return resolve(manifest.inputs[role]["name"], local=True)
-    except HybridError:
-        return None
 
 
 # ----------------------------------------------------------------------------------------------------------- content

@@ -1,0 +1,107 @@
+"""`verify`: compare artifacts and their inputs with the fingerprints and checksums of their manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hybrid_cli import artifacts, console
+from hybrid_cli.artifacts import MANIFEST, Manifest
+from hybrid_cli.encoders.models import input_path
+from hybrid_cli.errors import DamageError, InputError
+from hybrid_cli.settings import Verify, stage
+
+INTACT, DAMAGED, UNCHECKED = "intact", "damaged", "not checked (older version: rebuild)"
+UNCHANGED, CHANGED, MISSING = "unchanged", "changed", "missing"
+_SUFFIXES = (".parquet", ".json", ".html")
+
+Description = dict[str, Any]
+
+
+@stage(Verify)
+def verify(settings: Verify) -> list[Description]:
+    """Read every file of the artifacts and of their inputs, and compare it with its checksum.
+
+    Returns:
+        For each artifact: path, kind, files (number), state (`INTACT`, `DAMAGED` or `UNCHECKED`), problems (one line
+        for each damaged file) and inputs, a list of role, path, kind and state (`UNCHANGED`, `CHANGED`, `MISSING` or
+        `DAMAGED`).
+
+    Raises:
+        InputError: a path does not exist, or is no artifact and contains none.
+    """
+    found: dict[Path, Description] = {}
+    with console.progress("verify", None, "artifacts") as advance:
+        for given in settings.paths:
+            inside = list(_artifacts(given, set()))
+            if not inside:
+                problem = "contains no artifact" if given.is_dir() else "has no manifest, so it is no artifact"
+                raise InputError(f"{given}: {problem} of hybrid; name an artifact, or a folder of artifacts")
+            for path in inside:
+                _verify(path, str(path), found)
+                advance(1)
+    return list(found.values())
+
+
+def _artifacts(path: Path, seen: set[Path]) -> Iterator[Path]:
+    """Yield `path` if it is an artifact, else the artifacts below it."""
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder")
+    if path.resolve() in seen:
+        return
+    seen.add(path.resolve())
+    if path.is_dir() and not (path / MANIFEST).is_file():
+        for part in sorted(path.iterdir()):
+            if not part.name.startswith(".") and part.exists() and (part.is_dir() or part.suffix in _SUFFIXES):
+                yield from _artifacts(part, seen)
+    elif _has_manifest(path):
+        yield path
+
+
+def _has_manifest(path: Path) -> bool:
+    """Return whether hybrid wrote `path`, as far as a damaged file shows it."""
+    try:
+        return artifacts.find_manifest(path, any_format=True) is not None
+    except DamageError:
+        return True
+    except InputError:
+        return path.suffix == ".parquet" or b'"fingerprint"' in path.read_bytes()
+
+
+def _verify(path: Path, label: str, found: dict[Path, Description]) -> Description:
+    """Verify an artifact and its inputs; add them to `found`, by their resolved path."""
+    place = path.resolve()
+    if place in found:
+        return found[place]
+    described: Description = {"path": label, "kind": "file", "files": 1, "state": INTACT, "problems": [], "inputs": []}
+    found[place] = described
+    try:
+        manifest = artifacts.read_manifest(path, any_format=True)
+        described["kind"] = str(manifest.kind)
+        described["files"] = len(manifest.files) if manifest.files is not None else 1
+        described["problems"] = list(artifacts.damage(path, manifest))
+        described["state"] = INTACT if artifacts.has_checksums(path) else UNCHECKED
+        whole = artifacts.enclosing_artifact(path)
+        origin = manifest if manifest.inputs or whole == path else artifacts.read_manifest(whole, any_format=True)
+    except InputError as error:
+        described |= {"state": DAMAGED, "problems": [str(error)]}
+        return described
+    if described["problems"]:
+        described["state"] = DAMAGED
+    described["inputs"] = [_input(origin, role, found) for role in sorted(origin.inputs)]
+    return described
+
+
+def _input(manifest: Manifest, role: str, found: dict[Path, Description]) -> Description:
+    """Verify an input, if it is an artifact, and compare its fingerprint with the recorded one."""
+    recorded, path = manifest.inputs[role], input_path(manifest, role)
+    described = {"role": role, "path": manifest.input_label(role), "kind": recorded["kind"], "state": MISSING}
+    if path is None or not path.exists():
+        return described
+    if "path" in recorded:
+        path = Path(described["path"])  # relative to the working directory
+    if _has_manifest(path) and _verify(path, described["path"], found)["problems"]:
+        return {**described, "state": DAMAGED}
+    unchanged = artifacts.fingerprint(path) == recorded["fingerprint"]
+    return {**described, "state": UNCHANGED if unchanged else CHANGED}
