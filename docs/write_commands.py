@@ -24,7 +24,7 @@ _SHARED = """\
 | `--dry-run` | | | Check everything, print the settings, and stop. Commands that write an artifact. |
 | `--config` | `FILE` | | YAML file of `option: value`; the command line takes precedence. |
 | `--quiet, -q` | | | Print only warnings and results. |
-| `--verbose, -v` | | | Print the settings, versions, time and peak memory of the command too. |
+| `--verbose, -v` | | | Also print the settings, versions, time and peak memory. |
 | `--log-file` | `FILE` | | Append all messages, with the details of `--verbose`, to a file. |
 | `--debug` | | | Print the traceback of an error. |"""
 

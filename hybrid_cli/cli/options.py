@@ -42,7 +42,7 @@ _EVERYWHERE: dict[str, Any] = {
         bool,
         typer.Option(
             "--verbose", "-v", metavar="", rich_help_panel=GENERAL,
-            help="Print the settings, versions, time and peak memory of the command too.",
+            help="Also print the settings, versions, time and peak memory.",
         ),
     ],
     "log_file": Annotated[

@@ -53,9 +53,9 @@ class Prepare(Seeded, Writes):
     )
     pseudo_queries: PseudoQueries | None = option(
         None,
-        "Take a text out of every document, as a query for which the rest is relevant: the title, the first or a "
-        "random sentence, or a random heading. The queries form the splits `train` and `dev`; those of the source are "
-        "left out, because its documents change.",
+        "Extract a query from every document: the title, the first sentence, a random sentence, or a random heading. "
+        "The query is removed from the document, and the document is relevant to the query. The queries form the "
+        "splits `train` and `dev`; queries of the source are omitted.",
         panel=PSEUDO,
         recorded=False,  # recorded by the source, only if set
     )
