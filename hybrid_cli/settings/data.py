@@ -83,10 +83,10 @@ class PrepareRows(Prepare):
     """A source whose rows may repeat or contradict each other."""
 
     on_duplicate: OnDuplicate = option(
-        "error", "Rows with the id of an earlier row: `error` stops, `first` or `last` keeps one of them."
+        "error", "Rows with the same id: stop with an error, keep the first row, or keep the last row."
     )
     on_dangling: OnDangling = option(
-        "error", "Judgments of unknown documents or queries: `error` stops, `drop` drops them, `keep` keeps them."
+        "error", "Judgments of unknown documents or queries: stop with an error, drop the judgments, or keep them."
     )
 
     def check(self) -> None:
