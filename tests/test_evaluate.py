@@ -267,6 +267,9 @@ def test_latex_has_the_marks_of_the_table_and_no_special_characters(tmp_path: Pa
     assert "good\\_1 & \\textbf{1.0000$^{a}$ $\\pm$.000} \\\\" in printed
     assert "95\\% bootstrap interval" in printed
     assert printed.isascii()
+    last = [*reversed(runs)]
+    lower = text(evaluate(last, qrels=tmp_path / "qrels.parquet", measures=["MRR@10"]), "latex")
+    assert "\nbad & .5417$^{\\downarrow a}$ $\\pm$" in lower
 
 
 def test_a_single_run_has_no_comparison(tiny: Path, paths: list[Path]) -> None:

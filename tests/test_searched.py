@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -10,9 +11,14 @@ import pytest
 from small_artifacts import write_run
 
 from hybrid_cli.errors import InputError
+from hybrid_cli.stages.concat_runs import concat_runs
 from hybrid_cli.stages.evaluate import evaluate
+from hybrid_cli.stages.export import export
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.inspect import inspect
+from hybrid_cli.stages.label import label
+from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.perturb import perturb
 from hybrid_cli.stages.search import search
 
@@ -53,7 +59,7 @@ def test_runs_of_another_corpus_are_not_fused_nor_compared(made: Path, tmp_path:
     with pytest.raises(InputError, match=r"fewer\.parquet: has another corpus than .*--format trec to use it anyway"):
         fuse(runs, output=tmp_path / "f.parquet")
     for options in ({"complement": ("test", "fewer")}, {"overlap_with": "test"}):
-        with pytest.raises(InputError, match="another corpus than"):
+        with pytest.raises(InputError, match="another corpus"):
             evaluate([made / "data", *runs], split="test", **options)
 
 
@@ -84,3 +90,26 @@ def test_without_recorded_queries_the_query_ids_are_compared(
     other = write_run(tmp_path / "d.parquet", [("r1", "d", 1, 1.0)])
     with pytest.raises(InputError, match=r"a\.parquet: has no query of the other runs: it starts with query 'q0'"):
         fuse([first, other], output=tmp_path / "f.parquet")
+
+
+def test_runs_of_another_corpus_are_not_concatenated(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"fewer\.parquet: has another corpus than .*train\.parquet"):
+        concat_runs([made / "train.parquet", made / "fewer.parquet"], output=tmp_path / "all.parquet")
+    concat_runs([made / "train.parquet", made / "test.parquet"], output=tmp_path / "all.parquet")
+
+
+def test_a_run_of_another_corpus_is_not_used_with_a_collection(made: Path, tmp_path: Path) -> None:
+    data, other, out = made / "data", made / "fewer.parquet", tmp_path / "out"
+    stages: dict[str, Callable[[Path], object]] = {
+        "evaluate": lambda run: evaluate([data, run], split="test"),
+        "mine-negatives": lambda run: mine_negatives(data, split="test", sources=[f"run:{run}:2"], output=out),
+        "label": lambda run: label(data, split="test", run=run, output=out),
+        "export": lambda run: export(run, form="dpr", collection=data, split="test", output=out),
+        "inspect": lambda run: inspect([run], memory_table=data, split="test"),
+    }
+    message = r"fewer\.parquet: was searched in another corpus .* than .*corpus\.parquet"
+    for name, use in stages.items():
+        with pytest.raises(InputError, match=message):
+            use(other)
+        assert not out.exists(), name
+    evaluate([other], qrels=data / "qrels.test.parquet")

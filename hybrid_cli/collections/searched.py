@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Manifest
+from hybrid_cli.artifacts import Manifest, layout
 from hybrid_cli.collections.collection import read_queries
 from hybrid_cli.errors import InputError
 
@@ -37,15 +37,46 @@ def refuse_mixed(runs: Mapping[str, Path]) -> None:
     Raises:
         InputError: names both runs and both files.
     """
-    for find, what in ((queries_of, "other queries"), (corpus_of, "another corpus")):
-        known = [(name, source) for name, path in runs.items() if (source := find(path)) is not None]
-        for name, source in known[1:]:
-            first, other = known[0]
-            if source.fingerprint != other.fingerprint and not (find is queries_of and _same_texts(source, other)):
-                raise InputError(
-                    f"{runs[name]}: has {what} than {runs[first]} ({source.path}, not {other.path}); use runs of the "
-                    "same collection and split, or export this run with --format trec to use it anyway"
-                )
+    _refuse(runs, queries_of, "other queries")
+    refuse_other_corpora(runs)
+
+
+def refuse_other_corpora(runs: Mapping[str, Path]) -> None:
+    """Refuse runs that were searched in another corpus than the first one; see `refuse_mixed`."""
+    _refuse(runs, corpus_of, "another corpus")
+
+
+def _refuse(runs: Mapping[str, Path], find: Callable[[Path], Source | None], what: str) -> None:
+    known = [(name, source) for name, path in runs.items() if (source := find(path)) is not None]
+    for name, source in known[1:]:
+        first, other = known[0]
+        if source.fingerprint != other.fingerprint and not (find is queries_of and _same_texts(source, other)):
+            raise InputError(
+                f"{runs[name]}: has {what} than {runs[first]} ({source.path}, not {other.path}); use runs of the "
+                "same collection and split, or export this run with --format trec to use it anyway"
+            )
+
+
+def refuse_other_corpus(runs: Iterable[Path], corpus: Path) -> None:
+    """Refuse a run that was searched in another corpus; runs without a recorded corpus are not checked.
+
+    Args:
+        runs: paths of runs.
+        corpus: corpus of a collection; a folder without a corpus is not checked.
+
+    Raises:
+        InputError: names the run and both corpora.
+    """
+    if not (corpus.is_file() or any(corpus.glob(layout.PARTS))):
+        return
+    expected = artifacts.fingerprint(corpus)
+    for run in runs:
+        source = corpus_of(run)
+        if source is not None and source.fingerprint != expected:
+            raise InputError(
+                f"{run}: was searched in another corpus ({source.path}) than {corpus}; pass the collection of the run, "
+                "or export the run with --format trec to use it anyway"
+            )
 
 
 def check_common(queries: Mapping[Path, pl.Series]) -> None:

@@ -11,7 +11,7 @@ import polars as pl
 
 from hybrid_cli import console, runs
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.searched import check_common, refuse_mixed
+from hybrid_cli.collections.searched import check_common, refuse_mixed, refuse_other_corpus
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import accuracy
 from hybrid_cli.evaluation.complementarity import RBO_DEPTH, rbo
@@ -62,7 +62,8 @@ class Plan:
             overlap_with: name of a run among the inputs, path, or `name=path`.
 
         Raises:
-            InputError: unknown measure, missing file, unknown run, or an option that does not apply to the measures.
+            InputError: unknown measure, missing file, unknown run, a run of another corpus, or an option that does not
+                apply to the measures.
         """
         wanted = parse_measures(settings.measures, settings.relevance_level)
         by_answers = any(measure.family == ACCURACY for measure in wanted)
@@ -70,6 +71,8 @@ class Plan:
         settings.check_facts(subject=f"--measures is {listed}", measured=ACC if by_answers else "")
         judged, named, pair = _inputs(settings)
         qrels, queries, corpus = _files(judged, settings, wanted)
+        if judged.is_dir():
+            refuse_other_corpus(named.values(), collection.corpus_path(judged))
         against = (overlap_with, runs.pick(overlap_with, named, "--overlap-with")) if overlap_with else None
         refuse_mixed({name: named[name] for name in pair or ()})
         refuse_mixed(dict([against]) | named if against else {})

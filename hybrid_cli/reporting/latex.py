@@ -11,7 +11,7 @@ from hybrid_cli.reporting.summary import BELOW, RAISED
 
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
 _SPECIAL |= {character: f"\\{character}" for character in "&%$#_{}"}
-_LETTERS = {raised: letter for letter, raised in RAISED.items()} | {BELOW: "-"}
+_LETTERS = {raised: letter for letter, raised in RAISED.items()} | {BELOW: r"\downarrow "}
 _MARKS = re.compile(f"[{''.join(_LETTERS)}]+")
 
 

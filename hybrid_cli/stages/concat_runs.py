@@ -8,6 +8,7 @@ import polars as pl
 
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind
+from hybrid_cli.collections.searched import refuse_other_corpora
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import ConcatRuns, stage
 
@@ -20,10 +21,11 @@ def concat_runs(settings: ConcatRuns) -> Path:
         Path of the new run.
 
     Raises:
-        InputError: fewer than two runs, or two runs that answer the same query.
+        InputError: fewer than two runs, two runs that answer the same query, or runs of other corpora.
     """
     if len(settings.runs) < 2:
         raise InputError("concat-runs: needs two or more runs, got 1")
+    refuse_other_corpora({str(path): path for path in settings.runs})
     output = artifacts.output_of(
         settings, Kind.RUN, {f"run {number}": path for number, path in enumerate(settings.runs, 1)}
     )

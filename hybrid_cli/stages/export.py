@@ -14,6 +14,7 @@ from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.encoders.contract import TRANSFORMER, kind_of
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
@@ -149,6 +150,7 @@ def _columns(frame: pl.DataFrame, file: Path, separator: str, count: str) -> str
 def _dpr_run(path: Path, scratch: Path, settings: Export) -> str:
     collection = settings.collection
     assert collection is not None
+    refuse_other_corpus([path], collections.corpus_path(collection))
     run = _read_run(path, settings)
     queries = collections.read_queries(collections.queries_path(collection, settings.split))
     missing = run.join(queries, on="qid", how="anti")["qid"].unique(maintain_order=True)

@@ -15,6 +15,7 @@ from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind, Manifest, disk, layout
 from hybrid_cli.artifacts.lineage import Held, indexes_of
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.encoders.models import input_path
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run, mean_of
@@ -234,6 +235,7 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
     from hybrid_cli.indexes import latency
 
     named = runs.named(as_names(settings.paths))
+    refuse_other_corpus(named.values(), collections.corpus_path(collection))
     behind = {name: _indexes(path) for name, path in named.items()}
     qrels_file = collections.qrels_path(collection, settings.split)
     queries_file = collections.queries_path(collection, settings.split)

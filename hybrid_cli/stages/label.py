@@ -13,6 +13,7 @@ import pyarrow as pa
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, Output
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex, check_corpus
 from hybrid_cli.settings import Label, stage
@@ -65,6 +66,7 @@ def _inputs(settings: Label) -> dict[str, Path]:
         check_corpus(settings.index, inputs["corpus"])
     if settings.run is not None:
         inputs["run"] = settings.run
+        refuse_other_corpus([settings.run], inputs["corpus"])
     if settings.split is not None or settings.queries is not None:
         inputs["queries"] = collections.queries_path(settings.queries or collection, settings.split)
     elif settings.queries_from == "cropped" and QUESTIONS in collections.splits(collection):

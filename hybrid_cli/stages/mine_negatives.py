@@ -9,6 +9,7 @@ from typing import Any
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import check_corpus
 from hybrid_cli.reporting import terminal
@@ -29,6 +30,7 @@ def mine_negatives(settings: MineNegatives) -> Path:
         InputError: unusable inputs or options, or no query has a relevant document in the corpus.
     """
     inputs = _inputs(settings)
+    refuse_other_corpus((source.run for source in settings.plan() if source.run), inputs["corpus"])
     settings = settings.with_depth(collections.document_count(settings.collection))
     output = artifacts.output_of(settings, Kind.EXAMPLES, inputs)
     if output.up_to_date:
