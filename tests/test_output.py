@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -357,3 +358,46 @@ def test_a_file_added_while_a_stage_works_is_not_removed_and_the_work_is_kept(tm
         work_for_hours()
     assert (index / "late.txt").read_text() == "mine"
     assert (output.partial / "shard").read_text() == "hours of work"
+
+
+class Killed(BaseException):
+    """Ends a call as a kill does: nothing is cleaned up."""
+
+
+def killed_before_its_name(path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    """Write a folder and stop before it gets its name."""
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Output, "_publish", die)
+        with pytest.raises(Killed):
+            write_folder(path, **options)
+
+
+def test_a_folder_that_was_killed_before_its_name_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "index"
+    killed_before_its_name(path, monkeypatch, hits=1)
+    assert not path.exists()
+    assert open_output(path, kind=Kind.DENSE_INDEX, hits=1).up_to_date
+    assert (path / "vectors.bin").read_text() == "complete"
+    assert scratch_in(tmp_path) == []
+    killed_before_its_name(path, monkeypatch, hits=2, overwrite=True)
+    assert artifacts.read_manifest(path).options == {"hits": 1}
+    assert open_output(path, kind=Kind.DENSE_INDEX, hits=2, overwrite=True).up_to_date
+    assert artifacts.read_manifest(path).options == {"hits": 2}
+    assert scratch_in(tmp_path) == []
+
+
+def test_a_finished_folder_of_another_call_or_with_damage_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "index"
+    killed_before_its_name(path, monkeypatch, hits=1)
+    assert not open_output(path, kind=Kind.DENSE_INDEX, hits=2).up_to_date
+    assert scratch_in(tmp_path) == []
+    killed_before_its_name(path, monkeypatch, hits=1)
+    (tmp_path / ".index.partial" / "vectors.bin").write_text("c0mplete")
+    assert not open_output(path, kind=Kind.DENSE_INDEX, hits=1).up_to_date
+    assert not path.exists()

@@ -12,14 +12,16 @@ import polars as pl
 import pytest
 from command import hybrid
 
-from hybrid_cli import runs
-from hybrid_cli.artifacts import layout
+from hybrid_cli import artifacts, runs
+from hybrid_cli.artifacts import MANIFEST, layout
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations import wordnet
 from hybrid_cli.perturbations.attack import MissingResource
 from hybrid_cli.perturbations.attacks import ATTACKS
+from hybrid_cli.settings.perturb import Attack as AttackName
 from hybrid_cli.settings.perturb import AttackOrSet
+from hybrid_cli.stages import perturb as stage
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.perturb import perturb
 from hybrid_cli.stages.search import search
@@ -42,7 +44,11 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_folder_contains_a_file_per_attack_and_meta_json(tiny: Path, tmp_path: Path) -> None:
     folder = perturb(tiny, split="test", attacks=["lite"], output=tmp_path / "q", wordnet=SMALL)
-    assert {file.name for file in folder.iterdir()} == {layout.ATTACKS, *(f"{name}.parquet" for name in LOCAL)}
+    assert {file.name for file in folder.iterdir()} == {
+        MANIFEST,
+        layout.ATTACKS,
+        *(f"{name}.parquet" for name in LOCAL),
+    }
     meta = json.loads((folder / layout.ATTACKS).read_text("utf-8"))
     assert meta["seed"] == 0
     assert {"hybrid", "polars", "torch"} <= meta["versions"].keys()
@@ -105,17 +111,54 @@ def test_a_table_of_synonyms_replaces_wordnet(tiny: Path, tmp_path: Path, bare: 
     assert texts(folder / "synonym-adversary.parquet")["002"] == "halite in sea water"
 
 
-def test_only_missing_files_are_written(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_is_one_artifact(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = perturb(tiny, split="test", attacks=["char-swap", "shuffle"], output=tmp_path / "q")
     first = (folder / "shuffle.parquet").read_bytes()
     capsys.readouterr()
-    perturb(tiny, split="test", attacks=["shuffle", "word-deletion"], output=folder)
-    printed = capsys.readouterr().err
-    assert f"{folder / 'shuffle.parquet'} is up to date" in printed
-    assert "word-deletion.parquet: 6 queries" in printed
-    assert (folder / "shuffle.parquet").read_bytes() == first
+    perturb(tiny, split="test", attacks=["char-swap", "shuffle"], output=folder)
+    assert capsys.readouterr().err == f"perturb: {folder} is up to date\n"
     with pytest.raises(InputError, match="already exists with other options or inputs: seed=0, now 1"):
-        perturb(tiny, split="test", attacks=["shuffle"], output=folder, seed=1)
+        perturb(tiny, split="test", attacks=["char-swap", "shuffle"], output=folder, seed=1)
+    with pytest.raises(InputError, match="is a part of the perturbed queries"):
+        perturb(tiny, split="test", attacks=["shuffle"], output=folder / "shuffle.parquet", seed=1, overwrite=True)
+    perturb(tiny, split="test", attacks=["shuffle", "word-deletion"], output=folder, overwrite=True)
+    assert (folder / "shuffle.parquet").read_bytes() == first
+    assert not (folder / "char-swap.parquet").exists()
+    (folder / "run.parquet").write_bytes(first)
+    with pytest.raises(InputError, match=r"run\.parquet is not part of the perturbed queries"):
+        perturb(tiny, split="test", attacks=["shuffle"], output=folder, overwrite=True)
+
+
+def test_each_file_names_its_own_inputs(tiny: Path, tmp_path: Path) -> None:
+    folder = perturb(tiny, split="test", attacks=["char-swap", "shuffle"], output=tmp_path / "q")
+    single = perturb(tiny, split="test", attacks=["shuffle"], output=tmp_path / "one" / "shuffle.parquet")
+    assert (folder / "shuffle.parquet").read_bytes() == single.read_bytes()
+    manifest = artifacts.read_manifest(folder / "shuffle.parquet")
+    assert manifest.input_path("queries") == tiny / "queries.test.parquet"
+
+
+def test_an_interrupted_call_leaves_no_folder_and_continues(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attacks: list[AttackOrSet] = ["char-swap", "shuffle"]
+    whole = perturb(tiny, split="test", attacks=attacks, output=tmp_path / "whole")
+    computed = []
+
+    def counting(name: AttackName, *others: Any) -> Any:
+        computed.append(name)
+        if computed == attacks:
+            raise KeyboardInterrupt
+        return attack(name, *others)
+
+    attack = stage._attack
+    monkeypatch.setattr(stage, "_attack", counting)
+    with pytest.raises(KeyboardInterrupt):
+        perturb(tiny, split="test", attacks=attacks, output=tmp_path / "q")
+    assert not (tmp_path / "q").exists()
+    perturb(tiny, split="test", attacks=attacks, output=tmp_path / "q")
+    assert computed == ["char-swap", "shuffle", "shuffle"]
+    for name in ("char-swap.parquet", "shuffle.parquet", layout.ATTACKS):
+        assert (tmp_path / "q" / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_files_are_bit_identical_in_another_process_and_for_parts_of_the_queries(tiny: Path, tmp_path: Path) -> None:

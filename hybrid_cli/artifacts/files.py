@@ -9,7 +9,9 @@ from pathlib import Path
 
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.disk import remove
+from hybrid_cli.artifacts.integrity import damage
 from hybrid_cli.artifacts.manifest import MANIFEST, read_manifest
+from hybrid_cli.errors import InputError
 
 KEY = ".key"  # in an unfinished folder: inputs and options of the call that created it
 
@@ -61,16 +63,20 @@ def rename(scratch: Path, path: Path) -> None:
     remove(old)
 
 
-def restore(path: Path) -> None:
+def restore(path: Path, call: str = "") -> None:
     """Undo a replacement that was killed between its two renames, or finish one that was killed after them.
 
     Only the holder of the lock of `path` may call this: a replacement in progress looks the same.
+
+    Args:
+        call: inputs and options of the current call; its finished folder is kept, see `finished`.
     """
     if _old(path).exists() and not path.exists():
         disk.device.rename(_old(path), path)
     remove(_old(path))
-    if not _resumable(scratch_path(path)):
-        remove(scratch_path(path))
+    scratch = scratch_path(path)
+    if not _resumable(scratch) and not finished(scratch, call):
+        remove(scratch)
 
 
 def leftovers(path: Path) -> bool:
@@ -81,6 +87,17 @@ def leftovers(path: Path) -> bool:
 
 def _resumable(scratch: Path) -> bool:
     return (scratch / KEY).is_file()
+
+
+def finished(scratch: Path, call: str) -> bool:
+    """Return whether `scratch` is the complete folder of a call that was killed before the folder got its name."""
+    if _resumable(scratch) or not (scratch / MANIFEST).is_file():
+        return False
+    try:
+        manifest = read_manifest(scratch)
+    except InputError:
+        return False
+    return manifest.key() == call and next(damage(scratch, manifest), None) is None
 
 
 def discard(work: Path) -> None:

@@ -165,9 +165,19 @@ class Output:
                 checksums=found,
             )
             disk.write_text(work / MANIFEST, manifest.to_json())
-            for hidden in (key, *work.glob(".*")):  # the key first: a folder without key is never resumed
-                disk.remove(hidden)
-            self._publish(work)
+            disk.remove(key)  # first: a folder without key is never resumed
+            self._publish_folder()
+
+    def finish(self) -> None:
+        """Publish a complete folder that an equal call left when it was killed; set `up_to_date`."""
+        if files.finished(self.partial, self.manifest.key()):
+            self._publish_folder()
+            self.up_to_date = True
+
+    def _publish_folder(self) -> None:
+        for hidden in self.partial.glob(".*"):
+            disk.remove(hidden)
+        self._publish(self.partial)
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -298,17 +308,23 @@ def open_output(
         if files.leftovers(place) and not _dry.get() and not _is_follower():
             with suppress(HybridError, OSError):  # in use, or read-only
                 output.lock()
-                files.restore(place)
+                files.restore(place, wanted.key())
         _check(output, inputs, overwrite, foreign)
         if _dry.get():
             raise DryRun(output)
         if not output.up_to_date and not _is_follower():
             output.lock()
             _check(output, inputs, overwrite, foreign)  # another process may have finished this output meanwhile
+            if not output.up_to_date:
+                output.finish()
     except BaseException:
         output.release()
         raise
     if output.up_to_date:
+        if files.finished(output.partial, wanted.key()):  # by a killed replacement with the same content
+            with suppress(HybridError, OSError):
+                output.lock()
+                disk.remove(output.partial)
         output.release()
         with suppress(OSError):  # so that make sees a file newer than its inputs; the file system may be read-only
             path.touch()

@@ -13,6 +13,7 @@ class Kind(StrEnum):
     COLLECTION = "collection"
     CORPUS = "corpus"
     QUERIES = "queries"
+    ATTACKS = "perturbed queries"
     QRELS = "qrels"
     LEXICAL_INDEX = "lexical index"
     EXAMPLES = "training examples"
@@ -37,6 +38,7 @@ class Kind(StrEnum):
 
 _PLURAL = {
     Kind.QUERIES,
+    Kind.ATTACKS,
     Kind.QRELS,
     Kind.EXAMPLES,
     Kind.LABELS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, Output, disk, layout
+from hybrid_cli.artifacts import Kind, Manifest, Output, disk, layout
 from hybrid_cli.collections import collection
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
@@ -41,34 +42,71 @@ def perturb(settings: Perturb) -> Path:
     several = len(names) > 1 or not settings.output.suffix
     if several and settings.output.suffix == ".parquet":
         raise InputError(f"{settings.output}: several attacks need a folder; pass --output without .parquet")
-    outputs: dict[AttackName, Output] = {}
+    inputs: dict[AttackName, dict[str, Path]] = {}
     skipped: dict[str, str] = {}
     for name in names:
         try:
-            files = {"queries": queries, **_files(name, settings)}
+            inputs[name] = {"queries": queries, **_files(name, settings)}
         except MissingResource as missing:
             if not several:
                 raise MissingResource(f"--attack {name}: {missing}") from None
             skipped[name] = str(missing)
-            continue
-        outputs[name] = artifacts.open_output(
-            settings.output / f"{name}.parquet" if several else settings.output,
-            Kind.QUERIES,
-            "perturb",
-            inputs=files,
-            options=_options(name, settings),
-            overwrite=settings.overwrite,
-        )
     for skip, why in skipped.items():
         console.warn(f"perturb: {skip} is skipped: {why}")
-    if not outputs:
+    if not inputs:
         raise MissingResource(f"{settings.output}: the resources of all attacks are missing")
-    for name, output in outputs.items():
-        if not output.up_to_date:
-            _attack(output, name, settings)
     if several:
-        _write_meta(settings, outputs, skipped)
-    return settings.output
+        return _write_folder(settings, inputs, skipped)
+    ((name, files),) = inputs.items()
+    output = artifacts.output_of(settings, Kind.QUERIES, files, _options(name, settings))
+    if not output.up_to_date:
+        table, counts = _attack(name, files, settings)
+        output.write([table.to_arrow()], **counts)
+        _note(str(output.path), counts)
+    return output.path
+
+
+def _write_folder(
+    settings: Perturb, inputs: Mapping[AttackName, Mapping[str, Path]], skipped: Mapping[str, str]
+) -> Path:
+    """Write a file for each attack, and `meta.json`; an interrupted call continues with the next attack."""
+    files = {role if role != "attacked" else f"attacked {name}": path
+             for name in inputs for role, path in inputs[name].items()}  # fmt: skip
+    options = {"attacks": list(inputs), **settings.recorded()}
+    output = artifacts.output_of(settings, Kind.ATTACKS, files, options)
+    if output.up_to_date:
+        return output.path
+    with output.folder() as (work, counts):
+        manifests = {}
+        for name, own in inputs.items():
+            path = work / f"{name}.parquet"
+            if not path.exists():
+                table, counted = _attack(name, own, settings)
+                _write_part(path, table, _part(output, path, _options(name, settings), own, counted))
+                _note(f"{output.path}: {name}", counted)
+            manifests[name] = artifacts.read_manifest(path, Kind.QUERIES)
+        counts |= {"queries": next(iter(manifests.values())).counts["queries"]}
+        disk.write_text(work / layout.ATTACKS, _meta(settings, manifests, skipped))
+    return output.path
+
+
+def _part(
+    output: Output, path: Path, options: dict[str, Any], inputs: Mapping[str, Path], counts: dict[str, Any]
+) -> Manifest:
+    """Return the manifest of one attack; each file names its own inputs, relative to the folder."""
+    return replace(
+        output.manifest,
+        kind=Kind.QUERIES,
+        options=options,
+        inputs=artifacts.describe_inputs(inputs, output.place / path.name),
+        counts=counts,
+        location=path.resolve(),
+    )
+
+
+def _write_part(path: Path, table: pl.DataFrame, manifest: Manifest) -> None:
+    with artifacts.replacing(path) as scratch:
+        artifacts.write_parquet(scratch, [table.to_arrow()], artifacts.SCHEMAS[Kind.QUERIES], manifest)
 
 
 def _names(settings: Perturb) -> list[AttackName]:
@@ -121,20 +159,18 @@ def _options(name: str, settings: Perturb) -> dict[str, Any]:
     return {"attack": name, **{each: recorded[each] for each in recorded if settings.applies(each, attacks=(name,))}}
 
 
-def _attack(output: Output, name: AttackName, settings: Perturb) -> None:
-    files = _files(name, settings)
-    queries = collection.read_queries(collection.queries_path(settings.collection, settings.split))
-    inputs = Inputs(queries, files, settings)
+def _attack(name: AttackName, files: Mapping[str, Path], settings: Perturb) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Return the perturbed queries and the counts of an attack."""
+    queries = collection.read_queries(files["queries"])
+    inputs = Inputs(queries, {role: path for role, path in files.items() if role != "queries"}, settings)
     rewrite = _from_file(inputs) if "attacked" in files else ATTACKS[name].start(inputs)
     attacked = []
     with console.progress(name, len(queries), "queries") as advance:
         for qid, text in queries.select("qid", "text").iter_rows():
             attacked.append(rewrite(qid, text, partial(draw, settings.seed, name, qid)))
             advance(1)
-    counts = _counts(queries, attacked)
     texts = pl.Series([each.text for each in attacked], dtype=pl.String)
-    output.write([queries.with_columns(text=texts).to_arrow()], **counts)
-    _note(output.path, counts)
+    return queries.with_columns(text=texts), _counts(queries, attacked)
 
 
 def _from_file(inputs: Inputs) -> Rewrite:
@@ -163,7 +199,7 @@ def _counts(queries: pl.DataFrame, attacked: Sequence[Attacked]) -> dict[str, An
     }
 
 
-def _note(path: Path, counts: dict[str, Any]) -> None:
+def _note(path: str, counts: dict[str, Any]) -> None:
     own = [f"{number:,} {name.replace('_', ' ')}" for name, number in list(counts.items())[3:]]
     console.note(
         f"perturb: {path}: {counts['queries']:,} queries, {counts['changed']:,} changed "
@@ -171,9 +207,8 @@ def _note(path: Path, counts: dict[str, Any]) -> None:
     )
 
 
-def _write_meta(settings: Perturb, outputs: Mapping[AttackName, Output], skipped: Mapping[str, str]) -> None:
-    """Write the contents of the manifests to one JSON file, for tools that do not read Parquet."""
-    manifests = {name: artifacts.read_manifest(output.path, Kind.QUERIES) for name, output in outputs.items()}
+def _meta(settings: Perturb, manifests: Mapping[AttackName, Manifest], skipped: Mapping[str, str]) -> str:
+    """Return the contents of the manifests as JSON, for tools that do not read Parquet."""
     content = {
         "seed": settings.seed,
         "versions": next(iter(manifests.values())).versions,
@@ -183,5 +218,4 @@ def _write_meta(settings: Perturb, outputs: Mapping[AttackName, Output], skipped
         },
         "skipped": dict(skipped),
     }
-    with artifacts.replacing(settings.output / layout.ATTACKS) as scratch:
-        disk.write_text(scratch, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
