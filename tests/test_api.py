@@ -53,7 +53,7 @@ def test_several_indexes_are_one_exact_hybrid_index(made: Path, queries: dict[st
     assert found.select(COLUMNS).equals(open_run(made / "hybrid.parquet"))
 
 
-def test_titles_come_with_the_hits(made: Path) -> None:
+def test_hits_have_titles(made: Path) -> None:
     found = open_index(made / "bm25").search("table salt", k=2)
     assert found.select("qid", "docid", "rank", "title").row(0) == ("0", "salt", 1, "Table salt")
 

@@ -244,7 +244,7 @@ def test_the_entry_point_calls_main() -> None:
 
 
 @pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
-def test_idle_threads_sleep_unless_the_environment_says_otherwise(given: dict[str, str], expected: str) -> None:
+def test_idle_threads_sleep_unless_the_environment_overrides_it(given: dict[str, str], expected: str) -> None:
     """The variable must be set before torch or FAISS loads OpenMP."""
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | given
     code = (

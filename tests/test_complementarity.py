@@ -93,7 +93,7 @@ def test_the_cutoff_is_inclusive() -> None:
     assert (sets(dense, sparse, 11).dense, sets(dense, sparse, 11).both) == (2, 1)
 
 
-def test_the_ratio_is_nan_where_its_set_is_empty() -> None:
+def test_the_ratio_of_an_empty_set_is_nan() -> None:
     nothing, something = as_ranks({"1": None}), as_ranks({"1": 3})
     assert isnan(sets(nothing, something, 10).roc)
     assert sets(nothing, something, 10).mirror == 1

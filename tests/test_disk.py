@@ -128,7 +128,7 @@ def test_a_folder_is_synced_with_every_file(tmp_path: Path, recorder: Recorder) 
     assert recorder.done == ["write", "write", *["sync"] * 4, "rename x", "sync"]
 
 
-def test_a_folder_is_replaced_in_one_step_where_the_system_can(tmp_path: Path, recorder: Recorder) -> None:
+def test_a_folder_is_replaced_in_one_step_if_the_system_supports_it(tmp_path: Path, recorder: Recorder) -> None:
     write_folder(tmp_path / "x", "old")
     recorder.done.clear()
     write_folder(tmp_path / "x", "new", overwrite=True)

@@ -48,7 +48,7 @@ def scored(positive: list[float], negative: list[float], lexical: list[tuple[flo
     return Vectors(torch.ones(size, 1), documents, torch.tensor(lexical), torch.ones(size, 2 * size, dtype=torch.bool))
 
 
-def test_residual_margin_shrinks_where_bm25_is_right() -> None:
+def test_residual_margin_shrinks_for_pairs_that_bm25_ranks_correctly() -> None:
     both = scored([3.0, 3.0], [2.5, 2.5], [(12.0, 9.0), (5.0, 14.0)])
     margins = [1 - 0.1 * (12 - 9), 1 - 0.1 * (5 - 14)]
     losses = [max(0, m - 3.0 + 2.5) for m in margins]
@@ -104,7 +104,7 @@ def test_nll_of_the_golden_scores() -> None:
     assert nll(vectors)["nll"].item() == pytest.approx((first + second) / 2)
 
 
-def test_nll_without_in_batch_uses_its_own_documents_only() -> None:
+def test_nll_without_in_batch_uses_only_the_documents_of_the_query() -> None:
     documents = torch.tensor([[[2.0, 0.0], [1.0, 0.5]], [[0.0, 1.0], [-1.0, 3.0]]])
     vectors = Vectors(torch.eye(2), documents, torch.zeros(2, 2), torch.ones(2, 4, dtype=torch.bool))
     own = [-2 + math.log(math.exp(2) + math.exp(1)), -1 + math.log(math.exp(1) + math.exp(3))]

@@ -34,7 +34,7 @@ def pieces(contract: Contract, tower_tokenizer: Any, share: float, query: str, d
     return tokens
 
 
-def test_every_match_and_nothing_else_is_masked_at_a_share_of_one() -> None:
+def test_with_a_share_of_1_exactly_the_matches_are_masked() -> None:
     shown = pieces(Contract(), TOKENIZER, 1.0, QUERY, DOCUMENT)
     expected = "[CLS] the [MASK] : it is a [MASK] ( [MASK] . [MASK] ) of the [MASK] , and [MASK] else ? [SEP]"
     assert shown == expected.split()

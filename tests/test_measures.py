@@ -98,7 +98,7 @@ def test_golden_values_in_trec_evals_order(measure: str, level: int, q1: float, 
         ("RBP(rel=2)", 0.2 * (0.8**2 + 0.8**5), 0),
     ],
 )
-def test_measures_that_trec_eval_lacks_follow_their_papers(measure: str, q1: float, q2: float) -> None:
+def test_measures_that_are_not_in_trec_eval_follow_their_papers(measure: str, q1: float, q2: float) -> None:
     values = evaluate_run(TREC_ORDER, QRELS, [measure])
     assert values["value"].to_list() == pytest.approx([q1, q2, 0])
 
@@ -108,7 +108,7 @@ def test_err_does_not_overflow_on_high_grades_and_ignores_negative_ones() -> Non
     assert value(evaluate_run(table({"q": ["b", "a"]}), qrels, ["ERR@2"]), "ERR@2", "q") == 1 / 2
 
 
-def test_golden_values_in_our_own_order() -> None:
+def test_golden_values_in_the_order_of_hybrid() -> None:
     rows = [(qid, docid, score) for qid, hits in SCORES.items() for docid, score in hits.items()]
     run = ranked(pl.DataFrame(rows, schema=["qid", "docid", "score"], orient="row"))
     values = evaluate_run(run, QRELS, ["AP", "nDCG@5"])

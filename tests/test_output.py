@@ -64,7 +64,7 @@ def test_a_moved_input_has_not_changed(tmp_path: Path) -> None:
     assert open_output(path, inputs={"queries": first.rename(tmp_path / "moved.tsv")}).up_to_date
 
 
-def test_overwrite_repeats_the_work_even_if_nothing_changed(tmp_path: Path) -> None:
+def test_overwrite_repeats_the_work_even_without_a_change(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run.parquet", hits=10)
     assert not open_output(path, hits=10, overwrite=True).up_to_date
     write_run(path, HITS[:1], hits=20, overwrite=True)
@@ -264,7 +264,7 @@ def test_a_second_writer_is_refused_while_the_first_one_writes(tmp_path: Path, f
 
 
 @pytest.mark.parametrize("folder", [True, False])
-def test_the_lock_of_a_killed_writer_blocks_nobody(tmp_path: Path, folder: bool) -> None:
+def test_the_lock_of_a_killed_writer_does_not_block_others(tmp_path: Path, folder: bool) -> None:
     path = tmp_path / ("index" if folder else "run.parquet")
     context = multiprocessing.get_context("fork")
     ready, release = context.Event(), context.Event()

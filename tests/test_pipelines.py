@@ -134,7 +134,7 @@ def test_rounds_out_of_range_are_refused(rounds: str, tmp_path: Path) -> None:
     assert f"ROUNDS={rounds}: must be between 2 and 6" in done.stderr
 
 
-def test_lite_adds_spar_where_it_was_made_with_the_same_seeds(tmp_path: Path) -> None:
+def test_lite_includes_the_rows_of_spar_for_equal_seeds(tmp_path: Path) -> None:
     for seed, expected in ((1, []), (2, ["spar-1", "spar-2"])):
         run = tmp_path / "out" / "spar" / f"seed-{seed}" / "concat.test.parquet"
         run.parent.mkdir(parents=True)

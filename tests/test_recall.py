@@ -26,7 +26,7 @@ def test_the_curve_is_recall_at_every_depth(level: int) -> None:
     assert curve["recall"].to_list() == pytest.approx([mean_of(values, f"R@{depth}") for depth in DEPTHS])
 
 
-def test_a_run_that_finds_nothing_stays_at_zero() -> None:
+def test_a_run_without_relevant_documents_has_recall_0() -> None:
     judged = pl.DataFrame(
         {"qid": ["q"], "relevance": [1], "position": [None]},
         schema={"qid": pl.String, "relevance": pl.Int32, "position": pl.Int32},

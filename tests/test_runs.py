@@ -30,7 +30,7 @@ def test_a_query_in_two_pieces_is_one_query() -> None:
     assert runs.ranked(hits).rows() == [("q", "b", 1, 2.0), ("q", "a", 2, 1.0), ("r", "a", 1, 1.0)]
 
 
-def test_runs_are_named_by_stems_with_folders_where_stems_are_equal(tmp_path: Path) -> None:
+def test_runs_are_named_by_stems_and_by_folders_if_stems_are_equal(tmp_path: Path) -> None:
     assert list(runs.named(["out/bm25.parquet", "out/dense.parquet"])) == ["bm25", "dense"]
     assert list(runs.named(["x/out/bm25.parquet", "y/out/bm25.parquet"])) == ["x/out/bm25", "y/out/bm25"]
     assert runs.named(["BM25 tuned=out/a.parquet"]) == {"BM25 tuned": Path("out/a.parquet")}

@@ -187,7 +187,7 @@ def test_an_hnsw_index_of_a_small_corpus_gives_the_exact_run(
     assert found[0].drop("score").equals(found[1].drop("score"))
 
 
-def test_the_hits_of_a_query_come_with_titles_and_texts(lexical: Path) -> None:
+def test_the_hits_of_a_query_have_titles_and_texts(lexical: Path) -> None:
     best = search(index=lexical, query="salt in sea water", hits=2)
     assert best.columns == ["docid", "rank", "score", "title", "text"]
     assert best["docid"].to_list() == ["salt", "NA"]

@@ -82,7 +82,7 @@ def test_arguments_are_not_split_at_commas() -> None:
     assert brew(beans=["a,b", Path("c")]).beans == ("a,b", "c")
 
 
-def test_names_with_files_come_as_text_or_mapping() -> None:
+def test_names_with_files_are_given_as_text_or_mapping() -> None:
     assert brew(filters=["small=a.txt", "large=b.txt"]).filters == {"small": Path("a.txt"), "large": Path("b.txt")}
     assert brew(filters={"small": "a.txt"}).filters == {"small": Path("a.txt")}
     with pytest.raises(InputError, match="--filters x: needs SIZE=FILE"):

@@ -215,7 +215,7 @@ def test_the_hits_of_a_query_do_not_depend_on_other_queries(recipe: VectorIndex,
         assert alone.equals(together.filter(pl.col("qid") == f"q{row}"))
 
 
-def test_hits_do_not_change_where_faiss_switches_its_algorithm_with_the_number_of_queries(tmp_path: Path) -> None:
+def test_hits_do_not_depend_on_the_algorithm_that_faiss_selects_by_the_number_of_queries(tmp_path: Path) -> None:
     dim = 512  # FAISS 1.15 uses BLAS from 128,000 query values on: 250 of these queries
     index = build(tmp_path / "index", random_vectors(dim=dim), VectorIndex())
     queries = random_vectors(300, dim, seed=1)

@@ -77,7 +77,7 @@ def test_a_damaged_input_is_damage(chain: Path) -> None:
     assert inputs(chain)["first.parquet"] == DAMAGED
 
 
-def test_a_folder_stands_for_the_artifacts_in_it(chain: Path, tmp_path: Path) -> None:
+def test_all_artifacts_in_a_folder_are_verified(chain: Path, tmp_path: Path) -> None:
     write_folder(Path("deep/index"))
     Path("deep/notes.json").write_text("not json")
     Path("deep/notes.parquet.txt").write_text("text")
