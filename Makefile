@@ -16,7 +16,7 @@ MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help setup demo check lint test hard bench docs clean tables $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 \
+.PHONY: help setup demo check lint test hard fuzz bench docs clean tables $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 \
     claims-clear claims-clear-seed
 
 help:  ## list the targets
@@ -50,6 +50,9 @@ test: $(SETUP)  ## all tests, on all cores
 
 hard: $(SETUP)  ## 1,000 kills and disk faults in all stages (hours)
 	$(VENV)/bin/python tests/hard/kill.py --kills 1000
+
+fuzz: $(SETUP)  ## random and damaged input for every reader (SECONDS=600)
+	$(VENV)/bin/python tests/hard/fuzz.py --seconds $(or $(SECONDS),600)
 
 bench: $(SETUP)  ## compare speed with other tools (installs them; takes a while)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA),bench]'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
@@ -59,6 +60,21 @@ def test_a_document_without_id_is_reported_with_its_row(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "corpus.parquet")
     with pytest.raises(InputError, match="row 2: no docid"):
         list(collection.documents(tmp_path))
+
+
+@pytest.mark.parametrize("read", [collection.docids, collection.read_queries, collection.read_qrels, runs.read_run])
+def test_damaged_pages_of_a_table_of_another_tool_are_one_line(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    columns = {"docid": ["a"] * 500, "qid": ["q"] * 500, "text": ["x"] * 500, "title": ["x"] * 500}
+    table = pl.DataFrame(columns).with_columns(relevance=1, rank=pl.int_range(500), score=1.0)
+    table.write_parquet(tmp_path / "table.parquet", compression="uncompressed")
+    metadata = pq.ParquetFile(tmp_path / "table.parquet").metadata.row_group(0)
+    data = bytearray((tmp_path / "table.parquet").read_bytes())
+    for column in range(metadata.num_columns):
+        begin = metadata.column(column).dictionary_page_offset or metadata.column(column).data_page_offset
+        data[begin : begin + 8] = b"\xff" * 8
+    (tmp_path / "table.parquet").write_bytes(data)
+    with pytest.raises(InputError, match=r"table\.parquet: is not readable \("):
+        read(tmp_path / "table.parquet")
 
 
 def test_a_folder_without_corpus_is_refused(tmp_path: Path) -> None:

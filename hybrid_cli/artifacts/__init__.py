@@ -23,7 +23,7 @@ from hybrid_cli.artifacts.manifest import (
 )
 from hybrid_cli.artifacts.output import DryRun, Output, dry_run, open_output, output_of
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
-from hybrid_cli.artifacts.tables import check_table, regrouped, row_count, validate_parquet, write_parquet
+from hybrid_cli.artifacts.tables import check_table, reading, regrouped, row_count, validate_parquet, write_parquet
 
 __all__ = [
     "FORMAT",
@@ -49,6 +49,7 @@ __all__ = [
     "open_output",
     "output_of",
     "read_manifest",
+    "reading",
     "regrouped",
     "replacing",
     "restore",

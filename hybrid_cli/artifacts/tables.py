@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,22 @@ def validate_parquet(path: Path) -> Path:
     check_file(path)
     parquet_metadata(path)
     return path
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn an error of a library about the content of a Parquet file into one line.
+
+    Raises:
+        InputError: damaged data, or values that do not fit the type of a column.
+    """
+    import polars as pl
+
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pa.ArrowException, OSError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"{path}: is not readable ({reason}); write the file again, or restore a copy") from None
 
 
 def row_count(path: Path) -> int:

@@ -98,6 +98,8 @@ def _trouble_with_files(error: Exception) -> tuple[str, int] | None:
         reasons = [os.strerror(errno.ENOSPC)]
     if reasons:
         return f"{path or 'the output'}: {reasons[0].lower()}; nothing was replaced", 1
+    if type(error).__module__.startswith(("polars.", "pyarrow.")) and "parquet" in text.lower():
+        return f"a Parquet file is not readable ({text.splitlines()[0]}); write it again, or restore a copy", 2
     if isinstance(error, OSError) and path is not None and error.strerror:
         return f"{os.fsdecode(path)}: {error.strerror.lower()}", 2
     wrapped = isinstance(error, OSError) or any(os.strerror(code) in text for code in (errno.EACCES, errno.EPERM))

@@ -74,13 +74,20 @@ def documents(path: Path, batch_rows: int = 8192) -> Iterator[pa.RecordBatch]:
     corpus_path(path)
     for part in _parts(path):
         row = 0
-        for batch in pq.ParquetFile(part).iter_batches(batch_rows, columns=schema.names):
+        with artifacts.reading(part):
+            batches = pq.ParquetFile(part).iter_batches(batch_rows, columns=schema.names)
+        while (batch := _next(batches, part)) is not None:
             docids = batch.column("docid")
             if docids.null_count:
                 raise InputError(f"{part}, row {row + pc.index(docids.is_null(), True).as_py() + 1}: no docid")
             filled = [pc.fill_null(batch.column(name).cast(pa.string()), "") for name in schema.names]
             yield pa.RecordBatch.from_arrays(filled, schema=schema)
             row += len(batch)
+
+
+def _next(batches: Iterator[pa.RecordBatch], part: Path) -> pa.RecordBatch | None:
+    with artifacts.reading(part):
+        return next(batches, None)
 
 
 def document_count(path: Path) -> int:
@@ -96,7 +103,8 @@ def docids(path: Path) -> pl.Series:
         InputError: no documents, or a missing or repeated id; the message names the row.
     """
     corpus = corpus_path(path)
-    frame = pl.scan_parquet(_parts(path)).select(pl.col("docid").cast(pl.String)).collect()
+    with artifacts.reading(corpus):
+        frame = pl.scan_parquet(_parts(path), glob=False).select(pl.col("docid").cast(pl.String)).collect()
     if not len(frame):
         raise InputError(f"{corpus}: no documents; a corpus needs at least one")
     _refuse_nulls(frame, ("docid",), corpus)
@@ -107,7 +115,7 @@ def docids(path: Path) -> pl.Series:
 def scan(path: Path) -> pl.LazyFrame:
     """Return corpus_row (from 0), docid, title and text in corpus order; a missing title or text becomes empty."""
     corpus_path(path)
-    return pl.scan_parquet(_parts(path), row_index_name="corpus_row").select(
+    return pl.scan_parquet(_parts(path), glob=False, row_index_name="corpus_row").select(
         "corpus_row", pl.col("docid").cast(pl.String), pl.col("title", "text").cast(pl.String).fill_null("")
     )
 
@@ -115,7 +123,8 @@ def scan(path: Path) -> pl.LazyFrame:
 def texts(path: Path, docids: pl.Series) -> pl.DataFrame:
     """Return docid, title and text of the given documents, in the order of the corpus; unknown ids are skipped."""
     wanted = pl.col("docid").is_in(docids.cast(pl.String).unique().implode())  # filters by docid before texts are read
-    return scan(path).drop("corpus_row").filter(wanted).collect(engine="streaming")
+    with artifacts.reading(path):
+        return scan(path).drop("corpus_row").filter(wanted).collect(engine="streaming")
 
 
 # -------------------------------------------------------------------------------------------------- queries and qrels
@@ -190,10 +199,11 @@ def read_queries(file: Path) -> pl.DataFrame:
     """
     if file.suffix == ".parquet":
         artifacts.check_table(file, Kind.QUERIES)
-        frame = pl.read_parquet(file)
-        if "answers" not in frame.columns:
-            frame = frame.with_columns(pl.lit(None).alias("answers"))
-        frame = frame.select(pl.col(name).cast(kind) for name, kind in _QUERIES.items())
+        with artifacts.reading(file):
+            frame = pl.read_parquet(file, glob=False)
+            if "answers" not in frame.columns:
+                frame = frame.with_columns(pl.lit(None).alias("answers"))
+            frame = frame.select(pl.col(name).cast(kind) for name, kind in _QUERIES.items())
     else:
         rows = list(query_rows(file))
         frame = pl.DataFrame([row[1:] for row in rows], schema=_QUERIES, orient="row")
@@ -213,8 +223,9 @@ def read_qrels(file: Path) -> pl.DataFrame:
     """
     if file.suffix == ".parquet":
         artifacts.check_table(file, Kind.QRELS)
-        frame = pl.read_parquet(file, columns=list(_QRELS))
-        frame = frame.select(pl.col(name).cast(kind) for name, kind in _QRELS.items())
+        with artifacts.reading(file):
+            frame = pl.read_parquet(file, columns=list(_QRELS), glob=False)
+            frame = frame.select(pl.col(name).cast(kind) for name, kind in _QRELS.items())
     else:
         rows = list(judgment_rows(file))
         frame = pl.DataFrame([row[1:] for row in rows], schema=_QRELS, orient="row")

@@ -16,6 +16,7 @@ from hybrid_cli.json_files import parse_json
 
 WHOLE = "all"
 _EXAMPLES = 3
+_LONGEST_NUMBER = 20  # digits of a fold that is ordered as a number
 
 Folds = list[list[str]]
 
@@ -95,7 +96,8 @@ def _line_folds(file: Path) -> Folds:
         if len(fields) != 2:
             raise InputError(f"{place}: {len(fields)} columns; needs query id and fold")
         folds.setdefault(fields[1], []).append(fields[0])
-    order = sorted(folds, key=lambda name: (int(name) if name.isdecimal() else float("inf"), name))
+    numbers = {name: int(name) for name in folds if name.isdecimal() and len(name) < _LONGEST_NUMBER}
+    order = sorted(folds, key=lambda name: (numbers.get(name, float("inf")), name))
     return [folds[name] for name in order]
 
 

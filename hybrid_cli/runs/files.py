@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,7 +116,8 @@ def _parquet_parts(path: Path) -> Iterator[pl.DataFrame]:
 
 def _parquet_rows(path: Path, columns: list[str], begin: int, count: int) -> pl.DataFrame:
     cast = [pl.col(name).cast(SCHEMA[name], strict=False) for name in columns]
-    return pl.scan_parquet(path, glob=False).slice(begin, count).select(cast).collect()
+    with artifacts.reading(path):
+        return pl.scan_parquet(path, glob=False).slice(begin, count).select(cast).collect()
 
 
 def _text_parts(path: Path) -> Iterator[pl.DataFrame]:
@@ -136,13 +136,14 @@ def _text_parts(path: Path) -> Iterator[pl.DataFrame]:
 def _parsed(data: bytes, path: Path, above: int) -> pl.DataFrame:
     """Parse lines, the first of which is line `above` + 1 of the file."""
     try:
-        lines = pl.read_csv(
-            io.BytesIO(data), has_header=False, separator="\x01", quote_char=None, schema={"line": pl.String}
-        )
-    except pl.exceptions.PolarsError as error:
-        raise InputError(f"{path}: not a TREC run ({error})") from None
-    fields = lines.with_row_index("number", offset=above + 1).select(
-        "number", pl.col("line").str.extract_all(r"\S+").alias("f")
+        lines = data.decode().split("\n")
+    except UnicodeDecodeError as error:
+        number = above + data.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}, line {number}: not a TREC run: the line is not valid UTF-8") from None
+    fields = (
+        pl.DataFrame({"line": lines})
+        .with_row_index("number", offset=above + 1)
+        .select("number", pl.col("line").str.extract_all(r"\S+").alias("f"))
     )
     fields = fields.filter(pl.col("f").list.len() > 0)
     bad = fields.filter(pl.col("f").list.len() != 6)

@@ -127,7 +127,8 @@ def _content(path: Path) -> Description:
 
 def _table_content(path: Path) -> Description:
     file = pq.ParquetFile(path)
-    first = next(file.iter_batches(SAMPLE_ROWS), None)
+    with artifacts.reading(path):
+        first = next(file.iter_batches(SAMPLE_ROWS), None)
     content: Description = {
         "rows": file.metadata.num_rows,
         "columns": {column.name: str(column.type) for column in file.schema_arrow},
