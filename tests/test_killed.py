@@ -81,7 +81,10 @@ def hidden() -> list[str]:
 
 def started(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "hybrid_cli", *map(str, arguments)], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "hybrid_cli", *map(str, arguments)],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # also if the tests run under nohup
     )
 
 
