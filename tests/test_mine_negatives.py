@@ -101,6 +101,7 @@ def test_depth_and_skip_top_bound_the_ranks(tiny: Path, bm25: Path, tmp_path: Pa
         (100, {"num_negatives": 30}, 60),  # at least twice the negatives
         (6_035, {"skip_top": 10}, 36),
         (6_035, {"depth": 50}, 50),
+        (6_035, {"depth": "auto"}, 26),
         (6_035, {"sources": "random"}, None),
     ],
 )

@@ -93,6 +93,7 @@ class Option:
         parse: function from text to value, for units such as `2G`; raises ValueError with the reason.
         metavar: placeholder of the value in the help.
         shown: the default in words, if the value is not informative.
+        automatic: text that selects the default, such as `auto`.
         applies: conditions, one of which must hold; empty if the option always applies.
         recorded: the manifest stores the value, so a change makes the output out of date.
         positional: an argument instead of an option.
@@ -109,6 +110,7 @@ class Option:
     parse: Callable[[str], Any] | None = None
     metavar: str | None = None
     shown: str | None = None
+    automatic: str | None = None
     applies: tuple[Condition, ...] = ()
     recorded: bool = True
     positional: bool = False

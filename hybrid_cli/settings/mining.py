@@ -78,7 +78,9 @@ class MineNegatives(Seeded, Threaded, Writes):
         "documents, 1,000 from 9 million on.",
         panel=SOURCES,
         minimum=1,
-        shown="sqrt(documents) / 3, from 20 to 1,000, below --skip-top",
+        metavar="INT|auto",
+        shown="auto, sqrt(documents) / 3, from 20 to 1,000, below --skip-top",
+        automatic="auto",
         applies=_RANKED,
     )
     skip_top: int = option(

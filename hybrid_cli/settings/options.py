@@ -72,7 +72,9 @@ class Settings:
         made = super().__new__(cls)
         positional = [each.name for each in fields(cls) if each.init and not each.kw_only]
         named = {**dict(zip(positional, args, strict=False)), **values}
-        object.__setattr__(made, "given", frozenset(name for name, value in named.items() if not _is_unset(value)))
+        declared = cls.declared()
+        given = (name for name, value in named.items() if not _is_unset(value, declared.get(name)))
+        object.__setattr__(made, "given", frozenset(given))
         return made
 
     def __post_init__(self) -> None:
@@ -84,7 +86,7 @@ class Settings:
                 value = converted(name, declared, types[name], value)
             elif declared.default is REQUIRED:
                 raise InputError(f"{spelling(name, declared)}: needs at least one value")
-            elif _is_unset(value) and not isinstance(declared.default, By):
+            elif _is_unset(value, declared) and not isinstance(declared.default, By):
                 value = declared.default
             object.__setattr__(self, name, value)
         for name, declared in self.declared().items():
@@ -184,7 +186,9 @@ class Settings:
         return _types(cls)  # type: ignore[arg-type]
 
 
-def _is_unset(value: Any) -> bool:
+def _is_unset(value: Any, declared: Option | None) -> bool:
+    if declared is not None and declared.automatic is not None and value == declared.automatic:
+        return True
     return value is None or (isinstance(value, list | tuple | dict) and not value)
 
 
