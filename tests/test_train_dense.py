@@ -29,8 +29,8 @@ from hybrid_cli.settings import TrainDense
 from hybrid_cli.settings.common import Sampling
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training.batches import Examples, allowed
+from hybrid_cli.training.dev_pool import DevPool, DevSet
 from hybrid_cli.training.loop import rate_factor, steps_of
-from hybrid_cli.training.validation import DevPool
 
 WORDS = [
     "river",
@@ -171,8 +171,8 @@ def test_training_lowers_the_loss_and_raises_the_dev_score(examples: Path, tiny_
     assert dev[0] < max(dev)
     best = artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"]
     assert curve.filter(name="dev_MRR@10", step=best)["value"].item() == max(dev)
-    pool = DevPool.of(Examples(examples).dev_rows(200))
-    assert pool.measure(TransformerEncoder.load(out))["dev_MRR@10"] == pytest.approx(max(dev))
+    pool = DevPool(DevSet.of(examples, 200, None, 1000, 1), TransformerEncoder.load(out), None, tmp_path)
+    assert pool.validate()["dev_MRR@10"] == pytest.approx(max(dev))
 
 
 @pytest.mark.parametrize(

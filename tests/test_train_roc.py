@@ -20,10 +20,9 @@ from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.dev_pool import DevSet
 from hybrid_cli.training.losses import squared_cosine
 from hybrid_cli.training.roc import Bm25Vectors, SignProjection
-from hybrid_cli.training.validation import DevPool
 
 PLAN: dict[str, Any] = {"batch_size": 3, "epochs": 2, "learning_rate": 1e-3, "precision": "fp32"}
 ROC = {**PLAN, "loss": "roc"}
@@ -92,17 +91,18 @@ def test_the_curve_equals_an_evaluation_of_the_encoder(
     trained = train_dense(
         examples, output=tmp_path / "roc", model=str(tiny_bert), **ROC, index=index, dev=examples, eval_steps=2
     )
-    encoder, source = TransformerEncoder.load(trained), Examples(examples)
-    pool = DevPool.of(source.dev_rows(200))
-    lexical = LexicalIndex.open(index)
-    dense = encoder.encode_queries(pool.queries) @ encoder.encode_documents(pool.titles, pool.texts).T
-    sparse = (lexical.query_matrix(pool.queries) @ lexical.rows(pl.Series(pool.docids)).T).toarray()
+    encoder, lexical = TransformerEncoder.load(trained), LexicalIndex.open(index)
+    dev = DevSet.of(examples, 200, lexical, 1000, 1)
+    queries, docids = dev.queries["text"].to_list(), dev.documents["docid"]
+    documents = dev.documents["title"].to_list(), dev.documents["text"].to_list()
+    dense = encoder.encode_queries(queries) @ encoder.encode_documents(*documents).T
+    sparse = (lexical.query_matrix(queries) @ lexical.rows(docids).T).toarray()
 
     def found(scores: np.ndarray) -> set[int]:
         """Return queries whose relevant document has fewer than ten others at or above it."""
         return {
             query
-            for query, relevant in enumerate(pool.relevant)
+            for query, relevant in enumerate(dev.relevant)
             if sum(s >= scores[query][relevant].max() for s in np.delete(scores[query], relevant)) < 10
         }
 
@@ -110,14 +110,12 @@ def test_the_curve_equals_an_evaluation_of_the_encoder(
     logged = pl.read_parquet(trained / "curve.parquet").filter(step=best)
     expected = len(found(dense) - found(sparse)) / len(found(dense))
     assert logged.filter(name="dev_RoC@10")["value"].item() == pytest.approx(expected)
-    side = Bm25Vectors(lexical, SignProjection(16), pl.Series(pool.docids))
+    side = Bm25Vectors(lexical, SignProjection(16), docids)
     cosines = [
+        squared_cosine(torch.from_numpy(encoder.encode_queries(queries)), torch.from_numpy(side.queries(queries))),
         squared_cosine(
-            torch.from_numpy(encoder.encode_queries(pool.queries)), torch.from_numpy(side.queries(pool.queries))
-        ),
-        squared_cosine(
-            torch.from_numpy(encoder.encode_documents(pool.titles, pool.texts)),
-            torch.from_numpy(side.documents(pool.docids)),
+            torch.from_numpy(encoder.encode_documents(*documents)),
+            torch.from_numpy(side.documents(docids.to_list())),
         ),
     ]
     mean = sum(values.mean().item() for values in cosines) / 2

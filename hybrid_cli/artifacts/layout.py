@@ -39,7 +39,7 @@ CURVE = "curve.parquet"
 # unfinished encoder
 CHECKPOINT = ".checkpoint"
 BEST_WEIGHTS = ".best.safetensors"
-FROZEN = ".frozen"  # vectors of frozen encoders
+FROZEN = ".frozen"  # vectors of frozen encoders and of the start model
 
 # several attacked query files
 ATTACKS = "meta.json"

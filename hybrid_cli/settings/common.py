@@ -210,10 +210,12 @@ class Validation(Settings):
     """Validation during training."""
 
     dev: Path | str | None = option(
-        None, "Training examples of a dev split; their passages are the validation corpus.", panel=VALIDATION,
+        None, "Training examples of a dev split, for validation on their corpus.", panel=VALIDATION,
         recorded=False,
     )  # fmt: skip
-    dev_queries: int = option(200, "Number of dev queries.", panel=VALIDATION, minimum=1, applies=when(dev=GIVEN))
+    dev_queries: int = option(
+        200, "Number of dev queries, from the first on.", panel=VALIDATION, minimum=1, applies=when(dev=GIVEN)
+    )
     eval_steps: int | None = option(
         None,
         "Steps between two validations.",

@@ -20,9 +20,9 @@ from hybrid_cli.settings import DistillLite, stage
 from hybrid_cli.training import diagnostics, losses
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner
+from hybrid_cli.training.dev_pool import validator
 from hybrid_cli.training.session import Job, Session, contract_changes, load_start
 from hybrid_cli.training.teachers import FrozenEncoder
-from hybrid_cli.training.validation import validator
 
 
 @stage(DistillLite)
@@ -65,7 +65,8 @@ def distill_lite(settings: DistillLite) -> Path:
         encoder = Pair(student, teacher) if settings.queries_only else student
         batches = partial(examples.batches, settings)
         steps = session.steps(len(examples))
-        return Job(learner, batches, steps, save, validator(settings, encoder), diagnostics.HARDER)
+        validation = validator(settings, encoder, work, steps)
+        return Job(learner, batches, steps, save, validation, diagnostics.HARDER)
 
     state = session.train(prepare, processes=True)
     console.note(

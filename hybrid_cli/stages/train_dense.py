@@ -28,11 +28,11 @@ from hybrid_cli.settings.common import BM25, RESIDUALS
 from hybrid_cli.training import diagnostics, losses
 from hybrid_cli.training.batches import Examples, Group
 from hybrid_cli.training.dense import BatchSources, DenseLearner
+from hybrid_cli.training.dev_pool import validator
 from hybrid_cli.training.roc import PROJECTION_VERSION, Bm25Vectors, MatchMasking, SignProjection
 from hybrid_cli.training.session import Job, Session, contract_changes, load_start
 from hybrid_cli.training.student import Fusion, StudentNegatives, relevant
 from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight
-from hybrid_cli.training.validation import validator
 
 PROJECTION_SEED = 0
 DYNAMIC_POOL = 8192  # documents encoded at every checkpoint for --dynamic-negatives
@@ -57,13 +57,12 @@ def train_dense(settings: TrainDense) -> Path:
     if session.up_to_date:
         return settings.output
     examples = Examples(settings.training_examples)
-    dev = Examples(settings.dev) if settings.dev else None
     residual = settings.loss in RESIDUALS
     if residual and settings.scorer == BM25 and not settings.uses_bm25:
         examples.check_lexical()
     torch.manual_seed(settings.seed)  # initializes markers and projection
     encoder = load_start(settings, **asdict(contract))
-    vectors = _bm25_vectors(settings, encoder.dim, examples, dev)
+    vectors = _bm25_vectors(settings, encoder.dim, examples)
     _check_projection(settings, vectors)
     ensemble = _opened(settings, settings.boost)
     steps = session.steps(len(examples))
@@ -90,7 +89,7 @@ def train_dense(settings: TrainDense) -> Path:
             _batches(settings, examples, learner, temperature),
             steps,
             save,
-            validator(settings, trained, settings.index, vectors if dev else None),
+            validator(settings, trained, work, steps, settings.index, vectors.projection if vectors else None),
             _remedy(settings),
         )
 
@@ -187,12 +186,10 @@ def _masking(settings: TrainDense, encoder: TransformerEncoder) -> MatchMasking 
     return MatchMasking(encoder.document_tower.tokenizer, encoder.contract, settings.mask_matches)
 
 
-def _bm25_vectors(settings: TrainDense, dim: int, examples: Examples, dev: Examples | None) -> Bm25Vectors | None:
+def _bm25_vectors(settings: TrainDense, dim: int, examples: Examples) -> Bm25Vectors | None:
     if settings.index is None:
         return None
-    docids = pl.concat([source.docids() for source in (examples, dev) if source is not None]).unique()
-    projected = SignProjection(dim, PROJECTION_SEED)
-    return Bm25Vectors(LexicalIndex.open(settings.index), projected, docids)
+    return Bm25Vectors(LexicalIndex.open(settings.index), SignProjection(dim, PROJECTION_SEED), examples.docids())
 
 
 def _check_projection(settings: TrainDense, vectors: Bm25Vectors | None) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -63,11 +63,15 @@ class Validator:
         measure: returns values for the learning curve; called with the model in evaluation mode.
         every: steps between two validations; None for a tenth of all steps.
         criterion: value whose maximum selects the stored weights; None stores those of the last step.
+        final: returns values of the stored weights, once at the end.
+        facts: values for the manifest.
     """
 
     measure: Callable[[], dict[str, float]]
     every: int | None = None
     criterion: str | None = None
+    final: Callable[[], dict[str, float]] | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def steps_of(plan: Optimization, examples: int) -> int:
@@ -127,6 +131,8 @@ def fit(
             advance(1)
     if parallel.rank() or not load_best(work, model):
         state.best_step = state.step
+    if validator and validator.final:
+        _record(model, validator.final, state, state.best_step)
     return state
 
 
@@ -139,14 +145,20 @@ def rate_factor(step: int, total: int, warmup: float) -> float:
 
 
 def _validate(model: nn.Module, validator: Validator, state: State, work: Path) -> None:
-    model.eval()
-    values = validator.measure()
-    model.train()
-    state.curve += [(state.step, name, value) for name, value in values.items()]
-    console.note(f"step {state.step}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
+    values = _record(model, validator.measure, state, state.step)
     if validator.criterion is not None and values[validator.criterion] >= state.best:  # ties: later
         state.best, state.best_step = values[validator.criterion], state.step
         save_best(work, model)
+
+
+def _record(model: nn.Module, measure: Callable[[], dict[str, float]], state: State, step: int) -> dict[str, float]:
+    """Measure the model in evaluation mode; add the values to the learning curve at `step`, and print them."""
+    model.eval()
+    values = measure()
+    model.train()
+    state.curve += [(step, name, value) for name, value in values.items()]
+    console.note(f"step {step}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
+    return values
 
 
 class Trainer(Generic[Batch]):

@@ -97,6 +97,7 @@ class Session:
             state = fit(job.learner, job.batches, self._settings, job.steps, work, job.validator, job.remedy)
             if not parallel.rank():
                 counts.update(job.save(work))
+                counts.update(job.validator.facts if job.validator else {})
                 counts.update(steps=state.step, best_step=state.best_step, threads=torch.get_num_threads())
                 write_curve(work, state, self._settings.command)
         return state

@@ -80,14 +80,17 @@ class FrozenEncoder:
 
     def __init__(self, encoder: Encoder, examples: Examples, work: Path):
         self.dim = encoder.dim
-        self._folder = work / layout.FROZEN
-        self._folder.mkdir(exist_ok=True)
         for _ in parallel.first_alone():
             with console.progress("encode with the frozen model", unit="texts") as advance:
-                self._queries, self._query_places = self._all(
-                    "queries", examples.queries(), lambda part: encoder.encode_queries(part["text"].to_list()), advance
+                self._queries, self._query_places = stored_vectors(
+                    work,
+                    "queries",
+                    examples.queries(),
+                    lambda part: encoder.encode_queries(part["text"].to_list()),
+                    advance,
                 )
-                self._documents, self._document_places = self._all(
+                self._documents, self._document_places = stored_vectors(
+                    work,
                     "documents",
                     examples.documents(),
                     lambda part: encoder.encode_documents(part["title"].to_list(), part["text"].to_list()),
@@ -108,25 +111,39 @@ class FrozenEncoder:
         """Return vectors [B, G, dim]."""
         return self._documents[[[self._document_places[docid] for docid in group.docids] for group in groups]]
 
-    def _all(
-        self,
-        role: str,
-        tables: Iterable[pl.DataFrame],
-        encode: Callable[[pl.DataFrame], np.ndarray],
-        advance: Callable[[int], None],
-    ) -> tuple[Floats, dict[str, int]]:
-        """Return the vectors [n, dim] of all rows, and a map from values of the first column to row numbers."""
-        blocks: list[np.ndarray] = []
-        places: dict[str, int] = {}
-        for part in (part for table in tables for part in table.iter_slices(BLOCK_TEXTS)):
-            file = self._folder / f"{role}-{len(blocks):06}.npy"
-            if not file.exists():
-                with artifacts.replacing(file) as scratch, disk.create(scratch) as opened:
-                    np.save(opened, encode(part))
-            blocks.append(np.load(file))
-            places.update(zip(part.to_series(0).to_list(), range(len(places), len(places) + len(part)), strict=True))
-            advance(len(part))
-        return np.concatenate(blocks), places
+
+def stored_vectors(
+    work: Path,
+    role: str,
+    tables: Iterable[pl.DataFrame],
+    encode: Callable[[pl.DataFrame], np.ndarray],
+    advance: Callable[[int], None],
+) -> tuple[Floats, dict[str, int]]:
+    """Encode all rows of tables, or read the vectors of an interrupted call.
+
+    Args:
+        work: folder of the unfinished artifact, where the vectors are stored.
+        role: name of the vectors.
+        tables: texts, with an id or text in the first column.
+        encode: maps a table to vectors [n, dim].
+        advance: reports progress in rows.
+
+    Returns:
+        Vectors [n, dim] of all rows, and a map from values of the first column to row numbers.
+    """
+    folder = work / layout.FROZEN
+    folder.mkdir(exist_ok=True)
+    blocks: list[np.ndarray] = []
+    places: dict[str, int] = {}
+    for part in (part for table in tables for part in table.iter_slices(BLOCK_TEXTS)):
+        file = folder / f"{role}-{len(blocks):06}.npy"
+        if not file.exists():
+            with artifacts.replacing(file) as scratch, disk.create(scratch) as opened:
+                np.save(opened, encode(part))
+        blocks.append(np.load(file))
+        places.update(zip(part.to_series(0).to_list(), range(len(places), len(places) + len(part)), strict=True))
+        advance(len(part))
+    return np.concatenate(blocks), places
 
 
 class ScorerWeight(nn.Module):
