@@ -133,7 +133,7 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["prepare", "fuse", "concat_runs", "search", "evaluate", "inspect", "export", "doctor"]
+    "name", ["prepare", "fuse", "concat_runs", "search", "judge", "evaluate", "inspect", "export", "doctor"]
 )
 def test_stages_without_a_model_start_without_torch(name: str) -> None:
     code = f"import sys, hybrid_cli.stages.{name}; print(sorted({{'torch', 'altair', 'faiss'}} & sys.modules.keys()))"

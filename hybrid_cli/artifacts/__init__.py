@@ -21,7 +21,7 @@ from hybrid_cli.artifacts.manifest import (
     hash_folder,
     read_manifest,
 )
-from hybrid_cli.artifacts.output import DryRun, Output, dry_run, open_output, output_of
+from hybrid_cli.artifacts.output import DryRun, Output, dry_run, lock_growing, open_output, output_of
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.artifacts.tables import check_table, reading, regrouped, row_count, validate_parquet, write_parquet
 
@@ -46,6 +46,7 @@ __all__ = [
     "hard_link",
     "has_checksums",
     "hash_folder",
+    "lock_growing",
     "open_output",
     "output_of",
     "read_manifest",

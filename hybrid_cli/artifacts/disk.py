@@ -110,6 +110,39 @@ def write_text(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
+class Growing:
+    """A file that grows at its end; an addition is on the disk when `add` returns."""
+
+    def __init__(self, path: Path):
+        self._file = io.FileIO(path, "ab")
+        sync_names(path.parent)
+
+    @property
+    def size(self) -> int:
+        """Return the number of bytes."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def add(self, text: str) -> None:
+        """Append a text (UTF-8); an error of the disk leaves the file unchanged."""
+        before, view, written = self.size, memoryview(text.encode()), 0
+        try:
+            while written < len(view):
+                written += device.write(self._file, view[written:])
+            device.sync(self._file.fileno())
+        except OSError:
+            self.cut(before)
+            raise
+
+    def cut(self, size: int) -> None:
+        """Remove all bytes after the first `size`."""
+        self._file.truncate(size)
+        device.sync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
 def patch(path: Path, place: int, data: bytes) -> None:
     """Replace some bytes of a new file."""
     with io.FileIO(path, "r+b") as file:

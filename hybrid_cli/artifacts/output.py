@@ -218,14 +218,7 @@ class Output:
         """
         if self._unlock is not None and self._unlock.alive:
             return
-        self.place.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(files.lock_file(self.place), blocking=False, thread_local=False)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise HybridError(
-                f"{self.path}: another hybrid process is writing this output; wait for it, or stop it"
-            ) from None
+        lock = _acquired(self.path, self.place)
         self._unlock = weakref.finalize(self, _unlock, lock, os.getpid())
 
     def release(self) -> None:
@@ -240,6 +233,30 @@ class Output:
             yield
         finally:
             self.release()
+
+
+def _acquired(path: Path, place: Path) -> BaseFileLock:
+    """Return the lock of an output path, acquired."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(files.lock_file(place), blocking=False, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise HybridError(f"{path}: another hybrid process is writing this output; wait for it, or stop it") from None
+    return lock
+
+
+def lock_growing(path: Path) -> None:
+    """Lock a file that the running stage extends in place, until the stage ends.
+
+    Raises:
+        InputError: the path cannot be written.
+        HybridError: another process has the lock.
+    """
+    place = place_of(path)
+    check_place(path, {})
+    lock, process = _acquired(path, place), os.getpid()
+    at_stage_end(lambda: _unlock(lock, process))
 
 
 def _unlock(lock: BaseFileLock, process: int) -> None:

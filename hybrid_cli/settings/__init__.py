@@ -12,6 +12,7 @@ from hybrid_cli.settings.data import (
     Split,
 )
 from hybrid_cli.settings.dense import Combine, Encode, VectorIndex
+from hybrid_cli.settings.judging import Judge
 from hybrid_cli.settings.mining import Label, MineNegatives
 from hybrid_cli.settings.options import Settings
 from hybrid_cli.settings.perturb import Perturb
@@ -39,6 +40,7 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     Combine,
     Encode,
     Search,
+    Judge,
     Fuse,
     ConcatRuns,
     Evaluate,
@@ -61,6 +63,7 @@ __all__ = [
     "Fuse",
     "IndexBm25",
     "Inspect",
+    "Judge",
     "Label",
     "MineNegatives",
     "Perturb",

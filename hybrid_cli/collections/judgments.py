@@ -1,0 +1,97 @@
+"""Judgments that a person gives one by one: a qrels file that grows, and the skipped hits in a file next to it.
+
+A judgment is a line `qid 0 docid grade`, separated by tabs, which every reader of qrels accepts. A skipped hit is
+such a line with the grade -1 in the second file; in the qrels, an evaluation would count it as judged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from hybrid_cli import console
+from hybrid_cli.artifacts import disk
+from hybrid_cli.collections.readers.text_files import judgment_rows
+from hybrid_cli.errors import InputError
+
+Pair = tuple[str, str]  # qid, docid
+SKIPPED = -1
+_SUFFIXES = (".tsv", ".txt")
+_COMPLETE = re.compile(r"[^\t\n]+\t0\t[^\t\n]+\t(?:-1|[0-3])")  # grades have one digit, so that no part of a line fits
+_OTHER = re.compile(r"\S+ +(?:\S+ +)?\S+ +-?[0-9]+")  # written by hand or by another tool, with spaces
+
+
+class Judgments:
+    """The answers of a person, on disk; only the holder of the lock of `path` may open it.
+
+    Attributes:
+        grades: grade of each judged pair; `SKIPPED` for a skipped one.
+    """
+
+    def __init__(self, path: Path):
+        """Open the file, or start it.
+
+        Args:
+            path: qrels file; skipped hits are in `NAME.skipped`.
+
+        Raises:
+            InputError: another file extension, or a file without judgments.
+        """
+        if path.suffix not in _SUFFIXES:
+            raise InputError(f"{path}: the name must end with {' or '.join(_SUFFIXES)}")
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: is a folder; name a file of judgments")
+        self.grades: dict[Pair, int] = {}
+        self._files = [_open(each) for each in (skipped_path(path), path)]
+        for each in (skipped_path(path), path):
+            self.grades |= {(qid, docid): grade for _, qid, docid, grade in judgment_rows(each)}
+        self._undo: list[tuple[disk.Growing, int, list[Pair]]] = []
+
+    def add(self, qid: str, docids: Iterable[str], grade: int) -> None:
+        """Store one grade for some hits of a query; the answer is on the disk when this returns."""
+        pairs = [(qid, docid) for docid in docids]
+        file = self._files[grade != SKIPPED]
+        before = file.size
+        file.add("".join(f"{qid}\t0\t{docid}\t{grade}\n" for qid, docid in pairs))
+        self._undo.append((file, before, pairs))
+        self.grades |= dict.fromkeys(pairs, grade)
+
+    def undo(self) -> bool:
+        """Take back the last answer since the file was opened; return whether there was one."""
+        if not self._undo:
+            return False
+        file, before, pairs = self._undo.pop()
+        file.cut(before)
+        for pair in pairs:
+            del self.grades[pair]
+        return True
+
+    def of_query(self, qid: str) -> dict[str, int]:
+        """Return docid -> grade of the judged hits of a query."""
+        return {docid: grade for (asked, docid), grade in self.grades.items() if asked == qid and grade != SKIPPED}
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            file.close()
+
+
+def skipped_path(path: Path) -> Path:
+    """Return the file of the skipped hits."""
+    return path.with_name(f"{path.name}.skipped")
+
+
+def _open(path: Path) -> disk.Growing:
+    """Open a file of lines; complete its last line, or cut it where a power failure left a part of one."""
+    content = path.read_bytes() if path.exists() else b""
+    file = disk.Growing(path)
+    if content and not content.endswith(b"\n"):
+        begin = content.rfind(b"\n") + 1
+        tail = content[begin:].decode("utf-8", "replace")
+        if _COMPLETE.fullmatch(tail) or (b"\t" not in content and _OTHER.fullmatch(tail)):
+            file.add("\n")
+        else:
+            console.warn(f"{path}: the last line is incomplete and was removed: {tail!r}")
+            file.cut(begin)
+    return file

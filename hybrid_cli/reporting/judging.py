@@ -1,0 +1,167 @@
+"""The screen of `judge`: one query and one hit, with the words of the query marked."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hybrid_cli import console
+from hybrid_cli.reporting.tables import figure, matching
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from hybrid_cli.fusion.weight_range import WeightRange
+
+GRADES = {"0": "not relevant", "1": "partly", "2": "relevant", "3": "fully relevant"}
+SKIP, NEXT, UNDO, MORE, QUIT = "s", "n", "u", " ", "q"
+ANSWERS = "0-3 (grade), s (skip hit), n (next query), u (undo), q (quit)"
+_WIDEST, _LEAST_LINES = 100, 3
+_MARK = "bold underline"
+_BIDIRECTIONAL = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))))  # overrides of the direction
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything that the screen shows.
+
+    Attributes:
+        query: text of the query.
+        place: position of the hit in the pool, from 1.
+        pooled: number of hits in the pool.
+        title, text: of the hit; the title is the document id if the document has none.
+        judged: number of judged queries.
+        wanted: number of queries at which the command ends.
+        weight: names of the second run and the weights that fit; None if unknown.
+        notice: answer to the last key.
+        page: page of the text, from 0.
+    """
+
+    query: str
+    place: int
+    pooled: int
+    title: str
+    text: str
+    judged: int
+    wanted: int
+    weight: tuple[str, WeightRange] | None = None
+    notice: str = ""
+    page: int = 0
+
+
+@contextmanager
+def window() -> Iterator[None]:
+    """Use the second screen of the terminal, so that its contents are as before at the end."""
+    out = console.stdout()
+    out.set_alt_screen(True)
+    try:
+        yield
+    finally:
+        out.set_alt_screen(False)
+
+
+def draw(view: View) -> None:
+    """Show the hit on the cleared screen."""
+    out = console.stdout()
+    lines = screen(view, min(out.width, _WIDEST), out.height)
+    out.clear()
+    for number, line in enumerate(lines, 1):
+        out.print(line, end="" if number == len(lines) else "\n", soft_wrap=True)
+
+
+def show_plain(view: View) -> None:
+    """Print the hit without its grades and keys, for answers that come from a file or a pipe."""
+    console.result(f"query: {_plain(view.query)}\nhit {view.place} of {view.pooled}: {_plain(view.title)}")
+    console.result("\n".join(_plain(line) for line in view.text.splitlines()) + "\n")
+
+
+def screen(view: View, width: int, height: int) -> list[Text]:
+    """Return the lines of the screen, none wider than `width`, and as many as fit in `height`."""
+    from rich.text import Text
+
+    body, room = _body(view, width), _room(view, width, height)
+    count = max(1, -(-len(body) // room))
+    page = view.page % count
+    shown = body[page * room : (page + 1) * room]
+    lines = [*_head(view, width), *shown, *[Text()] * (room - len(shown)), Text()]
+    more = f"page {page + 1} of {count}; space: next page" if count > 1 else ""
+    lines.append(Text(view.notice or more, "yellow" if view.notice else "dim"))
+    lines.append(_keys(GRADES.items()))
+    lines.append(_keys({"s": "skip hit", "n": "next query", "u": "undo", "q": "quit"}.items()))
+    lines.append(Text(status(view.judged, view.wanted, view.weight), "dim"))
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return lines
+
+
+def status(judged: int, wanted: int, weight: tuple[str, WeightRange] | None) -> str:
+    """Return the number of judged queries, and the weights that fit so far."""
+    text = f"{judged} of {wanted} queries judged"
+    if weight is None:
+        return text
+    name, found = weight
+    name = name if len(name) <= 16 else f"{name[:15]}…"
+    return f"{text}; best weight of {name} {figure(found.chosen, 2)}, {span(found)}"
+
+
+def span(found: WeightRange) -> str:
+    """Return the weights that the judgments cannot tell from the best one, in words."""
+    if (found.low, found.high) == (0.0, 1.0):
+        return "any fits so far"
+    return f"{figure(found.low, 2)} to {figure(found.high, 2)} fit as well"
+
+
+def _head(view: View, width: int) -> list[Text]:
+    from rich.text import Text
+
+    place = f"hit {view.place} of {view.pooled}"
+    first = Text(f"Query {view.judged + 1}", "bold").append(place.rjust(width - len(f"Query {view.judged + 1}")), "dim")
+    query = _wrapped(view.query, width, 3, mark="")
+    return [first, *query, Text("─" * width, "dim"), *_wrapped(view.title, width, 2, view.query, "bold"), Text()]
+
+
+def _body(view: View, width: int) -> list[Text]:
+    text = re.sub(r"\n\s*\n\s*\n", "\n\n", view.text.strip())
+    return _wrapped(text, width, None, view.query) if text else []
+
+
+def _room(view: View, width: int, height: int) -> int:
+    """Return the number of lines for the text."""
+    return max(_LEAST_LINES, height - len(_head(view, width)) - 5)
+
+
+def _wrapped(text: str, width: int, most: int | None, mark: str = "", style: str = "") -> list[Text]:
+    """Return the lines of a text, with the words of the query `mark` marked; at most `most` lines."""
+    from rich.console import Console
+    from rich.text import Text
+
+    plain = "\n".join(_plain(line) for line in text.splitlines() or [""])
+    whole = Text(plain, style)
+    for begin, end in matching(mark).spans(plain) if mark else ():
+        whole.stylize(_MARK, begin, end)
+    lines = list(whole.wrap(Console(width=width), width))
+    if most is not None and len(lines) > most:
+        lines = lines[:most]
+        lines[-1].truncate(width - 2)
+        lines[-1].append(" …")
+    return lines
+
+
+def _plain(text: str) -> str:
+    """Return a line without control characters: a document must not be able to control the terminal."""
+    unsafe = (letter in _BIDIRECTIONAL or unicodedata.category(letter) == "Cc" for letter in text.expandtabs(4))
+    return "".join(" " if bad else letter for bad, letter in zip(unsafe, text.expandtabs(4), strict=True))
+
+
+def _keys(named: Iterable[tuple[str, str]]) -> Text:
+    from rich.text import Text
+
+    line = Text()
+    for key, meaning in named:
+        line.append(f"{key} ", "bold").append(f"{meaning}   ")
+    line.rstrip()
+    return line

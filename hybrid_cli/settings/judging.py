@@ -1,0 +1,52 @@
+"""Settings of judging hits by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Literal
+
+from hybrid_cli.settings.common import MEASURE, NameOrPath, Seeded
+from hybrid_cli.settings.options import REQUIRED, argument, option, redeclare
+from hybrid_cli.settings.retrieval import FUSION
+
+
+@dataclass(frozen=True)
+class Judge(Seeded):
+    """Judge the pooled hits of runs in the terminal, one key per hit.
+
+    The first hits of all runs are shown in random order, without their run, rank or score. Grades: 0 not relevant,
+    1 partly relevant, 2 relevant, 3 fully relevant; measures count grades from 1 as relevant. Queries on which the runs
+    disagree come first. Each answer is saved at once; the same command continues after an interruption. With two runs,
+    the screen shows the fusion weights that the judgments cannot tell from the best one.
+
+    If standard input or output is no terminal, answers are read from the lines of standard input.
+    """
+
+    command = "judge"
+    panel = FUSION
+    examples = (
+        "hybrid judge data/mine --split dev out/bm25.parquet out/dense.parquet --output judgments.tsv",
+        "hybrid judge data/mine --split dev out/bm25.parquet --stop-after 50 --order random --output judgments.tsv",
+    )
+
+    collection: Path = argument(REQUIRED, "Collection with the texts of queries and documents.")
+    runs: Sequence[NameOrPath] = argument(REQUIRED, "One or more runs (Parquet or TREC; `name=path` names one).")
+    _: KW_ONLY
+    output: Path = option(
+        REQUIRED,
+        "Qrels file (.tsv or .txt), extended by each answer; skipped hits go to OUTPUT.skipped.",
+        "--output",
+        "-o",
+        recorded=False,
+    )
+    split: str | None = option(None, "Split of the collection.")
+    stop_after: int = option(20, "Number of judged queries at which the command ends.", minimum=1)
+    depth: int = option(5, "Hits pooled from each run.", minimum=1)
+    order: Literal["disagreement", "random"] = option(
+        "disagreement",
+        "Order of the queries; `random` gives an unbiased sample for the scores of `hybrid evaluate`.",
+    )
+    measure: str = option("nDCG@10", "Measure that chooses the weight shown with two runs.", parse=MEASURE)
+    seed: int = redeclare(Seeded, "seed", 42, help="Random seed of the order of queries and hits.")

@@ -1,0 +1,397 @@
+"""`judge` with answers from standard input: orders, the files, undo, resumption, weights, bad input."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from command import Done, hybrid
+from judging import DOCIDS, FIRST, QIDS, SECOND, lines_of, opinion, write_runs
+
+from hybrid_cli import artifacts, runs
+from hybrid_cli.artifacts import disk
+from hybrid_cli.collections import collection
+from hybrid_cli.collections.judgments import SKIPPED, Judgments, skipped_path
+from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.evaluation.measures import evaluate_positions
+from hybrid_cli.evaluation.pools import pools
+from hybrid_cli.fusion.weight_range import WEIGHTS, query_values, weight_range
+from hybrid_cli.reporting.judging import View, screen
+
+
+@pytest.fixture
+def here(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "tiny").symlink_to(tiny)
+    write_runs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+RUNS = [f"{FIRST}.trec", f"{SECOND}.trec"]
+
+
+def judged(monkeypatch: pytest.MonkeyPatch, answers: str, *options: object, output: str = "mine.tsv") -> Done:
+    """Run `judge` with one answer per character."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{answer}\n" for answer in answers)))
+    return hybrid("judge", "tiny", "--split", "test", *RUNS, "--output", output, *options)
+
+
+def shown_hits(out: str) -> list[tuple[str, str]]:
+    """Return query and title of each hit that was printed."""
+    lines = out.splitlines()
+    return [
+        (line.removeprefix("query: "), lines[number + 1].partition(": ")[2])
+        for number, line in enumerate(lines)
+        if line.startswith("query: ")
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------- pools, orders
+
+
+def test_a_pool_has_the_first_hits_of_every_run_once(here: Path) -> None:
+    opened = [runs.open_run(Path(path)) for path in RUNS]
+    for depth in (1, 3):
+        found = {pool.qid: set(pool.docids) for pool in pools(opened, depth, seed=1)}
+        for qid in QIDS:
+            tops = [run.table().filter((pl.col("qid") == qid) & (pl.col("rank") <= depth))["docid"] for run in opened]
+            assert found[qid] == set(tops[0]) | set(tops[1])
+
+
+def test_queries_with_different_hits_come_first_and_seeds_change_the_order(here: Path) -> None:
+    opened = [runs.open_run(Path(path)) for path in RUNS]
+    found = pools(opened, 4, seed=1)
+    shares = [pool.disagreement for pool in found]
+    assert shares == sorted(shares, reverse=True)
+    assert (shares[0], shares[-1]) == (1.0, 0.5)
+    assert found[-1].qid == QIDS[0]
+    orders = {tuple(pool.qid for pool in pools(opened, 4, seed, shuffled=True)) for seed in range(20)}
+    assert len(orders) > 10
+    assert pools(opened, 4, seed=1) == found
+
+
+def test_the_order_of_hits_is_unrelated_to_the_run_and_its_ranks(here: Path) -> None:
+    """A third run with other hits does not reorder the first ones; the place does not tell the run."""
+    opened = [runs.open_run(Path(path)) for path in RUNS]
+    alone = {pool.qid: pool.docids for pool in pools(opened[:1], 4, seed=3)}
+    both = {pool.qid: pool.docids for pool in pools(opened, 4, seed=3)}
+    for qid, docids in alone.items():
+        assert [docid for docid in both[qid] if docid in docids] == list(docids)
+    firsts = [both_run.docids[0] in alone[both_run.qid] for seed in range(30) for both_run in pools(opened, 4, seed)]
+    assert 0.4 < float(np.mean(firsts)) < 0.8
+
+
+def test_a_query_that_one_run_alone_answers_comes_last(here: Path) -> None:
+    Path("more.trec").write_text(f"t1 Q0 {DOCIDS[0]} 1 1 x\n")
+    opened = [runs.open_run(Path(RUNS[0])), runs.open_run(Path("more.trec"))]
+    assert {pool.disagreement for pool in pools(opened, 4, seed=1)} == {0.0}
+
+
+# ------------------------------------------------------------------------------------------------------------ answers
+
+
+def test_answers_become_qrels_that_other_commands_read(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = judged(monkeypatch, "3021s" * 20, "--stop-after", 3)
+    assert done.code == 0, done.err
+    rows = lines_of(Path("mine.tsv"))
+    assert {row[1] for row in rows} == {"0"}
+    assert {row[3] for row in rows} == {"0", "1", "2", "3"}
+    assert {row[3] for row in lines_of(skipped_path(Path("mine.tsv")))} == {"-1"}
+    assert len(collection.read_qrels(Path("mine.tsv"))) == len(rows)
+    evaluated = hybrid("evaluate", "--qrels", "mine.tsv", *RUNS, "--format", "json")
+    assert json.loads(evaluated.out)["queries"]["MRR@10"] == 3
+    assert hybrid("fuse", *RUNS, "--tune", "--qrels", "mine.tsv", "--output", "w.json").code == 0
+    Path("docs.jsonl").write_text("".join(json.dumps({"id": docid, "text": "x"}) + "\n" for docid in DOCIDS))
+    Path("topics.tsv").write_text("".join(f"{qid}\tquery\n" for qid in QIDS))
+    words = ["prepare", "trec", "docs.jsonl", "--topics", "dev=topics.tsv", "--qrels", "dev=mine.tsv"]
+    assert hybrid(*words, "--output", "copy").code == 0
+    assert collection.read_qrels(collection.qrels_path(Path("copy"), "dev")).height == len(rows)
+
+
+def test_nothing_that_is_printed_names_a_run_a_rank_or_a_score(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = judged(monkeypatch, "0" * 100, "--stop-after", 6)
+    assert len(shown_hits(done.out)) > 20
+    assert FIRST not in done.out
+    assert SECOND not in done.out
+    assert ".trec" not in done.out
+
+
+def test_it_stops_after_enough_queries_and_continues_for_more(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = judged(monkeypatch, "1" * 100, "--stop-after", 2)
+    assert "2 of 2 queries judged" in first.err
+    before = Path("mine.tsv").read_text()
+    assert shown_hits(judged(monkeypatch, "1" * 100, "--stop-after", 2).out) == []
+    assert Path("mine.tsv").read_text() == before
+    more = judged(monkeypatch, "1" * 100, "--stop-after", 4)
+    assert "4 of 4 queries judged" in more.err
+    assert Path("mine.tsv").read_text().startswith(before)
+    assert not set(shown_hits(more.out)) & set(shown_hits(first.out))
+
+
+def test_a_query_of_which_all_hits_are_skipped_is_not_judged(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = judged(monkeypatch, "n" + "1" * 8, "--stop-after", 1)
+    assert "1 of 1 queries judged" in done.err
+    qids = {row[0] for row in lines_of(Path("mine.tsv"))}
+    assert len(qids) == 1
+    assert qids.isdisjoint(row[0] for row in lines_of(skipped_path(Path("mine.tsv"))))
+    again = judged(monkeypatch, "1" * 100, "--stop-after", 6)
+    assert "5 of 6 queries judged" in again.err, "a skipped query is not asked again"
+
+
+@pytest.mark.parametrize(("before", "kept"), [("2", "1"), ("s", "1"), ("n", "1"), ("20", "21"), ("2n", "21")])
+def test_undo_takes_back_the_last_answer(here: Path, monkeypatch: pytest.MonkeyPatch, before: str, kept: str) -> None:
+    judged(monkeypatch, before + "u1q")
+    judged(monkeypatch, kept + "q", output="other.tsv")
+    assert Path("mine.tsv").read_bytes() == Path("other.tsv").read_bytes()
+    assert skipped_path(Path("mine.tsv")).read_bytes() == b""
+
+
+def test_a_text_without_matches_or_with_control_characters_cannot_steer_the_terminal() -> None:
+    text = "a\x1b[31mred\x07\r\n\u202eback\u2066\n\n\n\n\nend " + "word " * 200
+    view = View(query="RED words\x1b]0;x\x07", place=1, pooled=2, title="\x9btitle", text=text, judged=0, wanted=20)
+    for width, height in ((80, 24), (40, 10), (20, 5), (200, 60)):
+        lines = screen(view, width, height)
+        assert all(line.cell_len <= width for line in lines), (width, height)
+        plain = "\n".join(line.plain for line in lines)
+        assert not set(plain) & set("\x1b\x07\x9b\r\u202e\u2066")
+    assert len(screen(view, 80, 24)) == 24
+    marked = [span for line in screen(view, 80, 24) for span in line.spans if "underline" in str(span.style)]
+    assert marked, "words of the query are marked"
+
+
+def test_all_pages_of_a_text_are_reachable() -> None:
+    words = [f"w{number}" for number in range(900)]
+    seen: set[str] = set()
+    for page in range(40):
+        view = View("q", 1, 1, "title", " ".join(words), 0, 20, page=page)
+        seen |= set(" ".join(line.plain for line in screen(view, 60, 20)).split())
+    assert set(words) <= seen
+
+
+# -------------------------------------------------------------------------------------------------------------- kills
+
+
+class Killed(BaseException):
+    """Ends the process."""
+
+
+class Dying(disk.Disk):
+    """A disk on which the process dies at operation `last`; a write may reach the file in part."""
+
+    def __init__(self, last: int, part: float):
+        self.count, self.last, self.part = 0, last, part
+
+    def _step(self) -> bool:
+        self.count += 1
+        return self.count == self.last
+
+    def write(self, file: io.FileIO, data: memoryview) -> int:
+        if self._step():
+            os.write(file.fileno(), data[: int(len(data) * self.part)])
+            raise Killed
+        return super().write(file, data)
+
+    def sync(self, descriptor: int) -> None:
+        if self._step():
+            raise Killed
+        super().sync(descriptor)
+
+
+def _answer_all(path: Path, pairs: list[tuple[str, str]]) -> None:
+    judgments = Judgments(path)
+    for pair in pairs:
+        if pair not in judgments.grades:
+            answer = opinion(*pair)
+            judgments.add(pair[0], [pair[1]], SKIPPED if answer == "s" else int(answer))
+    judgments.close()
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.7, 0.99, 1.0])
+def test_a_kill_at_any_operation_loses_no_earlier_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: float
+) -> None:
+    pairs = [(qid, docid) for qid in ("q 1", "q2") for docid in ("d1", "d 2", "d11", "日本")]
+    _answer_all(tmp_path / "whole.tsv", pairs)
+    whole = (tmp_path / "whole.tsv").read_bytes(), (tmp_path / "whole.tsv.skipped").read_bytes()
+    kills = 0
+    for last in range(1, 100):
+        path = tmp_path / f"{last}.tsv"
+        dying = Dying(last, part)
+        monkeypatch.setattr(disk, "device", dying)
+        try:
+            _answer_all(path, pairs)
+        except Killed:
+            kills += 1
+        monkeypatch.setattr(disk, "device", disk.Disk())
+        done = (dying.count - 3) // 2  # each answer is a write and a sync, after the syncs of two new names
+        kept = Judgments(path)
+        assert len(kept.grades) >= done
+        kept.close()
+        _answer_all(path, pairs)
+        assert (path.read_bytes(), skipped_path(path).read_bytes()) == whole
+    assert kills == 2 + 2 * len(pairs)
+
+
+def test_a_file_cut_at_any_byte_is_completed(tmp_path: Path) -> None:
+    pairs = [("q 1", "d1"), ("q2", "3"), ("q2", "33"), ("q3", "-1")]
+    path = tmp_path / "mine.tsv"
+    judgments = Judgments(path)
+    for qid, docid in pairs:
+        judgments.add(qid, [docid], 3)
+    judgments.close()
+    whole = path.read_bytes()
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        found = Judgments(path)
+        complete = whole[: size + 1].count(b"\n")  # a line without its line break is complete
+        assert list(found.grades) == pairs[:complete], size
+        for qid, docid in pairs[complete:]:
+            found.add(qid, [docid], 3)
+        found.close()
+        assert path.read_bytes() == whole, size
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(disk.Disk):
+        def write(self, file: io.FileIO, data: memoryview) -> int:
+            if len(data) > 3:
+                return super().write(file, data[:3])
+            raise OSError(28, "No space left on device")
+
+    judgments = Judgments(tmp_path / "mine.tsv")
+    judgments.add("q", ["d"], 1)
+    before = (tmp_path / "mine.tsv").read_bytes()
+    monkeypatch.setattr(disk, "device", Full())
+    with pytest.raises(OSError, match="No space left"):
+        judgments.add("q", ["abcdef"], 1)
+    assert (tmp_path / "mine.tsv").read_bytes() == before
+    assert list(judgments.grades) == [("q", "d")]
+
+
+# ------------------------------------------------------------------------------------------------------------ weights
+
+
+def test_the_values_of_a_query_equal_an_evaluation_of_the_fused_runs(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged(monkeypatch, "2031" * 20, "--stop-after", 6)
+    qrels = collection.read_qrels(Path("mine.tsv"))
+    opened = [runs.open_run(Path(path)) for path in RUNS]
+    for weight in (0.0, 0.35, 1.0):
+        words = ["fuse", *RUNS, "--weights", f"{1 - weight},{weight}", "--output", "f.parquet", "--overwrite"]
+        assert hybrid(*words).code == 0
+        words = ["evaluate", "--qrels", "mine.tsv", "f.parquet", "-m", "nDCG@10", "--output", "m.parquet"]
+        assert hybrid(*words, "--overwrite").code == 0
+        expected = dict(pl.read_parquet("m.parquet").select("qid", "value").iter_rows())
+        for qid in expected:
+            values = query_values(opened, qrels.filter(qid=qid), 1000, _ndcg)
+            assert values[WEIGHTS.index(weight)] == pytest.approx(expected[qid])
+
+
+def _ndcg(judged: pl.DataFrame) -> np.ndarray:
+    return evaluate_positions(judged, ["nDCG@10"])["value"].to_numpy()
+
+
+def test_the_weights_that_fit_are_those_within_one_standard_error() -> None:
+    weights = np.array(WEIGHTS)
+    for flat in ([np.full(len(weights), 0.5)] * 4, [-np.abs(weights - 0.8)]):  # equal values; a single query
+        found = weight_range(flat)
+        assert (found.chosen, found.low, found.high) == (0.5, 0.0, 1.0)
+    sharp = weight_range([-np.abs(weights - peak) for peak in (0.65, 0.7, 0.75)])
+    assert sharp.chosen == pytest.approx(0.7)
+    assert 0.6 <= sharp.low < 0.7 < sharp.high <= 0.8
+
+
+def test_the_weight_is_shown_for_two_runs_and_unjudged_queries_have_none(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "best weight" not in judged(monkeypatch, "1q").err
+    assert f"best weight of {SECOND} " in judged(monkeypatch, "1" * 50, "--stop-after", 2).err
+    monkeypatch.setattr("sys.stdin", io.StringIO("1\n" * 50))
+    done = hybrid("judge", "tiny", "--split", "test", RUNS[0], "--output", "one.tsv", "--stop-after", 2)
+    assert "best weight" not in done.err
+
+
+# ---------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("answers", "options", "message"),
+    [
+        ("4", (), "standard input, line 1: '4' is no answer; answers are 0-3 (grade), s (skip hit)"),
+        ("1x", (), "standard input, line 2: 'x' is no answer"),
+        ("u", (), "standard input, line 1: nothing to undo"),
+        ("1", ("--measure", "acc@5"), "--measure acc@5: needs answers"),
+        ("1", ("--stop-after", 0), "--stop-after"),
+        ("1", ("--depth", 0), "--depth"),
+    ],
+)
+def test_bad_input_is_one_line(
+    here: Path, monkeypatch: pytest.MonkeyPatch, answers: str, options: tuple[object, ...], message: str
+) -> None:
+    done = judged(monkeypatch, answers, *options)
+    assert done.code == 2
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("mine.parquet", None, "the name must end with .tsv or .txt"),
+        ("mine.tsv", "not judgments at all, indeed\n", "judgments have three"),
+        ("absent/../tiny", None, "the name must end with"),
+    ],
+)
+def test_an_output_that_cannot_be_used(
+    here: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str | None, message: str
+) -> None:
+    if content is not None:
+        Path(name).write_text(content)
+    done = judged(monkeypatch, "1", output=name)
+    assert done.code == 2
+    assert message in done.err
+    assert content is None or Path(name).read_text() == content
+
+
+def test_runs_of_another_split_or_collection_are_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("1\n"))
+    done = hybrid("judge", "tiny", "--split", "train", *RUNS, "--output", "mine.tsv")
+    assert "no query of the runs is in the collection; pass its --split" in done.err
+    Path("far.trec").write_text("001 Q0 nowhere 1 1 x\n")
+    done = hybrid("judge", "tiny", "--split", "test", "far.trec", "--output", "far.tsv")
+    assert "no document nowhere, which a run contains" in done.err
+
+
+def test_an_end_without_answers_is_explained(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = judged(monkeypatch, "")
+    assert done.code == 0
+    assert "no answers; run it in a terminal, or pass one per line" in done.err
+
+
+def test_two_sessions_cannot_write_one_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hybrid_cli.settings.stage import stage_scope
+
+    with stage_scope():
+        artifacts.lock_growing(Path("mine.tsv"))
+        done = judged(monkeypatch, "1")
+        assert done.code == 1
+        assert "another hybrid process is writing this output" in done.err
+        with pytest.raises(HybridError, match="another hybrid process"):
+            artifacts.lock_growing(Path("mine.tsv"))
+    assert judged(monkeypatch, "1").code == 0
+    assert not list(Path().glob(".*"))
+
+
+def test_a_file_written_by_hand_is_extended(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine.txt").write_text("003 0 lungs 3\n003 0 salt 1")
+    assert judged(monkeypatch, "1q", output="mine.txt").code == 0
+    assert collection.read_qrels(Path("mine.txt")).height == 3
+    Path("folder.tsv").mkdir()
+    with pytest.raises(InputError, match="is a folder"):
+        Judgments(Path("folder.tsv"))

@@ -1,0 +1,205 @@
+"""`judge` in a pseudo-terminal: keys, the screen, kills at random keys, and the state of the terminal at the end."""
+
+from __future__ import annotations
+
+import os
+import pty
+import random
+import re
+import select
+import signal
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from judging import FIRST, SECOND, lines_of, opinion, write_runs
+from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES
+
+TITLES = {title: docid for docid, title, _ in TINY_DOCUMENTS}
+QUERIES = {text: qid for qid, text in TINY_QUERIES["test"]}
+CLEAR = "\x1b[2J"
+_STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """A `judge` process in a terminal of 80 columns and 24 lines."""
+
+    def __init__(self, *options: object, output: str = "mine.tsv"):
+        words = [
+            "judge", "tiny", "--split", "test", f"{FIRST}.trec", f"{SECOND}.trec", "--output", output, *options,
+        ]  # fmt: skip
+        self.process, self.terminal = pty.fork()
+        if self.process == 0:
+            termios.tcsetwinsize(0, (24, 80))
+            os.environ["TERM"] = "xterm"
+            os.execv(sys.executable, [sys.executable, "-m", "hybrid_cli", *map(str, words)])
+        self.received = b""
+        self.status: int | None = None
+
+    def read(self, seconds: float = 0.05) -> bool:
+        """Read output; return False at the end."""
+        if not select.select([self.terminal], [], [], seconds)[0]:
+            return True
+        try:
+            data = os.read(self.terminal, 1 << 16)
+        except OSError:  # the other side is closed
+            return False
+        self.received += data
+        return bool(data)
+
+    def screens(self) -> list[str]:
+        """Return the text of every complete screen."""
+        drawn = self.received.decode("utf-8", "replace").split(CLEAR)[1:]
+        return [text for text in (_STYLE.sub("", each) for each in drawn) if "queries judged" in text]
+
+    def wait_for(self, text: bytes) -> None:
+        """Wait until `text` is received."""
+        deadline = time.monotonic() + 120
+        while text not in self.received:
+            assert self.read(), self.received
+            assert time.monotonic() < deadline, self.received
+
+    def wait_for_screen(self, number: int) -> str:
+        """Return the text of screen `number`, from 1, when it is complete."""
+        deadline = time.monotonic() + 120
+        while len(self.screens()) < number:
+            assert self.read(), self.received
+            assert time.monotonic() < deadline, self.received
+        return self.screens()[number - 1]
+
+    def press(self, keys: bytes) -> None:
+        os.write(self.terminal, keys)
+
+    def end(self) -> str:
+        """Wait for the end of the process; return everything after the last screen."""
+        deadline = time.monotonic() + 120
+        while self.read():
+            assert time.monotonic() < deadline, self.received
+        _, self.status = os.waitpid(self.process, 0)
+        os.close(self.terminal)
+        return self.received.decode("utf-8", "replace")
+
+    def kill(self) -> None:
+        os.kill(self.process, signal.SIGKILL)
+        self.end()
+
+
+@pytest.fixture
+def here(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "tiny").symlink_to(tiny)
+    write_runs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def pair_on(screen: str) -> tuple[str, str]:
+    """Return qid and docid of the hit on a screen."""
+    lines = [line.strip() for line in screen.splitlines()]
+    (qid,) = {QUERIES[line] for line in lines if line in QUERIES}
+    rule = next(number for number, line in enumerate(lines) if line.startswith("──"))
+    return qid, TITLES[lines[rule + 1]]
+
+
+def stored() -> dict[tuple[str, str], str]:
+    found = {(qid, docid): grade for qid, _, docid, grade in lines_of(Path("mine.tsv"))}
+    return found | {(qid, docid): "s" for qid, _, docid, _ in lines_of(Path("mine.tsv.skipped"))}
+
+
+def test_keys_grade_skip_undo_page_and_quit(here: Path) -> None:
+    session = Terminal()
+    first = session.wait_for_screen(1)
+    assert len(first.split("\n")) == 24
+    assert "hit 1 of " in first
+    assert "0 not relevant" in first
+    assert FIRST not in first
+    assert SECOND not in first
+    session.press(b"2")
+    second = session.wait_for_screen(2)
+    assert stored() == {pair_on(first): "2"}
+    session.press(b"s")
+    third = session.wait_for_screen(3)
+    assert stored() == {pair_on(first): "2", pair_on(second): "s"}
+    session.press(b"u")
+    assert session.wait_for_screen(4) == second
+    session.press(b"x")
+    assert "x is no answer; press one of the keys below" in session.wait_for_screen(5)
+    session.press(b"\x1b[3~\x1bOP\x1b[A\xc3\xa9 ")  # Delete, F1, up, é: none is an answer; space shows the next page
+    assert pair_on(session.wait_for_screen(6)) == pair_on(second)
+    assert stored() == {pair_on(first): "2"}
+    session.press(b"0")
+    assert session.wait_for_screen(7) == third
+    session.press(b"q")
+    ending = session.end()
+    assert session.status == 0
+    assert "2 judgments; 0 of 20 queries judged" in ending.replace("\r\n", " ")
+    assert ending.rfind("\x1b[?1049l") > ending.rfind(CLEAR), "the first screen of the terminal is back"
+
+
+def test_ctrl_c_keeps_the_answers_and_restores_the_terminal(here: Path) -> None:
+    session = Terminal()
+    before = termios.tcgetattr(session.terminal)
+    first = session.wait_for_screen(1)
+    assert termios.tcgetattr(session.terminal) != before
+    session.press(b"3")
+    session.wait_for_screen(2)
+    session.press(b"\x03")
+    session.wait_for(b"resume")
+    assert termios.tcgetattr(session.terminal) == before
+    ending = session.end()
+    assert "hybrid: interrupted; run the same command again to resume" in ending
+    assert session.status is not None
+    assert os.waitstatus_to_exitcode(session.status) == 130
+    assert stored() == {pair_on(first): "3"}
+
+
+def test_killed_at_random_keys_and_resumed_it_ends_like_an_undisturbed_session(here: Path) -> None:
+    """kill -9 after a random number of answers: before or after the next screen, and while the disk is written."""
+    chance = random.Random(7)
+    answered: dict[tuple[str, str], str] = {}
+    kills = 0
+    while True:
+        session = Terminal("--stop-after", 6)
+        left, number = chance.randint(1, 7), 1
+        ended = False
+        while True:
+            while len(session.screens()) < number and (open_ := session.read()):
+                pass
+            if len(session.screens()) < number:
+                assert not open_
+                ended = True
+                break
+            pair = pair_on(session.screens()[number - 1])
+            assert pair not in answered, "an answered hit is asked again"
+            if left == 0:
+                break
+            session.press(opinion(*pair).encode())
+            left, number = left - 1, number + 1
+            if left == 0 and chance.random() < 0.7:  # do not wait for the next screen: the answer may be lost or not
+                time.sleep(chance.random() * 0.02)
+                break
+            answered[pair] = opinion(*pair)
+        if ended:
+            session.end()
+            assert session.status == 0
+            break
+        session.kill()
+        kills += 1
+        kept = stored()
+        assert answered.items() <= kept.items(), "an answer whose next screen was shown is lost"
+        answered = kept
+    assert kills >= 4
+    assert stored() == {pair: opinion(*pair) for pair in stored()}
+    whole = Terminal("--stop-after", 6, output="whole.tsv")
+    number = 1
+    while True:
+        while len(whole.screens()) < number and whole.read():
+            pass
+        if len(whole.screens()) < number:
+            break
+        whole.press(opinion(*pair_on(whole.screens()[number - 1])).encode())
+        number += 1
+    whole.end()
+    assert Path("mine.tsv").read_bytes() == Path("whole.tsv").read_bytes()
+    assert Path("mine.tsv.skipped").read_bytes() == Path("whole.tsv.skipped").read_bytes()
