@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from hybrid_cli.cli.options import add_command, without_types
 from hybrid_cli.settings import COMMANDS, Settings
+from hybrid_cli.settings.stage import call
 from hybrid_cli.version import __version__
 
 GROUPS = {"prepare": "Import a collection: `prepare SOURCE ... --output FOLDER`."}
@@ -70,8 +71,7 @@ def _register() -> None:
 
 def run(settings: Settings) -> None:
     """Call the stage of a settings object, and print the result of commands in `PRINTERS`."""
-    stage = (settings.command.split()[0]).replace("-", "_")
-    found = getattr(import_module(f"hybrid_cli.stages.{stage}"), stage)(settings)
+    found = call(settings)
     if printer := PRINTERS.get(settings.command):
         module, _, function = printer.partition(":")
         getattr(import_module(module), function)(found, settings)

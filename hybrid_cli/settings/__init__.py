@@ -1,6 +1,7 @@
 """The options of every command, declared once: type, default, range, help, and the variants they apply to."""
 
 from hybrid_cli.settings.analysis import Doctor, Evaluate, Export, Inspect, Report, Verify
+from hybrid_cli.settings.auto import Auto
 from hybrid_cli.settings.data import (
     PrepareBeir,
     PrepareDpr,
@@ -21,6 +22,7 @@ from hybrid_cli.settings.stage import stage
 from hybrid_cli.settings.training import DistillLite, Pretrain, TrainDense, TrainLambda
 
 COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
+    Auto,
     PreparePythonDocs,
     PrepareFiles,
     PrepareBeir,
@@ -53,6 +55,7 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
 
 __all__ = [
     "COMMANDS",
+    "Auto",
     "Combine",
     "ConcatRuns",
     "DistillLite",

@@ -156,6 +156,7 @@ class PrepareFiles(PrepareRows):
 
     def check(self) -> None:
         """Refuse columns of unknown fields."""
+        super().check()
         fields = {
             "document_columns": ("id", "title", "text"),
             "query_columns": ("id", "text", "answers"),

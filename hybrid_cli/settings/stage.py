@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from importlib import import_module
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from hybrid_cli.settings.options import Settings
@@ -65,3 +66,9 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
         return cast("Stage[S, P, R]", call)
 
     return decorate
+
+
+def call(settings: Settings) -> Any:
+    """Call the stage of a settings object: `prepare trec` is the function `prepare` of `stages/prepare.py`."""
+    name = settings.command.split()[0].replace("-", "_")
+    return getattr(import_module(f"hybrid_cli.stages.{name}"), name)(settings)

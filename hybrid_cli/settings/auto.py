@@ -1,0 +1,57 @@
+"""Settings of the recommended path in one command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+
+from hybrid_cli.settings.common import MEASURE, OnDevice, Seeded, StartModel, Threaded, Writes
+from hybrid_cli.settings.data import PSEUDO, PseudoQueries
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
+
+START = "Start"
+
+
+@dataclass(frozen=True)
+class Auto(Threaded, OnDevice, Seeded, StartModel, Writes):
+    """Build a hybrid of BM25 and a trained dense model from documents, in one command.
+
+    Runs the recommended stages: prepare, index, mine negatives, train within the time, encode, search, tune, fuse,
+    evaluate and report. The command of each stage is printed before it runs: continue by hand from any of them. The
+    same command resumes after an interruption.
+
+    Without `--queries` and `--qrels`, texts of the documents are the queries of training and tuning (pseudo-queries).
+    With fewer than 200 judged queries, these tune the weights and the model is trained on pseudo-queries; with more,
+    three fifths train, one fifth tunes and one fifth tests.
+    """
+
+    command = "auto"
+    panel = START
+    examples = (
+        "hybrid auto docs.jsonl --output out/mine",
+        "hybrid auto docs.csv --queries queries.tsv --qrels qrels.tsv --minutes 120 --output out/mine",
+    )
+
+    documents: Sequence[Path] = argument(REQUIRED, "Files of documents, read like those of `prepare files`.")
+    _: KW_ONLY
+    output: Path = redeclare(Writes, "output", REQUIRED, help="Folder of all outputs.")
+    queries: Path | None = option(None, "Query ids and texts.", applies=when(qrels=GIVEN))
+    qrels: Path | None = option(None, "Judgments of the queries.", applies=when(queries=GIVEN))
+    minutes: float = option(
+        30.0,
+        "Time for all stages. The number of training steps is chosen once, from the measured speed of the first steps, "
+        "and stored in `steps.json`.",
+        above=0,
+        applies=when(max_steps=None),
+    )
+    max_steps: int | None = option(
+        None, "Number of training steps; 0 keeps the start model.", minimum=0, shown="as many as --minutes allows"
+    )
+    measure: str = option("nDCG@10", "Measure that the weights maximize.", parse=MEASURE)
+    pseudo_queries: PseudoQueries | None = option(
+        None,
+        "Texts of the documents that become queries.",
+        panel=PSEUDO,
+        shown="title if most documents have one, else sentence",
+    )

@@ -1,0 +1,270 @@
+"""`auto`: the recommended path from documents to a hybrid, as a plan of other stages."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import polars as pl
+
+from hybrid_cli import artifacts, console
+from hybrid_cli.artifacts import disk
+from hybrid_cli.collections import collection
+from hybrid_cli.errors import InputError
+from hybrid_cli.reporting.evaluate import show
+from hybrid_cli.settings import (
+    Auto,
+    Encode,
+    Evaluate,
+    Fuse,
+    IndexBm25,
+    MineNegatives,
+    PrepareFiles,
+    Report,
+    Search,
+    Settings,
+    Split,
+    TrainDense,
+    stage,
+)
+from hybrid_cli.settings.command_line import command_line
+from hybrid_cli.settings.common import Overwrites
+from hybrid_cli.settings.data import PseudoQueries
+from hybrid_cli.settings.stage import call
+
+JUDGED = "judged"  # split of the given queries
+# Our choices. Fewer judged queries than ENOUGH tune weights, but train nothing.
+ENOUGH, FOLDS = 200, 5
+QUERY_LENGTH, DOCUMENT_LENGTH = 64, 128
+BATCH, RATE, PASSES = 28, 5e-5, 3
+DEV_QUERIES, DEV_NEGATIVES, VALIDATIONS = 100, 4, 4
+FIRST_STEPS, FEWEST_STEPS = 10, 20
+_FORWARD = 1 / 3  # time of a forward pass relative to a training step
+_STEPS_FILE = "steps.json"
+
+S = TypeVar("S", bound=Settings)
+
+
+@dataclass(frozen=True)
+class _Queries:
+    """A collection and the split that one purpose reads."""
+
+    collection: Path
+    split: str
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Queries by purpose; with `pseudo`, the weights are tuned on an index of the changed documents."""
+
+    train: _Queries
+    dev: _Queries
+    tune: _Queries
+    test: _Queries
+
+
+@stage(Auto)
+def auto(settings: Auto) -> Path:
+    """Build a hybrid from documents: every artifact is in the output folder.
+
+    Returns:
+        Path of the report.
+
+    Raises:
+        InputError: the documents cannot be read, or a stage refuses its input.
+    """
+    return _Path(settings, time.monotonic()).follow()
+
+
+@dataclass(frozen=True)
+class _Path:
+    """The stages of one call."""
+
+    settings: Auto
+    started: float
+
+    def follow(self) -> Path:
+        plan = self._prepared()
+        documents = self._at("collection")
+        pseudo = plan.train.collection == self._at("pseudo")
+        for corpus in [documents, self._at("pseudo")] if pseudo else [documents]:
+            self._run(IndexBm25(corpus, output=self._index("bm25", corpus), **self._set("threads")))
+        model = self._trained(plan)
+        for corpus in dict.fromkeys([self._documents(plan.tune), documents]):
+            self._run(self._encode(corpus, model))
+        tuned = [self._searched(plan.tune, name) for name in ("bm25", "dense")]
+        weights = self._at("weights.json")
+        self._run(
+            Fuse(
+                tuned, tune=True, qrels=plan.tune.collection, split=plan.tune.split, measure=self.settings.measure,
+                output=weights,
+            )
+        )  # fmt: skip
+        single = tuned
+        if plan.test != plan.tune:
+            single = [self._searched(plan.test, name) for name in ("bm25", "dense")]
+        hybrid = self._at(f"hybrid.{plan.test.split}.parquet")
+        self._run(Fuse(single, weights=f"@{weights}", output=hybrid))
+        return self._compared(plan, {"bm25": single[0], "dense": single[1], "hybrid": hybrid})
+
+    def _run(self, made: S) -> Any:
+        """Print the command of a stage, and run it; --overwrite holds for every stage."""
+        if self.settings.overwrite and isinstance(made, Overwrites) and getattr(made, "output", None) is not None:
+            made = made.changed(overwrite=True)
+        console.note(f"\n{command_line(made)}")
+        return call(made)
+
+    def _set(self, *names: str) -> dict[str, Any]:
+        """Return the options of `auto` that were set, for a stage with options of the same names."""
+        return {name: getattr(self.settings, name) for name in names if name in self.settings.given}
+
+    def _at(self, name: str) -> Path:
+        return self.settings.output / name
+
+    def _index(self, name: str, corpus: Path) -> Path:
+        """Return `bm25` for the documents, `pseudo-bm25` for the documents without their pseudo-queries."""
+        return self._at(name if corpus == self._at("collection") else f"{corpus.name}-{name}")
+
+    def _documents(self, queries: _Queries) -> Path:
+        """Return the collection whose index serves these queries; folds share the documents of the collection."""
+        return queries.collection if queries.collection == self._at("pseudo") else self._at("collection")
+
+    # ------------------------------------------------------------------------------------------------- collections
+
+    def _prepared(self) -> _Plan:
+        documents, pseudo = self._at("collection"), self._at("pseudo")
+        self._run(self._source(documents))
+        judged = self._judged(documents)
+        if judged >= ENOUGH:
+            folds = self._at("folds")
+            self._run(Split(documents, splits=[JUDGED], folds=FOLDS, output=folds, **self._set("seed")))
+            dev = _Queries(folds, "dev-1")
+            return _Plan(_Queries(folds, "train-1"), dev, dev, _Queries(folds, "test-1"))
+        self._run(self._source(pseudo, self.settings.pseudo_queries or _kind(documents)))
+        dev = _Queries(pseudo, "dev")
+        told = _Queries(documents, JUDGED) if judged else dev
+        return _Plan(_Queries(pseudo, "train"), dev, told, told)
+
+    def _source(self, output: Path, pseudo: PseudoQueries | None = None) -> PrepareFiles:
+        """Return the import of the documents: with the given queries, or with pseudo-queries."""
+        given = self.settings
+        if pseudo:
+            return PrepareFiles(given.documents, pseudo_queries=pseudo, output=output, **self._set("seed"))
+        queries = [f"{JUDGED}={given.queries}"] if given.queries else []
+        qrels = [f"{JUDGED}={given.qrels}"] if given.qrels else []
+        return PrepareFiles(given.documents, queries=queries, qrels=qrels, output=output)
+
+    def _judged(self, documents: Path) -> int:
+        if self.settings.qrels is None:
+            return 0
+        return collection.read_qrels(collection.qrels_path(documents, JUDGED))["qid"].n_unique()
+
+    # ---------------------------------------------------------------------------------------------------- training
+
+    def _trained(self, plan: _Plan) -> str:
+        """Train the model in the time that is left; return it, or the start model if there is no time."""
+        examples = self._mined(plan.train, "train.parquet")
+        dev = self._mined(plan.dev, "dev.parquet", num_negatives=DEV_NEGATIVES)
+        steps = self._steps(plan, examples)
+        if not steps:
+            return self.settings.model
+        self._run(
+            self._training(
+                examples, steps, self._at("model"),
+                dev=dev, dev_queries=DEV_QUERIES, eval_steps=-(-steps // VALIDATIONS),
+            )
+        )  # fmt: skip
+        return str(self._at("model"))
+
+    def _mined(self, queries: _Queries, name: str, **more: Any) -> Path:
+        index, output = self._index("bm25", self._documents(queries)), self._at(name)
+        more |= self._set("threads", "seed")
+        self._run(MineNegatives(queries.collection, split=queries.split, index=index, output=output, **more))
+        return output
+
+    def _training(self, examples: Path, steps: int, output: Path, **more: Any) -> TrainDense:
+        more |= self._set("layers", "seed", "device", "threads")
+        return TrainDense(
+            examples, loss="residual-margin", model=self.settings.model, query_max_len=QUERY_LENGTH,
+            doc_max_len=DOCUMENT_LENGTH, batch_size=BATCH, learning_rate=RATE, max_steps=steps, output=output, **more,
+        )  # fmt: skip
+
+    def _steps(self, plan: _Plan, examples: Path) -> int:
+        """Return the number of training steps: given, stored by an earlier call, or chosen and stored."""
+        if self.settings.max_steps is not None:
+            return self.settings.max_steps
+        file = self._at(_STEPS_FILE)
+        if file.is_file():
+            stored = json.loads(file.read_text("utf-8"))
+            if stored["minutes"] == self.settings.minutes:
+                return int(stored["max_steps"])
+            if not self.settings.overwrite:
+                raise InputError(
+                    f"{file}: the steps were chosen for --minutes {stored['minutes']:g}; pass --overwrite to choose "
+                    f"them again, or --max-steps {stored['max_steps']} to keep them"
+                )
+        seconds = self._seconds_per_step(examples)
+        left = 60 * self.settings.minutes - (time.monotonic() - self.started)
+        steps = int(left / seconds - self._later(plan))
+        most = PASSES * -(-artifacts.read_manifest(examples).counts["rows"] // BATCH)
+        steps = 0 if steps < FEWEST_STEPS else min(steps, most)
+        content = {"minutes": self.settings.minutes, "seconds_per_step": round(seconds, 3), "max_steps": steps}
+        disk.write_text(file, json.dumps(content) + "\n")
+        console.note(
+            f"auto: {seconds:.2g} seconds per step; "
+            + (f"{steps:,} training steps" if steps else f"no time to train in --minutes {self.settings.minutes:g}")
+        )
+        return steps
+
+    def _seconds_per_step(self, examples: Path) -> float:
+        """Measure the first training steps, with the start of the training: an upper bound."""
+        console.note("\nauto: measuring the speed of training")
+        folder, began = self._at("speed"), time.monotonic()
+        call(self._training(examples, FIRST_STEPS, folder, overwrite=True))
+        disk.remove(folder)
+        return (time.monotonic() - began) / FIRST_STEPS
+
+    def _later(self, plan: _Plan) -> float:
+        """Estimate the time of validation and encoding, in training steps, from the number of texts."""
+        corpora = dict.fromkeys([self._documents(plan.tune), self._at("collection")])
+        texts = sum(collection.document_count(corpus) for corpus in corpora)
+        texts += (VALIDATIONS + 1) * DEV_QUERIES * (DEV_NEGATIVES + 2)
+        return _FORWARD * texts / (3 * BATCH)  # a step has three texts per query
+
+    # ---------------------------------------------------------------------------------------- retrieval, comparison
+
+    def _encode(self, corpus: Path, model: str) -> Encode:
+        return Encode(
+            corpus, model=model, query_max_len=QUERY_LENGTH, doc_max_len=DOCUMENT_LENGTH,
+            output=self._index("dense", corpus), **self._set("device", "threads"),
+        )  # fmt: skip
+
+    def _searched(self, queries: _Queries, name: str) -> Path:
+        index, output = self._index(name, self._documents(queries)), self._at(f"{name}.{queries.split}.parquet")
+        more = self._set("threads", "device") if name == "dense" else self._set("threads")
+        self._run(Search(queries.collection, split=queries.split, index=index, output=output, **more))
+        return output
+
+    def _compared(self, plan: _Plan, runs: dict[str, Path]) -> Path:
+        inputs: Sequence[Path | str] = [plan.test.collection, *(f"{name}={path}" for name, path in runs.items())]
+        measured = Evaluate(inputs, split=plan.test.split, baseline=["bm25", "dense"])
+        show(self._run(measured), measured)
+        report = self._at("report.html")
+        self._run(Report(inputs, split=plan.test.split, baseline=["bm25", "dense"], output=report))
+        if plan.test == plan.tune:
+            console.note(f"\nauto: the weights were tuned on split {plan.test.split} too; `held out` above is unbiased")
+        indexes = ",".join(str(self._at(name)) for name in ("bm25", "dense"))
+        console.note(
+            f'\nauto: {report}; to search:\nhybrid search {self._at("collection")} --index {indexes} --query "..."'
+        )
+        return report
+
+
+def _kind(documents: Path) -> PseudoQueries:
+    """Return `title` if most documents have one, else `sentence`."""
+    titled = collection.scan(documents).select((pl.col("title").str.strip_chars() != "").mean()).collect().item()
+    return "title" if titled > 0.5 else "sentence"

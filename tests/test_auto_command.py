@@ -1,0 +1,154 @@
+"""`auto`: the recommended path in one command, whose printed commands can be pasted."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from command import Done, hybrid
+from test_docs import complaint
+from tiny_collection import write_tiny_source
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings import Auto, Fuse, PrepareTrec, TrainDense
+from hybrid_cli.settings.command_line import command_line
+from hybrid_cli.stages import auto as auto_stage
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("source")
+    write_tiny_source(folder)
+    return folder
+
+
+def auto(source: Path, output: Path, *words: object, judged: bool = False) -> Done:
+    given = ["--queries", source / "topics.train.tsv", "--qrels", source / "qrels.train.txt"] if judged else []
+    return hybrid("auto", source / "docs.jsonl", *given, *words, "--output", output)
+
+
+def commands(done: Done) -> list[str]:
+    return [line for line in done.err.splitlines() if line.startswith("hybrid ")]
+
+
+@pytest.fixture(scope="module")
+def made(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    """The output folder of a call without queries, and what the call printed."""
+    folder = tmp_path_factory.mktemp("auto") / "out"
+    return folder, auto(source, folder, "--layers", 1, "--max-steps", 2)
+
+
+def test_documents_become_a_hybrid_and_a_report(made: tuple[Path, Done]) -> None:
+    folder, done = made
+    assert done.code == 0, done.err
+    assert [line.split()[1] for line in commands(done)] == [
+        "prepare", "prepare", "index-bm25", "index-bm25", "mine-negatives", "mine-negatives", "train-dense", "encode",
+        "encode", "search", "search", "fuse", "fuse", "evaluate", "report", "search",
+    ]  # fmt: skip
+    for name, kind in {"model": Kind.ENCODER, "hybrid.dev.parquet": Kind.RUN, "report.html": Kind.REPORT}.items():
+        assert artifacts.read_manifest(folder / name).kind == kind
+    assert done.out.count("Measured on pseudo-queries (title)") == 2  # weights and measures
+
+
+def test_every_printed_command_can_be_pasted(made: tuple[Path, Done]) -> None:
+    """The commands have their outputs already: each finds it up to date, so it is the same call."""
+    _, done = made
+    writing = [line for line in commands(done) if "--output" in line]
+    assert len(writing) == 14
+    for line in writing:
+        assert not complaint(line)
+        again = hybrid(*shlex.split(line)[1:])
+        assert again.code == 0, again.err
+        assert "is up to date" in again.err or " --tune" in line, line
+
+
+def test_a_second_call_finds_everything_up_to_date(made: tuple[Path, Done], source: Path) -> None:
+    folder, _ = made
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    again = auto(source, folder, "--layers", 1, "--max-steps", 2)
+    assert again.code == 0
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert again.err.count("is up to date") >= 12
+
+
+def test_an_interrupted_call_continues(made: tuple[Path, Done], source: Path) -> None:
+    folder, _ = made
+    before = (folder / "hybrid.dev.parquet").read_bytes()
+    for name in ("weights.json", "hybrid.dev.parquet", "report.html"):
+        (folder / name).unlink()
+    assert auto(source, folder, "--layers", 1, "--max-steps", 2).code == 0
+    assert (folder / "hybrid.dev.parquet").read_bytes() == before
+
+
+def test_other_options_are_refused_without_overwrite(made: tuple[Path, Done], source: Path) -> None:
+    folder, _ = made
+    done = auto(source, folder, "--layers", 1, "--max-steps", 3)
+    assert done.code == 2
+    assert "max_steps" in done.err
+    assert "--overwrite" in done.err
+
+
+def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(source: Path, tmp_path: Path) -> None:
+    done = auto(source, tmp_path / "out", "--minutes", 0.001, "--layers", 1, judged=True)
+    assert done.code == 0, done.err
+    steps = json.loads((tmp_path / "out/steps.json").read_text())
+    assert (steps["minutes"], steps["max_steps"]) == (0.001, 0)
+    assert steps["seconds_per_step"] > 0
+    assert "no time to train in --minutes 0.001" in done.err
+    assert not (tmp_path / "out/speed").exists()
+    called = {line.split()[1]: line for line in commands(done)}
+    assert "train-dense" not in called
+    assert f"--qrels {tmp_path}/out/collection --split judged" in next(
+        line for line in commands(done) if "--tune" in line
+    )
+    assert "--split judged" in called["evaluate"]
+    assert "Measured on pseudo-queries" not in done.out
+    again = auto(source, tmp_path / "out", "--minutes", 2, "--layers", 1, judged=True)
+    assert again.code == 2
+    assert "the steps were chosen for --minutes 0.001; pass --overwrite" in again.err
+
+
+def test_many_judged_queries_train_tune_and_test_on_different_folds(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto_stage, "ENOUGH", 6)
+    done = auto(source, tmp_path / "out", "--max-steps", 0, judged=True)
+    assert done.code == 0, done.err
+    lines = commands(done)
+    assert [line.split("--split ")[1].split()[0] for line in lines if " --split " in line] == [
+        "judged", "train-1", "dev-1", "dev-1", "dev-1", "dev-1", "test-1", "test-1", "test-1", "test-1",
+    ]  # fmt: skip
+    assert not (tmp_path / "out/pseudo").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"queries": "q.tsv"}, "--queries: only with --qrels"),
+        ({"max_steps": 3, "minutes": 5}, "--minutes: not with --max-steps"),
+        ({"minutes": 0}, "--minutes"),
+    ],
+)
+def test_options_that_do_not_belong_together_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Auto([Path("docs.jsonl")], output=Path("out"), **options)  # type: ignore[arg-type]
+
+
+def test_missing_documents_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    done = hybrid("auto", tmp_path / "none.jsonl", "--output", tmp_path / "out")
+    assert done.code == 2
+    assert "none.jsonl: no such file" in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_line_of_settings() -> None:
+    prepared = PrepareTrec(Path("a b.jsonl"), topics={"dev": Path("q.tsv")}, output=Path("out"))
+    assert command_line(prepared) == "hybrid prepare trec 'a b.jsonl' --output out --topics dev=q.tsv"
+    fused = Fuse(["x", "y"], weights="0.5,1", method="weighted-sum", missing="zero", output=Path("z"))
+    assert command_line(fused) == "hybrid fuse x y --output z --method weighted-sum --weights 0.5,1 --missing zero"
+    trained = TrainDense(Path("t"), in_batch=False, learning_rate=1.23456789e-5, output=Path("m"))
+    assert command_line(trained) == "hybrid train-dense t --no-in-batch --output m --learning-rate 1.23456789e-05"
