@@ -29,6 +29,8 @@ from hybrid_cli.evaluation.retrieved import Retrieved, retrieved
 from hybrid_cli.settings.analysis import ACC, AnswerMatch, Comparison
 
 OVERLAP = "RBO"
+_SHARE_JUDGED = "Judged"
+_MANY_UNJUDGED = 0.1  # share of the first 10 hits
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Plan:
         level: lowest relevant grade.
         pair: names of the two runs of `--complement`.
         overlap_with: name and path of the run of `--overlap-with`.
+        condensed: remove documents without a judgment from the lists.
     """
 
     runs: dict[str, Path]
@@ -52,14 +55,16 @@ class Plan:
     remove_query: bool
     pair: tuple[str, str] | None = None
     overlap_with: tuple[str, Path] | None = None
+    condensed: bool = False
 
     @classmethod
-    def of(cls, settings: Comparison, overlap_with: str | None = None) -> Plan:
+    def of(cls, settings: Comparison, overlap_with: str | None = None, condensed: bool = False) -> Plan:
         """Resolve names and paths.
 
         Args:
             settings: settings of `evaluate` or `report`.
             overlap_with: name of a run among the inputs, path, or `name=path`.
+            condensed: remove documents without a judgment from the lists.
 
         Raises:
             InputError: unknown measure, missing file, unknown run, a run of another corpus, or an option that does not
@@ -87,6 +92,7 @@ class Plan:
             remove_query=settings.remove_query,
             pair=pair,
             overlap_with=against,
+            condensed=condensed,
         )
 
     @property
@@ -115,12 +121,16 @@ class Plan:
 
     def options(self) -> dict[str, Any]:
         """Return the options that affect the values."""
-        return {
-            "runs": list(self.runs),
-            "measures": [measure.name for measure in self.measures],
-            "relevance_level": self.level,
-            "remove_query": self.remove_query,
-        } | ({"answer_match": self.answer_match} if self.by_answers else {})
+        return (
+            {
+                "runs": list(self.runs),
+                "measures": [measure.name for measure in self.measures],
+                "relevance_level": self.level,
+                "remove_query": self.remove_query,
+            }
+            | ({"answer_match": self.answer_match} if self.by_answers else {})
+            | ({"condensed": True} if self.condensed else {})
+        )
 
     def read(self, name: str, depth: int, qrels: pl.DataFrame | None = None) -> Retrieved:
         """Return the top `depth` hits of a run, and its hits with a judgment."""
@@ -217,6 +227,8 @@ def measure(plan: Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
             frames.append(values.select(pl.lit(name).alias("run"), "measure", "qid", "value"))
             note_depth(name, run.longest, {measure.name: measure.cutoff for measure in plan.measures if measure.cutoff})
             advance(1)
+    if qrels is not None:
+        _note_unjudged(counts, qrels, plan)
     return pl.concat(frames), {"runs": counts, "nothing_relevant": _without_relevant(qrels, plan.level)}
 
 
@@ -232,11 +244,37 @@ def _values(
     if qrels is not None:
         names = [measure.name for measure in plan.measures if measure.family != ACCURACY]
         judged = evaluate_hits(run.judged, run.lengths["qid"], qrels, [*names, HOLE], plan.level)
+        if plan.condensed:
+            judged = _condensed(judged, run, qrels, plan)
         counts |= coverage(run.lengths, qrels["qid"]) | {HOLE: mean_of(judged, HOLE)}
         values.append(judged.filter(pl.col("measure").is_in(names)))
     order = {measure.name: position for position, measure in enumerate(plan.measures)}
     place = pl.col("measure").replace_strict(order, return_dtype=pl.Int32)
     return pl.concat(values).sort(place, maintain_order=True), counts
+
+
+def _condensed(values: pl.DataFrame, run: Retrieved, qrels: pl.DataFrame, plan: Plan) -> pl.DataFrame:
+    """Measure again on the judged hits alone, except the share of judged hits."""
+    if not (qrels["relevance"] < plan.level).any():
+        raise InputError("--condensed: every judged document is relevant, so condensed lists would be perfect; omit it")
+    kept = [each.name for each in plan.measures if each.family == _SHARE_JUDGED] + [HOLE]
+    others = [each.name for each in plan.measures if each.family not in (ACCURACY, _SHARE_JUDGED)]
+    same = values.filter(pl.col("measure").is_in(kept))
+    if not others:
+        return same
+    hits = run.judged.with_columns(pl.col("position").rank("ordinal").over("qid").cast(pl.Int64))
+    return pl.concat([same, evaluate_hits(hits, run.lengths["qid"], qrels, others, plan.level)])
+
+
+def _note_unjudged(counts: Mapping[str, Mapping[str, float]], qrels: pl.DataFrame, plan: Plan) -> None:
+    """Print the share of unjudged top hits if judgments come from a pool: some judged documents are not relevant."""
+    shares = {name: 1 - found[HOLE] for name, found in counts.items()}
+    if plan.condensed or not (qrels["relevance"] < plan.level).any() or max(shares.values()) < _MANY_UNJUDGED:
+        return
+    console.note(
+        f"without a judgment among the first 10: {', '.join(f'{name} {share:.0%}' for name, share in shares.items())}; "
+        "--condensed removes such documents, Bpref ignores them"
+    )
 
 
 def _overlap(run: pl.DataFrame, other: pl.DataFrame, values: pl.DataFrame) -> pl.DataFrame:

@@ -112,6 +112,12 @@ class Evaluate(MayWrite, Comparison):
         Comparison, "complement", None, applies=(when(robustness=False, over_seeds=False),)
     )
     show_queries: int = redeclare(Comparison, "show_queries", 5, applies=(when(complement=GIVEN),))
+    condensed: bool = option(
+        False,
+        "Remove documents without a judgment from the lists before measuring (condensed lists).",
+        panel=MEASURES,
+        applies=when(complement=None),
+    )
     overlap_with: str | None = option(
         None,
         "Run, by name or path: adds the rank-biased overlap of each run with this run.",

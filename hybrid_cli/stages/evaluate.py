@@ -27,7 +27,7 @@ def evaluate(settings: Evaluate) -> Summary | Robustness | OverSeeds:
     Raises:
         InputError: unknown measure, missing file, or unknown run.
     """
-    plan = Plan.of(settings, settings.overlap_with)
+    plan = Plan.of(settings, settings.overlap_with, settings.condensed)
     if settings.over_seeds:
         check_rows(list(plan.runs), settings)
         return over_seeds(_measured(plan, settings)[0], settings)
