@@ -16,7 +16,7 @@ MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help setup demo check lint test hard fuzz bench docs clean tables $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 \
+.PHONY: help setup demo check lint test hard fuzz bench docs clean tables $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 no-labels \
     claims-clear claims-clear-seed
 
 help:  ## list the targets
@@ -78,4 +78,5 @@ include pipelines/zero-shot.mk
 include pipelines/memory-table.mk
 include pipelines/robustness.mk
 include pipelines/robust04.mk
+include pipelines/no-labels.mk
 include pipelines/claims.mk

@@ -14,7 +14,7 @@ if shutil.which("make") is None:
     pytest.skip("make is not installed", allow_module_level=True)
 
 STUDIES = {"ablations", "roc", "spar", "lambda-study", "lite", "drboost"}  # one file tree per seed
-TARGETS = ["clear", *sorted(STUDIES), "static-lambda", "memory-table", "robustness", "robust04"]
+TARGETS = ["clear", *sorted(STUDIES), "static-lambda", "memory-table", "robustness", "robust04", "no-labels"]
 
 
 def make(target: str, folder: Path, **variables: object) -> subprocess.CompletedProcess[str]:
@@ -235,3 +235,22 @@ def test_the_makefile_calls_no_script_of_benchmarks_in_a_pipeline() -> None:
         text = file.read_text("utf-8")
         assert "benchmarks/" not in text, file.name
         assert not re.search(r"\$\((eval|call)\b|^define\b", text, re.MULTILINE), file.name
+
+
+def test_weights_of_pseudo_queries_are_tuned_on_their_own_documents_and_measured_on_real_queries(
+    tmp_path: Path,
+) -> None:
+    lines = planned("no-labels", tmp_path, PSEUDO="title sentence", SOURCE=f"beir {tmp_path}/source")
+    calls, folder = outputs(lines), tmp_path / "out" / "no-labels"
+    for kind in ("title", "sentence"):
+        own = folder / kind
+        assert f"prepare beir {tmp_path}/source --pseudo-queries {kind} " in calls[f"{own}/collection"]
+        assert (
+            f"bm25={own}/bm25.parquet before={own}/dense.parquet --qrels {own}/collection "
+            in calls[f"{own}/weights.json"]
+        )
+        assert f"--weights @{own}/weights.json " in calls[f"{folder}/{kind}.test.parquet"]
+        assert f"bm25={tmp_path}/out/bm25.test.parquet " in calls[f"{folder}/{kind}.test.parquet"]
+        assert f"encode {tmp_path}/pydocs --model {folder}/{kind}-nll " in calls[f"{folder}/{kind}-nll-index"]
+    (table,) = (line for line in lines if " evaluate " in line)
+    assert f"evaluate {tmp_path}/pydocs --split test " in table
