@@ -156,6 +156,11 @@ def query_encoder(
     """
     from hybrid_cli.encoders.open_encoder import open_encoder
 
+    if not index.fingerprint:
+        raise InputError(
+            f"{index.folder}: its vectors come from another tool, so it has no encoder; pass query vectors with "
+            "--queries (`encode --from-vectors`), or import it again with --model"
+        )
     options = _options(index)
     model = model or model_of(index)
     changes = {**options["contract"], **({} if weight is None else {"weight": weight})}

@@ -183,6 +183,8 @@ def open_stored_queries(path: Path, vectors: Path, options: SearchOptions | None
     set_threads(options.threads)
     index = open_dense(path, options)
     info = IndexInfo.read(vectors, Kind.VECTORS)
+    if info.dim != index.dim:
+        raise InputError(f"{vectors}: vectors of {info.dim} values; those of {path} have {index.dim}")
     if info.encoder != index.fingerprint:
         raise InputError(refusal(index, str(vectors), info.contract))
     stored = np.concatenate([read_shard(shard) for shard in shards(vectors)])

@@ -121,7 +121,8 @@ def encode_texts(
             parts.append(_vectors(part, encoder, of_queries, settings.batch_tokens))
             advance(len(part))
         found = np.concatenate(parts).astype(settings.vector_dtype)
-        _check_finite(found, shard["id"], "query" if of_queries else "document")
+        remedy = "use --dtype fp32 and --vector-dtype float32, or another model"
+        check_finite(found, pl.Series(shard["id"]), "query" if of_queries else "document", remedy)
         write_shard(path, shard["id"].combine_chunks(), found, truncated=encoder.truncated - before)
 
 
@@ -133,12 +134,13 @@ def _vectors(part: pa.Table, encoder: Encoder, of_queries: bool, batch_tokens: i
     return encoder.encode_documents(part["title"].to_pylist(), texts, tokens)
 
 
-def _check_finite(vectors: np.ndarray, ids: pa.ChunkedArray, what: str) -> None:
+def check_finite(vectors: np.ndarray, ids: pl.Series, what: str, remedy: str) -> None:
+    """Refuse vectors [n, d] with a value that is not finite; the message names the first id and the remedy."""
     finite = np.isfinite(vectors).all(1)
     if not finite.all():
         raise HybridError(
-            f"{what} {ids[int(finite.argmin())].as_py()}: the vector is not finite, as are "
-            f"{int((~finite).sum()) - 1} others; use --dtype fp32 and --vector-dtype float32, or another model"
+            f"{what} {ids[int(finite.argmin())]}: the vector is not finite, as are {int((~finite).sum()) - 1} others; "
+            f"{remedy}"
         )
 
 

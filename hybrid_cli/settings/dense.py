@@ -46,6 +46,7 @@ TEXTS, DENSE_INDEX = "texts to encode", "a dense index"  # facts about the input
 ONE_MODEL, TWO_MODELS = "one model", "two models"
 RETRIEVAL = "Retrieval"
 INDEX, COMBINED, TUNING, COMPUTATION = "Index", "Two encoders", "Tuning", "Computation"
+IMPORTED = "Vectors of other tools"
 
 _TRAINED = ("sq8", "pq", "opq", "hnsw-sq8", "ivf", "auto")  # built from a sample of the vectors
 _DOCUMENTS = when(queries=None, split=None)
@@ -219,6 +220,7 @@ class Encode(OnDevice, Threaded, VectorIndex, EncoderContract, Writes):
         "hybrid encode data/pydocs --model out/clear --output out/clear-index",
         "hybrid encode out/clear-index --index-type sq8 --recall-check --output out/clear-sq8",
         "hybrid encode data/pydocs --split test --model out/clear --output out/clear-queries",
+        "hybrid encode data/pydocs --from-vectors documents.npy --ids docids.txt --output out/mine-index",
     )
 
     collection: Path | None = argument(
@@ -236,6 +238,23 @@ class Encode(OnDevice, Threaded, VectorIndex, EncoderContract, Writes):
     )
     split: str | None = option(
         None, "Encode the queries of this split of the collection.", applies=when(input=TEXTS), recorded=False
+    )
+    from_vectors: Path | None = option(
+        None,
+        "Vectors of another tool, in place of encoding: a `.npy` file, or a FAISS index of inner products. With the "
+        "`--model` that computed them, `search` encodes queries; else it needs query vectors, imported in the same "
+        "way.",
+        panel=IMPORTED,
+        applies=when(input=TEXTS, models=ONE_MODEL),
+        recorded=False,
+    )
+    ids: Path | None = option(
+        None,
+        "Ids of the vectors, one per line.",
+        panel=IMPORTED,
+        applies=when(from_vectors=GIVEN),
+        shown="in the order of the documents or queries",
+        recorded=False,
     )
     concat_with: Path | None = option(
         None,
@@ -303,7 +322,7 @@ class Encode(OnDevice, Threaded, VectorIndex, EncoderContract, Writes):
         "Tokens per batch, padding included; changes vectors by rounding only.",
         panel=COMPUTATION,
         minimum=1,
-        applies=when(input=TEXTS),
+        applies=when(input=TEXTS, from_vectors=None),
         shown="2048 on a CPU, 65536 on a GPU",
         recorded=False,
     )

@@ -23,6 +23,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import DenseIndex, IndexInfo
 from hybrid_cli.indexes.dense import combine_vectors
 from hybrid_cli.indexes.exact import model_of, query_encoder
+from hybrid_cli.indexes.external import read_external, rows_of, write_external
 from hybrid_cli.indexes.shards import Texts, encode_texts, link_vectors, truncate_vectors
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.reporting.terminal import show_candidates
@@ -49,6 +50,8 @@ def encode(settings: Encode) -> Path:
     manifest = artifacts.find_manifest(source) if source is not None else None
     if source is None or manifest is None or manifest.kind != Kind.DENSE_INDEX:
         settings.check_facts(f"{source} is not a dense index", input=TEXTS)
+        if settings.from_vectors is not None:
+            return _import(settings, settings.from_vectors)
         return _encode(settings)
     settings.check_facts(f"{source} is a dense index", input=DENSE_INDEX)
     indexes.set_threads(settings.threads)
@@ -102,6 +105,47 @@ def _encode(settings: Encode) -> Path:
         f"encode: {output.path}: {total:,} {'documents' if kind == Kind.DENSE_INDEX else 'queries'}, {encoder.dim} "
         f"dimensions, {dtype}, {truncated / total:.1%} truncated"
     )
+    return output.path
+
+
+def _import(settings: Encode, path: Path) -> Path:
+    """Write vectors of another tool as a dense index, or as vectors of queries."""
+    source, kind = _source(settings)
+    model = as_names(settings.model)[0] if "model" in settings.given else None
+    if kind == Kind.DENSE_INDEX:
+        settings = _with_type(settings, False)
+    changes = settings.contract()
+    if changes and model is None:
+        raise InputError(f"--{min(changes).replace('_', '-')}: only with the --model that computed {path}")
+    dtype: Any = _dtype(settings) if model else ""
+    output = artifacts.output_of(
+        settings,
+        kind,
+        {"corpus" if kind == Kind.DENSE_INDEX else "queries": source, "vectors": path}
+        | ({"ids": settings.ids} if settings.ids else {})
+        | ({"model": model_input(model)} if model else {}),
+        {**_without_contract(settings.recorded(input=TEXTS)), "contract": changes, "dtype": dtype},
+    )
+    if output.up_to_date:
+        return _check_recall(settings, output)
+    indexes.set_threads(settings.threads)
+    vectors = read_external(path)
+    wanted = collections.docids(source) if kind == Kind.DENSE_INDEX else collections.read_queries(source)["qid"]
+    rows = rows_of(vectors, path, settings.ids, wanted, source)
+    info = IndexInfo(*vectors.shape)
+    if model is not None:
+        encoder = open_encoder(resolve(model), device=settings.device, dtype=dtype, overrides=changes)
+        if encoder.dim != info.dim:
+            raise InputError(f"{path}: vectors of {info.dim} values; {model} computes {encoder.dim}")
+        info = _info(encoder, info.vectors, 0)
+    if kind == Kind.DENSE_INDEX:
+        indexes.check_recipe(settings, info.dim, info.vectors)
+    with output.folder() as (work, counts):
+        with console.progress("import", info.vectors, "vectors") as advance:
+            write_external(work, vectors, rows, wanted, settings, advance)
+        counts |= (_build(settings, work, info) if kind == Kind.DENSE_INDEX else info).counts()
+    what = "documents" if kind == Kind.DENSE_INDEX else "queries"
+    console.note(f"encode: {output.path}: vectors of {info.vectors:,} {what} from {path}, {info.dim} dimensions")
     return output.path
 
 

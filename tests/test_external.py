@@ -1,0 +1,127 @@
+"""`encode --from-vectors`: vectors of other tools become an index or query vectors; unfit ones are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+
+from hybrid_cli import runs
+from hybrid_cli.collections import collection
+from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.indexes import DenseIndex
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.search import search
+
+
+def random_vectors(count: int, dim: int = 8) -> np.ndarray:
+    return np.random.default_rng(count).normal(size=(count, dim)).astype("float32")
+
+
+def saved(path: Path, vectors: np.ndarray) -> Path:
+    np.save(path, vectors)
+    return path
+
+
+def listed(path: Path, ids: list[str]) -> Path:
+    path.write_text("".join(f"{name}\n" for name in ids), "utf-8")
+    return path
+
+
+def test_vectors_are_searched_by_query_vectors(tiny: Path, tmp_path: Path) -> None:
+    docids = collection.docids(tiny).to_list()
+    qids = collection.read_queries(tiny / "queries.test.parquet")["qid"].to_list()
+    documents, queries = random_vectors(len(docids)), random_vectors(len(qids))
+    index = encode(
+        tiny,
+        from_vectors=saved(tmp_path / "d.npy", documents[::-1]),
+        ids=listed(tmp_path / "d.txt", docids[::-1]),
+        shard_size=5,
+        output=tmp_path / "index",
+    )
+    asked = encode(tiny, split="test", from_vectors=saved(tmp_path / "q.npy", queries), output=tmp_path / "queries")
+    run = runs.read_run(search(index=index, queries=asked, hits=1, output=tmp_path / "run.parquet"))
+    assert run["docid"].to_list() == [docids[row] for row in (queries @ documents.T).argmax(1)]
+    assert DenseIndex.open(index).docids.to_list() == docids
+    with pytest.raises(InputError, match="has no encoder; pass query vectors with --queries"):
+        search(tiny, split="test", index=index, output=tmp_path / "texts.parquet")
+
+
+def test_with_their_model_vectors_are_searched_by_texts(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    made = encode(tiny, model=tiny_bert, dtype="fp32", output=tmp_path / "made")
+    texts = collection.texts(tiny, collection.docids(tiny))
+    encoder = TransformerEncoder.load(tiny_bert, device="cpu")
+    vectors = encoder.encode_documents(texts["title"].to_list(), texts["text"].to_list())
+    path = saved(tmp_path / "v.npy", vectors)
+    index = encode(tiny, from_vectors=path, model=tiny_bert, dtype="fp32", output=tmp_path / "index")
+    found = [
+        runs.read_run(search(tiny, split="test", index=each, output=tmp_path / f"{each.name}.parquet"))
+        for each in (made, index)
+    ]
+    assert found[0].select("qid", "docid").equals(found[1].select("qid", "docid"))
+    with pytest.raises(InputError, match=r"vectors of 8 values; .* computes"):
+        encode(tiny, from_vectors=saved(path, random_vectors(12)), model=tiny_bert, output=tmp_path / "other")
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF2,Flat", "HNSW4,Flat"])
+def test_an_index_of_faiss_is_read(tiny: Path, tmp_path: Path, factory: str) -> None:
+    vectors = random_vectors(12)
+    theirs = faiss.index_factory(8, factory, faiss.METRIC_INNER_PRODUCT)
+    theirs.train(vectors)
+    theirs.add(vectors)
+    faiss.write_index(theirs, str(tmp_path / "index.faiss"))
+    index = encode(tiny, from_vectors=tmp_path / "index.faiss", output=tmp_path / "index")
+    np.testing.assert_array_equal(DenseIndex.open(index).vectors_of(np.arange(12)), vectors)
+
+
+def test_vectors_that_do_not_fit_are_refused(tiny: Path, tmp_path: Path) -> None:
+    docids = collection.docids(tiny).to_list()
+    right = random_vectors(12)
+    infinite = right.copy()
+    infinite[3, 2] = np.inf
+    cases: list[tuple[np.ndarray, list[str] | None, str]] = [
+        (right[:11], None, "11 vectors, .* has 12 ids; pass --ids FILE"),
+        (right[:11], docids, "12 ids, .* has 11 vectors"),
+        (right, [*docids[:-1], "nothing"], r"ids are not in .*corpus\.parquet \('nothing', \.\.\.\)"),
+        (right[:11], docids[:11], rf"1 ids are not in .*\('{docids[11]}', \.\.\.\)"),
+        (right, [*docids[:-1], docids[0]], rf"line 12: id '{docids[0]}' occurs twice"),
+        (infinite, None, rf"id {docids[3]}: the vector is not finite"),
+        (right[0], None, "8 of float32; rows of floating-point numbers are needed"),
+        (right.astype("int64"), None, "12 x 8 of int64; rows of floating-point numbers are needed"),
+    ]
+    for number, (vectors, ids, message) in enumerate(cases):
+        with pytest.raises((InputError, HybridError), match=message):
+            encode(
+                tiny,
+                from_vectors=saved(tmp_path / "v.npy", vectors),
+                ids=listed(tmp_path / "ids.txt", ids) if ids else None,
+                output=tmp_path / f"index-{number}",
+            )
+        assert not (tmp_path / f"index-{number}").exists()
+
+
+def test_other_files_are_refused(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.npy").write_text("text")
+    (tmp_path / "text.faiss").write_text("text")
+    distances = faiss.IndexFlatL2(8)
+    distances.add(random_vectors(12))
+    faiss.write_index(distances, str(tmp_path / "l2.faiss"))
+    for name, message in (
+        ("text.npy", "not a NumPy array"),
+        ("text.faiss", "no FAISS index whose vectors can be read"),
+        ("l2.faiss", "does not measure the inner product"),
+        ("nothing.npy", "no such file"),
+    ):
+        with pytest.raises(InputError, match=message):
+            encode(tiny, from_vectors=tmp_path / name, output=tmp_path / "index")
+
+
+def test_query_vectors_of_another_length_are_refused(tiny: Path, tmp_path: Path) -> None:
+    index = encode(tiny, from_vectors=saved(tmp_path / "d.npy", random_vectors(12)), output=tmp_path / "index")
+    short = saved(tmp_path / "q.npy", random_vectors(6, 4))
+    asked = encode(tiny, split="test", from_vectors=short, output=tmp_path / "queries")
+    with pytest.raises(InputError, match=r"vectors of 4 values; those of .* have 8"):
+        search(index=index, queries=asked, output=tmp_path / "run.parquet")
