@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import polars as pl
-
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections.searched import refuse_other_corpora
@@ -15,7 +13,7 @@ from hybrid_cli.settings import ConcatRuns, stage
 
 @stage(ConcatRuns)
 def concat_runs(settings: ConcatRuns) -> Path:
-    """Concatenate runs without changing ranks, scores or order.
+    """Concatenate runs without changing ranks, scores or order. Memory holds a block of queries.
 
     Returns:
         Path of the new run.
@@ -31,17 +29,17 @@ def concat_runs(settings: ConcatRuns) -> Path:
     )
     if output.up_to_date:
         return output.path
-    parts = [runs.read_run(path) for path in settings.runs]
+    parts = [runs.open_run(path) for path in settings.runs]
     home: dict[str, Path] = {}
     for path, part in zip(settings.runs, parts, strict=True):
-        qids = part["qid"].unique(maintain_order=True).to_list()
+        qids = part.qids.to_list()
         if again := [qid for qid in qids if qid in home]:
             raise InputError(
                 f"{path}: query {again[0]} is also in {home[again[0]]} ({len(again):,} such queries); "
                 "use `hybrid fuse` for runs of the same queries"
             )
         home |= dict.fromkeys(qids, path)
-    whole = pl.concat(parts)
-    output.write([whole.to_arrow()], queries=len(home))
-    console.note(f"concat-runs: {output.path}: {len(home):,} queries, {len(whole):,} hits of {len(parts)} runs")
+    written = output.write((block.to_arrow() for part in parts for block in part.blocks()), queries=len(home))
+    hits = written.counts["rows"]
+    console.note(f"concat-runs: {output.path}: {len(home):,} queries, {hits:,} hits of {len(parts)} runs")
     return output.path
