@@ -25,6 +25,7 @@ from hybrid_cli.lexical import jvm
 from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.export import export, strictly_decreasing
+from hybrid_cli.stages.inspect import inspect
 from hybrid_cli.stages.train_lambda import train_lambda
 
 RUN = {"qid": pl.String, "docid": pl.String, "score": pl.Float32}
@@ -193,6 +194,40 @@ def test_an_encoder_becomes_a_model_of_sentence_transformers(tiny_bert: Path, tm
     ours = TransformerEncoder.load(tmp_path / "encoder", device="cpu").encode_documents(["", ""], texts)
     theirs = models.SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(texts)
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_an_exported_model_has_no_missing_weights_and_names_the_query_length(
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sentence_transformers")
+    from hybrid_cli.encoders.transformer import TransformerEncoder
+
+    output = artifacts.open_output(tmp_path / "encoder", Kind.ENCODER, "test", inputs={}, options={})
+    with output.folder() as (work, _):
+        TransformerEncoder.load(tiny_bert, device="cpu", query_max_len=32, doc_max_len=100).save(work)
+    export(tmp_path / "encoder", form="sentence-transformers", output=tmp_path / "model")
+    printed = capsys.readouterr().err
+    assert "model.max_seq_length = 32" in printed
+    assert f'SentenceTransformer("{tmp_path / "model"}")' in printed
+    code = (
+        "import sys; from sentence_transformers import SentenceTransformer as S; print(S(sys.argv[1]).max_seq_length)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "model")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["100"]
+    assert "MISSING" not in done.stderr
+
+
+def test_minilm_is_a_name_for_export_and_inspect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    export(Path("minilm"), form="sentence-transformers", output=tmp_path / "model")
+    assert (tmp_path / "model" / "modules.json").is_file()
+    assert inspect(["minilm"])["what"] == "a sentence-transformers model"
+
+
+def test_the_lucene_folder_of_a_bm25_index_is_named_for_pyserini(tiny_lambda: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="bm25/lucene is an index that Pyserini's LuceneSearcher opens"):
+        export(tiny_lambda.parent / "bm25", form="pyserini", output=tmp_path / "x")
 
 
 @pytest.fixture(scope="module")

@@ -53,6 +53,11 @@ def input_path(manifest: Manifest, role: str) -> Path | None:
         return None
 
 
+def named_model(path: Path) -> Path:
+    """Return the folder of the model `minilm` for this name, unless a file or folder has it; else the path itself."""
+    return resolve("minilm") if path == Path("minilm") and not path.exists() else path
+
+
 def _is_local(name: str) -> bool:
     """Test whether a name is a path, even if nothing has this path."""
     owner, _, rest = name.partition("/")

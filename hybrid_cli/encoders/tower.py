@@ -31,6 +31,7 @@ from hybrid_cli.settings.common import Markers, Pooling
 
 _ST = "sentence_transformers.models"
 _UNUSED = {"pooler", "position_ids"}  # parts of a checkpoint that are skipped without notice
+_WITH_POOLER = ("bert", "roberta", "xlm-roberta")
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _LAYERS = ("linear", "norm")  # names of the weights of Dense and LayerNorm in sentence-transformers
 
@@ -76,7 +77,7 @@ class Tower(nn.Module):
         try:
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
             # BERT's unused pooler over [CLS]
-            unused = {"add_pooling_layer": False} if config.model_type in ("bert", "roberta", "xlm-roberta") else {}
+            unused = {"add_pooling_layer": False} if config.model_type in _WITH_POOLER else {}
             backbone, report = AutoModel.from_pretrained(
                 folder,
                 use_safetensors=True,
@@ -158,7 +159,10 @@ class Tower(nn.Module):
             {"idx": i, "name": str(i), "path": path, "type": f"{_ST}.{kind}"} for i, (path, kind) in enumerate(modules)
         ]
         _write(folder / layout.MODULES, listing)
-        _write(folder / "sentence_bert_config.json", {"max_seq_length": contract.doc_max_len, "do_lower_case": False})
+        settings: dict[str, Any] = {"max_seq_length": contract.doc_max_len, "do_lower_case": False}
+        if self.backbone.config.model_type in _WITH_POOLER:
+            settings["model_args"] = {"add_pooling_layer": False}
+        _write(folder / "sentence_bert_config.json", settings)
         prompts = {"query": contract.query_head, "document": contract.document_head}
         _write(
             folder / "config_sentence_transformers.json",

@@ -43,7 +43,7 @@ def open_run(path: Path) -> Run:
     survey, kept = Survey(), []
     for block in _whole_queries(_text_parts(path) if text else _parquet_parts(path)):
         if not survey.fits(block, from_1=made is not None):
-            return Run.of(_sorted(path, made, text))
+            return Run.of(_sorted(path, made, text)).by_qid()
         survey.add(block)
         if text:
             kept.append(block.select("docid", "score"))

@@ -15,7 +15,8 @@ from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.searched import refuse_other_corpus
-from hybrid_cli.encoders.contract import TRANSFORMER, kind_of
+from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
+from hybrid_cli.encoders.models import named_model
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.indexes import DenseIndex
@@ -23,6 +24,13 @@ from hybrid_cli.settings import Export, stage
 from hybrid_cli.settings.analysis import ExportFormat
 
 QUERIES_AT_ONCE = 256
+_OPENED = {  # how another tool opens a format of one file or folder
+    "trec": "  trec_eval -m all_trec QRELS {path} reads a run, trec_eval -m all_trec {path} RUN reads qrels",
+    "sentence-transformers": "  from sentence_transformers import SentenceTransformer; "
+    'model = SentenceTransformer("{path}"); model.encode_query(["..."])',
+    "pyserini": "  from pyserini.search.faiss import FaissSearcher; "
+    'FaissSearcher("{path}", query_encoder=None).search(VECTORS, k=10)  (Java 21 or later)',
+}
 _FOLDERS = ("sentence-transformers", "pyserini")  # formats of several files
 
 Writer = Callable[[Path, Path, Export], str]  # artifact, output, settings -> description of the written content
@@ -38,15 +46,20 @@ def export(settings: Export) -> Path:
     Raises:
         InputError: the artifact has no such format, or an id does not fit it.
     """
-    path, kind = settings.path, _kind(settings.path)
+    path = named_model(settings.path)
+    kind = _kind(path)
     write = _WRITERS.get((kind, settings.form))
     if write is None:
         ours = ", ".join(form for known, form in _WRITERS if known == kind) or "none"
-        raise InputError(f"{path}: {kind.phrase} has no format '{settings.form}'; available: {ours}")
+        raise InputError(
+            f"{path}: {kind.phrase} has no format '{settings.form}'; available: {ours}{_ready(path, settings.form)}"
+        )
     settings.check_facts(subject=f"{path} is {kind.phrase}", artifact=kind.phrase)
     if settings.form == "dpr" and settings.collection is None:
         raise InputError("--format dpr: needs --collection, for texts and answers")
-    inputs = {"artifact": path} | ({"collection": settings.collection} if settings.collection else {})
+    artifact = path if path == settings.path else artifacts.Named(str(settings.path), path)
+    inputs: dict[str, Path | artifacts.Named] = {"artifact": artifact}
+    inputs |= {"collection": settings.collection} if settings.collection else {}
     output = artifacts.open_output(
         settings.output,
         kind,
@@ -60,7 +73,22 @@ def export(settings: Export) -> Path:
     with output.scratch() as scratch:
         count = write(path, scratch, settings)
     console.note(f"export: {output.path}: {count} ({settings.form})")
+    if settings.form in _OPENED:
+        console.note(_OPENED[settings.form].format(path=output.path))
+    if settings.form == "sentence-transformers" and (folder := path / layout.CONTRACT).is_file():
+        contract = read_contract(folder.parent)
+        if contract.tied and contract.query_max_len != contract.doc_max_len:
+            console.note(
+                f"  The exported model cuts texts at {contract.doc_max_len} word pieces. For queries, which hybrid "
+                f"cuts at {contract.query_max_len}: model.max_seq_length = {contract.query_max_len}"
+            )
     return output.path
+
+
+def _ready(path: Path, form: ExportFormat) -> str:
+    """Return a hint at the part of a BM25 index that Pyserini opens without an export."""
+    ready = form == "pyserini" and (path / "lucene").is_dir()
+    return f"; {path / 'lucene'} is an index that Pyserini's LuceneSearcher opens" if ready else ""
 
 
 def _kind(path: Path) -> Kind:

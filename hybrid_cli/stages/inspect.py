@@ -57,7 +57,7 @@ def inspect(settings: Inspect) -> Description:
     paths = as_names(settings.paths)
     if len(paths) != 1:
         raise InputError(f"inspect: needs one path, got {len(paths)}; --memory-table takes several runs")
-    path = Path(paths[0])
+    path = _located(Path(paths[0]))
     manifest = artifacts.find_manifest(path)
     described: Description = {"path": str(path), "what": str(manifest.kind) if manifest else _guess(path)}
     if manifest:
@@ -73,6 +73,15 @@ def inspect(settings: Inspect) -> Description:
         except FileNotFoundError as error:
             console.warn(f"{error.filename}: missing; the index is damaged, build it again")
     return described | _content(path)
+
+
+def _located(path: Path) -> Path:
+    """Return the path, or the folder of a model named by it."""
+    if path.exists():
+        return path
+    from hybrid_cli.encoders.models import named_model
+
+    return named_model(path)
 
 
 def _memory(path: Path, manifest: Manifest) -> tuple[dict[str, int], int]:
