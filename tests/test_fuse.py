@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -10,6 +13,7 @@ from unittest.mock import Mock
 import numpy as np
 import polars as pl
 import pytest
+from small_artifacts import open_output
 from tiny_collection import TINY_DOCUMENTS
 from typer.testing import CliRunner
 
@@ -137,29 +141,116 @@ def test_raw_scores_of_unequal_scales_warn(tmp_path: Path, capsys: pytest.Captur
     assert "warning" not in capsys.readouterr().err
 
 
+def mean_reciprocal_rank(run: Path, qrels: Path) -> float:
+    return float(evaluate_run(runs.read_run(run), pl.read_parquet(qrels), ["MRR@10"])["value"].to_numpy().mean())
+
+
 def test_tuned_weights_are_read_by_a_later_fusion(
     made: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    weights = fuse(both(made), output=tmp_path / "w.json", qrels=tiny, split="test", tune=True, step=0.25, folds=2)
+    weights = fuse(
+        both(made), output=tmp_path / "w.json", qrels=tiny, split="test", tune=True, method="zscore", step=0.25
+    )
     content = json.loads(weights.read_text("utf-8"))
     assert artifacts.read_manifest(weights, Kind.WEIGHTS).counts == {"queries": 5, "trials": 5}
     assert content["runs"] == ["bm25", "dense"]
+    assert (content["method"], content["missing"], content["queries"]) == ("zscore", "min", 5)
+    assert list(content["weights"]) in content["plateau"]
     assert "held out" in capsys.readouterr().out
     output = fuse(both(made), output=tmp_path / "f.parquet", weights=f"@{weights}")
-    qrels = pl.read_parquet(tiny / "qrels.test.parquet")
-    score = evaluate_run(runs.read_run(output), qrels, ["MRR@10"])["value"].mean()
-    assert score == pytest.approx(content["score"])
-    assert max(content["alone"].values()) <= content["score"]  # the end points of the grid are the single runs
+    assert mean_reciprocal_rank(output, tiny / "qrels.test.parquet") == pytest.approx(content["score"])
+    recorded = artifacts.read_manifest(output, Kind.RUN).options
+    assert (recorded["method"], recorded["missing"], recorded["weights"]) == ("zscore", "min", content["weights"])
+    assert "5 of the 6 queries are those that" in capsys.readouterr().err
     settings: dict[str, Any] = {"runs": both(made), "output": tmp_path / "g.parquet", "weights": f"@{weights}"}
     for bad, message in (
-        ({"method": "rrf"}, "tuned with --method minmax, not rrf"),
-        ({"missing": "min"}, "tuned with --missing zero, not min"),
+        ({"method": "minmax"}, "w.json: holds --method zscore, not minmax; omit --method, or tune again"),
+        ({"missing": "zero"}, "holds --missing min, not zero"),
         ({"runs": [*both(made), weights.with_name("x=") / "y"]}, "no such file|2 runs"),
     ):
         with pytest.raises(InputError, match=message):
             fuse(**{**settings, **bad})
     with pytest.raises(InputError, match="in the order bm25, dense"):
         fuse(both(made)[::-1], output=tmp_path / "g.parquet", weights=f"@{weights}")
+
+
+def test_tuning_chooses_method_and_weights_together(made: Path, tiny: Path, tmp_path: Path) -> None:
+    weights = fuse(
+        both(made), output=tmp_path / "w.json", qrels=tiny, split="test", tune=True, index=indexes(made), step=0.25
+    )
+    content = json.loads(weights.read_text("utf-8"))
+    tried = {trial["method"] for trial in content["trials"]}
+    assert tried == {"minmax", "zscore", "rrf k=60", "rrf k=10", "weighted-sum"}
+    assert content["best"]["score"] == max(trial["score"] for trial in content["trials"])
+    exact: dict[str, Any] = {"index": indexes(made)} if content["missing"] == "exact" else {}
+    output = fuse(both(made), output=tmp_path / "f.parquet", weights=f"@{weights}", **exact)
+    assert mean_reciprocal_rank(output, tiny / "qrels.test.parquet") == pytest.approx(content["score"])
+
+
+def test_rrf_is_tuned_with_its_constant(made: Path, tiny: Path, tmp_path: Path) -> None:
+    weights = fuse(
+        both(made), output=tmp_path / "w.json", qrels=tiny, split="test", tune=True, methods=["wrrf"], rrf_k=3
+    )
+    assert json.loads(weights.read_text("utf-8"))["rrf_k"] == 3
+    output = fuse(both(made), output=tmp_path / "f.parquet", weights=f"@{weights}")
+    assert artifacts.read_manifest(output, Kind.RUN).options["rrf_k"] == 3
+
+
+def test_the_prior_is_used_for_a_lexical_and_a_dense_run_only(made: Path, tiny: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"qrels": tiny, "split": "test", "tune": True}
+
+    def tuned(name: str, *of: Path, **more: Any) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(
+            fuse(list(of), output=tmp_path / name, **options, **more).read_text("utf-8")
+        )
+        return content
+
+    shrunk = tuned("a.json", *both(made), prior_queries=15)
+    assert (shrunk["prior_queries"], shrunk["no_prior"]) == (15, None)
+    assert shrunk["share_of_prior"] == pytest.approx(15 / 20)
+    assert tuned("b.json", *both(made), prior_queries=0)["no_prior"] == "--prior-queries is 0"
+    again = search(tiny, split="test", index=made / "dense", hits=HITS, output=tmp_path / "again.parquet")
+    assert "one of a lexical and one of a dense index" in tuned("c.json", both(made)[1], again)["no_prior"]
+    assert "--missing changes the methods" in tuned("d.json", *both(made), missing="min")["no_prior"]
+    assert "does not cover weighted-sum" in tuned("e.json", *both(made), index=indexes(made))["no_prior"]
+
+
+def test_one_judged_query_gives_weights_without_a_held_out_score(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    qid, docid = runs.read_run(made / "bm25.parquet").select("qid", "docid").row(0)
+    qrels = tmp_path / "one.tsv"
+    qrels.write_text(f"{qid}\t0\t{docid}\t1\n", "utf-8")
+    weights = fuse(both(made), output=tmp_path / "w.json", qrels=qrels, tune=True)
+    content = json.loads(weights.read_text("utf-8"))
+    assert content["held_out"] is None
+    assert content["gain_interval"] is None
+    assert not content["gain_distinguishable"]
+    assert "One judged query: there is no held-out score" in " ".join(capsys.readouterr().out.split())
+
+
+def test_judged_queries_without_a_hit_are_refused(made: Path, tmp_path: Path) -> None:
+    qids = runs.read_run(made / "bm25.parquet")["qid"].unique(maintain_order=True).to_list()
+    qrels = tmp_path / "none.tsv"
+    qrels.write_text("".join(f"{qid}\t0\tno such document\t1\n" for qid in qids), "utf-8")
+    with pytest.raises(InputError, match=rf"MRR@10 of every run is 0 for all {len(qids)} judged queries of .*none.tsv"):
+        fuse(both(made), output=tmp_path / "w.json", qrels=qrels, tune=True)
+    assert not (tmp_path / "w.json").exists()
+
+
+def test_runs_of_different_depth_are_tuned_with_a_note(
+    made: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = search(tiny, split="test", index=made / "dense", hits=1, output=tmp_path / "dense.parquet")
+    fuse([both(made)[0], short], output=tmp_path / "w.json", qrels=tiny, split="test", tune=True)
+    assert "the longest lists differ: bm25 3, dense 1 hits" in capsys.readouterr().err
+
+
+def test_a_file_of_an_earlier_version_is_refused(made: Path, tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    open_output(path, kind=Kind.WEIGHTS).write_json({"runs": ["bm25", "dense"], "weights": [0.3, 0.7]})
+    with pytest.raises(InputError, match=r"old.json: was written by an earlier version.*tune again"):
+        fuse(both(made), output=tmp_path / "f.parquet", weights=f"@{path}")
 
 
 def test_more_folds_than_judged_queries_are_refused(made: Path, tiny: Path, tmp_path: Path) -> None:
@@ -173,9 +264,7 @@ def test_tuning_with_exact_scores(made: Path, tiny: Path, tmp_path: Path) -> Non
     settings: dict[str, Any] = {"method": "weighted-sum", "index": indexes(made), "qrels": tiny, "split": "test"}
     weights = fuse(both(made), output=tmp_path / "w.json", tune=True, grid="log", **settings)
     output = fuse(both(made), output=tmp_path / "f.parquet", weights=f"@{weights}", **settings)
-    score = evaluate_run(runs.read_run(output), pl.read_parquet(tiny / "qrels.test.parquet"), ["MRR@10"])[
-        "value"
-    ].mean()
+    score = mean_reciprocal_rank(output, tiny / "qrels.test.parquet")
     assert score == pytest.approx(json.loads(weights.read_text("utf-8"))["score"])
 
 
@@ -264,3 +353,16 @@ def test_the_encoder_is_opened_once_for_all_blocks(made: Path, monkeypatch: pyte
     for part in (run.head(2), run.tail(2)):
         np.testing.assert_allclose(scorer(part.select("qid", "docid")), part["score"], atol=1e-5)
     assert opener.call_count == 1
+
+
+def test_threads_limit_polars_and_torch(made: Path, tmp_path: Path) -> None:
+    code = (
+        "from hybrid_cli.cli import main; import sys\n"
+        f"sys.argv = ['hybrid', 'fuse', '{made}/bm25.parquet', '{made}/dense.parquet', '--method', 'weighted-sum', "
+        f"'--index', '{made}/bm25,{made}/dense', '--threads', '1', '--output', '{tmp_path}/f.parquet']\n"
+        "try:\n    main()\nexcept SystemExit as done:\n    assert not done.code\n"
+        "import polars, torch; print(polars.thread_pool_size(), torch.get_num_threads())"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_THREADS")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.split()[-2:] == ["1", "1"]

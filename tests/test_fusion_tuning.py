@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,7 +17,9 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run
 from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.lists import Lists
-from hybrid_cli.settings.retrieval import WeightTuning
+from hybrid_cli.fusion.selection import Choice, Table, Values, select
+from hybrid_cli.fusion.weights import chosen_weights
+from hybrid_cli.settings import Fuse
 
 
 def test_the_linear_grid_covers_the_simplex() -> None:
@@ -27,22 +31,18 @@ def test_the_linear_grid_covers_the_simplex() -> None:
         assert all(math.fsum(weights) == pytest.approx(1) for weights in grid)
 
 
-def tuned(
-    tables: list[pl.DataFrame],
-    qrels: pl.DataFrame,
-    settings: WeightTuning,
-    measure: str = "MRR@10",
-    method: str = "minmax",
-) -> tuning.Tuned:
+def tabulated(
+    tables: list[pl.DataFrame], qrels: pl.DataFrame, measure: str = "MRR@10", method: str = "minmax", **how: Any
+) -> tuple[list[Choice], Values]:
     side_by_side = Lists.of(tables)
-    return tuning.tune(
+    family = tuning.Family(recipe(method, lists=len(tables), missing="min"), **{"grid": "linear", **how})
+    return tuning.tabulate(
+        family,
         side_by_side.blocks(),
         side_by_side.qids,
         qrels,
-        recipe(method, lists=len(tables), missing="min"),
         1000,
         lambda judged: evaluate_positions(judged, [measure])["value"].to_numpy(),
-        settings,
     )
 
 
@@ -70,44 +70,36 @@ def noisy_runs(
 @pytest.mark.parametrize("measure", ["MRR@10", "nDCG@10", "R@5", "MAP"])
 def test_tuning_scores_equal_the_evaluation_of_the_fused_run(measure: str) -> None:
     tables, qrels = noisy_runs()
-    found = tuned(tables, qrels, WeightTuning(step=0.25), measure)
-    for weights, score in found.trials:
-        run = fused_run(tables, recipe("minmax", *weights, missing="min"))
-        assert evaluate_run(run, qrels, [measure])["value"].mean() == pytest.approx(score, abs=1e-12)
-    assert found.score == max(score for _, score in found.trials)
-    assert len(found.trials) == 5
+    choices, values = tabulated(tables, qrels, measure, step=0.25)
+    assert values.shape == (5, 41)
+    for choice, row in zip(choices, values, strict=True):
+        run = fused_run(tables, recipe("minmax", *choice.weights, missing="min"))
+        assert evaluate_run(run, qrels, [measure])["value"].to_numpy() == pytest.approx(row, abs=1e-12)
 
 
 def test_the_better_run_gets_the_larger_weight_and_the_held_out_score_is_not_higher() -> None:
-    tables, qrels = noisy_runs(queries=150, noise=(0.4, 0.15))
-    found = tuned(tables, qrels, WeightTuning())
-    assert found.weights[1] > found.weights[0]
-    assert found.held_out is not None
-    assert found.held_out <= found.score + 1e-12
-    assert all(low <= weight <= high for weight, (low, high) in zip(found.weights, found.flat, strict=True))
+    table = Table(*tabulated(*noisy_runs(queries=150, noise=(0.4, 0.15))))
+    selected = select(table, folds=5, seed=42)
+    chosen = table.choices[selected.row]
+    assert chosen.weights[1] > chosen.weights[0]
+    assert selected.held_out is not None
+    assert selected.held_out.mean() <= table.values.mean(1).max() + 1e-12
+    assert selected.row in selected.plateau.rows
 
 
-def test_a_log_grid_grows_at_its_end_points() -> None:
+def test_a_log_grid_grows_at_its_end_points_and_contains_the_single_runs() -> None:
     first = run_of({"r": 5.0, "a": 1.0}, {"r": 2.0, "a": 1.0})
     second = run_of({"a": 90000.0, "r": 1.0}, {"a": 800.0, "r": 2.0})
     qrels = pl.DataFrame({"qid": ["1", "2"], "docid": ["r", "r"], "relevance": pl.Series([1, 1], dtype=pl.Int32)})
-    found = tuned([first, second], qrels, WeightTuning(grid="log"), method="sum")
-    assert found.weights == (50_000.0, 1.0)  # 5w + 1 > w + 90,000
-    assert found.score == 1
+    choices, values = tabulated([first, second], qrels, method="sum", grid="log")
+    weights = [choice.weights for choice in choices]
+    assert weights[0] == (1, 0)
+    assert weights[-1] == (0, 1)
+    assert weights[1:-1] == sorted(weights[1:-1], reverse=True)
+    assert (100_000.0, 1.0) in weights
+    best = [weight for weight, mean in zip(weights, values.mean(1), strict=True) if mean == 1]
+    assert min(best[1:]) == (50_000.0, 1.0)  # 5w + 1 > w + 90,000
     assert len(tuning.log_grid(2, -3, 3)) == 19
-
-
-def test_ties_choose_the_weights_closest_to_equal_then_the_smaller() -> None:
-    tried = [(0.0, 1.0), (0.25, 0.75), (0.75, 0.25), (1.0, 0.0)]
-    assert tuning.best(tried, np.ones((4, 3))) == (0.25, 0.75)
-    assert tuning.best(tried, np.array([[0.0, 0], [0, 0], [0, 0], [0, 1]])) == (1.0, 0.0)
-
-
-def test_held_out_scores_use_weights_of_the_other_folds() -> None:
-    tried = [(0.4, 0.6), (0.6, 0.4)]
-    table = np.array([[1.0, 0, 0, 0], [0, 1, 1, 1]])  # without the first query, the first weights never win
-    assert tuning.held_out(tried, table, WeightTuning(folds=4)) == pytest.approx(3 / 4)
-    assert tuning.held_out(tried, table[:, :1], WeightTuning()) is None
 
 
 @pytest.mark.parametrize(("runs_", "step"), [(2, 0.3), (2, 0), (2, -1), (6, 0.05)])
@@ -116,11 +108,30 @@ def test_a_bad_step_is_refused(runs_: int, step: float) -> None:
         tuning.linear_grid(runs_, step)
 
 
+@pytest.mark.parametrize(
+    ("options", "methods"),
+    [
+        ({}, ["minmax", "zscore", "rrf 60", "rrf 10"]),
+        ({"index": ["a", "b"]}, ["minmax", "zscore", "rrf 60", "rrf 10", "weighted-sum"]),
+        ({"method": "zmuv"}, ["zscore"]),
+        ({"methods": ["rrf", "min-max"], "rrf_k": 20}, ["rrf 20", "minmax"]),
+    ],
+)
+def test_the_methods_that_tuning_tries(options: dict[str, Any], methods: list[str]) -> None:
+    families = tuning.families(Fuse(["a", "b"], output=Path("w.json"), tune=True, **options), 2)
+    names = [
+        each.recipe.method + (f" {each.recipe.rrf_k:g}" if each.recipe.method == "rrf" else "") for each in families
+    ]
+    assert names == methods
+    assert {each.grid for each in families if each.recipe.method != "weighted-sum"} <= {"linear"}
+    assert all(each.grid == "log" for each in families if each.recipe.method == "weighted-sum")
+
+
 def test_weights_may_name_the_runs_in_any_order() -> None:
     names = ["bm25", "dense"]
-    assert tuning.chosen_weights("dense=0.7,bm25=.3", recipe("minmax"), names).weights == (0.3, 0.7)
+    assert chosen_weights("dense=0.7,bm25=.3", recipe("minmax"), names).weights == (0.3, 0.7)
     odd = ["k1=0.9", "x"]
-    assert tuning.chosen_weights("k1=0.9=2,x=1", recipe("minmax"), odd).weights == (2.0, 1.0)
+    assert chosen_weights("k1=0.9=2,x=1", recipe("minmax"), odd).weights == (2.0, 1.0)
     for text, words in {
         "bm25=0.3,dens=0.7": "--weights dens=0.7: no such run; did you mean dense? The runs are bm25, dense",
         "bm25=1": "--weights bm25=1: has no weight for dense",
@@ -130,4 +141,4 @@ def test_weights_may_name_the_runs_in_any_order() -> None:
         "bm25=1e999,dense=1": "needs numbers >= 0",
     }.items():
         with pytest.raises(InputError, match=re.escape(words)):
-            tuning.chosen_weights(text, recipe("minmax"), names)
+            chosen_weights(text, recipe("minmax"), names)

@@ -330,7 +330,7 @@ def test_a_config_file_fills_options_and_the_command_line_wins(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("rrf-k: 5\n", "--rrf-k: only with --method rrf; --method is minmax"),
+        ("rrf-k: 5\n", "--rrf-k: only with --method rrf, or with --tune; --method is minmax"),
         ("rrf-q: 5\n", "`hybrid fuse` has no option rrf-q; did you mean rrf-k?"),
         ("weights: [1, x]\n", "--weights x: needs a number"),
         ("weights: 3\n", "--weights 3: needs a list of numbers"),
@@ -361,8 +361,8 @@ def test_a_config_file_has_no_negative_flags(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("fuse a b -o f.parquet --rrf-k 5", "--rrf-k: only with --method rrf; --method is minmax"),
-        ("fuse a b --rrf-k 5", "--rrf-k: only with --method rrf; --method is minmax"),
+        ("fuse a b -o f.parquet --rrf-k 5", "--rrf-k: only with --method rrf, or with --tune; --method is minmax"),
+        ("fuse a b --rrf-k 5", "--rrf-k: only with --method rrf, or with --tune; --method is minmax"),
         ("fuse a b", "missing option --output; see `hybrid fuse --help`"),
         ("fuse", "missing argument RUNS and option --output; see `hybrid fuse --help`"),
         ("fuse a b -o f.parquet --measure R@10", "--measure: only with --qrels"),

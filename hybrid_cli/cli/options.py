@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
@@ -122,6 +123,7 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
         shared = _shared(typed, configured)
         started = time.monotonic()
         try:
+            _limit_polars({**configured, **_set(typed)}.get("threads"))
             settings = kind(**_complete({**configured, **_set(typed)}, kind))
             for line in details.before(settings):
                 console.detail(line)
@@ -147,6 +149,12 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
     command.__doc__ = inspect.getdoc(kind)
     shaped = type(f"{kind.__name__}Command", (_Command,), {"settings": kind})
     app.command(name, cls=shaped, rich_help_panel=kind.panel)(command)
+
+
+def _limit_polars(threads: object) -> None:
+    """Set the number of threads of polars, which reads it once, on its import."""
+    if str(threads).isdecimal() and int(str(threads)) > 0:
+        os.environ.setdefault("POLARS_MAX_THREADS", str(threads))
 
 
 def _shared(typed: dict[str, Any], configured: dict[str, Any]) -> dict[str, bool]:

@@ -240,8 +240,12 @@ ALIASES: dict[str, str] = {
 }
 
 
-def method_name(name: str) -> str:
+def method_name(name: str, option: str = "--method") -> str:
     """Return the key in `METHODS` for a name in the spelling of hybrid, ranx or Pyserini.
+
+    Args:
+        name: the name.
+        option: the option, for the message.
 
     Raises:
         InputError: unknown name.
@@ -251,7 +255,7 @@ def method_name(name: str) -> str:
         return ALIASES.get(plain, plain)
     close = get_close_matches(plain, [*METHODS, *ALIASES], n=1)
     hint = f"did you mean {close[0]}? " if close else ""
-    raise InputError(f"--method {name}: unknown; {hint}Choices: {', '.join(METHODS)}")
+    raise InputError(f"{option} {name}: unknown; {hint}Choices: {', '.join(METHODS)}")
 
 
 @dataclass(frozen=True)

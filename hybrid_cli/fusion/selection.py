@@ -18,6 +18,7 @@ from scipy import stats
 Values = NDArray[np.float64]
 _TIE = 1e-12
 _REPEATS = 20  # partitions into folds
+_ENOUGH = 50  # judged queries; the held-out score of fewer is too noisy to prefer a single run (docs/few-labels.md)
 CONFIDENCE, POWER = 0.95, 0.8
 
 
@@ -163,13 +164,14 @@ class Table:
     def _often(self, counts: NDArray[np.int64] | None) -> Values:
         return np.ones(self.queries) if counts is None else counts.astype(np.float64)
 
-    def held_out(self, folds: int, seed: int, size: int | None = None) -> Values | None:
+    def held_out(self, folds: int, seed: int, size: int | None = None, best: bool = False) -> Values | None:
         """Return the value of each query under the choices of the other folds, the mean over 20 partitions, [queries].
 
         Args:
             folds: number of folds; at most the number of queries.
             seed: random seed of the partitions.
             size: judged queries used for each choice, drawn from the other folds; None for all of them.
+            best: take the choice with the highest mean instead of the middle of the plateau.
 
         Returns:
             None for a single query.
@@ -187,7 +189,8 @@ class Table:
                 others = order[fold[order] != number][:size]
                 counts = np.bincount(others, minlength=self.queries)
                 kept = fold == number
-                total[kept] += self.values[self.plateau(counts).chosen, kept]
+                found = self.plateau(counts)
+                total[kept] += self.values[found.best if best else found.chosen, kept]
         return total / _REPEATS
 
 
@@ -220,7 +223,7 @@ class Selected:
         held_out: value of each query under the choice of the other folds; None for a single query.
         single: row of the best single run; None if no choice is a single run.
         kept_single: the single run replaced the middle of the plateau, since nothing is distinguishable from it and
-            the held-out score is below its score.
+            the held-out score is below its score; only with 50 judged queries or more.
     """
 
     row: int
@@ -230,24 +233,22 @@ class Selected:
     kept_single: bool
 
 
-def select(table: Table, folds: int, seed: int, alone: Values | None = None) -> Selected:
+def select(table: Table, folds: int, seed: int) -> Selected:
     """Select a choice.
 
     Args:
         table: values of all choices.
         folds, seed: see `Table.held_out`.
-        alone: values of the best single run, [queries]; by default those of the best choice that uses one run.
     """
     plateau, held_out = table.plateau(), table.held_out(folds, seed)
     means = table.means()
     single = max(table.singles.values(), key=lambda row: means[row], default=None)
     row, kept = plateau.chosen, False
-    if single is not None and held_out is not None:
-        score = table.values[single] if alone is None else alone
+    if single is not None and held_out is not None and table.queries >= _ENOUGH:
         gap, error = table.gaps(plateau.best)
-        kept = bool(gap[single] <= error[single] + _TIE and held_out.mean() < score.mean() - _TIE)
-    if kept and single is not None:
-        row = single
+        lower = held_out.mean() < table.values[single].mean() - _TIE
+        kept = bool(gap[single] <= error[single] + _TIE and lower)
+        row = single if kept else row
     return Selected(row, plateau, held_out, single, kept)
 
 

@@ -1,114 +1,149 @@
-"""Tuning of fusion weights on judged queries, and the file that `fuse --tune` writes and `fuse --weights @FILE` reads.
+"""Values of all tried methods and weights for judged queries, the input of `fusion.selection`.
 
-Lists are normalized and joined once. For each set of weights, only the ranks of the judged documents are computed.
+Lists are normalized and joined once per method. For each set of weights, only the ranks of the judged documents are
+computed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from itertools import combinations, pairwise, product
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 
-from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.lists import fused, values
-from hybrid_cli.fusion.methods import Recipe
-from hybrid_cli.json_files import fits, named, read_object
-from hybrid_cli.settings.retrieval import WeightTuning
+from hybrid_cli.fusion.methods import METHODS, Recipe, method_name
+from hybrid_cli.fusion.selection import Choice, Values
+from hybrid_cli.settings.retrieval import Fuse, Grid
 
 Weights = tuple[float, ...]
 Measure = Callable[[pl.DataFrame], np.ndarray]
+AUTO = ("minmax", "zscore", "rrf")
+_RRF_K = (60.0, 10.0)
 _LADDER = (1, 2, 5)  # multiples of each power of ten in the grids
 _DECADES, _EXTENSION, _MOST_DECADES = 3, 2, 7
 _MOST_TRIALS = 5000
-_FLAT = 0.01
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """Result of tuning: weights and their scores.
+class Family:
+    """A method with its parameters, and the grid of its weights.
 
     Attributes:
-        weights: one per run.
-        score: mean over all judged queries.
-        held_out: mean over held-out folds; None for a single query.
-        flat: lowest and highest weight of each run within 1% of the best score.
-        trials: every set of weights with its score, in the order of the grid.
+        recipe: method and parameters; the weights are ignored.
+        grid: the grid.
+        step: distance between weights of the linear grid.
+        singles: add each run alone to a log or reciprocal grid of two runs; the linear grid always contains it.
     """
 
-    weights: Weights
-    score: float
-    held_out: float | None
-    flat: list[tuple[float, float]]
-    trials: list[tuple[Weights, float]]
+    recipe: Recipe
+    grid: Grid
+    step: float = Fuse.step
+    singles: bool = True
 
 
-def tune(
+def families(settings: Fuse, runs: int) -> list[Family]:
+    """Return the methods that `fuse --tune` tries.
+
+    Args:
+        settings: `--method` if it was given, else `--methods`: `auto` is min-max, z-score and RRF with k 60 and 10, and
+            with `--index` the weighted sum of exact scores.
+        runs: number of runs.
+
+    Raises:
+        InputError: an unknown method, or options that exclude each other.
+    """
+    recipes = []
+    for method in _methods(settings):
+        constants = (settings.rrf_k,) if "rrf_k" in settings.given or method != "rrf" else _RRF_K
+        missing = settings.missing or METHODS[method].missing
+        recipes += [Recipe(method, (1.0,) * runs, missing, settings.normalize, k) for k in constants]
+    return [
+        Family(recipe, default_grid(recipe) if settings.grid == "auto" else settings.grid, settings.step)
+        for recipe in recipes
+    ]
+
+
+def default_grid(recipe: Recipe) -> Grid:
+    """Return `log` for sums of raw scores, whose scales differ, else `linear`."""
+    return "log" if recipe.sums_raw_scores else "linear"
+
+
+def _methods(settings: Fuse) -> list[str]:
+    if "method" in settings.given:
+        return [settings.method]
+    if "normalize" in settings.given:
+        raise InputError("--normalize: with --tune, pass --method too; other methods have a fixed normalization")
+    if list(settings.methods) == ["auto"]:
+        return [*AUTO, *(["weighted-sum"] if settings.index else [])]
+    return list(dict.fromkeys(method_name(name, "--methods") for name in settings.methods))
+
+
+def tabulate(
+    family: Family,
     blocks: Iterable[pl.DataFrame],
     qids: pl.Series,
     qrels: pl.DataFrame,
-    recipe: Recipe,
     hits: int,
     measure: Measure,
-    options: WeightTuning,
     advance: Callable[[int], None] = lambda n: None,
-) -> Tuned:
-    """Choose the weights of `recipe`.
+) -> tuple[list[Choice], Values]:
+    """Measure a method with every set of weights of its grid.
+
+    Log and reciprocal grids grow by two decades while the best weights are an end point.
 
     Args:
+        family: method and grid.
         blocks: candidates of the judged queries.
         qids: ids of the queries, by number.
         qrels: qid, docid, relevance; queries without candidates score 0.
         hits: documents kept per query.
         measure: function from judged documents (qid, docid, relevance, position or null) to one value per query.
-        options: grid, step, folds and seed.
         advance: called after every set of weights.
+
+    Returns:
+        The choices, for two runs in the order of the weights, and their values [choices, queries].
 
     Raises:
         InputError: the grid has too many points.
     """
+    recipe = family.recipe
     valued = pl.concat([values(block, recipe) for block in blocks]).sort("query", "docid")
     places = _places(valued, qids, qrels)
-    scores: dict[Weights, np.ndarray] = {}
+    scores: dict[Weights, Values] = {}
 
     def evaluate(grid: Iterable[Weights]) -> Weights:
         for weights in grid:
             if weights not in scores:
                 found = _positions(fused(valued, replace(recipe, weights=weights)), places, hits)
-                scores[weights] = measure(qrels.with_columns(found))
+                scores[weights] = np.asarray(measure(qrels.with_columns(found)), dtype=np.float64)
                 advance(1)
-        return best(list(scores), np.stack(list(scores.values())))
+        return max(scores, key=lambda weights: scores[weights].mean())
 
-    chosen = _search(len(recipe.weights), options, evaluate)
-    tried, table = list(scores), np.stack(list(scores.values()))
-    means = table.mean(1)
-    top = float(means[tried.index(chosen)])
-    near = np.array([weights for weights, mean in zip(tried, means, strict=True) if mean >= (1 - _FLAT) * top])
-    flat = [(float(low), float(high)) for low, high in zip(near.min(0), near.max(0), strict=True)]
-    trials = sorted(zip(tried, means.tolist(), strict=True))
-    return Tuned(chosen, top, held_out(tried, table, options), flat, trials)
+    _search(len(recipe.weights), family, evaluate)
+    if family.singles and family.grid != "linear" and len(recipe.weights) == 2:
+        evaluate([(0.0, 1.0), (1.0, 0.0)])
+    ordered = sorted(scores, key=lambda weights: (weights[0] / math.fsum(weights), weights), reverse=True)
+    k = recipe.rrf_k if recipe.method == "rrf" else None
+    return [Choice(recipe.method, weights, k) for weights in ordered], np.stack([scores[each] for each in ordered])
 
 
-def _search(runs: int, options: WeightTuning, evaluate: Callable[[Iterable[Weights]], Weights]) -> Weights:
-    """Return the best weights; log and reciprocal grids grow by two decades while the best is an end point."""
-    if options.grid == "linear":
-        return evaluate(linear_grid(runs, options.step))
-    low, high = (-_DECADES, _DECADES) if options.grid == "log" else (-1, 1)
-    chosen = evaluate(log_grid(runs, low, high) if options.grid == "log" else reciprocal_grid(runs))
+def _search(runs: int, family: Family, evaluate: Callable[[Iterable[Weights]], Weights]) -> None:
+    if family.grid == "linear":
+        evaluate(linear_grid(runs, family.step))
+        return
+    low, high = (-_DECADES, _DECADES) if family.grid == "log" else (-1, 1)
+    best = evaluate(log_grid(runs, low, high) if family.grid == "log" else reciprocal_grid(runs))
     while True:
-        lower, upper = min(chosen[:-1]) <= 10.0**low, max(chosen[:-1]) >= 10.0**high
+        lower, upper = min(best[:-1]) <= 10.0**low, max(best[:-1]) >= 10.0**high
         if not (lower and -low < _MOST_DECADES) and not (upper and high < _MOST_DECADES):
-            return chosen
+            return
         low, high = low - _EXTENSION * lower, high + _EXTENSION * upper
-        chosen = evaluate(log_grid(runs, low, high))
+        best = evaluate(log_grid(runs, low, high))
 
 
 def linear_grid(runs: int, step: float) -> list[Weights]:
@@ -148,38 +183,6 @@ def _check_size(points: int, runs: int) -> None:
         )
 
 
-def best(tried: Sequence[Weights], table: np.ndarray) -> Weights:
-    """Return the weights with the highest mean over queries; ties go to those closest to equal, then to the smaller.
-
-    Args:
-        tried: sets of weights.
-        table: their values [sets, queries].
-    """
-    means = table.mean(1)
-    equals = np.flatnonzero(np.isclose(means, means.max(), rtol=0, atol=1e-12))
-    return min((tried[int(row)] for row in equals), key=lambda weights: (_inequality(weights), weights))
-
-
-def _inequality(weights: Weights) -> float:
-    """Return the distance of normalized weights from equal weights."""
-    whole = math.fsum(weights)
-    return round(math.fsum((weight / whole - 1 / len(weights)) ** 2 for weight in weights), 12)
-
-
-def held_out(tried: Sequence[Weights], table: np.ndarray, options: WeightTuning) -> float | None:
-    """Return the mean over queries, each scored with the weights that are best on the other folds."""
-    queries = table.shape[1]
-    folds = min(options.folds, queries)
-    if folds < 2:
-        return None
-    fold = np.random.default_rng(options.seed).permutation(queries) % folds
-    scored = np.empty(queries)
-    for number in range(folds):
-        chosen = best(tried, table[:, fold != number])
-        scored[fold == number] = table[tried.index(chosen), fold == number]
-    return float(scored.mean())
-
-
 def _places(valued: pl.DataFrame, qids: pl.Series, qrels: pl.DataFrame) -> pl.Series:
     """Return the row of each judged document among the candidates, null if no list contains it."""
     rows = valued.select("query", "docid").with_row_index("row")
@@ -194,108 +197,3 @@ def _positions(scored: pl.DataFrame, places: pl.Series, hits: int) -> pl.Series:
     found = ranks.gather(places.fill_null(0)) if len(ranks) else places
     kept = places.is_not_null() & (found <= hits)
     return pl.select(pl.when(kept).then(found).cast(pl.Int64).alias("position"))["position"]
-
-
-def content(tuned: Tuned, alone: Mapping[str, float], measure: str) -> dict[str, Any]:
-    """Return the content of the file: weights in the order of `runs`, scores, and all trials.
-
-    Args:
-        tuned: result of `tune`.
-        alone: run -> score of the run alone, in the order of the weights.
-        measure: name of the maximized measure.
-    """
-    return {
-        "runs": list(alone),
-        "weights": list(tuned.weights),
-        "measure": measure,
-        "score": tuned.score,
-        "held_out": tuned.held_out,
-        "alone": dict(alone),
-        "within_1_percent": [list(span) for span in tuned.flat],
-        "trials": [{"weights": list(weights), "score": score} for weights, score in tuned.trials],
-    }
-
-
-def chosen_weights(given: str | Sequence[float] | None, recipe: Recipe, names: Sequence[str]) -> Recipe:
-    """Return the recipe with weights given as numbers, as text (`0.5,1`) or as `@FILE`; unchanged for None.
-
-    Args:
-        given: value of --weights.
-        recipe: method and its settings.
-        names: names of the weighted runs, in order.
-
-    Raises:
-        InputError: not numbers, a wrong number of them, or a file for other runs or another recipe.
-    """
-    weights = recipe.weights if given is None else _parsed(given, recipe, names)
-    if len(weights) != len(names):
-        raise InputError(
-            f"--weights {','.join(f'{weight:g}' for weight in weights)}: pass one weight for each of "
-            f"{', '.join(names)}, in this order; got {len(weights)}"
-        )
-    return replace(recipe, weights=weights)
-
-
-def _parsed(given: str | Sequence[float], recipe: Recipe, names: Sequence[str]) -> tuple[float, ...]:
-    if not isinstance(given, str):
-        return tuple(float(weight) for weight in given)
-    if given.startswith("@"):
-        return read_weights(Path(given[1:]), recipe, names)
-    try:
-        if "=" in given:
-            return _by_name(given, names)
-        return tuple(float(weight) for weight in given.split(","))
-    except ValueError:
-        raise InputError(
-            f"--weights {given}: needs numbers such as 0.5,1 or {names[0]}=0.5,..., or @FILE written by --tune"
-        ) from None
-
-
-def _by_name(given: str, names: Sequence[str]) -> tuple[float, ...]:
-    """Return the weights of `bm25=0.3,dense=0.7` in the order of `names`."""
-    weights: dict[str, float] = {}
-    for part in given.split(","):
-        name, _, weight = part.strip().rpartition("=")
-        if name not in names:
-            close = get_close_matches(name, names, n=1, cutoff=0.5)
-            hint = f"did you mean {close[0]}? " if close else ""
-            raise InputError(f"--weights {part}: no such run; {hint}The runs are {', '.join(names)}")
-        if name in weights:
-            raise InputError(f"--weights {given}: {name} is given twice")
-        weights[name] = float(weight)
-    if missing := [name for name in names if name not in weights]:
-        raise InputError(f"--weights {given}: has no weight for {', '.join(missing)}")
-    return tuple(weights[name] for name in names)
-
-
-def weights_file(given: object) -> dict[str, Path]:
-    """Return the weights file as an input of a stage, if weights are given as `@FILE`."""
-    return {"weights": Path(given[1:])} if isinstance(given, str) and given.startswith("@") else {}
-
-
-def read_weights(path: Path, recipe: Recipe, names: Sequence[str]) -> tuple[float, ...]:
-    """Read the weights of a file for the runs `names`, fused by `recipe`.
-
-    Raises:
-        InputError: the weights were tuned for another method, number of runs, or order of the runs.
-    """
-    tuned = artifacts.read_manifest(path, Kind.WEIGHTS).options
-    found = read_object(path)
-    wanted = {"runs": list[str], "weights": list[float]}
-    if wrong := [name for name, kind in wanted.items() if not fits(found.get(name), kind)]:
-        raise InputError(f"{path}: damaged weights; '{wrong[0]}' is {named(found.get(wrong[0]))}; tune again")
-    if len(found["runs"]) != len(found["weights"]):
-        raise InputError(f"{path}: damaged weights; {len(found['weights'])} for {len(found['runs'])} runs; tune again")
-    here: dict[str, Any] = {"method": recipe.method, "missing": recipe.missing, "normalize": recipe.normalization}
-    here |= {"rrf_k": recipe.rrf_k} if recipe.method == "rrf" else {}
-    for name, value in here.items():
-        if tuned.get(name) != value:
-            option = "--" + name.replace("_", "-")
-            raise InputError(f"{path}: tuned with {option} {tuned.get(name)}, not {value}; tune again")
-    if len(found["runs"]) != len(names):
-        raise InputError(f"{path}: was tuned for {len(found['runs'])} runs, not {len(names)}; tune again")
-    if found["runs"] != list(names) and sorted(found["runs"]) == sorted(names):
-        raise InputError(
-            f"{path}: was tuned for the runs in the order {', '.join(found['runs'])}; pass them in this order"
-        )
-    return tuple(found["weights"])

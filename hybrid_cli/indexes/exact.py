@@ -18,6 +18,7 @@ from hybrid_cli.encoders.contract import differences
 from hybrid_cli.encoders.models import recorded_model, resolve
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex
+from hybrid_cli.indexes.faiss import set_threads
 from hybrid_cli.indexes.shards import read_ids, read_shard, shards
 from hybrid_cli.settings.common import OnDevice
 
@@ -102,6 +103,15 @@ def _recorded_queries(run: Path, made: Manifest) -> Path:
     if artifacts.fingerprint(path) != made.inputs["queries"]["fingerprint"]:
         raise InputError(f"{run}: its queries at {path} have changed; search again, or pass them with --queries")
     return path
+
+
+def limit_threads(threads: int | None) -> None:
+    """Set the number of threads of PyTorch and FAISS; None keeps all cores."""
+    if threads:
+        import torch
+
+        torch.set_num_threads(threads)
+        set_threads(threads)
 
 
 def exact_scorer(source: ExactSource, device: str = OnDevice.device) -> Scorer:

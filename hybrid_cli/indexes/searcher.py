@@ -13,8 +13,8 @@ import polars as pl
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
-from hybrid_cli.indexes.exact import index_manifest, query_encoder, refusal
-from hybrid_cli.indexes.faiss import is_binary, set_threads
+from hybrid_cli.indexes.exact import index_manifest, limit_threads, query_encoder, refusal
+from hybrid_cli.indexes.faiss import is_binary
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, shards
 from hybrid_cli.settings import SearchOptions
 
@@ -136,7 +136,7 @@ def open_searcher(path: Path, options: SearchOptions | None = None) -> Searcher:
     """
     options = options or SearchOptions()
     if index_manifest(path).kind == Kind.DENSE_INDEX:
-        _set_threads(options.threads)
+        limit_threads(options.threads)
         index = open_dense(path, options)
         return DenseSearcher(index, query_encoder(index, options.model, options.device, options.weight))
     from hybrid_cli.lexical.feedback import Rm3
@@ -163,7 +163,7 @@ def open_hybrid(paths: Sequence[Path], weights: Sequence[float], options: Search
 
     options = options or SearchOptions(exact=True)
     index = HybridIndex.open(paths, weights, options.k1, options.b)
-    _set_threads(options.threads)
+    limit_threads(options.threads)
     encoders = [query_encoder(dense, options.model, options.device, options.weight) for dense in index.dense]
     return HybridSearcher(index, tuple(encoders), options.threads)
 
@@ -180,7 +180,7 @@ def open_stored_queries(path: Path, vectors: Path, options: SearchOptions | None
         InputError: the vectors were made by another encoder.
     """
     options = options or SearchOptions()
-    set_threads(options.threads)
+    limit_threads(options.threads)
     index = open_dense(path, options)
     info = IndexInfo.read(vectors, Kind.VECTORS)
     if info.dim != index.dim:
@@ -194,11 +194,3 @@ def open_stored_queries(path: Path, vectors: Path, options: SearchOptions | None
 def open_dense(path: Path, options: SearchOptions) -> DenseIndex:
     """Open a dense index with the search parameters of `options`."""
     return DenseIndex.open(path, options.ef_search, options.nprobe, options.binary_k)
-
-
-def _set_threads(threads: int | None) -> None:
-    if threads:
-        import torch
-
-        torch.set_num_threads(threads)
-        set_threads(threads)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hybrid_cli import console
 from hybrid_cli.errors import HybridError
-from hybrid_cli.reporting.tables import Matching, figure, matching, pseudo_note, snippet
+from hybrid_cli.reporting.tables import Matching, figure, matching, prose, pseudo_note, signed, snippet
 from hybrid_cli.settings import Doctor, Search
 
 
@@ -77,23 +77,57 @@ def show_comparison(measure: str, alone: Mapping[str, float], method: str, fused
     _warn_unless_better("fusion", fused, alone, measure)
 
 
-def show_weights(tuned: Mapping[str, Any]) -> None:
-    """Print tuned weights, their range within 1% of the best score, and the score of each run alone.
+def show_tuned(tuned: Mapping[str, Any]) -> None:
+    """Print the tuned fusion: method, weights and plateau, scores, and how far the judged queries decide.
 
     Args:
-        tuned: content of a weights file; see `fusion.weights.content`.
+        tuned: content of a weights file; see `fusion.weights.Tuned.content`.
     """
-    measure, alone = tuned["measure"], tuned["alone"]
-    rows = [
-        [name, f"{weight:g}", f"{low:g} to {high:g}", figure(alone[name])]
-        for name, weight, (low, high) in zip(tuned["runs"], tuned["weights"], tuned["within_1_percent"], strict=True)
-    ]
-    held_out = tuned["held_out"] if tuned["held_out"] is not None else tuned["score"]
-    rows += [["fused", "", "", figure(tuned["score"])], ["fused, held out", "", "", figure(held_out)]]
-    console.table(["run", "weight", "range within 1% of the best", measure], rows)
+    measure, alone, plateau = tuned["measure"], tuned["alone"], tuned["plateau"]
+    rows = []
+    for number, (name, weight) in enumerate(zip(tuned["runs"], tuned["weights"], strict=True)):
+        ends = [weights[number] for weights in plateau]
+        rows.append([name, f"{weight:g}", f"{min(ends):g} to {max(ends):g}", figure(alone[name])])
+    method = tuned["method"] if tuned["rrf_k"] is None else f"{tuned['method']} k={tuned['rrf_k']:g}"
+    rows.append([f"{method}, same queries", "", "", figure(tuned["score"])])
+    if tuned["held_out"] is not None:
+        rows.append([f"{method}, held out", "", "", figure(tuned["held_out"])])
+    console.table(["run", "weight", "plateau", measure], rows)
+    prose(list(_evidence(tuned)))
     if "pseudo_queries" in tuned:
         console.result(pseudo_note(tuned["pseudo_queries"]))
-    _warn_unless_better("fusion on held-out queries", held_out, alone, measure)
+
+
+def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
+    """Yield sentences on the choice, its gain, and the worth of more judged queries."""
+    best, queries = tuned["best_single"], tuned["queries"]
+    if tuned["single_run_chosen"]:
+        (used,) = (name for name, weight in zip(tuned["runs"], tuned["weights"], strict=True) if weight)
+        yield f"Chosen: {used} alone."
+    if tuned["single_run_kept"]:
+        yield "No fusion is distinguishable from this run, and the tuned fusion is worse on held-out queries."
+    yield "The plateau holds the weights whose score is within one standard error of the best; its middle is chosen."
+    if tuned["gain_interval"] is None:
+        yield f"One judged query: there is no held-out score, and the gain over {best} is unknown."
+    else:
+        low, high = tuned["gain_interval"]
+        clear = "distinguishable from none" if tuned["gain_distinguishable"] else "not distinguishable from none"
+        yield (
+            f"Gain over {best} alone on held-out queries: {signed(tuned['gain'], 4)} [{signed(low, 4)}, "
+            f"{signed(high, 4)}], 95% interval over {queries:,} judged queries: {clear}."
+        )
+    needed = tuned["queries_to_tell"]
+    if needed is not None and needed > queries and not tuned["gain_distinguishable"]:
+        yield f"A gain of this size needs about {needed:,} judged queries ({needed - queries:,} more; power .8)."
+    if tuned["prior_queries"]:
+        yield (
+            f"Evidence: {1 - tuned['share_of_prior']:.0%} from the judged queries, {tuned['share_of_prior']:.0%} from "
+            f"other collections, which count for {tuned['prior_queries']:g} queries."
+        )
+    else:
+        yield f"Evidence: the judged queries alone; no prior of other collections, since {tuned['no_prior']}."
+    if tuned["worth_of_ten_more"] is not None:
+        yield f"Expected from ten more judged queries: {signed(tuned['worth_of_ten_more'], 4)} {tuned['measure']}."
 
 
 def _warn_unless_better(what: str, score: float, alone: Mapping[str, float], measure: str) -> None:
@@ -120,10 +154,10 @@ def show_candidates(tried: Sequence[Mapping[str, Any]]) -> None:
 
 
 def show_tuned_weight(measure: str, weight: float, flat: tuple[float, float], score: float, held_out: float) -> None:
-    """Print the best weight of a combination, its range within 1% of the best score, and both scores."""
+    """Print the best weight of a combination, the weights within one standard error of it, and both scores."""
     low, high = flat
     console.table(
-        ["weight", "range within 1% of the best", measure, "held out"],
+        ["weight", "plateau", measure, "held out"],
         [[f"{weight:g}", f"{low:g} to {high:g}", figure(score), figure(held_out)]],
     )
 

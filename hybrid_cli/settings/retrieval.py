@@ -245,12 +245,19 @@ class Search(SearchOptions, Overwrites):
 
 @dataclass(frozen=True, kw_only=True)
 class WeightTuning(Seeded):
-    """Options of tuning fusion weights, with `--tune`."""
+    """Options of tuning a fusion, with `--tune`."""
 
-    grid: Grid = option(
-        "linear",
+    methods: Sequence[str] = option(
+        ("auto",),
+        "Methods to try. `auto`: minmax, zscore and rrf, and with `--index` weighted-sum; `--method` tries one.",
+        panel=TUNING,
+        applies=when(tune=GIVEN),
+    )
+    grid: Literal["auto", "linear", "log", "reciprocal"] = option(
+        "auto",
         "`linear`: weights that sum to 1; `log`: .001 to 1000 against 1 for the last run; `reciprocal`: .1 to 1 and "
-        "their reciprocals. If an end point is best, `log` and `reciprocal` are extended.",
+        "their reciprocals; `auto`: log for sums of raw scores, else linear. If an end point is best, `log` and "
+        "`reciprocal` are extended.",
         panel=TUNING,
         applies=when(tune=GIVEN),
     )
@@ -260,17 +267,24 @@ class WeightTuning(Seeded):
         panel=TUNING,
         above=0,
         maximum=1,
-        applies=when(tune=GIVEN, grid="linear"),
+        applies=when(tune=GIVEN, grid=("auto", "linear")),
     )
     folds: int = option(
         5, "Folds of the queries for the held-out score.", panel=TUNING, minimum=2, applies=when(tune=GIVEN)
+    )
+    prior_queries: float = option(
+        5.0,
+        "Judged queries that the stored mean of other collections counts for; 0 to use the judged queries alone.",
+        panel=TUNING,
+        minimum=0,
+        applies=when(tune=GIVEN),
     )
     seed: int = redeclare(Seeded, "seed", 42, help="Random seed of the folds.", applies=(when(tune=GIVEN),))
 
 
 @dataclass(frozen=True)
-class Fuse(OnDevice, WeightTuning, Writes):
-    """Fuse runs into one, or tune the weights of a fusion.
+class Fuse(OnDevice, Threaded, WeightTuning, Writes):
+    """Fuse runs into one, or tune method and weights of a fusion.
 
     A method normalizes each list, combines the lists, and has a rule for documents missing from a list: `minmax` scores
     them 0, `weighted-sum` computes their exact scores. With `--qrels`, the scores of the single runs and of the fused
@@ -297,7 +311,8 @@ class Fuse(OnDevice, WeightTuning, Writes):
     )
     weights: str | Sequence[float] | None = option(
         None,
-        "One weight per run, in order: `0.5,1`; by name: `bm25=0.5,dense=1`; or `@FILE` written by `--tune`.",
+        "One weight per run, in order: `0.5,1`; by name: `bm25=0.5,dense=1`; or `@FILE` written by `--tune`, with "
+        "the method and its parameters.",
         parse=str,
         shown="equal",
         applies=when(tune=False),
@@ -305,7 +320,9 @@ class Fuse(OnDevice, WeightTuning, Writes):
     normalize: Normalization | None = option(
         None, "Normalization of each list; overrides the method's.", shown="the method's"
     )
-    rrf_k: float = option(60.0, "Constant k in 1 / (k + rank).", above=-1, applies=when(method="rrf"))
+    rrf_k: float = option(
+        60.0, "Constant k in 1 / (k + rank).", above=-1, applies=(when(method="rrf"), when(tune=GIVEN))
+    )
     depth: int = option(1000, "Hits read from each run.", minimum=1)
     hits: int = option(1000, "Hits kept per query.", "--hits", "-k", minimum=1)
     missing: Missing | None = option(
@@ -338,7 +355,7 @@ class Fuse(OnDevice, WeightTuning, Writes):
         "MRR@10", "Measure of the comparison and tuning.", panel=COMPARED, parse=MEASURE, applies=when(qrels=GIVEN)
     )
     device: str = redeclare(OnDevice, "device", "auto", applies=(_EXACT,))
-    tune: bool = option(False, "Tune the weights on `--qrels` and write them as JSON.", panel=TUNING)
+    tune: bool = option(False, "Tune method and weights on `--qrels` and write them as JSON.", panel=TUNING)
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,14 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.fusion import methods, tuning
 from hybrid_cli.fusion.lists import Lists
+from hybrid_cli.fusion.selection import Table
 from hybrid_cli.indexes import DenseIndex
 from hybrid_cli.indexes.exact import model_of
 from hybrid_cli.reporting.terminal import show_tuned_weight
 from hybrid_cli.settings import Combine, stage
 from hybrid_cli.settings.common import as_names
-from hybrid_cli.settings.retrieval import WeightTuning
+
+_FOLDS, _SEED = 5, 42  # of the held-out score
 
 
 @stage(Combine)
@@ -100,12 +102,18 @@ def _tune(encoder: Combination, index: DenseIndex, settings: Combine) -> tuple[R
         return evaluate_positions(places, [settings.measure])["value"].to_numpy()
 
     recipe = methods.Recipe("weighted-sum", (1.0, 1.0), "zero")
-    grid = WeightTuning(grid=settings.grid)
+    family = tuning.Family(recipe, settings.grid, singles=False)
     with console.progress("tune", unit="weights") as advance:
-        found = tuning.tune(lists.blocks(), lists.qids, qrels, recipe, 2 * settings.depth, measured, grid, advance)
-    weight, held_out = found.weights[0], found.score if found.held_out is None else found.held_out
-    show_tuned_weight(settings.measure, weight, found.flat[0], found.score, held_out)
-    facts = {"measure": settings.measure, "score": found.score, "held_out": found.held_out, "trials": len(found.trials)}
+        choices, values = tuning.tabulate(
+            family, lists.blocks(), lists.qids, qrels, 2 * settings.depth, measured, advance
+        )
+    table = Table(choices, values)
+    plateau, outside = table.plateau(), table.held_out(_FOLDS, _SEED, best=True)
+    weight, score = choices[plateau.best].weights[0], float(values[plateau.best].mean())
+    held_out = None if outside is None else float(outside.mean())
+    near = [choices[row].weights[0] for row in plateau.rows]
+    show_tuned_weight(settings.measure, weight, (min(near), max(near)), score, score if held_out is None else held_out)
+    facts = {"measure": settings.measure, "score": score, "held_out": held_out, "trials": len(choices)}
     return replace(encoder.recipe, weight=weight), {"tuned": facts}
 
 

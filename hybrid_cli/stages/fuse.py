@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts import Kind, lineage
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import check_common, refuse_mixed
 from hybrid_cli.errors import InputError
@@ -20,17 +20,21 @@ from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run, mea
 from hybrid_cli.fusion import lists, tuning
 from hybrid_cli.fusion.lists import Lists, Scorer
 from hybrid_cli.fusion.methods import METHODS, Recipe
-from hybrid_cli.fusion.tuning import chosen_weights, content, weights_file
-from hybrid_cli.indexes.exact import ExactSource, exact_scorer, exact_source
+from hybrid_cli.fusion.prior import read_prior
+from hybrid_cli.fusion.selection import Choice, Table, Values, select
+from hybrid_cli.fusion.tuning import Family
+from hybrid_cli.fusion.weights import Tuned, chosen_weights, read_tuned, stored_recipe, weights_file, weights_path
+from hybrid_cli.indexes.exact import ExactSource, exact_scorer, exact_source, limit_threads
 from hybrid_cli.reporting import terminal
 from hybrid_cli.settings import Fuse, stage
 
+_PARAMETERS = ("method", "missing", "normalize", "rrf_k")
 _WIDE = 10.0  # ratio of the standard deviations of two lists above which one list dominates the sum
 
 
 @stage(Fuse)
 def fuse(settings: Fuse) -> Path:
-    """Fuse runs, or with `tune` select the weights of the fusion.
+    """Fuse runs, or with `tune` select method and weights of the fusion.
 
     Returns:
         Path of the fused run (Parquet), or of the weights (JSON).
@@ -47,7 +51,7 @@ def fuse(settings: Fuse) -> Path:
         settings,
         Kind.RUN,
         job.inputs() | weights_file(settings.weights),
-        job.options() | {"weights": list(job.recipe.weights)},
+        job.options(),
     )
     if not output.up_to_date:
         _fuse(job, output)
@@ -58,11 +62,11 @@ def fuse(settings: Fuse) -> Path:
 
 @dataclass(frozen=True)
 class _Job:
-    """The runs to fuse, the recipe, and the sources of exact scores."""
+    """The runs to fuse, the recipe or the methods to try, and the sources of exact scores."""
 
     settings: Fuse
     runs: dict[str, Path]
-    recipe: Recipe
+    families: list[Family]
     exact: list[ExactSource]
 
     @classmethod
@@ -70,12 +74,19 @@ class _Job:
         named = runs.named(settings.runs)
         if len(named) < 2:
             raise InputError("fuse: needs two or more runs, got 1")
-        missing = settings.missing or METHODS[settings.method].missing
-        recipe = Recipe(settings.method, (1.0,) * len(named), missing, settings.normalize, settings.rrf_k)
-        settings.check_facts(f"--missing is {missing}", rule=f"--missing {missing}")
-        recipe = chosen_weights(settings.weights, recipe, list(named))
+        families = (
+            tuning.families(settings, len(named)) if settings.tune else [Family(_recipe(settings, named), "linear")]
+        )
+        rules = dict.fromkeys(family.recipe.missing for family in families)
+        rule = "exact" if "exact" in rules else next(iter(rules))
+        settings.check_facts(f"--missing is {rule}", rule=f"--missing {rule}")
         refuse_mixed(named)
-        return cls(settings, named, recipe, _exact_sources(named, recipe, settings))
+        return cls(settings, named, families, _exact_sources(named, families, settings))
+
+    @property
+    def recipe(self) -> Recipe:
+        """Return the recipe of a fusion; of a tuning, the first method."""
+        return self.families[0].recipe
 
     def inputs(self) -> dict[str, Path]:
         """Return the inputs that affect the result, by role with the position of the run."""
@@ -86,15 +97,43 @@ class _Job:
 
     def options(self) -> dict[str, Any]:
         """Return the recorded options; `measure` and `split` affect only tuning."""
-        recorded = self.settings.recorded() | {"missing": self.recipe.missing}
-        unused = () if self.settings.tune else ("measure", "split", "tune")
-        return {name: value for name, value in recorded.items() if name not in unused}
+        recorded = self.settings.recorded()
+        if self.settings.tune:
+            unused: tuple[str, ...] = _PARAMETERS
+            recipes = [family.recipe for family in self.families]
+            used = {
+                "methods": [_parameters(recipe) for recipe in recipes],
+                "grid": [each.grid for each in self.families],
+            }
+        else:
+            unused, used = (
+                ("measure", "split", "tune"),
+                _parameters(self.recipe) | {"weights": list(self.recipe.weights)},
+            )
+        return {name: value for name, value in recorded.items() if name not in unused} | used
 
 
-def _exact_sources(named: Mapping[str, Path], recipe: Recipe, settings: Fuse) -> list[ExactSource]:
+def _recipe(settings: Fuse, named: Mapping[str, Path]) -> Recipe:
+    """Return the recipe of the options, or of `--weights @FILE`."""
+    if path := weights_path(settings.weights):
+        values = settings.values()
+        given = {name: values[name] for name in sorted(settings.given) if name in _PARAMETERS}
+        return stored_recipe(path, list(named), given)
+    missing = settings.missing or METHODS[settings.method].missing
+    recipe = Recipe(settings.method, (1.0,) * len(named), missing, settings.normalize, settings.rrf_k)
+    return chosen_weights(settings.weights, recipe, list(named))
+
+
+def _parameters(recipe: Recipe) -> dict[str, Any]:
+    found = {"method": recipe.method, "missing": recipe.missing, "normalize": recipe.normalization}
+    return found | ({"rrf_k": recipe.rrf_k} if recipe.method == "rrf" else {})
+
+
+def _exact_sources(named: Mapping[str, Path], families: Sequence[Family], settings: Fuse) -> list[ExactSource]:
     """Return one source of exact scores per run; empty for other rules for missing documents."""
     indexes = settings.index
-    if recipe.missing != "exact":
+    recipe = next((family.recipe for family in families if family.recipe.missing == "exact"), None)
+    if recipe is None:
         return []
     if not indexes:
         raise InputError(
@@ -113,13 +152,16 @@ def _exact_sources(named: Mapping[str, Path], recipe: Recipe, settings: Fuse) ->
 def _fuse(job: _Job, output: artifacts.Output) -> None:
     opened = {path: runs.open_run(path) for path in job.runs.values()}
     check_common({path: run.qids for path, run in opened.items()})
+    _warn_tuned(job, pl.concat([run.qids for run in opened.values()]))
     joined = Lists.of(list(opened.values()), job.settings.depth)
     _check_scores(job, joined, equal=job.settings.weights is None)
     shares: list[np.ndarray] = []
     with console.progress("fuse", len(joined.qids), "queries") as advance:
 
         def blocks() -> Iterator[Any]:
-            for run in lists.fuse(_candidates(job, joined, shares), joined.qids, job.recipe, job.settings.hits):
+            for run in lists.fuse(
+                _candidates(job, joined, shares, bool(job.exact)), joined.qids, job.recipe, job.settings.hits
+            ):
                 advance(run["qid"].n_unique())
                 yield run.to_arrow()
 
@@ -131,7 +173,7 @@ def _fuse(job: _Job, output: artifacts.Output) -> None:
     )
 
 
-def _candidates(job: _Job, joined: Lists, shares: list[np.ndarray]) -> Iterable[pl.DataFrame]:
+def _candidates(job: _Job, joined: Lists, shares: list[np.ndarray], exact: bool) -> Iterable[pl.DataFrame]:
     """Return the blocks, with exact scores if the rule requires them; the overlap of the lists is added to `shares`."""
 
     def watched() -> Iterator[pl.DataFrame]:
@@ -139,8 +181,9 @@ def _candidates(job: _Job, joined: Lists, shares: list[np.ndarray]) -> Iterable[
             shares.append(lists.overlap(block, len(job.runs)))
             yield block
 
-    if not job.exact:
+    if not exact:
         return watched()
+    limit_threads(job.settings.threads)
     with console.progress("score missing pairs", unit="pairs") as advance:
         scorers = [_counted(exact_scorer(source, job.settings.device), advance) for source in job.exact]
         return lists.complete(watched(), joined.qids, scorers)
@@ -204,34 +247,101 @@ def _tune(job: _Job, judged: Path | None) -> Path:
             raise InputError(
                 f"--folds {settings.folds}: {judged} has {queries:,} judged queries; pass at most {queries}"
             )
-        frames = [
-            runs.read_run(path).filter(pl.col("qid").is_in(qrels["qid"].unique().implode()))
-            for path in job.runs.values()
-        ]
-        alone = {name: _score(run, qrels, settings.measure) for name, run in zip(job.runs, frames, strict=True)}
-        tuned = _search(job, frames, qrels)
-        content_ = content(tuned, alone, settings.measure)
-        content_ |= {"pseudo_queries": kind} if (kind := collection.pseudo_queries(judged)) else {}
-        output.write_json(content_, queries=queries, trials=len(tuned.trials))
-    terminal.show_weights(json.loads(settings.output.read_text("utf-8")))
+        tuned, reason = _tuned(job, qrels, judged)
+        found = tuned.content() | {"no_prior": reason}
+        found |= {"pseudo_queries": kind} if (kind := collection.pseudo_queries(judged)) else {}
+        output.write_json(found, queries=queries, trials=len(tuned.table.choices))
+    terminal.show_tuned(json.loads(settings.output.read_text("utf-8")))
     return settings.output
 
 
-def _search(job: _Job, frames: Sequence[pl.DataFrame], qrels: pl.DataFrame) -> tuning.Tuned:
+def _tuned(job: _Job, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned, str | None]:
+    """Return the result of tuning, and the reason why no prior is used."""
+    settings = job.settings
+    qids = qrels["qid"].unique(maintain_order=True)
+    frames = [runs.read_run(path).filter(pl.col("qid").is_in(qids.implode())) for path in job.runs.values()]
+    _note_depths(job, frames)
+    alone = {
+        name: evaluate_run(run, qrels, [settings.measure])["value"].to_numpy()
+        for name, run in zip(job.runs, frames, strict=True)
+    }
+    if not any(values.any() for values in alone.values()):
+        raise InputError(
+            f"--tune: {settings.measure} of every run is 0 for all {len(qids):,} judged queries of {judged}; pass the "
+            "judgments of these runs' queries, or another --measure"
+        )
+    choices, values = _measured(job, frames, qrels)
+    prior, reason = _prior(job, choices)
+    table = Table(choices, values, prior, settings.prior_queries if prior is not None else 0.0)
+    selected = select(table, settings.folds, settings.seed)
+    chosen = choices[selected.row]
+    family = next(each.recipe for each in job.families if _same(each.recipe, chosen))
+    recipe = replace(family, weights=chosen.weights)
+    return Tuned(
+        table, selected, recipe, alone, qids.to_list(), settings.measure, settings.folds, settings.seed
+    ), reason
+
+
+def _same(recipe: Recipe, choice: Choice) -> bool:
+    return recipe.method == choice.method and choice.rrf_k in (None, recipe.rrf_k)
+
+
+def _measured(job: _Job, frames: Sequence[pl.DataFrame], qrels: pl.DataFrame) -> tuple[list[Choice], Values]:
+    """Return all choices with their values."""
     joined = Lists.of(frames, job.settings.depth)
     _check_scores(job, joined, equal=False)
 
     def measured(judged: pl.DataFrame) -> np.ndarray:
         return evaluate_positions(judged, [job.settings.measure])["value"].to_numpy()
 
+    blocks: dict[bool, list[pl.DataFrame]] = {}
+    for exact in {family.recipe.missing == "exact" for family in job.families}:
+        blocks[exact] = list(_candidates(job, joined, [], exact))
+    choices: list[Choice] = []
+    values: list[Values] = []
     with console.progress("tune", unit="sets of weights") as advance:
-        return tuning.tune(
-            _candidates(job, joined, []),
-            joined.qids,
-            qrels,
-            job.recipe,
-            job.settings.hits,
-            measured,
-            job.settings,
-            advance,
-        )
+        for family in job.families:
+            found = blocks[family.recipe.missing == "exact"]
+            more, table = tuning.tabulate(family, found, joined.qids, qrels, job.settings.hits, measured, advance)
+            choices += more
+            values.append(table)
+    return choices, np.concatenate(values)
+
+
+def _prior(job: _Job, choices: Sequence[Choice]) -> tuple[Values | None, str | None]:
+    """Return the prior of each choice; else None and the reason."""
+    settings = job.settings
+    if not settings.prior_queries:
+        return None, "--prior-queries is 0"
+    sides = lineage.sides(job.runs) if len(job.runs) == 2 else None
+    if sides is None:
+        return None, "it is for two runs, one of a lexical and one of a dense index"
+    if settings.normalize or settings.missing:
+        return None, "--normalize or --missing changes the methods"
+    prior = read_prior(settings.measure)
+    found = None if prior is None else prior.values(choices, list(job.runs).index(sides[0]))
+    uncovered = {each.family for each in choices} - set(prior.curves if prior is not None else ())
+    return found, None if found is not None else f"it does not cover {', '.join(sorted(uncovered))}"
+
+
+def _note_depths(job: _Job, frames: Sequence[pl.DataFrame]) -> None:
+    """Note runs of which one has less than half of the hits per query: normalized scores depend on the length."""
+    longest = {name: _longest(run, job.settings.depth) for name, run in zip(job.runs, frames, strict=True)}
+    if 2 * min(longest.values()) < max(longest.values()):
+        listed = ", ".join(f"{name} {hits:,}" for name, hits in longest.items())
+        console.note(f"fuse: the longest lists differ: {listed} hits; the weights hold for lists of these lengths")
+
+
+def _longest(run: pl.DataFrame, depth: int) -> int:
+    return min(depth, int(run.group_by("qid").len()["len"].max() or 0))  # type: ignore[arg-type]
+
+
+def _warn_tuned(job: _Job, qids: pl.Series) -> None:
+    """Warn if the runs contain queries that the weights were tuned on."""
+    if path := weights_path(job.settings.weights):
+        tuned, asked = set(read_tuned(path)["judged"]), qids.unique().to_list()
+        if common := len(tuned.intersection(asked)):
+            console.warn(
+                f"{common:,} of the {len(asked):,} queries are those that {path} was tuned on; scores of these queries "
+                "are too high to report"
+            )

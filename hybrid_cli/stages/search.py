@@ -15,7 +15,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
-from hybrid_cli.fusion.tuning import chosen_weights, weights_file
+from hybrid_cli.fusion.weights import chosen_weights, weights_file
 from hybrid_cli.indexes.exact import index_manifest
 from hybrid_cli.indexes.searcher import Searcher, index_kinds, open_hybrid, open_searcher, open_stored_queries
 from hybrid_cli.settings import Search, stage

@@ -6,7 +6,7 @@ import io
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,7 @@ from hybrid_cli.artifacts.manifest import Manifest, hash_json
 from hybrid_cli.collections import collection, folds
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.contract import Contract, read_contract
-from hybrid_cli.fusion.methods import Recipe
-from hybrid_cli.fusion.tuning import read_weights
+from hybrid_cli.fusion.weights import stored_recipe
 from hybrid_cli.json_files import typed
 from hybrid_cli.settings import PrepareBeir, PrepareDpr, PrepareMsmarco, PrepareTrec
 from hybrid_cli.settings.data import PrepareRows
@@ -385,7 +384,10 @@ def sentence_transformers(content: dict[str, Any], edits: Edits) -> None:
             assert read_contract(folder) == found
 
 
-_WEIGHTS = {"runs": ["a", "b"], "weights": [0.3, 0.7], "measure": "MRR@10"}
+_WEIGHTS = {
+    "runs": ["a", "b"], "weights": [0.3, 0.7], "measure": "MRR@10", "method": "minmax", "missing": "zero",
+    "normalize": None, "rrf_k": None, "judged": ["1"],
+}  # fmt: skip
 _TUNED = {
     **_MANIFEST, "kind": "fusion weights", "checksums": None, "files": None,
     "options": {"method": "minmax", "missing": "zero", "normalize": None},
@@ -398,8 +400,7 @@ def weights(content: dict[str, Any], edits: Edits) -> None:
     made = {**_TUNED, "fingerprint": hash_json(content)}
     made |= {"checksum": hash_json(made)}
     with folder_of({"w.json": as_json({"manifest": made, **content}, edits)}) as folder:
-        recipe = Recipe("minmax", (1.0, 1.0), "zero")
-        found = accepted(lambda: replace(recipe, weights=read_weights(folder / "w.json", recipe, ["a", "b"])), False)
+        found = accepted(lambda: stored_recipe(folder / "w.json", ["a", "b"], {}), False)
         assert found is None or len(found.weights) == 2
 
 

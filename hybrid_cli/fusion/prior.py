@@ -1,0 +1,82 @@
+"""The prior of `fuse --tune`: mean values of each method by the weight of the dense run, on other collections.
+
+`prior.json` is rebuilt by `make prior` and holds the curves of every collection, so that an evaluation can leave a
+collection out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hybrid_cli.fusion.selection import Choice, Values
+
+FILE = Path(__file__).with_name("prior.json")
+MEASURES = ("nDCG@10", "MRR@10")
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Mean curves over collections.
+
+    Attributes:
+        shares: weights of the dense run, of a sum of 1, ascending.
+        curves: family of choices -> mean value at each of `shares`.
+        measure: measure of the values.
+        collections: names of the collections.
+    """
+
+    shares: Values
+    curves: Mapping[str, Values]
+    measure: str
+    collections: Sequence[str]
+
+    def values(self, choices: Sequence[Choice], dense: int) -> Values | None:
+        """Return the prior of each choice, [choices], interpolated; None if a method has no curve.
+
+        Args:
+            choices: choices for two runs.
+            dense: number of the dense run.
+        """
+        if any(choice.family not in self.curves for choice in choices):
+            return None
+        shares = [choice.weights[dense] / sum(choice.weights) for choice in choices]
+        return np.array(
+            [
+                np.interp(share, self.shares, self.curves[each.family])
+                for share, each in zip(shares, choices, strict=True)
+            ]
+        )
+
+
+def read_prior(measure: str, leave_out: Collection[str] = ()) -> Prior | None:
+    """Return the prior for a measure; other measures than `MEASURES` use nDCG@10.
+
+    Args:
+        measure: name of the measure.
+        leave_out: names of collections that are not used.
+
+    Returns:
+        None if no collection is left.
+    """
+    stored = _stored()
+    used = measure if measure in MEASURES else MEASURES[0]
+    kept = [each for each in stored["collections"] if each["name"] not in leave_out]
+    if not kept:
+        return None
+    curves = {
+        family: np.mean([each["curves"][used][family] for each in kept], axis=0) for family in kept[0]["curves"][used]
+    }
+    return Prior(np.array(stored["shares"]), curves, used, [each["name"] for each in kept])
+
+
+@cache
+def _stored() -> Mapping[str, Any]:
+    stored: Mapping[str, Any] = json.loads(FILE.read_text("utf-8"))
+    return stored

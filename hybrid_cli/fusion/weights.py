@@ -1,0 +1,204 @@
+"""Weights of a fusion: given as text, or stored with the method in the file that `fuse --tune` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_args
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.errors import InputError
+from hybrid_cli.fusion.methods import METHODS, Recipe
+from hybrid_cli.fusion.selection import Choice, Selected, Table, Values, interval, queries_to_tell, worth_of_more
+from hybrid_cli.json_files import fits, named, read_object
+from hybrid_cli.settings.retrieval import Missing, Normalization
+
+_STORED: dict[str, Any] = {
+    "runs": list[str],
+    "weights": list[float],
+    "method": str,
+    "missing": str,
+    "judged": list[str],
+}
+MORE = 10  # judged queries whose worth is estimated
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Result of tuning a fusion.
+
+    Attributes:
+        table: values of all choices.
+        selected: the selection.
+        recipe: method, parameters and weights of the selected choice.
+        alone: run -> value of each judged query, in the order of the weights.
+        qids: ids of the judged queries.
+        measure: name of the measure.
+        folds, seed: see `Table.held_out`.
+    """
+
+    table: Table
+    selected: Selected
+    recipe: Recipe
+    alone: Mapping[str, Values]
+    qids: Sequence[str]
+    measure: str
+    folds: int
+    seed: int
+
+    def content(self) -> dict[str, Any]:
+        """Return the content of the file: recipe, scores, plateau, evidence, and all trials."""
+        table, selected = self.table, self.selected
+        values = table.values[selected.row]
+        best = max(self.alone, key=lambda name: self.alone[name].mean())
+        fair = values if selected.held_out is None or selected.kept_single else selected.held_out
+        gains = fair - self.alone[best]
+        ends = interval(gains)
+        plateau = [table.choices[row] for row in selected.plateau.rows]
+        return {
+            "runs": list(self.alone),
+            "method": self.recipe.method,
+            "weights": list(self.recipe.weights),
+            "rrf_k": self.recipe.rrf_k if self.recipe.method == "rrf" else None,
+            "normalize": self.recipe.normalization,
+            "missing": self.recipe.missing,
+            "measure": self.measure,
+            "queries": len(self.qids),
+            "score": float(values.mean()),
+            "held_out": None if selected.held_out is None else float(fair.mean()),
+            "held_out_interval": None if selected.held_out is None else interval(fair),
+            "single_run_chosen": table.choices[selected.row].single is not None,
+            "single_run_kept": selected.kept_single,
+            "plateau": [list(choice.weights) for choice in plateau],
+            "best": _trial(table.choices[selected.plateau.best], float(table.values[selected.plateau.best].mean())),
+            "alone": {name: float(each.mean()) for name, each in self.alone.items()},
+            "best_single": best,
+            "gain": float(gains.mean()),
+            "gain_interval": ends,
+            "gain_distinguishable": ends is not None and (ends[0] > 0 or ends[1] < 0),
+            "queries_to_tell": queries_to_tell(gains),
+            "prior_queries": table.prior_queries if table.prior is not None else 0.0,
+            "share_of_prior": table.share_of_prior,
+            "worth_of_ten_more": worth_of_more(table, MORE, self.folds, self.seed),
+            "judged": list(self.qids),
+            "trials": [
+                _trial(choice, float(mean)) for choice, mean in zip(table.choices, table.values.mean(1), strict=True)
+            ],
+        }
+
+
+def _trial(choice: Choice, score: float) -> dict[str, Any]:
+    return {"method": choice.family, "weights": list(choice.weights), "score": score}
+
+
+def chosen_weights(given: str | Sequence[float] | None, recipe: Recipe, names: Sequence[str]) -> Recipe:
+    """Return the recipe with weights given as numbers, as text (`0.5,1`) or as `@FILE`; unchanged for None.
+
+    Args:
+        given: value of --weights.
+        recipe: method and its settings.
+        names: names of the weighted runs, in order.
+
+    Raises:
+        InputError: not numbers, a wrong number of them, or a file for other runs or another recipe.
+    """
+    weights = recipe.weights if given is None else _parsed(given, recipe, names)
+    if len(weights) != len(names):
+        raise InputError(
+            f"--weights {','.join(f'{weight:g}' for weight in weights)}: pass one weight for each of "
+            f"{', '.join(names)}, in this order; got {len(weights)}"
+        )
+    return replace(recipe, weights=weights)
+
+
+def _parsed(given: str | Sequence[float], recipe: Recipe, names: Sequence[str]) -> tuple[float, ...]:
+    if not isinstance(given, str):
+        return tuple(float(weight) for weight in given)
+    if path := weights_path(given):
+        wanted = {"method": recipe.method, "missing": recipe.missing, "normalize": recipe.normalization}
+        return stored_recipe(path, names, wanted).weights
+    try:
+        if "=" in given:
+            return _by_name(given, names)
+        return tuple(float(weight) for weight in given.split(","))
+    except ValueError:
+        raise InputError(
+            f"--weights {given}: needs numbers such as 0.5,1 or {names[0]}=0.5,..., or @FILE written by --tune"
+        ) from None
+
+
+def _by_name(given: str, names: Sequence[str]) -> tuple[float, ...]:
+    """Return the weights of `bm25=0.3,dense=0.7` in the order of `names`."""
+    weights: dict[str, float] = {}
+    for part in given.split(","):
+        name, _, weight = part.strip().rpartition("=")
+        if name not in names:
+            close = get_close_matches(name, names, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]}? " if close else ""
+            raise InputError(f"--weights {part}: no such run; {hint}The runs are {', '.join(names)}")
+        if name in weights:
+            raise InputError(f"--weights {given}: {name} is given twice")
+        weights[name] = float(weight)
+    if missing := [name for name in names if name not in weights]:
+        raise InputError(f"--weights {given}: has no weight for {', '.join(missing)}")
+    return tuple(weights[name] for name in names)
+
+
+def weights_file(given: object) -> dict[str, Path]:
+    """Return the weights file as an input of a stage, if weights are given as `@FILE`."""
+    path = weights_path(given)
+    return {} if path is None else {"weights": path}
+
+
+def weights_path(given: object) -> Path | None:
+    """Return the path of weights that are given as `@FILE`."""
+    return Path(given[1:]) if isinstance(given, str) and given.startswith("@") else None
+
+
+def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any]) -> Recipe:
+    """Read method, parameters and weights of a file for the runs `names`.
+
+    Args:
+        path: file written by `fuse --tune`.
+        names: names of the runs, in order.
+        given: parameters that the user set (method, missing, normalize, rrf_k), which must agree with the file.
+
+    Raises:
+        InputError: the file was tuned for other parameters, another number of runs, or another order of the runs.
+    """
+    found = read_tuned(path)
+    for name, value in given.items():
+        if found.get(name) != value:
+            option = "--" + name.replace("_", "-")
+            raise InputError(f"{path}: holds {option} {found.get(name)}, not {value}; omit {option}, or tune again")
+    if len(found["runs"]) != len(names):
+        raise InputError(f"{path}: was tuned for {len(found['runs'])} runs, not {len(names)}; tune again")
+    if found["runs"] != list(names) and sorted(found["runs"]) == sorted(names):
+        raise InputError(
+            f"{path}: was tuned for the runs in the order {', '.join(found['runs'])}; pass them in this order"
+        )
+    k = found["rrf_k"] if fits(found.get("rrf_k"), float) else Recipe.rrf_k
+    return Recipe(found["method"], tuple(found["weights"]), found["missing"], found.get("normalize"), k)
+
+
+def read_tuned(path: Path) -> dict[str, Any]:
+    """Return the content of a file written by `fuse --tune`.
+
+    Raises:
+        InputError: not such a file, or one of an earlier version.
+    """
+    artifacts.read_manifest(path, Kind.WEIGHTS)
+    found = read_object(path)
+    if "method" not in found:
+        raise InputError(f"{path}: was written by an earlier version, without the method; tune again")
+    if wrong := [name for name, kind in _STORED.items() if not fits(found.get(name), kind)]:
+        raise InputError(f"{path}: damaged weights; '{wrong[0]}' is {named(found.get(wrong[0]))}; tune again")
+    if len(found["runs"]) != len(found["weights"]):
+        raise InputError(f"{path}: damaged weights; {len(found['weights'])} for {len(found['runs'])} runs; tune again")
+    known = {"method": METHODS, "missing": get_args(Missing), "normalize": (None, *get_args(Normalization))}
+    if unknown := [name for name, allowed in known.items() if found.get(name) not in allowed]:
+        raise InputError(f"{path}: damaged weights; '{unknown[0]}' is {found.get(unknown[0])}; tune again")
+    return found
