@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import errno
 import io
+import math
 import os
 import random
 import shutil
@@ -34,6 +35,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import pyarrow.parquet as pq
 import torch  # imported before the fork
 import transformers
 from tiny_collection import write_tiny_source
@@ -44,7 +46,10 @@ from hybrid_cli.cli import main
 from hybrid_cli.settings import COMMANDS
 
 SEARCHED = "search tiny --split test --threads 1 --index"
-TRAIN = "--model bert --loss nll --batch-size 2 --max-steps 4 --checkpoint-steps 1 --precision fp32 --threads 1"
+TUNED = "--tune --qrels tiny --split test"
+STEPS = "--batch-size 2 --max-steps 4 --checkpoint-steps 1 --precision fp32 --threads 1"
+STUDENT = f"--model bert {STEPS}"
+TRAIN = f"--loss nll {STUDENT}"
 INPUTS = (
     "prepare trec docs.jsonl --topics train=topics.train.tsv --topics test=topics.test.tsv "
     "--qrels train=qrels.train.txt --qrels test=qrels.test.txt --output tiny",
@@ -53,6 +58,8 @@ INPUTS = (
     f"{SEARCHED} bm25 --k1 2 --output two.parquet",
     "mine-negatives tiny --split train --index bm25 --threads 1 --output train.parquet",
     "encode tiny --model bert --threads 1 --output dense",
+    "label tiny --index bm25 --max-queries 6 --threads 1 --output labels",
+    f"{SEARCHED} bm25 --hits 1 --output top.parquet",
 )
 STAGES = {  # command, and options of an older output that --overwrite replaces; heavy ones are drawn less often
     "prepare": (INPUTS[0].replace("--output tiny", "--output out"), "--sample 11", 4),
@@ -61,12 +68,15 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "search": (f"{SEARCHED} bm25 --output out.parquet", "--hits 3", 1),
     "search (dense)": (f"{SEARCHED} dense --output out.parquet", "--hits 3", 2),
     "fuse": ("fuse one.parquet two.parquet --output out.parquet", "--method rrf", 6),
+    "fuse --tune": (f"fuse one.parquet two.parquet {TUNED} --output out.json", "--method sum", 2),
     "concat-runs": ("concat-runs one.parquet --output out.parquet", "", 0),
     "evaluate": ("evaluate tiny --split test one.parquet --output out.parquet", "--measures MRR@10", 4),
     "report": ("report tiny --split test one.parquet two.parquet --output out.html", "--measures MRR@10", 2),
     "split": ("split tiny --split train --folds 2 --output out", "--seed 7", 4),
     "perturb": ("perturb tiny --split test --attack shuffle --output out.parquet", "--seed 7", 4),
     "perturb (several)": ("perturb tiny --split test --attack shuffle,char-swap --output out", "--seed 7", 4),
+    "inspect": ("inspect one=one.parquet --memory-table tiny --split test --overwrite --output out.parquet", "", 1),
+    "export trec": ("export top.parquet --format trec --output out.trec", "--tag other", 4),
     "export msmarco": ("export one.parquet --format msmarco --output out.tsv", "--hits 1", 4),
     "export dpr": ("export one.parquet --format dpr --collection tiny --split test --output out.json", "--hits 1", 4),
     "export sentence-transformers": ("export bert-2 --format sentence-transformers --output out", "", 2),
@@ -74,7 +84,11 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "mine-negatives": (INPUTS[4].replace("train.parquet", "out.parquet"), "--seed 7", 1),
     "label": ("label tiny --index bm25 --max-queries 6 --threads 1 --output out", "--seed 7", 1),
     "encode": ("encode tiny --model bert --shard-size 4 --threads 1 --output out", "--vector-dtype float16", 2),
+    "combine": ("combine bert bert-2 --output out", "--weight 2", 2),
     "train-dense": (f"train-dense train.parquet {TRAIN} --output out", "--seed 7", 2),
+    "train-lambda": (f"train-lambda tiny --labels labels {STUDENT} --output out", "--seed 7", 1),
+    "distill-lite": (f"distill-lite train.parquet --teacher bert-2 --dim 4 {STUDENT} --output out", "--seed 7", 1),
+    "pretrain": (f"pretrain tiny {STUDENT} --output out", "--seed 7", 1),
 }  # fmt: skip
 MODES = ("kill before", "kill inside", "kill after", "no space", "input/output error", "kill at a moment", "SIGTERM")
 
@@ -179,6 +193,9 @@ def _command(words: list[str], device: Faulty, err: str, count: str) -> None:
 
 def bytes_of(path: Path) -> dict[str, bytes] | None:
     """Return all files of an output except parts that differ between equal runs: durations, Lucene's random ids."""
+    if path.is_file() and path.parent.name == "inspect":  # latencies differ; a complete file has its footer
+        footer = pq.read_metadata(path)
+        return {"": f"{footer.num_rows} rows of {footer.schema.names}".encode()}
     if path.is_file():
         return {"": path.read_bytes()}
     if not path.exists():
@@ -324,14 +341,18 @@ def import_stages() -> None:
         import_module(f"hybrid_cli.stages.{kind.command.split()[0].replace('-', '_')}")
 
 
-def attack(kills: int, seed: int, names: list[str], say: Callable[[str], None]) -> int:
-    """Disturb `kills` runs; return the number of failed checks."""
+def attack(kills: int, seed: int, names: list[str], say: Callable[[str], None], seconds: float = math.inf) -> int:
+    """Disturb `kills` runs, fewer if `seconds` end first; return the number of failed checks."""
+    end = time.monotonic() + seconds
     draw = random.Random(seed)
     known = cases(names)
     weights = [STAGES[name][2] for name in names]
     endings: Counter[str] = Counter()
-    failures = 0
+    failures = done = 0
     for number in range(kills):
+        if time.monotonic() > end:
+            break
+        done += 1
         name = draw.choices(names, weights)[0]
         mode, case = draw.choice(MODES), known[name]
         if case.plain is None:
@@ -342,7 +363,7 @@ def attack(kills: int, seed: int, names: list[str], say: Callable[[str], None]) 
             failures += 1
             say(f"{number}: {name}, {mode}: {error}")
     counted = ", ".join(f"{count} {word}" for word, count in sorted(endings.items()))
-    say(f"{kills} attempts: {counted}; {failures} failed checks")
+    say(f"{done} attempts: {counted}; {failures} failed checks")
     return failures
 
 
@@ -350,6 +371,7 @@ def cli() -> None:
     """Parse the arguments and attack."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end after the attempt that exceeds this time")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stages", default=",".join(name for name in STAGES if STAGES[name][2]))
     given = parser.parse_args()
@@ -357,7 +379,7 @@ def cli() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         prepare(Path(folder))
-        failures = attack(given.kills, given.seed, given.stages.split(","), console.result)
+        failures = attack(given.kills, given.seed, given.stages.split(","), console.result, 60 * given.minutes)
         os.chdir("/")
     raise SystemExit(failures > 0)
 
