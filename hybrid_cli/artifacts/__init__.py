@@ -7,7 +7,7 @@ time: the same inputs and options give the same bytes.
 """
 
 from hybrid_cli.artifacts.files import hard_link, replacing, restore, sizes
-from hybrid_cli.artifacts.integrity import check_file, check_parts, damage
+from hybrid_cli.artifacts.integrity import check_file, check_parts, damage, one_version
 from hybrid_cli.artifacts.manifest import (
     FORMAT,
     MANIFEST,
@@ -47,6 +47,7 @@ __all__ = [
     "has_checksums",
     "hash_folder",
     "lock_growing",
+    "one_version",
     "open_output",
     "output_of",
     "read_manifest",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from hybrid_cli.artifacts import checksums
 from hybrid_cli.artifacts.manifest import MANIFEST, Manifest, find_manifest, fingerprint
-from hybrid_cli.errors import DamageError, InputError
+from hybrid_cli.errors import DamageError, HybridError, InputError
 
 CHECKED_BYTES = 1 << 30  # larger files are checked by `hybrid verify` only: a search must not read all of a large index
 _THREADS = 4
@@ -53,6 +54,38 @@ def check_parts(folder: Path, *parts: str) -> None:
         for problem in pool.map(_small_damage, files, files.values()):
             if problem is not None:
                 raise DamageError(problem)
+
+
+@contextmanager
+def one_version(folder: Path, manifest: Manifest | None) -> Iterator[None]:
+    """Refuse what the block read if another command replaced the artifact meanwhile: its files may be of two versions.
+
+    Args:
+        folder: folder of the artifact.
+        manifest: manifest that was read first; None for a folder without one.
+
+    Raises:
+        HybridError: the folder now has other content.
+    """
+    try:
+        yield
+    except (InputError, OSError):
+        _refuse_other_version(folder, manifest)
+        raise
+    _refuse_other_version(folder, manifest)
+
+
+def _refuse_other_version(folder: Path, manifest: Manifest | None) -> None:
+    if manifest is None:
+        return
+    try:
+        now = find_manifest(folder)
+    except DamageError:
+        return  # reported by the check of the files
+    except InputError:
+        now = None
+    if now is None or now.fingerprint != manifest.fingerprint:
+        raise HybridError(f"{folder}: was replaced while it was read; run the command again")
 
 
 def _small_damage(file: Path, value: str) -> str | None:

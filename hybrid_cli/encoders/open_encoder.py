@@ -37,8 +37,13 @@ def open_encoder(
     Raises:
         InputError: no such model, or its kind has no such field.
     """
-    folder, changes = resolve(name), dict(overrides or {})
-    artifacts.check_parts(folder)
+    folder = resolve(name)
+    with artifacts.one_version(folder, artifacts.find_manifest(folder)):
+        artifacts.check_parts(folder)
+        return _open(folder, device, dtype, dict(overrides or {}))
+
+
+def _open(folder: Path, device: str, dtype: Precision, changes: dict[str, Any]) -> Encoder:
     kind = kind_of(folder)
     if kind == STATIC:
         length = changes.pop("truncate_dim", None)

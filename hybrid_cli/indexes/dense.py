@@ -125,8 +125,9 @@ class DenseIndex:
         """
         manifest = artifacts.read_manifest(folder, Kind.DENSE_INDEX)
         info = IndexInfo.of(manifest)
-        artifacts.check_parts(folder, DOCIDS)
-        docids = pl.read_parquet(artifacts.validate_parquet(folder / DOCIDS))["docid"]
+        with artifacts.one_version(folder, manifest):
+            artifacts.check_parts(folder, DOCIDS)
+            docids = pl.read_parquet(artifacts.validate_parquet(folder / DOCIDS))["docid"]
         return cls(folder, info, docids, manifest, ef_search, nprobe, binary_k)
 
     @property
@@ -147,16 +148,9 @@ class DenseIndex:
     @cached_property
     def _index(self) -> Any:
         """Load and check FAISS's index; a flat index is memory-mapped."""
-        faiss = load_faiss()
-        artifacts.check_parts(self.folder, FAISS_INDEX)
         path = str(self.folder / FAISS_INDEX)
-        try:
-            mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if self.info.factory == FLAT else 0
-            index = faiss.read_index_binary(path) if self.binary else faiss.read_index(path, mapped)
-        except RuntimeError as error:
-            raise InputError(
-                f"{path}: FAISS cannot read the index ({reason(error)}); encode again with --overwrite"
-            ) from None
+        with artifacts.one_version(self.folder, self.manifest):
+            index = self._read_index(path)
         if not self.binary:
             check_metric(index, path)
         if index.ntotal != len(self.docids):
@@ -167,6 +161,17 @@ class DenseIndex:
             if value is not None:
                 set_parameter(index, name, value, option)
         return index
+
+    def _read_index(self, path: str) -> Any:
+        faiss = load_faiss()
+        artifacts.check_parts(self.folder, FAISS_INDEX)
+        try:
+            mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if self.info.factory == FLAT else 0
+            return faiss.read_index_binary(path) if self.binary else faiss.read_index(path, mapped)
+        except RuntimeError as error:
+            raise InputError(
+                f"{path}: FAISS cannot read the index ({reason(error)}); encode again with --overwrite"
+            ) from None
 
     def search(self, vectors: Vectors, qids: Sequence[str], hits: int) -> pl.DataFrame:
         """Return the top `hits` documents of each query vector [n, d] as a run."""
@@ -208,8 +213,9 @@ class DenseIndex:
 
     @cached_property
     def _flat(self) -> Vectors:
-        artifacts.check_parts(self.folder, FAISS_INDEX)
-        return flat_vectors(self.folder, self.dim, len(self.docids))
+        with artifacts.one_version(self.folder, self.manifest):
+            artifacts.check_parts(self.folder, FAISS_INDEX)
+            return flat_vectors(self.folder, self.dim, len(self.docids))
 
     def _by_codes(self, queries: Vectors, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """Retrieve candidates by Hamming distance; rescore their codes (-1 and +1) with the float query (BPR)."""
@@ -296,7 +302,8 @@ class DenseIndex:
             end = begin + pq.read_metadata(path).num_rows
             mine = order[slice(*np.searchsorted(rows[order], (begin, end)))]
             if len(mine):
-                vectors = read_shard(path)
+                with artifacts.one_version(self.folder, self.manifest):
+                    vectors = read_shard(path)
                 for some in np.array_split(mine, -(-len(mine) // _ROWS_AT_ONCE)):
                     yield some, vectors[rows[some] - begin]
             begin = end

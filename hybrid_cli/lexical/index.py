@@ -123,10 +123,11 @@ class LexicalIndex:
             HybridError: the index is damaged.
         """
         manifest = artifacts.read_manifest(folder, Kind.LEXICAL_INDEX)
-        artifacts.check_parts(folder, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
-        recorded = read_parameters(folder)
-        parameters = (recorded["k1"] if k1 is None else k1, recorded["b"] if b is None else b)
-        return cls.load(folder, manifest.options["language"], parameters)
+        with artifacts.one_version(folder, manifest):
+            artifacts.check_parts(folder, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
+            recorded = read_parameters(folder)
+            parameters = (recorded["k1"] if k1 is None else k1, recorded["b"] if b is None else b)
+            return cls.load(folder, manifest.options["language"], parameters)
 
     @classmethod
     def load(cls, folder: Path, language: str, parameters: tuple[float, float]) -> LexicalIndex:

@@ -1,0 +1,87 @@
+"""A reader during a replacement: reads all of the old version, all of the new one, or stops with one line."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from command import hybrid
+from small_artifacts import write_corpus
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind, disk
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.index_bm25 import index_bm25
+
+TEXTS = ("the tides of the sea", "salt in the sea", "oxygen in the blood", "a set without members")
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Path:
+    """Return a folder with two versions of a lexical and of a dense index, of as many documents in another order."""
+    folder = tmp_path_factory.mktemp("versions")
+    for name, texts in (("old", TEXTS), ("new", TEXTS[::-1])):
+        corpus = write_corpus(folder / f"{name}.parquet", texts)
+        index_bm25(corpus, output=folder / f"{name}-bm25", threads=1)
+        encode(corpus, output=folder / f"{name}-dense", model=str(tiny_bert), threads=1, dtype="fp32")
+    (folder / "queries.tsv").write_text("q\tsalt of the sea\n")
+    return folder
+
+
+def search(folder: Path, index: Path) -> tuple[int, str, list[tuple[Any, ...]] | None]:
+    """Search an index; return exit code, messages and hits."""
+    (folder / "run.parquet").unlink(missing_ok=True)
+    done = hybrid("search", "--queries", folder / "queries.tsv", "--index", index, "--output", folder / "run.parquet")
+    hits = pl.read_parquet(folder / "run.parquet").rows() if done.code == 0 else None
+    return done.code, done.err, hits
+
+
+@pytest.mark.parametrize("kind", ["bm25", "dense"])
+@pytest.mark.parametrize("moment", range(1, 6))
+def test_a_search_never_mixes_two_versions(
+    versions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, moment: int
+) -> None:
+    shutil.copy(versions / "queries.tsv", tmp_path)
+    whole = [search(tmp_path, versions / f"{name}-{kind}")[2] for name in ("old", "new")]
+    assert whole[0] != whole[1]
+    index = shutil.copytree(versions / f"old-{kind}", tmp_path / "index")
+    shutil.copytree(versions / f"new-{kind}", tmp_path / "replacement")
+    monkeypatch.setattr(artifacts.integrity, "_checked", set())
+    steps = 0
+
+    def replacing(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps == moment:
+                assert disk.device.exchange(tmp_path / "replacement", index)
+            return function(*given, **named)
+
+        return call
+
+    for name in ("check_parts", "validate_parquet", "read_manifest"):  # between the reads of an index
+        monkeypatch.setattr(artifacts, name, replacing(getattr(artifacts, name)))
+    code, err, hits = search(tmp_path, index)
+    if code == 0:
+        assert hits in whole
+    else:
+        lines = [line for line in err.splitlines() if line.startswith("hybrid: ")]
+        assert (code, len(lines)) == (1, 1), err
+        assert "was replaced while it was read; run the command again" in lines[0]
+
+
+def test_an_index_that_is_replaced_between_open_and_search(versions: Path, tmp_path: Path) -> None:
+    from hybrid_cli.errors import HybridError
+    from hybrid_cli.indexes.dense import DenseIndex
+
+    index = shutil.copytree(versions / "old-dense", tmp_path / "index")
+    shutil.copytree(versions / "new-dense", tmp_path / "replacement")
+    opened = DenseIndex.open(index)
+    assert disk.device.exchange(tmp_path / "replacement", index)
+    assert artifacts.read_manifest(index, Kind.DENSE_INDEX).counts == opened.manifest.counts  # type: ignore[union-attr]
+    with pytest.raises(HybridError, match="was replaced while it was read"):
+        _ = opened._index
