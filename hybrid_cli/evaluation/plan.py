@@ -26,6 +26,7 @@ from hybrid_cli.evaluation.measures import (
     parse_measures,
 )
 from hybrid_cli.evaluation.retrieved import Retrieved, retrieved
+from hybrid_cli.evaluation.ties import note_ties
 from hybrid_cli.settings.analysis import ACC, AnswerMatch, Comparison
 
 OVERLAP = "RBO"
@@ -217,7 +218,7 @@ def measure(plan: Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
         for name, path in plan.runs.items():
             run = plan.read(name, depth, qrels)
             try:
-                values, counts[name] = _values(plan, run, qrels, asked, passages)
+                values, counts[name] = _values(plan, name, run, qrels, asked, passages)
             except InputError as error:
                 raise InputError(f"{path}: {error}") from None
             if other is not None and plan.overlap_with is not None:
@@ -233,7 +234,12 @@ def measure(plan: Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
 
 
 def _values(
-    plan: Plan, run: Retrieved, qrels: pl.DataFrame | None, asked: pl.DataFrame | None, passages: Mapping[str, str]
+    plan: Plan,
+    name: str,
+    run: Retrieved,
+    qrels: pl.DataFrame | None,
+    asked: pl.DataFrame | None,
+    passages: Mapping[str, str],
 ) -> tuple[pl.DataFrame, dict[str, float]]:
     """Return the values of one run, in the order of the measures, and its counts."""
     values: list[pl.DataFrame] = []
@@ -246,6 +252,8 @@ def _values(
         judged = evaluate_hits(run.judged, run.lengths["qid"], qrels, [*names, HOLE], plan.level)
         if plan.condensed:
             judged = _condensed(judged, run, qrels, plan)
+        else:
+            note_ties(name, run.judged, qrels, names, plan.level)
         counts |= coverage(run.lengths, qrels["qid"]) | {HOLE: mean_of(judged, HOLE)}
         values.append(judged.filter(pl.col("measure").is_in(names)))
     order = {measure.name: position for position, measure in enumerate(plan.measures)}

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from hybrid_cli.evaluation.ties import with_ties
 from hybrid_cli.runs import Run, empty
+
+_JUDGED = (pl.col("qid"), pl.col("docid"), pl.col("rank").alias("position"), pl.col("first"), pl.col("last"))
 
 
 @dataclass(frozen=True)
@@ -15,7 +18,8 @@ class Retrieved:
 
     Attributes:
         lengths: qid, length: queries with hits, and how many.
-        judged: qid, docid, position (from 1) of the hits with a judgment.
+        judged: qid, docid, position (from 1) of the hits with a judgment; first and last position of their groups of
+            equal scores.
         head: qid, docid, rank, score of the top hits of every query.
         removed: number of hits removed because their docid is the qid.
     """
@@ -52,13 +56,13 @@ def retrieved(run: Run, qrels: pl.DataFrame | None, depth: int, remove_query: bo
         kept += len(hits)
         lengths.append(hits.select(pl.col("qid").rle().alias("span")).unnest("span"))
         if pairs is not None:
-            found = hits.join(pairs, on=["qid", "docid"], how="semi", maintain_order="left")
-            judged.append(found.select("qid", "docid", position="rank"))
+            found = with_ties(hits).join(pairs, on=["qid", "docid"], how="semi", maintain_order="left")
+            judged.append(found.select(_JUDGED))
         head.append(hits.filter(pl.col("rank") <= depth))
     counted = pl.concat([pl.DataFrame(schema={"len": pl.UInt32, "value": pl.String}), *lengths])
     return Retrieved(
         lengths=counted.select(qid="value", length=pl.col("len").cast(pl.Int64)),
-        judged=pl.concat([empty().select("qid", "docid", position="rank"), *judged]),
+        judged=pl.concat([with_ties(empty()).select(_JUDGED), *judged]),
         head=pl.concat([empty(), *head]),
         removed=run.rows - kept,
     )

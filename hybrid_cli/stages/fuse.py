@@ -16,7 +16,9 @@ from hybrid_cli.artifacts import Kind, lineage
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import check_common, refuse_mixed
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run, mean_of, parse_measures
+from hybrid_cli.evaluation.measures import evaluate_hits, evaluate_positions, evaluate_run, mean_of, parse_measures
+from hybrid_cli.evaluation.retrieved import retrieved
+from hybrid_cli.evaluation.ties import note_ties
 from hybrid_cli.fusion import lists, tuning
 from hybrid_cli.fusion.lists import Lists, Scorer
 from hybrid_cli.fusion.methods import METHODS, Recipe
@@ -216,13 +218,16 @@ def _check_scores(job: _Job, joined: Lists, equal: bool) -> None:
 
 def _compare(job: _Job, qrels: pl.DataFrame) -> None:
     measure = job.settings.measure
-    alone = {name: _score(runs.read_run(path), qrels, measure) for name, path in job.runs.items()}
-    fused = _score(runs.read_run(job.settings.output), qrels, measure)
+    alone = {name: _score(name, path, qrels, measure) for name, path in job.runs.items()}
+    fused = _score("fused", job.settings.output, qrels, measure)
     terminal.show_comparison(measure, alone, job.recipe.method, fused)
 
 
-def _score(run: pl.DataFrame, qrels: pl.DataFrame, measure: str) -> float:
-    return mean_of(evaluate_run(run, qrels, [measure]), measure)
+def _score(name: str, path: Path, qrels: pl.DataFrame, measure: str) -> float:
+    """Return the mean of a run, and note a range over the orders of equal scores."""
+    run = retrieved(runs.open_run(path), qrels, 0)
+    note_ties(name, run.judged, qrels, [measure])
+    return mean_of(evaluate_hits(run.judged, run.lengths["qid"], qrels, [measure]), measure)
 
 
 # --------------------------------------------------------------------------------------------------------------- tuning
