@@ -3,6 +3,8 @@
 Each collection FOLDER/NAME has the runs FOLDER/NAME.bm25.SPLIT.parquet and FOLDER/NAME.minilm.SPLIT.parquet. The prior
 uses the first split of train, dev and test that exists, and at most 400 of its queries, drawn by seed.
 
+`make prior` and `make few-labels` (pipelines/prior.mk) make the runs and call:
+
     python benchmarks/prior.py FOLDER NAME... --output hybrid_cli/fusion/prior.json
     python benchmarks/prior.py FOLDER NAME... --few-labels docs/measured/few-labels.csv
 """
@@ -148,7 +150,7 @@ def simulate(name: str, choices: Sequence[Choice], values: Values, known: Values
                 plateau = table.plateau()
                 arms |= {f"argmax{label}": plateau.best, f"plateau{label}": plateau.chosen}
                 if judged <= 20:
-                    arms[f"fuse --tune{label}"] = select(table, 5, SEED).row
+                    arms[f"plateau or single run{label}"] = select(table, 5, SEED, enough=0).row
                 one = Table(
                     [choices[row] for row in minmax],
                     values[minmax][:, seen],

@@ -233,18 +233,19 @@ class Selected:
     kept_single: bool
 
 
-def select(table: Table, folds: int, seed: int) -> Selected:
+def select(table: Table, folds: int, seed: int, enough: int = _ENOUGH) -> Selected:
     """Select a choice.
 
     Args:
         table: values of all choices.
         folds, seed: see `Table.held_out`.
+        enough: judged queries from which a single run may replace the middle of the plateau.
     """
     plateau, held_out = table.plateau(), table.held_out(folds, seed)
     means = table.means()
     single = max(table.singles.values(), key=lambda row: means[row], default=None)
     row, kept = plateau.chosen, False
-    if single is not None and held_out is not None and table.queries >= _ENOUGH:
+    if single is not None and held_out is not None and table.queries >= enough:
         gap, error = table.gaps(plateau.best)
         lower = held_out.mean() < table.values[single].mean() - _TIE
         kept = bool(gap[single] <= error[single] + _TIE and lower)
