@@ -16,7 +16,7 @@ MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help setup demo check lint test hard fuzz bench docs clean tables $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 no-labels \
+.PHONY: help setup demo check lint test hard fuzz bench docs clean tables $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 no-labels prior few-labels \
     claims-clear claims-clear-seed
 
 help:  ## list the targets
@@ -80,3 +80,4 @@ include pipelines/robustness.mk
 include pipelines/robust04.mk
 include pipelines/no-labels.mk
 include pipelines/claims.mk
+include pipelines/prior.mk

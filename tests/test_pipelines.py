@@ -254,3 +254,20 @@ def test_weights_of_pseudo_queries_are_tuned_on_their_own_documents_and_measured
         assert f"encode {tmp_path}/pydocs --model {folder}/{kind}-nll " in calls[f"{folder}/{kind}-nll-index"]
     (table,) = (line for line in lines if " evaluate " in line)
     assert f"evaluate {tmp_path}/pydocs --split test " in table
+
+
+def test_the_prior_uses_the_first_split_of_each_collection(tmp_path: Path) -> None:
+    for name, splits in {"cacm": ["test"], "scifact": ["dev", "train"]}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").touch()
+        for split in splits:
+            (tmp_path / name / f"qrels.{split}.parquet").touch()
+    for target, wanted in {
+        "prior": ["cacm.test", "scifact.train"],
+        "few-labels": ["cacm.test", "scifact.test"],
+    }.items():
+        lines = planned(target, tmp_path, PRIOR=tmp_path, COLLECTIONS="cacm scifact")
+        assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
+        runs = {Path(path).name for path in outputs(lines) if path.endswith(".parquet")}
+        pairs = [each.split(".") for each in wanted]
+        assert runs == {f"{name}.{system}.{split}.parquet" for name, split in pairs for system in ("bm25", "minilm")}
