@@ -23,6 +23,7 @@ _STORED: dict[str, Any] = {
     "missing": str,
     "judged": list[str],
 }
+_ROLE = "weights"  # of the file of `fuse --tune` among the inputs of a fused run
 MORE = 10  # judged queries whose worth is estimated
 
 
@@ -150,7 +151,7 @@ def _by_name(given: str, names: Sequence[str]) -> tuple[float, ...]:
 def weights_file(given: object) -> dict[str, Path]:
     """Return the weights file as an input of a stage, if weights are given as `@FILE`."""
     path = weights_path(given)
-    return {} if path is None else {"weights": path}
+    return {} if path is None else {_ROLE: path}
 
 
 def weights_path(given: object) -> Path | None:
@@ -182,6 +183,20 @@ def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any]) ->
         )
     k = found["rrf_k"] if fits(found.get("rrf_k"), float) else Recipe.rrf_k
     return Recipe(found["method"], tuple(found["weights"]), found["missing"], found.get("normalize"), k)
+
+
+def tuned_queries(run: Path) -> list[str]:
+    """Return the ids of the queries that the weights of a fused run were tuned on.
+
+    Empty without a weights file, and if the file was removed or changed after the fusion.
+    """
+    manifest = artifacts.find_manifest(run)
+    path = manifest.input_path(_ROLE) if manifest is not None else None
+    if manifest is None or path is None or not path.is_file():
+        return []
+    if artifacts.fingerprint(path) != manifest.inputs[_ROLE]["fingerprint"]:
+        return []
+    return list(read_tuned(path)["judged"])
 
 
 def read_tuned(path: Path) -> dict[str, Any]:
