@@ -26,7 +26,7 @@ LAYERS = (
     {"lexical", "collections"},
     {"runs"},
     {"artifacts"},
-    {"settings", "console", "json_files"},
+    {"settings", "console", "json_files", "memory"},
     {"errors", "draws", "version"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

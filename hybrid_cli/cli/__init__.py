@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hybrid_cli.cli.environment  # noqa: F401
+
+# isort: split
 import errno
 import os
 import signal
@@ -17,16 +20,13 @@ from hybrid_cli.cli import signals, streams
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import HybridError
 
-# Idle OpenMP threads sleep instead of spinning: if other processes use the cores too, a spinning thread takes time from
-# the thread that it waits for. OpenMP reads the variable when torch or FAISS loads it.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # the only child of it that Typer exports
 _INTERRUPTED = 130
 _LONGEST_WORD = 240
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _SHORT_WRITES = ("requested and", "inline_container")  # messages of numpy and torch about a full disk
-_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")  # PyTorch, FAISS
+# Messages of PyTorch and FAISS, and of an import.
+_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "failed to map segment")
 
 
 def main() -> None:
@@ -84,7 +84,8 @@ def _keep_pandas_out() -> None:
 def _trouble_with_memory(error: Exception) -> tuple[str, int] | None:
     """Return message and exit code for an allocation that failed."""
     text = str(error)
-    if not isinstance(error, MemoryError) and not (isinstance(error, RuntimeError) and any(w in text for w in _MEMORY)):
+    named = isinstance(error, RuntimeError | ImportError) and any(words in text for words in _MEMORY)
+    if not named and not isinstance(error, MemoryError):
         return None
     detail = f" ({text.splitlines()[0]})" if text else ""
     return f"not enough memory{detail}; free memory, or use smaller batches, inputs or models", 1

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Optional, get_args, get_origin
 import typer
 from typer.core import TyperCommand
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import artifacts, console, memory
 from hybrid_cli.cli import details
 from hybrid_cli.cli.signals import Interrupted
 from hybrid_cli.errors import InputError
@@ -24,6 +24,7 @@ from hybrid_cli.settings.conversion import bare_type, default_text, is_list, is_
 from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, spelling
 
 _COLUMNS = 76
+_LIBRARIES = 400 << 20  # bytes of address space of the libraries that a stage imports: polars, scipy
 _MISSING = "missing"  # any path, to check the other options of a command without --output
 _LONG = 19  # characters of choices that fit into one line of help at 80 columns
 _NAMES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
@@ -123,6 +124,7 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
         shared = _shared(typed, configured)
         started = time.monotonic()
         try:
+            memory.require(_LIBRARIES, kind.command, mapped=True)
             _limit_polars({**configured, **_set(typed)}.get("threads"))
             settings = kind(**_complete({**configured, **_set(typed)}, kind))
             for line in details.before(settings):

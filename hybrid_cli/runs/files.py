@@ -8,13 +8,17 @@ from pathlib import Path
 
 import polars as pl
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, memory
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.runs.run import BLOCK_ROWS, Run, Survey, of_table
 from hybrid_cli.runs.tables import SCHEMA, ranked
 
-_TEXT_BYTES = 1 << 24  # of a TREC file, parsed at once
+_TEXT_BYTES = 1 << 22  # of a TREC file, parsed at once
+_WORK_BYTES = 160 << 20  # to read, join and measure a block of hits
+_HELD = 1.5  # bytes in memory per byte of a TREC file whose rows are in order
+_SORTED = 8  # the same for rows that must be sorted
+_SORTED_ROW = 240  # bytes in memory per row of a Parquet file that must be sorted
 
 
 def read_run(path: Path) -> pl.DataFrame:
@@ -33,12 +37,14 @@ def open_run(path: Path) -> Run:
     is held in memory: ordered by rank, or by score where ranks are missing or repeated.
 
     Raises:
+        HybridError: not enough memory.
         InputError: the file is not a run, a score is not finite, a query lists a document twice, or the ranks of a run
             with a manifest are not 1, 2, 3, ... in the order of the rows.
     """
     text = path.is_file() and path.suffix != ".parquet"
     if not text:
         artifacts.check_table(path, Kind.RUN)
+    memory.require(_WORK_BYTES + int(_HELD * path.stat().st_size if text else 0), str(path))
     made = None if text else artifacts.find_manifest(path)
     survey, kept = Survey(), []
     for block in _whole_queries(_text_parts(path) if text else _parquet_parts(path)):
@@ -56,6 +62,8 @@ def open_run(path: Path) -> Run:
 
 def _sorted(path: Path, made: Manifest | None, text: bool) -> pl.DataFrame:
     """Read a whole run that is not in order; refuse it if hybrid wrote it."""
+    rows = _SORTED * path.stat().st_size if text else _SORTED_ROW * artifacts.row_count(path)
+    memory.require(_WORK_BYTES + rows, f"{path}, which must be sorted,")
     table = _checked(pl.concat(_text_parts(path) if text else _parquet_parts(path)), path)
     if made is not None:
         raise InputError(

@@ -1,0 +1,108 @@
+"""Memory that this process may still use, and settings of libraries that reserve less of it.
+
+Polars ends the process where an allocation fails, so a stage compares its need with `available` before it starts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+
+from hybrid_cli.errors import HybridError
+
+_MIB, _GIB = 1 << 20, 1 << 30
+_LOW = 8 * _GIB  # limits below it change the settings of the allocators
+_M_ARENA_MAX = -8  # malloc.h of glibc
+_POOLS = ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS")
+_ALLOCATORS = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",  # mimalloc reserves 1 GiB at once
+    "MALLOC_ARENA_MAX": "1",  # of child processes; glibc reserves 64 MiB per arena
+    "_RJEM_MALLOC_CONF": "background_thread:false",  # of polars; it prints an error for each thread it cannot start
+}
+
+
+def address_limit() -> int | None:
+    """Return the limit of the address space (`ulimit -v`) in bytes; None if there is none."""
+    if sys.platform != "linux":
+        return None
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def economize(environment: MutableMapping[str, str]) -> None:
+    """Under a low limit of the address space, let libraries reserve less; variables that are set stay.
+
+    Call it before numpy, pyarrow and polars are imported.
+    """
+    limit = address_limit()
+    if limit is None or limit >= _LOW:
+        return
+    for name, value in _ALLOCATORS.items():
+        environment.setdefault(name, value)
+    for name in _POOLS:
+        environment.setdefault(name, str(min(len(os.sched_getaffinity(0)), max(1, limit // _GIB))))
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries than glibc lack it or ignore it
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 1)
+
+
+def require(needed: int, purpose: str, mapped: bool = False) -> None:
+    """Refuse work that needs more memory than is available.
+
+    Args:
+        needed: bytes in addition to those in use.
+        purpose: subject of the message.
+        mapped: addresses that are mostly not used, such as those of libraries; compare only with `ulimit -v`.
+
+    Raises:
+        HybridError: less is available.
+    """
+    for free, name, advice in available():
+        if free < needed and (not mapped or "ulimit" in name):
+            raise HybridError(
+                f"not enough memory: {purpose} needs about {_shown(needed)} more, and {name} leaves {_shown(free)}; "
+                f"{advice}"
+            )
+
+
+def available() -> Iterator[tuple[int, str, str]]:
+    """Yield bytes that are free, the name of what limits them, and advice; Linux only."""
+    if (limit := address_limit()) is not None:
+        used = _fields(Path("/proc/self/status")).get("VmSize", 0)
+        yield max(limit - used, 0), "the limit of the address space (ulimit -v)", "raise it"
+    if free := _fields(Path("/proc/meminfo")).get("MemAvailable"):
+        yield free, "the machine", "free memory, or use smaller inputs"
+    folder = Path("/sys/fs/cgroup")
+    largest, current = _number(folder / "memory.max"), _number(folder / "memory.current")
+    if largest is not None and current is not None:
+        cached = _fields(folder / "memory.stat").get("file", 0)
+        yield max(largest - current + cached, 0), "the limit of the container (cgroup)", "raise it"
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """Return the numbers of lines such as `VmSize: 12 kB` or `file 12`, in bytes; empty without the file."""
+    try:
+        lines = [line.replace(":", " ").split() for line in path.read_text("utf-8").splitlines()]
+    except (OSError, ValueError):
+        return {}
+    return {
+        line[0]: int(line[1]) * (1024 if line[2:] == ["kB"] else 1)
+        for line in lines
+        if len(line) > 1 and line[1].isdecimal()
+    }
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text("utf-8"))
+    except (OSError, ValueError):  # no such limit, or `max`
+        return None
+
+
+def _shown(size: int) -> str:
+    return f"{size / _MIB:,.0f} MiB"
