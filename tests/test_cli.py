@@ -252,3 +252,11 @@ def test_idle_threads_sleep_unless_the_environment_overrides_it(given: dict[str,
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout == f"{expected} set()\n"
+
+
+def test_a_wrong_number_of_threads_does_not_reach_polars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POLARS_MAX_THREADS", raising=False)
+    monkeypatch.setenv("POLARS_MAX_THREADS", "")  # restored afterwards
+    monkeypatch.delenv("POLARS_MAX_THREADS")
+    assert hybrid("index-bm25", "missing", "--threads", "1000000", "--output", "out").code != 0
+    assert int(os.environ["POLARS_MAX_THREADS"]) <= (os.cpu_count() or 1)

@@ -19,7 +19,7 @@ from hybrid_cli.cli.signals import Interrupted
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import NOT_JSON, reason
 from hybrid_cli.settings import Settings
-from hybrid_cli.settings.common import Overwrites
+from hybrid_cli.settings.common import Overwrites, cpu_count
 from hybrid_cli.settings.conversion import bare_type, default_text, is_list, is_mapping, is_pair, range_text
 from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, spelling
 
@@ -154,9 +154,9 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
 
 
 def _limit_polars(threads: object) -> None:
-    """Set the number of threads of polars, which reads it once, on its import."""
+    """Set the number of threads of polars, at most one per core; polars reads it once, on its import."""
     if str(threads).isdecimal() and int(str(threads)) > 0:
-        os.environ.setdefault("POLARS_MAX_THREADS", str(threads))
+        os.environ.setdefault("POLARS_MAX_THREADS", str(min(int(str(threads)), cpu_count())))
 
 
 def _shared(typed: dict[str, Any], configured: dict[str, Any]) -> dict[str, bool]:
