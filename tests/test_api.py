@@ -77,7 +77,7 @@ def test_options_of_the_search_are_those_of_the_command(made: Path) -> None:
         open_index(made / "dense", k1=2.0)
     with pytest.raises(InputError, match="k 0: needs a number >= 1"):
         index.search("salt", k=0)
-    with pytest.raises(InputError, match="weights are for several indexes"):
+    with pytest.raises(InputError, match="weights need several indexes"):
         open_index(made / "bm25", weights=[1])
     with pytest.raises(InputError, match="needs the path of an index"):
         open_index()

@@ -198,7 +198,7 @@ def test_queries_without_words_have_no_hits_and_other_queries_are_answered(here:
     command = ["search", "changed", "--split", "test", "--index", "bm25", "--output", "run.parquet", *options]
     assert hybrid(*command).code == 0
     assert set(pl.read_parquet("run.parquet")["qid"]) == {"002"}
-    done = hybrid("evaluate", "changed", "--split", "test", "run.parquet", "--measures", "R@10", "--format", "csv")
+    done = hybrid("evaluate", "--qrels", "changed/qrels.test.parquet", "run.parquet", "-m", "R@10", "--format", "csv")
     (row,) = csv.DictReader(io.StringIO(done.out))
     assert (row["mean"], row["queries"]) == ("0.2", "5"), "one of five queries is answered; the others score 0"
 

@@ -21,9 +21,9 @@ from hybrid_cli.settings import COMMANDS, Evaluate, Settings
 from hybrid_cli.settings.common import Overwrites
 
 STAGES = [
-    "prepare", "split", "perturb", "index-bm25", "mine-negatives", "label", "pretrain", "train-dense", "train-lambda",
-    "distill-lite", "combine", "encode", "search", "fuse", "concat-runs", "evaluate", "report", "inspect", "verify",
-    "export", "doctor",
+    "auto", "prepare", "split", "perturb", "index-bm25", "mine-negatives", "label", "pretrain", "train-dense",
+    "train-lambda", "distill-lite", "combine", "encode", "search", "judge", "fuse", "concat-runs", "evaluate", "report",
+    "inspect", "verify", "export", "doctor",
 ]  # fmt: skip
 Write = Callable[[str], Path]
 EVERYWHERE = ("--config", "--quiet", "--verbose", "--log-file", "--debug")

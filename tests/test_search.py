@@ -103,7 +103,7 @@ def test_another_encoder_is_refused_with_the_differences(
 
 def test_query_vectors_of_another_model_are_refused(tiny: Path, dense: Path, tmp_path: Path) -> None:
     queries = encode(tiny, output=tmp_path / "queries", split="test", dtype="fp32")
-    with pytest.raises(InputError, match="query_max_len=64, not 256"):
+    with pytest.raises(InputError, match=r"vectors of 384 values; those of .* have 16"):
         search(queries=queries, index=dense, output=tmp_path / "run.parquet")
 
 
