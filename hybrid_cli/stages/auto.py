@@ -146,8 +146,8 @@ class _Path:
             return _Plan(_Queries(folds, "train-1"), dev, dev, _Queries(folds, "test-1"))
         self._run(self._source(pseudo, self.settings.pseudo_queries or _kind(documents)))
         dev = _Queries(pseudo, "dev")
-        told = _Queries(documents, JUDGED) if judged else dev
-        return _Plan(_Queries(pseudo, "train"), dev, told, told)
+        judged_queries = _Queries(documents, JUDGED) if judged else dev
+        return _Plan(_Queries(pseudo, "train"), dev, judged_queries, judged_queries)
 
     def _source(self, output: Path, pseudo: PseudoQueries | None = None) -> PrepareFiles:
         """Return the import of the documents: with the given queries, or with pseudo-queries."""
