@@ -7,13 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-import torch
 from command import hybrid, refused
 
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -21,12 +19,7 @@ LONG = "x" * 300
 HUGE = "99999999999999999999"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def write(name: str, content: str | bytes) -> None:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import torch
 from command import hybrid
 from safetensors.torch import load_file, save_file
 from small_artifacts import write_corpus
@@ -40,13 +38,7 @@ BOTH = pytest.mark.parametrize("cocondenser", [False, True])
 TEXTS = ["The matrix has an inverse.", "", "river bank"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models of 16 dimensions do not profit from more threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -50,13 +49,7 @@ WORDS = [
 PLAN: dict[str, Any] = {"batch_size": 4, "epochs": 2, "checkpoint_steps": 2, "learning_rate": 1e-3, "precision": "fp32"}
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models of 16 dimensions do not profit from more threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def sentence(rng: np.random.Generator) -> str:
