@@ -1,0 +1,140 @@
+"""Samples of documents and queries in `prepare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from command import hybrid
+from tiny_collection import (
+    corpus_of,
+    counts_of,
+    write_lines,
+)
+
+from hybrid_cli import artifacts
+from hybrid_cli.collections import collection
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings import PrepareBeir, PreparePythonDocs
+from hybrid_cli.stages.prepare import prepare
+
+
+def write_graded(folder: Path, documents: int = 40) -> Path:
+    """Write a BEIR folder with two relevant documents and one of grade 0 for each of ten queries in `test`."""
+    write_lines(folder / "corpus.jsonl", *({"_id": f"d{n}", "text": f"text {n}"} for n in range(documents)))
+    write_lines(folder / "queries.jsonl", *({"_id": f"q{n}", "text": f"query {n}"} for n in range(12)))
+    rows = [
+        (f"q{n}", f"d{(n + shift) % documents}", grade) for n in range(10) for shift, grade in ((0, 1), (1, 2), (20, 0))
+    ]
+    write_lines(folder / "qrels/test.tsv", *(f"{qid}\t{docid}\t{grade}" for qid, docid, grade in rows))
+    write_lines(folder / "qrels/train.tsv", "q10\td30\t1", "q11\td31\t1")
+    return folder
+
+
+def docids_of(path: Path) -> list[str]:
+    return [row[0] for row in corpus_of(path)]
+
+
+@pytest.mark.parametrize("seed", [42, 1, 2])
+def test_a_sample_has_its_size_and_all_relevant_documents(tmp_path: Path, seed: int) -> None:
+    folder = write_graded(tmp_path / "beir")
+    made = prepare(PrepareBeir(folder, sample=20, seed=seed, output=tmp_path / "made"))
+    kept = docids_of(made)
+    relevant = {f"d{n}" for n in (*range(11), 30, 31)}
+    assert len(kept) == 20
+    assert relevant < set(kept)
+    assert kept == sorted(kept, key=lambda docid: int(docid[1:]))  # in the order of the corpus
+    whole = prepare(PrepareBeir(folder, output=tmp_path / "whole"))
+    for split in ("test", "train"):
+        assert (made / f"queries.{split}.parquet").stat().st_size > 0
+        qrels = collection.read_qrels(whole / f"qrels.{split}.parquet")
+        sampled = collection.read_qrels(made / f"qrels.{split}.parquet")
+        assert sampled.equals(qrels.filter(pl.col("docid").is_in(kept)))
+    assert counts_of(made)["sampled_from"] == {"documents": 40, "queries": {"test": 10, "train": 2}}
+    options = artifacts.read_manifest(made).options
+    assert (options["sample"], options["seed"]) == (20, seed)
+    assert "seed" not in artifacts.read_manifest(whole).options
+
+
+def test_a_sample_depends_on_the_seed_only(tmp_path: Path) -> None:
+    folder = write_graded(tmp_path / "beir")
+    samples = {
+        name: docids_of(prepare(PrepareBeir(folder, sample=20, seed=seed, output=tmp_path / name)))
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    }
+    assert samples["a"] == samples["b"] != samples["c"]
+    lines = (folder / "corpus.jsonl").read_text("utf-8").splitlines()
+    write_lines(folder / "corpus.jsonl", *reversed(lines))
+    reverse = docids_of(prepare(PrepareBeir(folder, sample=20, seed=1, output=tmp_path / "reverse")))
+    assert reverse == samples["a"][::-1]
+    larger = docids_of(prepare(PrepareBeir(folder, sample=30, seed=1, output=tmp_path / "larger")))
+    assert set(reverse) < set(larger)
+
+
+def test_queries_are_sampled_per_split_with_their_relevant_documents(tmp_path: Path) -> None:
+    folder = write_graded(tmp_path / "beir")
+    made = prepare(PrepareBeir(folder, sample=8, sample_queries={"test": 2}, output=tmp_path / "made"))
+    queries = {
+        split: set(collection.read_queries(made / f"queries.{split}.parquet")["qid"]) for split in ("test", "train")
+    }
+    assert len(queries["test"]) == 2
+    assert queries["train"] == {"q10", "q11"}
+    qrels = collection.read_qrels(made / "qrels.test.parquet")
+    assert set(qrels["qid"]) == queries["test"]
+    relevant = qrels.filter(pl.col("relevance") >= 1)
+    assert relevant.group_by("qid").len()["len"].to_list() == [2, 2]
+    assert set(qrels["docid"]) <= set(docids_of(made))
+    assert len(docids_of(made)) == 8
+
+
+def test_queries_are_sampled_without_a_sample_of_documents(tmp_path: Path) -> None:
+    settings = PrepareBeir(write_graded(tmp_path / "beir"), sample_queries={"test": 3}, output=tmp_path / "made")
+    made = prepare(settings)
+    assert len(docids_of(made)) == 40
+    assert counts_of(made)["queries"] == {"test": 3, "train": 2}
+    assert counts_of(made)["judgments"] == {"test": 9, "train": 2}
+
+
+def test_a_sample_larger_than_the_corpus_is_the_corpus(tmp_path: Path) -> None:
+    made = prepare(PrepareBeir(write_graded(tmp_path / "beir"), sample=1000, output=tmp_path / "made"))
+    assert len(docids_of(made)) == 40
+    assert counts_of(made)["judgments"] == {"test": 30, "train": 2}
+
+
+def test_dangling_judgments_of_a_sample_are_reported(tmp_path: Path) -> None:
+    folder = write_graded(tmp_path / "beir")
+    write_lines(folder / "qrels/train.tsv", "q10\td30\t1", "q10\tmissing\t1", "unknown\td1\t1")
+    with pytest.raises(InputError, match=r"not in the corpus: 1 \(missing\)"):
+        prepare(PrepareBeir(folder, sample=20, output=tmp_path / "made"))
+    made = prepare(PrepareBeir(folder, sample=20, on_dangling="drop", output=tmp_path / "made"))
+    assert counts_of(made)["judgments"]["train"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--sample", "12"], "--sample 12: the queries have 13 relevant documents; use a larger sample"),
+        (["--sample", "0"], "--sample 0: needs a number >= 1"),
+        (["--sample-queries", "dev=2"], "no queries of split 'dev'; splits: test, train"),
+        (["--sample-queries", "test=many"], "needs a whole number"),
+        (["--seed", "1"], "--seed: only with --sample, or with --sample-queries"),
+    ],
+)
+def test_an_unusable_sample_is_refused(tmp_path: Path, options: list[str], message: str) -> None:
+    folder = write_graded(tmp_path / "beir")
+    done = hybrid("prepare", "beir", folder, "--output", tmp_path / "made", *options)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert message in done.err
+    assert not (tmp_path / "made").exists()
+
+
+def test_the_docstring_task_can_be_sampled(tmp_path: Path) -> None:
+    settings = PreparePythonDocs(
+        package=["rich"], only=True, sample=30, sample_queries={"test": 5}, output=tmp_path / "made"
+    )
+    with pytest.raises(InputError, match=r"--sample 30: the queries have \d+ relevant documents"):
+        prepare(settings)
+    small = {"train": 5, "dev": 5, "test": 5}
+    made = prepare(settings.changed(sample_queries=small))
+    assert (len(docids_of(made)), counts_of(made)["queries"]) == (30, small)
