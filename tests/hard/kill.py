@@ -35,6 +35,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import numpy as np
 import pyarrow.parquet as pq
 import torch  # imported before the fork
 import transformers
@@ -43,6 +44,7 @@ from tiny_collection import write_tiny_source
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.cli import main
+from hybrid_cli.collections import collection
 from hybrid_cli.settings import COMMANDS
 
 SEARCHED = "search tiny --split test --threads 1 --index"
@@ -60,6 +62,7 @@ INPUTS = (
     "encode tiny --model bert --threads 1 --output dense",
     "label tiny --index bm25 --max-queries 6 --threads 1 --output labels",
     f"{SEARCHED} bm25 --hits 1 --output top.parquet",
+    "search tiny --split train --threads 1 --index bm25 --output train-run.parquet",
 )
 STAGES = {  # command, and options of an older output that --overwrite replaces; heavy ones are drawn less often
     "prepare": (INPUTS[0].replace("--output tiny", "--output out"), "--sample 11", 4),
@@ -69,7 +72,10 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "search (dense)": (f"{SEARCHED} dense --output out.parquet", "--hits 3", 2),
     "fuse": ("fuse one.parquet two.parquet --output out.parquet", "--method rrf", 6),
     "fuse --tune": (f"fuse one.parquet two.parquet {TUNED} --output out.json", "--method sum", 2),
-    "concat-runs": ("concat-runs one.parquet --output out.parquet", "", 0),
+    "fuse --missing exact": (
+        "fuse one.parquet two.parquet --missing exact --index bm25,bm25 --threads 1 --output out.parquet", "--hits 3", 2
+    ),
+    "concat-runs": ("concat-runs train-run.parquet one.parquet --output out.parquet", "", 4),
     "evaluate": ("evaluate tiny --split test one.parquet --output out.parquet", "--measures MRR@10", 4),
     "report": ("report tiny --split test one.parquet two.parquet --output out.html", "--measures MRR@10", 2),
     "split": ("split tiny --split train --folds 2 --output out", "--seed 7", 4),
@@ -84,6 +90,9 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "mine-negatives": (INPUTS[4].replace("train.parquet", "out.parquet"), "--seed 7", 1),
     "label": ("label tiny --index bm25 --max-queries 6 --threads 1 --output out", "--seed 7", 1),
     "encode": ("encode tiny --model bert --shard-size 4 --threads 1 --output out", "--vector-dtype float16", 2),
+    "encode (queries)": ("encode tiny --split test --model bert --threads 1 --output out", "--dtype bf16", 2),
+    "encode (index)": ("encode dense --index-type hnsw --threads 1 --output out", "--M 8", 1),
+    "encode (vectors)": ("encode tiny --from-vectors vectors.npy --threads 1 --output out", "--index-type sq8", 1),
     "combine": ("combine bert bert-2 --output out", "--weight 2", 2),
     "train-dense": (f"train-dense train.parquet {TRAIN} --output out", "--seed 7", 2),
     "train-lambda": (f"train-lambda tiny --labels labels {STUDENT} --output out", "--seed 7", 1),
@@ -91,6 +100,7 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "pretrain": (f"pretrain tiny {STUDENT} --output out", "--seed 7", 1),
 }  # fmt: skip
 MODES = ("kill before", "kill inside", "kill after", "no space", "input/output error", "kill at a moment", "SIGTERM")
+REPORTED = 25  # attempts between two reports
 
 
 class Faulty(disk.Disk):
@@ -303,6 +313,8 @@ def prepare(folder: Path) -> None:
     for command in INPUTS:
         must(command.split())
     must(f"train-dense train.parquet {TRAIN} --output bert-2".split())
+    count = artifacts.row_count(collection.corpus_path(Path("tiny")))
+    np.save("vectors.npy", np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32))
 
 
 def _tiny_bert(folder: Path) -> None:
@@ -341,18 +353,27 @@ def import_stages() -> None:
         import_module(f"hybrid_cli.stages.{kind.command.split()[0].replace('-', '_')}")
 
 
-def attack(kills: int, seed: int, names: list[str], say: Callable[[str], None], seconds: float = math.inf) -> int:
-    """Disturb `kills` runs, fewer if `seconds` end first; return the number of failed checks."""
+def attack(numbers: range, seed: int, names: list[str], say: Callable[[str], None], seconds: float = math.inf) -> int:
+    """Make the attempts of these numbers, fewer if `seconds` end first; return the number of failed checks.
+
+    The draws of an attempt depend only on the seed and its number.
+    """
     end = time.monotonic() + seconds
-    draw = random.Random(seed)
     known = cases(names)
     weights = [STAGES[name][2] for name in names]
     endings: Counter[str] = Counter()
-    failures = done = 0
-    for number in range(kills):
+    failures = 0
+
+    def report() -> None:
+        counted = ", ".join(f"{count} {word}" for word, count in sorted(endings.items()))
+        say(f"{sum(endings.values()) + failures} attempts: {counted}; {failures} failed checks")
+
+    for number in numbers:
         if time.monotonic() > end:
             break
-        done += 1
+        if number > numbers[0] and not (number - numbers[0]) % REPORTED:
+            report()
+        draw = random.Random(f"{seed} {number}")
         name = draw.choices(names, weights)[0]
         mode, case = draw.choice(MODES), known[name]
         if case.plain is None:
@@ -362,8 +383,7 @@ def attack(kills: int, seed: int, names: list[str], say: Callable[[str], None], 
         except AssertionError as error:
             failures += 1
             say(f"{number}: {name}, {mode}: {error}")
-    counted = ", ".join(f"{count} {word}" for word, count in sorted(endings.items()))
-    say(f"{done} attempts: {counted}; {failures} failed checks")
+    report()
     return failures
 
 
@@ -371,6 +391,7 @@ def cli() -> None:
     """Parse the arguments and attack."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first attempt, to continue a run")
     parser.add_argument("--minutes", type=float, default=math.inf, help="end after the attempt that exceeds this time")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stages", default=",".join(name for name in STAGES if STAGES[name][2]))
@@ -379,7 +400,8 @@ def cli() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         prepare(Path(folder))
-        failures = attack(given.kills, given.seed, given.stages.split(","), console.result, 60 * given.minutes)
+        numbers = range(given.first, given.kills)
+        failures = attack(numbers, given.seed, given.stages.split(","), console.result, 60 * given.minutes)
         os.chdir("/")
     raise SystemExit(failures > 0)
 
