@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
+import socket
 from collections.abc import Iterator
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -252,7 +254,8 @@ def test_a_second_writer_is_refused_while_the_first_one_writes(tmp_path: Path, f
     first.start()
     try:
         assert ready.wait(60)
-        with pytest.raises(HybridError, match="another hybrid process is writing this output; wait for it, or stop it"):
+        holder = re.escape(f"(process {first.pid} on {socket.gethostname()}); wait for it, or stop it")
+        with pytest.raises(HybridError, match=f"another hybrid process is writing this output {holder}"):
             (write_folder if folder else write_run)(path)
         assert not path.exists()
     finally:

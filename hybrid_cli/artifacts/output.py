@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -236,14 +237,28 @@ class Output:
 
 
 def _acquired(path: Path, place: Path) -> BaseFileLock:
-    """Return the lock of an output path, acquired."""
+    """Return the lock of an output path, acquired; its file names the process and the host."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(files.lock_file(place), blocking=False, thread_local=False)
+    file = files.lock_file(place)
+    lock = FileLock(file, blocking=False, thread_local=False)
     try:
         lock.acquire()
     except Timeout:
-        raise HybridError(f"{path}: another hybrid process is writing this output; wait for it, or stop it") from None
+        raise HybridError(
+            f"{path}: another hybrid process is writing this output{_holder(file)}; wait for it, or stop it"
+        ) from None
+    with suppress(OSError):  # the lock holds without its text, for example on a full disk
+        file.write_text(f"{os.getpid()}\n{socket.gethostname()}\n", "utf-8")
     return lock
+
+
+def _holder(lock: Path) -> str:
+    """Return process and host of the holder of a lock; empty if its file does not name them."""
+    try:
+        process, host = lock.read_text("utf-8").split()[:2]
+    except (OSError, ValueError):  # released meanwhile, or taken but not yet named
+        return ""
+    return f" (process {process} on {host})"
 
 
 def lock_growing(path: Path) -> None:
