@@ -303,6 +303,12 @@ class LossOptions(Settings):
         panel=OBJECTIVE,
         minimum=0,
     )
+    ortho_control: bool = option(
+        False,
+        "Control experiment for `--ortho-weight`: each query and document gets the BM25 vectors of another example of "
+        "the batch, so that the orthogonality has no meaning.",
+        panel=OBJECTIVE,
+    )
     mask_matches: float = option(
         By("loss", {"roc": 0.15}, 0.0),
         "Fraction of the query's words that are masked in documents during training (RoC).",
@@ -337,5 +343,7 @@ class LossOptions(Settings):
             raise InputError(
                 f"--ortho-weight {self.ortho_weight:g}: needs the BM25 vectors of --index; or pass --ortho-weight 0"
             )
+        if self.ortho_control and not self.ortho_weight:
+            raise InputError("--ortho-control: needs --ortho-weight above 0")
         if self.ortho_weight and self.matryoshka_dims:
             raise InputError("--matryoshka-dims: the orthogonality is defined on whole vectors; pass --ortho-weight 0")

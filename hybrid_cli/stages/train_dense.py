@@ -73,6 +73,7 @@ def train_dense(settings: TrainDense) -> Path:
     def prepare(work: Path) -> Job[Any]:
         sources = BatchSources(
             lexical=vectors if settings.ortho_weight else None,
+            lexical_of_others=settings.ortho_control,
             masking=_masking(settings, encoder),
             scorer=_scorer(settings, vectors, examples, work),
             weight=weight,

@@ -31,6 +31,7 @@ class BatchSources:
 
     Attributes:
         lexical: BM25's vectors, for `orthogonality`.
+        lexical_of_others: each example gets the BM25 vectors of the example before it, a control experiment.
         masking: hides matches of the query in documents.
         scorer: scores every query and document of the batch; None leaves the lexical scores of the examples.
         weight: weight of the scorer in a residual loss.
@@ -39,6 +40,7 @@ class BatchSources:
     """
 
     lexical: Bm25Vectors | None = None
+    lexical_of_others: bool = False
     masking: MatchMasking | None = None
     scorer: Scorer | None = None
     weight: ScorerWeight | None = None
@@ -109,8 +111,9 @@ class DenseLearner:
         sources = self.sources
         found = {}
         if sources.lexical is not None:
-            documents = sources.lexical.documents([docid for group in groups for docid in group.docids])
-            found["lexical_queries"] = sources.lexical.queries([group.query for group in groups])
+            lexical = groups[-1:] + groups[:-1] if sources.lexical_of_others else groups
+            documents = sources.lexical.documents([docid for group in lexical for docid in group.docids])
+            found["lexical_queries"] = sources.lexical.queries([group.query for group in lexical])
             found["lexical_documents"] = documents.reshape(len(groups), -1, documents.shape[1])
         if sources.teacher is not None:
             found["teacher_queries"] = sources.teacher.queries(groups)
