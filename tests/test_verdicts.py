@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "methods"))
 
-from verdicts import Claim, verdict
+from verdicts import Claim, verdict, with_roc
 
 QUERIES = 400
 
@@ -59,3 +59,26 @@ def test_only_seeds_of_both_rows_are_compared() -> None:
 
 def test_a_row_that_was_not_measured_gives_no_verdict() -> None:
     assert verdict(measured({"a": (0.5, 0.0)}), Claim("x", "a", "missing")) is None
+
+
+def test_roc_is_the_fraction_of_answered_queries_that_bm25_does_not_answer() -> None:
+    rng = np.random.default_rng(1)
+    answered = {"bm25": rng.random(QUERIES) < 0.6, "a-1": rng.random(QUERIES) < 0.5, "b-1": rng.random(QUERIES) < 0.7}
+    values = pl.concat(
+        [
+            pl.DataFrame({"qid": [f"q{n}" for n in range(QUERIES)], "value": found.astype(float)}).with_columns(
+                run=pl.lit(run), measure=pl.lit("Success@10")
+            )
+            for run, found in answered.items()
+        ]
+    )
+    found = verdict(with_roc(values), Claim("x", "a", "b", "RoC@10"))
+    assert found is not None
+    expected = [(answered[run] & ~answered["bm25"]).sum() / answered[run].sum() for run in ("a-1", "b-1")]
+    assert [found.better, found.worse] == pytest.approx(expected)
+    bootstrap = []
+    for _ in range(2000):
+        rows = rng.integers(0, QUERIES, QUERIES)
+        ratios = [(answered[run] & ~answered["bm25"])[rows].sum() / answered[run][rows].sum() for run in ("a-1", "b-1")]
+        bootstrap.append(ratios[0] - ratios[1])
+    assert [found.low, found.high] == pytest.approx(np.quantile(bootstrap, [0.025, 0.975]).tolist(), abs=0.01)

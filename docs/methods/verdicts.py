@@ -41,6 +41,7 @@ class Claim:
     gain: float = 0.0
 
 
+ROC = "RoC@10"
 CLAIMS = (
     Claim("clear", "bm25+residual", "bm25+constant"),
     Claim("clear", "bm25+residual", "bm25+constant-mean"),
@@ -49,6 +50,19 @@ CLAIMS = (
     Claim("clear", "bm25+residual", "bm25+before"),
     Claim("clear", "bm25+residual", "bm25+nll-one"),
     Claim("clear", "bm25+residual", "bm25+nll"),
+    Claim("clear", "bm25+residual-batch", "bm25+nll"),
+    Claim("clear", "bm25+residual-nll", "bm25+nll"),
+    Claim("clear", "bm25+residual-nll-anneal", "bm25+nll"),
+    Claim("roc", "E100", "control", ROC, 0.005),
+    Claim("roc", "E1", "E0", ROC),
+    Claim("roc", "I15", "I0", ROC),
+    Claim("roc", "I50", "I0", ROC),
+    Claim("lite", "lite-1", "lite-0", gain=0.02),
+    Claim("lite", "lite-1", "dpr32"),
+    Claim("lite", "l-drboost", "drboost"),
+    Claim("lite", "drboost", "r-drboost"),
+    Claim("bpr", "bpr", "signs"),
+    Claim("lambda", "positives-10", "positives-1"),
 )
 
 
@@ -97,6 +111,23 @@ def verdict(values: pl.DataFrame, claim: Claim) -> Verdict | None:
     return Verdict(first, second, low, high, deviation, len(common), word)
 
 
+def with_roc(values: pl.DataFrame) -> pl.DataFrame:
+    """Add RoC(D;S) = |D - S| / |D| at rank 10 (RoC, section 3.1) of every run D against the run `bm25`.
+
+    The value of a query is r + (x - r d) / mean(d), where d and x are 1 if the query is in D and in D - S, and r is the
+    ratio of all queries. The mean is r, and the interval is that of a ratio estimator.
+    """
+    found = values.filter(measure="Success@10").with_columns(pl.col("value") > 0)
+    known = found.filter(run="bm25").select("qid", known="value")
+    if not len(known):
+        return values
+    d, x = pl.col("value").cast(pl.Float64), (pl.col("value") & ~pl.col("known")).cast(pl.Float64)
+    ratio = x.sum() / d.sum()
+    runs = found.filter(pl.col("run") != "bm25").join(known, on="qid")
+    roc = runs.with_columns(value=(ratio + (x - ratio * d) / d.mean()).over("run"), measure=pl.lit(ROC))
+    return pl.concat([values, roc.select(values.columns)])
+
+
 def _interval(differences: np.ndarray) -> tuple[float, float]:
     found = stats.ttest_1samp(differences, 0.0).confidence_interval(CONFIDENCE)
     return float(found.low), float(found.high)
@@ -120,7 +151,7 @@ def main() -> int:
     print("|---|---|---|---|---|---|---|---|")
     for claim in CLAIMS:
         path = folder / f"{claim.file}.parquet"
-        found = verdict(pl.read_parquet(path), claim) if path.is_file() else None
+        found = verdict(with_roc(pl.read_parquet(path)), claim) if path.is_file() else None
         if found is not None:
             print(
                 f"| {claim.better} > {claim.worse}{f' + {claim.gain:g}' if claim.gain else ''} | {claim.measure} "
