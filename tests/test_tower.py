@@ -101,7 +101,7 @@ def test_a_pickle_is_refused_with_a_command_that_converts_it(condenser: Path) ->
     torch.save(load_file(condenser / WEIGHTS), condenser / "pytorch_model.bin")
     (condenser / WEIGHTS).unlink()
     with pytest.raises(
-        InputError, match=r"pickles \(pytorch_model\.bin\) are not opened\. Convert a trusted model: python -c"
+        InputError, match=r"pickles \(pytorch_model\.bin\) are not opened\. Convert them: hybrid convert-chec"
     ):
         TransformerEncoder.load(condenser)
 

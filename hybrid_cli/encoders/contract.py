@@ -2,7 +2,8 @@
 
 The contract is stored with the encoder (`encoder.json`) and with every index of its vectors; an index refuses queries
 that were encoded under another contract. For a sentence-transformers model without `encoder.json`, the contract is read
-from the files of that library; a plain checkpoint has the default contract.
+from the files of that library; for a published checkpoint with a projection or two towers, from the names and shapes of
+its weights (`layouts`); a plain checkpoint has the default contract.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hybrid_cli.artifacts.layout import CONTRACT, MODULES
+from hybrid_cli.encoders import layouts
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, named, read_json, read_object, typed
 from hybrid_cli.settings.common import Markers, Pooling
@@ -62,7 +64,18 @@ class Encoder(Protocol):
 TRANSFORMER, STATIC, COMBINATION, PAIR = KINDS = ("transformer", "static", "combination", "pair")
 QUERY_MARKER, DOCUMENT_MARKER = "[unused1]", "[unused2]"
 LONGEST = 1 << 20  # of lengths in word pieces and of vectors: beyond every model
+MODULE_KINDS = ("Dense", "LayerNorm", "Normalize")  # modules of sentence-transformers between pooling and vector
 _MODULE = ("type", "path")
+_POOLING: dict[str, Pooling] = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last"}
+_LATER: dict[str, Any] = {  # fields that were added after the first version, with their defaults
+    "truncate_dim": None,
+    "binary": False,
+    "modules": (),
+    "segments": False,
+    "special_tokens": True,
+    "skip_tokens": 0,
+    "fill_queries": False,
+}
 
 
 @dataclass(frozen=True)
@@ -70,7 +83,7 @@ class Contract:
     """Parameters of a transformer encoder, besides the weights.
 
     Attributes:
-        pooling: `mean` over all tokens except padding, or `cls`, the state of the first token.
+        pooling: `mean` or `max` over all tokens except padding, `cls`, the state of the first token, or `last`.
         normalize: scale vectors to length 1.
         tied: one tower for queries and documents instead of two.
         markers: query and document markers in place of [CLS] (DualRM, section 3.2), after it (CLEAR, section 3.2), or
@@ -88,6 +101,12 @@ class Contract:
             `--matryoshka-dims` (Matryoshka).
         binary: the encoder was trained for search with sign codes (BPR). Vectors are not affected; `encode`
             builds a binary index by default.
+        modules: modules of a sentence-transformers model that follow the pooling, in order: `Dense`, `LayerNorm`,
+            `Normalize`; their parameters are in the folder of the model. A last `Normalize` is `normalize` instead.
+        segments: title and body are two segments, with token types 0 and 1, also without a title (RocketQA).
+        special_tokens: the tokenizer adds its special tokens; else they are part of the prefixes (TCT-ColBERT).
+        skip_tokens: number of leading tokens that the mean leaves out (TCT-ColBERT: [CLS] and its marker).
+        fill_queries: queries are filled with [MASK] to their maximum length (TCT-ColBERT).
     """
 
     pooling: Pooling = "mean"
@@ -103,6 +122,11 @@ class Contract:
     projection_norm: bool = True
     truncate_dim: int | None = None
     binary: bool = False
+    modules: tuple[str, ...] = ()
+    segments: bool = False
+    special_tokens: bool = True
+    skip_tokens: int = 0
+    fill_queries: bool = False
 
     @property
     def query_head(self) -> str:
@@ -120,7 +144,7 @@ class Contract:
 
     def document(self, title: str, text: str) -> str:
         """Return the input of the tokenizer for a document."""
-        return self.document_head + (f"{title}{self.title_separator}{text}" if title else text)
+        return self.document_head + (f"{title}{self.title_separator}{text}" if title or self.segments else text)
 
     def changed(self, **overrides: Any) -> Contract:
         """Return this contract with the values of `overrides` that are not None.
@@ -139,8 +163,8 @@ class Contract:
 
         Fields that were added after the first version are omitted at their defaults, so that hashes do not change.
         """
-        later = (("truncate_dim", None), ("binary", False))
-        return {name: value for name, value in asdict(self).items() if (name, value) not in later}
+        values = {name: value for name, value in asdict(self).items() if (name, value) not in _LATER.items()}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def kind_of(folder: Path) -> str:
@@ -158,7 +182,9 @@ def kind_of(folder: Path) -> str:
 
 
 def read_contract(folder: Path) -> Contract:
-    """Return the contract of a transformer: from `encoder.json`, from sentence-transformers' files, or the defaults.
+    """Return the contract of a transformer: stored, else that of the files of sentence-transformers, else the defaults.
+
+    Fields that follow from a published layout of weights, such as two towers, differ from the defaults.
 
     Raises:
         InputError: the contract has unknown fields, or belongs to another kind of encoder.
@@ -180,37 +206,72 @@ def read_contract(folder: Path) -> Contract:
         return contract
     if (folder / MODULES).is_file():
         return _from_sentence_transformers(folder)
-    return Contract()
+    return Contract(**layouts.structure(folder))
 
 
-def _from_sentence_transformers(folder: Path) -> Contract:
+def modules_of(folder: Path) -> list[tuple[str, Path]]:
+    """Return kind and folder of each module of a sentence-transformers model.
+
+    Raises:
+        InputError: `modules.json` has another form, or a module that this package does not know.
+    """
     modules = read_json(folder / MODULES)
     if not fits(modules, list[dict[str, Any]]) or not all(fits(m.get(key), str) for m in modules for key in _MODULE):
         raise InputError(f"{folder / MODULES}: needs a list of modules, each with {' and '.join(_MODULE)}")
-    types = [module["type"].rsplit(".", 1)[-1] for module in modules]
-    if unknown := set(types) - {"Transformer", "Pooling", "Normalize"}:
+    kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
+    if unknown := set(kinds) - {"Transformer", "Pooling", "Dropout", *MODULE_KINDS}:
         raise InputError(f"{folder}: unsupported sentence-transformers modules: {', '.join(sorted(unknown))}")
-    pooling = next((_object(folder / m["path"] / "config.json") for m in modules if m["type"].endswith("Pooling")), {})
-    modes = {name for name, on in pooling.items() if name.startswith("pooling_mode_") and on is True}
-    modes |= {f"pooling_mode_{pooling['pooling_mode']}_token"} if "pooling_mode" in pooling else set()
-    mode = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_mean_token": "mean"}
-    if len(modes) != 1 or next(iter(modes)) not in mode:
-        raise InputError(f"{folder}: unsupported pooling ({', '.join(sorted(modes)) or 'none'}); needs mean or cls")
-    lengths, prompts = folder / "sentence_bert_config.json", folder / "config_sentence_transformers.json"
-    length = _object(lengths).get("max_seq_length") or Contract.doc_max_len
-    if not fits(length, int) or not 4 <= length <= LONGEST:
-        raise InputError(f"{lengths}: max_seq_length {named(length)} is not between 4 and {LONGEST}")
-    texts = _object(prompts).get("prompts") or {}
+    found = [(kind, folder / each["path"]) for kind, each in zip(kinds, modules, strict=True) if kind != "Dropout"]
+    if [kind for kind, _ in found[:2]] != ["Transformer", "Pooling"]:
+        raise InputError(f"{folder / MODULES}: needs the modules Transformer and Pooling first")
+    return found
+
+
+def _from_sentence_transformers(folder: Path) -> Contract:
+    (_, transformer), (_, pooling), *others = modules_of(folder)
+    kinds = tuple(kind for kind, _ in others)
+    normalize = kinds[-1:] == ("Normalize",)
+    texts = _object(folder / "config_sentence_transformers.json").get("prompts") or {}
     if not fits(texts, dict[str, str]):
-        raise InputError(f"{prompts}: prompts need an object of texts")
+        raise InputError(f"{folder / 'config_sentence_transformers.json'}: prompts need an object of texts")
+    length = _max_length(transformer)
     return Contract(
-        pooling="cls" if mode[next(iter(modes))] == "cls" else "mean",
-        normalize="Normalize" in types,
+        pooling=_pooling(folder, _object(pooling / "config.json"), any(texts.values())),
+        normalize=normalize,
         query_prefix=texts.get("query", ""),
-        doc_prefix=texts.get("document", ""),
+        doc_prefix=next((texts[name] for name in ("document", "passage", "corpus") if name in texts), ""),
         query_max_len=length,
         doc_max_len=length,
+        modules=kinds[:-1] if normalize else kinds,
     )
+
+
+def _pooling(folder: Path, config: Mapping[str, Any], prompts: bool) -> Pooling:
+    modes = {name.removeprefix("pooling_mode_") for name, on in config.items() if on is True and "_mode_" in name}
+    modes = {mode.removesuffix("_tokens").removesuffix("_token") for mode in modes}
+    if "pooling_mode" in config:
+        stored = config["pooling_mode"]
+        modes |= {str(mode) for mode in (stored if isinstance(stored, list) else [stored])}
+    if len(modes) != 1 or next(iter(modes)) not in _POOLING:
+        raise InputError(
+            f"{folder}: unsupported pooling ({', '.join(sorted(modes)) or 'none'}); needs mean, cls, max or lasttoken"
+        )
+    if prompts and config.get("include_prompt") is False:
+        raise InputError(f"{folder}: unsupported pooling without the prompt (include_prompt is false)")
+    return _POOLING[next(iter(modes))]
+
+
+def _max_length(transformer: Path) -> int:
+    """Return the maximum length of texts: as stored, else the smaller of those of transformer and tokenizer."""
+    file = transformer / "sentence_bert_config.json"
+    length: Any = _object(file).get("max_seq_length")
+    if length is None:
+        names = (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length"))
+        known: list[Any] = [_object(transformer / name).get(field) for name, field in names]
+        length = min((each for each in known if fits(each, int) and each <= LONGEST), default=Contract.doc_max_len)
+    if not fits(length, int) or not 4 <= length <= LONGEST:
+        raise InputError(f"{file}: max_seq_length {named(length)} is not between 4 and {LONGEST}")
+    return int(length)
 
 
 def _object(file: Path) -> dict[str, Any]:

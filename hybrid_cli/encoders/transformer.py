@@ -16,8 +16,10 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT
 from hybrid_cli.encoders.contract import Contract, read_contract
+from hybrid_cli.encoders.head import refuse_missing_projection
+from hybrid_cli.encoders.layouts import is_two_folders, structure
 from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
-from hybrid_cli.encoders.tower import Tower, refuse_missing_projection
+from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import OnDevice, Precision
 
@@ -67,17 +69,17 @@ class TransformerEncoder(nn.Module):
         stored = read_contract(folder)
         contract = stored.changed(**overrides)
         weights = artifacts.fingerprint(folder)
-        two_folders = (folder / "query").is_dir() and (folder / "document").is_dir()
-        if not (stored.tied or two_folders):
+        two_folders, published = is_two_folders(folder), structure(folder)
+        if not (stored.tied or two_folders or published):
             raise InputError(f"{folder}: incomplete encoder of two towers; query/ or document/ is missing")
         if two_folders and contract.tied:
             raise InputError(f"{folder}: has two towers and cannot be loaded as a tied encoder; use --untied")
-        if contract.dim == stored.dim:
+        if contract.dim == stored.dim and "dim" not in published:
             refuse_missing_projection(folder / "query" if two_folders else folder, stored)
         query = Tower.load(folder / "query" if two_folders else folder, contract)
         document = query
         if not contract.tied:
-            document = Tower.load(folder / "document" if two_folders else folder, contract)
+            document = Tower.load(folder / "document" if two_folders else folder, contract, "document")
         if query.left_out:
             console.note(f"{folder}: skipped pretraining heads: {', '.join(query.left_out)}")
         encoder = cls(contract, query, document, contract_fingerprint(weights, contract))
@@ -117,21 +119,20 @@ class TransformerEncoder(nn.Module):
     def encode_queries(self, texts: Sequence[str], batch_tokens: int = BATCH_TOKENS) -> np.ndarray:
         """Return vectors [n, dim], float32, in the order of `texts`."""
         texts = [self.contract.query(text) for text in texts]
-        return self._encode(self.query_tower, texts, self.contract.query_max_len, batch_tokens)
+        return self._encode(self.query_tower, texts, "query", batch_tokens)
 
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], batch_tokens: int = BATCH_TOKENS
     ) -> np.ndarray:
         """Return vectors [n, dim], float32, in the order of `texts`."""
         whole = [self.contract.document(title, text) for title, text in zip(titles, texts, strict=True)]
-        return self._encode(self.document_tower, whole, self.contract.doc_max_len, batch_tokens)
+        return self._encode(self.document_tower, whole, "document", batch_tokens)
 
-    def _encode(self, tower: Tower, texts: list[str], max_length: int, batch_tokens: int) -> np.ndarray:
+    def _encode(self, tower: Tower, texts: list[str], side: str, batch_tokens: int) -> np.ndarray:
         if not texts:
             return np.zeros((0, tower.dim), np.float32)
-        encodings = tower.tokenizer(texts, truncation=True, max_length=max_length, return_token_type_ids=False)
-        self.truncated += sum(bool(encoding.overflowing) for encoding in encodings.encodings)
-        ids: list[list[int]] = encodings["input_ids"]
+        ids, truncated = tower.tokenize(texts, side)
+        self.truncated += truncated
         vectors = np.empty((len(texts), tower.dim), np.float32)
         device = next(tower.parameters()).device
         with torch.inference_mode():

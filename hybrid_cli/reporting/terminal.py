@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybrid_cli import console
+from hybrid_cli.encoders.layouts import LAYOUTS
+from hybrid_cli.encoders.presets import Preset
 from hybrid_cli.errors import HybridError
 from hybrid_cli.reporting.tables import Matching, figure, matching, prose, pseudo_note, signed, snippet
-from hybrid_cli.settings import Doctor, Search
+from hybrid_cli.settings import Doctor, Presets, Search
 
 
 def show_hits(found: Any, settings: Search) -> None:
@@ -171,6 +173,20 @@ def show_tally(tally: Mapping[str, Mapping[str, int]]) -> None:
     rows = dict.fromkeys(what for counts in tally.values() for what in counts)
     table = [(what, *(f"{counts.get(what, 0):,}" for counts in tally.values())) for what in rows]
     console.table(("", *tally), table)
+
+
+def show_presets(presets: Mapping[str, Preset], settings: Presets) -> None:
+    """Print the contract that each preset sets, as the lines of `encoder.json`."""
+    for name, preset in presets.items():
+        console.result(f"{name}: {preset.models}")
+        values = {key: value for key, value in preset.contract.items() if value != ""}
+        if preset.modules:
+            values["modules"] = ", ".join(preset.modules)
+        if any(each in LAYOUTS and LAYOUTS[each].linear for each in preset.layouts):
+            values["projection"] = "read from the weights"
+        needs = [each for each in preset.layouts if each != "plain"]
+        text = ", ".join(f"{key} {json.dumps(value)}" for key, value in values.items())
+        _show_wrapped("    ", text + (f"; form: {' or '.join(needs)}" if needs else ""))
 
 
 @dataclass(frozen=True)

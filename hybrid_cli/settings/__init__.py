@@ -12,7 +12,7 @@ from hybrid_cli.settings.data import (
     PrepareTrec,
     Split,
 )
-from hybrid_cli.settings.dense import Combine, Encode, VectorIndex
+from hybrid_cli.settings.dense import Combine, ConvertCheckpoint, Encode, Presets, VectorIndex
 from hybrid_cli.settings.judging import Judge
 from hybrid_cli.settings.mining import Label, MineNegatives
 from hybrid_cli.settings.options import Settings
@@ -39,6 +39,8 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     TrainDense,
     TrainLambda,
     DistillLite,
+    ConvertCheckpoint,
+    Presets,
     Combine,
     Encode,
     Search,
@@ -58,6 +60,7 @@ __all__ = [
     "Auto",
     "Combine",
     "ConcatRuns",
+    "ConvertCheckpoint",
     "DistillLite",
     "Doctor",
     "Encode",
@@ -77,6 +80,7 @@ __all__ = [
     "PrepareMsmarco",
     "PreparePythonDocs",
     "PrepareTrec",
+    "Presets",
     "Pretrain",
     "Report",
     "Search",

@@ -9,10 +9,21 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.options import GENERAL, GIVEN, REQUIRED, By, Settings, option, parsed_by, redeclare, when
+from hybrid_cli.settings.options import (
+    GENERAL,
+    GIVEN,
+    REQUIRED,
+    By,
+    Settings,
+    option,
+    parsed_by,
+    redeclare,
+    registered,
+    when,
+)
 
 MEASURE = parsed_by("hybrid_cli.evaluation.measures", "measure_name")
-Pooling = Literal["mean", "cls"]
+Pooling = Literal["mean", "cls", "max", "last"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 CombineMode = Literal["concat", "sum"]
 NameOrPath = str | Path  # a model name, `name=path`, or a path; settings store it as text
@@ -80,8 +91,15 @@ ENCODER = "Encoder"
 class EncoderContract(Settings):
     """Encoder contract: reading of texts and form of vectors. Defaults come from the model."""
 
+    preset: str | None = option(
+        None,
+        "Contract of a published model, by name; `hybrid presets` lists them. Other options take precedence.",
+        panel=ENCODER,
+        choices=registered("hybrid_cli.encoders.presets", "PRESETS"),
+        recorded=False,
+    )
     pooling: Pooling | None = option(
-        None, "Pooling: masked mean of all tokens, or [CLS].", panel=ENCODER, shown="the model's"
+        None, "Pooling: masked mean of all tokens, [CLS], maximum, or last token.", panel=ENCODER, shown="the model's"
     )
     normalize: bool | None = option(None, "Normalize vectors to length 1.", panel=ENCODER, shown="the model's")
     query_prefix: str | None = option(None, "Text put before every query.", panel=ENCODER, shown="the model's")

@@ -15,6 +15,7 @@ from hybrid_cli.settings.common import (
     EncoderContract,
     NameOrPath,
     OnDevice,
+    Overwrites,
     Pooling,
     Precision,
     Seeded,
@@ -22,7 +23,16 @@ from hybrid_cli.settings.common import (
     Writes,
     as_names,
 )
-from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, byte_count, option, redeclare, when
+from hybrid_cli.settings.options import (
+    GIVEN,
+    REQUIRED,
+    Settings,
+    argument,
+    byte_count,
+    option,
+    redeclare,
+    when,
+)
 
 INDEX_TYPES = {  # name -> meaning; the factory strings are in hybrid_cli/indexes/faiss.py
     "flat": "exact",
@@ -206,6 +216,42 @@ class Combine(OnDevice, Writes):
 
 
 @dataclass(frozen=True)
+class Presets(Settings):
+    """List the presets of `--preset`: contracts of published models."""
+
+    command = "presets"
+    panel = RETRIEVAL
+    examples = ("hybrid presets",)
+
+
+@dataclass(frozen=True)
+class ConvertCheckpoint(Overwrites):
+    """Convert a checkpoint to safetensors, or join the two towers of a published encoder.
+
+    Pickled weights (`pytorch_model.bin`, `.ckpt`) are read in a process of their own, without unpickling of objects; a
+    file that needs it is refused. Configuration and tokenizer are copied from the folder of the checkpoint.
+    """
+
+    command = "convert-checkpoint"
+    panel = RETRIEVAL
+    examples = (
+        "hybrid convert-checkpoint downloads/ance models/ance",
+        "hybrid convert-checkpoint dpr-question models/dpr --documents dpr-context",
+        "hybrid convert-checkpoint lambda.ckpt models/lambda --base bert-base-uncased",
+    )
+
+    checkpoint: NameOrPath = argument(REQUIRED, "Pickled file, model folder, or Hugging Face id.")
+    output: Path = argument(REQUIRED, "Folder of the converted checkpoint.")
+    _: KW_ONLY
+    documents: NameOrPath | None = option(
+        None, "Document encoder, if CHECKPOINT is the query encoder of two published checkpoints.", recorded=False
+    )
+    base: NameOrPath | None = option(
+        None, "Model with configuration and tokenizer, for a file without config.json next to it.", recorded=False
+    )
+
+
+@dataclass(frozen=True)
 class Encode(OnDevice, Threaded, VectorIndex, EncoderContract, Writes):
     """Encode a corpus and build its index, or encode queries.
 
@@ -218,6 +264,7 @@ class Encode(OnDevice, Threaded, VectorIndex, EncoderContract, Writes):
     panel = RETRIEVAL
     examples = (
         "hybrid encode data/pydocs --model out/clear --output out/clear-index",
+        "hybrid encode data/pydocs --model models/ance --preset ance --output out/ance-index",
         "hybrid encode out/clear-index --index-type sq8 --recall-check --output out/clear-sq8",
         "hybrid encode data/pydocs --split test --model out/clear --output out/clear-queries",
         "hybrid encode data/pydocs --from-vectors documents.npy --ids docids.txt --output out/mine-index",
@@ -291,6 +338,7 @@ class Encode(OnDevice, Threaded, VectorIndex, EncoderContract, Writes):
         applies=_DOCUMENTS,
         recorded=False,
     )
+    preset: str | None = redeclare(EncoderContract, "preset", None, applies=(_CONTRACT,))
     pooling: Pooling | None = redeclare(EncoderContract, "pooling", None, applies=(_CONTRACT,))
     normalize: bool | None = redeclare(EncoderContract, "normalize", None, applies=(_CONTRACT,))
     query_prefix: str | None = redeclare(EncoderContract, "query_prefix", None, applies=(_CONTRACT,))
@@ -340,5 +388,5 @@ class Encode(OnDevice, Threaded, VectorIndex, EncoderContract, Writes):
 
     def contract(self) -> dict[str, Any]:
         """Return the options that override fields of the encoder's contract."""
-        names = ("truncate_dim", *EncoderContract.declared())
+        names = ("truncate_dim", *(name for name in EncoderContract.declared() if name != "preset"))
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}

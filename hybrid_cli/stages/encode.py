@@ -19,6 +19,7 @@ from hybrid_cli.encoders.composite import Combination, Recipe
 from hybrid_cli.encoders.contract import TRANSFORMER, Encoder, kind_of, read_contract
 from hybrid_cli.encoders.models import model_input, pick_device, pick_dtype, recorded_model, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.presets import preset_fields
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import DenseIndex, IndexInfo
 from hybrid_cli.indexes.dense import combine_vectors
@@ -67,7 +68,7 @@ def _encode(settings: Encode) -> Path:
     source, kind = _source(settings)
     models = as_names(settings.model)
     folders = [resolve(model) for model in models]
-    changes = settings.contract()
+    changes = {**preset_fields(settings.preset, folders[0]), **settings.contract()}
     if kind == Kind.DENSE_INDEX:
         settings = _with_type(settings, len(folders) == 1 and _trained_for_codes(folders[0]))
     dtype = _dtype(settings)
@@ -115,8 +116,11 @@ def _import(settings: Encode, path: Path) -> Path:
     if kind == Kind.DENSE_INDEX:
         settings = _with_type(settings, False)
     changes = settings.contract()
-    if changes and model is None:
-        raise InputError(f"--{min(changes).replace('_', '-')}: only with the --model that computed {path}")
+    if (changes or settings.preset) and model is None:
+        option = min(changes, default="preset").replace("_", "-")
+        raise InputError(f"--{option}: only with the --model that computed {path}")
+    if model is not None:
+        changes = {**preset_fields(settings.preset, resolve(model)), **changes}
     dtype: Any = _dtype(settings) if model else ""
     output = artifacts.output_of(
         settings,

@@ -128,9 +128,7 @@ class DenseLearner:
     def _chunks(self, groups: list[Group]) -> tuple[list[Chunk], Tensor]:
         """Return chunks of texts of similar length, and the position of each text (queries, then documents) in them."""
         encoder, contract = self.model, self.model.contract
-        queries = _tokens(
-            encoder.query_tower, [contract.query(group.query) for group in groups], contract.query_max_len
-        )
+        queries, _ = encoder.query_tower.tokenize([contract.query(group.query) for group in groups], "query")
         if self.sources.queries_only:
             chunks, rows = self._batched(encoder.query_tower, queries)
             return chunks, torch.argsort(rows)
@@ -139,7 +137,7 @@ class DenseLearner:
             for group in groups
             for title, text in zip(group.titles, group.texts, strict=True)
         ]
-        documents = _tokens(encoder.document_tower, texts, contract.doc_max_len)
+        documents, _ = encoder.document_tower.tokenize(texts, "document")
         if self.sources.masking is not None:
             documents = self._masked(groups, queries, documents)
         chunks, rows = self._batched(encoder.query_tower, queries)
@@ -165,9 +163,3 @@ class DenseLearner:
             padded = tower.tokenizer.pad({"input_ids": [tokens[row] for row in rows]}, return_tensors="pt")
             chunks.append((tower, padded["input_ids"], padded["attention_mask"]))
         return chunks, torch.from_numpy(np.concatenate(parts))
-
-
-def _tokens(tower: Tower, texts: list[str], max_length: int) -> list[list[int]]:
-    encoded = tower.tokenizer(texts, truncation=True, max_length=max_length, return_token_type_ids=False)
-    ids: list[list[int]] = encoded["input_ids"]
-    return ids

@@ -16,7 +16,7 @@ from transformers.activations import ACT2FN
 
 from hybrid_cli import console
 from hybrid_cli.artifacts import disk, layout
-from hybrid_cli.encoders.tower import silence_transformers
+from hybrid_cli.encoders.checkpoint import silence_transformers
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError
 from hybrid_cli.training.loop import backward

@@ -127,8 +127,8 @@ class MatchMasking:
         self._words = {
             number for piece, number in tokenizer.get_vocab().items() if number not in special and _is_word(piece)
         }
-        self._query_start = _prefix_length(tokenizer, contract.query_head)
-        self._document_start = _prefix_length(tokenizer, contract.document_head)
+        self._query_start = _prefix_length(tokenizer, contract, contract.query_head)
+        self._document_start = _prefix_length(tokenizer, contract, contract.document_head)
 
     def __call__(self, document: Sequence[int], query: Sequence[int], seed: Sequence[int]) -> list[int]:
         """Return the token ids of the document with masked matches; equal seeds give equal masks."""
@@ -142,9 +142,10 @@ class MatchMasking:
         return masked
 
 
-def _prefix_length(tokenizer: Any, head: str) -> int:
+def _prefix_length(tokenizer: Any, contract: Contract, head: str) -> int:
     """Return the number of tokens before the text: [CLS] or a marker, and the prefix."""
-    return len(tokenizer(head)["input_ids"]) - 1  # without the [SEP] at its end
+    length = len(tokenizer(head, add_special_tokens=contract.special_tokens)["input_ids"])
+    return length - 1 if contract.special_tokens else length  # without the [SEP] at its end
 
 
 def _is_word(piece: str) -> bool:

@@ -14,7 +14,8 @@ from transformers import PreTrainedModel
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.contract import Contract
-from hybrid_cli.encoders.models import pick_device, pick_dtype
+from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.presets import preset_fields
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import Architecture, Training
@@ -127,9 +128,10 @@ class TransformerTraining(Protocol):
 
 
 def contract_changes(settings: Architecture) -> dict[str, Any]:
-    """Return the fields of the encoder's contract set by options."""
+    """Return the fields of the encoder's contract set by a preset and by options."""
     names = [name for name in Contract.__dataclass_fields__ if name in settings.declared()]
-    return {name: value for name in names if (value := getattr(settings, name)) is not None}
+    changes = {name: value for name in names if (value := getattr(settings, name)) is not None}
+    return {**preset_fields(settings.preset, resolve(settings.model)), **changes} if settings.preset else changes
 
 
 def load_start(settings: TransformerTraining, **changes: Any) -> TransformerEncoder:

@@ -1,0 +1,227 @@
+"""Loading of checkpoints: transformer and tokenizer of one tower, with every weight used or refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from tokenizers.normalizers import Lowercase, Sequence
+from torch import Tensor
+from transformers import (
+    MODEL_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    BertConfig,
+    MT5EncoderModel,
+    PretrainedConfig,
+    PreTrainedModel,
+    T5EncoderModel,
+    UMT5EncoderModel,
+)
+from transformers.utils import logging
+
+from hybrid_cli.encoders.layouts import LAYOUTS, layout_of, shapes, weight_files
+from hybrid_cli.errors import InputError
+from hybrid_cli.json_files import fits, read_object
+
+WITH_POOLER = ("bert", "roberta", "xlm-roberta", "ernie")
+_ENCODERS = {"t5": T5EncoderModel, "mt5": MT5EncoderModel, "umt5": UMT5EncoderModel}  # AutoModel adds a decoder
+_SILENT = {"pooler", "position_ids", "inv_freq"}  # parts of a checkpoint that are skipped without a note
+# Heads of pretraining, which no encoder applies: BERT, Condenser, RoBERTa and MPNet, DistilBERT.
+_PRETRAINING = {"cls", "c_head", "lm_head", "vocab_transform", "vocab_layer_norm", "vocab_projector"}
+_DECODER = {"decoder"}  # of T5, whose encoder is used alone
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One tower of a checkpoint.
+
+    Attributes:
+        backbone: transformer.
+        tokenizer: tokenizer, which pads on the right.
+        projection: weights of the projection in the checkpoint itself, as `linear.*` and `norm.*`.
+        left_out: pretraining heads of the checkpoint that the encoder does not use.
+    """
+
+    backbone: PreTrainedModel
+    tokenizer: Any
+    projection: Mapping[str, Tensor]
+    left_out: tuple[str, ...]
+
+
+def load_checkpoint(folder: Path, side: str) -> Loaded:
+    """Load one tower of a checkpoint.
+
+    Args:
+        folder: folder of weights, config.json and tokenizer.
+        side: `query` or `document`; a checkpoint of one tower serves both.
+
+    Raises:
+        InputError: no complete checkpoint in safetensors format, weights that config.json does not describe, or weights
+            of an unknown part, without which the vectors would be wrong.
+    """
+    silence_transformers()
+    _refuse_pickles(folder)
+    try:
+        config = _config(folder)
+        names, projection = _read(folder, side)
+        # BERT's unused pooler over [CLS]
+        unused = {"add_pooling_layer": False} if config.model_type in WITH_POOLER else {}
+        kind: Any = _ENCODERS.get(config.model_type, AutoModel if names is None else MODEL_MAPPING[type(config)])
+        backbone, report = kind.from_pretrained(
+            folder if names is None else None,
+            config=config,
+            **({"use_safetensors": True} if names is None else {"state_dict": dict(names)}),
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # `_refuse_missing` checks this with a clear message
+            **unused,
+        )
+        tokenizer = _tokenizer(folder)
+    except (MemoryError, InputError):
+        raise
+    except Exception as error:  # transformers and tokenizers raise every class for files that are damaged
+        raise InputError(f"{folder}: no readable model ({_first_line(error)})") from None
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # else transformers creates one
+        raise InputError(
+            f"{folder}: has no vocabulary (tokenizer.json or vocab.txt); save the tokenizer in this folder"
+        )
+    _refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
+    _refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
+    left_out = _refuse_unknown(folder, report["unexpected_keys"], config.model_type in _ENCODERS)
+    return Loaded(backbone, tokenizer, projection, left_out)
+
+
+def silence_transformers() -> None:
+    """Suppress reports and progress bars of transformers."""
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _config(folder: Path) -> PretrainedConfig:
+    """Return the configuration; that of DPR's classes as the BERT inside them."""
+    config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    if config.model_type != "dpr":
+        return config
+    fields = {name: value for name, value in config.to_dict().items() if name not in ("model_type", "projection_dim")}
+    return BertConfig(**fields)
+
+
+def _tokenizer(folder: Path) -> Any:
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    tokenizer.padding_side = "right"
+    settings = folder / "sentence_bert_config.json"
+    if settings.is_file() and read_object(settings).get("do_lower_case") is True:
+        rules = tokenizer.backend_tokenizer
+        rules.normalizer = Sequence([Lowercase(), *([rules.normalizer] if rules.normalizer else [])])
+    return tokenizer
+
+
+def _read(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, dict[str, Tensor]]:
+    """Return the weights of the transformer and of the projection of a tower; None if transformers reads them itself.
+
+    Raises:
+        InputError: the checkpoint has only the other tower, or a weight without a place in its layout.
+    """
+    name = layout_of(shapes(folder))
+    if name not in LAYOUTS:
+        return None, {}
+    layout = LAYOUTS[name]
+    if (root := layout.towers.get(side, layout.towers.get(""))) is None:
+        raise InputError(f"{folder}: has the weights of the {next(iter(layout.towers))} tower, not of the {side} tower")
+    backbone: dict[str, Tensor] = {}
+    projection: dict[str, Tensor] = {}
+    unknown = []
+    for key, value in ((key, value) for file in weight_files(folder) for key, value in load_file(file).items()):
+        rest = key.removeprefix(root)
+        if not key.startswith(root):
+            known = any(key.startswith(other) for other in layout.towers.values()) or _silent(key)
+            unknown += [] if known else [key]
+        elif layout.linear and rest.startswith(layout.linear):
+            projection["linear." + rest.removeprefix(layout.linear)] = value
+        elif layout.norm and rest.startswith(layout.norm):
+            projection["norm." + rest.removeprefix(layout.norm)] = value
+        elif rest.startswith(layout.backbone):
+            backbone[rest.removeprefix(layout.backbone)] = value
+        elif not rest.startswith(layout.unused) and not _silent(rest):
+            unknown.append(key)
+    if unknown:
+        raise InputError(_unknown(folder, unknown))
+    return backbone, projection
+
+
+def _silent(key: str) -> bool:
+    return bool(_SILENT & {*key.split(".")})
+
+
+def _refuse_unknown(folder: Path, keys: Collection[str], decoder: bool) -> tuple[str, ...]:
+    """Refuse weights that the encoder would not apply, except pretraining heads; return the heads."""
+    heads = _PRETRAINING | (_DECODER if decoder else set())
+    others = [key for key in keys if not _silent(key)]
+    if unknown := sorted(key for key in others if key.split(".")[0] not in heads):
+        raise InputError(_unknown(folder, unknown))
+    return tuple(sorted({key.split(".")[0] for key in others}))
+
+
+def _unknown(folder: Path, keys: Collection[str]) -> str:
+    shown = ", ".join(sorted(keys)[:3]) + (f", and {len(keys) - 3} more" if len(keys) > 3 else "")
+    return (
+        f"{folder}: has weights of an unknown part ({shown}), without which its vectors would be wrong; see `hybrid "
+        "presets` for the known forms"
+    )
+
+
+def _refuse_pickles(folder: Path) -> None:
+    if (folder / "config.json").is_file() and not weight_files(folder):
+        raise InputError(
+            f"{folder}: has no model.safetensors; pickles (pytorch_model.bin) are not opened. Convert them: hybrid "
+            f"convert-checkpoint {folder} OUT"
+        )
+    for file in _named_files(folder):
+        if not file.endswith(".safetensors") or Path(file).name != file:
+            raise InputError(f"{folder}: weights in {file!r} are not opened; needs .safetensors files in this folder")
+
+
+def _named_files(folder: Path) -> set[str]:
+    """Return the files that the index of a sharded checkpoint and config.json name as its weights."""
+    found: set[str] = set()
+    if (index := folder / "model.safetensors.index.json").exists():
+        shards = read_object(index).get("weight_map")
+        if not fits(shards, dict[str, str]):
+            raise InputError(f"{index}: needs a weight_map of weight names and files")
+        found |= set((shards or {}).values())
+    if (config := folder / "config.json").exists() and (named := read_object(config).get("transformers_weights")):
+        found.add(str(named))
+    return found
+
+
+def _refuse_more_layers(folder: Path, unexpected: Collection[str], known: Collection[str]) -> None:
+    """Refuse weights of layers that config.json does not have; the encoder would be a truncated model."""
+    patterns = {_NUMBER.sub("#", key) for key in known}
+    more = sorted(key for key in unexpected if any(_NUMBER.sub("#", key).endswith(each) for each in patterns))
+    if more:
+        raise InputError(
+            f"{folder}: the checkpoint has {len(more)} weights of layers that config.json does not have ({more[0]}, "
+            "...); correct num_hidden_layers, or keep fewer layers with --layers when training"
+        )
+
+
+def _refuse_missing(folder: Path, keys: Collection[str]) -> None:
+    """Refuse a checkpoint with missing or misshaped weights, which would be random; poolers do not count."""
+    if missing := sorted(key for key in keys if not key.startswith("pooler.")):
+        shown = ", ".join(missing[:3]) + (f", and {len(missing) - 3} more" if len(missing) > 3 else "")
+        raise InputError(f"{folder}: weights named in config.json are missing ({shown}); save the complete checkpoint")
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of a message, or the class of an error without one."""
+    if isinstance(error, RecursionError):
+        return "JSON nested too deeply"
+    text = next(iter(str(error).splitlines()), "")
+    return text if isinstance(error, OSError | ValueError | SafetensorError) else f"{type(error).__name__}: {text}"

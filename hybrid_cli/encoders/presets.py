@@ -1,0 +1,136 @@
+"""Contracts of published models, by name.
+
+Each preset is the released form of a model: pooling, normalization, prefixes, lengths and title separator as in the
+code of its authors or of Pyserini. Projections and towers are read from the weights (`layouts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hybrid_cli.artifacts.layout import CONTRACT
+from hybrid_cli.encoders import layouts
+from hybrid_cli.encoders.contract import read_contract
+from hybrid_cli.encoders.layouts import PLAIN, TWO_PLAIN
+from hybrid_cli.errors import InputError
+from hybrid_cli.json_files import read_object
+
+BERT, ROBERTA, XLM = "bert", "roberta", "xlm-roberta"
+_SEARCH = "Represent this sentence for searching relevant passages: "
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Contract of a published model.
+
+    Attributes:
+        models: a published checkpoint of this form.
+        types: `model_type` in config.json.
+        contract: fields of the contract that the preset sets.
+        layouts: forms of weights (`layouts.LAYOUTS`), or `plain`.
+        modules: modules of sentence-transformers between pooling and vector.
+    """
+
+    models: str
+    types: tuple[str, ...]
+    contract: Mapping[str, Any]
+    layouts: tuple[str, ...] = (PLAIN,)
+    modules: tuple[str, ...] = ()
+
+
+def _cls(queries: int, documents: int, **more: Any) -> dict[str, Any]:
+    return {"pooling": "cls", "normalize": False, "query_max_len": queries, "doc_max_len": documents, **more}
+
+
+def _unit(pooling: str, length: int, query_prefix: str = "", doc_prefix: str = "") -> dict[str, Any]:
+    lengths = {"query_max_len": length, "doc_max_len": length}
+    return {"pooling": pooling, "normalize": True, "query_prefix": query_prefix, "doc_prefix": doc_prefix, **lengths}
+
+
+_DPR = _cls(256, 256, tied=False, title_separator=" [SEP] ")
+_TCT = {
+    "pooling": "mean",
+    "normalize": False,
+    "query_prefix": "[CLS] [Q] ",
+    "doc_prefix": "[CLS] [D] ",
+    "query_max_len": 36,
+    "doc_max_len": 512,
+    "special_tokens": False,
+    "skip_tokens": 4,
+    "fill_queries": True,
+}
+
+PRESETS = {
+    "dpr": Preset(
+        "facebook/dpr-question_encoder-multiset-base and facebook/dpr-ctx_encoder-multiset-base",
+        (BERT, "dpr"),
+        _DPR,
+        ("dpr-question and dpr-context", "dpr-original", "dpr-scale"),
+    ),
+    "ance": Preset(
+        "castorini/ance-msmarco-passage", (ROBERTA,), _cls(64, 512, title_separator=" "), ("ance", "pyserini-ance")
+    ),
+    "tct-colbert": Preset("castorini/tct_colbert-v2-hnp-msmarco", (BERT,), _TCT),
+    "contriever": Preset("facebook/contriever-msmarco", (BERT,), {**_cls(512, 512), "pooling": "mean"}),
+    "cocondenser": Preset("Luyu/co-condenser-marco-retriever", (BERT,), _cls(32, 128, title_separator=" [SEP] ")),
+    "gtr": Preset("sentence-transformers/gtr-t5-base", ("t5",), _unit("mean", 512), modules=("Dense",)),
+    "sentence-t5": Preset("sentence-transformers/sentence-t5-base", ("t5",), _unit("mean", 256), modules=("Dense",)),
+    "e5": Preset("intfloat/e5-base-v2", (BERT, XLM), _unit("mean", 512, "query: ", "passage: ")),
+    "bge": Preset("BAAI/bge-base-en-v1.5", (BERT,), _unit("cls", 512, _SEARCH)),
+    "bge-m3": Preset("BAAI/bge-m3", (XLM,), _unit("cls", 8192)),
+    "snowflake": Preset("Snowflake/snowflake-arctic-embed-m", (BERT,), _unit("cls", 512, _SEARCH)),
+    "snowflake-v2": Preset("Snowflake/snowflake-arctic-embed-l-v2.0", (XLM,), _unit("cls", 8192, "query: ")),
+    "nomic": Preset(
+        "nomic-ai/nomic-embed-text-v1", ("nomic_bert",), _unit("mean", 8192, "search_query: ", "search_document: ")
+    ),
+    "rocketqa": Preset(
+        "RocketQA's dual encoders (ERNIE), converted to transformers",
+        ("ernie", BERT),
+        _cls(32, 128, title_separator=" [SEP] ", segments=True),
+        (PLAIN, TWO_PLAIN),
+    ),
+    "spar": Preset(
+        "facebook/spar-wiki-bm25-lexmodel-query-encoder and ...-context-encoder",
+        (BERT,),
+        _DPR,
+        (TWO_PLAIN, "dpr-scale"),
+    ),
+    "drboost": Preset("DrBoost's learners in dpr-scale", (BERT, ROBERTA), _DPR, ("dpr-scale",)),
+}
+
+
+def preset_fields(name: str | None, folder: Path) -> dict[str, Any]:
+    """Return the fields of the contract that a preset sets for a checkpoint; empty without a preset.
+
+    Args:
+        name: of `PRESETS`.
+        folder: folder of the checkpoint.
+
+    Raises:
+        InputError: the checkpoint is of another form than the preset.
+    """
+    if name is None:
+        return {}
+    preset = PRESETS[name]
+    if (folder / CONTRACT).is_file():
+        raise InputError(f"--preset {name}: {folder} has a contract of its own (encoder.json); remove --preset")
+    form = layouts.find(folder)
+    if form not in preset.layouts:
+        raise InputError(
+            f"--preset {name}: does not fit {folder}, whose weights have the form '{form}'; the preset needs "
+            f"'{' or '.join(preset.layouts)}'"
+        )
+    config = (folder / layouts.SIDES[0] if layouts.is_two_folders(folder) else folder) / "config.json"
+    kind = read_object(config).get("model_type") if config.is_file() else None
+    if kind is not None and kind not in preset.types:
+        raise InputError(f"--preset {name}: does not fit {folder}, a {kind} model; needs {' or '.join(preset.types)}")
+    if (modules := read_contract(folder).modules) != preset.modules:
+        listed, needed = (", ".join(each) or "no module" for each in (modules, preset.modules))
+        raise InputError(
+            f"--preset {name}: does not fit {folder}, which has {listed} after the pooling (modules.json); "
+            f"the preset needs {needed}"
+        )
+    return dict(preset.contract)

@@ -1,0 +1,12 @@
+"""`presets`: list the contracts of published models."""
+
+from __future__ import annotations
+
+from hybrid_cli.encoders.presets import PRESETS, Preset
+from hybrid_cli.settings import Presets, stage
+
+
+@stage(Presets)
+def presets(settings: Presets) -> dict[str, Preset]:
+    """Return the presets by name."""
+    return PRESETS
