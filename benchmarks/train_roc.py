@@ -53,7 +53,7 @@ def main() -> None:
                 DenseLearner(encoder, relevance, precision)
                 if name == "nll"
                 else DenseLearner(
-                    encoder, added(relevance, orthogonality), precision, None, BatchSources(side, masking)
+                    encoder, added(relevance, orthogonality), precision, None, BatchSources(side, masking=masking)
                 )
             )
         trainers = {name: Trainer(learner, plan) for name, learner in learners.items()}
