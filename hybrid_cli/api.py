@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from hybrid_cli import runs
-from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
+from hybrid_cli.indexes import documents
 from hybrid_cli.indexes.exact import index_manifest
 from hybrid_cli.indexes.searcher import Searcher, index_kinds, open_hybrid, open_searcher
 from hybrid_cli.settings import Encode, SearchOptions, TrainDense
@@ -30,11 +30,11 @@ class Index:
 
     Attributes:
         searcher: searcher of the index.
-        corpus: corpus with the titles; None if it is not at the path recorded in the index.
+        corpora: corpora with the titles; empty if they are not at the paths recorded in the index.
     """
 
     searcher: Searcher
-    corpus: Path | None
+    corpora: tuple[Path, ...]
 
     def search(self, queries: str | Sequence[str] | Mapping[str, str], k: int = 10) -> pl.DataFrame:
         """Return the top documents of one or more queries.
@@ -55,9 +55,9 @@ class Index:
         named = texts if isinstance(texts, Mapping) else {str(number): text for number, text in enumerate(texts)}
         table = pl.DataFrame({"qid": list(named), "text": list(named.values())}, schema={"qid": str, "text": str})
         found = pl.concat(self.searcher.search(table, k)) if len(table) else runs.empty()
-        if self.corpus is None:
+        if not self.corpora:
             return found
-        titles = collection.texts(self.corpus, found["docid"].unique()).select("docid", "title")
+        titles = documents.texts(self.corpora, found["docid"].unique()).select("docid", "title")
         return found.join(titles, on="docid", how="left", maintain_order="left")
 
 
@@ -79,15 +79,14 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
     settings = SearchOptions(exact=len(folders) > 1, **options)
     kinds = frozenset[str]().union(*map(index_kinds, manifests))
     settings.check_facts(", ".join(map(str, folders)), index_kind=kinds)
-    corpora = (manifest.input_path("corpus") for manifest in manifests)
-    corpus = next((path for path in corpora if path is not None and path.exists()), None)
+    corpora = tuple(documents.corpora_of(manifests).values())
     if len(folders) != 1:
         if not folders:
             raise InputError("open_index: needs the path of an index")
-        return Index(open_hybrid(folders, weights or [1.0] * len(folders), settings), corpus)
+        return Index(open_hybrid(folders, weights or [1.0] * len(folders), settings), corpora)
     if weights is not None:
         raise InputError("open_index: weights need several indexes")
-    return Index(open_searcher(folders[0], settings), corpus)
+    return Index(open_searcher(folders[0], settings), corpora)
 
 
 def open_encoder(

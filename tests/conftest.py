@@ -18,7 +18,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test` runs one process per core
 SLOW = {
-    "test_api", "test_auto_command", "test_bad_input", "test_boost", "test_cli", "test_combination", "test_concat_runs",
+    "test_api", "test_append", "test_auto_command", "test_bad_input", "test_boost", "test_cli", "test_combination",
+    "test_concat_runs",
     "test_cross_validation", "test_damage", "test_distill_lite", "test_encode", "test_encoder", "test_examples",
     "test_export", "test_hostile_input", "test_hybrid_search", "test_impacts", "test_index_bm25",
     "test_judge_terminal", "test_kill", "test_killed", "test_label", "test_lucene", "test_mine_negatives",

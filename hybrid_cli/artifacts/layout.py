@@ -11,6 +11,7 @@ CORPUS_FOLDER = "corpus"  # folder of parts, for large collections
 # lexical index; `DOCIDS` also of a dense index
 LUCENE = "lucene"
 LUCENE_SOURCE = ".source"  # texts that Lucene reads during the build
+LUCENE_ADDED = ".added"  # Lucene index of the documents that are added to an index
 IMPACTS = "impacts"
 TERMS = "terms.parquet"  # also of a static encoder
 POSITIONS = "positions.npy"

@@ -26,7 +26,7 @@ from hybrid_cli.indexes.faiss import (
     set_parameter,
     sign_bits,
 )
-from hybrid_cli.indexes.shards import Vectors, read_shard, shard_path, shards, write_shard
+from hybrid_cli.indexes.shards import Vectors, read_shard, shard_path, shards, vector_blocks, write_shard
 from hybrid_cli.settings import Encode, SearchOptions
 
 _BLOCK = 256  # queries per search
@@ -276,14 +276,7 @@ class DenseIndex:
         if self.info.factory == FLAT:
             yield from (self._flat[begin : begin + size] for begin in range(0, len(self._flat), size))
             return
-        waiting = np.empty((0, self.dim), np.float32)
-        for path in shards(self.folder):
-            waiting = np.concatenate([waiting, self._scored(read_shard(path))])
-            whole = len(waiting) // size * size
-            yield from (waiting[begin : begin + size] for begin in range(0, whole, size))
-            waiting = waiting[whole:]
-        if len(waiting):
-            yield waiting
+        yield from map(self._scored, vector_blocks(self.folder, size))
 
     def _scored(self, vectors: Vectors) -> Vectors:
         return np.where(vectors >= 0, np.float32(1), np.float32(-1)) if self.binary else vectors

@@ -22,7 +22,7 @@ from hybrid_cli import console, draws
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, shards
+from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, shards, vector_blocks
 from hybrid_cli.settings import VectorIndex
 
 FLAT = "Flat"
@@ -214,6 +214,7 @@ def check_metric(index: Any, where: str) -> None:
         inner = faiss.downcast_index(below) if isinstance(below, faiss.Index) else None
 
 
+_AT_ONCE = 4096  # vectors added to an index; a graph depends on it, so it must not depend on the shards
 _TRAINING_VECTORS = 1 << 16
 _CENTROIDS, _POINTS_EACH = 256, 39  # of a product code; training vectors per centroid or list (FAISS)
 # The file of faiss.IndexFlatIP: type, dimensions, vectors, twice 2**20 (unused), trained, metric, values that follow.
@@ -288,8 +289,7 @@ def _build_trained(folder: Path, index: Any, recipe: VectorIndex, factory: str, 
             ) from None
     if nlist := inverted_lists(index):
         set_parameter(index, "nprobe", min(recipe.nprobe, nlist))
-    for path in shards(folder):
-        vectors = read_shard(path)
+    for vectors in vector_blocks(folder, _AT_ONCE):
         index.add(vectors)
         advance(len(vectors))
     with disk.by_name(folder / FAISS_INDEX) as file:
@@ -338,8 +338,7 @@ def _build_binary(folder: Path, dim: int, factory: str, ef_construction: int, ad
         index = faiss.IndexBinaryHNSW(bits, int(factory.removeprefix(BINARY_GRAPH)))
         index.hnsw.efConstruction = ef_construction
     with same_graph():
-        for path in shards(folder):
-            vectors = read_shard(path)
+        for vectors in vector_blocks(folder, _AT_ONCE):
             index.add(sign_bits(vectors))
             advance(len(vectors))
     with disk.by_name(folder / FAISS_INDEX) as file:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -48,9 +49,9 @@ def write_shard(path: Path, ids: pa.Array, vectors: np.ndarray, **facts: int) ->
         )
 
 
-def link_shard(path: Path, folder: Path) -> None:
-    """Hard-link the shard at `path` into another folder of vectors; copy it where the file system has no hard links."""
-    target = folder / VECTORS / path.name
+def link_shard(path: Path, folder: Path, number: int) -> None:
+    """Hard-link the shard at `path` as shard `number` of a folder; copy it where the file system has no hard links."""
+    target = shard_path(folder, number)
     target.parent.mkdir(parents=True, exist_ok=True)
     artifacts.hard_link(path, target)
 
@@ -94,7 +95,13 @@ Advance: TypeAlias = Callable[[int], None]
 
 
 def encode_texts(
-    folder: Path, texts: Iterable[Texts], encoder: Encoder, of_queries: bool, settings: Encode, advance: Advance
+    folder: Path,
+    texts: Iterable[Texts],
+    encoder: Encoder,
+    of_queries: bool,
+    settings: Encode,
+    advance: Advance,
+    first: int = 0,
 ) -> None:
     """Encode texts to shards of `settings.shard_size`; shards that exist already are skipped.
 
@@ -105,11 +112,12 @@ def encode_texts(
         of_queries: encode the texts as queries, not as documents.
         settings: size of shards and batches, type of the stored vectors.
         advance: called with the number of encoded texts.
+        first: number of the first shard.
 
     Raises:
         HybridError: a vector is not finite.
     """
-    for number, shard in enumerate(artifacts.regrouped(map(pa.table, texts), settings.shard_size)):
+    for number, shard in enumerate(artifacts.regrouped(map(pa.table, texts), settings.shard_size), first):
         path = shard_path(folder, number)
         if path.exists():
             advance(len(shard))
@@ -146,8 +154,44 @@ def check_finite(vectors: np.ndarray, ids: pl.Series, what: str, remedy: str) ->
 
 def link_vectors(old: Path, folder: Path) -> None:
     """Hard-link (or copy) the shards of an index to another folder."""
+    for number, shard in enumerate(shards(old)):
+        link_shard(shard, folder, number)
+
+
+def keep_vectors(old: Path, folder: Path, kept: npt.NDArray[np.bool_]) -> int:
+    """Link the shards of an index to another folder, or write those of its rows [N] that are `kept`.
+
+    Returns:
+        Number of shards.
+    """
+    begin = number = 0
     for shard in shards(old):
-        link_shard(shard, folder)
+        mine = kept[begin : begin + pq.read_metadata(shard).num_rows]
+        begin += len(mine)
+        if mine.all():
+            link_shard(shard, folder, number)
+        elif mine.any() and not shard_path(folder, number).exists():
+            artifacts.check_parts(shard.parent, shard.name)
+            found = pq.read_table(shard).combine_chunks().filter(pa.array(mine))
+            column = found["vector"].combine_chunks()
+            vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
+            write_shard(shard_path(folder, number), found["id"].combine_chunks(), vectors, **shard_facts(shard))
+        number += bool(mine.any())
+    return number
+
+
+def vector_blocks(folder: Path, size: int) -> Iterator[Vectors]:
+    """Yield the vectors of all shards, in order, in blocks of `size` rows; the last block may be shorter."""
+    waiting: list[Vectors] = []
+    for path in shards(folder):
+        waiting.append(read_shard(path))
+        if (count := sum(map(len, waiting))) >= size:
+            vectors = waiting[0] if len(waiting) == 1 else np.concatenate(waiting)
+            whole = count // size * size
+            yield from (vectors[begin : begin + size] for begin in range(0, whole, size))
+            waiting = [vectors[whole:]] if whole < count else []
+    if waiting:
+        yield np.concatenate(waiting)
 
 
 def truncate_vectors(old: Path, folder: Path, encoder: Encoder, vector_dtype: str) -> None:

@@ -25,8 +25,32 @@ from hybrid_cli.lexical.impacts import Postings, PostingsBuilder, save_array
 Corpus = Callable[[], Iterable[pa.RecordBatch]]
 
 
+@dataclass(frozen=True)
+class Base:
+    """An index whose documents come before those of a corpus; they are not analyzed again.
+
+    Attributes:
+        folder: folder of the index.
+        removed: docids of documents to leave out.
+    """
+
+    folder: Path
+    removed: pl.Series
+
+    def kept(self) -> pl.DataFrame:
+        """Return the docids of all documents, and whether a document is kept."""
+        docids = pl.read_parquet(self.folder / layout.DOCIDS)
+        return docids.with_columns(kept=~pl.col("docid").is_in(self.removed.implode()))
+
+
 def build(
-    corpus: Corpus, folder: Path, fields: Sequence[str], language: str, threads: int, advance: Callable[[int], None]
+    corpus: Corpus,
+    folder: Path,
+    fields: Sequence[str],
+    language: str,
+    threads: int,
+    advance: Callable[[int], None],
+    base: Base | None = None,
 ) -> None:
     """Write `lucene/`, `impacts/` and `docids.parquet` into `folder`; parts completed by an earlier call are kept.
 
@@ -37,17 +61,23 @@ def build(
         language: language of the analyzer.
         threads: CPU threads of Lucene.
         advance: called with the number of documents counted since the last call.
+        base: an index with the same fields and language, to which the documents of the corpus are added.
 
     Raises:
         HybridError: Lucene failed, or its counts differ from those of the matrix.
     """
     analyzer = Analyzer(language)  # fails on an unknown language before Lucene starts
-    lucene_thread = None if (folder / layout.LUCENE).is_dir() else _Lucene(corpus, folder, fields, language, threads)
+    done = (folder / layout.LUCENE).is_dir()
+    lucene_thread = None if done else _Lucene(corpus, folder, fields, language, threads, base)
     if lucene_thread is not None:
         lucene_thread.start()
     if not (folder / layout.IMPACTS).is_dir():
         with artifacts.replacing(folder / layout.IMPACTS) as scratch:
-            _count(corpus, fields, analyzer, advance).save(scratch)
+            counted = _count(corpus, fields, analyzer, advance)
+            if base is not None:
+                kept = base.kept()["kept"].to_numpy()
+                counted = Postings.open(base.folder / layout.IMPACTS).extended(kept, counted)
+            counted.save(scratch)
     if lucene_thread is not None:
         lucene_thread.finish()
     postings = Postings.open(folder / layout.IMPACTS)
@@ -75,15 +105,19 @@ def _count(corpus: Corpus, fields: Sequence[str], analyzer: Analyzer, advance: C
 class _Lucene(threading.Thread):
     """Thread that runs Lucene; a daemon, so that an interrupted process exits at once."""
 
-    def __init__(self, corpus: Corpus, folder: Path, fields: Sequence[str], language: str, threads: int):
+    def __init__(
+        self, corpus: Corpus, folder: Path, fields: Sequence[str], language: str, threads: int, base: Base | None
+    ):
         super().__init__(name="lucene", daemon=True)
-        self.folder, self.language, self.threads = folder, language, threads
+        self.folder, self.language, self.threads, self.base = folder, language, threads, base
         self.failure: Exception | None = None
         self.source = folder / layout.LUCENE_SOURCE
         disk.remove(self.source)
         self.source.mkdir()
         docids = [self._write(batch, fields, part) for part, batch in enumerate(corpus())]
-        ids = pl.concat([pl.DataFrame(schema={"docid": pl.String}), *docids])
+        before = pl.DataFrame(schema={"docid": pl.String}) if base is None else base.kept().filter("kept").drop("kept")
+        self.added = sum(map(len, docids))
+        ids = pl.concat([before, *docids])
         with disk.create(folder / layout.DOCIDS) as file:
             ids.write_parquet(file, compression="zstd")
 
@@ -100,9 +134,22 @@ class _Lucene(threading.Thread):
         """Index the written files; `finish` raises errors."""
         try:
             with artifacts.replacing(self.folder / layout.LUCENE) as scratch, disk.by_name(scratch):
-                lucene.build(self.source, scratch, self.language, self.threads)
+                if self.base is None:
+                    lucene.build(self.source, scratch, self.language, self.threads)
+                else:
+                    self._update(self.base, scratch)
         except Exception as error:  # `finish` raises it in the calling thread
             self.failure = error
+
+    def _update(self, base: Base, scratch: Path) -> None:
+        """Link the files of the base, and change them into the index of the kept and the added documents."""
+        artifacts.hard_link(base.folder / layout.LUCENE, scratch)
+        disk.remove(scratch / lucene.LOCK)  # Lucene locks the file, not its name
+        added = self.folder / layout.LUCENE_ADDED if self.added else None
+        if added is not None:
+            disk.remove(added)
+            lucene.build(self.source, added, self.language, self.threads)
+        lucene.update(scratch, base.removed, added)
 
     def finish(self) -> None:
         """Wait for Lucene, raise its error if there is one, and rename the completed index."""
@@ -110,6 +157,7 @@ class _Lucene(threading.Thread):
         if self.failure is not None:
             raise self.failure
         disk.remove(self.source)
+        disk.remove(self.folder / layout.LUCENE_ADDED)
 
 
 def _compare(postings: Postings, counted: lucene.Statistics, folder: Path) -> None:

@@ -110,6 +110,39 @@ class Postings:
             ) from None
         return cls(terms, *arrays)
 
+    def extended(self, kept: npt.NDArray[np.bool_], added: Postings) -> Postings:
+        """Return the postings of some of the documents, followed by those of other documents.
+
+        They equal the postings of a new count of these documents in this order, except for `positions`, which is None.
+
+        Args:
+            kept: [N] documents to keep.
+            added: postings of the other documents.
+        """
+        from hybrid_cli.lexical import kernels
+
+        df = kernels.kept_counts(self.indptr, self.rows, kept)
+        terms = pl.concat([self.terms.filter(pl.Series(df > 0)), added.terms]).unique().sort()
+        places, added_places = _places(self.terms, terms), _places(added.terms, terms)
+        counts = np.bincount(added_places, weights=added.df, minlength=len(terms)).astype(np.int64)
+        counts[places[df > 0]] += df[df > 0]
+        indptr = np.concatenate(([0], np.cumsum(counts)))
+        rows, tfs = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.int32)
+        first, cursor = int(kept.sum()), indptr[:-1].copy()
+        renumbered = np.where(kept, np.cumsum(kept) - 1, -1)
+        shifted = first + np.arange(len(added.lengths))
+        kernels.copy_postings((self.indptr, self.rows, self.tfs), renumbered, places, cursor, rows, tfs)
+        kernels.copy_postings((added.indptr, added.rows, added.tfs), shifted, added_places, cursor, rows, tfs)
+        return Postings(terms, indptr, rows, tfs, np.concatenate([self.lengths[kept], added.lengths]))
+
+
+def _places(terms: pl.Series, among: pl.Series) -> Longs:
+    """Return the position of each term in `among`; -1 for absent ones."""
+    places = pl.DataFrame({"term": among}).with_row_index("place", offset=0)
+    found = pl.DataFrame({"term": terms}).join(places, on="term", how="left", maintain_order="left")["place"]
+    ids: Longs = found.cast(pl.Int64).fill_null(-1).to_numpy()
+    return ids
+
 
 def save_array(path: Path, values: np.ndarray) -> None:
     """Write an array as `.npy`."""

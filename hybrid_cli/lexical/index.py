@@ -151,6 +151,19 @@ class LexicalIndex:
         other._shared = self._shared
         return other
 
+    def counts(self) -> dict[str, Any]:
+        """Return the counts of the manifest."""
+        postings = self.impacts.postings
+        return {
+            "documents": len(self.docids),
+            "empty documents": len(self.docids) - postings.counted,
+            "terms": len(postings.terms),
+            "tokens": postings.tokens,
+            "postings": len(postings.rows),
+            "k1": self.k1,
+            "b": self.b,
+        }
+
     def analyze(self, texts: Sequence[str]) -> list[list[str]]:
         """Return the tokens of each text."""
         return self._shared.analyzer.analyze(texts)
@@ -332,17 +345,3 @@ def read_parameters(folder: Path) -> dict[str, Any]:
             "rebuild the index with `hybrid index-bm25 --overwrite`"
         )
     return found
-
-
-def check_corpus(index: Path, corpus: Path) -> None:
-    """Check that a lexical index was built from a corpus.
-
-    Raises:
-        InputError: it was built from another corpus.
-    """
-    made_from = artifacts.read_manifest(index, Kind.LEXICAL_INDEX).inputs
-    known = {source["fingerprint"] for source in made_from.values()}
-    if known and artifacts.fingerprint(corpus) not in known:
-        raise InputError(
-            f"{index}: built from another corpus than {corpus}; build an index of this corpus with `hybrid index-bm25`"
-        )

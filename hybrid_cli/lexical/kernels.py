@@ -57,6 +57,40 @@ def scatter(first: int, distinct: Any, words: Any, counts: Any, cursor: Any, row
 
 
 @_jit
+def copy_postings(source: Any, renumbered: Any, places: Any, cursor: Any, rows: Any, tfs: Any) -> None:
+    """Write postings at the `cursor` of each term, and advance it.
+
+    Args:
+        source: arrays `indptr`, `rows` and `tfs` of the postings to copy.
+        renumbered: [N] new row of each document; -1 leaves it out.
+        places: [V] new id of each term; -1 for a term whose documents are all left out.
+        cursor: [new V] first free posting of each new term.
+        rows, tfs: receive the postings.
+    """
+    indptr, old_rows, old_tfs = source
+    for term in range(len(places)):
+        at = cursor[places[term]]
+        for posting in range(indptr[term], indptr[term + 1]):
+            row = renumbered[old_rows[posting]]
+            if row >= 0:
+                rows[at] = row
+                tfs[at] = old_tfs[posting]
+                at += 1
+        if places[term] >= 0:
+            cursor[places[term]] = at
+
+
+@_jit
+def kept_counts(indptr: Any, rows: Any, kept: Any) -> Any:
+    """Return the number of postings of each term, [V] int64, in documents that are `kept` [N]."""
+    out = np.zeros(len(indptr) - 1, np.int64)
+    for term in range(len(out)):
+        for posting in range(indptr[term], indptr[term + 1]):
+            out[term] += kept[rows[posting]]
+    return out
+
+
+@_jit
 def values(indptr: Any, rows: Any, tfs: Any, idf: Any, scale: Any) -> Any:
     """Return the impact of each posting, [nnz] float32."""
     out = np.empty(len(rows), np.float32)

@@ -10,7 +10,7 @@ import base64
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,8 @@ from hybrid_cli.settings.common import cpu_count
 
 _HIT = re.compile(r'"score":([^,]+),"doc":(\d+)[^[]*\[[^{]*\{"bytes":"([^"]*)","offset":(\d+),"length":(\d+)')
 Hit = tuple[str, str, str, str, str]  # score, document number, docid in base64-encoded bytes, its offset and length
+LOCK = "write.lock"
+_ID = "id"  # Anserini's field of the docid
 _NO_MORE = 2**31 - 1
 _MOST_CLAUSES = 1 << 20
 _LARGEST_BUFFER = 2048
@@ -68,6 +70,43 @@ def build(source: Path, folder: Path, language: str, threads: int) -> None:
     failed = indexing.getCounters().errors.get()
     if failed:
         raise HybridError(f"{folder}: Lucene could not index {failed} documents; raise --java-heap, or check the disk")
+
+
+def update(folder: Path, removed: Iterable[str], added: Path | None) -> None:
+    """Remove documents from the Lucene index in `folder`, and add those of another index.
+
+    Lucene's statistics include removed documents until their segments are rewritten, so all of these are. Lucene
+    replaces files and never changes one, so hard links of its files keep their content.
+
+    Args:
+        folder: folder of the Lucene index.
+        removed: docids.
+        added: folder of the other index.
+
+    Raises:
+        HybridError: Lucene failed.
+    """
+    find = jvm.java_class
+
+    def directory(path: Path) -> Any:
+        place = find("java.nio.file.Paths").get(str(path.absolute()))
+        return find("org.apache.lucene.store.FSDirectory").open(place)
+
+    policy = find("org.apache.lucene.index.TieredMergePolicy")()
+    policy.setForceMergeDeletesPctAllowed(0.0)
+    config = find("org.apache.lucene.index.IndexWriterConfig")()
+    config.setMergePolicy(policy)
+    try:
+        writer = find("org.apache.lucene.index.IndexWriter")(directory(folder), config)
+        for docid in removed:
+            term = find("org.apache.lucene.index.Term")(_ID, docid)
+            writer.deleteDocuments(find("org.apache.lucene.search.TermQuery")(term))
+        writer.forceMergeDeletes()
+        if added is not None:
+            writer.addIndexes(directory(added))
+        writer.close()
+    except jvm.java_errors() as error:
+        raise HybridError(f"{folder}: Lucene failed: {str(error).splitlines()[0]}") from None
 
 
 def statistics(folder: Path) -> Statistics:

@@ -20,6 +20,7 @@ from hybrid_cli.settings.perturb import Perturb
 from hybrid_cli.settings.retrieval import ConcatRuns, Fuse, IndexBm25, Search, SearchOptions
 from hybrid_cli.settings.stage import stage
 from hybrid_cli.settings.training import DistillLite, Pretrain, TrainDense, TrainLambda
+from hybrid_cli.settings.updates import Append, Delete
 
 COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     Auto,
@@ -43,6 +44,8 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     Presets,
     Combine,
     Encode,
+    Append,
+    Delete,
     Search,
     Judge,
     Fuse,
@@ -57,10 +60,12 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
 
 __all__ = [
     "COMMANDS",
+    "Append",
     "Auto",
     "Combine",
     "ConcatRuns",
     "ConvertCheckpoint",
+    "Delete",
     "DistillLite",
     "Doctor",
     "Encode",

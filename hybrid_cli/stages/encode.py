@@ -23,6 +23,7 @@ from hybrid_cli.encoders.presets import preset_fields
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import DenseIndex, IndexInfo
 from hybrid_cli.indexes.dense import combine_vectors
+from hybrid_cli.indexes.documents import corpora_of
 from hybrid_cli.indexes.exact import model_of, query_encoder
 from hybrid_cli.indexes.external import read_external, rows_of, write_external
 from hybrid_cli.indexes.shards import Texts, encode_texts, link_vectors, truncate_vectors
@@ -263,10 +264,8 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
 
 def _texts_and_model(made: Manifest) -> dict[str, Path | Named]:
     """Return the corpus and the model of an index, if they still exist: for texts of hits and for encoding queries."""
-    found: dict[str, Path | Named] = {}
-    corpus, model = made.input_path("corpus"), made.input_path("model")
-    if corpus is not None and corpus.exists():
-        found["corpus"] = corpus
+    found: dict[str, Path | Named] = {**corpora_of([made])}
+    model = made.input_path("model")
     recorded = recorded_model(made)
     if recorded is not None and (model is None or model.exists()):
         found["model"] = model_input(recorded)

@@ -69,7 +69,7 @@ def index_bm25(settings: IndexBm25) -> Path:
         tuning = _tune(index, inputs, settings) if settings.tune else None
         index = index.under(*tuning.best) if tuning and tuning.held_out_gain > 0 else index
         _record(work, index, tuning, settings.tune_measure)
-        counts.update(_counts(index))
+        counts.update(index.counts())
     _report(settings, index, tuning, reuse)
     return output
 
@@ -145,19 +145,6 @@ def _record(work: Path, index: LexicalIndex, tuning: Tuning | None, measure: str
     disk.write_text(work / layout.PARAMETERS, json.dumps(found, indent=2) + "\n")
 
 
-def _counts(index: LexicalIndex) -> dict[str, Any]:
-    postings = index.impacts.postings
-    return {
-        "documents": len(index.docids),
-        "empty documents": len(index.docids) - postings.counted,
-        "terms": len(postings.terms),
-        "tokens": postings.tokens,
-        "postings": len(postings.rows),
-        "k1": index.k1,
-        "b": index.b,
-    }
-
-
 def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reused: bool) -> None:
     if tuning:
         means, gains, (k1, b), best = tuning.means, tuning.gains, tuning.baseline, tuning.best
@@ -168,7 +155,7 @@ def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reu
         )
         if tuning.held_out_gain <= 0 and best != tuning.baseline:
             console.warn(f"no gain on held-out queries from tuning; kept k1={k1:g} b={b:g}")
-    counts = _counts(index)
+    counts = index.counts()
     built = (
         f"{counts['documents']:,} documents ({counts['empty documents']:,} empty), {counts['terms']:,} terms, "
         f"{counts['tokens']:,} tokens"

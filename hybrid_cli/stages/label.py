@@ -15,7 +15,8 @@ from hybrid_cli.artifacts import Kind, Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.errors import InputError
-from hybrid_cli.lexical.index import LexicalIndex, check_corpus
+from hybrid_cli.indexes.documents import check_corpus
+from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import Label, stage
 from hybrid_cli.settings.common import cpu_count
 from hybrid_cli.training import labels

@@ -11,7 +11,7 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.errors import InputError
-from hybrid_cli.lexical.index import check_corpus
+from hybrid_cli.indexes.documents import check_corpus
 from hybrid_cli.reporting import terminal
 from hybrid_cli.settings import MineNegatives, stage
 from hybrid_cli.settings.mining import RANDOM

@@ -16,6 +16,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.weights import chosen_weights, weights_file
+from hybrid_cli.indexes.documents import corpora_of, texts
 from hybrid_cli.indexes.exact import index_manifest
 from hybrid_cli.indexes.searcher import Searcher, index_kinds, open_hybrid, open_searcher, open_stored_queries
 from hybrid_cli.settings import Search, stage
@@ -152,8 +153,8 @@ def _opened(
 def _printed(settings: Search, manifests: Sequence[Manifest]) -> Callable[[str], pl.DataFrame]:
     """Open the indexes, and return a function from a query to its hits; min-max fuses those of several indexes."""
     searchers = [open_searcher(path, settings) for path in settings.indexes]
-    corpus = _corpus(settings.collection, manifests)
-    if corpus is None:
+    corpora = [settings.collection] if settings.collection else [*corpora_of(manifests).values()]
+    if not corpora:
         console.warn("the corpus recorded in the index was not found; pass the collection to see titles and texts")
     depth = max(settings.hits, _FUSED)
 
@@ -161,9 +162,9 @@ def _printed(settings: Search, manifests: Sequence[Manifest]) -> Callable[[str],
         table = pl.DataFrame({"qid": ["query"], "text": [query]})
         found = [pl.concat(searcher.search(table, depth)) for searcher in searchers]
         best = _fused(found, settings.hits) if len(found) > 1 else found[0].head(settings.hits).drop("qid")
-        if corpus is None:
+        if not corpora:
             return best
-        return best.join(collections.texts(corpus, best["docid"]), on="docid", how="left", maintain_order="left")
+        return best.join(texts(corpora, best["docid"]), on="docid", how="left", maintain_order="left")
 
     return hits
 
@@ -187,8 +188,3 @@ def _fused(found: Sequence[pl.DataFrame], hits: int) -> pl.DataFrame:
     fused = pl.concat(lists.fuse([candidates], joined.qids, recipe, hits))
     ranks = candidates.select("docid", pl.col(r"^rank_\d+$").cast(pl.Int32))
     return fused.drop("qid").join(ranks, on="docid", how="left", maintain_order="left")
-
-
-def _corpus(collection: Path | None, manifests: Sequence[Manifest]) -> Path | None:
-    recorded = [path for manifest in manifests if (path := manifest.input_path("corpus")) is not None]
-    return collection or next((path for path in recorded if path.exists()), None)

@@ -18,7 +18,8 @@ from hybrid_cli.encoders.contract import read_contract
 from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.lexical.index import LexicalIndex, check_corpus
+from hybrid_cli.indexes.documents import check_corpus
+from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import TrainLambda, stage
 from hybrid_cli.training import losses, static
 from hybrid_cli.training.batches import Group

@@ -93,6 +93,9 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "encode (queries)": ("encode tiny --split test --model bert --threads 1 --output out", "--dtype bf16", 2),
     "encode (index)": ("encode dense --index-type hnsw --threads 1 --output out", "--M 8", 1),
     "encode (vectors)": ("encode tiny --from-vectors vectors.npy --threads 1 --output out", "--index-type sq8", 1),
+    "append": ("append bm25 new.parquet --threads 1 --output out", "--replace", 1),
+    "append (dense)": ("append dense new.parquet --threads 1 --output out", "--replace", 2),
+    "delete": ("delete dense --ids gone.txt --threads 1 --output out", "", 2),
     "combine": ("combine bert bert-2 --output out", "--weight 2", 2),
     "train-dense": (f"train-dense train.parquet {TRAIN} --output out", "--seed 7", 2),
     "train-lambda": (f"train-lambda tiny --labels labels {STUDENT} --output out", "--seed 7", 1),
@@ -314,6 +317,10 @@ def prepare(folder: Path) -> None:
         must(command.split())
     must(f"train-dense train.parquet {TRAIN} --output bert-2".split())
     count = artifacts.row_count(collection.corpus_path(Path("tiny")))
+    corpus = pq.read_table(collection.corpus_path(Path("tiny")))
+    docids = corpus["docid"].to_pylist()
+    pq.write_table(corpus.set_column(0, "docid", [[f"new {docid}" for docid in docids]]), "new.parquet")
+    Path("gone.txt").write_text("".join(f"{docid}\n" for docid in docids[3:6]))
     np.save("vectors.npy", np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32))
 
 

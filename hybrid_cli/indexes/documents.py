@@ -1,0 +1,187 @@
+"""The documents of an index: their corpora, and a new index with some of them removed and others added.
+
+The new index has the files of an index that is built from its documents at once: kept documents in their order, then
+added ones. Postings are merged, stored vectors are linked, and only added documents are analyzed or encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from hybrid_cli import artifacts, console
+from hybrid_cli.artifacts import Kind, Manifest, Named, layout
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.encoders.models import model_input, recorded_model
+from hybrid_cli.errors import InputError
+from hybrid_cli.indexes import faiss
+from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
+from hybrid_cli.indexes.exact import limit_threads, query_encoder
+from hybrid_cli.indexes.searcher import index_kinds
+from hybrid_cli.indexes.shards import encode_texts, keep_vectors, shard_facts, shards
+from hybrid_cli.settings import Append, Delete, Encode, VectorIndex
+from hybrid_cli.settings.common import cpu_count
+
+_DOCUMENTS_AT_ONCE = 8192
+
+
+def corpora_of(manifests: Iterable[Manifest]) -> dict[str, Path]:
+    """Return role -> path of the corpora of the first index that has any on this machine; several after `append`."""
+    for manifest in manifests:
+        paths = {role: manifest.input_path(role) for role in manifest.inputs if role.split()[0] in ("corpus", "texts")}
+        if found := {role: path for role, path in paths.items() if path is not None and path.exists()}:
+            return found
+    return {}
+
+
+def texts(corpora: Iterable[Path], docids: pl.Series) -> pl.DataFrame:
+    """Return docid, title and text of documents; a later corpus replaces the documents of earlier ones."""
+    found = pl.concat([collections.texts(corpus, docids) for corpus in corpora])
+    return found.unique("docid", keep="last", maintain_order=True)
+
+
+def check_corpus(index: Path, corpus: Path) -> None:
+    """Check that a lexical index was built from a corpus.
+
+    Raises:
+        InputError: it was built from other documents.
+    """
+    made_from = artifacts.read_manifest(index, Kind.LEXICAL_INDEX).inputs
+    known = {source["fingerprint"] for source in made_from.values()}
+    if "index" in made_from:  # of several corpora
+        same = set(docids_of(index)) == set(collections.docids(corpus))
+    else:
+        same = not known or artifacts.fingerprint(corpus) in known
+    if not same:
+        raise InputError(
+            f"{index}: built from another corpus than {corpus}; build an index of this corpus with `hybrid index-bm25`"
+        )
+
+
+def docids_of(index: Path) -> pl.Series:
+    """Return the ids of an index, by row."""
+    artifacts.check_parts(index, layout.DOCIDS)
+    return pl.read_parquet(artifacts.validate_parquet(index / layout.DOCIDS))["docid"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of the documents of an index.
+
+    Attributes:
+        index: the index.
+        manifest: its manifest.
+        removed: docids to remove.
+        added: corpus whose documents are added.
+    """
+
+    index: Path
+    manifest: Manifest
+    removed: pl.Series
+    added: Path | None = None
+
+    @property
+    def corpora(self) -> dict[str, Path]:
+        """Role -> path of the corpora that contain the documents of the new index."""
+        paths = [*corpora_of([self.manifest]).values(), *([self.added] if self.added else [])]
+        return {f"texts {number}": path for number, path in enumerate(paths, 1)}
+
+    @property
+    def model(self) -> dict[str, Path | Named]:
+        """The recorded encoder of a dense index, as an input."""
+        recorded, path = recorded_model(self.manifest), self.manifest.input_path("model")
+        there = recorded is not None and (path is None or path.exists())
+        return {"model": model_input(recorded)} if there and recorded is not None else {}
+
+    def documents(self) -> Iterable[pa.RecordBatch]:
+        """Return the added documents."""
+        return [] if self.added is None else collections.documents(self.added, _DOCUMENTS_AT_ONCE)
+
+
+def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str, Path]) -> Path:
+    """Write the index after a change to the output of a command, unless it is up to date.
+
+    Args:
+        settings: settings of the command.
+        change: the change.
+        inputs: role -> path of other inputs.
+
+    Raises:
+        InputError: no documents are left, or the encoder of a dense index is missing or has changed.
+        HybridError: Java is missing, or a vector is not finite.
+    """
+    manifest = change.manifest
+    kept = ~docids_of(change.index).is_in(change.removed.implode())
+    if change.added is None and not kept.any():
+        raise InputError(f"{change.index}: no documents would be left; name fewer ids")
+    output = artifacts.output_of(
+        settings,
+        manifest.kind,
+        {"index": change.index, **inputs, **change.corpora, **change.model},
+        manifest.options | settings.recorded(index_kind=index_kinds(manifest)),
+    )
+    if output.up_to_date:
+        return output.path
+    total = collections.document_count(change.added) if change.added else 0
+    if manifest.kind == Kind.LEXICAL_INDEX:
+        from hybrid_cli.lexical import jvm
+
+        jvm.start(settings.java_heap)
+        with output.folder(ignore=(layout.LUCENE,)) as (work, counts):
+            counts |= _change_lexical(change, work, settings, total)
+    else:
+        limit_threads(settings.threads)
+        index = DenseIndex.open(change.index)
+        encoder = query_encoder(index, settings.model, settings.device) if isinstance(settings, Append) else None
+        recipe = _recipe(index, manifest, getattr(settings, "batch_tokens", None))
+        with output.folder() as (work, counts):
+            shards_kept = keep_vectors(change.index, work, kept.to_numpy())
+            if encoder is not None:
+                batches = (batch.rename_columns(["id", "title", "text"]) for batch in change.documents())
+                with console.progress(settings.command, total, "texts") as advance:
+                    encode_texts(work, batches, encoder, False, recipe, advance, shards_kept)
+            counts |= _build_dense(index, work, recipe, int(kept.sum()) + total).counts()
+    console.note(
+        f"{settings.command}: {output.path}: {int(kept.sum()) + total:,} documents: {int(kept.sum()):,} of "
+        f"{change.index}, {len(kept) - int(kept.sum()):,} removed, {total:,} added"
+    )
+    return output.path
+
+
+def _change_lexical(change: Change, work: Path, settings: Append | Delete, total: int) -> dict[str, Any]:
+    """Write the lexical index after a change into `work`, and return its counts."""
+    from hybrid_cli.lexical.build import Base, build
+    from hybrid_cli.lexical.index import LexicalIndex, read_parameters
+
+    options, index = change.manifest.options, change.index
+    artifacts.check_parts(index, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
+    artifacts.hard_link(index / layout.PARAMETERS, work / layout.PARAMETERS)
+    base, threads = Base(index, change.removed), settings.threads or cpu_count()
+    with console.progress(settings.command, total, "documents") as advance:
+        build(change.documents, work, options["fields"], options["language"], threads, advance, base)
+    parameters = read_parameters(work)
+    return LexicalIndex.load(work, options["language"], (parameters["k1"], parameters["b"])).counts()
+
+
+def _recipe(index: DenseIndex, manifest: Manifest, batch_tokens: int | None) -> Encode:
+    """Return the settings that built a dense index, with the index type that `auto` selected."""
+    names = [*VectorIndex.declared(), "shard_size", "vector_dtype"]
+    options = {name: manifest.options[name] for name in names if name in manifest.options}
+    if options.get("index_type") == "auto":
+        options = {name: options[name] for name in names[-2:] if name in options} | {"factory": index.info.factory}
+    return Encode(index.folder, output=index.folder, batch_tokens=batch_tokens, **options)
+
+
+def _build_dense(index: DenseIndex, work: Path, recipe: Encode, vectors: int) -> IndexInfo:
+    """Build the index of the shards in `work`, and return its properties."""
+    if (index.folder / layout.INDEX_ENCODER).is_dir():
+        artifacts.hard_link(index.folder / layout.INDEX_ENCODER, work / layout.INDEX_ENCODER)
+    truncated = sum(shard_facts(path).get("truncated", 0) for path in shards(work))
+    with console.progress("index", vectors, "vectors") as advance:
+        factory = faiss.build(work, recipe, advance)
+    return replace(index.info, vectors=vectors, truncated=truncated, factory=factory, recall={})

@@ -1,0 +1,36 @@
+"""`append`: add documents to an index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.errors import InputError
+from hybrid_cli.indexes.documents import Change, docids_of, write_change
+from hybrid_cli.indexes.exact import index_manifest
+from hybrid_cli.indexes.searcher import index_kinds
+from hybrid_cli.settings import Append, stage
+
+
+@stage(Append)
+def append(settings: Append) -> Path:
+    """Write an index with the documents of another index and of a corpus.
+
+    Returns:
+        Folder of the index.
+
+    Raises:
+        InputError: a document is in the index already, or the encoder of a dense index is missing or has changed.
+        HybridError: Java is missing, or a vector is not finite.
+    """
+    index, manifest = settings.index, index_manifest(settings.index)
+    settings.check_facts(f"{index} is {manifest.kind.phrase}", index_kind=index_kinds(manifest))
+    corpus = collections.corpus_path(settings.collection)
+    known = docids_of(index)
+    common = known.filter(known.is_in(collections.docids(corpus).implode()))
+    if len(common) and not settings.replace:
+        raise InputError(
+            f"{corpus}: {len(common):,} documents are in {index} already ({common[0]}, ...); pass --replace to "
+            "replace them"
+        )
+    return write_change(settings, Change(index, manifest, common, corpus), {})

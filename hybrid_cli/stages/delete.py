@@ -1,0 +1,41 @@
+"""`delete`: delete documents from an index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from hybrid_cli.errors import InputError
+from hybrid_cli.indexes.documents import Change, docids_of, write_change
+from hybrid_cli.indexes.exact import index_manifest
+from hybrid_cli.indexes.searcher import index_kinds
+from hybrid_cli.settings import Delete, stage
+
+
+@stage(Delete)
+def delete(settings: Delete) -> Path:
+    """Write an index without some of the documents of another index.
+
+    Returns:
+        Folder of the index.
+
+    Raises:
+        InputError: an id is not in the index, or no documents would be left.
+        HybridError: Java is missing.
+    """
+    index, manifest = settings.index, index_manifest(settings.index)
+    settings.check_facts(f"{index} is {manifest.kind.phrase}", index_kind=index_kinds(manifest))
+    try:
+        lines = settings.ids.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{settings.ids}: is not a readable text file ({error}); pass one id per line") from None
+    ids = pl.Series("docid", lines, dtype=pl.String).unique(maintain_order=True)
+    unknown = ids.filter(~ids.is_in(docids_of(index).implode()))
+    if len(unknown):
+        raise InputError(
+            f"{settings.ids}: {len(unknown):,} ids are not in {index} ('{unknown[0]}', ...); remove their lines"
+        )
+    if not len(ids):
+        raise InputError(f"{settings.ids}: contains no ids; write one per line")
+    return write_change(settings, Change(index, manifest, ids), {"ids": settings.ids})

@@ -1,0 +1,247 @@
+"""`append` and `delete`: the new index equals one that is built at once, and a kill loses nothing."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from command import hybrid
+from hypothesis import given
+from hypothesis import strategies as some
+from small_postings import count
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.collections import collection
+from hybrid_cli.collections.collection import docids
+from hybrid_cli.indexes.documents import docids_of
+from hybrid_cli.indexes.shards import vector_blocks
+from hybrid_cli.runs import read_run
+from hybrid_cli.stages.append import append
+from hybrid_cli.stages.index_bm25 import index_bm25
+
+WORDS = some.lists(some.lists(some.sampled_from("abcdef"), max_size=6), max_size=8)
+
+
+@given(base=WORDS, added=WORDS, data=some.data())
+def test_extended_postings_equal_a_new_count(
+    base: list[list[str]], added: list[list[str]], data: some.DataObject
+) -> None:
+    kept = np.array([data.draw(some.booleans()) for _ in base], bool)
+    found = count(base).extended(kept, count(added))
+    whole = count([words for words, keep in zip(base, kept, strict=True) if keep] + added)
+    assert found.terms.equals(whole.terms)
+    for name in ("indptr", "rows", "tfs", "lengths"):
+        mine, other = getattr(found, name), getattr(whole, name)
+        assert mine.dtype == other.dtype
+        assert np.array_equal(mine, other)
+
+
+def write_corpus(path: Path, rows: pl.DataFrame) -> Path:
+    artifacts.write_parquet(
+        path, [rows.to_arrow()], artifacts.SCHEMAS[Kind.CORPUS], Manifest(Kind.CORPUS, "test", {}, {})
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def parts(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection in two parts, one with a document that replaces another; and the collection after the changes."""
+    folder = tmp_path_factory.mktemp("parts")
+    shutil.copytree(tiny_bert, folder / "model")
+    shutil.copytree(tiny, folder / "collection")
+    rows = collection.scan(tiny).drop("corpus_row").collect()
+    first, rest = rows.head(7), rows.tail(5)
+    newer = first.slice(2, 1).with_columns(text=pl.lit("a newer text about json strings and loops"))
+    gone = first["docid"][4]
+    write_corpus(folder / "first.parquet", first)
+    write_corpus(folder / "added.parquet", pl.concat([rest, newer]))
+    after = first.filter(~pl.col("docid").is_in([gone, newer["docid"][0]]))
+    write_corpus(folder / "after.parquet", pl.concat([after, rest, newer]))
+    shutil.copytree(tiny, folder / "after")
+    shutil.copy(folder / "after.parquet", folder / "after" / "corpus.parquet")
+    (folder / "gone.txt").write_text(f"{gone}\n")
+    return folder
+
+
+INDEX = {
+    "bm25": ["index-bm25", "--k1", "1.5", "--threads", "1"],
+    "flat": ["encode", "--model", "model", "--dtype", "fp32", "--shard-size", "3", "--threads", "1"],
+}
+
+
+def build(name: str, corpus: str, output: str) -> None:
+    command, *options = INDEX[name]
+    assert hybrid(command, corpus, *options, "--output", output).code == 0
+
+
+@pytest.fixture
+def here(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for path in parts.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def indexed(parts: Path) -> Path:
+    """The parts with the lexical index of the first part, and the index after an append."""
+    listed: dict[str, list[str]] = {
+        "unknown": ["nowhere"],
+        "all": docids(parts / "first.parquet").to_list(),
+        "empty": [],
+    }
+    for name, ids in listed.items():
+        (parts / f"{name}.txt").write_text("".join(f"{docid}\n" for docid in ids))
+    index_bm25(parts / "first.parquet", output=parts / "bm25", threads=1)
+    append(parts / "bm25", parts / "added.parquet", replace=True, output=parts / "bm25-2", threads=1)
+    return parts
+
+
+@pytest.fixture
+def lexical(indexed: Path, here: Path) -> Path:
+    return here
+
+
+def contents(folder: str) -> dict[str, bytes]:
+    """All files of a lexical index but Lucene's, or of a dense index but its shards, which have other sizes."""
+    files = {str(path.relative_to(folder)): path for path in Path(folder).rglob("*") if path.is_file()}
+    ignored = ("manifest.json", "lucene/", "vectors/")
+    return {name: path.read_bytes() for name, path in files.items() if not name.startswith(ignored)}
+
+
+def searched(index: str, *options: str) -> pl.DataFrame:
+    run = "run.parquet"
+    done = hybrid("search", "collection", "--split", "test", "--index", index, *options, "--output", run, "--overwrite")
+    assert done.code == 0, done.err
+    return read_run(Path(run))
+
+
+def changed(name: str, added: str = "2", result: str = "3") -> None:
+    """Append to an index with replacement, then delete."""
+    options = ["--threads", "1"]
+    done = hybrid("append", name, "added.parquet", "--replace", "--output", f"{name}-{added}", *options)
+    assert done.code == 0, done.err
+    done = hybrid("delete", f"{name}-{added}", "--ids", "gone.txt", "--output", f"{name}-{result}", *options)
+    assert done.code == 0, done.err
+
+
+def test_a_changed_lexical_index_equals_a_rebuilt_one(here: Path) -> None:
+    build("bm25", "first.parquet", "bm25")
+    before = {path: path.read_bytes() for path in Path("bm25").rglob("*") if path.is_file()}
+    changed("bm25")
+    build("bm25", "after.parquet", "whole")
+    assert contents("bm25-3") == contents("whole")
+    for options in ([], ["--rm3"], ["--engine", "lucene"], ["--engine", "lucene", "--rm3"], ["--k1", "0.5"]):
+        assert searched("bm25-3", *options).equals(searched("whole", *options)), options
+    assert {path: path.read_bytes() for path in Path("bm25").rglob("*") if path.is_file()} == before
+    assert hybrid("verify", "bm25-3").code == 0
+    again = hybrid("append", "bm25", "added.parquet", "--replace", "--output", "bm25-2")
+    assert "up to date" in again.err
+    hits = hybrid("search", "--index", "bm25-3", "--query", "json strings", "--format", "json")
+    assert "a newer text about json strings" in hits.out
+
+
+def test_a_changed_dense_index_equals_a_rebuilt_one_of_the_same_vectors(here: Path, one_thread: None) -> None:
+    build("flat", "first.parquet", "flat")
+    changed("flat")
+    build("flat", "after.parquet", "encoded")
+    assert docids_of(Path("flat-3")).equals(docids_of(Path("encoded")))
+    vectors = np.concatenate([*vector_blocks(Path("flat-3"), 4)])
+    np.testing.assert_allclose(vectors, np.concatenate([*vector_blocks(Path("encoded"), 4)]), atol=1e-6)
+    np.save("vectors.npy", vectors)
+    command = ["encode", "after.parquet", "--from-vectors", "vectors.npy", "--model", "model", "--dtype", "fp32"]
+    for kind in ("flat", "fp16", "sq8", "hnsw", "binary"):
+        if kind != "flat":
+            assert hybrid("encode", "flat", "--index-type", kind, "--output", kind).code == 0
+            changed(kind)
+        assert hybrid(*command, "--index-type", kind, "--output", f"whole-{kind}").code == 0
+        assert contents(f"{kind}-3")["index.faiss"] == contents(f"whole-{kind}")["index.faiss"]
+        assert searched(f"{kind}-3").equals(searched(f"whole-{kind}")), kind
+    assert hybrid("verify", "flat-3").code == 0
+
+
+def test_changed_indexes_work_together(here: Path, one_thread: None) -> None:
+    """Exact hybrid search, exact scores of missing documents, export, inspect and training examples."""
+    for name in ("bm25", "flat"):
+        build(name, "first.parquet", name)
+        changed(name)
+        build(name, "after.parquet", f"whole-{name}")
+    runs = {}
+    for case in ("-3", "whole-"):
+        names = [f"{name}{case}" if case == "-3" else f"{case}{name}" for name in ("flat", "bm25")]
+        search = ["search", "collection", "--split", "test", "--exact", "--index", ",".join(names)]
+        assert hybrid(*search, "--output", f"exact{case}.parquet").code == 0
+        for index in names:
+            search = ["search", "collection", "--split", "test", "--hits", "3", "--index", index]
+            assert hybrid(*search, "--output", f"{index}.parquet").code == 0
+        fuse = ["fuse", *(f"{index}.parquet" for index in names), "--method", "weighted-sum", "--missing", "exact"]
+        assert hybrid(*fuse, "--index", ",".join(names), "--output", f"fused{case}.parquet").code == 0
+        runs[case] = [read_run(Path(f"{kind}{case}.parquet")) for kind in ("exact", "fused")]
+    for mine, other in zip(runs["-3"], runs["whole-"], strict=True):
+        assert mine.drop("score").equals(other.drop("score"))
+        np.testing.assert_allclose(mine["score"], other["score"], atol=1e-5)  # vectors of other batches
+    for command in (
+        ["export", "flat-3", "--format", "pyserini", "--output", "faiss"],
+        ["inspect", "bm25-3"],
+        ["encode", "flat-3", "--index-type", "sq8", "--output", "sq8"],
+        ["mine-negatives", "after", "--split", "train", "--index", "bm25-3", "--output", "examples.parquet"],
+    ):
+        done = hybrid(*command)
+        assert done.code == 0, done.err
+    refused = hybrid("mine-negatives", "collection", "--split", "train", "--index", "bm25-3", "--output", "x.parquet")
+    assert "bm25-3: built from another corpus than collection/corpus.parquet" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("append bm25 after.parquet", " documents are in bm25 already"),
+        (
+            "append bm25 added.parquet --replace --model model",
+            "--model: only with a dense index; bm25 is",
+        ),
+        ("append collection added.parquet", "collection: is a collection"),
+        ("delete bm25 --ids unknown.txt", "unknown.txt: 1 ids are not in bm25 ('nowhere', ...)"),
+        ("delete bm25 --ids all.txt", "bm25: no documents would be left; name fewer ids"),
+        ("delete bm25 --ids empty.txt", "empty.txt: contains no ids"),
+        ("delete bm25 --ids missing.txt", "missing.txt: is not a readable text file"),
+    ],
+)
+def test_unusable_changes_are_refused(lexical: Path, words: str, message: str) -> None:
+    done = hybrid(*words.split(), "--output", "out")
+    assert done.code == 2
+    assert message in done.err
+    assert done.err.count("\n") == 1
+    assert not Path("out").exists()
+
+
+KILLED = """
+import os, signal
+from hybrid_cli.artifacts import output
+from hybrid_cli.cli import main
+from hybrid_cli.lexical import build
+def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+{} = die
+main()
+"""
+
+
+def test_a_killed_append_loses_nothing_and_can_be_repeated(lexical: Path) -> None:
+    before = artifacts.fingerprint(Path("bm25"))
+    words = ["append", "bm25", "added.parquet", "--replace", "--output", "out", "--threads", "1"]
+    for moment in ("build.lucene.update", "output.Output._publish"):
+        done = subprocess.run([sys.executable, "-c", KILLED.format(moment), *words], capture_output=True, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert not Path("out").exists()
+    assert artifacts.fingerprint(Path("bm25")) == before
+    assert hybrid("verify", "bm25").code == 0
+    assert hybrid(*words).code == 0
+    assert contents("out") == contents("bm25-2")
+    assert not [path for path in Path().iterdir() if path.name.startswith(".")]
