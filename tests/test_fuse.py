@@ -260,6 +260,26 @@ def test_more_folds_than_judged_queries_are_refused(made: Path, tiny: Path, tmp_
     fuse(both(made), folds=5, **options)
 
 
+@pytest.mark.parametrize(
+    ("grid", "weights"),
+    [
+        ("clear", {(tenth / 10, 1.0) for tenth in range(1, 10)}),
+        ("roc", {(1.0, tenth / 10) for tenth in range(21)}),
+        ("spar", {(1.0, weight) for tenth in range(1, 11) for weight in (tenth / 10, 10 / tenth)}),
+    ],
+)
+def test_a_published_grid_tries_its_weights_only(
+    made: Path, tiny: Path, tmp_path: Path, grid: Any, weights: set[tuple[float, float]]
+) -> None:
+    settings: dict[str, Any] = {"method": "weighted-sum", "missing": "min", "qrels": tiny, "split": "test"}
+    path = fuse(both(made), output=tmp_path / "w.json", tune=True, grid=grid, **settings)
+    trials = {tuple(trial["weights"]) for trial in json.loads(path.read_text("utf-8"))["trials"]}
+    assert sorted(trials) == [pytest.approx(pair) for pair in sorted(weights)]
+    assert len(trials) == {"clear": 9, "roc": 21, "spar": 19}[grid]
+    with pytest.raises(InputError, match=f"--grid {grid}: needs two runs, lexical and dense, got 3"):
+        fuse([*both(made), f"third={both(made)[0]}"], output=tmp_path / "w3.json", tune=True, grid=grid, **settings)
+
+
 def test_tuning_with_exact_scores(made: Path, tiny: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"method": "weighted-sum", "index": indexes(made), "qrels": tiny, "split": "test"}
     weights = fuse(both(made), output=tmp_path / "w.json", tune=True, grid="log", **settings)

@@ -25,7 +25,7 @@ from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import TrainDense
-from hybrid_cli.settings.common import Sampling
+from hybrid_cli.settings.common import Optimization, Sampling
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training.batches import Examples, allowed
 from hybrid_cli.training.dev_pool import DevPool, DevSet
@@ -248,12 +248,47 @@ def test_another_positive_in_the_batch_is_not_a_negative(examples: Path) -> None
 
 
 def test_the_rate_rises_and_then_falls_to_zero() -> None:
-    factors = [rate_factor(step, 100, 0.1) for step in range(101)]
+    factors = [rate_factor(Optimization(), step, 100, 50) for step in range(101)]
     assert max(factors) == factors[10] == 1
     assert factors[100] == 0
     assert factors[0] == pytest.approx(1 / 11)
     assert factors[:11] == sorted(factors[:11])
     assert factors[10:] == sorted(factors[10:], reverse=True)
+
+
+def test_the_rate_is_halved_in_each_epoch_after_the_third() -> None:
+    """RoC, section 4.1."""
+    plan = Optimization(schedule="halve", warmup_steps=2)
+    factors = [rate_factor(plan, step, 60, 10) for step in range(60)]
+    assert factors[:2] == [pytest.approx(1 / 3), pytest.approx(2 / 3)]
+    assert factors[2:30] == [1.0] * 28
+    assert [factors[step] for step in (30, 39, 40, 50, 59)] == [0.5, 0.5, 0.25, 0.125, 0.125]
+    constant = Optimization(schedule="constant", warmup_steps=0)
+    assert {rate_factor(constant, step, 60, 10) for step in range(60)} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"warmup": 0.2, "warmup_steps": 5}, "--warmup: not with --warmup-steps"),
+        ({"halve_after": 2}, "--halve-after: only with --schedule halve"),
+    ],
+)
+def test_options_of_another_schedule_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Optimization(**options)
+
+
+def test_the_model_of_each_epoch_is_stored(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    out = train_dense(
+        examples, output=tmp_path / "out", model=str(tiny_bert), keep_epochs=True, schedule="halve", **PLAN
+    )
+    first, second, last = (
+        load_file(folder / layout.WEIGHTS) for folder in (out / "epochs" / "1", out / "epochs" / "2", out)
+    )
+    assert all(torch.equal(second[name], last[name]) for name in last)
+    assert not all(torch.equal(first[name], last[name]) for name in last)
+    assert TransformerEncoder.load(out / "epochs" / "1").contract == TransformerEncoder.load(out).contract
 
 
 def test_a_file_without_examples_is_refused(tiny_bert: Path, tmp_path: Path) -> None:

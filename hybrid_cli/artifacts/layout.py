@@ -36,6 +36,7 @@ LEXICAL_PROJECTION = "lexical_projection.json"
 COMBINATION_PARTS = ("part-1", "part-2")
 PAIR_SIDES = ("queries", "documents")
 CURVE = "curve.parquet"
+EPOCHS = "epochs"  # models after each epoch
 
 # unfinished encoder
 CHECKPOINT = ".checkpoint"

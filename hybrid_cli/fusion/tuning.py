@@ -27,6 +27,12 @@ _RRF_K = (60.0, 10.0)
 _LADDER = (1, 2, 5)  # multiples of each power of ten in the grids
 _DECADES, _EXTENSION, _MOST_DECADES = 3, 2, 7
 _MOST_TRIALS = 5000
+_TENTHS = [tenth / 10 for tenth in range(21)]
+PUBLISHED: dict[str, list[Weights]] = {  # of a lexical and a dense run
+    "clear": [(weight, 1.0) for weight in _TENTHS[1:10]],  # DualRM, section 4
+    "roc": [(1.0, weight) for weight in _TENTHS],  # RoC, section 4.1
+    "spar": [(1.0, weight) for weight in sorted({*_TENTHS[1:11], *(1 / each for each in _TENTHS[1:11])})],  # appendix A
+}
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,7 @@ def tabulate(
         return max(scores, key=lambda weights: scores[weights].mean())
 
     _search(len(recipe.weights), family, evaluate)
-    if family.singles and family.grid != "linear" and len(recipe.weights) == 2:
+    if family.singles and family.grid in ("log", "reciprocal") and len(recipe.weights) == 2:
         evaluate([(0.0, 1.0), (1.0, 0.0)])
     ordered = sorted(scores, key=lambda weights: (weights[0] / math.fsum(weights), weights), reverse=True)
     k = recipe.rrf_k if recipe.method == "rrf" else None
@@ -135,6 +141,11 @@ def tabulate(
 def _search(runs: int, family: Family, evaluate: Callable[[Iterable[Weights]], Weights]) -> None:
     if family.grid == "linear":
         evaluate(linear_grid(runs, family.step))
+        return
+    if family.grid in PUBLISHED:
+        if runs != 2:
+            raise InputError(f"--grid {family.grid}: needs two runs, lexical and dense, got {runs}")
+        evaluate(PUBLISHED[family.grid])
         return
     low, high = (-_DECADES, _DECADES) if family.grid == "log" else (-1, 1)
     best = evaluate(log_grid(runs, low, high) if family.grid == "log" else reciprocal_grid(runs))

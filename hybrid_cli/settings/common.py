@@ -117,6 +117,7 @@ class EncoderContract(Settings):
 
 Markers = Literal["none", "replace", "prepend"]
 Keep = Literal["best", "last"]
+Schedule = Literal["linear", "halve", "constant"]
 ScorerSchedule = Literal["fixed", "anneal", "random", "learned"]
 
 OBJECTIVE, BOOSTING, OPTIMIZATION, VALIDATION = "Objective", "Boosting (DrBoost)", "Optimization", "Validation"
@@ -149,7 +150,7 @@ class Optimization(Seeded):
         shown="1, or as many as --max-steps needs",
     )
     max_steps: int | None = option(
-        None, "Number of steps; fewer if --epochs ends first. The learning rate decays to 0 at the last step.",
+        None, "Number of steps; fewer if --epochs ends first.",
         panel=OPTIMIZATION, minimum=1,
     )  # fmt: skip
     batch_size: int = option(28, "Queries per batch.", panel=OPTIMIZATION, minimum=1)
@@ -164,7 +165,25 @@ class Optimization(Seeded):
         shown="the whole batch",
     )
     learning_rate: float = option(2e-5, "Peak learning rate.", "--learning-rate", "--lr", panel=OPTIMIZATION, minimum=0)
-    warmup: float = option(0.1, "Fraction of the steps with a rising rate.", panel=OPTIMIZATION, minimum=0, maximum=1)
+    warmup: float = option(
+        0.1, "Fraction of the steps with a rising rate.", panel=OPTIMIZATION, minimum=0, maximum=1,
+        applies=when(warmup_steps=None),
+    )  # fmt: skip
+    warmup_steps: int | None = option(
+        None, "Number of steps with a rising rate, in place of `--warmup`.", panel=OPTIMIZATION, minimum=0
+    )
+    schedule: Schedule = option(
+        "linear",
+        "Learning rate after the warm-up. `linear`: decay to 0 at the last step; `halve`: half the rate in each epoch "
+        "after the first `--halve-after` (RoC); `constant`.",
+        panel=OPTIMIZATION,
+    )
+    halve_after: int = option(
+        3, "Epochs before the rate is halved.", panel=OPTIMIZATION, minimum=0, applies=when(schedule="halve")
+    )
+    keep_epochs: bool = option(
+        False, "Also store the model after each epoch, as epochs/1, epochs/2, ... of the output.", panel=OPTIMIZATION
+    )
     weight_decay: float = option(0.0, "Weight decay of AdamW.", panel=OPTIMIZATION, minimum=0)
     clip: float = option(1.0, "Maximum norm of the gradient.", panel=OPTIMIZATION, above=0)
     precision: Precision = option(

@@ -13,7 +13,7 @@ from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, option, p
 
 Missing = Literal["exact", "min", "zero", "ignore", "drop"]
 Normalization = Literal["none", "minmax", "max", "sum", "l2", "zscore", "rank", "borda", "dbsf"]
-Grid = Literal["linear", "log", "reciprocal"]
+Grid = Literal["linear", "log", "reciprocal", "clear", "roc", "spar"]
 
 FUSION = "Fusion"
 ABSENT, COMPARED, TUNING = "Documents missing from a list", "Comparison", "Tuning"
@@ -253,11 +253,12 @@ class WeightTuning(Seeded):
         panel=TUNING,
         applies=when(tune=GIVEN),
     )
-    grid: Literal["auto", "linear", "log", "reciprocal"] = option(
+    grid: Literal["auto", "linear", "log", "reciprocal", "clear", "roc", "spar"] = option(
         "auto",
         "`linear`: weights that sum to 1; `log`: .001 to 1000 against 1 for the last run; `reciprocal`: .1 to 1 and "
         "their reciprocals; `auto`: log for sums of raw scores, else linear. If an end point is best, `log` and "
-        "`reciprocal` are extended.",
+        "`reciprocal` are extended. Published grids of a lexical and a dense run, in this order: `clear` (.1 to .9 for "
+        "the first), `roc` (0 to 2 for the second), `spar` (.1 to 10 for the second).",
         panel=TUNING,
         applies=when(tune=GIVEN),
     )

@@ -21,6 +21,7 @@ from hybrid_cli.settings.common import (
     Optimization,
     Precision,
     Sampling,
+    Schedule,
     StartModel,
     Training,
     Validation,
@@ -248,6 +249,8 @@ class TrainLambda(Training, Validation, Architecture):
     chunk_size: int | None = redeclare(Optimization, "chunk_size", None, applies=(TRANSFORMER,))
     learning_rate: float = redeclare(Optimization, "learning_rate", By("encoder", {"static": 3e-3}, 2e-5))
     warmup: float = redeclare(Optimization, "warmup", By("encoder", {"static": 0.0}, 0.1))
+    schedule: Schedule = redeclare(Optimization, "schedule", "linear", applies=(TRANSFORMER,))
+    keep_epochs: bool = redeclare(Optimization, "keep_epochs", False, applies=(TRANSFORMER,))
     precision: Precision = redeclare(Optimization, "precision", "auto", applies=(TRANSFORMER,))
 
     def check(self) -> None:

@@ -74,10 +74,27 @@ class Validator:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Epochs:
+    """Division of a training into epochs.
+
+    Attributes:
+        steps: optimizer steps per epoch.
+        finished: called with the number of each complete epoch, from 1.
+    """
+
+    steps: int
+    finished: Callable[[int], None] | None = None
+
+
+def epoch_steps(plan: Optimization, examples: int) -> int:
+    """Return the number of optimizer steps of an epoch of `examples` training examples."""
+    return -(-examples // (plan.batch_size * plan.accumulate))
+
+
 def steps_of(plan: Optimization, examples: int) -> int:
     """Return the number of optimizer steps for `examples` training examples."""
-    per_epoch = -(-examples // (plan.batch_size * plan.accumulate))
-    return min(plan.max_steps or sys.maxsize, per_epoch * passes(plan))
+    return min(plan.max_steps or sys.maxsize, epoch_steps(plan, examples) * passes(plan))
 
 
 def fit(
@@ -88,6 +105,7 @@ def fit(
     work: Path,
     validator: Validator | None = None,
     remedy: str = "",
+    epochs: Epochs | None = None,
 ) -> State:
     """Train the model of a learner in place, and load the weights of the best validation or of the last step.
 
@@ -102,6 +120,7 @@ def fit(
         work: folder of the unfinished artifact, with its checkpoint.
         validator: validation, if any.
         remedy: advice if the first steps have hardly any loss.
+        epochs: division into epochs, for schedules and models by epoch.
 
     Returns:
         Learning curve, best value and its step.
@@ -117,7 +136,7 @@ def fit(
     with console.progress("train", total, "steps", lambda: diagnostics.line(state.curve)) as advance:
         advance(state.step)
         for step in range(state.step, total):
-            trainer.set_rate(plan.learning_rate * rate_factor(step, total, plan.warmup))
+            trainer.set_rate(plan.learning_rate * rate_factor(plan, step, total, epochs.steps if epochs else total))
             torch.manual_seed(plan.seed * 1_000_003 + step + (parallel.rank() << 40))
             terms = trainer.step(islice(stream, plan.accumulate), step)
             state.step = step + 1
@@ -126,6 +145,8 @@ def fit(
                 diagnostics.check(state.curve, remedy)
             if validator and (state.step % every == 0 or state.step == total):
                 _validate(model, validator, state, work)
+            if epochs and epochs.finished and state.step % epochs.steps == 0 and not parallel.rank():
+                epochs.finished(state.step // epochs.steps)
             if state.step % plan.checkpoint_steps == 0 and not parallel.rank():
                 save_checkpoint(work, model, trainer.optimizer, trainer.scaler, state)
             advance(1)
@@ -136,12 +157,23 @@ def fit(
     return state
 
 
-def rate_factor(step: int, total: int, warmup: float) -> float:
-    """Return the learning rate at `step` relative to its peak: linear warm-up from 0, then linear decay to 0."""
-    rising = round(total * warmup)
+def rate_factor(plan: Optimization, step: int, total: int, per_epoch: int) -> float:
+    """Return the learning rate at `step` relative to its peak: linear warm-up from 0, then the schedule of the plan.
+
+    Args:
+        plan: warm-up and schedule; halving follows RoC (section 4.1).
+        step: number of completed steps.
+        total: number of steps.
+        per_epoch: steps per epoch.
+    """
+    rising = round(total * plan.warmup) if plan.warmup_steps is None else plan.warmup_steps
     if step < rising:
         return (step + 1) / (rising + 1)
-    return (total - step) / max(1, total - rising)
+    if plan.schedule == "linear":
+        return (total - step) / max(1, total - rising)
+    if plan.schedule == "constant":
+        return 1.0
+    return float(0.5 ** max(0, step // per_epoch - plan.halve_after + 1))
 
 
 def _validate(model: nn.Module, validator: Validator, state: State, work: Path) -> None:

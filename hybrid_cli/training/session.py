@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
 from hybrid_cli.encoders.presets import preset_fields
@@ -20,7 +20,7 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import Architecture, Training
 from hybrid_cli.training import parallel
-from hybrid_cli.training.loop import Learner, State, Validator, fit, steps_of, write_curve
+from hybrid_cli.training.loop import Epochs, Learner, State, Validator, epoch_steps, fit, steps_of, write_curve
 
 Batch = TypeVar("Batch")
 
@@ -79,6 +79,7 @@ class Session:
         self._output = artifacts.output_of(
             settings, Kind.ENCODER, {role: path for role, path in inputs.items() if path is not None}, options
         )
+        self._epoch_steps: int | None = None
         self.up_to_date = self._output.up_to_date
 
     def train(self, prepare: Callable[[Path], Job[Any]], processes: bool = False) -> State:
@@ -95,7 +96,8 @@ class Session:
             parallel.refuse(self._settings.command)
         with parallel.folder(self._output) as (work, counts):
             job = prepare(work)
-            state = fit(job.learner, job.batches, self._settings, job.steps, work, job.validator, job.remedy)
+            epochs = Epochs(self._epoch_steps, self._keeper(job, work)) if self._epoch_steps else None
+            state = fit(job.learner, job.batches, self._settings, job.steps, work, job.validator, job.remedy, epochs)
             if not parallel.rank():
                 counts.update(job.save(work))
                 counts.update(job.validator.facts if job.validator else {})
@@ -105,7 +107,18 @@ class Session:
 
     def steps(self, examples: int) -> int:
         """Return the number of optimizer steps for `examples` training examples."""
+        self._epoch_steps = epoch_steps(self._settings, examples)
         return steps_of(self._settings, examples)
+
+    def _keeper(self, job: Job[Any], work: Path) -> Callable[[int], None] | None:
+        """Return the function that stores the model of an epoch, if requested."""
+
+        def keep(number: int) -> None:
+            with artifacts.replacing(work / layout.EPOCHS / str(number)) as scratch:
+                scratch.mkdir(parents=True)
+                job.save(scratch)
+
+        return keep if self._settings.keep_epochs else None
 
 
 class TransformerTraining(Protocol):
