@@ -22,8 +22,8 @@ from hybrid_cli.settings.common import Overwrites
 
 STAGES = [
     "auto", "prepare", "split", "perturb", "index-bm25", "mine-negatives", "label", "pretrain", "train-dense",
-    "train-lambda", "distill-lite", "combine", "encode", "search", "judge", "fuse", "concat-runs", "evaluate", "report",
-    "inspect", "verify", "export", "doctor",
+    "train-lambda", "distill-lite", "train-reranker", "combine", "encode", "search", "judge", "fuse", "rerank",
+    "concat-runs", "evaluate", "report", "inspect", "verify", "export", "doctor",
 ]  # fmt: skip
 Write = Callable[[str], Path]
 EVERYWHERE = ("--config", "--quiet", "--verbose", "--log-file", "--debug")

@@ -89,6 +89,11 @@ def _resumable(scratch: Path) -> bool:
     return (scratch / KEY).is_file()
 
 
+def interrupted(scratch: Path, call: str) -> bool:
+    """Return whether `scratch` is the unfinished folder of an equal call."""
+    return _resumable(scratch) and (scratch / KEY).read_text("utf-8") == call
+
+
 def finished(scratch: Path, call: str) -> bool:
     """Return whether `scratch` is the complete folder of a call that was killed before the folder got its name."""
     if _resumable(scratch) or not (scratch / MANIFEST).is_file():

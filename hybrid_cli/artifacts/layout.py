@@ -38,6 +38,12 @@ PAIR_SIDES = ("queries", "documents")
 CURVE = "curve.parquet"
 EPOCHS = "epochs"  # models after each epoch
 
+# reranker
+RERANKER = "reranker.json"
+
+# reranked runs, and an unfinished one
+SCORES = ".scores"  # shards of scores
+
 # unfinished encoder
 CHECKPOINT = ".checkpoint"
 BEST_WEIGHTS = ".best.safetensors"
@@ -50,3 +56,8 @@ ATTACKS = "meta.json"
 def part(number: int) -> str:
     """Return the name of a part of a large table."""
     return f"part-{number:05d}.parquet"
+
+
+def run_of(depth: int) -> str:
+    """Return the name of the run with `depth` rescored hits per query."""
+    return f"depth-{depth}.parquet"

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,18 @@ METADATA_KEY = b"hybrid"
 _IN_FOOTER = checksums.KEY.decode()  # the checksum of a Parquet file covers the manifest in its footer
 _DATA_BLOCK = '<script type="application/json" id="hybrid-manifest">\n{}</script>\n'
 _IN_PAGE = re.compile(_DATA_BLOCK.format("(.*?)"), re.DOTALL)
+_LIBRARIES = (
+    "torch",
+    "transformers",
+    "pyserini",
+    "faiss-cpu",
+    "faiss-gpu",
+    "pyarrow",
+    "polars",
+    "numpy",
+    "sentencex",
+    "altair",
+)
 
 
 @dataclass(frozen=True)
@@ -322,3 +335,16 @@ def foreign_file(path: Path, manifest: Manifest | None) -> str | None:
     if manifest is None or manifest.files is None or not path.is_dir():
         return None
     return next((name for name in file_names(path) if name not in set(manifest.files)), None)
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of hybrid and of the libraries that affect results."""
+    from hybrid_cli.version import __version__
+
+    found = {"hybrid": __version__}
+    for library in _LIBRARIES:
+        try:
+            found[library] = version(library)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -37,26 +36,13 @@ from hybrid_cli.artifacts.manifest import (
     fingerprints,
     hash_json,
     hash_names,
+    library_versions,
 )
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.artifacts.tables import write_parquet
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.settings.common import Writes
 from hybrid_cli.settings.stage import at_stage_end
-
-_LIBRARIES = (
-    "hybrid",
-    "torch",
-    "transformers",
-    "pyserini",
-    "faiss-cpu",
-    "faiss-gpu",
-    "pyarrow",
-    "polars",
-    "numpy",
-    "sentencex",
-    "altair",
-)
 
 
 class DryRun(Exception):
@@ -139,21 +125,10 @@ class Output:
         Args:
             ignore: files and folders that do not enter the fingerprint.
         """
-        work = self.partial
-        key = work / files.KEY
+        key = self.partial / files.KEY
         with self._locked():
-            if work.exists() and not (key.is_file() and key.read_text("utf-8") == self.manifest.key()):
-                files.discard(work)
-            if not work.exists():
-                work.mkdir(parents=True)
-                disk.write_text(key, self.manifest.key())
-            try:
+            with self._resumed() as work:
                 yield work, counts
-            except DamageError:  # the damaged file can be restored
-                raise
-            except InputError:  # repeating the command cannot succeed
-                files.discard(work)
-                raise
             seconds = round(time.monotonic() - self.started, 1)
             found = fingerprints(work)
             refuse_foreign_file(self.path, existing_manifest(self.place))  # a file that was added while the stage ran
@@ -168,6 +143,35 @@ class Output:
             disk.write_text(work / MANIFEST, manifest.to_json())
             disk.remove(key)  # first: a folder without key is never resumed
             self._publish_folder()
+
+    @contextmanager
+    def file_with_shards(self) -> Iterator[tuple[Path, Path]]:
+        """Yield a scratch folder and the path in it of a file, which is the output if the block succeeds.
+
+        As that of `folder`, the scratch folder survives an interruption.
+        """
+        with self._locked():
+            with self._resumed() as work:
+                yield work, work / self.place.name
+            self._publish(work / self.place.name)
+            files.discard(work)
+
+    @contextmanager
+    def _resumed(self) -> Iterator[Path]:
+        """Yield the scratch folder of an interrupted equal call, or a new one; remove it after an InputError."""
+        work, key = self.partial, self.partial / files.KEY
+        if work.exists() and not files.interrupted(work, self.manifest.key()):
+            files.discard(work)
+        if not work.exists():
+            work.mkdir(parents=True)
+            disk.write_text(key, self.manifest.key())
+        try:
+            yield work
+        except DamageError:  # the damaged file can be restored
+            raise
+        except InputError:  # repeating the command cannot succeed
+            files.discard(work)
+            raise
 
     def finish(self) -> None:
         """Publish a complete folder that an equal call left when it was killed; set `up_to_date`."""
@@ -331,7 +335,7 @@ def open_output(
         stage,
         json.loads(json.dumps(dict(options))),
         describe_inputs(inputs, path),
-        versions=_versions(),
+        versions=library_versions(),
         location=Path(os.path.realpath(place)),
     )
     output = Output(path, wanted, place, compare=compare and not overwrite)
@@ -353,7 +357,8 @@ def open_output(
         output.release()
         raise
     if output.up_to_date:
-        if files.finished(output.partial, wanted.key()):  # by a killed replacement with the same content
+        call = wanted.key()
+        if files.finished(output.partial, call) or files.interrupted(output.partial, call):  # by a killed equal call
             with suppress(HybridError, OSError):
                 output.lock()
                 disk.remove(output.partial)
@@ -378,15 +383,3 @@ def _check(output: Output, inputs: Mapping[str, Path | Named], overwrite: bool, 
 def _is_follower() -> bool:
     """Return whether another process of the torchrun group writes the output."""
     return os.environ.get("RANK", "0") != "0"
-
-
-def _versions() -> dict[str, str]:
-    from hybrid_cli.version import __version__
-
-    found = {"hybrid": __version__}
-    for library in _LIBRARIES[1:]:
-        try:
-            found[library] = version(library)
-        except PackageNotFoundError:
-            continue
-    return found

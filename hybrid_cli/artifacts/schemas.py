@@ -19,9 +19,11 @@ class Kind(StrEnum):
     EXAMPLES = "training examples"
     LABELS = "teacher labels"
     ENCODER = "encoder"
+    RERANKER = "reranker"
     DENSE_INDEX = "dense index"
     VECTORS = "vectors"
     RUN = "run"
+    RERANKED = "reranked runs"
     MEASUREMENTS = "measurements"
     LEARNING_CURVE = "learning curve"
     WEIGHTS = "fusion weights"
@@ -43,6 +45,7 @@ _PLURAL = {
     Kind.EXAMPLES,
     Kind.LABELS,
     Kind.VECTORS,
+    Kind.RERANKED,
     Kind.MEASUREMENTS,
     Kind.WEIGHTS,
     Kind.FIGURES,

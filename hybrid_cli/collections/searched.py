@@ -125,9 +125,27 @@ def _root(made: Manifest) -> Source | None:
     return _root(own) if own is not None and own.stage in _OF_QUERIES and own.inputs else Source(path, recorded)
 
 
+def texts_of(run: Path) -> Path | None:
+    """Return the file with the texts of the queries of a run, attacked or not; None if not recorded or changed."""
+    made = artifacts.find_manifest(run)
+    if made is None:
+        return None
+    if made.stage == "fuse":
+        return next((found for path in _existing(made, "run ") if (found := texts_of(path)) is not None), None)
+    while made is not None and (path := made.input_path("queries")) is not None:
+        if not _is_unchanged(path, made.inputs["queries"]["fingerprint"]):
+            return None
+        if path.is_file():
+            return path
+        made = artifacts.find_manifest(path)  # a folder of query vectors
+    return None
+
+
 def corpus_of(run: Path) -> Source | None:
     """Return the corpus of the index behind a run; None if the index is not recorded, or is gone."""
     made = artifacts.find_manifest(run)
+    if made is not None and (corpus := made.input_path("corpus")) is not None:  # of a reranked run
+        return Source(corpus, made.inputs["corpus"]["fingerprint"])
     for path in _existing(made, "run ") if made is not None else ():
         if (source := corpus_of(path)) is not None:
             return source

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ WITH_POOLER = ("bert", "roberta", "xlm-roberta", "ernie")
 _ENCODERS = {"t5": T5EncoderModel, "mt5": MT5EncoderModel, "umt5": UMT5EncoderModel}  # AutoModel adds a decoder
 _SILENT = {"pooler", "position_ids", "inv_freq"}  # parts of a checkpoint that are skipped without a note
 # Heads of pretraining, which no encoder applies: BERT, Condenser, RoBERTa and MPNet, DistilBERT.
-_PRETRAINING = {"cls", "c_head", "lm_head", "vocab_transform", "vocab_layer_norm", "vocab_projector"}
+PRETRAINING = {"cls", "c_head", "lm_head", "vocab_transform", "vocab_layer_norm", "vocab_projector"}
 _DECODER = {"decoder"}  # of T5, whose encoder is used alone
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
@@ -68,8 +69,8 @@ def load_checkpoint(folder: Path, side: str) -> Loaded:
             of an unknown part, without which the vectors would be wrong.
     """
     silence_transformers()
-    _refuse_pickles(folder)
-    try:
+    refuse_pickles(folder)
+    with loading(folder):
         config = _config(folder)
         names, projection = _read(folder, side)
         # BERT's unused pooler over [CLS]
@@ -80,20 +81,12 @@ def load_checkpoint(folder: Path, side: str) -> Loaded:
             config=config,
             **({"use_safetensors": True} if names is None else {"state_dict": dict(names)}),
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # `_refuse_missing` checks this with a clear message
+            ignore_mismatched_sizes=True,  # `refuse_missing` checks this with a clear message
             **unused,
         )
-        tokenizer = _tokenizer(folder)
-    except (MemoryError, InputError):
-        raise
-    except Exception as error:  # transformers and tokenizers raise every class for files that are damaged
-        raise InputError(f"{folder}: no readable model ({_first_line(error)})") from None
-    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # else transformers creates one
-        raise InputError(
-            f"{folder}: has no vocabulary (tokenizer.json or vocab.txt); save the tokenizer in this folder"
-        )
-    _refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
-    _refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
+    tokenizer = load_tokenizer(folder)
+    refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
+    refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
     left_out = _refuse_unknown(folder, report["unexpected_keys"], config.model_type in _ENCODERS)
     return Loaded(backbone, tokenizer, projection, left_out)
 
@@ -113,8 +106,29 @@ def _config(folder: Path) -> PretrainedConfig:
     return BertConfig(**fields)
 
 
-def _tokenizer(folder: Path) -> Any:
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+@contextmanager
+def loading(folder: Path) -> Iterator[None]:
+    """Turn an error of transformers about the files of a model into one line."""
+    try:
+        yield
+    except (MemoryError, InputError):
+        raise
+    except Exception as error:  # transformers and tokenizers raise every class for files that are damaged
+        raise InputError(f"{folder}: no readable model ({_first_line(error)})") from None
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Return the tokenizer of a checkpoint, which pads on the right.
+
+    Raises:
+        InputError: the tokenizer is not readable, or has no vocabulary.
+    """
+    with loading(folder):
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # else transformers creates one
+        raise InputError(
+            f"{folder}: has no vocabulary (tokenizer.json or vocab.txt); save the tokenizer in this folder"
+        )
     tokenizer.padding_side = "right"
     settings = folder / "sentence_bert_config.json"
     if settings.is_file() and read_object(settings).get("do_lower_case") is True:
@@ -162,7 +176,7 @@ def _silent(key: str) -> bool:
 
 def _refuse_unknown(folder: Path, keys: Collection[str], decoder: bool) -> tuple[str, ...]:
     """Refuse weights that the encoder would not apply, except pretraining heads; return the heads."""
-    heads = _PRETRAINING | (_DECODER if decoder else set())
+    heads = PRETRAINING | (_DECODER if decoder else set())
     others = [key for key in keys if not _silent(key)]
     if unknown := sorted(key for key in others if key.split(".")[0] not in heads):
         raise InputError(_unknown(folder, unknown))
@@ -170,14 +184,19 @@ def _refuse_unknown(folder: Path, keys: Collection[str], decoder: bool) -> tuple
 
 
 def _unknown(folder: Path, keys: Collection[str]) -> str:
-    shown = ", ".join(sorted(keys)[:3]) + (f", and {len(keys) - 3} more" if len(keys) > 3 else "")
     return (
-        f"{folder}: has weights of an unknown part ({shown}), without which its vectors would be wrong; see `hybrid "
-        "presets` for the known forms"
+        f"{folder}: has weights of an unknown part ({few(keys)}), without which its vectors would be wrong; see "
+        "`hybrid presets` for the known forms"
     )
 
 
-def _refuse_pickles(folder: Path) -> None:
+def few(keys: Collection[str]) -> str:
+    """Return the first three names in words."""
+    return ", ".join(sorted(keys)[:3]) + (f", and {len(keys) - 3} more" if len(keys) > 3 else "")
+
+
+def refuse_pickles(folder: Path) -> None:
+    """Refuse weights that are not in safetensors files of this folder."""
     if (folder / "config.json").is_file() and not weight_files(folder):
         raise InputError(
             f"{folder}: has no model.safetensors; pickles (pytorch_model.bin) are not opened. Convert them: hybrid "
@@ -201,7 +220,7 @@ def _named_files(folder: Path) -> set[str]:
     return found
 
 
-def _refuse_more_layers(folder: Path, unexpected: Collection[str], known: Collection[str]) -> None:
+def refuse_more_layers(folder: Path, unexpected: Collection[str], known: Collection[str]) -> None:
     """Refuse weights of layers that config.json does not have; the encoder would be a truncated model."""
     patterns = {_NUMBER.sub("#", key) for key in known}
     more = sorted(key for key in unexpected if any(_NUMBER.sub("#", key).endswith(each) for each in patterns))
@@ -212,11 +231,12 @@ def _refuse_more_layers(folder: Path, unexpected: Collection[str], known: Collec
         )
 
 
-def _refuse_missing(folder: Path, keys: Collection[str]) -> None:
+def refuse_missing(folder: Path, keys: Collection[str]) -> None:
     """Refuse a checkpoint with missing or misshaped weights, which would be random; poolers do not count."""
     if missing := sorted(key for key in keys if not key.startswith("pooler.")):
-        shown = ", ".join(missing[:3]) + (f", and {len(missing) - 3} more" if len(missing) > 3 else "")
-        raise InputError(f"{folder}: weights named in config.json are missing ({shown}); save the complete checkpoint")
+        raise InputError(
+            f"{folder}: weights named in config.json are missing ({few(missing)}); save the complete checkpoint"
+        )
 
 
 def _first_line(error: Exception) -> str:

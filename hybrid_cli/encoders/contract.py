@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hybrid_cli.artifacts.layout import CONTRACT, MODULES
+from hybrid_cli.artifacts.layout import CONTRACT, MODULES, RERANKER
 from hybrid_cli.encoders import layouts
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, named, read_json, read_object, typed
@@ -171,8 +171,10 @@ def kind_of(folder: Path) -> str:
     """Return the kind of encoder in `folder`: `transformer`, `static`, `combination` or `pair`.
 
     Raises:
-        InputError: `encoder.json` cannot be read, or names another kind.
+        InputError: `encoder.json` cannot be read or names another kind, or the folder contains a reranker.
     """
+    if (folder / RERANKER).exists():
+        raise InputError(f"{folder}: is a reranker; an encoder is needed here")
     if not (folder / CONTRACT).exists():
         return TRANSFORMER
     kind = read_object(folder / CONTRACT).get("kind", TRANSFORMER)

@@ -38,6 +38,30 @@ def ranked(hits: pl.LazyFrame | pl.DataFrame, depth: int | None = None) -> pl.Da
     return ordered.select("qid", "docid", "rank", pl.col("score").cast(pl.Float32)).collect()
 
 
+def reranked(hits: pl.DataFrame, depth: int) -> pl.DataFrame:
+    """Put the rescored hits of each query first, in the order of their new scores.
+
+    The other hits follow in their order. Their scores have the previous distances to the last rescored hit, below the
+    lowest new score.
+
+    Args:
+        hits: qid, docid, rank, score, and new_score, null for hits without one; in the order of query and rank.
+        depth: largest rank of a rescored hit.
+
+    Returns:
+        A run of the same hits; queries keep their order.
+    """
+    known = pl.col("new_score").is_not_null() & (pl.col("rank") <= depth)
+    first = ranked(hits.filter(known).select("qid", "docid", score="new_score"))
+    lowest = pl.col("new_score").filter(known).min().over("qid")
+    fall = (pl.col("score") - pl.col("score").filter(known).last().over("qid")).clip(upper_bound=0)
+    score = pl.when(lowest.is_null()).then("score").otherwise(lowest + fall.cum_min().over("qid"))
+    rest = hits.with_columns(score=score).filter(~known).select(SCHEMA.names()).cast(dict(SCHEMA))  # type: ignore[arg-type]
+    order = hits.select("qid").unique(maintain_order=True).with_row_index("place")
+    both = pl.concat([first, rest]).join(order, on="qid", maintain_order="left")
+    return both.sort("place", "rank").drop("place")
+
+
 def positions(ids: pl.Series, known: pl.Series, complaint: str) -> npt.NDArray[np.int64]:
     """Return the position of each id in `known`, the first one where ids repeat.
 

@@ -17,6 +17,7 @@ from hybrid_cli.settings.judging import Judge
 from hybrid_cli.settings.mining import Label, MineNegatives
 from hybrid_cli.settings.options import Settings
 from hybrid_cli.settings.perturb import Perturb
+from hybrid_cli.settings.reranking import Rerank, TrainReranker
 from hybrid_cli.settings.retrieval import ConcatRuns, Fuse, IndexBm25, Search, SearchOptions
 from hybrid_cli.settings.stage import stage
 from hybrid_cli.settings.training import DistillLite, Pretrain, TrainDense, TrainLambda
@@ -42,6 +43,7 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     DistillLite,
     ConvertCheckpoint,
     Presets,
+    TrainReranker,
     Combine,
     Encode,
     Append,
@@ -49,6 +51,7 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     Search,
     Judge,
     Fuse,
+    Rerank,
     ConcatRuns,
     Evaluate,
     Report,
@@ -88,12 +91,14 @@ __all__ = [
     "Presets",
     "Pretrain",
     "Report",
+    "Rerank",
     "Search",
     "SearchOptions",
     "Settings",
     "Split",
     "TrainDense",
     "TrainLambda",
+    "TrainReranker",
     "VectorIndex",
     "Verify",
     "stage",

@@ -20,6 +20,8 @@ NAMES = {  # name in the learning curve -> name and format in the progress line
     "mean_margin": ("margin", ".2f"),
     "positive_similarity": ("positives", ".2f"),
     "negative_similarity": ("negatives", ".2f"),
+    "positive_score": ("positives", ".2f"),  # of rerankers
+    "negative_score": ("negatives", ".2f"),
 }
 
 Curve = Sequence[tuple[int, str, float]]

@@ -53,6 +53,7 @@ class Session:
         settings: options of the command.
         inputs: role -> file or folder; None for inputs that are not used.
         resolved: values for the manifest, which override options of the same name.
+        kind: kind of the output.
 
     Attributes:
         precision: precision of the forward pass.
@@ -67,6 +68,7 @@ class Session:
         settings: Training,
         inputs: Mapping[str, Path | artifacts.Named | None],
         resolved: Mapping[str, Any] | None = None,
+        kind: Kind = Kind.ENCODER,
     ):
         if settings.threads:
             torch.set_num_threads(settings.threads)
@@ -77,7 +79,7 @@ class Session:
             options["precision"] = str(self.precision).removeprefix("torch.")  # the resolved value of `auto`
         self._settings = settings
         self._output = artifacts.output_of(
-            settings, Kind.ENCODER, {role: path for role, path in inputs.items() if path is not None}, options
+            settings, kind, {role: path for role, path in inputs.items() if path is not None}, options
         )
         self._epoch_steps: int | None = None
         self.up_to_date = self._output.up_to_date

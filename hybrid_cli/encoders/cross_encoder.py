@@ -1,0 +1,310 @@
+"""The reranker: one transformer that reads query and document together and returns a score (a cross-encoder).
+
+On disk, a reranker is a sequence classification checkpoint as sentence-transformers' `CrossEncoder` reads and writes
+it, with its input lengths in `reranker.json`. A checkpoint without this file has the lengths of its tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
+
+from hybrid_cli import console
+from hybrid_cli.artifacts import disk
+from hybrid_cli.artifacts.layout import CONTRACT, MODULES, RERANKER
+from hybrid_cli.encoders.checkpoint import (
+    PRETRAINING,
+    few,
+    load_tokenizer,
+    loading,
+    refuse_missing,
+    refuse_more_layers,
+    refuse_pickles,
+    silence_transformers,
+)
+from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.transformer import batches_by_length
+from hybrid_cli.errors import InputError
+from hybrid_cli.json_files import fits, read_json, read_object, typed
+from hybrid_cli.settings.common import OnDevice, Precision
+
+BATCH_TOKENS = 4096
+ROOM = 8  # tokens of an input that a query of full length leaves at least: special tokens and words of the document
+_LONGEST = 512  # tokens of an input where neither `reranker.json` nor the tokenizer limits them
+_PRETRAINING = {*PRETRAINING, "pooler", "decoder", "generator_predictions", "discriminator_predictions"}
+_POOLED = {"Transformer", "Pooling", "Normalize", "Dense", "LayerNorm"}  # modules of an encoder
+_IDENTITY = "torch.nn.modules.linear.Identity"  # CrossEncoder's activation function: scores are the logits
+
+
+@dataclass(frozen=True)
+class PairInput:
+    """Input of a reranker: `[CLS] query [SEP] document [SEP]`.
+
+    Attributes:
+        max_length: maximum word pieces of the input, special tokens included; longer documents are cut.
+        query_max_len: maximum word pieces of `[CLS] query [SEP]`; longer queries are cut first.
+        title_separator: text between title and body of a document.
+    """
+
+    max_length: int = 512
+    query_max_len: int = 64
+    title_separator: str = " "
+
+    def document(self, title: str, text: str) -> str:
+        """Return the text of a document."""
+        return f"{title}{self.title_separator}{text}" if title else text
+
+    def changed(self, **overrides: Any) -> PairInput:
+        """Return this input with the values of `overrides` that are not None.
+
+        Raises:
+            InputError: the query leaves no room for the document.
+        """
+        new = replace(self, **{name: value for name, value in overrides.items() if value is not None})
+        if new.max_length < new.query_max_len + ROOM:
+            raise InputError(
+                f"--max-length {new.max_length}: needs at least {ROOM} tokens more than --query-max-len "
+                f"{new.query_max_len}"
+            )
+        return new
+
+
+class CrossEncoder(nn.Module):
+    """A reranker: scores pairs of query and document.
+
+    Attributes:
+        input: lengths and form of the input.
+        backbone: transformer with a classification head of one or two labels.
+        tokenizer: its tokenizer.
+        truncated: number of pairs whose document was cut so far.
+    """
+
+    def __init__(self, input: PairInput, backbone: PreTrainedModel, tokenizer: Any):
+        super().__init__()
+        self.input = input
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.truncated = 0
+
+    @classmethod
+    def load(
+        cls,
+        name: str | Path,
+        *,
+        device: str = OnDevice.device,
+        dtype: Precision = "fp32",
+        train: bool = False,
+        **overrides: Any,
+    ) -> CrossEncoder:
+        """Open a reranker, in evaluation mode.
+
+        Args:
+            name: `minilm`, a folder, or a Hugging Face id.
+            device: `auto` uses a GPU if there is one.
+            dtype: precision of the weights.
+            train: any transformer is accepted; without a head of one or two labels, a new one is initialized from
+                torch's random state, with a notice.
+            overrides: fields of `PairInput` to change.
+
+        Raises:
+            InputError: no such model, no ranking head, or weights that the architecture does not have.
+        """
+        folder = resolve(name)
+        silence_transformers()
+        _check_files(folder, train)
+        backbone = _backbone(folder, train)
+        tokenizer = load_tokenizer(folder)
+        if not tokenizer.is_fast:
+            raise InputError(f"{folder}: needs tokenizer.json; save the fast tokenizer in this folder")
+        longest = _positions(backbone, tokenizer)
+        stored = read_input(folder, longest, train).changed(**overrides)
+        if stored.max_length > longest:
+            raise InputError(f"--max-length {stored.max_length}: the model has positions for {longest} tokens")
+        place = pick_device(device)
+        return cls(stored, backbone, tokenizer).to(device=place, dtype=pick_dtype(dtype, place)).eval()
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights."""
+        return next(self.parameters()).device
+
+    @property
+    def transformer(self) -> PreTrainedModel:
+        """The transformer without the head."""
+        inner: PreTrainedModel = self.backbone.base_model  # type: ignore[assignment]
+        return inner
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        """Return scores [n] in float32: the logit, or of two labels the difference of the second and the first.
+
+        Args:
+            inputs: `input_ids`, `attention_mask` and, for some architectures, `token_type_ids`, each [n, L].
+        """
+        logits: Tensor = self.backbone(**inputs).logits.float()
+        return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
+
+    def tokens(self, queries: Sequence[str], documents: Sequence[str]) -> Any:
+        """Return the tokenizer's encodings of pairs; only documents are cut, after overlong queries."""
+        return self.tokenizer(
+            self._cut(queries), list(documents), truncation="only_second", max_length=self.input.max_length
+        )
+
+    def _cut(self, queries: Sequence[str]) -> list[str]:
+        """Return the queries, cut to the maximum length."""
+        known = list(dict.fromkeys(queries))
+        most = self.input.query_max_len - 2
+        found = self.tokenizer(known, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        cut = {
+            text: text[: offsets[most - 1][1]] if len(offsets) > most else text
+            for text, offsets in zip(known, found, strict=True)
+        }
+        return [cut[text] for text in queries]
+
+    def padded(self, encoded: Mapping[str, Any], rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
+        """Return the input of `forward` for some pairs, on the device of the weights."""
+        names = [name for name in ("input_ids", "token_type_ids") if name in encoded]
+        part = {name: [encoded[name][row] for row in rows] for name in names}
+        return dict(self.tokenizer.pad(part, return_tensors="pt").to(self.device))
+
+    def scores(
+        self, pairs: pl.DataFrame, batch_tokens: int = BATCH_TOKENS, most: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Score pairs in batches of similar length.
+
+        Args:
+            pairs: query, title, text.
+            batch_tokens: maximum tokens of a batch, padding included.
+            most: maximum pairs of a batch.
+
+        Returns:
+            Scores [n], float32, and the tokens [n] of each input, int32.
+        """
+        if not len(pairs):
+            return np.zeros(0, np.float32), np.zeros(0, np.int32)
+        documents = [self.input.document(title, text) for title, text in pairs.select("title", "text").iter_rows()]
+        encoded = self.tokens(pairs["query"].to_list(), documents)
+        self.truncated += sum(bool(each.overflowing) for each in encoded.encodings)
+        lengths = np.array([len(ids) for ids in encoded["input_ids"]], np.int32)
+        found = np.empty(len(pairs), np.float32)
+        with torch.inference_mode():
+            for rows in batches_by_length(lengths.tolist(), batch_tokens, most):
+                found[rows] = self(**self.padded(encoded, rows)).cpu().numpy()
+        return found, lengths
+
+    def save(self, folder: Path) -> None:
+        """Write the reranker so that sentence-transformers' `CrossEncoder(folder)` returns the same scores."""
+        self.backbone.config.sentence_transformers = {"activation_fn": _IDENTITY}
+        self.tokenizer.model_max_length = self.input.max_length
+        self.tokenizer.backend_tokenizer.no_truncation()  # of the last call; else stored with the tokenizer
+        self.tokenizer.backend_tokenizer.no_padding()
+        with disk.by_name(folder):
+            self.backbone.save_pretrained(folder, safe_serialization=True)
+            self.tokenizer.save_pretrained(folder)
+        disk.write_text(folder / RERANKER, json.dumps(asdict(self.input), indent=2) + "\n")
+
+
+def read_input(folder: Path, longest: int, train: bool = False) -> PairInput:
+    """Return the input of a reranker: from `reranker.json`, or the lengths of a foreign checkpoint.
+
+    A query of a foreign reranker may fill half of the input: sentence-transformers cuts the longer text of a pair,
+    which then is the document.
+
+    Args:
+        folder: folder of the reranker.
+        longest: maximum tokens of the model.
+        train: a foreign checkpoint gets the default lengths, as far as the model has positions.
+    """
+    if not (folder / RERANKER).is_file():
+        length = min(longest, PairInput.max_length) if train else longest
+        half = length // 2 - 1
+        return PairInput(length, min(PairInput.query_max_len, half) if train else half)
+    stored: PairInput = typed(PairInput, read_object(folder / RERANKER), folder / RERANKER)
+    if not 3 <= stored.query_max_len <= stored.max_length - ROOM:
+        raise InputError(
+            f"{folder / RERANKER}: query_max_len {stored.query_max_len} and max_length {stored.max_length} leave no "
+            "room for query and document"
+        )
+    return stored
+
+
+def _check_files(folder: Path, train: bool) -> None:
+    """Refuse folders that are not one checkpoint, and parts of sentence-transformers that are not read."""
+    if not (folder / "config.json").is_file():
+        kind = "an encoder without a checkpoint of its own" if (folder / CONTRACT).is_file() else "no checkpoint"
+        raise InputError(f"{folder}: has no config.json ({kind}); needs a folder with one Hugging Face checkpoint")
+    refuse_pickles(folder)
+    if (folder / MODULES).is_file():
+        modules = read_json(folder / MODULES)
+        if not fits(modules, list[dict[str, Any]]):
+            raise InputError(f"{folder / MODULES}: needs a list of modules")
+        types = {str(module.get("type")).rsplit(".", 1)[-1] for module in modules}
+        if unknown := sorted(types - (_POOLED if train else {"Transformer"})):
+            raise InputError(
+                f"{folder}: has the modules {', '.join(unknown)} of sentence-transformers, so it is no cross-encoder "
+                "with a classification head; "
+                + ("start from another model" if train else "train one with `hybrid train-reranker`")
+            )
+    prompts = folder / "config_sentence_transformers.json"
+    if not train and prompts.is_file() and read_object(prompts).get("default_prompt_name"):
+        raise InputError(f"{folder}: has a default prompt, which is not supported; use another reranker")
+
+
+def _backbone(folder: Path, train: bool) -> PreTrainedModel:
+    """Load the transformer with its head; see `CrossEncoder.load`."""
+    with loading(folder):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        has_head = any("ForSequenceClassification" in name for name in config.architectures or ())
+        if train and not (has_head and config.num_labels <= 2):
+            config.num_labels = 1
+        backbone, report = AutoModelForSequenceClassification.from_pretrained(
+            folder,
+            config=config,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # checked below with a clear message
+        )
+    _check_weights(folder, backbone, report, train)
+    if backbone.config.num_labels > 2:
+        raise InputError(
+            f"{folder}: its head has {backbone.config.num_labels} labels; a reranker has one or two. Train one with "
+            "`hybrid train-reranker`"
+        )
+    return backbone  # type: ignore[no-any-return]
+
+
+def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str, Any], train: bool) -> None:
+    """Refuse missing and unknown weights; a missing head is new in training."""
+    refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
+    unused = (key for key in report["unexpected_keys"] if key.split(".")[-1] != "position_ids")
+    inner = f"{backbone.base_model_prefix}."
+    if foreign := sorted(key for key in unused if key.removeprefix(inner).split(".")[0] not in _PRETRAINING):
+        raise InputError(
+            f"{folder}: has weights that {type(backbone).__name__} does not have ({few(foreign)}); without them the "
+            "scores would be wrong. Use a checkpoint of this architecture"
+        )
+    missing = [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])]
+    head = sorted(key for key in missing if not key.startswith(inner) or "pooler" in key.split("."))
+    refuse_missing(folder, [key for key in missing if key not in head])
+    if head and not train:
+        raise InputError(
+            f"{folder}: has no ranking head ({few(head)}); train one with `hybrid train-reranker --model {folder}`"
+        )
+    if head:
+        console.note(f"{folder}: has no ranking head; starts with a new one ({few(head)})")
+
+
+def _positions(backbone: PreTrainedModel, tokenizer: Any) -> int:
+    """Return the maximum number of tokens of the model and its tokenizer."""
+    most: int = getattr(backbone.config, "max_position_embeddings", None) or _LONGEST
+    if backbone.config.model_type in ("roberta", "xlm-roberta", "camembert"):  # positions start after the padding id
+        most -= backbone.config.pad_token_id + 1
+    return min(most, int(tokenizer.model_max_length))

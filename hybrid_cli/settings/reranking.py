@@ -1,0 +1,184 @@
+"""Settings of training a reranker and of reranking runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings.common import (
+    OBJECTIVE,
+    VALIDATION,
+    ExampleValidation,
+    OnDevice,
+    Optimization,
+    Precision,
+    Sampling,
+    StartModel,
+    Threaded,
+    Training,
+    Validation,
+    Writes,
+)
+from hybrid_cli.settings.dense import COMPUTATION
+from hybrid_cli.settings.options import GIVEN, REQUIRED, By, Settings, argument, option, redeclare, when
+from hybrid_cli.settings.retrieval import FUSION
+from hybrid_cli.settings.training import TRAINING
+
+RerankerLoss = Literal["pointwise", "listwise"]
+
+RERANKER, DEPTHS = "Reranker", "Depths"
+ONE_DEPTH = "one depth"  # fact: no `--depths`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs(Settings):
+    """Input of a reranker: query and document. Defaults come from the model."""
+
+    query_max_len: int | None = option(
+        None,
+        "Maximum tokens of a query, special tokens included.",
+        panel=RERANKER,
+        minimum=3,
+        shown="the model's, or 64",
+    )
+    max_length: int | None = option(
+        None,
+        "Maximum tokens of query and document together; longer documents are cut.",
+        panel=RERANKER,
+        minimum=11,
+        shown="the model's, or 512",
+    )
+    title_separator: str | None = option(
+        None, "Text between title and body of a document.", panel=RERANKER, shown="the model's, or a space"
+    )
+
+    def pair_input(self) -> dict[str, Any]:
+        """Return the options that override fields of the reranker's input."""
+        return {name: value for name in Pairs.declared() if (value := getattr(self, name)) is not None}
+
+
+@dataclass(frozen=True)
+class TrainReranker(Training, ExampleValidation, Sampling, StartModel, Pairs):
+    """Train a reranker on mined examples: a cross-encoder that reads query and document together.
+
+    The output is also a `CrossEncoder` of sentence-transformers. An interrupted run resumes from its last checkpoint
+    and ends with the same weights.
+    """
+
+    command = "train-reranker"
+    panel = TRAINING
+    examples = (
+        "hybrid train-reranker out/train.parquet --model minilm --output out/reranker",
+        "hybrid train-reranker out/train.parquet --loss pointwise --mask-matches 0.15 --dev out/dev.parquet "
+        "--output out/reranker",
+    )
+
+    training_examples: Path = argument(REQUIRED, "Training examples, written by `mine-negatives`.", metavar="EXAMPLES")
+    _: KW_ONLY
+    loss: RerankerLoss = option(
+        "listwise",
+        "`listwise`: cross-entropy of the positive within its group of negatives (LCE); `pointwise`: binary "
+        "cross-entropy of each pair (monoBERT).",
+        panel=OBJECTIVE,
+    )
+    mask_matches: float = option(
+        0.0,
+        "Fraction of the query's words that are masked in documents during training (RoC).",
+        panel=OBJECTIVE,
+        minimum=0,
+        maximum=1,
+    )
+    model: str = redeclare(StartModel, "model", "minilm", panel=RERANKER)
+    layers: int | None = redeclare(StartModel, "layers", None, panel=RERANKER)
+    negatives: int = redeclare(Sampling, "negatives", By("loss", {"listwise": 7}, 1))
+    batch_size: int = redeclare(Optimization, "batch_size", By("loss", {"listwise": 8}, 28))
+    chunk_size: int | None = redeclare(
+        Optimization, "chunk_size", None, help="Pairs scored at once, with gradient caching: less memory."
+    )
+    dev: Path | None = redeclare(
+        Validation,
+        "dev",
+        None,
+        help="Training examples of a dev split, for validation: ranks the judged documents and up to 50 negatives of "
+        "each query.",
+        panel=VALIDATION,
+    )
+
+
+_STUDY = when(study=ONE_DEPTH)
+
+
+@dataclass(frozen=True)
+class Rerank(OnDevice, Threaded, Pairs, Writes):
+    """Rescore the top hits of a run with a reranker.
+
+    The rescored hits come first, in the order of their new scores; all other hits follow in their order, with lower
+    scores at their previous distances. Queries without text keep their order. An interrupted command resumes with the
+    first missing shard.
+
+    With `--depths`, each pair is scored once, and the output is a folder with one run per depth, for `report
+    --reranked`.
+    """
+
+    command = "rerank"
+    panel = FUSION
+    examples = (
+        "hybrid rerank out/bm25.parquet --model out/reranker --top-k 100 --output out/reranked.parquet",
+        "hybrid rerank out/bm25.parquet --model out/reranker --depths 10,20,50,100,200,500,1000 --output out/by-depth",
+    )
+
+    run: Path = argument(REQUIRED, "A run (Parquet or TREC).")
+    _: KW_ONLY
+    model: str = option(
+        REQUIRED,
+        "Reranker: a folder or a Hugging Face id; also a `CrossEncoder` of sentence-transformers.",
+        panel=RERANKER,
+        recorded=False,
+    )
+    top_k: int = option(100, "Hits that are rescored per query.", "--top-k", "-k", minimum=1, applies=_STUDY)
+    depths: Sequence[int] = option((), "Numbers of rescored hits per query; writes one run for each.", minimum=1)
+    collection: Path | None = option(
+        None,
+        "Collection or corpus with the texts of the documents.",
+        shown="the corpus recorded in the run",
+        recorded=False,
+    )
+    split: str | None = option(
+        None, "Split of the collection with the queries.", recorded=False, applies=when(collection=GIVEN)
+    )
+    queries: Path | None = option(
+        None, "Query file; overrides the path recorded in the run.", recorded=False, applies=when(split=None)
+    )
+    dtype: Precision = option(
+        "auto",
+        "Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32.",
+        panel=COMPUTATION,
+    )
+    shard_size: int = option(
+        4096, "Pairs per shard; an interruption loses at most one shard.", panel=COMPUTATION, minimum=1
+    )
+    batch_tokens: int | None = option(
+        None,
+        "Tokens per batch, padding included; changes scores by rounding only.",
+        panel=COMPUTATION,
+        minimum=1,
+        shown="4096 on a CPU, 65536 on a GPU",
+        recorded=False,
+    )
+
+    def values(self) -> dict[str, Any]:
+        """Return every field by name, and whether there are several depths."""
+        return {**super().values(), "study": "--depths" if self.depths else ONE_DEPTH}
+
+    @property
+    def deepest(self) -> int:
+        """Return the largest number of rescored hits per query."""
+        return max(self.depths, default=self.top_k)
+
+    def check(self) -> None:
+        """Refuse a depth that is listed twice."""
+        if len(set(self.depths)) < len(self.depths):
+            raise InputError(f"--depths {','.join(map(str, self.depths))}: list each depth once")

@@ -1,0 +1,268 @@
+"""`rerank`: rescore the top hits of a run with a reranker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from hybrid_cli import artifacts, console, runs
+from hybrid_cli.artifacts import SCHEMAS, Kind, disk, layout
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.searched import corpus_of, refuse_other_corpus, texts_of
+from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.encoders.models import model_input, pick_device, pick_dtype
+from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.runs import Run
+from hybrid_cli.settings import Rerank, stage
+
+_GPU_BATCH_TOKENS, _CPU_BATCH_TOKENS = 1 << 16, 4096
+
+
+@stage(Rerank)
+def rerank(settings: Rerank) -> Path:
+    """Rescore the top hits of a run, in shards that survive an interruption.
+
+    Returns:
+        Path of the run, or with `depths` of a folder with one run per depth.
+
+    Raises:
+        InputError: unusable inputs or options, or texts that are missing.
+        HybridError: a score is not finite.
+    """
+    inputs = _inputs(settings)
+    kind = Kind.RERANKED if settings.depths else Kind.RUN
+    output = artifacts.output_of(settings, kind, inputs, {**settings.recorded(), "dtype": _dtype(settings)})
+    if output.up_to_date:
+        return output.path
+    run = runs.open_run(settings.run)
+    _check_depth(settings, run)
+    if settings.depths:
+        with output.folder() as (work, counts):
+            job = _Job(settings, inputs, run, work / layout.SCORES)
+            job.score()
+            counts |= job.counts(settings.deepest) | {
+                "depths": sorted(settings.depths),
+                "seconds": job.facts("seconds"),
+            }
+            for depth in sorted(settings.depths):
+                _write(job, output, inputs, depth, work / layout.run_of(depth))
+            job.note(output.path)
+    else:
+        with output.file_with_shards() as (work, path):
+            job = _Job(settings, inputs, run, work / layout.SCORES)
+            job.score()
+            _write(job, output, inputs, settings.top_k, path)
+            job.note(output.path)
+    return output.path
+
+
+def _inputs(settings: Rerank) -> dict[str, Path | artifacts.Named]:
+    """Return the inputs by role; texts come from options, or from the files recorded in the run."""
+    if not settings.run.is_file():
+        raise InputError(f"{settings.run}: no such file; a run is needed here")
+    if settings.collection is not None:
+        corpus = collections.corpus_path(settings.collection)
+        refuse_other_corpus([settings.run], corpus)
+    else:
+        source = corpus_of(settings.run)
+        if source is None or not source.path.exists():
+            raise InputError(f"{settings.run}: its corpus is not recorded, or is gone; pass --collection")
+        corpus = collections.corpus_path(source.path)
+        refuse_other_corpus([settings.run], corpus)
+    queries = settings.queries
+    if queries is None and settings.split is not None and settings.collection is not None:
+        queries = collections.queries_path(settings.collection, settings.split)
+    queries = queries or texts_of(settings.run)
+    if queries is None:
+        raise InputError(f"{settings.run}: its queries are not recorded, or have changed; pass --queries")
+    return {"run": settings.run, "queries": queries, "corpus": corpus, "model": model_input(settings.model)}
+
+
+def _dtype(settings: Rerank) -> str:
+    """Return the precision with `auto` resolved, because it affects the scores."""
+    names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+    return names[pick_dtype(settings.dtype, pick_device(settings.device))]
+
+
+def _check_depth(settings: Rerank, run: Run) -> None:
+    """Refuse depths, and note hits to rescore, that no query of the run has."""
+    longest = int(run.queries["length"].max() or 0)  # type: ignore[arg-type]
+    if above := [depth for depth in settings.depths if depth > longest]:
+        raise InputError(
+            f"--depths {','.join(map(str, above))}: {settings.run} has at most {longest} hits per query; pass depths "
+            f"up to {longest}, or search with a larger --hits"
+        )
+    if "top_k" in settings.given and settings.top_k > longest:
+        console.warn(f"--top-k {settings.top_k}: {settings.run} has at most {longest} hits per query; all are rescored")
+
+
+def _write(
+    job: _Job, output: artifacts.Output, inputs: Mapping[str, Path | artifacts.Named], depth: int, path: Path
+) -> None:
+    """Write the run with `depth` rescored hits per query."""
+    manifest = replace(output.manifest, counts=job.counts(depth), location=path.resolve())
+    if path.parent != output.place.parent and job.settings.depths:
+        options = manifest.options | {"depths": [], "top_k": depth}
+        described = artifacts.describe_inputs(inputs, output.place / path.name)
+        manifest = replace(manifest, kind=Kind.RUN, options=options, inputs=described)
+    with artifacts.replacing(path) as scratch:
+        artifacts.write_parquet(scratch, job.blocks(depth), SCHEMAS[Kind.RUN], manifest)
+
+
+@dataclass
+class _Job:
+    """The scores of one call.
+
+    Attributes:
+        settings: options.
+        inputs: role -> path.
+        run: the run to rerank.
+        folder: folder of the shards.
+    """
+
+    settings: Rerank
+    inputs: Mapping[str, Any]
+    run: Run
+    folder: Path
+
+    @cached_property
+    def queries(self) -> pl.DataFrame:
+        """The queries of the run (qid, query), in its order.
+
+        Raises:
+            InputError: a query of the run has no text.
+        """
+        path = self.inputs["queries"]
+        known = collections.read_queries(path)
+        complaint = f"{self.settings.run}: its queries are not those of {path} (pass --split or --queries); no text for"
+        rows = runs.positions(self.run.qids, known["qid"], complaint)
+        return pl.DataFrame({"qid": self.run.qids, "query": known["text"].gather(rows)})
+
+    @cached_property
+    def _model(self) -> CrossEncoder:
+        if self.settings.threads:
+            torch.set_num_threads(self.settings.threads)
+        dtype = self.settings.dtype
+        return CrossEncoder.load(
+            self.settings.model, device=self.settings.device, dtype=dtype, **self.settings.pair_input()
+        )
+
+    def _heads(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
+        """Yield blocks of the run, and the rows of each that are scored: qid, docid, query."""
+        for block in self.run.blocks():
+            heads = block.filter(pl.col("rank") <= self.settings.deepest).join(
+                self.queries, on="qid", how="left", maintain_order="left"
+            )
+            yield block, heads.filter(pl.col("query").str.strip_chars() != "").select("qid", "docid", "rank", "query")
+
+    def _shards(self, heads: pl.DataFrame, first: int) -> Iterator[tuple[Path, pl.DataFrame]]:
+        """Yield the shards of a block: path, and its part of the rows."""
+        for number, part in enumerate(heads.iter_slices(self.settings.shard_size), first):
+            yield self.folder / layout.part(number), part
+
+    def score(self) -> None:
+        """Write all shards; those of an interrupted call are kept."""
+        self.folder.mkdir(exist_ok=True)
+        total = int(self.run.queries["length"].clip(upper_bound=self.settings.deepest).sum())
+        first = 0
+        with console.progress("rerank", total, "pairs") as advance:
+            for _, heads in self._heads():
+                shards = list(self._shards(heads, first))
+                first += len(shards)
+                missing = [part for path, part in shards if not path.exists()]
+                texts = self._texts(pl.concat(part["docid"] for part in missing)) if missing else pl.DataFrame()
+                for path, part in shards:
+                    if not path.exists():
+                        self._write_shard(path, part, texts)
+                    advance(len(part))
+
+    def _texts(self, docids: pl.Series) -> pl.DataFrame:
+        """Return docid, title, text.
+
+        Raises:
+            InputError: the corpus lacks a document of the run.
+        """
+        corpus = self.inputs["corpus"]
+        found = collections.texts(corpus, docids)
+        unknown = docids.filter(~docids.is_in(found["docid"].implode())).unique(maintain_order=True)
+        if len(unknown):
+            others = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
+            raise InputError(
+                f"{corpus}: has no document {unknown[0]}{others} of {self.settings.run}; pass the collection of the run"
+            )
+        return found
+
+    def _write_shard(self, path: Path, part: pl.DataFrame, texts: pl.DataFrame) -> None:
+        began = time.monotonic()
+        pairs = part.join(texts, on="docid", how="left", maintain_order="left")
+        model = self._model
+        default = _CPU_BATCH_TOKENS if model.device.type == "cpu" else _GPU_BATCH_TOKENS
+        cut = model.truncated
+        scores, tokens = model.scores(pairs, self.settings.batch_tokens or default)
+        if not np.isfinite(scores).all():
+            row = int((~np.isfinite(scores)).argmax())
+            raise HybridError(
+                f"query {part['qid'][row]}, document {part['docid'][row]}: the score is not finite; use --dtype fp32, "
+                "or another model"
+            )
+        facts = {"truncated": str(model.truncated - cut), "seconds": str(time.monotonic() - began)}
+        table = pa.table({"score": scores, "tokens": tokens}).replace_schema_metadata(facts)
+        with artifacts.replacing(path) as scratch, disk.create(scratch) as file:
+            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+
+    def facts(self, name: str) -> float:
+        """Return the sum of a number over all shards, also those of an interrupted call."""
+        metadata = (pq.read_schema(path).metadata or {} for path in sorted(self.folder.glob(layout.PARTS)))
+        return sum(float(each[name.encode()]) for each in metadata)
+
+    def _scored(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
+        """Yield blocks of the run, and the rows of each with new_score and tokens."""
+        first = 0
+        for block, heads in self._heads():
+            paths = [path for path, _ in self._shards(heads, first)]
+            first += len(paths)
+            found = [pl.read_parquet(path, glob=False) for path in paths]
+            yield block, pl.concat([heads, pl.concat(found)], how="horizontal") if found else heads.clear()
+
+    def blocks(self, depth: int) -> Iterator[pa.Table]:
+        """Yield the reranked hits."""
+        for block, scored in self._scored():
+            if not len(scored):
+                yield block.to_arrow()
+                continue
+            new = scored.select("qid", "docid", new_score="score")
+            hits = block.join(new, on=["qid", "docid"], how="left", maintain_order="left")
+            yield runs.reranked(hits, depth).to_arrow()
+
+    def counts(self, depth: int) -> dict[str, Any]:
+        """Return the cost of a depth: queries, rescored pairs and their tokens; and queries without text."""
+        pairs = tokens = 0
+        for _, scored in self._scored():
+            if len(scored):
+                within = scored.filter(pl.col("rank") <= depth)
+                pairs += len(within)
+                tokens += int(within["tokens"].cast(pl.Int64).sum())
+        empty = int((self.queries["query"].str.strip_chars() == "").sum())
+        found = {"queries": len(self.queries), "pairs": pairs, "tokens": tokens, "input": asdict(self._model.input)}
+        return {**found, "queries_without_text": empty} if empty else found
+
+    def note(self, path: Path) -> None:
+        """Print the numbers of queries, pairs and cut documents."""
+        counts, cut = self.counts(self.settings.deepest), int(self.facts("truncated"))
+        pairs, seconds = counts["pairs"], self.facts("seconds")
+        console.note(
+            f"rerank: {path}: {counts['queries']:,} queries, {pairs:,} pairs ({pairs / max(seconds, 1e-9):,.0f}/s)"
+            + (f", {cut:,} documents cut to --max-length" if cut else "")
+        )
+        if empty := counts.get("queries_without_text"):
+            console.warn(f"{empty:,} queries have no text; their hits keep the order of {self.settings.run}")

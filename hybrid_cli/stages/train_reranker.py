@@ -1,0 +1,72 @@
+"""`train-reranker`: train a cross-encoder on mined examples."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hybrid_cli import console
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.encoders.models import model_input
+from hybrid_cli.settings import TrainReranker, stage
+from hybrid_cli.training import diagnostics, parallel
+from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.loop import Validator
+from hybrid_cli.training.reranking import DevRanking, RerankerLearner
+from hybrid_cli.training.session import Job, Session, keep_first_layers
+
+REMEDY = f"{diagnostics.HARDER}, or raise --negatives"
+
+
+@stage(TrainReranker)
+def train_reranker(settings: TrainReranker) -> Path:
+    """Train a reranker.
+
+    Returns:
+        Folder of the reranker, which is also a `CrossEncoder` of sentence-transformers.
+
+    Raises:
+        InputError: examples or model are unusable.
+    """
+    inputs = {"examples": settings.training_examples, "model": model_input(settings.model), "dev": settings.dev}
+    session = Session(settings, inputs, kind=Kind.RERANKER)
+    if session.up_to_date:
+        return settings.output
+    examples = Examples(settings.training_examples)
+    torch.manual_seed(settings.seed)  # initializes a new head
+    model = CrossEncoder.load(settings.model, device=settings.device, train=True, **settings.pair_input())
+    keep_first_layers(model.transformer, settings.layers)
+    learner = RerankerLearner(model, settings.loss, session.precision, settings.chunk_size, settings.mask_matches)
+
+    def save(folder: Path) -> dict[str, Any]:
+        model.save(folder)
+        return {"examples": len(examples), "input": asdict(model.input)}
+
+    job = Job(
+        learner,
+        partial(examples.batches, settings),
+        session.steps(len(examples)),
+        save,
+        _validator(settings, model),
+        REMEDY,
+    )
+    state = session.train(lambda _: job, processes=True)
+    console.note(
+        f"train-reranker: {settings.output}: {len(examples):,} examples, {state.step:,} steps, "
+        f"kept step {state.best_step:,}"
+    )
+    return settings.output
+
+
+def _validator(settings: TrainReranker, model: CrossEncoder) -> Validator | None:
+    if settings.dev is None or parallel.rank():
+        return None
+    ranking = DevRanking(settings.dev, settings.dev_queries, model)
+    queries = ranking.pairs["qid"].n_unique()
+    console.note(f"validation: {queries:,} queries with {len(ranking.pairs):,} documents")
+    return Validator(ranking.measure, settings.eval_steps, "dev_MRR@10" if settings.keep == "best" else None)

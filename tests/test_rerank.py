@@ -1,0 +1,255 @@
+"""`rerank`: rescored hits first and all others in their order; shards and resumption; depths; refusals."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from command import hybrid, refused
+from hypothesis import given
+from hypothesis import strategies as st
+from small_artifacts import write_run
+from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES
+
+from hybrid_cli import artifacts, runs
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.collections.searched import corpus_of, queries_of
+from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.stages import rerank as stage
+from hybrid_cli.stages.rerank import rerank
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+OPTIONS: dict[str, Any] = {"dtype": "fp32", "device": "cpu", "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def reranker(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reranker with random weights."""
+    torch.manual_seed(3)
+    folder = tmp_path_factory.mktemp("reranker") / "reranker"
+    model = CrossEncoder.load(tiny_bert, device="cpu", train=True, max_length=64, query_max_len=24)
+    with artifacts.open_output(folder, Kind.RERANKER, "test", inputs={}, options={}).folder() as (work, _):
+        model.save(work)
+    return folder
+
+
+def scored(reranker: Path, run: pl.DataFrame, queries: dict[str, str]) -> pl.DataFrame:
+    """Return the pairs of a run with their scores, one by one."""
+    texts = {docid: (title, text) for docid, title, text in TINY_DOCUMENTS}
+    model = CrossEncoder.load(reranker, device="cpu")
+    pairs = [(queries[qid], *texts[docid]) for qid, docid in run.select("qid", "docid").iter_rows()]
+    rows = pl.DataFrame(pairs, schema=["query", "title", "text"], orient="row")
+    alone = [model.scores(rows[row])[0][0] for row in range(len(rows))]
+    return run.with_columns(new_score=pl.Series(alone, dtype=pl.Float32))
+
+
+# ---------------------------------------------------------------------------------------------------- the order of hits
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=8), min_size=1, max_size=4),
+    st.integers(1, 5),
+    st.randoms(use_true_random=False),
+)
+def test_no_document_is_lost_and_the_rest_keeps_its_order(lists: list[list[int]], depth: int, random: Any) -> None:
+    rows = [
+        (f"q{query}", f"d{place}", place + 1, float(score))
+        for query, scores in enumerate(lists)
+        for place, score in enumerate(sorted(scores, reverse=True))
+    ]
+    hits = pl.DataFrame(rows, schema=runs.SCHEMA, orient="row")
+    new = [random.choice([-1.0, 0.0, 2.5]) if rank <= depth else None for rank in hits["rank"]]
+    found = runs.reranked(hits.with_columns(new_score=pl.Series(new, dtype=pl.Float32)), depth)
+    assert found.schema == runs.SCHEMA
+    for (qid,), before in hits.with_columns(new=pl.Series(new)).group_by("qid", maintain_order=True):
+        after = found.filter(qid=qid)
+        assert after["rank"].to_list() == list(range(1, len(before) + 1))
+        first = before.filter(pl.col("rank") <= depth).sort(["new", "docid"], descending=[True, False])
+        assert after["docid"].to_list() == first["docid"].to_list() + before["docid"].to_list()[depth:]
+        assert after["score"].head(depth).to_list() == first["new"].to_list()
+        assert (after["score"].diff().drop_nulls() <= 0).all()
+
+
+def test_the_other_hits_keep_their_distances() -> None:
+    hits = pl.DataFrame(
+        [("q", "a", 1, 9.0, 0.5), ("q", "b", 2, 7.0, 3.0), ("q", "c", 3, 6.5, None), ("q", "d", 4, 2.0, None)],
+        schema=[*runs.SCHEMA, "new_score"],
+        orient="row",
+    )
+    found = runs.reranked(hits, 2)
+    assert found.rows() == [("q", "b", 1, 3.0), ("q", "a", 2, 0.5), ("q", "c", 3, 0.0), ("q", "d", 4, -4.5)]
+
+
+# ------------------------------------------------------------------------------------------------------------ the stage
+
+
+def test_the_top_hits_have_the_scores_of_their_texts(made: Path, reranker: Path, tmp_path: Path) -> None:
+    out = rerank(made / "dense.parquet", model=str(reranker), top_k=3, output=tmp_path / "out.parquet", **OPTIONS)
+    before, after = runs.read_run(made / "dense.parquet"), runs.read_run(out)
+    expected = scored(reranker, before.filter(pl.col("rank") <= 3), dict(TINY_QUERIES["test"]))
+    both = after.join(expected.select("qid", "docid", "new_score"), on=["qid", "docid"])
+    assert len(both) == len(expected)
+    np.testing.assert_allclose(both["score"], both["new_score"], atol=1e-5)
+    assert (both["rank"] <= 3).all()
+    assert after.select("qid", "docid").sort("qid", "docid").equals(before.select("qid", "docid").sort("qid", "docid"))
+    manifest = artifacts.read_manifest(out, Kind.RUN)
+    assert manifest.counts["pairs"] == len(expected)
+    assert manifest.input_path("model") == reranker
+    source, corpus = queries_of(out), corpus_of(out)
+    assert source is not None
+    assert corpus is not None
+    assert source.path.samefile(made / "collection" / "queries.test.parquet")
+    assert corpus.path.samefile(made / "collection" / "corpus.parquet")
+
+
+def test_a_reranked_run_can_be_fused_reranked_and_measured(made: Path, reranker: Path, tmp_path: Path) -> None:
+    first = rerank(made / "bm25.parquet", model=str(reranker), output=tmp_path / "first.parquet", **OPTIONS)
+    assert hybrid("fuse", first, made / "dense.parquet", "--output", tmp_path / "fused.parquet").code == 0
+    fused = tmp_path / "fused.parquet"
+    rerank(fused, model=str(reranker), top_k=2, output=tmp_path / "again.parquet", **OPTIONS)
+    done = hybrid("evaluate", made / "collection", "--split", "test", first, tmp_path / "again.parquet")
+    assert done.code == 0
+
+
+def test_a_killed_call_resumes_and_writes_the_same_bytes(made: Path, reranker: Path, tmp_path: Path) -> None:
+    options = OPTIONS | {"shard_size": 4, "top_k": 5}
+    whole = rerank(made / "dense.parquet", model=str(reranker), output=tmp_path / "whole.parquet", **options)
+    code = (
+        "import os, signal, sys; from hybrid_cli.stages import rerank\n"
+        "write, done = rerank._Job._write_shard, []\n"
+        "def dying(*arguments):\n    write(*arguments); done.append(1); len(done) == 3 and os.kill(os.getpid(), 9)\n"
+        "rerank._Job._write_shard = dying\n"
+        f"rerank.rerank(sys.argv[1], model=sys.argv[2], output=sys.argv[3], **{options!r})"
+    )
+    out = tmp_path / "out.parquet"
+    words = [made / "dense.parquet", reranker, out]
+    died = subprocess.run([sys.executable, "-c", code, *map(str, words)], check=False, capture_output=True)
+    assert died.returncode == -signal.SIGKILL
+    shards = sorted((tmp_path / ".out.parquet.partial" / ".scores").iterdir())
+    assert len(shards) == 3
+    written: list[str] = []
+    write = stage._Job._write_shard
+
+    def counted(job: Any, path: Path, *rows: pl.DataFrame) -> None:
+        written.append(path.name)
+        write(job, path, *rows)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage._Job, "_write_shard", counted)
+        rerank(made / "dense.parquet", model=str(reranker), output=out, **options)
+    assert out.read_bytes() == whole.read_bytes()
+    assert written
+    assert not {path.name for path in shards} & set(written)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.parquet", "whole.parquet"]
+
+
+def test_a_call_killed_after_its_rename_leaves_nothing(made: Path, reranker: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hybrid_cli.artifacts.files.discard", lambda work: None)
+        rerank(made / "bm25.parquet", model=str(reranker), output=out, **OPTIONS)
+    assert (tmp_path / ".out.parquet.partial").exists()
+    rerank(made / "bm25.parquet", model=str(reranker), output=out, **OPTIONS)
+    assert os.listdir(tmp_path) == ["out.parquet"]
+
+
+def test_each_depth_is_the_run_of_its_own_call(made: Path, reranker: Path, tmp_path: Path) -> None:
+    folder = rerank(made / "dense.parquet", model=str(reranker), depths=(1, 4), output=tmp_path / "by-depth", **OPTIONS)
+    manifest = artifacts.read_manifest(folder, Kind.RERANKED)
+    assert manifest.counts["depths"] == [1, 4]
+    assert manifest.counts["seconds"] > 0
+    for depth in (1, 4):
+        alone = rerank(
+            made / "dense.parquet", model=str(reranker), top_k=depth, output=tmp_path / f"{depth}.parquet", **OPTIONS
+        )
+        one, other = runs.read_run(folder / f"depth-{depth}.parquet"), runs.read_run(alone)
+        assert one.drop("score").equals(other.drop("score"))
+        np.testing.assert_allclose(one["score"], other["score"], atol=1e-4)
+        part = artifacts.read_manifest(folder / f"depth-{depth}.parquet", Kind.RUN)
+        single = artifacts.read_manifest(alone, Kind.RUN)
+        assert part.counts == single.counts
+        assert part.options == single.options
+        assert part.input_path("corpus") == single.input_path("corpus")
+    assert artifacts.read_manifest(folder / "depth-1.parquet").counts["pairs"] == 6
+
+
+# ------------------------------------------------------------------------------------------------------------ bad input
+
+
+@pytest.fixture
+def place(here: Path, reranker: Path) -> Path:
+    (here / "reranker").symlink_to(reranker)
+    return here
+
+
+def test_hits_beyond_the_run_are_noted(place: Path) -> None:
+    done = hybrid("rerank", "bm25.parquet", "--model", "reranker", "--top-k", 500, "--output", "out.parquet")
+    assert done.code == 0
+    assert "warning: --top-k 500: bm25.parquet has at most" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (
+            "dense.parquet --depths 5,500",
+            "--depths 500: dense.parquet has at most 12 hits per query; pass depths up to",
+        ),
+        ("dense.parquet --depths 5,5", "--depths 5,5: list each depth once"),
+        ("dense.parquet --depths 5 --top-k 3", "--top-k: only with one depth"),
+        ("nothing.parquet", "nothing.parquet: no such file; a run is needed here"),
+        ("train.parquet", "train.parquet: is training examples"),
+        ("dense.parquet --model model", "has no ranking head"),
+        ("dense.parquet --model nothing", "nothing: no such"),
+        ("dense.parquet --collection other", "was searched in another corpus"),
+        ("foreign.parquet", "foreign.parquet: its corpus is not recorded, or is gone; pass --collection"),
+        ("foreign.parquet --collection collection", "its queries are not recorded, or have changed; pass --queries"),
+        ("foreign.parquet --collection collection --split test", "has no document moonstone and 1 more of foreign"),
+        (
+            "foreign.parquet --collection collection --split train",
+            "its queries are not those of collection/queries.train.parquet",
+        ),
+    ],
+)
+def test_unusable_input_is_refused(place: Path, words: str, complaint: str) -> None:
+    rows = [("001", "007", 1, 2.0), ("001", "moonstone", 2, 1.0), ("002", "rock", 1, 1.0)]
+    pl.DataFrame(rows, schema=runs.SCHEMA, orient="row").write_parquet("foreign.parquet")
+    other = Path("other")
+    other.mkdir()
+    pl.DataFrame({"docid": ["007"], "title": [""], "text": ["x"]}).write_parquet(other / "corpus.parquet")
+    model = [] if "--model" in words else ["--model", "reranker"]
+    output = "out" if "--depths" in words else "out.parquet"
+    refused("rerank", *words.split(), *model, "--output", output, words=complaint)
+
+
+def test_a_query_without_text_keeps_its_order(place: Path) -> None:
+    write_run(Path("run.parquet"), [("e", "007", 1, 2.0), ("e", "salt", 2, 1.0), ("f", "salt", 1, 1.0)])
+    pl.DataFrame({"qid": ["e", "f"], "text": ["  ", "sea salt"]}).write_parquet("queries.parquet")
+    options = ["--model", "reranker", "--collection", "collection", "--queries", "queries.parquet"]
+    done = hybrid("rerank", "run.parquet", *options, "--output", "out.parquet")
+    assert done.code == 0
+    assert "1 queries have no text; their hits keep the order of run.parquet" in done.err
+    found = runs.read_run(Path("out.parquet"))
+    assert found.filter(qid="e").rows() == [("e", "007", 1, 2.0), ("e", "salt", 2, 1.0)]
+    assert artifacts.read_manifest("out.parquet").counts["queries_without_text"] == 1
+
+
+def test_an_up_to_date_run_is_kept_and_a_changed_model_is_noticed(place: Path, reranker: Path) -> None:
+    words = ["rerank", "bm25.parquet", "--output", "out.parquet", "--model"]
+    assert hybrid(*words, "reranker").code == 0
+    assert "up to date" in hybrid(*words, "reranker").err
+    shutil.copytree(reranker, "other-reranker")
+    (Path("other-reranker") / "manifest.json").unlink()
+    config = Path("other-reranker/config.json")
+    config.write_text(config.read_text("utf-8").replace("1e-12", "1e-11"), "utf-8")
+    assert "input 'model' has changed" in hybrid(*words, "other-reranker").err
