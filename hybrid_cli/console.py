@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import special
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,16 +43,16 @@ def log_to(path: Path | None) -> None:
         InputError: the file cannot be written.
     """
     global _log
-    _log = path
-    if path is not None:
-        try:
-            with path.open("a", encoding="utf-8"):
-                pass
-        except OSError as error:
-            _log = None
-            raise InputError(
-                f"--log-file {path}: {(error.strerror or str(error)).lower()}; pass another path"
-            ) from None
+    _log = None
+    if path is None:
+        return
+    if kind := special(path):
+        raise InputError(f"--log-file {path}: is {kind}, not a regular file; pass another path")
+    try:
+        with path.open("a", encoding="utf-8"):
+            _log = path
+    except OSError as error:
+        raise InputError(f"--log-file {path}: {(error.strerror or str(error)).lower()}; pass another path") from None
 
 
 def log(level: str, message: str) -> None:

@@ -12,6 +12,7 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import read_bytes
 
 T = TypeVar("T")
 NOT_JSON = (ValueError, RecursionError)  # not JSON, not UTF-8, a number of thousands of digits; nested too deeply
@@ -45,11 +46,7 @@ def read_json(path: Path) -> Any:
     Raises:
         InputError: the file cannot be read, or is not JSON.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: is not readable ({error.strerror})") from None
-    return parse_json(content, path)
+    return parse_json(read_bytes(path), path)
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -211,7 +211,7 @@ def test_changed_indexes_work_together(here: Path, one_thread: None) -> None:
         ("delete bm25 --ids unknown.txt", "unknown.txt: 1 ids are not in bm25 ('nowhere', ...)"),
         ("delete bm25 --ids all.txt", "bm25: no documents would be left; name fewer ids"),
         ("delete bm25 --ids empty.txt", "empty.txt: contains no ids"),
-        ("delete bm25 --ids missing.txt", "missing.txt: is not a readable text file"),
+        ("delete bm25 --ids missing.txt", "missing.txt: no such file"),
     ],
 )
 def test_unusable_changes_are_refused(lexical: Path, words: str, message: str) -> None:

@@ -27,6 +27,7 @@ LAYERS = (
     {"runs"},
     {"artifacts"},
     {"settings", "console", "json_files", "memory"},
+    {"input_files"},
     {"errors", "draws", "version"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -240,3 +241,28 @@ def test_only_the_disk_module_writes_renames_and_removes_files() -> None:
         if node.func.attr in names and named(file) not in allowed and ast.unparse(node.func.value) != "disk"
     }
     assert not users
+
+
+def test_input_files_are_opened_in_one_place() -> None:
+    """Elsewhere, only files of hybrid and of the system are opened; a pipe, a device or a socket is refused."""
+    allowed = {
+        "input_files", "memory", "console", "collections/readers/text_files", "fusion/prior", "indexes/faiss",
+        "lexical/jvm", "lexical/lucene", "perturbations/wordnet", "reporting/page", "stages/doctor", "artifacts/output",
+        "artifacts/disk", "artifacts/files", "cli/streams",
+    }  # fmt: skip
+    users = {
+        f"{named(file)}, line {node.lineno}: {ast.unparse(node.func)}"
+        for file in FILES
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.Call) and _opens(node.func) and named(file) not in allowed
+    }
+    assert not users
+
+
+def _opens(called: ast.expr) -> bool:
+    """Test for `open`, `path.open`, `path.read_text` and `path.read_bytes`; not for `LexicalIndex.open`."""
+    if isinstance(called, ast.Name):
+        return called.id == "open"
+    if not isinstance(called, ast.Attribute) or ast.unparse(called.value)[0].isupper():
+        return False
+    return called.attr in ("open", "read_text", "read_bytes")

@@ -26,6 +26,7 @@ STAGES = [
     "concat-runs", "evaluate", "report", "inspect", "verify", "export", "doctor",
 ]  # fmt: skip
 Write = Callable[[str], Path]
+ALIASES = "x0: &x0 [a, a]\n" + "".join(f"x{n}: &x{n} [*x{n - 1}, *x{n - 1}]\n" for n in range(1, 40))  # 2**40 values
 EVERYWHERE = ("--config", "--quiet", "--verbose", "--log-file", "--debug")
 
 
@@ -127,6 +128,12 @@ def test_a_config_file_may_contain_all_arguments_and_options(judged: list[Path],
         ("form: csv\n", "settings.yaml: `hybrid evaluate` has no option form"),
         ("- csv\n", "settings.yaml: needs lines of 'option: value'"),
         ("format: [\n", "settings.yaml: not a readable YAML file"),
+        ("measures: R@3\nformat: csv\nmeasures: R@4\n", "settings.yaml, line 3: 'measures' is set twice"),
+        ("measures: R@3\nm: R@4\n", "settings.yaml: 'measures' and 'm' are the same option; keep one"),
+        ("log-file: a\nlog_file: b\n", "settings.yaml, line 2: 'log-file' is set twice"),
+        ("measures: {a: 1, b: 2, a: 3}\n", "settings.yaml, line 1: 'a' is set twice"),
+        ("measures: &m [R@3]\nformat: *m\n", "settings.yaml, line 2: *m is an alias; write the value itself"),
+        (ALIASES, "settings.yaml, line 2: *x0 is an alias; write the value itself"),
         ("relevance-level: high\n", "--relevance-level high: needs a whole number"),
     ],
 )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,60 @@ def test_a_file_that_cannot_be_parsed_is_refused(
 ) -> None:
     write(name, content)
     refused(*command.split(), words=words)
+
+
+OPENED_IN = [
+    ("x.parquet", "fuse bm25.parquet x.parquet -o o.parquet"),
+    ("x.trec", "fuse bm25.parquet x.trec -o o.parquet"),
+    ("x.json", "fuse bm25.parquet dense.parquet --method weighted-sum --weights @x.json -o o.parquet"),
+    ("x.tsv", "evaluate --qrels x.tsv bm25.parquet"),
+    ("x.parquet", "evaluate --qrels x.parquet bm25.parquet"),
+    ("x.yaml", "evaluate collection --split test bm25.parquet --config x.yaml"),
+    ("x.log", "evaluate collection --split test bm25.parquet --log-file x.log"),
+    ("x.json", "inspect x.json"),
+    ("x.txt", "inspect x.txt"),
+    ("x.parquet", "verify x.parquet"),
+    ("x.json", "split collection --split test --folds-file x.json -o out"),
+    ("x.tsv", "search --queries x.tsv --index bm25 -o o.parquet"),
+    ("x.parquet", "index-bm25 x.parquet -o out"),
+    ("x.jsonl", "prepare trec x.jsonl -o out"),
+    ("documents/x.jsonl", "prepare trec documents -o out"),
+    ("x.csv", "prepare files x.csv -o out"),
+    ("x.parquet", "prepare files x.parquet -o out"),
+    ("x.tsv", "prepare msmarco x.tsv -o out"),
+    ("mine/config.json", "encode collection --model mine -o out"),
+    ("mine/model.safetensors", "encode collection --model mine -o out"),
+    ("x.npy", "encode collection --from-vectors x.npy -o out"),
+    ("x.faiss", "encode collection --from-vectors x.faiss -o out"),
+    ("x.parquet", "mine-negatives collection --split train --sources run:x.parquet:2 -o o.parquet"),
+    ("x.parquet", "train-dense x.parquet --model model -o out"),
+    ("o.tsv", "judge collection --split test bm25.parquet -o o.tsv"),
+    ("x.trec", "export x.trec --format trec -o out"),
+]
+
+
+@pytest.mark.parametrize(("name", "command"), OPENED_IN)
+def test_a_pipe_is_refused_and_not_read(here: Path, name: str, command: str) -> None:
+    pipe = Path(name)
+    pipe.parent.mkdir(exist_ok=True)
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.open("wb").close())  # a reader would see an empty file, and not hang
+    writer.start()
+    try:
+        refused(*command.split(), words=f"{name}: is a pipe, not a regular file")
+        assert writer.is_alive(), "the pipe was opened"
+    finally:
+        os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))
+        writer.join()
+
+
+def test_devices_and_sockets_are_refused(here: Path) -> None:
+    for path, kind in (("/dev/zero", "a device"), ("socket", "a socket")):
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind("socket")
+            refused("inspect", path, words=f"{path}: is {kind}, not a regular file")
+            refused("fuse", "bm25.parquet", path, "-o", "o.parquet", words=f"{path}: is {kind}, not a regular file")
+        Path("socket").unlink()
 
 
 def test_lone_surrogates_become_replacement_characters(here: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from hybrid_cli.artifacts import disk
 from hybrid_cli.errors import DamageError
+from hybrid_cli.input_files import opened
 
 KEY = b"hybrid.checksum"
 EMPTY = "0" * 32
@@ -79,13 +80,13 @@ def check(path: Path) -> None:
 
 def hash_file(path: Path) -> str:
     """Return the hash of the bytes of a file."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         return str(hashlib.file_digest(file, new_hash).hexdigest())
 
 
 def _tail(path: Path) -> tuple[int, bytes]:
     """Return the last bytes of a file, and their place."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         begin = max(0, file.seek(0, os.SEEK_END) - _TAIL)
         file.seek(begin)
         return begin, file.read()
@@ -101,7 +102,7 @@ def _place(path: Path) -> tuple[int, str] | None:
 def _digest(path: Path, place: int) -> str:
     """Return the hash of a file with zeros in place of its checksum."""
     digest = new_hash()
-    with path.open("rb") as file:
+    with opened(path) as file:
         for begin, size in ((0, place), (place + len(EMPTY), None)):
             file.seek(begin)
             if begin:

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
+from hybrid_cli.input_files import opened
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
@@ -164,8 +166,8 @@ def remove(path: Path) -> None:
 
 def copy(source: Path, target: Path) -> None:
     """Copy the content of a file."""
-    with source.open("rb") as opened, create(target) as file:
-        shutil.copyfileobj(opened, file, 1 << 20)
+    with opened(source) as old, create(target) as file:
+        shutil.copyfileobj(old, file, 1 << 20)
 
 
 def sync(path: Path) -> None:

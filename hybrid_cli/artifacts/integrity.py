@@ -10,6 +10,7 @@ from pathlib import Path
 from hybrid_cli.artifacts import checksums
 from hybrid_cli.artifacts.manifest import MANIFEST, Manifest, find_manifest, fingerprint
 from hybrid_cli.errors import DamageError, HybridError, InputError
+from hybrid_cli.input_files import read_bytes
 
 CHECKED_BYTES = 1 << 30  # larger files are checked by `hybrid verify` only: a search must not read all of a large index
 _THREADS = 4
@@ -138,7 +139,7 @@ def damage(path: Path, manifest: Manifest) -> Iterator[str]:
 def _damage_of_text(path: Path, manifest: Manifest) -> str | None:
     if path.suffix != ".html":
         return None  # JSON is compared with its fingerprint whenever its manifest is read
-    page = path.read_bytes().replace(manifest.to_html().encode(), b"", 1)
+    page = read_bytes(path).replace(manifest.to_html().encode(), b"", 1)
     digest = checksums.new_hash()
     digest.update(page)
     return None if digest.hexdigest() == manifest.fingerprint else f"{path}: the content changed after it was written"

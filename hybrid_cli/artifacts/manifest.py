@@ -19,6 +19,7 @@ from hybrid_cli.artifacts.checksums import new_hash
 from hybrid_cli.artifacts.layout import CURVE
 from hybrid_cli.artifacts.schemas import Kind
 from hybrid_cli.errors import DamageError, InputError
+from hybrid_cli.input_files import read_bytes, refuse_special
 from hybrid_cli.json_files import parse_json, read_json, typed
 
 FORMAT = 2
@@ -197,6 +198,7 @@ def find_manifest(path: str | Path, any_format: bool = False) -> Manifest | None
         InputError: `path` does not exist, or its manifest is damaged or of another format.
     """
     path = Path(path)
+    refuse_special(path)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     text = _manifest_text(path)
@@ -206,11 +208,11 @@ def find_manifest(path: str | Path, any_format: bool = False) -> Manifest | None
 def _manifest_text(path: Path) -> str | None:
     if path.is_dir():
         file = path / MANIFEST
-        return file.read_text("utf-8", "replace") if file.is_file() else None
+        return read_bytes(file).decode("utf-8", "replace") if file.exists() else None
     if path.suffix == ".json":
         return _manifest_in_json(path)
     if path.suffix == ".html":
-        block = _IN_PAGE.search(path.read_text("utf-8", "replace"))
+        block = _IN_PAGE.search(read_bytes(path).decode("utf-8", "replace"))
         return block[1] if block else None
     if path.suffix != ".parquet":
         return None
@@ -265,6 +267,7 @@ def parquet_metadata(path: Path) -> pq.FileMetaData:
     Raises:
         InputError: the file is unreadable, truncated or not Parquet.
     """
+    refuse_special(path)
     try:
         return pq.read_metadata(path)
     except PermissionError:

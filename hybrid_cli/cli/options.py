@@ -17,11 +17,10 @@ from hybrid_cli import artifacts, console, memory
 from hybrid_cli.cli import details
 from hybrid_cli.cli.signals import Interrupted
 from hybrid_cli.errors import InputError
-from hybrid_cli.json_files import NOT_JSON, reason
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.common import Overwrites, cpu_count
 from hybrid_cli.settings.conversion import bare_type, default_text, is_list, is_mapping, is_pair, range_text
-from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, spelling
+from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, bare_name, spelling
 
 _COLUMNS = 76
 _LIBRARIES = 400 << 20  # bytes of address space of the libraries that a stage imports: polars, scipy
@@ -308,26 +307,25 @@ def _configured(config: str | None, kind: type[Settings]) -> dict[str, Any]:
     """Return the values of a YAML file of `option: value`, by field name."""
     if config is None:
         return {}
-    import yaml
+    from hybrid_cli.cli.config import read_config
 
-    try:
-        content = yaml.safe_load(Path(config).read_text("utf-8")) or {}
-    except (OSError, yaml.YAMLError, *NOT_JSON) as error:
-        raise InputError(f"{config}: not a readable YAML file ({reason(error)})") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{config}: needs lines of 'option: value'")
+    content = read_config(Path(config))
     shared = (*_FLAGS, "log_file", *(("dry_run",) if issubclass(kind, Overwrites) else ()))
-    fields = {_plain(name): name for name in (*shared, *kind.declared())}
+    fields = {bare_name(name): name for name in (*shared, *kind.declared())}
     fields = {name: field for name, field in fields.items() if not getattr(kind.declared().get(field), "names", ())}
     for name, declared in kind.declared().items():
-        fields |= {_plain(part): name for spelled in declared.names for part in spelled.split("/")[:1]}
-    if unknown := sorted(str(name) for name in content if _plain(name) not in fields):
-        close = get_close_matches(_plain(unknown[0]), fields, n=1)
+        fields |= {bare_name(part): name for spelled in declared.names for part in spelled.split("/")[:1]}
+    if unknown := sorted(str(name) for name in content if bare_name(name) not in fields):
+        close = get_close_matches(bare_name(unknown[0]), fields, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        if positive := _positive(_plain(unknown[0]), kind):
+        if positive := _positive(bare_name(unknown[0]), kind):
             hint = f"; write `{positive}: false`"
         raise InputError(f"{config}: `hybrid {kind.command}` has no option {', '.join(unknown)}{hint}")
-    return {fields[_plain(name)]: value for name, value in content.items()}
+    found: dict[str, str] = {}
+    for name in content:
+        if (other := found.setdefault(fields[bare_name(name)], name)) != name:
+            raise InputError(f"{config}: '{other}' and '{name}' are the same option; keep one")
+    return {fields[bare_name(name)]: value for name, value in content.items()}
 
 
 def _positive(name: str, kind: type[Settings]) -> str | None:
@@ -335,14 +333,9 @@ def _positive(name: str, kind: type[Settings]) -> str | None:
     for field, declared in kind.declared().items():
         for spelled in declared.names or _switch(field, declared, bare_type(kind.types()[field])):
             positive, _, negative = spelled.partition("/")
-            if negative and _plain(negative) == name:
-                return _plain(positive)
+            if negative and bare_name(negative) == name:
+                return bare_name(positive)
     return None
-
-
-def _plain(name: Any) -> str:
-    """Return the field name of `--fb-terms`, `fb-terms` or `fb_terms`."""
-    return str(name).lstrip("-").replace("_", "-")
 
 
 def _print_settings(output: artifacts.Output) -> None:

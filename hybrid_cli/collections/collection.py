@@ -17,6 +17,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.collections.readers.text_files import judgment_rows, query_rows
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import refuse_special
 
 _QUERIES: dict[str, pl.DataType] = {"qid": pl.String(), "text": pl.String(), "answers": pl.List(pl.String())}
 _QRELS: dict[str, pl.DataType] = {"qid": pl.String(), "docid": pl.String(), "relevance": pl.Int32()}
@@ -42,6 +43,7 @@ def corpus_path(path: Path) -> Path:
 
 def _parts(path: Path) -> list[Path]:
     """Return the Parquet files of a corpus, in order."""
+    refuse_special(path)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder; a collection is needed")
     if path.is_file():
@@ -157,6 +159,7 @@ def qrels_path(path: Path, split: str | None = None) -> Path:
 
 
 def _split_file(path: Path, split: str | None, role: str) -> Path:
+    refuse_special(path)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder; a collection or a {role} file is needed")
     if path.is_file():

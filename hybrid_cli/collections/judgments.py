@@ -14,6 +14,7 @@ from hybrid_cli import console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.collections.readers.text_files import judgment_rows
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import opened, read_bytes
 
 Pair = tuple[str, str]  # qid, docid
 SKIPPED = -1
@@ -36,12 +37,13 @@ class Judgments:
             path: qrels file; skipped hits are in `NAME.skipped`.
 
         Raises:
-            InputError: another file extension, or a file without judgments.
+            InputError: another file extension, no regular file, or a file without judgments.
         """
         if path.suffix not in _SUFFIXES:
             raise InputError(f"{path}: the name must end with {' or '.join(_SUFFIXES)}")
-        if path.exists() and not path.is_file():
-            raise InputError(f"{path}: is a folder; name a file of judgments")
+        for each in (path, skipped_path(path)):
+            if each.exists():
+                opened(each).close()  # before either file is started
         self.grades: dict[Pair, int] = {}
         self._files = [_open(each) for each in (skipped_path(path), path)]
         for each in (skipped_path(path), path):
@@ -84,7 +86,7 @@ def skipped_path(path: Path) -> Path:
 
 def _open(path: Path) -> disk.Growing:
     """Open a file of lines; complete its last line, or cut it where a power failure left a part of one."""
-    content = path.read_bytes() if path.exists() else b""
+    content = read_bytes(path) if path.exists() else b""
     file = disk.Growing(path)
     if content and not content.endswith(b"\n"):
         begin = content.rfind(b"\n") + 1

@@ -29,6 +29,7 @@ from transformers.utils import logging
 
 from hybrid_cli.encoders.layouts import LAYOUTS, layout_of, shapes, weight_files
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import refuse_special
 from hybrid_cli.json_files import fits, read_object
 
 WITH_POOLER = ("bert", "roberta", "xlm-roberta", "ernie")
@@ -196,7 +197,9 @@ def few(keys: Collection[str]) -> str:
 
 
 def refuse_pickles(folder: Path) -> None:
-    """Refuse weights that are not in safetensors files of this folder."""
+    """Refuse weights that are not in safetensors files of this folder, and pipes in place of files."""
+    for file in sorted(folder.iterdir()):
+        refuse_special(file)
     if (folder / "config.json").is_file() and not weight_files(folder):
         raise InputError(
             f"{folder}: has no model.safetensors; pickles (pytorch_model.bin) are not opened. Convert them: hybrid "

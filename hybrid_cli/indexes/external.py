@@ -10,6 +10,7 @@ import polars as pl
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.faiss import check_metric, load_faiss, reason
 from hybrid_cli.indexes.shards import Advance, check_finite, shard_path, write_shard
+from hybrid_cli.input_files import read_text, refuse_special
 from hybrid_cli.settings import Encode
 
 
@@ -20,6 +21,7 @@ def read_external(path: Path) -> np.ndarray:
         InputError: not such a file, not two-dimensional floating-point numbers, no rows, or a FAISS index that cannot
             return its vectors or does not measure the inner product.
     """
+    refuse_special(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file; pass a .npy file or a FAISS index")
     vectors = _from_numpy(path) if path.suffix == ".npy" else _from_faiss(path)
@@ -66,10 +68,7 @@ def rows_of(vectors: np.ndarray, path: Path, ids: Path | None, wanted: pl.Series
         if len(vectors) != len(wanted):
             raise InputError(f"{path}: {len(vectors):,} vectors, {texts} has {len(wanted):,} ids; pass --ids FILE")
         return np.arange(len(vectors))
-    try:
-        listed = pl.Series("id", ids.read_text("utf-8").removesuffix("\n").split("\n"), pl.String).str.strip_chars("\r")
-    except (OSError, UnicodeError) as error:
-        raise InputError(f"{ids}: cannot be read as lines of ids ({error})") from None
+    listed = pl.Series("id", read_text(ids).removesuffix("\n").split("\n"), pl.String).str.strip_chars("\r")
     if len(listed) != len(vectors):
         raise InputError(f"{ids}: {len(listed):,} ids, {path} has {len(vectors):,} vectors; one id per line is needed")
     if listed.n_unique() < len(listed):

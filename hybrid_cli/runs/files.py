@@ -11,6 +11,7 @@ import polars as pl
 from hybrid_cli import artifacts, memory
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.input_files import opened
 from hybrid_cli.runs.run import BLOCK_ROWS, Run, Survey, of_table
 from hybrid_cli.runs.tables import SCHEMA, ranked
 
@@ -131,7 +132,7 @@ def _parquet_rows(path: Path, columns: list[str], begin: int, count: int) -> pl.
 def _text_parts(path: Path) -> Iterator[pl.DataFrame]:
     """Yield the lines of `qid Q0 docid rank score tag`, separated by white space; ids are strings."""
     above = 0
-    with path.open("rb") as file:
+    with opened(path) as file:
         while data := file.read(_TEXT_BYTES):
             data += file.readline()
             if not data.isspace():

@@ -157,3 +157,8 @@ def spelling(name: str, declared: Option, value: Any = None) -> str:
     if value is False and declared.default is not False:
         return off or on.replace("--", "--no-", 1)
     return on
+
+
+def bare_name(name: Any) -> str:
+    """Return the common form of `--fb-terms`, `fb-terms` and `fb_terms`."""
+    return str(name).lstrip("-").replace("_", "-")

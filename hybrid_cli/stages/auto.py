@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
+from hybrid_cli.json_files import read_json, typed
 from hybrid_cli.reporting.evaluate import show
 from hybrid_cli.settings import (
     Auto,
@@ -65,6 +66,15 @@ class _Plan:
     dev: _Queries
     tune: _Queries
     test: _Queries
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The chosen number of training steps, as stored for later calls."""
+
+    minutes: float
+    seconds_per_step: float
+    max_steps: int
 
 
 @stage(Auto)
@@ -199,21 +209,21 @@ class _Path:
             return self.settings.max_steps
         file = self._at(_STEPS_FILE)
         if file.is_file():
-            stored = json.loads(file.read_text("utf-8"))
-            if stored["minutes"] == self.settings.minutes:
-                return int(stored["max_steps"])
+            stored = typed(_Steps, read_json(file), file)
+            if stored.minutes == self.settings.minutes:
+                return stored.max_steps
             if not self.settings.overwrite:
                 raise InputError(
-                    f"{file}: the steps were chosen for --minutes {stored['minutes']:g}; pass --overwrite to choose "
-                    f"them again, or --max-steps {stored['max_steps']} to keep them"
+                    f"{file}: the steps were chosen for --minutes {stored.minutes:g}; pass --overwrite to choose "
+                    f"them again, or --max-steps {stored.max_steps} to keep them"
                 )
         seconds = self._seconds_per_step(examples)
         left = 60 * self.settings.minutes - (time.monotonic() - self.started)
         steps = int(left / seconds - self._later(plan))
         most = PASSES * -(-artifacts.read_manifest(examples).counts["rows"] // BATCH)
         steps = 0 if steps < FEWEST_STEPS else min(steps, most)
-        content = {"minutes": self.settings.minutes, "seconds_per_step": round(seconds, 3), "max_steps": steps}
-        disk.write_text(file, json.dumps(content) + "\n")
+        chosen = _Steps(self.settings.minutes, round(seconds, 3), steps)
+        disk.write_text(file, json.dumps(asdict(chosen)) + "\n")
         console.note(
             f"auto: {seconds:.2g} seconds per step; "
             + (f"{steps:,} training steps" if steps else f"no time to train in --minutes {self.settings.minutes:g}")

@@ -10,6 +10,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.documents import Change, docids_of, write_change
 from hybrid_cli.indexes.exact import index_manifest
 from hybrid_cli.indexes.searcher import index_kinds
+from hybrid_cli.input_files import read_text
 from hybrid_cli.settings import Delete, stage
 
 
@@ -26,11 +27,8 @@ def delete(settings: Delete) -> Path:
     """
     index, manifest = settings.index, index_manifest(settings.index)
     settings.check_facts(f"{index} is {manifest.kind.phrase}", index_kind=index_kinds(manifest))
-    try:
-        lines = settings.ids.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{settings.ids}: is not a readable text file ({error}); pass one id per line") from None
-    ids = pl.Series("docid", lines, dtype=pl.String).unique(maintain_order=True)
+    lines = (line.removesuffix("\r") for line in read_text(settings.ids).split("\n"))
+    ids = pl.Series("docid", [line for line in lines if line], dtype=pl.String).unique(maintain_order=True)
     unknown = ids.filter(~ids.is_in(docids_of(index).implode()))
     if len(unknown):
         raise InputError(

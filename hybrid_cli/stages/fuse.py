@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from hybrid_cli.fusion.selection import Choice, Table, Values, select
 from hybrid_cli.fusion.tuning import Family
 from hybrid_cli.fusion.weights import Tuned, chosen_weights, read_tuned, stored_recipe, weights_file, weights_path
 from hybrid_cli.indexes.exact import ExactSource, exact_scorer, exact_source, limit_threads
+from hybrid_cli.json_files import read_json
 from hybrid_cli.reporting import terminal
 from hybrid_cli.settings import Fuse, stage
 
@@ -256,7 +256,7 @@ def _tune(job: _Job, judged: Path | None) -> Path:
         found = tuned.content() | {"no_prior": reason}
         found |= {"pseudo_queries": kind} if (kind := collection.pseudo_queries(judged)) else {}
         output.write_json(found, queries=queries, trials=len(tuned.table.choices))
-    terminal.show_tuned(json.loads(settings.output.read_text("utf-8")))
+    terminal.show_tuned(read_json(settings.output))
     return settings.output
 
 

@@ -21,6 +21,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run, mean_of
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
+from hybrid_cli.input_files import opened
 from hybrid_cli.json_files import NOT_JSON, read_object
 from hybrid_cli.settings import Inspect, stage
 from hybrid_cli.settings.common import as_names
@@ -180,7 +181,7 @@ def _shortened(value: Any) -> Any:
 
 
 def _head(path: Path) -> list[str]:
-    with path.open("rb") as file:
+    with opened(path) as file:
         text = file.read(_HEAD_BYTES)
     if b"\0" in text:
         return []
@@ -213,7 +214,7 @@ def _guess(path: Path) -> str:
 
 
 def _guess_text(path: Path) -> str:
-    with path.open("rb") as file:
+    with opened(path) as file:
         head = file.read(_HEAD_BYTES)
     if b"\0" in head or not head:
         return "a binary file" if head else "an empty file"

@@ -10,6 +10,7 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import MANIFEST, Manifest
 from hybrid_cli.encoders.models import input_path
 from hybrid_cli.errors import DamageError, InputError
+from hybrid_cli.input_files import read_bytes, refuse_special
 from hybrid_cli.settings import Verify, stage
 
 INTACT, DAMAGED, UNCHECKED = "intact", "damaged", "not checked (older version: rebuild)"
@@ -48,12 +49,13 @@ def _artifacts(path: Path, seen: set[Path]) -> Iterator[Path]:
     """Yield `path` if it is an artifact, else the artifacts below it."""
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
+    refuse_special(path)
     if path.resolve() in seen:
         return
     seen.add(path.resolve())
     if path.is_dir() and not (path / MANIFEST).is_file():
         for part in sorted(path.iterdir()):
-            if not part.name.startswith(".") and part.exists() and (part.is_dir() or part.suffix in _SUFFIXES):
+            if not part.name.startswith(".") and (part.is_dir() or (part.is_file() and part.suffix in _SUFFIXES)):
                 yield from _artifacts(part, seen)
     elif _has_manifest(path):
         yield path
@@ -66,7 +68,7 @@ def _has_manifest(path: Path) -> bool:
     except DamageError:
         return True
     except InputError:
-        return path.suffix == ".parquet" or b'"fingerprint"' in path.read_bytes()
+        return path.suffix == ".parquet" or b'"fingerprint"' in read_bytes(path)
 
 
 def _verify(path: Path, label: str, found: dict[Path, Description]) -> Description:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.errors import HybridError
+from hybrid_cli.json_files import read_json
 from hybrid_cli.settings.common import Optimization
 from hybrid_cli.training import diagnostics, parallel
 from hybrid_cli.training.batches import passes
@@ -329,7 +330,7 @@ def load_checkpoint(
     saved = torch.load(folder / "optimizer.pt", weights_only=True)
     optimizer.load_state_dict(saved["optimizer"])
     scaler.load_state_dict(saved["scaler"])
-    fields = json.loads((folder / "state.json").read_text("utf-8"))
+    fields = read_json(folder / "state.json")
     return State(**{**fields, "curve": [tuple(row) for row in fields["curve"]]})
 
 

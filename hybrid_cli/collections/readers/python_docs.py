@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import read_bytes
 from hybrid_cli.settings.data import PreparePythonDocs
 
 PACKAGES = ("numpy", "scipy", "sklearn", "pandas")
@@ -114,7 +115,7 @@ def _version(package: str, root: Path) -> str:
         return version(distributions[0])
     digest = hashlib.blake2b(digest_size=8)
     for path in _modules(root):
-        digest.update(path.read_bytes())
+        digest.update(read_bytes(path))
     return digest.hexdigest()
 
 
@@ -135,7 +136,7 @@ def read_package(package: str, root: Path) -> Iterator[Docstring]:
         module = ".".join(names[:-1] if names[-1] == "__init__" else names)
         try:
             with warnings.catch_warnings(action="ignore"):
-                tree = ast.parse(path.read_bytes())
+                tree = ast.parse(read_bytes(path))
         except (SyntaxError, ValueError):  # a template, or syntax of another Python version
             continue
         yield from _documented(tree, module, f"{package}/{path.relative_to(root).as_posix()}")

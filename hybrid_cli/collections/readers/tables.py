@@ -23,6 +23,7 @@ from hybrid_cli.collections.readers.text_files import (
 )
 from hybrid_cli.collections.source import Place
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import opened
 
 Row = tuple[Place, Mapping[str, Any]]
 _PARQUET = (".parquet", ".pq")
@@ -135,10 +136,9 @@ def _named(rows: Iterator[tuple[Place, list[str]]], names: tuple[str, ...], head
 
 
 def _parquet(path: Path) -> Table:
-    if not path.is_file():
-        raise InputError(f"{path}: {'is a folder; a file is needed' if path.is_dir() else 'no such file'}")
+    opened(path).close()
 
-    def opened() -> pq.ParquetFile:
+    def table() -> pq.ParquetFile:
         try:
             return pq.ParquetFile(path, page_checksum_verification=True)
         except (pa.ArrowInvalid, OSError) as error:
@@ -146,7 +146,7 @@ def _parquet(path: Path) -> Table:
 
     def rows() -> Iterator[Row]:
         number = 0
-        with opened() as file:
+        with table() as file:
             try:
                 for batch in file.iter_batches():
                     for row in pa.table(list(map(_texts, batch.columns)), batch.schema.names).to_pylist():
@@ -155,7 +155,7 @@ def _parquet(path: Path) -> Table:
             except (pa.ArrowException, OSError) as error:
                 raise InputError(f"{path}: damaged after row {number} ({str(error).splitlines()[0]})") from None
 
-    with opened() as file:
+    with table() as file:
         names, total = tuple(file.schema_arrow.names), file.metadata.num_rows
     if not total:
         raise InputError(f"{path}: no rows")

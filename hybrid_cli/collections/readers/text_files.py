@@ -18,6 +18,7 @@ from typing import IO, Any, cast
 
 from hybrid_cli.collections.source import Document, Judgment, Place
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import opened
 from hybrid_cli.json_files import NOT_JSON
 
 # Field names of BEIR, MS MARCO, DPR, Pyserini and TREC tracks.
@@ -38,9 +39,11 @@ _AS_WRITTEN = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=st
 
 def open_binary(path: Path) -> IO[bytes]:
     """Open a plain or gzip file for reading bytes."""
-    if not path.is_file():
-        raise InputError(f"{path}: {'is a folder; a file is needed' if path.is_dir() else 'no such file'}")
-    return cast(IO[bytes], gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
+    file = opened(path)
+    if path.suffix != ".gz":
+        return file
+    file.close()
+    return cast(IO[bytes], gzip.open(path, "rb"))
 
 
 def plain_suffix(path: Path) -> str:

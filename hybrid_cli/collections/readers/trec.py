@@ -57,7 +57,7 @@ def source(settings: PrepareTrec) -> Source:
 def _files(corpus: Path) -> list[Path]:
     if not corpus.is_dir():
         return [corpus]
-    return sorted(path for path in corpus.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return sorted(path for path in corpus.rglob("*") if not path.is_dir() and not path.name.startswith("."))
 
 
 # --------------------------------------------------------------------------------------------------------- documents

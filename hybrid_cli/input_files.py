@@ -1,0 +1,71 @@
+"""Input files of any origin: only regular files are opened, because stages read an input more than once."""
+
+from __future__ import annotations
+
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+
+from hybrid_cli.errors import InputError
+
+_SPECIAL = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def special(path: Path) -> str | None:
+    """Return `a pipe`, `a socket` or `a device`; None for a file, a folder and a missing path."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return None
+    return next((kind for matches, kind in _SPECIAL if matches(mode)), None)
+
+
+def refuse_special(path: Path) -> None:
+    """Refuse an input that is a pipe, a socket or a device, which may never end; a missing path passes.
+
+    Raises:
+        InputError: such a path.
+    """
+    if kind := special(path):
+        raise InputError(f"{path}: is {kind}, not a regular file; save its content to a file and pass that file")
+
+
+def opened(path: Path) -> BufferedReader:
+    """Open an input file for reading bytes.
+
+    Raises:
+        InputError: the path is missing, not a regular file, or not readable.
+    """
+    refuse_special(path)
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: is a folder; a file is needed") from None
+    except PermissionError:
+        raise InputError(f"{path}: permission denied; change the permissions of the file") from None
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of an input file; see `opened`."""
+    with opened(path) as file:
+        return file.read()
+
+
+def read_text(path: Path) -> str:
+    """Return the content of an input file in UTF-8; see `opened`.
+
+    Raises:
+        InputError: not valid UTF-8.
+    """
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not valid UTF-8 (byte {error.start:,}: {error.reason}); convert it") from None
