@@ -58,6 +58,8 @@ def test_each_fold_divides_all_queries_into_test_dev_and_train(count: int, size:
 
 
 def test_two_folds_have_no_training_split() -> None:
+    assert folds.splits([["a"], ["b"], ["c"]], with_dev=False)["train-1"] == {"b", "c"}  # RoC: 200 and 50 of 250
+    assert not any(name.startswith("dev-") for name in folds.splits([["a"], ["b"], ["c"]], with_dev=False))
     assert folds.splits([["a"], ["b"]]) == {
         "all": {"a", "b"}, "test-1": {"a"}, "dev-1": {"b"}, "test-2": {"b"}, "dev-2": {"a"}
     }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import polars as pl
 import pytest
 from tiny_collection import (
     corpus_of,
@@ -16,7 +17,7 @@ from hybrid_cli.collections import collection
 from hybrid_cli.collections.readers import irds, trec
 from hybrid_cli.collections.readers.text_files import array_records
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import PrepareDpr, PrepareIrds, PrepareMsmarco, PrepareTrec
+from hybrid_cli.settings import PrepareDpr, PrepareIrds, PrepareMsmarco, PrepareTevatron, PrepareTrec
 from hybrid_cli.settings.data import TopicField
 from hybrid_cli.stages.prepare import prepare
 
@@ -98,6 +99,48 @@ def test_dpr_training_files_contain_questions_answers_and_judgments(tmp_path: Pa
     assert collection.read_qrels(made / "qrels.train.parquet").rows() == [("0", "2", 1), ("1", "1", 1)]
     assert collection.read_queries(made / "queries.train.parquet")["answers"].to_list() == [["x"], ["y"], ["z"]]
     assert counts_of(made)["questions_without_positive"] == {"train": 1}
+
+
+def test_a_dpr_sample_contains_the_hard_negatives_by_rank_before_random_passages(tmp_path: Path) -> None:
+    passages = [f'{number}\t"text {number}"\ttitle' for number in range(1, 31)]
+    corpus = write_lines(tmp_path / "psgs.tsv", "id\ttext\ttitle", *passages)
+    records = [
+        {"question": "a", "answers": ["x"], "positive_ctxs": [{"passage_id": "2"}],
+         "hard_negative_ctxs": [{"passage_id": "11"}, {"passage_id": "12"}]},
+        {"question": "b", "answers": ["y"], "positive_ctxs": [{"passage_id": "3"}],
+         "hard_negative_ctxs": [{"passage_id": "21"}, {"passage_id": "99"}]},
+    ]  # fmt: skip
+    (tmp_path / "train.json").write_text(json.dumps(records))
+    training = {"train": tmp_path / "train.json"}
+    for size, wanted in ((4, {"2", "3", "11", "21"}), (5, {"2", "3", "11", "21", "12"}), (6, None)):
+        out = tmp_path / str(size)
+        made = prepare(PrepareDpr(corpus, training=training, sample=size, sample_from="contexts", output=out))
+        docids = set(pl.read_parquet(made / "corpus.parquet")["docid"])
+        assert len(docids) == size
+        assert docids == wanted or wanted is None
+    with pytest.raises(InputError, match="--sample-from contexts: needs the hard negatives of --training"):
+        PrepareDpr(corpus, sample=4, sample_from="contexts", output=tmp_path / "x")
+
+
+def test_tevatron_files_contain_queries_passages_and_judgments(tmp_path: Path) -> None:
+    rows = [
+        {"query_id": "7", "query": "a", "positive_passages": [{"docid": "p", "title": "t", "text": "one"}],
+         "negative_passages": [{"docid": "n", "title": "", "text": "two"}]},
+        {"query_id": "8", "query": "b", "positive_passages": [{"docid": "n", "title": "", "text": "two"}],
+         "negative_passages": []},
+    ]  # fmt: skip
+    training = write_lines(tmp_path / "train.jsonl", *map(json.dumps, rows))
+    made = prepare(PrepareTevatron({"train": training}, output=tmp_path / "made"))
+    assert pl.read_parquet(made / "corpus.parquet").rows() == [("p", "t", "one"), ("n", "", "two")]
+    assert collection.read_qrels(made / "qrels.train.parquet").rows() == [("7", "p", 1), ("8", "n", 1)]
+    assert collection.read_queries(made / "queries.train.parquet")["text"].to_list() == ["a", "b"]
+    corpus = write_lines(tmp_path / "corpus.jsonl", *(json.dumps({"docid": d, "text": d}) for d in ("p", "n", "q")))
+    whole = prepare(PrepareTevatron({"train": training}, corpus=corpus, output=tmp_path / "whole"))
+    assert pl.read_parquet(whole / "corpus.parquet")["docid"].to_list() == ["p", "n", "q"]
+    changed = {**rows[1], "positive_passages": [{"docid": "p", "title": "t", "text": "other"}]}
+    write_lines(tmp_path / "changed.jsonl", json.dumps(rows[0]), json.dumps(changed))
+    with pytest.raises(InputError, match=r"changed\.jsonl, line 2: passage p has another text than before; pass"):
+        prepare(PrepareTevatron({"train": tmp_path / "changed.jsonl"}, output=tmp_path / "x"))
 
 
 def test_answers_that_are_not_a_list_are_refused_and_never_evaluated(tmp_path: Path) -> None:

@@ -101,17 +101,17 @@ def _line_folds(file: Path) -> Folds:
     return [folds[name] for name in order]
 
 
-def splits(folds: Iterable[Iterable[str]]) -> dict[str, set[str]]:
+def splits(folds: Iterable[Iterable[str]], with_dev: bool = True) -> dict[str, set[str]]:
     """Return the queries of each split: `all`, and for fold i, from 1, `test-i`, `dev-i` and `train-i`.
 
     `test-i` is fold i, `dev-i` the next fold (for the last fold the first), `train-i` the others. With two folds there
-    is no `train-i`.
+    is no `train-i`. Without `with_dev`, there is no `dev-i`, and its queries belong to `train-i`.
     """
     sets = [set(fold) for fold in folds]
     whole = set().union(*sets)
     found = {WHOLE: whole}
     for number, test in enumerate(sets, 1):
-        dev = sets[number % len(sets)]
-        fold = {f"train-{number}": whole - test - dev, f"dev-{number}": dev, f"test-{number}": test}
+        held = sets[number % len(sets)] if with_dev else set()
+        fold = {f"train-{number}": whole - test - held, f"dev-{number}": held, f"test-{number}": test}
         found |= {name: qids for name, qids in fold.items() if qids}
     return found

@@ -85,6 +85,7 @@ class Source:
         files: role -> path of each input file.
         options: resolved values for the manifest, in addition to the recorded settings.
         facts: counts for the manifest that the reader fills in while reading.
+        preferred: returns the ids of documents that a sample contains first, besides the relevant ones.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Source:
     files: Mapping[str, Path] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    preferred: Callable[[], Iterator[str]] = _none
 
 
 def checked_split(name: str) -> str:
@@ -202,6 +204,10 @@ def _draw_documents(source: Source, queries: dict[str, set[str]], settings: Prep
             f"--sample {settings.sample}: the queries have {len(relevant):,} relevant documents; use a larger sample, "
             "or fewer queries with --sample-queries SPLIT=N"
         )
+    for docid in source.preferred():
+        if len(relevant) >= settings.sample:
+            break
+        relevant |= {docid} & docids
     return docids, relevant | _smallest(docids - relevant, settings.sample - len(relevant), settings.seed)
 
 

@@ -9,6 +9,7 @@ from hybrid_cli.settings.data import (
     PrepareIrds,
     PrepareMsmarco,
     PreparePythonDocs,
+    PrepareTevatron,
     PrepareTrec,
     Split,
 )
@@ -30,6 +31,7 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     PrepareBeir,
     PrepareMsmarco,
     PrepareDpr,
+    PrepareTevatron,
     PrepareTrec,
     PrepareIrds,
     Split,
@@ -87,6 +89,7 @@ __all__ = [
     "PrepareIrds",
     "PrepareMsmarco",
     "PreparePythonDocs",
+    "PrepareTevatron",
     "PrepareTrec",
     "Presets",
     "Pretrain",

@@ -15,6 +15,7 @@ OnDuplicate = Literal["error", "first", "last"]
 OnDangling = Literal["error", "drop", "keep"]
 TopicField = Literal["title", "desc", "narr"]
 _ASCII = bytes(range(9, 11)) + bytes(range(32, 127))
+SampleFrom = Literal["random", "contexts"]
 PseudoQueries = Literal["title", "first-sentence", "sentence", "heading"]
 
 DATA = "Data"
@@ -235,6 +236,36 @@ class PrepareDpr(PrepareRows):
         metavar="SPLIT=FILE",
         recorded=False,
     )
+    sample_from: SampleFrom = option(
+        "random",
+        "Documents of a sample besides the relevant ones: `random`, or first the hard negatives of `--training`, by "
+        "rank, and then random ones (a collection like RoC's NQ of 250,000 passages).",
+        panel=SAMPLE,
+        applies=when(sample=GIVEN),
+    )
+
+    def check(self) -> None:
+        """Refuse contexts without a training file."""
+        super().check()
+        if self.sample_from == "contexts" and not self.training:
+            raise InputError("--sample-from contexts: needs the hard negatives of --training")
+
+
+@dataclass(frozen=True)
+class PrepareTevatron(PrepareRows):
+    """Import training files of Tevatron: JSON lines of queries with positive and negative passages.
+
+    Without `--corpus`, the documents are the passages of the files. `mine-negatives --sources given:FILE` draws from
+    their negatives.
+    """
+
+    command = "prepare tevatron"
+    panel = DATA
+    examples = ("hybrid prepare tevatron train=train.jsonl dev=dev.jsonl --corpus corpus.jsonl --output data/msmarco",)
+
+    training: Mapping[str, Path] = argument(REQUIRED, "Training file of each split.", metavar="SPLIT=FILE...")
+    _: KW_ONLY
+    corpus: Path | None = option(None, "JSON lines of docid, title and text.", recorded=False)
 
 
 @dataclass(frozen=True)
@@ -290,6 +321,8 @@ class Split(Seeded, Writes):
     Writes a collection over the same documents with the splits `test-1`, `dev-1`, `train-1`, `test-2`, ... Split
     `test-i` is fold i of the queries, `dev-i` the next fold, `train-i` all other folds. Split `all` contains all judged
     queries. One index serves all folds.
+
+    With `--no-dev`, `train-i` contains all queries outside of fold i: 200 of 250 with five folds (RoC on Robust04).
     """
 
     command = "split"
@@ -305,4 +338,5 @@ class Split(Seeded, Writes):
     splits: Sequence[str] = option(
         (), "Splits whose queries are divided, or `all`.", "--split", shown="the only split", recorded=False
     )
+    dev: bool = option(True, "Use the fold after the test fold as dev split; else it is part of the training split.")
     seed: int = redeclare(Seeded, "seed", 42, help="Random seed of the folds.", applies=(when(folds_file=None),))

@@ -18,10 +18,10 @@ TRAINING = "Training"
 SOURCES, FILTERS = "Sources of negatives", "Filters"
 TEACHER, QUERIES, HITS = "Teacher (--index or --run)", "Queries", "Hits"
 
-RANDOM, RUN = "random", "run"  # sources of negatives, next to BM25
+RANDOM, RUN, GIVEN_FILE = "random", "run", "given"  # sources of negatives, next to BM25
 NUM_NEGATIVES = 8  # default of --num-negatives for sources without numbers
 
-_RANKED = when(source="a bm25 or run:PATH source")
+_RANKED = when(source="a bm25, run:PATH or given:PATH source")
 _SENTENCES = when(split=None, queries=None)
 
 
@@ -33,11 +33,13 @@ class Source:
         name: `bm25`, `random`, or the name of a run.
         count: negatives per example.
         run: path of the run, for a run.
+        given: path of the training file, for negatives that it names.
     """
 
     name: str
     count: int
     run: Path | None = None
+    given: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,9 @@ class MineNegatives(Seeded, Threaded, Writes):
     One row per query and relevant document: query, document, negatives drawn uniformly from the ranks `--skip-top` + 1
     to `--depth` of each source, all texts, and exact lexical scores (CLEAR, section 3.3). Relevant documents are never
     negatives. If a source has too few candidates, random documents fill the list; the printed table counts them.
+
+    Several collections become one training set (DPR-multi). Query ids are prefixed with the name of their collection;
+    so are document ids, unless all collections have the same corpus.
     """
 
     command = "mine-negatives"
@@ -55,22 +60,33 @@ class MineNegatives(Seeded, Threaded, Writes):
         "hybrid mine-negatives data/pydocs --split train --index out/bm25 --output out/train.parquet",
         "hybrid mine-negatives data/pydocs --split train --index out/bm25 --sources bm25:6,random:2 "
         "--relative-margin 0.95 --output out/train.parquet",
+        "hybrid mine-negatives data/nq data/webq --split train --index out/bm25 --output out/multi.parquet",
+        "hybrid mine-negatives data/nq --split train --sources given:biencoder-nq-train.json --positives first "
+        "--output out/dpr.parquet",
     )
 
-    collection: Path = argument(REQUIRED, "Collection with corpus, queries and qrels.")
+    collection: Sequence[Path] | Path = argument(REQUIRED, "Collections with corpus, queries and qrels.")
     _: KW_ONLY
     split: str | None = option(None, "Split of the collection.", recorded=False)
     queries: Path | None = option(None, "Queries file; replaces the collection's.", recorded=False)
     qrels: Path | None = option(None, "Qrels file; replaces the collection's.", recorded=False)
     sources: Sequence[str] = option(
         (BM25,),
-        "`bm25`, `random` (uniform over the corpus) or `run:PATH`; several with numbers of negatives: "
-        "`bm25:6,random:2`.",
+        "`bm25`, `random` (uniform over the corpus), `run:PATH`, or `given:PATH`, the negatives of a training file "
+        "(DPR's JSON, Tevatron's JSON lines, MS MARCO's triples); several with numbers: `bm25:6,random:2`.",
         panel=SOURCES,
         metavar="SOURCE,...",
     )
-    index: Path | None = option(
-        None, "Lexical index: for the source `bm25`, and for exact lexical scores.", panel=SOURCES, recorded=False
+    index: Sequence[Path] | Path | None = option(
+        (),
+        "Lexical index: for the source `bm25`, and for exact lexical scores. Several collections need one index, "
+        "or one each if their corpora differ.",
+        panel=SOURCES,
+        recorded=False,
+    )
+    positives: Literal["all", "first"] = option(
+        "all",
+        "Relevant documents of a query that become examples: all, or the first of the judgments (DPR's gold passage).",
     )
     depth: int | None = option(
         None,
@@ -121,16 +137,44 @@ class MineNegatives(Seeded, Threaded, Writes):
         None, "Drop candidates with a score above this value.", panel=FILTERS, applies=_RANKED
     )
 
+    @property
+    def collections(self) -> tuple[Path, ...]:
+        """The collections, in order."""
+        return (self.collection,) if isinstance(self.collection, Path) else tuple(self.collection)
+
+    @property
+    def indexes(self) -> tuple[Path, ...]:
+        """The lexical indexes, in order."""
+        return (self.index,) if isinstance(self.index, Path) else tuple(self.index or ())
+
     def check(self) -> None:
         """Refuse ambiguous sources, and options of other sources."""
         names = [source.name for source in self.plan()]
-        if BM25 in names and self.index is None:
+        if BM25 in names and not self.indexes:
             raise InputError("--sources bm25: needs --index, a lexical index of the collection (`hybrid index-bm25`)")
         self.check_facts(f"--sources is {','.join(self.sources)}", **self._facts())
         if self.depth is not None and self.skip_top >= self.depth:
             raise InputError(f"--skip-top {self.skip_top}: leaves no rank of --depth {self.depth}; raise --depth")
+        self._check_several()
         if self.split is not None and self.queries is not None and self.qrels is not None:
             raise InputError("--split: not with both --queries and --qrels, which replace the files of the split")
+
+    def _check_several(self) -> None:
+        """Refuse options that belong to one collection, and collections or indexes that cannot be told apart."""
+        if len(self.indexes) not in (0, 1, len(self.collections)):
+            raise InputError(
+                f"--index: {len(self.indexes)} indexes for {len(self.collections)} collections; pass one, or one each"
+            )
+        if len(self.collections) == 1:
+            return
+        if own := [source.name for source in self.plan() if source.run or source.given]:
+            raise InputError(f"--sources {own[0]}: only with one collection, whose query ids it has")
+        if self.queries is not None or self.qrels is not None:
+            raise InputError("--queries and --qrels: only with one collection; --split names those of each collection")
+        name, times = Counter(path.name for path in self.collections).most_common(1)[0]
+        if times > 1:
+            raise InputError(f"mine-negatives: {times} collections are named '{name}'; their ids are kept apart by the "
+                             "name, so rename one")  # fmt: skip
 
     def with_depth(self, documents: int) -> MineNegatives:
         """Return the settings with the depth for a collection of `documents` documents, if none is set.
@@ -179,12 +223,14 @@ def _source(item: str, default: int | None) -> Source:
     numbered = bool(separator) and tail.isdecimal()
     name, count = (head, int(tail)) if numbered else (item, default)
     prefix, _, path = name.partition(":")
-    if name not in (BM25, RANDOM) and (prefix != RUN or not path):
-        raise InputError(f"--sources {item}: unknown; choices: bm25:N, random:N, run:PATH:N")
+    if name not in (BM25, RANDOM) and (prefix not in (RUN, GIVEN_FILE) or not path):
+        raise InputError(f"--sources {item}: unknown; choices: bm25:N, random:N, run:PATH:N, given:PATH:N")
     if count is None or count < 1:
         raise InputError(f"--sources {item}: needs a number of negatives, as in bm25:6,random:2")
     if name in (BM25, RANDOM):
         return Source(name, count)
+    if prefix == GIVEN_FILE:
+        return Source(GIVEN_FILE, count, given=Path(path))
     stem = Path(path).stem
     return Source(f"{RUN}:{stem}" if stem in (BM25, RANDOM) else stem, count, Path(path))
 

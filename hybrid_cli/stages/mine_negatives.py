@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import polars as pl
+import pyarrow as pa
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind
@@ -29,44 +33,111 @@ def mine_negatives(settings: MineNegatives) -> Path:
     Raises:
         InputError: unusable inputs or options, or no query has a relevant document in the corpus.
     """
-    inputs = _inputs(settings)
-    refuse_other_corpus((source.run for source in settings.plan() if source.run), inputs["corpus"])
-    settings = settings.with_depth(collections.document_count(settings.collection))
-    output = artifacts.output_of(settings, Kind.EXAMPLES, inputs)
+    parts = [_Part.of(one) for one in _single(settings)]
+    recorded = settings if len(parts) > 1 else parts[0].settings
+    names = [path.name if len(parts) > 1 else "" for path in settings.collections]
+    inputs = {f"{role} {name}".strip(): path for name, part in zip(names, parts, strict=True)
+              for role, path in part.inputs.items()}  # fmt: skip
+    output = artifacts.output_of(recorded, Kind.EXAMPLES, inputs)
     if output.up_to_date:
         return output.path
-    if settings.index is not None:
-        check_corpus(settings.index, inputs["corpus"])
-    queries = collections.read_queries(inputs["queries"])
-    if settings.answer_filter and not queries["answers"].list.len().sum():
-        raise InputError(f"--answer-filter: no query of {inputs['queries']} has answers")
-    examples = pairs(queries, collections.read_qrels(inputs["qrels"]))
-    if not len(examples):
-        raise InputError(f"{inputs['qrels']}: has no relevant document for any of the {len(queries):,} queries")
-    judged = examples["qid"].n_unique()
-    miner = Miner(settings, queries)
-    examples = miner.forbid(examples)
-    chosen = miner.mine(examples)
-    manifest = output.write(
-        miner.rows(examples, chosen),
-        queries=examples["qid"].n_unique(),
-        queries_without_positive=len(queries) - judged,
-        negatives=len(chosen),
-        tally={source: dict(counts) for source, counts in miner.tally.counts.items()},
+    shared = len({artifacts.fingerprint(part.inputs["corpus"]) for part in parts}) == 1
+    for part in parts:
+        part.mine()
+    counts = parts[0].counts()
+    for part in parts[1:]:
+        counts = {name: value + part.counts()[name] for name, value in counts.items()}
+    tally = Tally.sum(part.miner.tally for part in parts)
+    named = (
+        _kept_apart(table, name, shared) if name else table
+        for name, part in zip(names, parts, strict=True)
+        for table in part.miner.rows(part.examples, part.chosen)
     )
-    _report(miner.tally, manifest.counts, output.path)
+    manifest = output.write(named, **counts, tally={source: dict(found) for source, found in tally.counts.items()})
+    _report(tally, manifest.counts, output.path)
     return output.path
 
 
+def _single(settings: MineNegatives) -> list[MineNegatives]:
+    """Return the settings of each collection, with its index and depth."""
+    count = len(settings.collections)
+    indexes = settings.indexes * (1 if len(settings.indexes) == count else count)
+    return [
+        settings.changed(collection=(path,), index=indexes[number : number + 1]).with_depth(
+            collections.document_count(path)
+        )
+        for number, path in enumerate(settings.collections)
+    ]
+
+
+@dataclass
+class _Part:
+    """The examples of one collection."""
+
+    settings: MineNegatives
+    inputs: dict[str, Path]
+    queries: pl.DataFrame = field(init=False)
+    examples: pl.DataFrame = field(init=False)
+    chosen: pl.DataFrame = field(init=False)
+    miner: Miner = field(init=False)
+    skipped: int = 0
+
+    @classmethod
+    def of(cls, settings: MineNegatives) -> _Part:
+        inputs = _inputs(settings)
+        refuse_other_corpus((source.run for source in settings.plan() if source.run), inputs["corpus"])
+        return cls(settings, inputs)
+
+    def mine(self) -> None:
+        """Choose the negatives of all examples."""
+        settings, inputs = self.settings, self.inputs
+        for index in settings.indexes:
+            check_corpus(index, inputs["corpus"])
+        self.queries = collections.read_queries(inputs["queries"])
+        if settings.answer_filter and not self.queries["answers"].list.len().sum():
+            raise InputError(f"--answer-filter: no query of {inputs['queries']} has answers")
+        qrels = collections.read_qrels(inputs["qrels"])
+        judged = pairs(self.queries, qrels)
+        if not len(judged):
+            none = f"has no relevant document for any of the {len(self.queries):,} queries"
+            raise InputError(f"{inputs['qrels']}: {none}")
+        self.miner = Miner(settings, self.queries)
+        first = settings.positives == "first"
+        self.examples = self.miner.forbid(pairs(self.queries, qrels, first) if first else judged, judged)
+        self.chosen = self.miner.mine(self.examples)
+        self.skipped = len(self.queries) - judged["qid"].n_unique()
+
+    def counts(self) -> dict[str, int]:
+        """Return counts for the manifest."""
+        return {
+            "queries": self.examples["qid"].n_unique(),
+            "queries_without_positive": self.skipped,
+            "negatives": len(self.chosen),
+        }
+
+
+def _kept_apart(table: pa.Table, name: str, shared_corpus: bool) -> pa.Table:
+    """Return examples with the name of their collection before their ids; documents of a shared corpus keep theirs."""
+    rows = pl.DataFrame(pl.from_arrow(table)).with_columns(pl.format("{}:{}", pl.lit(name), "qid").alias("qid"))
+    if not shared_corpus:
+        prefixed = pl.format("{}:{}", pl.lit(name), pl.element().struct.field("docid")).alias("docid")
+        rows = rows.with_columns(
+            pl.format("{}:{}", pl.lit(name), "docid").alias("docid"),
+            pl.col("negatives").list.eval(pl.element().struct.with_fields(prefixed)),
+        )
+    return rows.to_arrow(compat_level=pl.CompatLevel.oldest())
+
+
 def _inputs(settings: MineNegatives) -> dict[str, Path]:
-    """Return the inputs that affect the examples, by role."""
-    collection, split = settings.collection, settings.split
+    """Return the inputs that affect the examples of one collection, by role."""
+    (collection,), split = settings.collections, settings.split
     return {
         "corpus": collections.corpus_path(collection),
         "queries": settings.queries or collections.queries_path(collection, split),
         "qrels": settings.qrels or collections.qrels_path(collection, split),
-        **({"index": settings.index} if settings.index else {}),
+        **({"index": settings.indexes[0]} if settings.indexes else {}),
         **{f"run {source.name}": source.run for source in settings.plan() if source.run},
+        **{f"{source.name} negatives": source.given for source in settings.plan() if source.given},
     }
 
 

@@ -37,7 +37,7 @@ def split(settings: Split) -> Path:
         settings,
         Kind.COLLECTION,
         {"corpus": corpus, **files, **({"folds": settings.folds_file} if settings.folds_file else {})},
-        ({} if settings.folds_file else settings.recorded()) | _pseudo(files),
+        (({} if settings.dev else {"dev": False}) if settings.folds_file else settings.recorded()) | _pseudo(files),
     )
     if output.up_to_date:
         return output.path
@@ -45,7 +45,7 @@ def split(settings: Split) -> Path:
         clear(work)
         artifacts.hard_link(corpus, work / corpus.name)
         counts |= {"documents": collection.document_count(work), "queries": {}, "judgments": {}}
-        for name, qids in folds.splits(parts).items():
+        for name, qids in folds.splits(parts, settings.dev).items():
             counts["queries"][name] = _write(output, work / f"queries.{name}.parquet", Kind.QUERIES, queries, qids)
             counts["judgments"][name] = _write(output, work / f"qrels.{name}.parquet", Kind.QRELS, qrels, qids)
     sizes, unjudged = ", ".join(str(len(part)) for part in parts), len(queries) - sum(map(len, parts))

@@ -10,12 +10,13 @@ import pyarrow as pa
 
 from hybrid_cli import console, runs
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.readers.given import given_negatives
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import MineNegatives
 from hybrid_cli.settings.common import BM25
-from hybrid_cli.settings.mining import RANDOM
+from hybrid_cli.settings.mining import GIVEN_FILE, RANDOM
 from hybrid_cli.training import negatives
 from hybrid_cli.training.negatives import Tally
 
@@ -25,13 +26,19 @@ LOOK_AHEAD = 64  # minimum number of candidates per example that the answer filt
 _NO_SCORES = pl.DataFrame(schema={"example": pl.UInt32, "score": pl.Float32})
 
 
-def pairs(queries: pl.DataFrame, qrels: pl.DataFrame) -> pl.DataFrame:
+def pairs(queries: pl.DataFrame, qrels: pl.DataFrame, first: bool = False) -> pl.DataFrame:
     """Return every pair of a query and a relevant document, in the order of the queries.
+
+    Args:
+        queries: qid.
+        qrels: qid, docid, relevance.
+        first: keep the first relevant document of each query, in the order of the judgments.
 
     Returns:
         example, qid, docid.
     """
     relevant = qrels.filter(pl.col("relevance") > 0)
+    relevant = relevant.unique("qid", keep="first", maintain_order=True) if first else relevant
     return (
         queries.select("qid")
         .with_row_index("_query")
@@ -46,7 +53,7 @@ class Miner:
     """Draws negatives for pairs of a query and a relevant document.
 
     Args:
-        settings: collection, sources, filters, seed; with a depth, if a source ranks.
+        settings: one collection, sources, filters, seed; with a depth, if a source ranks.
         queries: qid, text, answers.
 
     Attributes:
@@ -55,20 +62,26 @@ class Miner:
 
     def __init__(self, settings: MineNegatives, queries: pl.DataFrame):
         self.settings, self.queries, self.plan = settings, queries, settings.plan()
+        (self.collection,) = settings.collections
         self.depth = settings.depth or 0  # None without a source that ranks
-        self.index = LexicalIndex.open(settings.index) if settings.index else None
+        self.index = LexicalIndex.open(settings.indexes[0]) if settings.indexes else None
         self.runs = {source.name: runs.read_run(source.run) for source in self.plan if source.run}
+        self.runs |= {source.name: given_negatives(source.given) for source in self.plan if source.given}
         self.tally = Tally()
         self.forbidden: dict[str, pl.DataFrame] = {}
         self.docids = pl.Series("docid", [], dtype=pl.String)
 
-    def forbid(self, examples: pl.DataFrame) -> pl.DataFrame:
+    def forbid(self, examples: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
         """Read the corpus once: ids, and documents with the text of a positive.
+
+        Args:
+            examples: example, qid, docid.
+            judged: qid, docid of all relevant documents, which are never negatives.
 
         Returns:
             Examples whose positive is in the corpus.
         """
-        collection, parts = self.settings.collection, []
+        collection, parts = self.collection, []
         with console.progress("read corpus", len(collections.docids(collection)), "documents") as advance:
             for batch in collections.documents(collection):
                 frame = pl.DataFrame(pl.from_arrow(batch))
@@ -77,7 +90,7 @@ class Miner:
         corpus = pl.concat(parts)
         self.docids = corpus["docid"]
         known = _known(examples, corpus, collection)
-        self.forbidden["judged relevant"] = examples.select("qid", "docid")
+        self.forbidden["judged relevant"] = judged.select("qid", "docid")
         if self.settings.exclude_same_text:
             self.forbidden["text of a positive"] = negatives.same_text(corpus, known)
         return known
@@ -113,6 +126,8 @@ class Miner:
         else:
             run, positives = self._retrieved(source, examples) if needed else (runs.empty(), _NO_SCORES)
             candidates = negatives.retrieved(run, examples, how.skip_top, self.depth)
+            if source == GIVEN_FILE:  # a sample of the corpus has only some of them
+                candidates = candidates.filter(pl.col("docid").is_in(self.docids.implode()))
         self.tally.add(source, "candidates", len(candidates))
         filters = {
             **negatives.pair_filters(self.forbidden),
@@ -138,7 +153,7 @@ class Miner:
     def _without_answers(self, pools: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
         """Drop candidates whose text contains an answer; only candidates that may be drawn are read."""
         read = pl.concat([pool.select("qid", "docid") for pool in pools.values()]).unique()
-        texts = collections.texts(self.settings.collection, read["docid"])
+        texts = collections.texts(self.collection, read["docid"])
         forms = dict(zip(texts["docid"], map(passage_form, texts["text"]), strict=True))
         answers = self.queries.filter(pl.col("answers").list.len() > 0).select("qid", "answers")
         found = []
@@ -155,7 +170,7 @@ class Miner:
         Raises:
             InputError: a source retrieved a document that is not in the corpus.
         """
-        collection = self.settings.collection
+        collection = self.collection
         wanted = pl.concat([examples["docid"], chosen["docid"]]).unique()
         texts = collections.texts(collection, wanted)
         if missing := set(wanted) - set(texts["docid"]):

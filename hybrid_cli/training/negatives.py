@@ -9,7 +9,7 @@ Tables have one row per candidate. `example` numbers the pairs (query, positive)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,6 +34,15 @@ class Tally:
     def add(self, source: str, what: str, number: int) -> None:
         """Add `number` to the count `what` of `source`."""
         self.counts.setdefault(source, Counter())[what] += number
+
+    @classmethod
+    def sum(cls, tallies: Iterable[Tally]) -> Tally:
+        """Return the sum of all counts."""
+        total = cls()
+        for tally in tallies:
+            for source, counts in tally.counts.items():
+                total.counts.setdefault(source, Counter()).update(counts)
+        return total
 
 
 # --------------------------------------------------------------------------------------------------------- quotas

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hybrid_cli.collections.readers.tevatron import passages
 from hybrid_cli.collections.readers.text_files import (
     QUERY_FIELDS,
     answer_list,
@@ -29,7 +31,7 @@ def source(settings: PrepareDpr) -> Source:
     """Return the collection of `psgs_w100.tsv` (id, text, title, with a header) with questions.
 
     The files contain no question ids: questions are numbered from 0 in each split. The positive passages of a training
-    file become judgments of relevance 1. Its negatives are ignored; `mine-negatives` draws negatives.
+    file become judgments of relevance 1, in its order. `mine-negatives --sources given:FILE` draws from its negatives.
     """
     if common := sorted(set(settings.questions) & set(settings.training)):
         raise InputError(f"split {common[0]}: has --questions and --training; use two names, or omit one of them")
@@ -58,13 +60,23 @@ def source(settings: PrepareDpr) -> Source:
                     yield Judgment(split, str(number), docid, 1, place)
             result.facts.setdefault("questions_without_positive", {})[split] = without
 
+    def contexts() -> Iterator[str]:
+        """Yield the hard negatives of all questions, best-ranked first."""
+        lists = [
+            [id_of(each, _PASSAGE_ID, place) for each in passages(record, "hard_negative_ctxs", place)]
+            for path in settings.training.values()
+            for place, record in array_records(path)
+        ]
+        for rank in range(max(map(len, lists), default=0)):
+            yield from (each[rank] for each in lists if rank < len(each))
+
     files = {
         "corpus": settings.corpus,
         **roles("questions", settings.questions),
         **roles("training", settings.training),
     }
     result = Source("dpr", documents, queries, judgments, files)
-    return result
+    return replace(result, preferred=contexts) if settings.sample_from == "contexts" else result
 
 
 def _questions(path: Path) -> Iterator[tuple[Place, str, list[str] | None]]:
@@ -77,7 +89,5 @@ def _questions(path: Path) -> Iterator[tuple[Place, str, list[str] | None]]:
 
 
 def _positives(record: dict[str, Any], place: Place) -> list[str]:
-    contexts = record.get("positive_ctxs")
-    if not isinstance(contexts, list) or not all(isinstance(context, dict) for context in contexts):
-        raise InputError(f"{place}: no list 'positive_ctxs', which a training file of DPR contains")
+    contexts = passages(record, "positive_ctxs", place)
     return list(dict.fromkeys(id_of(context, _PASSAGE_ID, place) for context in contexts))
