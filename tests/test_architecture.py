@@ -26,6 +26,7 @@ LAYERS = (
     {"lexical", "collections"},
     {"runs"},
     {"artifacts"},
+    {"cluster"},
     {"settings", "console", "json_files", "memory"},
     {"input_files"},
     {"errors", "draws", "version"},
@@ -40,10 +41,11 @@ ONLY_IN = {
     "pyserini": ("lexical",),
     "pickle": (),
     "fcntl": (),
+    "ray": ("cluster",),
 }
 HEAVY = (
     "torch", "transformers", "faiss", "jnius", "polars", "scipy", "pyserini", "pandas", "sklearn", "numba", "altair",
-    "jinja2", "vl_convert",
+    "jinja2", "vl_convert", "ray",
 )  # fmt: skip
 
 

@@ -198,8 +198,8 @@ def few(keys: Collection[str]) -> str:
 
 def refuse_pickles(folder: Path) -> None:
     """Refuse weights that are not in safetensors files of this folder, and pipes in place of files."""
-    for file in sorted(folder.iterdir()):
-        refuse_special(file)
+    for path in sorted(folder.iterdir()):
+        refuse_special(path)
     if (folder / "config.json").is_file() and not weight_files(folder):
         raise InputError(
             f"{folder}: has no model.safetensors; pickles (pytorch_model.bin) are not opened. Convert them: hybrid "

@@ -87,15 +87,13 @@ class StoredQueriesSearcher:
     Attributes:
         index: the dense index.
         vectors: [Q, d] one vector per stored query.
-        queries: qid and row of the stored queries; `search` takes some of its rows.
     """
 
     index: DenseIndex
     vectors: Vectors
-    queries: pl.DataFrame
 
     def search(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
-        """See `Searcher`; queries are rows of `self.queries`."""
+        """See `Searcher`; queries are rows of `stored_queries`."""
         return self.index.search_blocks(self.vectors[queries["row"].to_numpy()], queries["qid"].to_list(), hits)
 
 
@@ -188,7 +186,12 @@ def open_stored_queries(path: Path, vectors: Path, options: SearchOptions | None
     if info.encoder != index.fingerprint:
         raise InputError(refusal(index, str(vectors), info.contract))
     stored = np.concatenate([read_shard(shard) for shard in shards(vectors)])
-    return StoredQueriesSearcher(index, stored, pl.DataFrame({"qid": read_ids(vectors)}).with_row_index("row"))
+    return StoredQueriesSearcher(index, stored)
+
+
+def stored_queries(vectors: Path) -> pl.DataFrame:
+    """Return qid and row of the query vectors that `encode` wrote."""
+    return pl.DataFrame({"qid": read_ids(vectors)}).with_row_index("row")
 
 
 def open_dense(path: Path, options: SearchOptions) -> DenseIndex:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings.cluster import OnCluster
 from hybrid_cli.settings.common import MEASURE, NameOrPath, OnDevice, Overwrites, Seeded, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, option, parsed_by, redeclare, registered, when
 
@@ -158,7 +159,7 @@ _WRITES = when(query=None, interactive=False)
 
 
 @dataclass(frozen=True)
-class Search(SearchOptions, Overwrites):
+class Search(SearchOptions, OnCluster, Overwrites):
     """Search an index and write a run, or print the hits of a query.
 
     With `--interactive`, queries are read from standard input, one per line, while the indexes stay open. A dense index
@@ -191,6 +192,7 @@ class Search(SearchOptions, Overwrites):
         applies=_WRITES,
     )
     overwrite: bool = redeclare(Overwrites, "overwrite", False, applies=(_WRITES,))
+    ray_address: str | None = redeclare(OnCluster, "ray_address", None, applies=(_WRITES,))
     query: str | None = option(
         None, "Query text; prints its hits. Several indexes are fused by min-max.", recorded=False
     )
@@ -218,7 +220,7 @@ class Search(SearchOptions, Overwrites):
 
     @property
     def prints(self) -> bool:
-        """Whether hits are printed, and no run is written."""
+        """Return whether hits are printed, and no run is written."""
         return self.query is not None or self.interactive
 
     @property

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import artifacts, cluster, console
 from hybrid_cli.artifacts import Kind, Manifest, Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
@@ -18,7 +19,14 @@ from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.weights import chosen_weights, weights_file
 from hybrid_cli.indexes.documents import corpora_of, texts
 from hybrid_cli.indexes.exact import index_manifest
-from hybrid_cli.indexes.searcher import Searcher, index_kinds, open_hybrid, open_searcher, open_stored_queries
+from hybrid_cli.indexes.searcher import (
+    Searcher,
+    index_kinds,
+    open_hybrid,
+    open_searcher,
+    open_stored_queries,
+    stored_queries,
+)
 from hybrid_cli.settings import Search, stage
 
 _QUERIES_AT_ONCE = 1024
@@ -103,16 +111,19 @@ def _recipe(settings: Search, source: Path, manifests: Sequence[Manifest]) -> Re
 def _write(
     output: Output, settings: Search, source: Path, recipe: Recipe | None, manifests: Sequence[Manifest]
 ) -> None:
-    queries, searcher = _opened(settings, source, recipe, manifests)
+    queries = _queries(source, manifests[0])
+    gpu = settings.device.startswith("cuda")
     answered: list[int] = []
 
     def blocks() -> Iterator[Any]:
+        start = partial(_opened, settings, source, recipe)
+        some = list(queries.iter_slices(_QUERIES_AT_ONCE))
         with console.progress("search", len(queries), "queries") as advance:
-            for some in queries.iter_slices(_QUERIES_AT_ONCE):
-                for run in searcher.search(some, settings.hits):
+            for asked, runs in zip(some, cluster.ordered(settings, start, some, gpu), strict=True):
+                for run in runs:
                     answered.append(run["qid"].n_unique())
                     yield run.to_arrow()
-                advance(len(some))
+                advance(len(asked))
 
     written = output.write(blocks(), queries=len(queries), **_parameters(settings, manifests))
     console.note(
@@ -133,18 +144,25 @@ def _parameters(settings: Search, manifests: Sequence[Manifest]) -> dict[str, fl
     return {}
 
 
-def _opened(
-    settings: Search, source: Path, recipe: Recipe | None, manifests: Sequence[Manifest]
-) -> tuple[pl.DataFrame, Searcher]:
-    """Return the queries, and the open indexes."""
-    index = settings.indexes[0]
+def _queries(source: Path, manifest: Manifest) -> pl.DataFrame:
+    """Return the queries with their texts, or the stored queries with the rows of their vectors."""
+    if not source.is_dir():
+        return collections.read_queries(source).select("qid", "text")
+    if manifest.kind != Kind.DENSE_INDEX:
+        raise InputError(f"{source}: query vectors need a dense index, not {manifest.kind.phrase}")
+    return stored_queries(source)
+
+
+def _opened(settings: Search, source: Path, recipe: Recipe | None) -> Callable[[pl.DataFrame], list[pl.DataFrame]]:
+    """Open the indexes; return a function from queries to their runs."""
+    searcher: Searcher
     if source.is_dir():
-        if manifests[0].kind != Kind.DENSE_INDEX:
-            raise InputError(f"{source}: query vectors need a dense index; {index} is {manifests[0].kind.phrase}")
-        stored = open_stored_queries(index, source, settings)
-        return stored.queries, stored
-    searcher = open_hybrid(settings.indexes, recipe.weights, settings) if recipe else open_searcher(index, settings)
-    return collections.read_queries(source).select("qid", "text"), searcher
+        searcher = open_stored_queries(settings.indexes[0], source, settings)
+    elif recipe:
+        searcher = open_hybrid(settings.indexes, recipe.weights, settings)
+    else:
+        searcher = open_searcher(settings.indexes[0], settings)
+    return lambda queries: list(searcher.search(queries, settings.hits))
 
 
 # ----------------------------------------------------------------------------------------------------------- one query

@@ -146,7 +146,7 @@ def _opened(settings: TrainDense, name: str | None) -> Encoder | None:
 
 
 def _scorer(settings: TrainDense, vectors: Bm25Vectors | None, examples: Examples, work: Path) -> Scorer | None:
-    """Return the frozen scorer; None stands for the lexical scores of the examples."""
+    """Return the frozen scorer; None means the lexical scores of the examples."""
     if _names_encoder(settings):
         encoder = _opened(settings, settings.scorer)
         assert encoder is not None

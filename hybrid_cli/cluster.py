@@ -1,0 +1,118 @@
+"""Where independent blocks of work run: in this process, or on the machines of a Ray cluster.
+
+Results come in the order of the blocks, so the output does not depend on where they ran. Only the calling process
+writes files. The machines of a cluster read inputs by the same paths as the calling process (a shared file system).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.settings.cluster import OnCluster
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_RETRIES = 4  # of a block whose process or machine ended
+_SECONDS = 5.0  # until an address counts as unreachable
+_LOCAL = "local"
+
+
+def ordered(
+    settings: OnCluster, start: Callable[[], Callable[[Item], Result]], items: Iterable[Item], gpu: bool = False
+) -> Iterator[Result]:
+    """Apply a function to blocks; yield the results in order.
+
+    Args:
+        settings: the cluster; without `ray_address`, blocks are computed in this process, one at a time.
+        start: makes the function, once per process; must be picklable for a cluster.
+        items: the blocks; at most `ray_workers` are in progress on a cluster.
+        gpu: each block needs a GPU.
+
+    Raises:
+        InputError: no such cluster.
+        HybridError: a block failed, or the process that computed it ended repeatedly.
+    """
+    if settings.ray_address is None:
+        yield from map(start(), items)
+        return
+    with _connected(settings) as ray:
+        task = ray.remote(_call).options(
+            num_cpus=settings.threads or 1, num_gpus=int(gpu), max_retries=_RETRIES, scheduling_strategy="SPREAD"
+        )
+        made, key, folder = ray.put(start), uuid4().hex, os.getcwd()
+        running: deque[Any] = deque()
+        for item in items:
+            if len(running) == settings.ray_workers:
+                yield _result(ray, running.popleft())
+            running.append(task.remote(key, made, folder, item))
+        while running:
+            yield _result(ray, running.popleft())
+
+
+_functions: dict[str, Callable[[Any], Any]] = {}  # of this worker process, by call of `ordered`
+
+
+def _call(key: str, start: Callable[[], Callable[[Any], Any]], folder: str, item: Any) -> Any:
+    """Compute a block in a process of the cluster, in the folder of the calling process: paths may be relative."""
+    if key not in _functions:
+        os.chdir(folder)
+        _functions.clear()
+        _functions[key] = start()
+    return _functions[key](item)
+
+
+@contextmanager
+def _connected(settings: OnCluster) -> Iterator[Any]:
+    """Connect to a cluster, or start one on this machine; yield the module `ray`."""
+    address = settings.ray_address or _LOCAL
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise InputError("--ray-address: needs Ray; run pip install 'hybrid_cli[ray]'") from None
+    if ":" in address:
+        _check_reachable(address)
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    if address == _LOCAL:
+        options |= {"num_cpus": settings.ray_workers * (settings.threads or 1), "include_dashboard": False}
+    try:
+        ray.init(address, **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise InputError(f"--ray-address {address}: {str(error).splitlines()[0]}") from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Refuse an address where nothing listens; Ray itself would wait for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), _SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"--ray-address {address}: cannot connect ({error}); start a cluster with `ray start --head`"
+        ) from None
+
+
+def _result(ray: Any, reference: Any) -> Any:
+    errors = ray.exceptions
+    try:
+        return ray.get(reference)
+    except errors.RayTaskError as error:
+        if isinstance(error.cause, HybridError):
+            raise error.cause from None
+        raise
+    except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError, errors.ObjectLostError) as error:
+        raise HybridError(
+            f"a process of the Ray cluster ended {_RETRIES + 1} times ({str(error).splitlines()[0]}); use fewer "
+            "--ray-workers, or machines with more memory"
+        ) from None
