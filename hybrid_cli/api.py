@@ -13,8 +13,9 @@ import polars as pl
 from hybrid_cli import runs
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import documents
-from hybrid_cli.indexes.exact import index_manifest
-from hybrid_cli.indexes.searcher import Searcher, index_kinds, open_hybrid, open_searcher
+from hybrid_cli.indexes.exact import index_kinds, index_manifest
+from hybrid_cli.indexes.searcher import Searcher, open_hybrid, open_searcher
+from hybrid_cli.indexes.sharded import shards_of
 from hybrid_cli.settings import Encode, SearchOptions, TrainDense
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
         InputError: no index at a path, or an option that does not apply to it.
     """
     folders = [Path(path) for path in paths]
-    manifests = [index_manifest(folder) for folder in folders]
+    manifests = [index_manifest(shards_of(folder)[0]) for folder in folders]
     settings = SearchOptions(exact=len(folders) > 1, **options)
     kinds = frozenset[str]().union(*map(index_kinds, manifests))
     settings.check_facts(", ".join(map(str, folders)), index_kind=kinds)

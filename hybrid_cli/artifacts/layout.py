@@ -16,6 +16,8 @@ IMPACTS = "impacts"
 TERMS = "terms.parquet"  # also of a static encoder
 POSITIONS = "positions.npy"
 DOCIDS = "docids.parquet"
+SHARDS = "shard-*"  # folders of a sharded lexical index
+COLLECTION_DF, COLLECTION = "collection_df.npy", "collection.npy"  # of a shard: statistics over all shards
 PARAMETERS = "bm25.json"
 
 # dense index
@@ -61,3 +63,8 @@ def part(number: int) -> str:
 def run_of(depth: int) -> str:
     """Return the name of the run with `depth` rescored hits per query."""
     return f"depth-{depth}.parquet"
+
+
+def shard(number: int) -> str:
+    """Return the name of a shard of a lexical index."""
+    return f"shard-{number:05d}"

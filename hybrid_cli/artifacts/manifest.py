@@ -102,6 +102,18 @@ class Manifest:
         }
         return replace(self, inputs=inputs, location=home)
 
+    def of_part(self, folder: Path, location: Path, kind: Kind, counts: dict[str, Any]) -> Manifest:
+        """Return the manifest of a folder that is an artifact inside this one, and will be at `location`."""
+        found = fingerprints(folder)
+        return replace(
+            self.moved_to(location),
+            kind=kind,
+            counts=counts,
+            fingerprint=hash_names(found),
+            files=file_names(folder),
+            checksums=found,
+        )
+
     def key(self) -> str:
         """Return the fields that decide whether an output is up to date; library versions do not."""
         fingerprints = {role: source["fingerprint"] for role, source in self.inputs.items()}

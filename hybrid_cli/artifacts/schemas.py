@@ -16,6 +16,7 @@ class Kind(StrEnum):
     ATTACKS = "perturbed queries"
     QRELS = "qrels"
     LEXICAL_INDEX = "lexical index"
+    SHARDS = "sharded lexical index"
     EXAMPLES = "training examples"
     LABELS = "teacher labels"
     ENCODER = "encoder"

@@ -142,18 +142,20 @@ def texts_of(run: Path) -> Path | None:
 
 
 def corpus_of(run: Path) -> Source | None:
-    """Return the corpus of the index behind a run; None if the index is not recorded, or is gone."""
+    """Return the corpus of the index behind a run; None if it is not recorded or gone, or shards have several."""
     made = artifacts.find_manifest(run)
     if made is not None and (corpus := made.input_path("corpus")) is not None:  # of a reranked run
         return Source(corpus, made.inputs["corpus"]["fingerprint"])
     for path in _existing(made, "run ") if made is not None else ():
         if (source := corpus_of(path)) is not None:
             return source
+    found = []
     for path in _existing(made, "index") if made is not None else ():
         index = artifacts.find_manifest(path)
         if index is not None and (corpus := index.input_path("corpus")) is not None:
-            return Source(corpus, index.inputs["corpus"]["fingerprint"])
-    return None
+            found.append(Source(corpus, index.inputs["corpus"]["fingerprint"]))
+    one = len({source.fingerprint for source in found}) == 1  # shards may have one corpus each
+    return found[0] if one else None
 
 
 def _existing(made: Manifest, role: str) -> list[Path]:

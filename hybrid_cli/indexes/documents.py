@@ -21,8 +21,7 @@ from hybrid_cli.encoders.models import model_input, recorded_model
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import faiss
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
-from hybrid_cli.indexes.exact import limit_threads, query_encoder
-from hybrid_cli.indexes.searcher import index_kinds
+from hybrid_cli.indexes.exact import index_kinds, limit_threads, query_encoder
 from hybrid_cli.indexes.shards import encode_texts, keep_vectors, shard_facts, shards
 from hybrid_cli.settings import Append, Delete, Encode, VectorIndex
 from hybrid_cli.settings.common import cpu_count
@@ -116,6 +115,8 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
         HybridError: Java is missing, or a vector is not finite.
     """
     manifest = change.manifest
+    if "shard" in manifest.counts:
+        raise InputError(f"{change.index}: is a shard; build the shards again with `index-bm25 --shards`")
     kept = ~docids_of(change.index).is_in(change.removed.implode())
     if change.added is None and not kept.any():
         raise InputError(f"{change.index}: no documents would be left; name fewer ids")

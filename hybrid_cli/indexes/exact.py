@@ -17,8 +17,8 @@ from hybrid_cli.collections import collection
 from hybrid_cli.encoders.contract import differences
 from hybrid_cli.encoders.models import recorded_model, resolve
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.dense import DenseIndex
-from hybrid_cli.indexes.faiss import set_threads
+from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
+from hybrid_cli.indexes.faiss import is_binary, set_threads
 from hybrid_cli.indexes.shards import read_ids, read_shard, shards
 from hybrid_cli.settings.common import OnDevice
 
@@ -54,9 +54,21 @@ def index_manifest(path: Path) -> Manifest:
         InputError: the artifact is not an index.
     """
     manifest = artifacts.read_manifest(path)
+    if manifest.kind == Kind.SHARDS:
+        raise InputError(f"{path}: is {manifest.kind.phrase}, which only `search` reads; build it without --shards")
     if manifest.kind not in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
         raise InputError(f"{path}: is {manifest.kind.phrase} (made by `{manifest.stage}`); an index is needed here")
     return manifest
+
+
+def index_kinds(manifest: Manifest) -> frozenset[str]:
+    """Return the kinds of an index, as named in the declarations of `SearchOptions`."""
+    if manifest.kind == Kind.LEXICAL_INDEX:
+        return frozenset({"a lexical index"})
+    factory = IndexInfo.of(manifest).factory
+    parts = {"HNSW": "an HNSW index", "IVF": "an IVF index"}
+    kinds = {"a dense index", *(kind for part, kind in parts.items() if part in factory)}
+    return frozenset(kinds | ({"a binary index"} if is_binary(factory) else set()))
 
 
 def exact_source(run: Path, index: Path, queries: Path | None = None) -> ExactSource:
@@ -78,6 +90,8 @@ def exact_source(run: Path, index: Path, queries: Path | None = None) -> ExactSo
         return ExactSource(index, manifest, queries, {})
     if made.inputs.get("index", {}).get("fingerprint") != manifest.fingerprint:
         before = made.input_path("index")
+        if "index 2" in made.inputs and "index" not in made.inputs and made.stage == "search":
+            raise InputError(f"{run}: was searched in shards, which give no exact scores; use another --missing")
         if before is not None and before.exists() and before.samefile(index):
             raise InputError(f"{run}: {index} has changed since the search{_change(made, manifest)}; search again")
         raise InputError(f"{run}: was not searched in {index}; pass --index in the order of the runs")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import polars as pl
 
-from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.exact import index_manifest, limit_threads, query_encoder, refusal
-from hybrid_cli.indexes.faiss import is_binary
+from hybrid_cli.indexes.sharded import merged, shards_of
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, shards
 from hybrid_cli.settings import SearchOptions
 
@@ -39,15 +40,16 @@ class Searcher(Protocol):
 
 @dataclass(frozen=True)
 class LexicalSearcher:
-    """BM25 through the impact matrix."""
+    """BM25 through the impact matrix of one index or of shards."""
 
-    index: LexicalIndex
+    indexes: tuple[LexicalIndex, ...]
     rm3: Rm3 | None
     threads: int | None
 
     def search(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """See `Searcher`."""
-        yield self.index.search(queries, hits, self.threads, self.rm3)
+        found = [index.search(queries, hits, self.threads, self.rm3) for index in self.indexes]
+        yield found[0] if len(found) == 1 else merged(queries, found, hits)
 
 
 @dataclass(frozen=True)
@@ -69,32 +71,40 @@ class LuceneSearcher:
 
 @dataclass(frozen=True)
 class DenseSearcher:
-    """A dense index with the encoder that built it."""
+    """A dense index, or shards, with the encoder that built them."""
 
-    index: DenseIndex
+    indexes: tuple[DenseIndex, ...]
     encoder: Encoder
 
     def search(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """See `Searcher`."""
         vectors = self.encoder.encode_queries(queries["text"].to_list())
-        return self.index.search_blocks(vectors, queries["qid"].to_list(), hits)
+        return _search_vectors(self.indexes, vectors, queries, hits)
 
 
 @dataclass(frozen=True)
 class StoredQueriesSearcher:
-    """A dense index with query vectors that `encode` wrote; no model is loaded.
+    """A dense index, or shards, with query vectors that `encode` wrote; no model is loaded.
 
     Attributes:
-        index: the dense index.
+        indexes: the dense index, or its shards.
         vectors: [Q, d] one vector per stored query.
     """
 
-    index: DenseIndex
+    indexes: tuple[DenseIndex, ...]
     vectors: Vectors
 
     def search(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """See `Searcher`; queries are rows of `stored_queries`."""
-        return self.index.search_blocks(self.vectors[queries["row"].to_numpy()], queries["qid"].to_list(), hits)
+        return _search_vectors(self.indexes, self.vectors[queries["row"].to_numpy()], queries, hits)
+
+
+def _search_vectors(
+    indexes: Sequence[DenseIndex], vectors: Vectors, queries: pl.DataFrame, hits: int
+) -> Iterator[pl.DataFrame]:
+    """Yield the runs of query vectors [Q, d] in one index or in shards."""
+    found = [index.search_blocks(vectors, queries["qid"].to_list(), hits) for index in indexes]
+    yield from found[0] if len(found) == 1 else [merged(queries, chain.from_iterable(found), hits)]
 
 
 @dataclass(frozen=True)
@@ -112,38 +122,33 @@ class HybridSearcher:
         return self.index.search_blocks(vectors, queries, hits, self.threads)
 
 
-def index_kinds(manifest: Manifest) -> frozenset[str]:
-    """Return the kinds of an index, as named in the declarations of `SearchOptions`."""
-    if manifest.kind == Kind.LEXICAL_INDEX:
-        return frozenset({"a lexical index"})
-    factory = IndexInfo.of(manifest).factory
-    parts = {"HNSW": "an HNSW index", "IVF": "an IVF index"}
-    kinds = {"a dense index", *(kind for part, kind in parts.items() if part in factory)}
-    return frozenset(kinds | ({"a binary index"} if is_binary(factory) else set()))
-
-
 def open_searcher(path: Path, options: SearchOptions | None = None) -> Searcher:
     """Open one index for search.
 
     Args:
-        path: a lexical or a dense index.
+        path: a lexical or a dense index, a sharded index, or a pattern of the names of shards.
         options: search options; defaults if None.
 
     Raises:
         InputError: the artifact is not an index, or the encoder differs from the one that built it.
     """
     options = options or SearchOptions()
-    if index_manifest(path).kind == Kind.DENSE_INDEX:
+    shards = shards_of(path)
+    if index_manifest(shards[0]).kind == Kind.DENSE_INDEX:
         limit_threads(options.threads)
-        index = open_dense(path, options)
-        return DenseSearcher(index, query_encoder(index, options.model, options.device, options.weight))
+        indexes = tuple(open_dense(each, options) for each in shards)
+        return DenseSearcher(indexes, query_encoder(indexes[0], options.model, options.device, options.weight))
+    if "shard" in index_manifest(shards[0]).counts and (options.rm3 or options.engine == "lucene"):
+        option = "--rm3" if options.rm3 else "--engine lucene"
+        raise InputError(f"{option}: not with shards; build one index with `index-bm25`, without --shards")
     from hybrid_cli.lexical.feedback import Rm3
     from hybrid_cli.lexical.index import LexicalIndex
 
     rm3 = Rm3(options.fb_terms, options.fb_docs, options.fb_weight) if options.rm3 else None
     if options.engine == "lucene":
         return LuceneSearcher(path, options.k1, options.b, rm3, options.threads)
-    return LexicalSearcher(LexicalIndex.open(path, options.k1, options.b), rm3, options.threads)
+    opened = tuple(LexicalIndex.open(each, options.k1, options.b) for each in shards)
+    return LexicalSearcher(opened, rm3, options.threads)
 
 
 def open_hybrid(paths: Sequence[Path], weights: Sequence[float], options: SearchOptions | None = None) -> Searcher:
@@ -170,7 +175,7 @@ def open_stored_queries(path: Path, vectors: Path, options: SearchOptions | None
     """Open a dense index for search by query vectors that `encode` wrote.
 
     Args:
-        path: the dense index.
+        path: the dense index, or a pattern of the names of shards.
         vectors: folder of vectors.
         options: search options; defaults if None.
 
@@ -179,14 +184,15 @@ def open_stored_queries(path: Path, vectors: Path, options: SearchOptions | None
     """
     options = options or SearchOptions()
     limit_threads(options.threads)
-    index = open_dense(path, options)
+    indexes = tuple(open_dense(each, options) for each in shards_of(path))
+    index = indexes[0]
     info = IndexInfo.read(vectors, Kind.VECTORS)
     if info.dim != index.dim:
         raise InputError(f"{vectors}: vectors of {info.dim} values; those of {path} have {index.dim}")
     if info.encoder != index.fingerprint:
         raise InputError(refusal(index, str(vectors), info.contract))
     stored = np.concatenate([read_shard(shard) for shard in shards(vectors)])
-    return StoredQueriesSearcher(index, stored)
+    return StoredQueriesSearcher(indexes, stored)
 
 
 def stored_queries(vectors: Path) -> pl.DataFrame:

@@ -88,6 +88,66 @@ def build(
         save_array(folder / layout.IMPACTS / layout.POSITIONS, known["length"].fill_null(0).to_numpy())
 
 
+def build_shards(
+    corpus: Corpus,
+    folder: Path,
+    fields: Sequence[str],
+    language: str,
+    sizes: Sequence[int],
+    advance: Callable[[int], None],
+) -> None:
+    """Write the matrix and the docids of consecutive documents into one folder per shard; completed shards are kept.
+
+    Every shard stores the statistics of the whole collection, so its scores are those of one index. Memory holds the
+    postings of one shard.
+
+    Args:
+        corpus: returns an iterator over batches of documents (docid, title, text).
+        folder: output folder.
+        fields: title, text, or both joined by a line end.
+        language: language of the analyzer.
+        sizes: number of documents of each shard.
+        advance: called with the number of documents counted since the last call.
+
+    Raises:
+        InputError: the language has an analyzer whose document lengths only Lucene knows.
+    """
+    if language in STACKING:
+        raise InputError(f"--shards: not with --language {language}, whose lengths come from Lucene; omit --shards")
+    analyzer, batches = Analyzer(language), iter(corpus())
+    rest: pa.RecordBatch | None = None
+    for number, size in enumerate(sizes):
+        builder, docids, missing = PostingsBuilder(), [pl.DataFrame(schema={"docid": pl.String})], size
+        done = (folder / layout.shard(number)).is_dir()
+        while missing:
+            batch = rest if rest is not None and len(rest) else next(batches)
+            mine, rest = batch.slice(0, missing), batch.slice(missing)
+            missing -= len(mine)
+            if not done:
+                texts = contents(mine, fields)
+                builder.add(*analyzer.tokens(texts["contents"].to_list()))
+                docids.append(texts.select("docid"))
+            advance(len(mine))
+        if not done:
+            with artifacts.replacing(folder / layout.shard(number)) as scratch:
+                builder.finish().save(scratch / layout.IMPACTS)
+                with disk.create(scratch / layout.DOCIDS) as file:
+                    pl.concat(docids).write_parquet(file, compression="zstd")
+    _store_statistics(folder)
+
+
+def _store_statistics(folder: Path) -> None:
+    """Write the statistics of all shards into each of them."""
+    shards = {path: Postings.open(path) for path in sorted(folder.glob(f"{layout.SHARDS}/{layout.IMPACTS}"))}
+    parts = [pl.DataFrame({"term": each.terms, "df": each.df}) for each in shards.values()]
+    whole = pl.concat(parts).group_by("term").agg(pl.col("df").sum())
+    counts = [sum(each.counted for each in shards.values()), sum(each.tokens for each in shards.values())]
+    for (path, _), part in zip(shards.items(), parts, strict=True):
+        df = part.select("term").join(whole, on="term", how="left", maintain_order="left")["df"].to_numpy()
+        save_array(path / layout.COLLECTION_DF, df)
+        save_array(path / layout.COLLECTION, np.array(counts, np.int64))
+
+
 def contents(batch: pa.RecordBatch, fields: Sequence[str]) -> pl.DataFrame:
     """Return docid and the indexed text of each document."""
     frame = pl.DataFrame(pl.from_arrow(batch))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,21 @@ def quantized(lengths: npt.NDArray[np.integer]) -> Longs:
 
 
 @dataclass(frozen=True)
+class Statistics:
+    """Collection statistics of BM25.
+
+    Attributes:
+        df: [V] document frequency of each term.
+        counted: number of documents with at least one token: Lucene's N.
+        tokens: number of tokens.
+    """
+
+    df: Longs
+    counted: int
+    tokens: int
+
+
+@dataclass(frozen=True)
 class Postings:
     """Sparse matrix of term frequencies by term, independent of k1 and b.
 
@@ -57,6 +73,7 @@ class Postings:
         tfs: [nnz] term frequencies.
         lengths: [N] tokens per document, 0 for empty documents.
         positions: [N] document lengths for BM25 where an analyzer puts several tokens at one position.
+        collection: statistics over all shards, for the postings of a shard.
     """
 
     terms: pl.Series
@@ -65,6 +82,12 @@ class Postings:
     tfs: Ints
     lengths: Ints
     positions: Longs | None = None
+    collection: Statistics | None = None
+
+    @property
+    def statistics(self) -> Statistics:
+        """Statistics that determine the scores: of all shards, or of these postings."""
+        return self.collection or Statistics(self.df, self.counted, self.tokens)
 
     @property
     def df(self) -> Longs:
@@ -73,7 +96,7 @@ class Postings:
 
     @property
     def counted(self) -> int:
-        """Number of documents with at least one token: Lucene's N."""
+        """Number of documents with at least one token."""
         return int(np.count_nonzero(self.lengths))
 
     @property
@@ -101,9 +124,12 @@ class Postings:
         """
         try:
             terms = pl.read_parquet(folder / layout.TERMS, columns=["term"])["term"]
-            arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS]
+            arrays: list[Any] = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS]
             positions = folder / layout.POSITIONS
-            arrays += [np.load(positions, mmap_mode="r")] if positions.is_file() else []
+            arrays += [np.load(positions, mmap_mode="r") if positions.is_file() else None]
+            if (folder / layout.COLLECTION).is_file():
+                counts = np.load(folder / layout.COLLECTION).tolist()
+                arrays += [Statistics(np.load(folder / layout.COLLECTION_DF, mmap_mode="r"), *counts)]
         except (OSError, ValueError, pl.exceptions.PolarsError) as error:
             raise HybridError(
                 f"{folder}: incomplete impact matrix ({error}); rebuild the index with `hybrid index-bm25 --overwrite`"
@@ -218,9 +244,10 @@ class Impacts:
     @classmethod
     def of(cls, postings: Postings, k1: float, b: float) -> Impacts:
         """Weight postings, with document lengths rounded as in Lucene."""
-        counted, one = postings.counted, np.float32(1)
-        idf = np.log(1 + (counted - postings.df + 0.5) / (postings.df + 0.5)).astype(np.float32)
-        average = np.float32(postings.tokens / counted) if counted else one
+        collection, one = postings.statistics, np.float32(1)
+        df, counted = collection.df, collection.counted
+        idf = np.log(1 + (counted - df + 0.5) / (df + 0.5)).astype(np.float32)
+        average = np.float32(collection.tokens / counted) if counted else one
         lengths = quantized(postings.lengths if postings.positions is None else postings.positions).astype(np.float32)
         k1_, b_ = np.float32(k1), np.float32(b)
         with np.errstate(divide="ignore"):  # k1 = 0 makes BM25 binary

@@ -55,6 +55,15 @@ class IndexBm25(Threaded, Writes):
     b: float = option(0.4, "Strength of document length normalization.", minimum=0, maximum=1, applies=when(tune=False))
     fields: Sequence[Field] = option(("title", "text"), "Indexed fields of a document.")
     language: str = option("en", "Analyzer: `en` (Porter stemmer), or a code such as `de`, `fr` or `zh`.")
+    shards: int | None = option(
+        None,
+        "Write this number of indexes of consecutive documents, with the scores of one index. Each can be searched on "
+        "another machine; they contain no Lucene index.",
+        minimum=2,
+        applies=when(tune=False),
+        recorded=False,
+        shown="one index",
+    )
     tune: bool = option(False, "Tune k1 and b on judged queries.", panel=TUNING)
     tune_measure: str = option("MRR@10", "Measure to maximize.", panel=TUNING, parse=MEASURE, applies=when(tune=True))
     split: str | None = option(
@@ -181,7 +190,10 @@ class Search(SearchOptions, OnCluster, Overwrites):
     )
     _: KW_ONLY
     index: Sequence[Path] | Path = option(
-        REQUIRED, "Lexical or dense index; several for printed hits or with `--exact`: `a,b`.", recorded=False
+        REQUIRED,
+        "Lexical or dense index; several for printed hits or with `--exact`: `a,b`; the shards of one index: a pattern "
+        "such as `'out/bm25/shard-*'`.",
+        recorded=False,
     )
     output: Path | None = option(None, "Output path.", "--output", "-o", recorded=False, applies=_WRITES)
     split: str | None = option(None, "Split of the collection: train, dev, test, ...", recorded=False, applies=_WRITES)

@@ -7,8 +7,7 @@ from pathlib import Path
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.documents import Change, docids_of, write_change
-from hybrid_cli.indexes.exact import index_manifest
-from hybrid_cli.indexes.searcher import index_kinds
+from hybrid_cli.indexes.exact import index_kinds, index_manifest
 from hybrid_cli.settings import Append, stage
 
 

@@ -8,8 +8,7 @@ import polars as pl
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.documents import Change, docids_of, write_change
-from hybrid_cli.indexes.exact import index_manifest
-from hybrid_cli.indexes.searcher import index_kinds
+from hybrid_cli.indexes.exact import index_kinds, index_manifest
 from hybrid_cli.input_files import read_text
 from hybrid_cli.settings import Delete, stage
 

@@ -17,7 +17,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.lexical import jvm
-from hybrid_cli.lexical.build import Setting, Tuning, build, tune
+from hybrid_cli.lexical.build import Setting, Tuning, build, build_shards, tune
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.reporting.tables import figure, signed
 from hybrid_cli.settings import IndexBm25, stage
@@ -45,6 +45,8 @@ def index_bm25(settings: IndexBm25) -> Path:
         HybridError: Java is missing, or Lucene's counts differ from those of the matrix.
     """
     output, inputs = settings.output, _inputs(settings)
+    if settings.shards is not None:
+        return _index_shards(settings, settings.shards, inputs)
     reuse = not settings.overwrite and _differs_in_parameters(settings, inputs)
     target = artifacts.open_output(
         output,
@@ -103,6 +105,34 @@ def _stored(index: Path) -> Setting:
     """Return the k1 and b of an existing index."""
     found = read_parameters(index)
     return found["k1"], found["b"]
+
+
+def _index_shards(settings: IndexBm25, shards: int, inputs: Mapping[str, Path]) -> Path:
+    """Write one index per shard."""
+    options = settings.recorded() | {"shards": shards}
+    target = artifacts.output_of(settings, Kind.SHARDS, inputs, options)
+    if target.up_to_date:
+        return target.path
+    total = collections.document_count(settings.collection)
+    if shards > total:
+        raise InputError(f"--shards {shards}: {inputs['corpus']} has {total:,} documents; use fewer shards")
+    collections.docids(settings.collection)  # refuses repeated ids
+    jvm.start(settings.java_heap)
+    corpus = partial(collections.documents, settings.collection, _DOCUMENTS_AT_ONCE)
+    sizes = [total * (number + 1) // shards - total * number // shards for number in range(shards)]
+    with target.folder() as (work, counts):
+        with console.progress("index-bm25", total, "documents") as advance:
+            build_shards(corpus, work, settings.fields, settings.language, sizes, advance)
+        for number in range(shards):
+            shard = work / layout.shard(number)
+            index = LexicalIndex.load(shard, settings.language, (settings.k1, settings.b))
+            _record(shard, index, None, "")
+            own = index.counts() | {"shard": number, "shards": shards}
+            manifest = target.manifest.of_part(shard, settings.output / shard.name, Kind.LEXICAL_INDEX, own)
+            disk.write_text(shard / artifacts.MANIFEST, manifest.to_json())
+        counts |= {"documents": total, "shards": shards, "k1": settings.k1, "b": settings.b}
+    console.note(f"index-bm25: {settings.output}: {total:,} documents in {shards} shards")
+    return settings.output
 
 
 def _build(settings: IndexBm25, work: Path) -> None:

@@ -18,15 +18,9 @@ from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.weights import chosen_weights, weights_file
 from hybrid_cli.indexes.documents import corpora_of, texts
-from hybrid_cli.indexes.exact import index_manifest
-from hybrid_cli.indexes.searcher import (
-    Searcher,
-    index_kinds,
-    open_hybrid,
-    open_searcher,
-    open_stored_queries,
-    stored_queries,
-)
+from hybrid_cli.indexes.exact import index_kinds, index_manifest
+from hybrid_cli.indexes.searcher import Searcher, open_hybrid, open_searcher, open_stored_queries, stored_queries
+from hybrid_cli.indexes.sharded import shards_of
 from hybrid_cli.settings import Search, stage
 
 _QUERIES_AT_ONCE = 1024
@@ -45,7 +39,12 @@ def search(settings: Search) -> Any:
     Raises:
         InputError: inputs or options cannot be used together, or an encoder differs from the one that built the index.
     """
-    manifests = [index_manifest(path) for path in settings.indexes]
+    shards = [shards_of(path) for path in settings.indexes]
+    manifests = [index_manifest(each[0]) for each in shards]
+    if settings.exact and (
+        several := [path for path, each in zip(settings.indexes, shards, strict=True) if len(each) > 1]
+    ):
+        raise InputError(f"--exact: {several[0]} has shards; build one index of all documents")
     kinds = frozenset[str]().union(*map(index_kinds, manifests))
     settings.check_facts(_subject(settings.indexes, manifests), index_kind=kinds)
     if settings.prints:
@@ -72,10 +71,11 @@ def _subject(indexes: Sequence[Path], manifests: Sequence[Manifest]) -> str:
 
 def _inputs(settings: Search, source: Path) -> dict[str, Path | artifacts.Named]:
     inputs: dict[str, Path | artifacts.Named] = {"queries": source, **weights_file(settings.weights)}
-    if settings.exact:
-        inputs |= {f"index {number}": path for number, path in enumerate(settings.indexes, 1)}
+    searched = settings.indexes if settings.exact else shards_of(settings.indexes[0])
+    if settings.exact or len(searched) > 1:
+        inputs |= {f"index {number}": path for number, path in enumerate(searched, 1)}
     else:
-        inputs["index"] = settings.indexes[0]
+        inputs["index"] = searched[0]
     if settings.model is not None:
         from hybrid_cli.encoders.models import model_input
 

@@ -1,0 +1,105 @@
+"""Shards: indexes of different documents that are searched as one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from glob import glob, has_magic
+from pathlib import Path
+
+import polars as pl
+
+from hybrid_cli import artifacts, runs
+from hybrid_cli.artifacts import Kind, Manifest, layout
+from hybrid_cli.errors import InputError
+from hybrid_cli.indexes.dense import IndexInfo
+from hybrid_cli.indexes.documents import docids_of
+from hybrid_cli.indexes.exact import index_manifest
+
+_LISTS = re.compile(r"IVF\d+")  # their number depends on the number of vectors
+
+
+def shards_of(index: Path) -> tuple[Path, ...]:
+    """Return the indexes that are searched as one: those of a pattern, of a sharded index, or the index itself.
+
+    Raises:
+        InputError: no such index, a shard is missing, or shards that do not belong together.
+    """
+    if has_magic(str(index)) and not index.exists():
+        found = tuple(map(Path, sorted(glob(str(index)))))
+        if not found:
+            raise InputError(f"{index}: no index has such a name")
+    elif index.is_dir() and artifacts.read_manifest(index).kind == Kind.SHARDS:
+        found = tuple(sorted(index.glob(layout.SHARDS)))
+    else:
+        return (index,)
+    manifests = [index_manifest(path) for path in found]
+    for path, manifest in zip(found[1:], manifests[1:], strict=True):
+        if manifest.kind != manifests[0].kind:
+            raise InputError(f"{path}: is {manifest.kind.phrase}, {found[0]} is {manifests[0].kind.phrase}")
+    if manifests[0].kind == Kind.LEXICAL_INDEX:
+        _check_lexical(index, found, manifests)
+    else:
+        _check_dense(found, manifests)
+    return found
+
+
+def merged(queries: pl.DataFrame, parts: Iterable[pl.DataFrame], hits: int) -> pl.DataFrame:
+    """Return the best hits of all shards, in the order of the queries.
+
+    Args:
+        queries: qid.
+        parts: runs of the shards.
+        hits: documents per query.
+    """
+    found = queries.select(pl.col("qid").cast(pl.String)).join(
+        pl.concat([runs.empty(), *parts]), on="qid", maintain_order="left_right"
+    )
+    return runs.ranked(found, hits) if len(found) else runs.empty()
+
+
+def _check_lexical(pattern: Path, shards: Sequence[Path], manifests: Sequence[Manifest]) -> None:
+    """Refuse lexical indexes without common statistics, and a set of shards that is not complete."""
+    first = manifests[0]
+    for path, manifest in zip(shards, manifests, strict=True):
+        if "shard" not in manifest.counts:
+            raise InputError(
+                f"{path}: has statistics of its own documents only, so its scores differ from those of one index; "
+                "build shards with `index-bm25 --shards`"
+            )
+        if manifest.key() != first.key() or _parameters(manifest) != _parameters(first):
+            raise InputError(
+                f"{path}: has other statistics than {shards[0]} (another corpus, or other options); use the shards "
+                "of one `index-bm25 --shards`"
+            )
+    numbers = [manifest.counts["shard"] for manifest in manifests]
+    absent = sorted(set(range(first.counts["shards"])) - set(numbers))
+    if absent:
+        raise InputError(
+            f"{pattern}: shard {absent[0]} of 0 to {first.counts['shards'] - 1} is missing; restore it, or build the "
+            "shards again with `index-bm25 --shards --overwrite`"
+        )
+    if len(set(numbers)) < len(numbers):
+        raise InputError(f"{pattern}: contains a shard twice; name each shard once")
+
+
+def _parameters(manifest: Manifest) -> tuple[float, ...]:
+    return tuple(manifest.counts[name] for name in ("shards", "k1", "b"))
+
+
+def _check_dense(shards: Sequence[Path], manifests: Sequence[Manifest]) -> None:
+    """Refuse dense indexes of other vectors or types, and a document in two of them."""
+    infos = [IndexInfo.of(manifest) for manifest in manifests]
+    for path, info in zip(shards, infos, strict=True):
+        if (info.encoder, info.dim) != (infos[0].encoder, infos[0].dim):
+            raise InputError(f"{path}: has vectors of another encoder than {shards[0]}; encode both with one model")
+        if _LISTS.sub("IVF", info.factory) != _LISTS.sub("IVF", infos[0].factory):
+            raise InputError(
+                f"{path}: has index type {info.factory}, {shards[0]} has {infos[0].factory}; rebuild one of them with "
+                "`encode INDEX --index-type`"
+            )
+    known = pl.concat([pl.DataFrame({"docid": docids_of(path), "shard": str(path)}) for path in shards])
+    repeated = known.filter(pl.col("docid").is_duplicated()).sort("docid", maintain_order=True)
+    if len(repeated):
+        docid, second = repeated.row(0)[0], repeated.row(1)[1]
+        raise InputError(f"{second}: document {docid} is in {repeated.row(0)[1]} too; remove it from one of them")

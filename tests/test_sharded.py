@@ -1,0 +1,157 @@
+"""Shards: the hits and scores of one index; incomplete and mixed sets are refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from command import hybrid
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.collections import collection
+from hybrid_cli.runs import read_run
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.index_bm25 import index_bm25
+
+
+@pytest.fixture(scope="module")
+def indexed(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One index and three shards, of BM25 and of vectors; and shards that do not fit."""
+    folder = tmp_path_factory.mktemp("sharded")
+    shutil.copytree(tiny, folder / "tiny")
+    shutil.copytree(tiny_bert, folder / "bert")
+    index_bm25(folder / "tiny", output=folder / "bm25", k1=1.2, threads=1)
+    index_bm25(folder / "tiny", output=folder / "shards", k1=1.2, shards=3)
+    index_bm25(folder / "tiny", output=folder / "others", k1=1.2, b=0.9, shards=3)
+    rows, manifest = collection.scan(tiny).drop("corpus_row").collect(), Manifest(Kind.CORPUS, "test", {}, {})
+    for name, part in (("0", rows.head(5)), ("1", rows.slice(5, 4)), ("2", rows.tail(3)), ("all", rows)):
+        corpus = folder / f"corpus-{name}.parquet"
+        artifacts.write_parquet(corpus, [part.to_arrow()], artifacts.SCHEMAS[Kind.CORPUS], manifest)
+        encode(corpus, model=str(folder / "bert"), dtype="fp32", output=folder / f"dense-{name}", threads=1)
+    encode(folder / "dense-0", index_type="sq8", output=folder / "codes-0")
+    encode(folder / "corpus-1.parquet", model=str(folder / "bert"), query_prefix="q: ", output=folder / "prefix-1")
+    return folder
+
+
+@pytest.fixture
+def here(indexed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for path in indexed.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def searched(index: str, *options: str) -> pl.DataFrame:
+    words = ["search", "tiny", "--index", index, "--output", "run.parquet", "--overwrite", *options]
+    words += [] if "--queries" in options else ["--split", "test"]
+    done = hybrid(*words)
+    assert done.code == 0, done.err
+    return read_run(Path("run.parquet"))
+
+
+@pytest.mark.parametrize("options", [[], ["--hits", "2"], ["--k1", "0.4", "--b", "0.8"]])
+def test_lexical_shards_have_the_run_of_one_index(here: Path, options: list[str]) -> None:
+    whole = searched("bm25", *options)
+    assert len(whole) > 5
+    assert searched("shards", *options).equals(whole)
+    assert searched("shards/shard-*", *options).equals(whole)
+    single = searched("shards/shard-00001", *options)
+    both = single.join(whole, on=["qid", "docid"], suffix="_whole")
+    assert len(both)
+    assert both["score"].equals(both["score_whole"].rename("score"))
+
+
+def test_dense_shards_have_the_hits_of_one_index(here: Path, one_thread: None) -> None:
+    for part in ("0", "1", "2"):
+        shutil.copytree(f"dense-{part}", f"part-{part}")
+    mine, whole = searched("part-*", "--hits", "5"), searched("dense-all", "--hits", "5")
+    assert mine.drop("score").equals(whole.drop("score"))
+    np.testing.assert_allclose(mine["score"], whole["score"], atol=1e-5)  # documents are encoded in other batches
+    assert (
+        hybrid("encode", "tiny", "--split", "test", "--model", "bert", "--dtype", "fp32", "--output", "queries").code
+        == 0
+    )
+    assert searched("part-*", "--queries", "queries", "--hits", "5").drop("score").equals(mine.drop("score"))
+
+
+def test_shards_are_artifacts_that_verify_and_inspect_read(here: Path) -> None:
+    shutil.copytree("shards", "copied")
+    for command in (
+        ["verify", "copied"],
+        ["verify", "copied/shard-00002"],
+        ["inspect", "copied"],
+        ["inspect", "shards"],
+    ):
+        done = hybrid(*command)
+        assert done.code == 0, done.err
+    assert "up to date" in hybrid("index-bm25", "tiny", "--k1", "1.2", "--shards", "3", "--output", "shards").err
+    hits = hybrid("search", "--index", "shards", "--query", "json", "--format", "json")
+    assert hits.code == 0, hits.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--index missing-*", "missing-*: no index has such a name"),
+        ("--index damaged", "damaged: shard 1 of 0 to 2 is missing; restore it"),
+        ("--index mixed-*", "mixed-2: has other statistics than mixed-0"),
+        ("--index twice-*", "twice-*: contains a shard twice"),
+        ("--index bm25*", "bm25: has statistics of its own documents only"),
+        ("--index dense-*", "document 007 is in dense-0 too"),
+        ("--index type-*", "type-1: has index type SQ8, type-0 has Flat"),
+        ("--index encoder-*", "encoder-1: has vectors of another encoder than encoder-0"),
+        ("--index kind-*", "kind-1: is a lexical index, kind-0 is a dense index"),
+        ("--index shards --rm3", "--rm3: not with shards"),
+        ("--index shards --engine lucene", "--engine lucene: not with shards"),
+        ("--exact --index dense-all,shards", "--exact: shards has shards"),
+    ],
+)
+def test_shards_that_do_not_fit_are_refused(here: Path, words: str, message: str) -> None:
+    for target, sources in {
+        "damaged": {"": "shards"},
+        "mixed": {"-0": "shards/shard-00000", "-1": "shards/shard-00001", "-2": "others/shard-00002"},
+        "type": {"-0": "dense-1", "-1": "codes-0"},
+        "encoder": {"-0": "dense-0", "-1": "prefix-1"},
+        "kind": {"-0": "dense-0", "-1": "bm25"},
+        "twice": {f"-{at}": f"shards/shard-0000{number}" for at, number in enumerate((0, 1, 2, 2))},
+    }.items():
+        for suffix, source in sources.items():
+            shutil.copytree(source, f"{target}{suffix}")
+    shutil.rmtree("damaged/shard-00001")
+    done = hybrid("search", "tiny", "--split", "test", *words.split(), "--output", "out.parquet")
+    assert done.code == 2
+    assert message in done.err
+    assert done.err.count("\n") == 1, done.err
+
+
+def test_other_commands_refuse_shards_in_one_line(here: Path) -> None:
+    searched("shards")
+    for command, message in {
+        "fuse a=run.parquet b=run.parquet --missing exact --index shards,bm25": "shards: is a sharded lexical index",
+        "fuse a=run.parquet b=run.parquet --missing exact --index bm25,bm25": "run.parquet: was searched in shards",
+        "append shards/shard-00000 tiny --replace": "shards/shard-00000: is a shard",
+        "mine-negatives tiny --split train --index shards": "shards: is a sharded lexical index",
+        "index-bm25 tiny --shards 13": "--shards 13: tiny/corpus.parquet has 12 documents",
+        "index-bm25 tiny --shards 2 --language pl": "--shards: not with --language pl",
+    }.items():
+        done = hybrid(*command.split(), "--output", "out.parquet")
+        assert done.code == 2, (command, done)
+        assert message in done.err
+        assert done.err.count("\n") == 1, done.err
+
+
+def test_completed_shards_survive_an_interruption(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr("hybrid_cli.lexical.build._store_statistics", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            index_bm25(Path("tiny"), output=tmp_path / "again", k1=1.2, shards=3)
+    monkeypatch.setattr("hybrid_cli.lexical.build.PostingsBuilder.finish", None)
+    again = index_bm25(Path("tiny"), output=tmp_path / "again", k1=1.2, shards=3)
+    assert artifacts.fingerprint(again) == artifacts.fingerprint(Path("shards"))
