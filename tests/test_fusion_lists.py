@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.lists import Lists
 from hybrid_cli.fusion.methods import METHODS
-from hybrid_cli.settings.retrieval import Missing
+from hybrid_cli.settings.fusion import Missing
 
 # ------------------------------------------------------------------------------------------------------- edge cases
 

@@ -367,8 +367,14 @@ def test_a_config_file_has_no_negative_flags(tmp_path: Path) -> None:
         ("fuse", "missing argument RUNS and option --output; see `hybrid fuse --help`"),
         ("fuse a b -o f.parquet --measure R@10", "--measure: only with --qrels"),
         ("fuse a b -o f.parquet --split dev", "--split: only with --qrels, or with --queries"),
-        ("fuse a b -o f.parquet --queries c", "--queries: only with --missing exact; --missing is zero"),
-        ("fuse a b -o f.parquet --device cpu", "--device: only with --missing exact; --missing is zero"),
+        (
+            "fuse a b -o f.parquet --queries c",
+            "--queries: only with --missing exact, or with --method learned; --missing is zero",
+        ),
+        (
+            "fuse a b -o f.parquet --device cpu",
+            "--device: only with --missing exact, or with --method learned; --missing is zero",
+        ),
         ("fuse a b -o f.parquet --weights 1", "--weights 1: pass one weight for each of a, b, in this order; got 1"),
         ("search --index a --query text --overwrite", "--overwrite: not with --query"),
         ("evaluate c r --over-seeds --test permutation", "--test: not with --over-seeds, except with --baseline"),

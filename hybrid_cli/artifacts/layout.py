@@ -46,6 +46,9 @@ RERANKER = "reranker.json"
 # reranked runs, and an unfinished one
 SCORES = ".scores"  # shards of scores
 
+# fuser
+FUSER = "fuser.json"
+
 # unfinished encoder
 CHECKPOINT = ".checkpoint"
 BEST_WEIGHTS = ".best.safetensors"

@@ -13,6 +13,7 @@ from hybrid_cli.artifacts.schemas import Kind
 from hybrid_cli.errors import InputError
 
 _INDEXES = (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX)
+_SEVERAL, _UNKNOWN = "several runs", "unknown origin"
 _LUCENE_READS = ("lucene/",)
 _READ = {
     Kind.LEXICAL_INDEX: ("impacts/", layout.DOCIDS, layout.PARAMETERS),
@@ -73,6 +74,42 @@ def sides(runs: Mapping[str, Path]) -> tuple[str, str] | None:
                 of[kind].append(name)
     dense, lexical = of[Kind.DENSE_INDEX], of[Kind.LEXICAL_INDEX]
     return (dense[0], lexical[0]) if len(dense) == len(lexical) == 1 else None
+
+
+@dataclass(frozen=True)
+class System:
+    """The index and encoder that a run was searched with.
+
+    Attributes:
+        kind: `lexical index`, `dense index`, `several runs` for a fused run, or `unknown origin` without a manifest.
+        index: fingerprint of the index.
+        encoder: fingerprint of the encoder of a dense index, if the index still exists.
+    """
+
+    kind: str
+    index: str | None = None
+    encoder: str | None = None
+
+    def difference(self, other: System) -> str | None:
+        """Return the difference of `other` in words, for messages; None if both have one kind, and one encoder."""
+        if self.kind != other.kind:
+            return f"a run of {self.kind}, not of {other.kind}"
+        if self.encoder and other.encoder and self.encoder != other.encoder:
+            return "a run of a dense index of another encoder"
+        return None
+
+
+def system_of(run: Path) -> System:
+    """Return the index and encoder of a run, from manifests."""
+    manifest = find_manifest(run)
+    index = manifest.inputs.get("index", {}) if manifest is not None else {}
+    if manifest is None or index.get("kind") not in _INDEXES:
+        return System(_SEVERAL if manifest is not None and _from_runs(run) else _UNKNOWN)
+    encoder = None
+    if index["kind"] == Kind.DENSE_INDEX:
+        there = (find_manifest(path) for path, kind in _inputs(run) if kind == Kind.DENSE_INDEX)
+        encoder = next((each.counts.get("encoder") for each in there if each is not None), None)
+    return System(str(index["kind"]), index["fingerprint"], encoder if isinstance(encoder, str) else None)
 
 
 def _from_runs(path: Path) -> bool:

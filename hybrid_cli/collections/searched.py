@@ -171,7 +171,7 @@ def _existing(made: Manifest, role: str) -> list[Path]:
 def _is_unchanged(path: Path, recorded: str) -> bool:
     try:
         return artifacts.fingerprint(path) == recorded
-    except InputError:  # gone, damaged, or of another format
+    except (InputError, OSError):  # gone, damaged, or of another format
         return False
 
 

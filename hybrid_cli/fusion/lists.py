@@ -14,12 +14,14 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
+from hybrid_cli import console
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import Recipe, fill, of_query
 from hybrid_cli.runs import Run, ranked
 from hybrid_cli.runs.run import ranks
 
 Scorer = Callable[[pl.DataFrame], pl.Series]
+Weigher = Callable[[pl.DataFrame], np.ndarray]
 BLOCK_HITS = 1 << 16
 
 
@@ -57,6 +59,19 @@ class Lists:
             begins.append(begin)
             lengths.append(length if depth is None else np.minimum(length, depth))
         return cls(qids, joined, begins, lengths)
+
+    @property
+    def longest(self) -> list[int]:
+        """Return the number of hits of the longest list of each run."""
+        return [int(length.max(initial=0)) for length in self.lengths]
+
+    def note_lengths(self, stage: str, names: Sequence[str]) -> None:
+        """Note runs of which one has less than half of the hits per query: normalized scores depend on the length."""
+        if 2 * min(self.longest) < max(self.longest):
+            listed = ", ".join(f"{name} {hits:,}" for name, hits in zip(names, self.longest, strict=True))
+            console.note(
+                f"{stage}: the longest lists differ: {listed} hits; the weights hold for lists of these lengths"
+            )
 
     def blocks(self) -> Iterator[pl.DataFrame]:
         """Yield the candidates of a few dozen queries at a time."""
@@ -166,10 +181,34 @@ def fused(valued: pl.DataFrame, recipe: Recipe) -> pl.DataFrame:
     return valued.select("query", "docid", score.alias("score"))
 
 
-def fuse(blocks: Iterable[pl.DataFrame], qids: pl.Series, recipe: Recipe, hits: int) -> Iterator[pl.DataFrame]:
-    """Yield the fused run, one block of queries at a time, with at most `hits` documents per query."""
+def fused_by_query(valued: pl.DataFrame, second: np.ndarray) -> pl.DataFrame:
+    """Return query, docid and (1 - w) v_0 + w v_1 of every candidate of two lists, with a weight w per query.
+
+    Args:
+        valued: the result of `values`.
+        second: w of each query from the lowest number of `valued` on, [queries].
+    """
+    numbers = valued["query"].to_numpy()
+    weight = pl.Series(second[numbers - numbers.min()]) if len(numbers) else pl.Series(dtype=pl.Float64)
+    value = [pl.col(f"value_{n}").fill_null(0.0) for n in (0, 1)]
+    return valued.select("query", "docid", ((1 - weight) * value[0] + weight * value[1]).alias("score"))
+
+
+def fuse(
+    blocks: Iterable[pl.DataFrame], qids: pl.Series, recipe: Recipe, hits: int, weigh: Weigher | None = None
+) -> Iterator[pl.DataFrame]:
+    """Yield the fused run, one block of queries at a time, with at most `hits` documents per query.
+
+    Args:
+        blocks: candidates.
+        qids: ids of the queries, by number.
+        recipe: method and weights.
+        hits: documents kept per query.
+        weigh: replaces the weights by one of the second list for each query of a block, from its lowest number on.
+    """
     for block in blocks:
-        scored = fused(values(block, recipe), recipe)
+        valued = values(block, recipe)
+        scored = fused(valued, recipe) if weigh is None else fused_by_query(valued, weigh(block))
         run = ranked(scored.rename({"query": "qid"}), hits)
         yield run.with_columns(qids.gather(run["qid"]).alias("qid"))
 

@@ -17,7 +17,7 @@ from operator import add, mul
 import polars as pl
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.retrieval import Fuse, Missing, Normalization
+from hybrid_cli.settings.fusion import Fuse, Missing, Normalization
 
 Transform = Callable[[pl.Expr, pl.Expr], pl.Expr]
 Rule = Callable[[Sequence[pl.Expr], Sequence[float], Sequence[pl.Expr]], pl.Expr]
@@ -238,6 +238,14 @@ ALIASES: dict[str, str] = {
     "min": "combmin",
     "med": "combmed",
 }
+
+
+LEARNED = "learned"  # one weight per query, by the fuser of `train-fusion`
+
+
+def fused_by(name: str) -> str:
+    """Return `learned`, or the key in `METHODS` for a name; see `method_name`."""
+    return LEARNED if name.strip().lower() == LEARNED else method_name(name)
 
 
 def method_name(name: str, option: str = "--method") -> str:

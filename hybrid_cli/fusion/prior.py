@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from hybrid_cli.artifacts import lineage
 from hybrid_cli.fusion.selection import Choice, Values
 
 FILE = Path(__file__).with_name("prior.json")
@@ -74,6 +75,23 @@ def read_prior(measure: str, leave_out: Collection[str] = ()) -> Prior | None:
         family: np.mean([each["curves"][used][family] for each in kept], axis=0) for family in kept[0]["curves"][used]
     }
     return Prior(np.array(stored["shares"]), curves, used, [each["name"] for each in kept])
+
+
+def prior_of(runs: Mapping[str, Path], measure: str, choices: Sequence[Choice]) -> tuple[Values | None, str | None]:
+    """Return the prior of each choice for some runs, [choices]; else None and the reason.
+
+    Args:
+        runs: name -> path.
+        measure: name of the measure.
+        choices: choices for these runs.
+    """
+    sides = lineage.sides(runs) if len(runs) == 2 else None
+    if sides is None:
+        return None, "it is for two runs, one of a lexical and one of a dense index"
+    prior = read_prior(measure)
+    found = None if prior is None else prior.values(choices, list(runs).index(sides[0]))
+    uncovered = {each.family for each in choices} - set(prior.curves if prior is not None else ())
+    return found, None if found is not None else f"it does not cover {', '.join(sorted(uncovered))}"
 
 
 @cache

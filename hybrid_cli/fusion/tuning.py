@@ -18,7 +18,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.lists import fused, values
 from hybrid_cli.fusion.methods import METHODS, Recipe, method_name
 from hybrid_cli.fusion.selection import Choice, Values
-from hybrid_cli.settings.retrieval import Fuse, Grid
+from hybrid_cli.settings.fusion import Fuse, Grid
 
 Weights = tuple[float, ...]
 Measure = Callable[[pl.DataFrame], np.ndarray]

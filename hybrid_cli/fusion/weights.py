@@ -11,10 +11,11 @@ from typing import Any, get_args
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
+from hybrid_cli.fusion.fuser import FUSER_ROLE, read_fuser
 from hybrid_cli.fusion.methods import METHODS, Recipe
 from hybrid_cli.fusion.selection import Choice, Selected, Table, Values, interval, queries_to_tell, worth_of_more
 from hybrid_cli.json_files import fits, named, read_object
-from hybrid_cli.settings.retrieval import Missing, Normalization
+from hybrid_cli.settings.fusion import Missing, Normalization
 
 _STORED: dict[str, Any] = {
     "runs": list[str],
@@ -186,17 +187,18 @@ def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any]) ->
 
 
 def tuned_queries(run: Path) -> list[str]:
-    """Return the ids of the queries that the weights of a fused run were tuned on.
+    """Return the ids of the queries that the weights or the fuser of a fused run were tuned on.
 
-    Empty without a weights file, and if the file was removed or changed after the fusion.
+    Empty without a weights file or fuser, and if it was removed or changed after the fusion.
     """
     manifest = artifacts.find_manifest(run)
-    path = manifest.input_path(_ROLE) if manifest is not None else None
-    if manifest is None or path is None or not path.is_file():
-        return []
-    if artifacts.fingerprint(path) != manifest.inputs[_ROLE]["fingerprint"]:
-        return []
-    return list(read_tuned(path)["judged"])
+    for role in (_ROLE, FUSER_ROLE) if manifest is not None else ():
+        path = manifest.input_path(role) if manifest is not None else None
+        if manifest is None or path is None or not path.exists():
+            continue
+        if artifacts.fingerprint(path) == manifest.inputs[role]["fingerprint"]:
+            return list(read_tuned(path)["judged"] if role == _ROLE else read_fuser(path)[0].judged)
+    return []
 
 
 def read_tuned(path: Path) -> dict[str, Any]:

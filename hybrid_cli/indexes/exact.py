@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from hybrid_cli.settings.common import OnDevice
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder
+    from hybrid_cli.lexical.index import LexicalIndex
 
 Scorer = Callable[[pl.DataFrame], pl.Series]
 
@@ -98,6 +99,32 @@ def exact_source(run: Path, index: Path, queries: Path | None = None) -> ExactSo
     if made.options.get("rm3"):
         raise InputError(f"{run}: was searched with --rm3, which has no exact scores; use another --missing")
     return ExactSource(index, manifest, queries or _recorded_queries(run, made), made.options, recorded_model(made))
+
+
+def exact_sources(runs: Mapping[str, Path], indexes: Sequence[Path], queries: Path | None = None) -> list[ExactSource]:
+    """Return one source per run; see `exact_source`.
+
+    Raises:
+        InputError: not one index per run.
+    """
+    if len(indexes) != len(runs):
+        raise InputError(f"--index: {len(indexes)} indexes for {len(runs)} runs; give one per run, in order")
+    return [exact_source(run, index, queries) for run, index in zip(runs.values(), indexes, strict=True)]
+
+
+def texts_of(sources: Sequence[ExactSource]) -> tuple[pl.DataFrame, LexicalIndex | None]:
+    """Return the queries (qid, text) of runs, and their first lexical index.
+
+    Raises:
+        InputError: all queries are vectors.
+    """
+    from hybrid_cli.lexical.index import LexicalIndex
+
+    texts = next((source.queries for source in sources if source.queries.is_file()), None)
+    if texts is None:
+        raise InputError("--index: the queries of the runs are vectors; pass their texts with --queries")
+    lexical = next((each.index for each in sources if each.manifest.kind == Kind.LEXICAL_INDEX), None)
+    return collection.read_queries(texts), None if lexical is None else LexicalIndex.open(lexical)
 
 
 def _change(made: Manifest, index: Manifest) -> str:

@@ -14,12 +14,13 @@ from hybrid_cli.settings.data import (
     Split,
 )
 from hybrid_cli.settings.dense import Combine, ConvertCheckpoint, Encode, Presets, VectorIndex
+from hybrid_cli.settings.fusion import ConcatRuns, Fuse, TrainFusion
 from hybrid_cli.settings.judging import Judge
 from hybrid_cli.settings.mining import Label, MineNegatives
 from hybrid_cli.settings.options import Settings
 from hybrid_cli.settings.perturb import Perturb
 from hybrid_cli.settings.reranking import Rerank, TrainReranker
-from hybrid_cli.settings.retrieval import ConcatRuns, Fuse, IndexBm25, Search, SearchOptions
+from hybrid_cli.settings.retrieval import IndexBm25, Search, SearchOptions
 from hybrid_cli.settings.stage import stage
 from hybrid_cli.settings.training import DistillLite, Pretrain, TrainDense, TrainLambda
 from hybrid_cli.settings.updates import Append, Delete
@@ -52,6 +53,7 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     Delete,
     Search,
     Judge,
+    TrainFusion,
     Fuse,
     Rerank,
     ConcatRuns,
@@ -100,6 +102,7 @@ __all__ = [
     "Settings",
     "Split",
     "TrainDense",
+    "TrainFusion",
     "TrainLambda",
     "TrainReranker",
     "VectorIndex",

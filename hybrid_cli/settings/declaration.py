@@ -139,9 +139,9 @@ def declare(declared: Option) -> Any:
     return field(default=default, metadata={KEY: declared})
 
 
-def registered(module: str, name: str) -> Callable[[], Collection[str]]:
-    """Return a function that imports a registry and returns its keys as choices."""
-    return lambda: cast("Collection[str]", getattr(import_module(module), name))
+def registered(module: str, name: str, *more: str) -> Callable[[], Collection[str]]:
+    """Return a function that imports a registry and returns its keys, and `more`, as choices."""
+    return lambda: (*cast("Collection[str]", getattr(import_module(module), name)), *more)
 
 
 def parsed_by(module: str, name: str) -> Callable[[str], Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from hybrid_cli.settings.common import MEASURE, NameOrPath, Seeded
+from hybrid_cli.settings.fusion import FUSION
 from hybrid_cli.settings.options import REQUIRED, argument, option, redeclare
-from hybrid_cli.settings.retrieval import FUSION
 
 
 @dataclass(frozen=True)

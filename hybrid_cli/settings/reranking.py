@@ -23,8 +23,8 @@ from hybrid_cli.settings.common import (
     Writes,
 )
 from hybrid_cli.settings.dense import COMPUTATION
+from hybrid_cli.settings.fusion import FUSION
 from hybrid_cli.settings.options import GIVEN, REQUIRED, By, Settings, argument, option, redeclare, when
-from hybrid_cli.settings.retrieval import FUSION
 from hybrid_cli.settings.training import TRAINING
 
 RerankerLoss = Literal["pointwise", "listwise"]

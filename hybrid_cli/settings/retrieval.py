@@ -1,4 +1,4 @@
-"""Settings of indexing, encoding, searching and fusing."""
+"""Settings of lexical indexing and of searching."""
 
 from __future__ import annotations
 
@@ -9,22 +9,12 @@ from typing import Literal
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.cluster import OnCluster
-from hybrid_cli.settings.common import MEASURE, NameOrPath, OnDevice, Overwrites, Seeded, Threaded, Writes
-from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, option, parsed_by, redeclare, registered, when
-
-Missing = Literal["exact", "min", "zero", "ignore", "drop"]
-Normalization = Literal["none", "minmax", "max", "sum", "l2", "zscore", "rank", "borda", "dbsf"]
-Grid = Literal["linear", "log", "reciprocal", "clear", "roc", "spar"]
-
-FUSION = "Fusion"
-ABSENT, COMPARED, TUNING = "Documents missing from a list", "Comparison", "Tuning"
-EXACT = "--missing exact"  # fact: the rule for missing documents, by --missing or by the method
-_EXACT = when(rule=EXACT)
-
+from hybrid_cli.settings.common import MEASURE, OnDevice, Overwrites, Threaded, Writes
+from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, option, redeclare, when
 
 # --------------------------------------------------------------------------------------------- lexical indexes, search
 
-LEXICAL, RETRIEVAL = "Lexical", "Retrieval"
+LEXICAL, RETRIEVAL, TUNING = "Lexical", "Retrieval", "Tuning"
 SEVERAL, LEXICAL_INDEX, DENSE_INDEX = "Several indexes", "Lexical index", "Dense index"
 _LEXICAL, _DENSE = when(index_kind="a lexical index"), when(index_kind="a dense index")
 
@@ -252,136 +242,3 @@ class Search(SearchOptions, OnCluster, Overwrites):
             )
         if not self.prints and not self.exact and len(self.indexes) > 1:
             raise InputError(f"--index: {len(self.indexes)} indexes; pass one, or use --exact or --query")
-
-
-# -------------------------------------------------------------------------------------------------------------- fusion
-
-
-@dataclass(frozen=True, kw_only=True)
-class WeightTuning(Seeded):
-    """Options of tuning a fusion, with `--tune`."""
-
-    methods: Sequence[str] = option(
-        ("auto",),
-        "Methods to try. `auto`: minmax, zscore and rrf, and with `--index` weighted-sum; `--method` tries one.",
-        panel=TUNING,
-        applies=when(tune=GIVEN),
-    )
-    grid: Literal["auto", "linear", "log", "reciprocal", "clear", "roc", "spar"] = option(
-        "auto",
-        "`linear`: weights that sum to 1; `log`: .001 to 1000 against 1 for the last run; `reciprocal`: .1 to 1 and "
-        "their reciprocals; `auto`: log for sums of raw scores, else linear. If an end point is best, `log` and "
-        "`reciprocal` are extended. Published grids of a lexical and a dense run, in this order: `clear` (.1 to .9 for "
-        "the first), `roc` (0 to 2 for the second), `spar` (.1 to 10 for the second).",
-        panel=TUNING,
-        applies=when(tune=GIVEN),
-    )
-    step: float = option(
-        0.05,
-        "Distance between weights of the linear grid.",
-        panel=TUNING,
-        above=0,
-        maximum=1,
-        applies=when(tune=GIVEN, grid=("auto", "linear")),
-    )
-    folds: int = option(
-        5, "Folds of the queries for the held-out score.", panel=TUNING, minimum=2, applies=when(tune=GIVEN)
-    )
-    prior_queries: float = option(
-        5.0,
-        "Judged queries that the stored mean of other collections counts for; 0 to use the judged queries alone.",
-        panel=TUNING,
-        minimum=0,
-        applies=when(tune=GIVEN),
-    )
-    seed: int = redeclare(Seeded, "seed", 42, help="Random seed of the folds.", applies=(when(tune=GIVEN),))
-
-
-@dataclass(frozen=True)
-class Fuse(OnDevice, Threaded, WeightTuning, Writes):
-    """Fuse runs into one, or tune method and weights of a fusion.
-
-    A method normalizes each list, combines the lists, and has a rule for documents missing from a list: `minmax` scores
-    them 0, `weighted-sum` computes their exact scores. With `--qrels`, the scores of the single runs and of the fused
-    run are printed.
-    """
-
-    command = "fuse"
-    panel = FUSION
-    examples = (
-        "hybrid fuse out/bm25.parquet out/dense.parquet --method minmax --output out/minmax.parquet",
-        "hybrid fuse out/bm25.parquet out/dense.parquet --method weighted-sum --weights 0.5,1 --missing exact "
-        "--index out/bm25,out/clear-index --output out/clear.parquet",
-        "hybrid fuse dev/bm25.parquet dev/dense.parquet --tune --qrels data/pydocs --split dev "
-        "--output out/weights.json",
-    )
-
-    runs: Sequence[NameOrPath] = argument(REQUIRED, "Two or more runs (Parquet or TREC; `name=path` names one).")
-    _: KW_ONLY
-    method: str = option(
-        "minmax",
-        "Fusion method; names of ranx are also accepted.",
-        choices=registered("hybrid_cli.fusion.methods", "METHODS"),
-        parse=parsed_by("hybrid_cli.fusion.methods", "method_name"),
-    )
-    weights: str | Sequence[float] | None = option(
-        None,
-        "One weight per run, in order: `0.5,1`; by name: `bm25=0.5,dense=1`; or `@FILE` written by `--tune`, with "
-        "the method and its parameters.",
-        parse=str,
-        shown="equal",
-        applies=when(tune=False),
-    )
-    normalize: Normalization | None = option(
-        None, "Normalization of each list; overrides the method's.", shown="the method's"
-    )
-    rrf_k: float = option(
-        60.0, "Constant k in 1 / (k + rank).", above=-1, applies=(when(method="rrf"), when(tune=GIVEN))
-    )
-    depth: int = option(1000, "Hits read from each run.", minimum=1)
-    hits: int = option(1000, "Hits kept per query.", "--hits", "-k", minimum=1)
-    missing: Missing | None = option(
-        None,
-        "`exact`: score computed from `--index`; `min`: the list's lowest score; `zero`: 0, or the lowest score if it "
-        "is lower; `ignore`: no contribution of the list; `drop`: drop the document.",
-        panel=ABSENT,
-        shown="the method's",
-    )
-    index: Sequence[Path] = option(
-        (), "Index of each run, in order: `a,b`.", panel=ABSENT, recorded=False, applies=_EXACT
-    )
-    queries: Path | None = option(
-        None,
-        "Queries or collection; overrides the paths recorded in the runs.",
-        panel=ABSENT,
-        recorded=False,
-        applies=_EXACT,
-    )
-    qrels: Path | None = option(
-        None, "Qrels or collection; prints the score of each run.", panel=COMPARED, recorded=False
-    )
-    split: str | None = option(
-        None,
-        "Split of the collection in `--qrels` or `--queries`.",
-        panel=COMPARED,
-        applies=(when(qrels=GIVEN), when(queries=GIVEN)),
-    )
-    measure: str = option(
-        "MRR@10", "Measure of the comparison and tuning.", panel=COMPARED, parse=MEASURE, applies=when(qrels=GIVEN)
-    )
-    device: str = redeclare(OnDevice, "device", "auto", applies=(_EXACT,))
-    tune: bool = option(False, "Tune method and weights on `--qrels` and write them as JSON.", panel=TUNING)
-
-
-@dataclass(frozen=True)
-class ConcatRuns(Writes):
-    """Concatenate runs of different queries.
-
-    For cross-validation: the test runs of all folds become one run, which is evaluated once.
-    """
-
-    command = "concat-runs"
-    panel = FUSION
-    examples = ("hybrid concat-runs out/test-1.parquet out/test-2.parquet out/test-3.parquet --output out/all.parquet",)
-
-    runs: Sequence[Path] = argument(REQUIRED, "Two or more runs without a common query.")

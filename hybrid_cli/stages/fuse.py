@@ -11,21 +11,23 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import Kind, lineage
+from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import check_common, refuse_mixed
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_hits, evaluate_positions, evaluate_run, mean_of, parse_measures
 from hybrid_cli.evaluation.retrieved import retrieved
 from hybrid_cli.evaluation.ties import note_ties
-from hybrid_cli.fusion import lists, tuning
+from hybrid_cli.fusion import features, lists, tuning
+from hybrid_cli.fusion.features import Sources
+from hybrid_cli.fusion.fuser import FUSER_ROLE, Fuser, check_lengths, check_pair, read_fuser
 from hybrid_cli.fusion.lists import Lists, Scorer
-from hybrid_cli.fusion.methods import METHODS, Recipe
-from hybrid_cli.fusion.prior import read_prior
+from hybrid_cli.fusion.methods import LEARNED, METHODS, Recipe
+from hybrid_cli.fusion.prior import prior_of
 from hybrid_cli.fusion.selection import Choice, Table, Values, select
 from hybrid_cli.fusion.tuning import Family
 from hybrid_cli.fusion.weights import Tuned, chosen_weights, read_tuned, stored_recipe, weights_file, weights_path
-from hybrid_cli.indexes.exact import ExactSource, exact_scorer, exact_source, limit_threads
+from hybrid_cli.indexes.exact import ExactSource, exact_scorer, exact_sources, limit_threads, texts_of
 from hybrid_cli.json_files import read_json
 from hybrid_cli.reporting import terminal
 from hybrid_cli.settings import Fuse, stage
@@ -70,20 +72,24 @@ class _Job:
     runs: dict[str, Path]
     families: list[Family]
     exact: list[ExactSource]
+    fuser: Fuser | None = None
 
     @classmethod
     def of(cls, settings: Fuse) -> _Job:
         named = runs.named(settings.runs)
         if len(named) < 2:
             raise InputError("fuse: needs two or more runs, got 1")
+        fuser = _fuser(settings, named)
         families = (
-            tuning.families(settings, len(named)) if settings.tune else [Family(_recipe(settings, named), "linear")]
+            tuning.families(settings, len(named))
+            if settings.tune
+            else [Family(fuser.recipe if fuser else _recipe(settings, named), "linear")]
         )
         rules = dict.fromkeys(family.recipe.missing for family in families)
         rule = "exact" if "exact" in rules else next(iter(rules))
         settings.check_facts(f"--missing is {rule}", rule=f"--missing {rule}")
         refuse_mixed(named)
-        return cls(settings, named, families, _exact_sources(named, families, settings))
+        return cls(settings, named, families, _exact_sources(named, families, settings, fuser), fuser)
 
     @property
     def recipe(self) -> Recipe:
@@ -95,7 +101,7 @@ class _Job:
         files = {f"run {number}": path for number, path in enumerate(self.runs.values(), 1)}
         for number, source in enumerate(self.exact, 1):
             files |= {f"index {number}": source.index, f"queries {number}": source.queries}
-        return files
+        return files | ({FUSER_ROLE: self.settings.model} if self.settings.model else {})
 
     def options(self) -> dict[str, Any]:
         """Return the recorded options; `measure` and `split` affect only tuning."""
@@ -108,10 +114,8 @@ class _Job:
                 "grid": [each.grid for each in self.families],
             }
         else:
-            unused, used = (
-                ("measure", "split", "tune"),
-                _parameters(self.recipe) | {"weights": list(self.recipe.weights)},
-            )
+            unused, used = ("measure", "split", "tune"), _parameters(self.recipe)
+            used |= {"method": LEARNED} if self.fuser else {"weights": list(self.recipe.weights)}
         return {name: value for name, value in recorded.items() if name not in unused} | used
 
 
@@ -126,26 +130,38 @@ def _recipe(settings: Fuse, named: Mapping[str, Path]) -> Recipe:
     return chosen_weights(settings.weights, recipe, list(named))
 
 
+def _fuser(settings: Fuse, named: Mapping[str, Path]) -> Fuser | None:
+    """Return the fuser of `--model`, if it fits the runs."""
+    if settings.model is None:
+        return None
+    fuser, _ = read_fuser(settings.model)
+    check_pair(fuser, settings.model, named, settings.force)
+    if fuser.indexed and not settings.index:
+        raise InputError(f"{settings.model}: was trained with --index; pass the index of each run, in order")
+    if settings.index and not fuser.indexed:
+        raise InputError(f"--index: {settings.model} was trained without it; omit it, or train again with --index")
+    return fuser
+
+
 def _parameters(recipe: Recipe) -> dict[str, Any]:
     found = {"method": recipe.method, "missing": recipe.missing, "normalize": recipe.normalization}
     return found | ({"rrf_k": recipe.rrf_k} if recipe.method == "rrf" else {})
 
 
-def _exact_sources(named: Mapping[str, Path], families: Sequence[Family], settings: Fuse) -> list[ExactSource]:
+def _exact_sources(
+    named: Mapping[str, Path], families: Sequence[Family], settings: Fuse, fuser: Fuser | None
+) -> list[ExactSource]:
     """Return one source of exact scores per run; empty for other rules for missing documents."""
-    indexes = settings.index
     recipe = next((family.recipe for family in families if family.recipe.missing == "exact"), None)
-    if recipe is None:
-        return []
-    if not indexes:
+    if recipe is not None and not settings.index:
         raise InputError(
             f"--method {recipe.method} --missing exact: needs the index of each run, in order (--index A,B); or use "
             "--missing min (the list's lowest score), zero, ignore, or drop (keep only documents in all lists)"
         )
-    if len(indexes) != len(named):
-        raise InputError(f"--index: {len(indexes)} indexes for {len(named)} runs; give one per run, in order")
+    if recipe is None and not (fuser and fuser.indexed):
+        return []
     override = collection.queries_path(settings.queries, settings.split) if settings.queries is not None else None
-    return [exact_source(run, index, override) for run, index in zip(named.values(), indexes, strict=True)]
+    return exact_sources(named, settings.index, override)
 
 
 # --------------------------------------------------------------------------------------------------------------- fusing
@@ -156,14 +172,15 @@ def _fuse(job: _Job, output: artifacts.Output) -> None:
     check_common({path: run.qids for path, run in opened.items()})
     _warn_tuned(job, pl.concat([run.qids for run in opened.values()]))
     joined = Lists.of(list(opened.values()), job.settings.depth)
-    _check_scores(job, joined, equal=job.settings.weights is None)
+    if job.fuser and job.settings.model:
+        check_lengths(job.fuser, job.settings.model, dict(zip(job.runs, joined.longest, strict=True)))
+    _check_scores(job, joined, equal=job.settings.weights is None and job.fuser is None)
     shares: list[np.ndarray] = []
     with console.progress("fuse", len(joined.qids), "queries") as advance:
 
         def blocks() -> Iterator[Any]:
-            for run in lists.fuse(
-                _candidates(job, joined, shares, bool(job.exact)), joined.qids, job.recipe, job.settings.hits
-            ):
+            candidates = _candidates(job, joined, shares, job.recipe.missing == "exact")
+            for run in lists.fuse(candidates, joined.qids, job.recipe, job.settings.hits, _weigher(job, joined)):
                 advance(run["qid"].n_unique())
                 yield run.to_arrow()
 
@@ -173,6 +190,23 @@ def _fuse(job: _Job, output: artifacts.Output) -> None:
         f"fuse: {output.path}: {len(joined.qids):,} queries, {written.counts['rows']:,} hits of {len(job.runs)} runs; "
         f"the runs share {common:.1%} of their documents; missing: {job.recipe.missing}"
     )
+
+
+def _weigher(job: _Job, joined: Lists) -> lists.Weigher | None:
+    """Return the weights of the queries of a block by the fuser; None for fixed weights."""
+    if (fuser := job.fuser) is None:
+        return None
+    if not fuser.indexed or not fuser.model.trees:
+        return fuser.weights_of
+    limit_threads(job.settings.threads)
+    sources = Sources([exact_scorer(each, job.settings.device) for each in job.exact], *texts_of(job.exact))
+    weights = fuser.weights(features.collected(joined.blocks(), joined.qids, sources)[1])
+
+    def weigh(block: pl.DataFrame) -> np.ndarray:
+        numbers = block["query"].to_numpy()
+        return weights[numbers.min() : numbers.max() + 1]
+
+    return weigh
 
 
 def _candidates(job: _Job, joined: Lists, shares: list[np.ndarray], exact: bool) -> Iterable[pl.DataFrame]:
@@ -220,7 +254,7 @@ def _compare(job: _Job, qrels: pl.DataFrame) -> None:
     measure = job.settings.measure
     alone = {name: _score(name, path, qrels, measure) for name, path in job.runs.items()}
     fused = _score("fused", job.settings.output, qrels, measure)
-    terminal.show_comparison(measure, alone, job.recipe.method, fused)
+    terminal.show_comparison(measure, alone, LEARNED if job.fuser else job.recipe.method, fused)
 
 
 def _score(name: str, path: Path, qrels: pl.DataFrame, measure: str) -> float:
@@ -265,7 +299,7 @@ def _tuned(job: _Job, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned, str | N
     settings = job.settings
     qids = qrels["qid"].unique(maintain_order=True)
     frames = [runs.read_run(path).filter(pl.col("qid").is_in(qids.implode())) for path in job.runs.values()]
-    _note_depths(job, frames)
+    Lists.of(frames, settings.depth).note_lengths("fuse", list(job.runs))
     alone = {
         name: evaluate_run(run, qrels, [settings.measure])["value"].to_numpy()
         for name, run in zip(job.runs, frames, strict=True)
@@ -318,35 +352,19 @@ def _prior(job: _Job, choices: Sequence[Choice]) -> tuple[Values | None, str | N
     settings = job.settings
     if not settings.prior_queries:
         return None, "--prior-queries is 0"
-    sides = lineage.sides(job.runs) if len(job.runs) == 2 else None
-    if sides is None:
-        return None, "it is for two runs, one of a lexical and one of a dense index"
     if settings.normalize or settings.missing:
         return None, "--normalize or --missing changes the methods"
-    prior = read_prior(settings.measure)
-    found = None if prior is None else prior.values(choices, list(job.runs).index(sides[0]))
-    uncovered = {each.family for each in choices} - set(prior.curves if prior is not None else ())
-    return found, None if found is not None else f"it does not cover {', '.join(sorted(uncovered))}"
-
-
-def _note_depths(job: _Job, frames: Sequence[pl.DataFrame]) -> None:
-    """Note runs of which one has less than half of the hits per query: normalized scores depend on the length."""
-    longest = {name: _longest(run, job.settings.depth) for name, run in zip(job.runs, frames, strict=True)}
-    if 2 * min(longest.values()) < max(longest.values()):
-        listed = ", ".join(f"{name} {hits:,}" for name, hits in longest.items())
-        console.note(f"fuse: the longest lists differ: {listed} hits; the weights hold for lists of these lengths")
-
-
-def _longest(run: pl.DataFrame, depth: int) -> int:
-    return min(depth, int(run.group_by("qid").len()["len"].max() or 0))  # type: ignore[arg-type]
+    return prior_of(job.runs, settings.measure, choices)
 
 
 def _warn_tuned(job: _Job, qids: pl.Series) -> None:
     """Warn if the runs contain queries that the weights were tuned on."""
-    if path := weights_path(job.settings.weights):
-        tuned, asked = set(read_tuned(path)["judged"]), qids.unique().to_list()
-        if common := len(tuned.intersection(asked)):
-            console.warn(
-                f"{common:,} of the {len(asked):,} queries are those that {path} was tuned on; scores of these queries "
-                "are too high to report"
-            )
+    path = weights_path(job.settings.weights) or job.settings.model
+    if path is None:
+        return
+    tuned, asked = set(job.fuser.judged if job.fuser else read_tuned(path)["judged"]), qids.unique().to_list()
+    if common := len(tuned.intersection(asked)):
+        console.warn(
+            f"{common:,} of the {len(asked):,} queries are those that {path} was tuned on; scores of these queries "
+            "are too high to report"
+        )

@@ -20,6 +20,7 @@ from hybrid_cli.encoders.models import input_path
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run, mean_of
 from hybrid_cli.fusion import lists
+from hybrid_cli.fusion.fuser import read_fuser
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.input_files import opened
 from hybrid_cli.json_files import NOT_JSON, read_object
@@ -151,6 +152,8 @@ def _table_content(path: Path) -> Description:
 
 def _folder_content(path: Path) -> Description:
     content: Description = {}
+    if (path / layout.FUSER).exists():
+        content["fuser"] = _fuser(path)
     if (path / layout.CONTRACT).exists():
         content["contract"] = read_object(path / layout.CONTRACT)
     tables = sorted(path.glob("*.parquet")) + sorted(path.glob("*/part-*.parquet"))
@@ -162,6 +165,21 @@ def _folder_content(path: Path) -> Description:
     if corpus is not None:
         content["sample"] = _table_content(corpus)["sample"]
     return content
+
+
+def _fuser(folder: Path) -> Description:
+    """Return runs, method, fixed weights, shrinkage and report of a fuser."""
+    fuser, report = read_fuser(folder)
+    return {
+        "runs": dict(zip(fuser.runs, (system.kind for system in fuser.systems), strict=True)),
+        "method": fuser.recipe.method,
+        "fixed_weights": list(fuser.recipe.weights),
+        "shrinkage": fuser.model.shrinkage,
+        "trees": len(fuser.model.trees),
+        "hits": list(fuser.lengths),
+        "indexed": fuser.indexed,
+        **report,
+    }
 
 
 def _last_values(curve: Path) -> dict[str, list[float]]:

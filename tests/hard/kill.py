@@ -72,6 +72,9 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "search (dense)": (f"{SEARCHED} dense --output out.parquet", "--hits 3", 2),
     "fuse": ("fuse one.parquet two.parquet --output out.parquet", "--method rrf", 6),
     "fuse --tune": (f"fuse one.parquet two.parquet {TUNED} --output out.json", "--method sum", 2),
+    "train-fusion": (
+        "train-fusion one.parquet two.parquet --qrels tiny --split test --folds 2 --output out", "--seed 7", 2
+    ),
     "fuse --missing exact": (
         "fuse one.parquet two.parquet --missing exact --index bm25,bm25 --threads 1 --output out.parquet", "--hits 3", 2
     ),

@@ -1,0 +1,216 @@
+"""Settings of fusing runs, and of tuning and training a fusion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Literal
+
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings.common import MEASURE, NameOrPath, OnDevice, Seeded, Threaded, Writes
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, parsed_by, redeclare, registered, when
+from hybrid_cli.settings.retrieval import TUNING
+
+Missing = Literal["exact", "min", "zero", "ignore", "drop"]
+Normalization = Literal["none", "minmax", "max", "sum", "l2", "zscore", "rank", "borda", "dbsf"]
+Grid = Literal["linear", "log", "reciprocal", "clear", "roc", "spar"]
+
+FUSION = "Fusion"
+ABSENT, COMPARED = "Documents missing from a list", "Comparison"
+EXACT = "--missing exact"  # fact: the rule for missing documents, by --missing or by the method
+_EXACT = when(rule=EXACT)
+_LEARNED = when(method="learned")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightTuning(Seeded):
+    """Options of tuning a fusion, with `--tune`."""
+
+    methods: Sequence[str] = option(
+        ("auto",),
+        "Methods to try. `auto`: minmax, zscore and rrf, and with `--index` weighted-sum; `--method` tries one.",
+        panel=TUNING,
+        applies=when(tune=GIVEN),
+    )
+    grid: Literal["auto", "linear", "log", "reciprocal", "clear", "roc", "spar"] = option(
+        "auto",
+        "`linear`: weights that sum to 1; `log`: .001 to 1000 against 1 for the last run; `reciprocal`: .1 to 1 and "
+        "their reciprocals; `auto`: log for sums of raw scores, else linear. If an end point is best, `log` and "
+        "`reciprocal` are extended. Published grids of a lexical and a dense run, in this order: `clear` (.1 to .9 for "
+        "the first), `roc` (0 to 2 for the second), `spar` (.1 to 10 for the second).",
+        panel=TUNING,
+        applies=when(tune=GIVEN),
+    )
+    step: float = option(
+        0.05,
+        "Distance between weights of the linear grid.",
+        panel=TUNING,
+        above=0,
+        maximum=1,
+        applies=when(tune=GIVEN, grid=("auto", "linear")),
+    )
+    folds: int = option(
+        5, "Folds of the queries for the held-out score.", panel=TUNING, minimum=2, applies=when(tune=GIVEN)
+    )
+    prior_queries: float = option(
+        5.0,
+        "Judged queries that the stored mean of other collections counts for; 0 to use the judged queries alone.",
+        panel=TUNING,
+        minimum=0,
+        applies=when(tune=GIVEN),
+    )
+    seed: int = redeclare(Seeded, "seed", 42, help="Random seed of the folds.", applies=(when(tune=GIVEN),))
+
+
+@dataclass(frozen=True)
+class Fuse(OnDevice, Threaded, WeightTuning, Writes):
+    """Fuse runs into one, or tune method and weights of a fusion.
+
+    A method normalizes each list, combines the lists, and has a rule for documents missing from a list: `minmax` scores
+    them 0, `weighted-sum` computes their exact scores. With `--qrels`, the scores of the single runs and of the fused
+    run are printed.
+    """
+
+    command = "fuse"
+    panel = FUSION
+    examples = (
+        "hybrid fuse out/bm25.parquet out/dense.parquet --method minmax --output out/minmax.parquet",
+        "hybrid fuse out/bm25.parquet out/dense.parquet --method weighted-sum --weights 0.5,1 --missing exact "
+        "--index out/bm25,out/clear-index --output out/clear.parquet",
+        "hybrid fuse dev/bm25.parquet dev/dense.parquet --tune --qrels data/pydocs --split dev "
+        "--output out/weights.json",
+        "hybrid fuse out/bm25.parquet out/dense.parquet --method learned --model out/fuser --output out/fused.parquet",
+    )
+
+    runs: Sequence[NameOrPath] = argument(REQUIRED, "Two or more runs (Parquet or TREC; `name=path` names one).")
+    _: KW_ONLY
+    method: str = option(
+        "minmax",
+        "Fusion method; names of ranx are also accepted.",
+        choices=registered("hybrid_cli.fusion.methods", "METHODS", "learned"),
+        parse=parsed_by("hybrid_cli.fusion.methods", "fused_by"),
+    )
+    model: Path | None = option(None, "Fuser written by `train-fusion`.", recorded=False, applies=_LEARNED)
+    force: bool = option(
+        False, "Use a fuser that was trained for another kind of runs.", recorded=False, applies=_LEARNED
+    )
+    weights: str | Sequence[float] | None = option(
+        None,
+        "One weight per run, in order: `0.5,1`; by name: `bm25=0.5,dense=1`; or `@FILE` written by `--tune`, with "
+        "the method and its parameters.",
+        parse=str,
+        shown="equal",
+        applies=when(tune=False),
+    )
+    normalize: Normalization | None = option(
+        None, "Normalization of each list; overrides the method's.", shown="the method's"
+    )
+    rrf_k: float = option(
+        60.0, "Constant k in 1 / (k + rank).", above=-1, applies=(when(method="rrf"), when(tune=GIVEN))
+    )
+    depth: int = option(1000, "Hits read from each run.", minimum=1)
+    hits: int = option(1000, "Hits kept per query.", "--hits", "-k", minimum=1)
+    missing: Missing | None = option(
+        None,
+        "`exact`: score computed from `--index`; `min`: the list's lowest score; `zero`: 0, or the lowest score if it "
+        "is lower; `ignore`: no contribution of the list; `drop`: drop the document.",
+        panel=ABSENT,
+        shown="the method's",
+    )
+    index: Sequence[Path] = option(
+        (), "Index of each run, in order: `a,b`.", panel=ABSENT, recorded=False, applies=(_EXACT, _LEARNED)
+    )
+    queries: Path | None = option(
+        None,
+        "Queries or collection; overrides the paths recorded in the runs.",
+        panel=ABSENT,
+        recorded=False,
+        applies=(_EXACT, _LEARNED),
+    )
+    qrels: Path | None = option(
+        None, "Qrels or collection; prints the score of each run.", panel=COMPARED, recorded=False
+    )
+    split: str | None = option(
+        None,
+        "Split of the collection in `--qrels` or `--queries`.",
+        panel=COMPARED,
+        applies=(when(qrels=GIVEN), when(queries=GIVEN)),
+    )
+    measure: str = option(
+        "MRR@10", "Measure of the comparison and tuning.", panel=COMPARED, parse=MEASURE, applies=when(qrels=GIVEN)
+    )
+    device: str = redeclare(OnDevice, "device", "auto", applies=(_EXACT, _LEARNED))
+    tune: bool = option(False, "Tune method and weights on `--qrels` and write them as JSON.", panel=TUNING)
+
+    def check(self) -> None:
+        """Refuse a learned method without its fuser, and options that the fuser determines."""
+        if self.method != "learned":
+            return
+        if self.tune:
+            raise InputError("--tune: cannot tune --method learned; train it with `train-fusion`")
+        if self.model is None:
+            raise InputError("--method learned: needs --model, a fuser written by `train-fusion`")
+        if set_ := sorted(self.given & {"weights", "normalize", "missing"}):
+            raise InputError(f"--{set_[0]}: the fuser of --method learned determines it; omit it")
+
+
+@dataclass(frozen=True)
+class TrainFusion(OnDevice, Threaded, Seeded, Writes):
+    """Train a fusion with one weight per query.
+
+    The method and a fixed weight are tuned as by `fuse --tune`. A model then predicts the weight of each query from
+    both lists: score shapes, overlap, and the ranks of the top hits in the other list; with `--index`, also exact
+    scores, query length and IDF statistics. It is kept if it is significantly better than the fixed weight on held-out
+    queries; otherwise, the fuser holds the fixed weight. `fuse --method learned --model FUSER` applies it.
+    """
+
+    command = "train-fusion"
+    panel = FUSION
+    examples = (
+        "hybrid train-fusion dev/bm25.parquet dev/dense.parquet --qrels data/pydocs --split dev --output out/fuser",
+        "hybrid train-fusion dev/bm25.parquet dev/dense.parquet --index out/bm25,out/dense --qrels data/pydocs "
+        "--split dev --output out/fuser",
+    )
+
+    runs: Sequence[NameOrPath] = argument(REQUIRED, "Two runs (Parquet or TREC; `name=path` names one).")
+    _: KW_ONLY
+    qrels: Path = option(REQUIRED, "Qrels or collection; never the queries reported on.", recorded=False)
+    split: str | None = option(None, "Split of the collection in `--qrels` or `--queries`.")
+    measure: str = option("MRR@10", "Measure to maximize.", parse=MEASURE)
+    methods: Sequence[str] = option(
+        ("auto",), "Methods to try, which sum weighted normalized scores. `auto`: minmax, zscore and rrf."
+    )
+    folds: int = option(5, "Folds of the queries for the held-out scores.", minimum=2)
+    prior_queries: float = option(
+        5.0,
+        "Judged queries that the stored mean of other collections counts for; 0 to use the judged queries alone.",
+        minimum=0,
+    )
+    depth: int = option(1000, "Hits read from each run.", minimum=1)
+    hits: int = option(1000, "Hits kept per query.", "--hits", "-k", minimum=1)
+    index: Sequence[Path] = option(
+        (), "Index of each run, in order: `a,b`; adds features, and `fuse` needs it too.", recorded=False
+    )
+    queries: Path | None = option(
+        None,
+        "Queries or collection; overrides the paths recorded in the runs.",
+        recorded=False,
+        applies=when(index=GIVEN),
+    )
+    device: str = redeclare(OnDevice, "device", "auto", applies=(when(index=GIVEN),))
+    seed: int = redeclare(Seeded, "seed", 42, help="Random seed of the folds and of the model.")
+
+
+@dataclass(frozen=True)
+class ConcatRuns(Writes):
+    """Concatenate runs of different queries.
+
+    For cross-validation: the test runs of all folds become one run, which is evaluated once.
+    """
+
+    command = "concat-runs"
+    panel = FUSION
+    examples = ("hybrid concat-runs out/test-1.parquet out/test-2.parquet out/test-3.parquet --output out/all.parquet",)
+
+    runs: Sequence[Path] = argument(REQUIRED, "Two or more runs without a common query.")
