@@ -56,7 +56,7 @@ fuzz: $(SETUP)  ## random and damaged input for every reader (SECONDS=600)
 
 bench: $(SETUP)  ## compare speed with other tools (installs them; takes a while)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA),bench]'
-	for each in bm25 encode train fuse evaluate; do $(VENV)/bin/python benchmarks/$$each.py || exit 1; done
+	for each in bm25 encode rerank train fuse evaluate; do $(VENV)/bin/python benchmarks/$$each.py || exit 1; done
 
 docs: $(SETUP)  ## rewrite docs/commands.md from the settings
 	$(VENV)/bin/python docs/write_commands.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -18,13 +19,16 @@ from command import hybrid, refused
 from hypothesis import given
 from hypothesis import strategies as st
 from small_artifacts import write_run
+from test_report import Page
 from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections.searched import corpus_of, queries_of
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.errors import InputError
 from hybrid_cli.stages import rerank as stage
+from hybrid_cli.stages.report import report
 from hybrid_cli.stages.rerank import rerank
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -181,6 +185,33 @@ def test_each_depth_is_the_run_of_its_own_call(made: Path, reranker: Path, tmp_p
         assert part.options == single.options
         assert part.input_path("corpus") == single.input_path("corpus")
     assert artifacts.read_manifest(folder / "depth-1.parquet").counts["pairs"] == 6
+
+
+def test_the_report_shows_quality_and_cost_by_depth(made: Path, reranker: Path, tmp_path: Path) -> None:
+    runs_of = {}
+    for name in ("bm25", "dense"):
+        depths = (1, 3) if name == "bm25" else (2,)
+        out = tmp_path / f"{name}-by-depth"
+        runs_of[name] = rerank(made / f"{name}.parquet", model=str(reranker), depths=depths, output=out, **OPTIONS)
+    given = [str(made / "collection"), str(made / "bm25.parquet")]
+    folders = [f"bm25={runs_of['bm25']}", str(runs_of["dense"])]
+    options: dict[str, Any] = {"split": "test", "measures": ["MRR@10", "R@100"], "reranked": folders}
+    shown = Page(report(given, output=tmp_path / "report.html", **options))
+    assert "reranked" in shown.sections
+    rows = shown.rows("reranked-quality")
+    assert [(row["stage"], row["depth"]) for row in rows] == [
+        ("bm25", 0), ("bm25", 1), ("bm25", 3), ("dense-by-depth", 0), ("dense-by-depth", 2)
+    ]  # fmt: skip
+    done = hybrid("evaluate", *given, runs_of["bm25"] / "depth-3.parquet", "--split", "test", "--format", "json")
+    means = {run["run"]: run["means"]["MRR@10"] for run in json.loads(done.out)["runs"]}
+    assert [row["mean"] for row in rows if row["stage"] == "bm25"][::2] == [
+        pytest.approx(means["bm25"], abs=1e-5),
+        pytest.approx(means["depth-3"], abs=1e-5),
+    ]
+    costs = [row["ms"] for row in rows if row["stage"] == "bm25"]
+    assert costs[0] == 0 < costs[1] < costs[2]
+    with pytest.raises(InputError, match=r"is a run .*reranked runs are needed here"):
+        report(given, output=tmp_path / "no.html", split="test", reranked=[str(made / "dense.parquet")])
 
 
 # ------------------------------------------------------------------------------------------------------------ bad input

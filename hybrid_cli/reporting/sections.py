@@ -19,7 +19,7 @@ from hybrid_cli.evaluation.complement import Complement
 from hybrid_cli.evaluation.complementarity import changes, sets, tally
 from hybrid_cli.evaluation.summary import Summary
 from hybrid_cli.lexical.analysis import Analyzer
-from hybrid_cli.reporting import memory, queries, venn
+from hybrid_cli.reporting import memory, queries, reranked, venn
 from hybrid_cli.reporting.charts import Figure, chart, colours, colours_at, plain
 from hybrid_cli.reporting.data import Findings, Match
 from hybrid_cli.reporting.page import Cell, Section, Table
@@ -37,6 +37,7 @@ def sections(
     curves: Mapping[str, tuple[str | None, pl.DataFrame]],
     held: Mapping[str, Sequence[Held]],
     language: str,
+    studies: Mapping[str, Sequence[reranked.AtDepth]],
 ) -> Iterator[Section]:
     """Yield all sections except the provenance.
 
@@ -45,10 +46,13 @@ def sections(
         curves: encoder -> its run, if it has one, and step, name, value.
         held: run -> its indexes.
         language: language of the documents.
+        studies: name of a first stage -> its reranked runs.
     """
     runs = found.summary.runs
     yield overview_section(found.summary)
     yield depth_section(found)
+    if studies:
+        yield reranked.section(studies, found.measure, runs)
     if found.complement:
         yield venn.section(found.complement, runs, DRAWN)
     if found.matches:

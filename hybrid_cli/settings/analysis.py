@@ -179,6 +179,13 @@ class Report(Writes, Comparison):
         metavar="RUN=FOLDER",
         recorded=False,
     )
+    reranked: Sequence[NameOrPath] = option(
+        (),
+        "Folder written by `rerank --depths`, one per first stage: adds quality and cost by rescored hits "
+        "(`name=folder` names it).",
+        metavar="FOLDER",
+        recorded=False,
+    )
     png: Path | None = option(None, "Folder for the figures as PNG files.", recorded=False)
 
 

@@ -17,6 +17,7 @@ from hybrid_cli.evaluation.plan import Plan, judgments
 from hybrid_cli.evaluation.summary import chosen_baselines
 from hybrid_cli.reporting import charts, page, sections
 from hybrid_cli.reporting.data import Findings, find
+from hybrid_cli.reporting.reranked import at_depths
 from hybrid_cli.settings import IndexBm25, Report, stage
 from hybrid_cli.settings.analysis import ACC
 from hybrid_cli.settings.common import NameOrPath
@@ -40,6 +41,8 @@ def report(settings: Report) -> Path:
     texts = Texts.of(settings)
     held, curves = _held(plan.runs, settings.index), _curves(plan.runs, settings.model)
     inputs = plan.inputs() | ({"queries": texts.queries, "corpus": texts.corpus} if texts else {})
+    reranked = runs.named(settings.reranked)
+    inputs |= {f"reranked {name}": folder for name, folder in reranked.items()}
     inputs |= _index_folders(held) | {f"model {name}": folder for name, folder in curves.items()}
     options = settings.recorded(measured=ACC if plan.by_answers else "") | plan.options()
     options |= {"complement": plan.pair, "baseline": baselines}
@@ -55,7 +58,8 @@ def report(settings: Report) -> Path:
             name: (owners.get(folder.resolve()), pl.read_parquet(folder / layout.CURVE))
             for name, folder in curves.items()
         }
-        parts = list(sections.sections(found, learned, held, _language(plan.runs)))
+        studies = {name: at_depths(folder, plan) for name, folder in reranked.items()}
+        parts = list(sections.sections(found, learned, held, _language(plan.runs), studies))
         for output in outputs:
             if not output.up_to_date:
                 _write(output, _title(settings), found, parts)

@@ -1,0 +1,145 @@
+"""The section of the report about the number of rescored hits: quality and cost by depth (DualRM, Figure 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import altair as alt
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind, layout
+from hybrid_cli.evaluation.measures import mean_of
+from hybrid_cli.evaluation.plan import Plan, measure
+from hybrid_cli.reporting.charts import Figure, chart, colours_at, plain
+from hybrid_cli.reporting.page import Cell, Section, Table
+from hybrid_cli.reporting.tables import figure
+
+
+@dataclass(frozen=True)
+class AtDepth:
+    """One depth of reranked runs; depth 0 is the first stage.
+
+    Attributes:
+        depth: rescored hits per query.
+        means: measure -> mean over the queries.
+        pairs: rescored pairs per query.
+        tokens: tokens of the reranker's input per query.
+        seconds: time of scoring per query. All pairs were scored at once, in batches of similar length, so the time of
+            a depth is its share of the tokens.
+    """
+
+    depth: int
+    means: Mapping[str, float]
+    pairs: float
+    tokens: float
+    seconds: float
+
+
+def at_depths(folder: Path, plan: Plan) -> list[AtDepth]:
+    """Measure the reranked runs of a folder, and their first stage if it still exists.
+
+    Args:
+        folder: written by `rerank --depths`.
+        plan: measures and judgments.
+
+    Raises:
+        InputError: not a folder of reranked runs, or runs of other queries.
+    """
+    made = artifacts.read_manifest(folder, Kind.RERANKED)
+    runs = {depth: folder / layout.run_of(depth) for depth in made.counts["depths"]}
+    first = made.input_path("run")
+    if first is not None and first.exists():
+        runs = {0: first, **runs}
+    named = {str(depth): path for depth, path in runs.items()}
+    values, _ = measure(replace(plan, runs=named, pair=None, overlap_with=None))
+    found = []
+    for name in named:
+        own = values.filter(run=name)
+        counts = artifacts.read_manifest(runs[int(name)]).counts if int(name) else {"pairs": 0, "tokens": 0}
+        share = counts["tokens"] / max(made.counts["tokens"], 1)
+        per_query = 1 / max(made.counts["queries"], 1)
+        found.append(
+            AtDepth(
+                int(name),
+                {column: mean_of(own, column) for column in plan.columns if column in own["measure"]},
+                counts["pairs"] * per_query,
+                counts["tokens"] * per_query,
+                made.counts["seconds"] * share * per_query,
+            )
+        )
+    return found
+
+
+def section(studies: Mapping[str, Sequence[AtDepth]], measure: str, runs: Sequence[str]) -> Section:
+    """Return charts of quality and cost by depth, and a table.
+
+    Args:
+        studies: name of a first stage -> its depths.
+        measure: name of the measure.
+        runs: runs of the report; a first stage with the name of a run has its color.
+    """
+    others = [name for name in studies if name not in runs]
+    places = {name: [*runs, *others].index(name) for name in studies}
+    rows = [
+        {
+            "stage": name,
+            "depth": each.depth,
+            "mean": round(each.means[measure], 5),
+            "shown": figure(each.means[measure]),
+            "ms": round(each.seconds * 1000, 3),
+        }
+        for name, depths in studies.items()
+        for each in depths
+    ]
+    quality = "Mean of the measure when the first k hits are rescored; k = 0 is the first stage."
+    cost = (
+        "Time of the reranker per query. All pairs were scored at once; the time of a depth is its share of the "
+        "tokens. The time of the first stage is not included."
+    )
+    figures = [
+        _figure("reranked-quality", rows, places, "mean", measure, quality),
+        _figure("reranked-cost", rows, places, "ms", "milliseconds per query", cost),
+    ]
+    return Section("reranked", "Rescored hits", figures=figures, tables=[_table(studies)])
+
+
+def _figure(
+    name: str, rows: Sequence[Mapping[str, object]], places: Mapping[str, int], field: str, title: str, caption: str
+) -> Figure:
+    """Return a chart of one value by depth."""
+    base = chart(name).encode(
+        alt.X("depth:Q", title="rescored hits k", scale=alt.Scale(type="symlog", constant=10)).axis(
+            values=[0, 10, 20, 50, 100, 200, 500, 1000], format="~s"
+        ),
+        alt.Y(f"{field}:Q", title=title).scale(zero=field == "ms").axis(tickCount=5),
+        colours_at(places, "stage"),
+        tooltip=[
+            alt.Tooltip("stage:N", title="first stage"),
+            alt.Tooltip("depth:Q", title="k"),
+            alt.Tooltip("shown:N", title="mean"),
+            alt.Tooltip("ms:Q", title="ms per query"),
+        ],
+    )
+    drawn = base.mark_line(strokeWidth=2) + base.mark_circle(size=36, opacity=1)
+    heading = f"{title[:1].upper()}{title[1:]} by rescored hits"
+    return Figure(name, heading, plain(drawn, {name: rows}, height=300), caption, legend=list(places), places=places)
+
+
+def _table(studies: Mapping[str, Sequence[AtDepth]]) -> Table:
+    columns = list(next(iter(studies.values()))[0].means)
+    rows = [
+        [
+            Cell(name),
+            Cell(f"{each.depth:,}"),
+            *(Cell(figure(each.means[column])) for column in columns),
+            Cell(f"{each.pairs:,.1f}"),
+            Cell(f"{each.tokens:,.0f}"),
+            Cell(f"{each.seconds * 1000:,.1f}"),
+        ]
+        for name, depths in studies.items()
+        for each in depths
+    ]
+    heads = ["first stage", "rescored hits", *columns, "pairs per query", "tokens per query", "ms per query"]
+    return Table("Quality and cost by number of rescored hits", heads, rows)
