@@ -29,7 +29,7 @@ LAYERS = (
     {"cluster"},
     {"settings", "console", "json_files", "memory"},
     {"input_files"},
-    {"errors", "draws", "version"},
+    {"errors", "draws", "version", "presets"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {

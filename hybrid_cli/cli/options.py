@@ -17,7 +17,8 @@ from hybrid_cli import artifacts, console, memory
 from hybrid_cli.cli import details
 from hybrid_cli.cli.signals import Interrupted
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import Settings
+from hybrid_cli.presets import experiments
+from hybrid_cli.settings import COMMANDS, Settings
 from hybrid_cli.settings.common import Overwrites, cpu_count
 from hybrid_cli.settings.conversion import bare_type, default_text, is_list, is_mapping, is_pair, range_text
 from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, bare_name, spelling
@@ -32,7 +33,8 @@ _EVERYWHERE: dict[str, Any] = {
         str | None,
         typer.Option(
             "--config", metavar="FILE", show_default=False, rich_help_panel=GENERAL,
-            help="YAML file of `option: value`; the command line takes precedence.",
+            help="YAML file of `option: value`, or an experiment of `hybrid presets`; the command line takes "
+            "precedence.",
         ),
     ],
     "quiet": Annotated[
@@ -309,7 +311,8 @@ def _configured(config: str | None, kind: type[Settings]) -> dict[str, Any]:
         return {}
     from hybrid_cli.cli.config import read_config
 
-    content = read_config(Path(config))
+    path = Path(config) if Path(config).exists() else experiments().get(config, Path(config))
+    content = _section(config, read_config(path), kind)
     shared = (*_FLAGS, "log_file", *(("dry_run",) if issubclass(kind, Overwrites) else ()))
     fields = {bare_name(name): name for name in (*shared, *kind.declared())}
     fields = {name: field for name, field in fields.items() if not getattr(kind.declared().get(field), "names", ())}
@@ -326,6 +329,17 @@ def _configured(config: str | None, kind: type[Settings]) -> dict[str, Any]:
         if (other := found.setdefault(fields[bare_name(name)], name)) != name:
             raise InputError(f"{config}: '{other}' and '{name}' are the same option; keep one")
     return {fields[bare_name(name)]: value for name, value in content.items()}
+
+
+def _section(config: str, content: dict[str, Any], kind: type[Settings]) -> dict[str, Any]:
+    """Return the options of one command from a file with the options of several."""
+    commands = {each.command for each in COMMANDS}
+    if not content or not all(name in commands and isinstance(value, dict) for name, value in content.items()):
+        return content
+    if kind.command not in content:
+        raise InputError(f"{config}: has no options of `hybrid {kind.command}`; it has those of {', '.join(content)}")
+    section: dict[str, Any] = content[kind.command]
+    return section
 
 
 def _positive(name: str, kind: type[Settings]) -> str | None:

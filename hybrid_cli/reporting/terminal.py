@@ -13,6 +13,7 @@ from hybrid_cli import console
 from hybrid_cli.encoders.layouts import LAYOUTS
 from hybrid_cli.encoders.presets import Preset
 from hybrid_cli.errors import HybridError
+from hybrid_cli.presets import experiments
 from hybrid_cli.reporting.tables import Matching, figure, matching, prose, pseudo_note, signed, snippet
 from hybrid_cli.settings import Doctor, Presets, Search
 
@@ -227,7 +228,7 @@ def show_tally(tally: Mapping[str, Mapping[str, int]]) -> None:
 
 
 def show_presets(presets: Mapping[str, Preset], settings: Presets) -> None:
-    """Print the contract that each preset sets, as the lines of `encoder.json`."""
+    """Print the contract that each preset sets, as in `encoder.json`, and the files of the experiments."""
     for name, preset in presets.items():
         console.result(f"{name}: {preset.models}")
         values = {key: value for key, value in preset.contract.items() if value != ""}
@@ -238,6 +239,9 @@ def show_presets(presets: Mapping[str, Preset], settings: Presets) -> None:
         needs = [each for each in preset.layouts if each != "plain"]
         text = ", ".join(f"{key} {json.dumps(value)}" for key, value in values.items())
         _show_wrapped("    ", text + (f"; form: {' or '.join(needs)}" if needs else ""))
+    console.result("\nExperiments, for --config NAME; their files cite the source of each value:")
+    for name, file in experiments().items():
+        console.result(f"{name}: {file}")
 
 
 @dataclass(frozen=True)

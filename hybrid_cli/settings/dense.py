@@ -217,7 +217,7 @@ class Combine(OnDevice, Writes):
 
 @dataclass(frozen=True)
 class Presets(Settings):
-    """List the presets of `--preset`: contracts of published models."""
+    """List the presets: contracts of published models, for `--preset`, and published experiments, for `--config`."""
 
     command = "presets"
     panel = RETRIEVAL

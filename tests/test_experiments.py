@@ -1,0 +1,91 @@
+"""The published settings of experiments: every file fits the settings classes, and every value has a source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hybrid_cli.cli.options import _configured
+from hybrid_cli.errors import InputError
+from hybrid_cli.presets import experiments
+from hybrid_cli.settings import COMMANDS, Settings
+from hybrid_cli.settings.options import REQUIRED
+
+KINDS: dict[str, type[Settings]] = {kind.command: kind for kind in COMMANDS}
+NAMES = ("bpr-nq", "cocondenser-marco", "dpr-nq", "dualrm-marco", "lite-nq", "roc-nq", "roc-robust04", "spar-marco",
+         "spar-nq")  # fmt: skip
+OTHERS: dict[str, dict[str, Any]] = {  # what else a command needs
+    "train-dense": {"index": "index"},
+    "mine-negatives": {"index": "index"},
+    "train-lambda": {"labels": "labels"},
+    "label": {"index": "index"},
+    "encode": {"collection": "data"},
+    "combine": {"models": ["a", "b"], "tune": "data", "index": "index"},
+    "fuse": {"index": ["a", "b"], "qrels": "data"},
+}
+SECTIONS = [(name, command) for name, file in experiments().items() for command in yaml.safe_load(file.read_text())]
+
+
+def settings(name: str, command: str) -> Any:
+    """Return the settings object of a section."""
+    kind, values = KINDS[command], _configured(name, KINDS[command])
+    needed = {key: "x" for key, each in kind.declared().items() if each.default is REQUIRED and key not in values}
+    unused = (command == "fuse" and not values.get("tune")) or values.get("loss") in ("nll", "bpr", "residual-margin")
+    return kind(**{**needed, **({} if unused else OTHERS.get(command, {})), **values})
+
+
+def test_every_published_experiment_has_a_file() -> None:
+    assert tuple(experiments()) == NAMES
+
+
+@pytest.mark.parametrize(("name", "command"), SECTIONS)
+def test_an_experiment_fits_the_settings_of_its_commands(name: str, command: str) -> None:
+    assert settings(name, command).command == command
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_value_of_an_experiment_has_a_source(name: str) -> None:
+    lines = experiments()[name].read_text("utf-8").splitlines()
+    values = [line for line in lines if line.startswith("  ")]
+    assert values
+    assert not [line for line in values if "  # " not in line or len(line.split("  # ")[1]) < 4]
+    assert not [line for line in lines if not line.startswith(("  ", "#")) and not line.endswith(":")]
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "published"),
+    [  # independent of the files: the values of the papers and of their code
+        ("dpr-nq", "train-dense", {"batch_size": 128, "learning_rate": 2e-5, "warmup_steps": 1237, "clip": 2.0,
+                                   "epochs": 40, "negatives": 1, "doc_max_len": 256, "seed": 12345, "tied": False}),
+        ("dualrm-marco", "train-dense", {"xi": 1.0, "scorer_weight": 0.1, "batch_size": 28, "learning_rate": 2e-5,
+                                         "max_steps": 142_857, "markers": "replace", "in_batch": False}),
+        ("roc-nq", "train-dense", {"batch_size": 10, "learning_rate": 2e-4, "clip": 1.0, "schedule": "halve",
+                                   "halve_after": 3, "mask_matches": 0.15, "ortho_weight": 1.0}),
+        ("roc-robust04", "split", {"folds": 5, "dev": False}),
+        ("cocondenser-marco", "train-dense", {"learning_rate": 5e-6, "negatives": 7, "batch_size": 8, "epochs": 3}),
+        ("bpr-nq", "train-dense", {"warmup": 0.06, "epochs": 40, "batch_size": 128, "clip": 2.0}),
+        ("lite-nq", "distill-lite", {"dim": 32, "kd_weight": 1.0}),
+        ("lite-nq", "fuse", {"method": "minmax", "weights": "0.5,0.5"}),
+        ("spar-nq", "train-lambda", {"batch_size": 2048, "learning_rate": 3e-5, "warmup_steps": 10_000, "epochs": 20,
+                                     "positives": 10, "negatives": 5}),
+        ("spar-marco", "label", {"queries_from": "all", "depth": 50}),
+    ],
+)  # fmt: skip
+def test_an_experiment_has_the_published_values(name: str, command: str, published: dict[str, Any]) -> None:
+    found = settings(name, command)
+    assert {key: getattr(found, key) for key in published} == published
+
+
+def test_a_file_of_several_commands_gives_each_its_own_options(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("train-dense:\n  loss: nll\n")
+    assert _configured(str(file), KINDS["train-dense"]) == {"loss": "nll"}
+    with pytest.raises(InputError, match=r"mine\.yaml: has no options of `hybrid fuse`; it has those of train-dense"):
+        _configured(str(file), KINDS["fuse"])
+    file.write_text("combine: sum\n")  # an option of `encode` with the name of a command
+    assert _configured(str(file), KINDS["encode"]) == {"combine": "sum"}
+    with pytest.raises(InputError, match="nothing"):
+        _configured("nothing", KINDS["fuse"])
