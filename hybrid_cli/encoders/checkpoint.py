@@ -205,9 +205,9 @@ def refuse_pickles(folder: Path) -> None:
             f"{folder}: has no model.safetensors; pickles (pytorch_model.bin) are not opened. Convert them: hybrid "
             f"convert-checkpoint {folder} OUT"
         )
-    for file in _named_files(folder):
-        if not file.endswith(".safetensors") or Path(file).name != file:
-            raise InputError(f"{folder}: weights in {file!r} are not opened; needs .safetensors files in this folder")
+    for name in _named_files(folder):
+        if not name.endswith(".safetensors") or Path(name).name != name:
+            raise InputError(f"{folder}: weights in {name!r} are not opened; needs .safetensors files in this folder")
 
 
 def _named_files(folder: Path) -> set[str]:
