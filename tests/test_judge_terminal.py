@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import pty
 import random
 import re
-import select
 import signal
-import sys
 import termios
 import time
 from pathlib import Path
 
 import pytest
 from judging import FIRST, SECOND, lines_of, opinion, write_runs
+from terminal import Terminal
 from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES
 
 TITLES = {title: docid for docid, title, _ in TINY_DOCUMENTS}
@@ -23,43 +21,18 @@ CLEAR = "\x1b[2J"
 _STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-class Terminal:
-    """A `judge` process in a terminal of 80 columns and 24 lines."""
+class Judging(Terminal):
+    """A `judge` process."""
 
     def __init__(self, *options: object, output: str = "mine.tsv"):
-        words = [
-            "judge", "tiny", "--split", "test", f"{FIRST}.trec", f"{SECOND}.trec", "--output", output, *options,
-        ]  # fmt: skip
-        self.process, self.terminal = pty.fork()
-        if self.process == 0:
-            termios.tcsetwinsize(0, (24, 80))
-            os.environ["TERM"] = "xterm"
-            os.execv(sys.executable, [sys.executable, "-m", "hybrid_cli", *map(str, words)])
-        self.received = b""
-        self.status: int | None = None
-
-    def read(self, seconds: float = 0.05) -> bool:
-        """Read output; return False at the end."""
-        if not select.select([self.terminal], [], [], seconds)[0]:
-            return True
-        try:
-            data = os.read(self.terminal, 1 << 16)
-        except OSError:  # the other side is closed
-            return False
-        self.received += data
-        return bool(data)
+        super().__init__(
+            "judge", "tiny", "--split", "test", f"{FIRST}.trec", f"{SECOND}.trec", "--output", output, *options
+        )
 
     def screens(self) -> list[str]:
         """Return the text of every complete screen."""
         drawn = self.received.decode("utf-8", "replace").split(CLEAR)[1:]
         return [text for text in (_STYLE.sub("", each) for each in drawn) if "queries judged" in text]
-
-    def wait_for(self, text: bytes) -> None:
-        """Wait until `text` is received."""
-        deadline = time.monotonic() + 120
-        while text not in self.received:
-            assert self.read(), self.received
-            assert time.monotonic() < deadline, self.received
 
     def wait_for_screen(self, number: int) -> str:
         """Return the text of screen `number`, from 1, when it is complete."""
@@ -68,22 +41,6 @@ class Terminal:
             assert self.read(), self.received
             assert time.monotonic() < deadline, self.received
         return self.screens()[number - 1]
-
-    def press(self, keys: bytes) -> None:
-        os.write(self.terminal, keys)
-
-    def end(self) -> str:
-        """Wait for the end of the process; return everything after the last screen."""
-        deadline = time.monotonic() + 120
-        while self.read():
-            assert time.monotonic() < deadline, self.received
-        _, self.status = os.waitpid(self.process, 0)
-        os.close(self.terminal)
-        return self.received.decode("utf-8", "replace")
-
-    def kill(self) -> None:
-        os.kill(self.process, signal.SIGKILL)
-        self.end()
 
 
 @pytest.fixture
@@ -108,7 +65,7 @@ def stored() -> dict[tuple[str, str], str]:
 
 
 def test_keys_grade_skip_undo_page_and_quit(here: Path) -> None:
-    session = Terminal()
+    session = Judging()
     first = session.wait_for_screen(1)
     assert len(first.split("\n")) == 24
     assert "hit 1 of " in first
@@ -138,7 +95,7 @@ def test_keys_grade_skip_undo_page_and_quit(here: Path) -> None:
 
 
 def test_ctrl_c_keeps_the_answers_and_restores_the_terminal(here: Path) -> None:
-    session = Terminal()
+    session = Judging()
     before = termios.tcgetattr(session.terminal)
     first = session.wait_for_screen(1)
     assert termios.tcgetattr(session.terminal) != before
@@ -154,13 +111,29 @@ def test_ctrl_c_keeps_the_answers_and_restores_the_terminal(here: Path) -> None:
     assert stored() == {pair_on(first): "3"}
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_keeps_the_answers_and_restores_the_terminal(here: Path, number: signal.Signals) -> None:
+    session = Judging()
+    before = termios.tcgetattr(session.terminal)
+    first = session.wait_for_screen(1)
+    session.press(b"3")
+    session.wait_for_screen(2)
+    session.send(number)
+    session.wait_for(b"resume")
+    assert termios.tcgetattr(session.terminal) == before
+    ending = session.end()
+    assert ending.count("hybrid: terminated; run the same command again to resume") == 1
+    assert session.code == 128 + number
+    assert stored() == {pair_on(first): "3"}
+
+
 def test_killed_at_random_keys_and_resumed_it_ends_like_an_undisturbed_session(here: Path) -> None:
     """kill -9 after a random number of answers: before or after the next screen, and while the disk is written."""
     chance = random.Random(7)
     answered: dict[tuple[str, str], str] = {}
     kills = 0
     while True:
-        session = Terminal("--stop-after", 6)
+        session = Judging("--stop-after", 6)
         left, number = chance.randint(1, 7), 1
         ended = False
         while True:
@@ -191,7 +164,7 @@ def test_killed_at_random_keys_and_resumed_it_ends_like_an_undisturbed_session(h
         answered = kept
     assert kills >= 4
     assert stored() == {pair: opinion(*pair) for pair in stored()}
-    whole = Terminal("--stop-after", 6, output="whole.tsv")
+    whole = Judging("--stop-after", 6, output="whole.tsv")
     number = 1
     while True:
         while len(whole.screens()) < number and whole.read():

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+import signal
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from command import hybrid
+from terminal import Terminal
 
 from hybrid_cli import artifacts, indexes, runs
 from hybrid_cli.artifacts import Kind
@@ -259,15 +261,31 @@ def test_interactive_queries_open_the_index_once(lexical: Path, monkeypatch: pyt
     assert opened == [lexical]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_interactive_queries_at_once(lexical: Path, number: signal.Signals) -> None:
+    session = Terminal("search", "--index", lexical, "--interactive", "-k", 1)
+    session.wait_for(b"query> ")
+    session.press(b"salt\n")
+    session.wait_for(b"Table salt")
+    session.wait_for(b"\nquery> ")
+    if number == signal.SIGINT:
+        session.press(b"\x03")
+    else:
+        session.send(number)
+    last = session.end().splitlines()[-1]
+    assert session.code == 128 + number
+    assert re.fullmatch(r"(query> )?(\^C)?hybrid: (interrupted|terminated); run the same command again to resume", last)
+
+
 def test_a_terminal_wraps_at_words_and_marks_terms(lexical: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
+    class Screen(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    screen = Terminal()
+    screen = Screen()
     settings = Search(index=lexical, query="salts in sea water", hits=1)
     monkeypatch.setattr("sys.stdout", screen)
     show_hits(search(settings), settings)

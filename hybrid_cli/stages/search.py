@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -189,6 +190,7 @@ def _printed(settings: Search, manifests: Sequence[Manifest]) -> Callable[[str],
 
 def _asked(hits: Callable[[str], pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield each query on standard input with its hits; empty lines are skipped."""
+    signal.siginterrupt(signal.SIGINT, True)  # polars' handler restarts a read that Ctrl-C interrupts
     while True:
         console.prompt("query> ")
         line = sys.stdin.readline()
