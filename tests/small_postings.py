@@ -39,4 +39,4 @@ def count(documents: Sequence[Sequence[str]]) -> Postings:
 def small_index(documents: Sequence[Sequence[str]], k1: float, b: float) -> LexicalIndex:
     """An index of documents d1, d2, ..."""
     docids = pl.Series("docid", [f"d{number}" for number in range(1, len(documents) + 1)], dtype=pl.String)
-    return LexicalIndex(Impacts.of(count(documents), k1, b), docids, analyzer=Spaces())
+    return LexicalIndex(Impacts.of(count(documents), k1, b), docids, queries=Spaces())

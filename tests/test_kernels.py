@@ -20,8 +20,9 @@ def plain(
     sums = np.zeros(len(postings.lengths))
     for term in terms:
         for at in range(postings.indptr[term], postings.indptr[term + 1]):
-            row, weight = postings.rows[at], impacts.idf[term]
-            sums[row] += weight - weight / (np.float32(1) + np.float32(postings.tfs[at]) * impacts.scale[row])
+            row, weight, tf = postings.rows[at], impacts.idf[term], np.float32(postings.tfs[at])
+            scale = impacts.scale
+            sums[row] += weight * tf if scale is None else weight - weight / (np.float32(1) + tf * scale[row])
     sums[barred] = 0
     found = [(-float(np.float32(sums[row])), int(order[row])) for row in np.flatnonzero(sums)]
     return [(place, -score) for score, place in sorted(found)[:hits]]
@@ -37,9 +38,12 @@ def flat(lists: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     size=st.integers(1, 400),
     rare=st.floats(0.001, 0.9),
     hits=st.integers(1, 60),
+    learned=st.booleans(),
     data=st.data(),
 )
-def test_search_equals_sorting_every_sum(seed: int, size: int, rare: float, hits: int, data: st.DataObject) -> None:
+def test_search_equals_sorting_every_sum(
+    seed: int, size: int, rare: float, hits: int, learned: bool, data: st.DataObject
+) -> None:
     """Few postings are read one by one, many by a scan over all documents; equal documents make ties."""
     rng = np.random.default_rng(seed)
     vocabulary = ["rare", "half", "all"]
@@ -48,7 +52,8 @@ def test_search_equals_sorting_every_sum(seed: int, size: int, rare: float, hits
         [word for word, chance in zip(vocabulary, chances, strict=True) for _ in range(3) if rng.random() < chance]
         for _ in range(size)
     ]
-    impacts = Impacts.of(count(documents), 0.9, 0.4)
+    counted = count(documents)
+    impacts = Impacts.learned(counted, 0.25) if learned else Impacts.of(counted, 0.9, 0.4)
     words = impacts.postings.terms.to_list()
     queries = [[words.index(word)] for word in vocabulary if word in words] + [list(range(len(words))), []]
     barred = [data.draw(st.lists(st.integers(0, size - 1), max_size=3)) for _ in queries]

@@ -144,7 +144,7 @@ def test_rm3_expands_queries_of_both_engines(tiny: Path, lexical: Path, tmp_path
         ("dense", {"ef_search": 8}, "--ef-search: only with an HNSW index, not with --exact"),
         ("dense", {"nprobe": 8}, "--nprobe: only with an IVF index"),
         ("dense", {"binary_k": 8}, "--binary-k: only with a binary index"),
-        ("lexical", {"model": "minilm"}, "--model: only with a dense index; .*bm25 is a lexical index"),
+        ("lexical", {"model": "minilm"}, "--model: only with a dense index.*; .*bm25 is a lexical index"),
         ("lexical", {"weight": 1.0}, "--weight: only with a dense index"),
         ("lexical", {"binary_k": 8}, "--binary-k: only with a binary index"),
         ("lexical", {"fb_docs": 3}, "--fb-docs: only with --rm3"),

@@ -19,6 +19,7 @@ DOCIDS = "docids.parquet"
 SHARDS = "shard-*"  # folders of a sharded lexical index
 COLLECTION_DF, COLLECTION = "collection_df.npy", "collection.npy"  # of a shard: statistics over all shards
 PARAMETERS = "bm25.json"
+WEIGHT_SHARDS = ".weights"  # learned weights of documents during the build
 
 # dense index
 VECTORS = "vectors"
@@ -34,6 +35,8 @@ MODULES = "modules.json"  # files of sentence-transformers
 WEIGHTS = "model.safetensors"
 STATIC_TABLES = "tables.safetensors"
 CONDENSER_HEAD = "condenser_head.safetensors"
+GATE = "gate.safetensors"  # of SparTerm
+IDF_TABLE = "idf.json"  # weights of word pieces in queries
 LEXICAL_PROJECTION = "lexical_projection.json"
 COMBINATION_PARTS = ("part-1", "part-2")
 PAIR_SIDES = ("queries", "documents")

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from hybrid_cli.artifacts.layout import CONTRACT, MODULES, RERANKER
 from hybrid_cli.encoders import layouts
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import read_bytes
 from hybrid_cli.json_files import fits, named, read_json, read_object, typed
 from hybrid_cli.settings.common import Markers, Pooling
 
@@ -61,7 +62,8 @@ class Encoder(Protocol):
         ...
 
 
-TRANSFORMER, STATIC, COMBINATION, PAIR = KINDS = ("transformer", "static", "combination", "pair")
+KINDS = ("transformer", "static", "combination", "pair", "sparse")
+TRANSFORMER, STATIC, COMBINATION, PAIR, SPARSE = KINDS
 QUERY_MARKER, DOCUMENT_MARKER = "[unused1]", "[unused2]"
 LONGEST = 1 << 20  # of lengths in word pieces and of vectors: beyond every model
 MODULE_KINDS = ("Dense", "LayerNorm", "Normalize")  # modules of sentence-transformers between pooling and vector
@@ -79,7 +81,60 @@ _LATER: dict[str, Any] = {  # fields that were added after the first version, wi
 
 
 @dataclass(frozen=True)
-class Contract:
+class TextForm:
+    """The input of the tokenizer for a text.
+
+    Attributes:
+        query_prefix: text put before every query.
+        doc_prefix: text put before every document.
+        title_separator: text between title and body; DPR uses `" [SEP] "`.
+        query_max_len: maximum word pieces of a query, special tokens included; longer queries are cut.
+        doc_max_len: maximum word pieces of a document.
+    """
+
+    query_prefix: str = ""
+    doc_prefix: str = ""
+    title_separator: str = " "
+    query_max_len: int = 64
+    doc_max_len: int = 180
+
+    @property
+    def query_head(self) -> str:
+        """Text before a query."""
+        return self.query_prefix
+
+    @property
+    def document_head(self) -> str:
+        """Text before a document."""
+        return self.doc_prefix
+
+    def query(self, text: str) -> str:
+        """Return the input of the tokenizer for a query."""
+        return self.query_head + text
+
+    def document(self, title: str, text: str) -> str:
+        """Return the input of the tokenizer for a document."""
+        return self.document_head + (f"{title}{self.title_separator}{text}" if title else text)
+
+    def changed(self, **overrides: Any) -> Self:
+        """Return this contract with the values of `overrides` that are not None.
+
+        Raises:
+            InputError: a maximum length that leaves no room for a word.
+        """
+        new = replace(self, **{name: value for name, value in overrides.items() if value is not None})
+        for name in ("query_max_len", "doc_max_len"):
+            if getattr(new, name) < 4:
+                raise InputError(f"--{name.replace('_', '-')} {getattr(new, name)}: needs at least 4 word pieces")
+        return new
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values for `encoder.json` and manifests."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Contract(TextForm):
     """Parameters of a transformer encoder, besides the weights.
 
     Attributes:
@@ -89,11 +144,6 @@ class Contract:
         markers: query and document markers in place of [CLS] (DualRM, section 3.2), after it (CLEAR, section 3.2), or
             none. Our choice: BERT's reserved word pieces `[unused1]` and `[unused2]` are the markers, so that the
             checkpoint remains a plain BERT.
-        query_prefix: text put before every query.
-        doc_prefix: text put before every document.
-        title_separator: text between title and body; DPR uses `" [SEP] "`.
-        query_max_len: maximum word pieces of a query, special tokens included; longer queries are cut.
-        doc_max_len: maximum word pieces of a document.
         dim: length of the projection; None for no projection.
         projection_norm: a LayerNorm follows the projection. Our choice: LITE, eq. 5, is a plain matrix, the code of
             its authors has a LayerNorm.
@@ -113,11 +163,6 @@ class Contract:
     normalize: bool = False
     tied: bool = True
     markers: Markers = "none"
-    query_prefix: str = ""
-    doc_prefix: str = ""
-    title_separator: str = " "
-    query_max_len: int = 64
-    doc_max_len: int = 180
     dim: int | None = None
     projection_norm: bool = True
     truncate_dim: int | None = None
@@ -138,37 +183,21 @@ class Contract:
         """Text before a document: marker and prefix."""
         return self.doc_prefix if self.markers == "none" else f"{DOCUMENT_MARKER} {self.doc_prefix}"
 
-    def query(self, text: str) -> str:
-        """Return the input of the tokenizer for a query."""
-        return self.query_head + text
-
     def document(self, title: str, text: str) -> str:
         """Return the input of the tokenizer for a document."""
         return self.document_head + (f"{title}{self.title_separator}{text}" if title or self.segments else text)
-
-    def changed(self, **overrides: Any) -> Contract:
-        """Return this contract with the values of `overrides` that are not None.
-
-        Raises:
-            InputError: a maximum length that leaves no room for a word.
-        """
-        new = replace(self, **{name: value for name, value in overrides.items() if value is not None})
-        for name in ("query_max_len", "doc_max_len"):
-            if getattr(new, name) < 4:
-                raise InputError(f"--{name.replace('_', '-')} {getattr(new, name)}: needs at least 4 word pieces")
-        return new
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values for `encoder.json` and manifests.
 
         Fields that were added after the first version are omitted at their defaults, so that hashes do not change.
         """
-        values = {name: value for name, value in asdict(self).items() if (name, value) not in _LATER.items()}
+        values = {name: value for name, value in super().to_dict().items() if (name, value) not in _LATER.items()}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def kind_of(folder: Path) -> str:
-    """Return the kind of encoder in `folder`: `transformer`, `static`, `combination` or `pair`.
+    """Return the kind of encoder in `folder`: `transformer`, `static`, `combination`, `pair` or `sparse`.
 
     Raises:
         InputError: `encoder.json` cannot be read or names another kind, or the folder contains a reranker.
@@ -176,11 +205,17 @@ def kind_of(folder: Path) -> str:
     if (folder / RERANKER).exists():
         raise InputError(f"{folder}: is a reranker; an encoder is needed here")
     if not (folder / CONTRACT).exists():
-        return TRANSFORMER
+        return SPARSE if _has_sparse_modules(folder) else TRANSFORMER
     kind = read_object(folder / CONTRACT).get("kind", TRANSFORMER)
     if kind not in KINDS:
         raise InputError(f"{folder / CONTRACT}: unknown kind {named(kind)}; known: {', '.join(KINDS)}")
     return str(kind)
+
+
+def _has_sparse_modules(folder: Path) -> bool:
+    """Test for a sparse model of sentence-transformers, by the classes of its modules."""
+    files = [folder / MODULES, folder / "router_config.json"]
+    return any(b".sparse_encoder." in read_bytes(file) for file in files if file.is_file())
 
 
 def read_contract(folder: Path) -> Contract:

@@ -10,8 +10,9 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts.layout import PAIR_SIDES
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Pair
-from hybrid_cli.encoders.contract import COMBINATION, PAIR, STATIC, Encoder, kind_of
+from hybrid_cli.encoders.contract import COMBINATION, PAIR, SPARSE, STATIC, Encoder, kind_of
 from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
@@ -32,7 +33,7 @@ def open_encoder(
         name: `minilm`, a folder, or a Hugging Face id.
         device: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.
         dtype: precision of a transformer; `auto` is bf16 where the processor supports it natively, else fp32.
-        overrides: contract fields that override those of the encoder.
+        overrides: contract fields that override those of the encoder; the `architecture` of a sparse one.
 
     Raises:
         InputError: no such model, or its kind has no such field.
@@ -45,6 +46,9 @@ def open_encoder(
 
 def _open(folder: Path, device: str, dtype: Precision, changes: dict[str, Any]) -> Encoder:
     kind = kind_of(folder)
+    architecture = changes.pop("architecture", None)
+    if kind == SPARSE or architecture is not None:
+        return SparseEncoder.load(folder, device=device, dtype=dtype, architecture=architecture, **changes)
     if kind == STATIC:
         length = changes.pop("truncate_dim", None)
         _refuse(folder, changes, kind)

@@ -15,7 +15,7 @@ from torch import nn
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT
-from hybrid_cli.encoders.contract import Contract, read_contract
+from hybrid_cli.encoders.contract import Contract, TextForm, read_contract
 from hybrid_cli.encoders.head import refuse_missing_projection
 from hybrid_cli.encoders.layouts import is_two_folders, structure
 from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
@@ -158,7 +158,7 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int, most: int | Non
         begin += size
 
 
-def contract_fingerprint(weights: str, contract: Contract) -> str:
+def contract_fingerprint(weights: str, contract: TextForm) -> str:
     """Return the fingerprint of an encoder: a hash of its weights and contract."""
     text = weights + json.dumps(contract.to_dict(), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

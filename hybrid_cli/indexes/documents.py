@@ -117,6 +117,8 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
     manifest = change.manifest
     if "shard" in manifest.counts:
         raise InputError(f"{change.index}: is a shard; build the shards again with `index-bm25 --shards`")
+    if manifest.kind == Kind.LEXICAL_INDEX and "encoder" in manifest.counts:
+        raise InputError(f"{change.index}: has learned weights; encode the changed collection with `hybrid encode`")
     kept = ~docids_of(change.index).is_in(change.removed.implode())
     if change.added is None and not kept.any():
         raise InputError(f"{change.index}: no documents would be left; name fewer ids")

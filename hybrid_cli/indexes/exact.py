@@ -19,7 +19,9 @@ from hybrid_cli.encoders.models import recorded_model, resolve
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.faiss import is_binary, set_threads
+from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.indexes.shards import read_ids, read_shard, shards
+from hybrid_cli.lexical.index import quantization
 from hybrid_cli.settings.common import OnDevice
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ def index_manifest(path: Path) -> Manifest:
 def index_kinds(manifest: Manifest) -> frozenset[str]:
     """Return the kinds of an index, as named in the declarations of `SearchOptions`."""
     if manifest.kind == Kind.LEXICAL_INDEX:
-        return frozenset({"a lexical index"})
+        return frozenset({"a lexical index" if quantization(manifest) is None else "a learned sparse index"})
     factory = IndexInfo.of(manifest).factory
     parts = {"HNSW": "an HNSW index", "IVF": "an IVF index"}
     kinds = {"a dense index", *(kind for part, kind in parts.items() if part in factory)}
@@ -158,14 +160,12 @@ def limit_threads(threads: int | None) -> None:
 def exact_scorer(source: ExactSource, device: str = OnDevice.device) -> Scorer:
     """Return a function from pairs (qid, docid) to their scores by the index (float32)."""
     if source.manifest.kind == Kind.LEXICAL_INDEX:
-        return _lexical_scorer(source)
+        return _lexical_scorer(source, device)
     return _dense_scorer(source, device)
 
 
-def _lexical_scorer(source: ExactSource) -> Scorer:
-    from hybrid_cli.lexical.index import LexicalIndex
-
-    index = LexicalIndex.open(source.index, source.searched.get("k1"), source.searched.get("b"))
+def _lexical_scorer(source: ExactSource, device: str) -> Scorer:
+    index = open_lexical(source.index, source.searched.get("k1"), source.searched.get("b"), source.model, device)
     return lambda pairs: index.score(pairs, _asked(source.queries, pairs))
 
 

@@ -22,11 +22,12 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex
+from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.indexes.shards import Vectors
 from hybrid_cli.lexical import kernels
 from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.settings.common import cpu_count
+from hybrid_cli.settings.common import OnDevice, cpu_count
 
 BLOCK_DOCUMENTS, BLOCK_QUERIES = 4096, 1024  # scored at once
 _PADDING = 32  # padding as in `DenseIndex`: scores must not depend on the number of queries
@@ -52,7 +53,12 @@ class HybridIndex:
 
     @classmethod
     def open(
-        cls, folders: Sequence[Path], weights: Sequence[float], k1: float | None = None, b: float | None = None
+        cls,
+        folders: Sequence[Path],
+        weights: Sequence[float],
+        k1: float | None = None,
+        b: float | None = None,
+        device: str = OnDevice.device,
     ) -> HybridIndex:
         """Open indexes.
 
@@ -60,6 +66,7 @@ class HybridIndex:
             folders: one or more dense indexes, and at most one lexical index.
             weights: one per index.
             k1, b: override the values stored in the lexical index.
+            device: device of the encoder of a lexical index with learned weights.
 
         Raises:
             InputError: no dense index, two lexical indexes, or indexes of different corpora.
@@ -68,7 +75,7 @@ class HybridIndex:
         if Kind.DENSE_INDEX not in kinds or kinds.count(Kind.LEXICAL_INDEX) > 1:
             raise InputError("--exact: needs one or more dense indexes, and at most one lexical index")
         opened = [
-            LexicalIndex.open(folder, k1, b) if kind == Kind.LEXICAL_INDEX else DenseIndex.open(folder)
+            open_lexical(folder, k1, b, device=device) if kind == Kind.LEXICAL_INDEX else DenseIndex.open(folder)
             for folder, kind in zip(folders, kinds, strict=True)
         ]
         for folder, index in zip(folders, opened, strict=True):

@@ -22,7 +22,8 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.exact import query_encoder
 from hybrid_cli.indexes.faiss import load_faiss, set_threads
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.indexes.lexical import open_lexical
+from hybrid_cli.lexical.index import quantization
 
 WARM_UP, QUERIES, HITS = 50, 1000, 100
 PARTS = ("encode", "search", "fuse", "total")
@@ -50,11 +51,13 @@ def single_threaded() -> Iterator[Callable[[Path], Searcher]]:
 def open_searcher(index: Path) -> Searcher:
     """Return a function that encodes and searches for one query (qid, text)."""
     if artifacts.read_manifest(index).kind == Kind.LEXICAL_INDEX:
-        lexical = LexicalIndex.open(index)
+        lexical = open_lexical(index, device="cpu")
+        learned = quantization(artifacts.read_manifest(index)) is not None
 
         def by_terms(query: pl.DataFrame) -> Timed:
-            run, searched = _clocked(lambda: lexical.search(query, HITS, 1, None))
-            return run, 0.0, searched
+            bags, read = _clocked(lambda: lexical.bags(query["text"].to_list()))
+            run, searched = _clocked(lambda: lexical.search_bags(query["qid"], bags, HITS, 1))
+            return (run, read, searched) if learned else (run, 0.0, read + searched)
 
         return by_terms
     dense = DenseIndex.open(index)

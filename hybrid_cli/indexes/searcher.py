@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import polars as pl
 
-from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.exact import index_manifest, limit_threads, query_encoder, refusal
+from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.indexes.sharded import merged, shards_of
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, shards
 from hybrid_cli.settings import SearchOptions
@@ -40,7 +41,7 @@ class Searcher(Protocol):
 
 @dataclass(frozen=True)
 class LexicalSearcher:
-    """BM25 through the impact matrix of one index or of shards."""
+    """BM25 or learned weights through the impact matrix of one index or of shards."""
 
     indexes: tuple[LexicalIndex, ...]
     rm3: Rm3 | None
@@ -142,12 +143,13 @@ def open_searcher(path: Path, options: SearchOptions | None = None) -> Searcher:
         option = "--rm3" if options.rm3 else "--engine lucene"
         raise InputError(f"{option}: not with shards; build one index with `index-bm25`, without --shards")
     from hybrid_cli.lexical.feedback import Rm3
-    from hybrid_cli.lexical.index import LexicalIndex
 
     rm3 = Rm3(options.fb_terms, options.fb_docs, options.fb_weight) if options.rm3 else None
     if options.engine == "lucene":
+        if not (path / layout.LUCENE).is_dir():
+            raise InputError(f"{path}: has no Lucene index, since its weights are learned; omit --engine lucene")
         return LuceneSearcher(path, options.k1, options.b, rm3, options.threads)
-    opened = tuple(LexicalIndex.open(each, options.k1, options.b) for each in shards)
+    opened = tuple(open_lexical(each, options.k1, options.b, options.model, options.device) for each in shards)
     return LexicalSearcher(opened, rm3, options.threads)
 
 
@@ -165,7 +167,7 @@ def open_hybrid(paths: Sequence[Path], weights: Sequence[float], options: Search
     from hybrid_cli.indexes.hybrid_search import HybridIndex
 
     options = options or SearchOptions(exact=True)
-    index = HybridIndex.open(paths, weights, options.k1, options.b)
+    index = HybridIndex.open(paths, weights, options.k1, options.b, options.device)
     limit_threads(options.threads)
     encoders = [query_encoder(dense, options.model, options.device, options.weight) for dense in index.dense]
     return HybridSearcher(index, tuple(encoders), options.threads)

@@ -4,10 +4,14 @@ Postings are stored by term: rows of documents in ascending order, with term fre
 statistics enter BM25 as one factor per document and one per term, so k1 and b can change without a rebuild. The
 arithmetic is Lucene's: single precision, summed in double precision, so that scores agree to the last bit (BM25/Lucene,
 the variant without the factor k1 + 1; Lucene rounds document lengths to one byte).
+
+The same postings hold learned weights, as integers in the place of term frequencies: as counts for BM25 (DeepCT), or as
+impacts that are summed as they are (SPLADE, UniCOIL).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,8 +74,8 @@ class Postings:
         terms: [V] dictionary in string order; a term's id is its position.
         indptr: [V+1] start of each term's postings.
         rows: [nnz] documents, ascending within a term.
-        tfs: [nnz] term frequencies.
-        lengths: [N] tokens per document, 0 for empty documents.
+        tfs: [nnz] term frequencies, or quantized weights.
+        lengths: [N] tokens per document, 0 for empty documents; or sums of the weights.
         positions: [N] document lengths for BM25 where an analyzer puts several tokens at one position.
         collection: statistics over all shards, for the postings of a shard.
     """
@@ -203,6 +207,22 @@ class PostingsBuilder:
         distinct = np.bincount(pairs >> 32, minlength=len(lengths))
         self._blocks.append((distinct, (pairs & 0xFFFFFFFF).astype(np.int32), counts.astype(np.int32)))
 
+    def add_weights(self, terms: pa.DictionaryArray, weights: Ints, distinct: Longs) -> None:
+        """Add documents with learned weights.
+
+        Args:
+            terms: terms of all documents, concatenated; each term of a document once.
+            weights: quantized weights of the terms, above 0.
+            distinct: number of terms of each document.
+        """
+        indices = terms.indices.to_numpy(zero_copy_only=False)
+        used, places = np.unique(indices, return_inverse=True)
+        names = terms.dictionary.take(pa.array(used)).to_pylist()
+        ids = np.array([self._ids.setdefault(name, len(self._ids)) for name in names], np.int32)
+        documents = np.repeat(np.arange(len(distinct)), distinct)
+        self._lengths.append(np.bincount(documents, weights, len(distinct)).astype(np.int64))
+        self._blocks.append((distinct, ids[places] if len(ids) else indices.astype(np.int32), weights))
+
     def finish(self) -> Postings:
         """Return the postings sorted by term. The builder cannot be used afterwards."""
         found = pl.Series("term", list(self._ids), pl.String)
@@ -227,19 +247,27 @@ class PostingsBuilder:
 
 @dataclass(frozen=True)
 class Impacts:
-    """Postings weighted with a k1 and b (BM25/Lucene).
+    """Postings weighted with a k1 and b (BM25/Lucene), or learned weights as they are.
 
     Attributes:
-        idf: [V] `ln(1 + (N - df + 0.5) / (df + 0.5))`, where N counts documents with at least one token.
+        k1, b: parameters of BM25; nan for learned weights.
+        idf: [V] `ln(1 + (N - df + 0.5) / (df + 0.5))`, where N counts documents with at least one token; for learned
+            weights the unit of the scores.
         scale: [N] `1 / (k1 * (1 - b + b * length / average length))`. A term adds `idf - idf / (1 + tf * scale)` to the
-            score, which is how Lucene computes `idf * tf / (tf + 1 / scale)`.
+            score, which is how Lucene computes `idf * tf / (tf + 1 / scale)`. None for learned weights: a term adds
+            `idf * tf`.
     """
 
     postings: Postings
     k1: float
     b: float
     idf: Floats
-    scale: Floats
+    scale: Floats | None
+
+    @classmethod
+    def learned(cls, postings: Postings, unit: float) -> Impacts:
+        """Take the weights as they are; scores are sums of products of integers, in units of `unit`."""
+        return cls(postings, math.nan, math.nan, np.full(len(postings.terms), unit, np.float32), None)
 
     @classmethod
     def of(cls, postings: Postings, k1: float, b: float) -> Impacts:

@@ -1,7 +1,8 @@
-"""An open lexical index: BM25 search, scores of pairs, and the matrix of impacts.
+"""An open lexical index: search, scores of pairs, and the matrix of impacts.
 
-The folder of a lexical index holds Lucene's index (`lucene/`), the impact matrix (`impacts/`), `docids.parquet` and
-`bm25.json` with the stored k1 and b. Everything here reads the impact matrix; `lexical.lucene` searches Lucene itself.
+The folder of a lexical index holds the impact matrix (`impacts/`), `docids.parquet`, for BM25 `bm25.json` with the
+stored k1 and b, and Lucene's index (`lucene/`) if `index-bm25` built it. Everything here reads the impact matrix;
+`lexical.lucene` searches Lucene itself. The weights of a learned sparse index are impacts, or counts for BM25 (DeepCT).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import Kind, layout
+from hybrid_cli.artifacts import Kind, Manifest, layout
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.json_files import fits, named, read_object
 from hybrid_cli.lexical import keys as keyed
@@ -51,6 +52,7 @@ class Bags:
         return Bags(self.ends[begin : end + 1] - first, self.terms[first:last], self.boosts[first:last])
 
 
+@runtime_checkable
 class TextAnalyzer(Protocol):
     """Splits texts into terms; see `lexical.analysis.Analyzer`."""
 
@@ -61,16 +63,25 @@ class TextAnalyzer(Protocol):
         """Return the tokens of all texts, concatenated, and the number of tokens of each."""
 
 
+class QueryWeights(Protocol):
+    """The query side of a learned sparse encoder; see `encoders.sparse`."""
+
+    def query_weights(self, texts: Sequence[str]) -> pl.DataFrame:
+        """Return query (row in `texts`), term and boost (quantized weight); each term of a query once."""
+
+
 class _Shared:
     """The parts of an index that do not depend on k1 and b, computed on first use."""
 
-    def __init__(self, postings: Postings, docids: pl.Series, language: str, analyzer: TextAnalyzer | None):
+    def __init__(
+        self, postings: Postings, docids: pl.Series, language: str, queries: TextAnalyzer | QueryWeights | None
+    ):
         self.postings, self.docids, self.language = postings, docids, language
-        self._analyzer = analyzer
+        self._queries = queries
 
     @cached_property
-    def analyzer(self) -> TextAnalyzer:
-        return self._analyzer or LazyAnalyzer(self.language)
+    def queries(self) -> TextAnalyzer | QueryWeights:
+        return self._queries or LazyAnalyzer(self.language)
 
     @cached_property
     def feedback(self) -> Feedback:
@@ -94,14 +105,14 @@ class _Shared:
 
 
 class LexicalIndex:
-    """BM25 over an impact matrix: search, scores of pairs, and the matrix itself."""
+    """BM25 or learned weights over an impact matrix: search, scores of pairs, and the matrix itself."""
 
     def __init__(
         self,
         impacts: Impacts,
         docids: pl.Series,
         language: str = IndexBm25.language,
-        analyzer: TextAnalyzer | None = None,
+        queries: TextAnalyzer | QueryWeights | None = None,
     ):
         """Wrap an impact matrix in memory; see `open` for one on disk.
 
@@ -109,25 +120,45 @@ class LexicalIndex:
             impacts: weighted postings.
             docids: [N] ids by row.
             language: language of Anserini's analyzer.
-            analyzer: replaces Anserini's analyzer.
+            queries: replaces Anserini's analyzer.
         """
         self.impacts, self.docids, self.language = impacts, docids, language
-        self._shared = _Shared(impacts.postings, docids, language, analyzer)
+        self._shared = _Shared(impacts.postings, docids, language, queries)
 
     @classmethod
     def open(cls, folder: Path, k1: float | None = None, b: float | None = None) -> LexicalIndex:
-        """Open the index in `folder`; k1 and b override the stored values.
+        """Open the index of BM25 in `folder`; k1 and b override the stored values.
 
         Raises:
-            InputError: the folder is not a lexical index.
+            InputError: the folder is not a lexical index, or has learned weights (see `open_learned`).
             HybridError: the index is damaged.
         """
         manifest = artifacts.read_manifest(folder, Kind.LEXICAL_INDEX)
+        if quantization(manifest) is not None:
+            raise InputError(f"{folder}: has learned weights; needs an index of BM25, built by `hybrid index-bm25`")
         with artifacts.one_version(folder, manifest):
             artifacts.check_parts(folder, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
             recorded = read_parameters(folder)
             parameters = (recorded["k1"] if k1 is None else k1, recorded["b"] if b is None else b)
             return cls.load(folder, manifest.options["language"], parameters)
+
+    @classmethod
+    def open_learned(cls, folder: Path, queries: QueryWeights) -> LexicalIndex:
+        """Open the index of learned weights in `folder` with the query side of its encoder.
+
+        Raises:
+            InputError: the folder is not such an index.
+            HybridError: the index is damaged.
+        """
+        manifest = artifacts.read_manifest(folder, Kind.LEXICAL_INDEX)
+        steps = quantization(manifest)
+        if steps is None:
+            raise InputError(f"{folder}: is an index of BM25; needs one with learned weights, built by `hybrid encode`")
+        with artifacts.one_version(folder, manifest):
+            artifacts.check_parts(folder, layout.IMPACTS, layout.DOCIDS)
+            docids = pl.read_parquet(artifacts.validate_parquet(folder / layout.DOCIDS))["docid"]
+            impacts = Impacts.learned(Postings.open(folder / layout.IMPACTS), steps**-2)
+            return cls(impacts, docids, queries=queries)
 
     @classmethod
     def load(cls, folder: Path, language: str, parameters: tuple[float, float]) -> LexicalIndex:
@@ -165,16 +196,25 @@ class LexicalIndex:
         }
 
     def analyze(self, texts: Sequence[str]) -> list[list[str]]:
-        """Return the tokens of each text."""
-        return self._shared.analyzer.analyze(texts)
+        """Return the tokens of each text.
+
+        Raises:
+            InputError: the index has learned weights, which are not counts of tokens.
+        """
+        if isinstance(queries := self._shared.queries, TextAnalyzer):
+            return queries.analyze(texts)
+        raise InputError("an index of learned weights does not count tokens; use an index of `hybrid index-bm25`")
 
     def bags(self, texts: Sequence[str]) -> Bags:
-        """Analyze queries: the terms in the index's dictionary, boosted by their frequency in the query."""
+        """Analyze queries: the terms in the dictionary, boosted by their frequency in the query, or by their weight."""
         return self._bags(self._counted(texts), len(texts))
 
     def _counted(self, texts: Sequence[str]) -> pl.DataFrame:
-        """Return query, term and boost: the frequency of each term in each text."""
-        tokens, lengths = self._shared.analyzer.tokens(texts)
+        """Return query, term and boost: the frequency, or the learned weight, of each term in each text."""
+        queries = self._shared.queries
+        if not isinstance(queries, TextAnalyzer):
+            return queries.query_weights(texts)
+        tokens, lengths = queries.tokens(texts)
         terms = pl.Series("term", pl.from_arrow(tokens), dtype=pl.String)
         frame = pl.DataFrame({"query": np.repeat(np.arange(len(texts)), lengths), "term": terms})
         return frame.group_by("query", "term").agg(boost=pl.len().cast(pl.Float64))
@@ -331,6 +371,12 @@ class LexicalIndex:
         kept = np.arange(keys.shape[1]) < counts[:, None]
         rows = np.argsort(self._shared.order)[keyed.places_of(keys[kept])]
         return self._shared.feedback.expand(weighted, counts, rows, keyed.scores_of(keys[kept]), rm3)
+
+
+def quantization(manifest: Manifest) -> int | None:
+    """Return the steps per unit of the learned weights of an index; None for an index of BM25."""
+    steps = manifest.counts.get("quantization")
+    return None if steps is None else int(steps)
 
 
 def read_parameters(folder: Path) -> dict[str, Any]:

@@ -91,12 +91,20 @@ def kept_counts(indptr: Any, rows: Any, kept: Any) -> Any:
 
 
 @_jit
+def _share(weight: Any, tf: Any, scale: Any, row: Any) -> Any:
+    """Return a term's share of a document's score. Compiled apart for `scale` None, so the test costs nothing."""
+    if scale is None:
+        return weight * np.float32(tf)
+    return weight - weight / (_ONE + np.float32(tf) * scale[row])
+
+
+@_jit
 def values(indptr: Any, rows: Any, tfs: Any, idf: Any, scale: Any) -> Any:
     """Return the impact of each posting, [nnz] float32."""
     out = np.empty(len(rows), np.float32)
     for term in range(len(idf)):
         for at in range(indptr[term], indptr[term + 1]):
-            out[at] = idf[term] - idf[term] / (_ONE + np.float32(tfs[at]) * scale[rows[at]])
+            out[at] = _share(idf[term], tfs[at], scale, rows[at])
     return out
 
 
@@ -109,7 +117,7 @@ def _sum(query: int, queries: Any, matrix: Any, sums: Any) -> int:
         weight = weights[at]
         for posting in range(indptr[terms[at]], indptr[terms[at] + 1]):
             row = rows[posting]
-            sums[row] += weight - weight / (_ONE + np.float32(tfs[posting]) * scale[row])
+            sums[row] += _share(weight, tfs[posting], scale, row)
         postings += indptr[terms[at] + 1] - indptr[terms[at]]
     return postings
 
@@ -183,7 +191,7 @@ def search(
         counts: [Q] receives the number of hits.
         best: [Q, hits] receives keys (see `lexical.keys`), best first.
     """
-    sums = np.zeros(len(matrix.scale), np.float64)
+    sums = np.zeros(len(order), np.float64)
     keys = np.empty(2 * hits, np.uint64)
     for query in range(len(counts)):
         postings = _sum(query, queries, matrix, sums)
@@ -213,8 +221,7 @@ def score_pairs(numbers: Any, documents: Any, queries: Any, matrix: Any) -> Any:
                 else:
                     high = middle
             if low < indptr[terms[at] + 1] and rows[low] == row:
-                weight = weights[at]
-                total += weight - weight / (_ONE + np.float32(tfs[low]) * scale[row])
+                total += _share(weights[at], tfs[low], scale, row)
         out[pair] = np.float32(total)
     return out
 
@@ -290,7 +297,7 @@ def keep_best(
             posting, last, idf = cursors[at], indptr[terms[at] + 1], weights[at]
             while posting < last and rows[posting] < first + size:
                 row = rows[posting]
-                sums[row - first] += idf - idf / (_ONE + np.float32(tfs[posting]) * scale[row])
+                sums[row - first] += _share(idf, tfs[posting], scale, row)
                 posting += 1
             cursors[at] = posting
         found, floor, mine = counts[query], floors[query], keys[query]

@@ -38,7 +38,7 @@ class Matrix(NamedTuple):
     indptr: Array
     rows: Array
     tfs: Array
-    scale: Array
+    scale: Array | None
 
 
 def scores_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
@@ -59,14 +59,17 @@ def places_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
 
 def search(hits: int, order: Array, queries: Queries, matrix: Matrix, counts: Array, best: Array) -> None:
     """Rank documents as `kernels.search` does, with the same arithmetic and so the same bits; see there."""
-    sums = np.zeros(len(matrix.scale), np.float64)
+    sums = np.zeros(len(order), np.float64)
     for query in range(len(counts)):
         sums[:] = 0
         for at in range(queries.ends[query], queries.ends[query + 1]):
             weight, term = queries.weights[at], queries.terms[at]
             postings = slice(matrix.indptr[term], matrix.indptr[term + 1])
             rows, tfs = matrix.rows[postings], matrix.tfs[postings].astype(np.float32)
-            sums[rows] += weight - weight / (np.float32(1) + tfs * matrix.scale[rows])
+            if matrix.scale is None:
+                sums[rows] += weight * tfs
+            else:
+                sums[rows] += weight - weight / (np.float32(1) + tfs * matrix.scale[rows])
         scores = sums.astype(np.float32)
         rows = np.flatnonzero(scores >= SMALLEST)
         keys = (scores[rows].view(np.uint32).astype(np.uint64) << HALF) | (LOWEST - order[rows].astype(np.uint64))

@@ -85,6 +85,8 @@ class OnDevice(Settings):
 
 
 ENCODER = "Encoder"
+TEXTS, DENSE_INDEX = "texts to encode", "a dense index"  # facts about the input of `encode`
+ONE_MODEL, TWO_MODELS = "one model", "two models"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +117,7 @@ class EncoderContract(Settings):
     )
 
 
+SparseArchitecture = Literal["splade", "unicoil", "deepct", "sparterm"]
 Markers = Literal["none", "replace", "prepend"]
 Keep = Literal["best", "last"]
 Schedule = Literal["linear", "halve", "constant"]

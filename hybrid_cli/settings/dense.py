@@ -9,8 +9,12 @@ from typing import Any, Literal
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import (
+    DENSE_INDEX,
     ENCODER,
     MEASURE,
+    ONE_MODEL,
+    TEXTS,
+    TWO_MODELS,
     CombineMode,
     EncoderContract,
     NameOrPath,
@@ -33,6 +37,7 @@ from hybrid_cli.settings.options import (
     redeclare,
     when,
 )
+from hybrid_cli.settings.sparse import SparseIndex
 
 INDEX_TYPES = {  # name -> meaning; the factory strings are in hybrid_cli/indexes/faiss.py
     "flat": "exact",
@@ -52,8 +57,6 @@ VectorType = Literal["float32", "float16"]
 
 HNSW = tuple(kind for kind in INDEX_TYPES if kind.startswith("hnsw"))
 HNSW_FACTORY, IVF_FACTORY = "an HNSW factory string", "an IVF factory string"
-TEXTS, DENSE_INDEX = "texts to encode", "a dense index"  # facts about the input of `encode`
-ONE_MODEL, TWO_MODELS = "one model", "two models"
 RETRIEVAL = "Retrieval"
 INDEX, COMBINED, TUNING, COMPUTATION = "Index", "Two encoders", "Tuning", "Computation"
 IMPORTED = "Vectors of other tools"
@@ -252,7 +255,7 @@ class ConvertCheckpoint(Overwrites):
 
 
 @dataclass(frozen=True)
-class Encode(OnDevice, Threaded, VectorIndex, EncoderContract, Writes):
+class Encode(OnDevice, Threaded, VectorIndex, SparseIndex, EncoderContract, Writes):
     """Encode a corpus and build its index, or encode queries.
 
     If the input is a dense index, its stored vectors get another index type, are truncated, or are combined with those

@@ -17,6 +17,7 @@ from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, option, r
 LEXICAL, RETRIEVAL, TUNING = "Lexical", "Retrieval", "Tuning"
 SEVERAL, LEXICAL_INDEX, DENSE_INDEX = "Several indexes", "Lexical index", "Dense index"
 _LEXICAL, _DENSE = when(index_kind="a lexical index"), when(index_kind="a dense index")
+_ENCODED = (_DENSE, when(index_kind="a learned sparse index"))
 
 Field = Literal["title", "text"]
 Engine = Literal["matrix", "lucene"]
@@ -79,7 +80,7 @@ class IndexBm25(Threaded, Writes):
 class SearchOptions(OnDevice, Threaded):
     """Options of opening and searching indexes."""
 
-    device: str = redeclare(OnDevice, "device", "auto", applies=(_DENSE,))
+    device: str = redeclare(OnDevice, "device", "auto", applies=_ENCODED)
     exact: bool = option(
         False,
         "Rank all documents by the weighted sum of scores of one or more dense indexes and at most one lexical index.",
@@ -121,7 +122,7 @@ class SearchOptions(OnDevice, Threaded):
         None,
         "Query encoder; required if the encoder has moved since indexing.",
         panel=DENSE_INDEX,
-        applies=_DENSE,
+        applies=_ENCODED,
         recorded=False,
     )
     weight: float | None = option(

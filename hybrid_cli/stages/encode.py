@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,27 +16,31 @@ from hybrid_cli.artifacts.layout import INDEX_ENCODER
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Recipe
-from hybrid_cli.encoders.contract import TRANSFORMER, Encoder, kind_of, read_contract
+from hybrid_cli.encoders.contract import SPARSE, TRANSFORMER, Encoder, kind_of, read_contract
 from hybrid_cli.encoders.models import model_input, pick_device, pick_dtype, recorded_model, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.presets import preset_fields
+from hybrid_cli.encoders.sparse import SparseEncoder, read_sparse_contract
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import DenseIndex, IndexInfo
 from hybrid_cli.indexes.dense import combine_vectors
 from hybrid_cli.indexes.documents import corpora_of
 from hybrid_cli.indexes.exact import model_of, query_encoder
 from hybrid_cli.indexes.external import read_external, rows_of, write_external
+from hybrid_cli.indexes.lexical import DEEPCT_B, DEEPCT_K1, build_matrix, encode_weights
 from hybrid_cli.indexes.shards import Texts, encode_texts, link_vectors, truncate_vectors
+from hybrid_cli.lexical.analysis import ENGLISH
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.reporting.terminal import show_candidates
 from hybrid_cli.settings import Encode, VectorIndex, stage
-from hybrid_cli.settings.common import EncoderContract, as_names
-from hybrid_cli.settings.dense import DENSE_INDEX, TEXTS
+from hybrid_cli.settings.common import DENSE_INDEX, TEXTS, EncoderContract, as_names
 
 
 @stage(Encode)
 def encode(settings: Encode) -> Path:
     """Encode a corpus and build its index, encode queries, or rebuild or combine dense indexes.
+
+    A sparse encoder gives a lexical index with learned weights.
 
     Memory holds one shard at a time, and the index while FAISS builds it (a flat index is written as a stream). An
     interrupted run resumes with the first missing shard.
@@ -69,6 +73,8 @@ def _encode(settings: Encode) -> Path:
     source, kind = _source(settings)
     models = as_names(settings.model)
     folders = [resolve(model) for model in models]
+    if settings.architecture is not None or SPARSE in map(kind_of, folders):
+        return _encode_sparse(settings, source, kind)
     changes = {**preset_fields(settings.preset, folders[0]), **settings.contract()}
     if kind == Kind.DENSE_INDEX:
         settings = _with_type(settings, len(folders) == 1 and _trained_for_codes(folders[0]))
@@ -108,6 +114,62 @@ def _encode(settings: Encode) -> Path:
         f"dimensions, {dtype}, {truncated / total:.1%} truncated"
     )
     return output.path
+
+
+def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
+    """Write the weights of a corpus by a sparse encoder as an impact matrix."""
+    names = as_names(settings.model)
+    _check_sparse(settings, names, kind)
+    changes, dtype = settings.contract(), _dtype(settings)
+    contract = read_sparse_contract(resolve(names[0]), settings.architecture).changed(**changes)
+    steps = _steps(settings, contract.counts)
+    options = {
+        "architecture": settings.architecture,
+        "quantization": steps,
+        "shard_size": settings.shard_size,
+        "contract": changes,
+        "dtype": dtype,
+        "language": ENGLISH,
+    }
+    inputs = {"corpus": source, "model": model_input(names[0])}
+    output = artifacts.output_of(settings, Kind.LEXICAL_INDEX, inputs, options)
+    if output.up_to_date:
+        return output.path
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    encoder = SparseEncoder.load(
+        names[0], device=settings.device, dtype=dtype, architecture=settings.architecture, **changes
+    )
+    texts, total = _documents(source)
+    with output.folder() as (work, counts):
+        with console.progress("encode", total, "texts") as advance:
+            encode_weights(work, texts, encoder, settings, steps, advance)
+        built = build_matrix(work, contract.counts)
+        counts |= built.counts() | {"encoder": encoder.fingerprint, "contract": encoder.describe()}
+        counts |= {"k1": DEEPCT_K1, "b": DEEPCT_B} if contract.counts else {"quantization": steps}
+    console.note(
+        f"encode: {output.path}: {total:,} documents, {counts['postings'] / total:.1f} terms per document, "
+        f"{built.truncated / total:.1%} truncated; {contract.architecture}, {dtype}"
+    )
+    return output.path
+
+
+def _check_sparse(settings: Encode, models: Sequence[str], kind: Kind) -> None:
+    """Refuse options and inputs that a sparse encoder does not have."""
+    if len(models) > 1:
+        raise InputError("--model: a sparse encoder is not combined with another; search both and fuse the runs")
+    if kind == Kind.VECTORS:
+        raise InputError(f"{models[0]}: `search` encodes the queries of a sparse encoder; omit --split and --queries")
+    dense = {*VectorIndex.declared(), "pooling", "normalize", "truncate_dim", "vector_dtype", "recall_check"}
+    if unfit := sorted(dense & settings.given):
+        raise InputError(f"--{unfit[0].replace('_', '-')}: only with a dense encoder; {models[0]} is a sparse one")
+
+
+def _steps(settings: Encode, counts: bool) -> int:
+    steps = settings.quantization or (100 if counts else 128)
+    if not counts and steps & (steps - 1):
+        raise InputError(f"--quantization {steps}: needs a power of two, so that sums of weights are exact")
+    return steps
 
 
 def _import(settings: Encode, path: Path) -> Path:

@@ -16,7 +16,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.documents import check_corpus
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.settings import Label, stage
 from hybrid_cli.settings.common import cpu_count
 from hybrid_cli.training import labels
@@ -85,7 +85,7 @@ def _queries(settings: Label, inputs: dict[str, Path]) -> Queries:
 def _teacher(settings: Label, inputs: dict[str, Path]) -> Teacher:
     if "run" in inputs:
         return RunTeacher(inputs["run"], collections.read_queries(inputs["queries"]), inputs["corpus"], settings)
-    return MatrixTeacher(LexicalIndex.open(inputs["index"]), inputs["corpus"], settings)
+    return MatrixTeacher(open_lexical(inputs["index"]), inputs["corpus"], settings)
 
 
 def _write(settings: Label, output: Output, work: Path, queries: Queries, teacher: Teacher) -> dict[str, int]:

@@ -19,6 +19,7 @@ from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.indexes.documents import check_corpus
+from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import TrainLambda, stage
 from hybrid_cli.training import losses, static
@@ -56,7 +57,7 @@ def _train_transformer(settings: TrainLambda) -> Path:
     if session.up_to_date:
         return settings.output
     queries = LabeledQueries(settings.labels, settings.collection, settings)
-    index = LexicalIndex.open(settings.index) if settings.index else None
+    index = open_lexical(settings.index) if settings.index else None
     torch.manual_seed(settings.seed)  # initializes a projection
     encoder = load_start(settings, **asdict(contract))
     teacher = Bm25Scorer(index) if index is not None and settings.loss == "listwise" else None

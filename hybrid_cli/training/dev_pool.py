@@ -16,6 +16,7 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.contract import Encoder
+from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import DistillLite, TrainDense
 from hybrid_cli.training import parallel
@@ -211,7 +212,7 @@ def validator(
     if settings.dev is None or parallel.rank():
         return None
     path = index or _unchanged(settings.dev, "index")
-    lexical = LexicalIndex.open(path) if path else None
+    lexical = open_lexical(path) if path else None
     limit = max(POOL, steps * settings.batch_size * settings.accumulate * (1 + settings.negatives) // 2)
     dev = DevSet.of(settings.dev, settings.dev_queries, lexical, limit, settings.threads)
     bm25 = _bm25(lexical, projection, dev.documents["docid"])

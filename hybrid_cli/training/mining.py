@@ -13,7 +13,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers.given import given_negatives
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.settings import MineNegatives
 from hybrid_cli.settings.common import BM25
 from hybrid_cli.settings.mining import GIVEN_FILE, RANDOM
@@ -64,7 +64,7 @@ class Miner:
         self.settings, self.queries, self.plan = settings, queries, settings.plan()
         (self.collection,) = settings.collections
         self.depth = settings.depth or 0  # None without a source that ranks
-        self.index = LexicalIndex.open(settings.indexes[0]) if settings.indexes else None
+        self.index = open_lexical(settings.indexes[0]) if settings.indexes else None
         self.runs = {source.name: runs.read_run(source.run) for source in self.plan if source.run}
         self.runs |= {source.name: given_negatives(source.given) for source in self.plan if source.given}
         self.tally = Tally()

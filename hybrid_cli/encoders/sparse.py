@@ -1,0 +1,367 @@
+"""Learned sparse encoders: texts to weights of terms, under one contract, stored as impacts or as counts for BM25.
+
+`splade` and `sparterm` weight all terms of the vocabulary, `unicoil` the word pieces of the text, `deepct` its words.
+The score is the inner product of the weights; for `deepct` it is BM25 on the weighted counts, and queries are analyzed
+as for BM25. Weights are stored as integers, as in Anserini's impact indexes, so both rank documents equally.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import torch
+from torch import nn
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import disk
+from hybrid_cli.artifacts.layout import CONTRACT, IDF_TABLE, MODULES
+from hybrid_cli.encoders import sparse_towers as towers
+from hybrid_cli.encoders.checkpoint import load_tokenizer, silence_transformers
+from hybrid_cli.encoders.contract import LONGEST, SPARSE, TextForm
+from hybrid_cli.encoders.literal import LiteralTerms
+from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.sparse_towers import Network, Repeats, SparseTower, TableWeights, TokenWeights
+from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, contract_fingerprint
+from hybrid_cli.errors import InputError
+from hybrid_cli.json_files import fits, read_json, read_object, typed
+from hybrid_cli.settings.common import OnDevice, Precision, SparseArchitecture
+
+_MLM = ("splade", "sparterm")
+_SATURATION = {"relu": 1, "log1p_relu": 2}  # activations of sentence-transformers' SpladePooling
+
+Ints: TypeAlias = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class SparseContract(TextForm):
+    """Parameters of a sparse encoder, besides the weights; see `TextForm` for the others.
+
+    Attributes:
+        architecture: `splade`, `unicoil`, `deepct` or `sparterm`.
+        pooling, saturation: see `sparse_towers.VocabularyWeights`.
+        query_table: query weights come from a table of word pieces, not from the transformer.
+    """
+
+    architecture: SparseArchitecture = "splade"
+    pooling: Repeats = "max"
+    saturation: int = 1
+    query_table: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """The weights are counts for BM25."""
+        return self.architecture == "deepct"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values for `encoder.json` and manifests."""
+        return {"kind": SPARSE, **super().to_dict()}
+
+
+class TermLists(NamedTuple):
+    """Terms of documents with their quantized weights.
+
+    Attributes:
+        distinct: [n] number of terms of each document.
+        terms: terms of all documents, concatenated.
+        weights: [number of terms] integers above 0.
+    """
+
+    distinct: npt.NDArray[np.int64]
+    terms: pa.DictionaryArray
+    weights: Ints
+
+
+def read_sparse_contract(folder: Path, architecture: SparseArchitecture | None = None) -> SparseContract:
+    """Return the contract of a sparse encoder: from `encoder.json`, sentence-transformers' files, or the architecture.
+
+    Args:
+        folder: folder of the encoder.
+        architecture: architecture of a plain checkpoint.
+
+    Raises:
+        InputError: an unknown field, another architecture than the stored one, or none.
+    """
+    if (folder / CONTRACT).is_file() and (stored := read_object(folder / CONTRACT)).pop("kind", None) == SPARSE:
+        contract = typed(SparseContract, stored, folder / CONTRACT)
+        for name in ("query_max_len", "doc_max_len"):
+            if not 4 <= getattr(contract, name) <= LONGEST:
+                raise InputError(f"{folder / CONTRACT}: {name} is not between 4 and {LONGEST}")
+        if architecture not in (None, contract.architecture):
+            raise InputError(f"--architecture {architecture}: {folder} is a {contract.architecture} encoder")
+        return contract
+    if architecture is None and (folder / MODULES).is_file():
+        return _from_sentence_transformers(folder)
+    if architecture is None:
+        raise InputError(f"{folder}: no sparse encoder; pass --architecture for a plain checkpoint")
+    table = architecture == "splade" and (folder / IDF_TABLE).is_file()
+    return SparseContract(
+        architecture=architecture, saturation=0 if architecture == "sparterm" else 1, query_table=table
+    )
+
+
+def _from_sentence_transformers(folder: Path) -> SparseContract:
+    routes = _routes(folder)
+    pooling = next((place for place, kind in routes["document"] if kind == "SpladePooling"), None)
+    stored = read_object(folder / pooling / "config.json") if pooling else {}
+    how, activation = stored.get("pooling_strategy", "max"), stored.get("activation_function", "relu")
+    if pooling is None or how not in ("max", "sum") or activation not in _SATURATION:
+        raise InputError(f"{folder}: no SpladePooling with max or sum and {' or '.join(_SATURATION)}; not supported")
+    body = folder / routes["document"][0][0]
+    file = body / "sentence_bert_config.json"
+    length = read_object(file).get("max_seq_length") if file.is_file() else None
+    length = length if fits(length, int) and length is not None and 4 <= length <= LONGEST else 256
+    table = any(kind == "SparseStaticEmbedding" for _, kind in routes["query"])
+    return SparseContract(
+        query_max_len=length, doc_max_len=length, pooling=how, saturation=_SATURATION[activation], query_table=table
+    )
+
+
+def _routes(folder: Path) -> dict[str, list[tuple[str, str]]]:
+    """Return folder and class of each module of sentence-transformers for queries and for documents."""
+    modules = read_json(folder / MODULES)
+    if not fits(modules, list[dict[str, Any]]):
+        raise InputError(f"{folder / MODULES}: needs a list of modules")
+    listed = [(str(each.get("path", "")), str(each.get("type", "")).rsplit(".", 1)[-1]) for each in modules]
+    if [kind for _, kind in listed] != ["Router"]:
+        return {"query": listed, "document": listed}
+    place = listed[0][0]
+    router = read_object(folder / place / "router_config.json")
+    types, structure = router.get("types"), router.get("structure")
+    if not fits(types, dict[str, str]) or not fits(structure, dict[str, list[str]]):
+        raise InputError(f"{folder / place / 'router_config.json'}: needs types and structure of the modules")
+    assert isinstance(types, dict)
+    assert isinstance(structure, dict)
+    return {
+        side: [(f"{place}/{name}".lstrip("/"), types.get(name, "").rsplit(".", 1)[-1]) for name in structure[side]]
+        for side in ("query", "document")
+    }
+
+
+class SparseEncoder(nn.Module):
+    """Encoder of queries and documents as weights of terms.
+
+    Attributes:
+        contract: parameters of the encoder.
+        query_tower, document_tower: share their network, unless queries have a table.
+        fingerprint: hash of the stored weights and of the contract; empty for an encoder built in memory.
+        truncated: number of texts cut to the maximum length so far.
+        fresh: names of the parts that the checkpoint lacks, from torch's random state.
+    """  # fmt: skip
+
+    def __init__(
+        self,
+        contract: SparseContract,
+        network: Network,
+        tokenizer: Any,
+        table: TableWeights | None = None,
+        fingerprint: str = "",
+    ):
+        super().__init__()
+        self.contract, self.fingerprint, self.truncated = contract, fingerprint, 0
+        self.fresh: list[str] = []
+        self.document_tower = SparseTower(network, tokenizer)
+        self.query_tower = self.document_tower
+        if table is not None or contract.architecture == "unicoil":
+            self.query_tower = SparseTower(table or network, tokenizer, "sum")
+
+    @classmethod
+    def load(
+        cls,
+        name: str | Path,
+        *,
+        device: str = OnDevice.device,
+        dtype: Precision = "fp32",
+        architecture: SparseArchitecture | None = None,
+        fresh: bool = False,
+        **overrides: Any,
+    ) -> SparseEncoder:
+        """Open a sparse encoder.
+
+        Args:
+            name: a folder, or a Hugging Face id.
+            device: `auto` uses a GPU if there is one.
+            dtype: precision of the weights.
+            architecture: architecture of a plain checkpoint.
+            fresh: parts that the checkpoint lacks are new, as the start of a training.
+            overrides: contract fields to change.
+
+        Raises:
+            InputError: no such model, or a checkpoint of another architecture.
+        """
+        folder = resolve(name)
+        contract = _changed(folder, read_sparse_contract(folder, architecture), overrides)
+        body = folder
+        if not (folder / CONTRACT).is_file() and (folder / MODULES).is_file() and architecture is None:
+            body = folder / _routes(folder)["document"][0][0]
+        silence_transformers()
+        tokenizer = load_tokenizer(body)
+        if contract.architecture in _MLM:
+            gated = contract.architecture == "sparterm"
+            network, new = towers.load_vocabulary_weights(body, contract.pooling, contract.saturation, gated)
+        else:
+            network, new = towers.load_token_weights(body, contract.architecture)
+        if new and not fresh:
+            raise InputError(f"{folder}: has no {' and no '.join(new)}; train one with `hybrid train-sparse`")
+        table = TableWeights(towers.read_table(_table_path(folder), tokenizer)) if contract.query_table else None
+        weights = artifacts.fingerprint(folder)
+        encoder = cls(contract, network, tokenizer, table, contract_fingerprint(weights, contract))
+        encoder.fresh = new
+        return encoder.to(device=pick_device(device), dtype=pick_dtype(dtype, pick_device(device))).eval()
+
+    @property
+    def dim(self) -> int:
+        """Size of the vocabulary."""
+        return len(self.document_tower.tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights."""
+        return next(self.parameters()).device
+
+    def describe(self) -> dict[str, Any]:
+        """Return the contract as JSON values, as manifests store it."""
+        return self.contract.to_dict()
+
+    def save(self, folder: Path) -> None:
+        """Write checkpoint, tokenizer, table and contract."""
+        folder.mkdir(parents=True, exist_ok=True)
+        network = self.document_tower.network
+        assert not isinstance(network, TableWeights)
+        network.save(folder)
+        with disk.by_name(folder):
+            self.document_tower.tokenizer.save_pretrained(folder)
+        if isinstance(table := self.query_tower.network, TableWeights):
+            weights = dict(zip(self.terms.to_pylist(), table.table.tolist(), strict=True))
+            disk.write_text(folder / IDF_TABLE, json.dumps({name: value for name, value in weights.items() if value}))
+        disk.write_text(folder / CONTRACT, json.dumps(self.contract.to_dict(), indent=2) + "\n")
+
+    @cached_property
+    def terms(self) -> pa.StringArray:
+        """Word pieces by id, [V]."""
+        tokenizer = self.document_tower.tokenizer
+        return pa.array(tokenizer.convert_ids_to_tokens(list(range(self.dim))), pa.string())
+
+    # ------------------------------------------------------------------------------------------------------- weights
+
+    def encode_queries(self, texts: Sequence[str], batch_tokens: int = BATCH_TOKENS) -> np.ndarray:
+        """Return weights [n, V], float32, in the order of `texts`; for few texts."""
+        return np.asarray(self._matrix(texts, True, batch_tokens).toarray())
+
+    def encode_documents(
+        self, titles: Sequence[str], texts: Sequence[str], batch_tokens: int = BATCH_TOKENS
+    ) -> np.ndarray:
+        """Return weights [n, V], float32, in the order of `texts`; for few texts."""
+        return np.asarray(self._matrix(self._whole(titles, texts), False, batch_tokens).toarray())
+
+    def document_weights(
+        self, titles: Sequence[str], texts: Sequence[str], steps: int, batch_tokens: int = BATCH_TOKENS
+    ) -> TermLists:
+        """Return the quantized weights of documents.
+
+        Args:
+            titles, texts: [n].
+            steps: integers per unit of a weight; weights below half a step are dropped.
+            batch_tokens: maximum tokens of a batch, padding included.
+        """  # fmt: skip
+        whole = self._whole(titles, texts)
+        if self.contract.counts:
+            return self._literal(whole, steps, batch_tokens)
+        found = _quantized(self._matrix(whole, False, batch_tokens), steps)
+        terms = pa.DictionaryArray.from_arrays(pa.array(found.indices), self.terms)
+        return TermLists(np.diff(found.indptr).astype(np.int64), terms, found.data)
+
+    def query_boosts(self, texts: Sequence[str], steps: int) -> pl.DataFrame:
+        """Return query (row in `texts`), term and boost, the quantized weight."""
+        found = _quantized(self._matrix(texts, True, BATCH_TOKENS), steps)
+        terms = pl.Series("term", self.terms.take(pa.array(found.indices)), dtype=pl.String)
+        query = np.repeat(np.arange(len(texts)), np.diff(found.indptr))
+        return pl.DataFrame({"query": query, "term": terms, "boost": found.data.astype(np.float64)})
+
+    def _whole(self, titles: Sequence[str], texts: Sequence[str]) -> list[str]:
+        return [self.contract.document(title, text) for title, text in zip(titles, texts, strict=True)]
+
+    def _matrix(self, texts: Sequence[str], of_queries: bool, batch_tokens: int) -> Any:
+        """Return positive weights as a scipy CSR matrix [n, V], float32."""
+        from scipy.sparse import csr_matrix, vstack
+
+        tower, length = self.document_tower, self.contract.doc_max_len
+        if of_queries:
+            texts, tower, length = [*map(self.contract.query, texts)], self.query_tower, self.contract.query_max_len
+        ids = self.tokens(tower, texts, length)["input_ids"]
+        parts: list[Any] = [csr_matrix(np.zeros((0, self.dim), np.float32))]
+        order: list[int] = []
+        with torch.inference_mode():
+            for rows in batches_by_length([*map(len, ids)], batch_tokens) if ids else ():
+                batch = tower.tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt")
+                weights = tower(batch["input_ids"].to(self.device), batch["attention_mask"].to(self.device))
+                parts.append(csr_matrix(weights.float().cpu().numpy()))
+                order += rows.tolist()
+        return vstack(parts, format="csr")[np.argsort(order)] if order else parts[0]
+
+    def tokens(self, tower: SparseTower, texts: Sequence[str], length: int) -> Any:
+        """Tokenize texts, count those that are cut, and return the tokenizer's encodings."""
+        encoded = tower.tokenizer(list(texts), truncation=True, max_length=length, return_token_type_ids=False)
+        self.truncated += sum(bool(each.overflowing) for each in encoded.encodings or ())
+        return encoded
+
+    # -------------------------------------------------------------------------------------------------------- DeepCT
+
+    def _literal(self, texts: Sequence[str], steps: int, batch_tokens: int) -> TermLists:
+        """Return counts of the analyzed words of documents (DeepCT, section 3.2).
+
+        The weight of a term is the largest of its words' weights, which are those of their first pieces; negative
+        weights count 0. Only terms of the analyzed text have a count.
+        """
+        tower, network = self.document_tower, self.document_tower.network
+        assert isinstance(network, TokenWeights)
+        encoded = self.tokens(tower, texts, self.contract.doc_max_len)
+        words = self.literal.words(texts, encoded.encodings)
+        ids, weighted = encoded["input_ids"], [dict[str, float]() for _ in texts]
+        with torch.inference_mode():
+            for rows in batches_by_length([*map(len, ids)], batch_tokens) if ids else ():
+                batch = tower.tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt")
+                found = network.tokens(batch["input_ids"].to(self.device), batch["attention_mask"].to(self.device))
+                for row, weights in zip(rows.tolist(), found.cpu().tolist(), strict=True):
+                    for place, terms in words[row]:
+                        for term in terms:
+                            weighted[row][term] = max(weights[place], weighted[row].get(term, 0.0))
+        kept = [{term: count for term, w in each.items() if (count := round(steps * w)) > 0} for each in weighted]
+        terms = pa.array([term for each in kept for term in each], pa.string()).dictionary_encode()
+        counts = np.array([count for each in kept for count in each.values()], np.int32)
+        return TermLists(np.array([*map(len, kept)], np.int64), terms, counts)
+
+    @cached_property
+    def literal(self) -> LiteralTerms:
+        """Words of documents, for DeepCT."""
+        return LiteralTerms(len(self.contract.document_head))
+
+
+def _quantized(matrix: Any, steps: int) -> Any:
+    """Return rint(weights * steps) of a scipy CSR matrix, int32, without zeros."""
+    found = matrix.copy()
+    found.data = np.rint(found.data * np.float32(steps)).astype(np.int32)
+    found.eliminate_zeros()
+    found.sort_indices()
+    return found
+
+
+def _table_path(folder: Path) -> Path:
+    if (folder / IDF_TABLE).is_file():
+        return folder / IDF_TABLE
+    return folder / next(place for place, kind in _routes(folder)["query"] if kind == "SparseStaticEmbedding")
+
+
+def _changed(folder: Path, contract: SparseContract, overrides: Mapping[str, Any]) -> SparseContract:
+    known = {each.name for each in fields(SparseContract)}
+    if unfit := [name for name in overrides if name not in known or name == "pooling"]:
+        raise InputError(f"--{unfit[0].replace('_', '-')}: only with a dense encoder; {folder} is a sparse encoder")
+    return contract.changed(**overrides)

@@ -1,0 +1,178 @@
+"""Learned sparse indexes: the weights of documents in shards, the impact matrix, and its query side.
+
+The shards are Parquet files of id, terms and integer weights, kept until the matrix is complete, so that an interrupted
+run resumes with the first missing one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind, Manifest, disk, layout
+from hybrid_cli.encoders.contract import differences
+from hybrid_cli.encoders.models import recorded_model, resolve
+from hybrid_cli.errors import InputError
+from hybrid_cli.indexes.shards import Advance, Texts
+from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
+from hybrid_cli.lexical.index import LexicalIndex, quantization
+from hybrid_cli.settings import Encode
+from hybrid_cli.settings.common import OnDevice
+
+if TYPE_CHECKING:
+    from hybrid_cli.encoders.sparse import SparseEncoder
+
+_AT_ONCE = 256  # texts between two updates of the progress bar
+_CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 1024, 1 << 14  # a token has a score for each term of the vocabulary
+DEEPCT_K1, DEEPCT_B = 10.0, 0.9  # for weights times 100 (DeepCT, README of its code)
+
+
+def encode_weights(
+    folder: Path, texts: Iterable[Texts], encoder: SparseEncoder, settings: Encode, steps: int, advance: Advance
+) -> None:
+    """Encode documents to shards of `settings.shard_size`; shards that exist already are skipped.
+
+    Args:
+        folder: folder of the unfinished index.
+        texts: tables with the columns id, title, text.
+        encoder: sparse encoder.
+        settings: size of shards and batches.
+        steps: see `SparseEncoder.document_weights`.
+        advance: called with the number of encoded texts.
+    """
+    tokens = settings.batch_tokens or (_CPU_BATCH_TOKENS if encoder.device.type == "cpu" else _GPU_BATCH_TOKENS)
+    (folder / layout.WEIGHT_SHARDS).mkdir(exist_ok=True)
+    for number, shard in enumerate(artifacts.regrouped(map(pa.table, texts), settings.shard_size)):
+        path = folder / layout.WEIGHT_SHARDS / layout.part(number)
+        if path.exists():
+            advance(len(shard))
+            continue
+        before, parts = encoder.truncated, []
+        for begin in range(0, len(shard), _AT_ONCE):
+            part = shard.slice(begin, _AT_ONCE)
+            columns = [part[name].to_pylist() for name in ("title", "text")]
+            found = encoder.document_weights(columns[0], columns[1], steps, tokens)
+            ends = pa.array([0, *found.distinct.cumsum()], pa.int32())
+            terms = pa.ListArray.from_arrays(ends, found.terms.cast(pa.string()))
+            weights = pa.ListArray.from_arrays(ends, pa.array(found.weights, pa.int32()))
+            parts.append(pa.table({"id": part["id"].combine_chunks(), "terms": terms, "weights": weights}))
+            advance(len(part))
+        table = pa.concat_tables(parts).replace_schema_metadata({"truncated": str(encoder.truncated - before)})
+        with artifacts.replacing(path) as scratch, disk.create(scratch) as file:
+            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+
+
+@dataclass(frozen=True)
+class Built:
+    """An impact matrix of learned weights, and the number of truncated documents."""
+
+    postings: Postings
+    documents: int
+    truncated: int
+
+    def counts(self) -> dict[str, Any]:
+        """Return values for the manifest."""
+        return {
+            "documents": self.documents,
+            "empty documents": self.documents - self.postings.counted,
+            "terms": len(self.postings.terms),
+            "postings": len(self.postings.rows),
+            "truncated": self.truncated,
+        }
+
+
+def build_matrix(folder: Path, bm25: bool) -> Built:
+    """Write `impacts/` and `docids.parquet` from the shards in `folder`, which are hidden and so removed at the end.
+
+    Args:
+        folder: folder of the unfinished index.
+        bm25: the weights are counts; k1 and b of DeepCT are stored with them.
+    """
+    builder, ids, truncated = PostingsBuilder(), [], 0
+    for path in sorted((folder / layout.WEIGHT_SHARDS).glob(layout.PARTS)):
+        file = pq.ParquetFile(path, read_dictionary=["terms.list.element"])
+        table = file.read()
+        truncated += int((file.schema_arrow.metadata or {}).get(b"truncated", 0))
+        terms, weights = (table[name].combine_chunks() for name in ("terms", "weights"))
+        flat = terms.flatten()
+        flat = flat if isinstance(flat, pa.DictionaryArray) else flat.dictionary_encode()
+        distinct = weights.value_lengths().to_numpy(zero_copy_only=False).astype("int64")
+        builder.add_weights(flat, weights.flatten().to_numpy(), distinct)
+        ids.append(pl.DataFrame({"docid": pl.Series(table["id"].combine_chunks(), dtype=pl.String)}))
+    postings, docids = builder.finish(), pl.concat(ids)
+    with artifacts.replacing(folder / layout.IMPACTS) as scratch:
+        postings.save(scratch)
+    with disk.create(folder / layout.DOCIDS) as opened:
+        docids.write_parquet(opened, compression="zstd")
+    if bm25:
+        disk.write_text(folder / layout.PARAMETERS, json.dumps({"k1": DEEPCT_K1, "b": DEEPCT_B}, indent=2) + "\n")
+    return Built(postings, len(docids), truncated)
+
+
+# -------------------------------------------------------------------------------------------------------------- opening
+
+
+@dataclass(frozen=True)
+class EncodedQueries:
+    """The query side of a sparse encoder, as `lexical.index.QueryWeights`."""
+
+    encoder: SparseEncoder
+    steps: int
+
+    def query_weights(self, texts: Sequence[str]) -> pl.DataFrame:
+        """Return query, term and boost."""
+        return self.encoder.query_boosts(texts, self.steps)
+
+
+def open_lexical(
+    folder: Path,
+    k1: float | None = None,
+    b: float | None = None,
+    model: str | Path | None = None,
+    device: str = OnDevice.device,
+) -> LexicalIndex:
+    """Open a lexical index: of BM25, or of learned weights with the encoder that built it.
+
+    Args:
+        folder: the index.
+        k1, b: override the stored values of BM25.
+        model: overrides the recorded encoder.
+        device: device of the encoder.
+
+    Raises:
+        InputError: not a lexical index, or its encoder is missing or has changed.
+    """  # fmt: skip
+    manifest = artifacts.read_manifest(folder, Kind.LEXICAL_INDEX)
+    steps = quantization(manifest)
+    if steps is None:
+        return LexicalIndex.open(folder, k1, b)
+    return LexicalIndex.open_learned(folder, EncodedQueries(_encoder(folder, manifest, model, device), steps))
+
+
+def _encoder(folder: Path, manifest: Manifest, model: str | Path | None, device: str) -> SparseEncoder:
+    from hybrid_cli.encoders.sparse import SparseEncoder
+
+    name = model or recorded_model(manifest)
+    if name is None or (model is None and manifest.input_path("model") and not Path(name).exists()):
+        raise InputError(f"{folder}: its encoder is no longer at {name}; pass it with --model")
+    options = manifest.options
+    encoder = SparseEncoder.load(
+        resolve(name),
+        device=device,
+        dtype=options["dtype"],
+        architecture=options.get("architecture"),
+        **options["contract"],
+    )
+    if encoder.fingerprint != manifest.counts["encoder"]:
+        differ = differences(manifest.counts["contract"], encoder.describe())
+        what = f"with {'; '.join(differ)} in {name}" if differ else f"with other weights than those of {name}"
+        raise InputError(f"{folder}: was encoded {what}; encode again, or pass the model of the index with --model")
+    return encoder

@@ -1,0 +1,46 @@
+"""Tiny random checkpoints of learned sparse encoders, in the layouts of the published ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertForTokenClassification, BertModel
+
+from hybrid_cli.encoders.models import resolve
+
+ARCHITECTURES = ("splade", "unicoil", "deepct")
+
+
+def shape(tokenizer: Any, **more: Any) -> BertConfig:
+    return BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        initializer_range=0.3,
+        **more,
+    )
+
+
+def write_checkpoint(folder: Path, architecture: str, seed: int = 1) -> Path:
+    """Write a checkpoint with transformers' own class, or with UniCOIL's names of the weights."""
+    tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"))
+    torch.manual_seed(seed)
+    if architecture == "splade":
+        BertForMaskedLM(shape(tokenizer)).save_pretrained(folder)
+    elif architecture == "deepct":
+        model = BertForTokenClassification(shape(tokenizer, num_labels=1))
+        torch.nn.init.constant_(model.classifier.bias, 1.0)
+        model.save_pretrained(folder)
+    else:
+        body, head = BertModel(shape(tokenizer)), torch.nn.Linear(16, 1)
+        body.config.save_pretrained(folder)
+        state = {f"coil_encoder.{name}": value for name, value in body.state_dict().items()}
+        state |= {f"tok_proj.{name}": value for name, value in head.state_dict().items()}
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    tokenizer.save_pretrained(folder)
+    return folder
