@@ -10,14 +10,14 @@ CODE := hybrid_cli tests benchmarks docs
 DATA ?= out/pydocs
 OUT ?= out/clear
 DEMO_STEPS ?= 50
-TABLES := clear ablations roc spar lambda-study static-lambda lite drboost memory-table robustness
+TABLES := clear ablations roc spar lambda-study static-lambda lite drboost memory-table robustness rerank
 
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: help setup demo check lint test hard fuzz bench docs clean tables $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 no-labels prior few-labels \
-    claims-clear claims-clear-seed
+    claims-clear claims-clear-seed rerank-depths
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -74,6 +74,7 @@ include pipelines/spar.mk
 include pipelines/lambda-study.mk
 include pipelines/static-lambda.mk
 include pipelines/lite.mk
+include pipelines/rerank.mk
 include pipelines/zero-shot.mk
 include pipelines/memory-table.mk
 include pipelines/robustness.mk

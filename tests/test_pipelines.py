@@ -14,7 +14,17 @@ if shutil.which("make") is None:
     pytest.skip("make is not installed", allow_module_level=True)
 
 STUDIES = {"ablations", "roc", "spar", "lambda-study", "lite", "drboost"}  # one file tree per seed
-TARGETS = ["clear", *sorted(STUDIES), "static-lambda", "memory-table", "robustness", "robust04", "no-labels"]
+TARGETS = [
+    "clear",
+    *sorted(STUDIES),
+    "static-lambda",
+    "memory-table",
+    "robustness",
+    "robust04",
+    "no-labels",
+    "rerank",
+    "rerank-depths",
+]
 
 
 def make(target: str, folder: Path, **variables: object) -> subprocess.CompletedProcess[str]:
