@@ -11,6 +11,7 @@ from command import hybrid
 from hypothesis import given
 from hypothesis import strategies as st
 from small_artifacts import HITS, open_output, run_table, write_run
+from tiny_collection import write_tiny_source
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind
@@ -84,3 +85,52 @@ def test_other_files_are_refused(tmp_path: Path, tiny: Path) -> None:
     pl.DataFrame({"qid": ["q"]}).write_parquet(tmp_path / "b.parquet")
     with pytest.raises(InputError, match="has no column 'docid'"):
         concat_runs([write_run(tmp_path / "c.parquet"), tmp_path / "b.parquet"], output=tmp_path / "all.parquet")
+
+
+# ------------------------------------------------------------------------------------------------------------- passages
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(-3, 3)), min_size=1, max_size=12))
+def test_a_document_has_the_score_of_its_best_passage(hits: list[tuple[int, int, int]]) -> None:
+    best: dict[tuple[str, str], float] = {}
+    passages: dict[str, dict[str, float]] = {}
+    for number, (query, document, score) in enumerate(hits):
+        qid, docid = f"q{query}", f"d#{document}"  # ids may contain the separator
+        passages.setdefault(qid, {})[f"{docid}#{number}"] = float(score)
+        best[qid, docid] = max(score, best.get((qid, docid), -9.0))
+    rows = [
+        (qid, docid, rank, score)
+        for qid in sorted(passages)
+        for rank, (docid, score) in enumerate(sorted(passages[qid].items(), key=lambda hit: (-hit[1], hit[0])), 1)
+    ]
+    with tempfile.TemporaryDirectory() as name:
+        run = write_run(Path(name) / "run.parquet", rows)
+        found = runs.read_run(concat_runs([run], max_per="doc", output=Path(name) / "out.parquet"))
+    assert {(qid, docid): score for qid, docid, _, score in found.rows()} == best
+    for _, part in found.group_by("qid"):
+        assert part["rank"].to_list() == list(range(1, len(part) + 1))
+        assert part["score"].is_sorted(descending=True)
+
+
+def test_a_document_that_is_no_passage_is_refused(tmp_path: Path) -> None:
+    words = ["concat-runs", write_run(tmp_path / "a.parquet"), "--max-per", "doc"]
+    done = hybrid(*words, "--output", tmp_path / "b.parquet")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "document a of query q1 is no passage DOCID#NUMBER" in done.err
+
+
+def test_documents_are_split_searched_as_passages_and_measured_as_documents(tiny: Path, tmp_path: Path) -> None:
+    write_tiny_source(tmp_path)
+    source = [tmp_path / "docs.jsonl", "--topics", f"test={tmp_path / 'topics.test.tsv'}"]
+    judged = ["--qrels", f"test={tmp_path / 'qrels.test.txt'}"]
+    words = ["prepare", "trec", *source, *judged, "--split-passages", 12, "--passage-stride", 6]
+    assert hybrid(*words, "--output", tmp_path / "passages").code == 0
+    assert hybrid("index-bm25", tmp_path / "passages", "--threads", 1, "--output", tmp_path / "bm25").code == 0
+    search = ["search", tmp_path / "passages", "--split", "test", "--index", tmp_path / "bm25", "--threads", 1]
+    assert hybrid(*search, "--output", tmp_path / "passages.parquet").code == 0
+    output = tmp_path / "documents.parquet"
+    assert hybrid("concat-runs", tmp_path / "passages.parquet", "--max-per", "doc", "--output", output).code == 0
+    done = hybrid("evaluate", tiny, "--split", "test", output, "--measures", "MRR@10", "--format", "json")
+    assert (done.code, '"MRR@10"' in done.out) == (0, True)
+    first = runs.read_run(output).filter(qid="001", rank=1)
+    assert first["docid"].to_list() == ["007"]

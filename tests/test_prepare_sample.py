@@ -1,4 +1,4 @@
-"""Samples of documents and queries in `prepare`."""
+"""Samples of documents and queries in `prepare`, and passages of documents."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from pathlib import Path
 import polars as pl
 import pytest
 from command import hybrid
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny_collection import (
+    TINY_DOCUMENTS,
     corpus_of,
     counts_of,
     write_lines,
+    write_tiny_source,
 )
 
 from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
+from hybrid_cli.collections.source import passages
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import PrepareBeir, PreparePythonDocs
+from hybrid_cli.settings import PrepareBeir, PreparePythonDocs, PrepareTrec
 from hybrid_cli.stages.prepare import prepare
 
 
@@ -138,3 +143,53 @@ def test_the_docstring_task_can_be_sampled(tmp_path: Path) -> None:
     small = {"train": 5, "dev": 5, "test": 5}
     made = prepare(settings.changed(sample_queries=small))
     assert (len(docids_of(made)), counts_of(made)["queries"]) == (30, small)
+
+
+# ------------------------------------------------------------------------------------------------------------- passages
+
+
+@given(st.text(alphabet="ab \n", max_size=40), st.integers(1, 5), st.integers(1, 5))
+def test_passages_contain_every_word_in_order(text: str, size: int, stride: int) -> None:
+    found = passages(text, size, min(stride, size))
+    words = text.split()
+    assert all(part in text for part in found)
+    assert [len(part.split()) for part in found[:-1]] == [size] * (len(found) - 1)
+    places = list(range(0, len(words), min(stride, size)))[: len(found)]
+    assert [part.split() for part in found] == ([words[start : start + size] for start in places] if words else [[]])
+    assert not words or places[-1] + size >= len(words)
+
+
+def test_passages_have_the_title_and_the_judgments_of_their_document(tmp_path: Path) -> None:
+    write_tiny_source(tmp_path)
+    settings = PrepareTrec(
+        tmp_path / "docs.jsonl",
+        topics={"test": tmp_path / "topics.test.tsv"},
+        qrels={"test": tmp_path / "qrels.test.txt"},
+        split_passages=10,
+        output=tmp_path / "out",
+    )
+    rows = corpus_of(prepare(settings))
+    own = [row for row in rows if row[0].startswith("007#")]
+    assert [row[0] for row in own] == ["007#0", "007#1", "007#2", "007#3"]
+    assert {row[1] for row in own} == {"Tides"}
+    assert " ".join(row[2] for row in own) == next(text for docid, _, text in TINY_DOCUMENTS if docid == "007")
+    assert ("void#0", "A page without words", "") in rows
+    judged = pl.read_parquet(tmp_path / "out" / "qrels.test.parquet").filter(qid="001")
+    assert judged.filter(relevance=2)["docid"].to_list() == [row[0] for row in own]
+    manifest = artifacts.read_manifest(tmp_path / "out")
+    assert manifest.counts["whole_documents"] == len(TINY_DOCUMENTS)
+    assert (manifest.options["split_passages"], manifest.options["passage_stride"]) == (10, 10)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--split-passages", 5, "--passage-stride", 6], "--passage-stride 6: leaves out words"),
+        (["--passage-stride", 6], "--passage-stride: only with --split-passages"),
+        (["--split-passages", 5, "--on-duplicate", "first"], "--split-passages: not with --on-duplicate first"),
+    ],
+)
+def test_unusable_passages_are_refused(tmp_path: Path, options: list[object], words: str) -> None:
+    write_tiny_source(tmp_path)
+    done = hybrid("prepare", "files", tmp_path / "docs.jsonl", *options, "--output", tmp_path / "out")
+    assert (done.code, words in done.err) == (2, True)

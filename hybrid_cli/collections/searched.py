@@ -144,6 +144,8 @@ def texts_of(run: Path) -> Path | None:
 def corpus_of(run: Path) -> Source | None:
     """Return the corpus of the index behind a run; None if it is not recorded or gone, or shards have several."""
     made = artifacts.find_manifest(run)
+    if made is not None and made.options.get("max_per"):  # of documents; the index has their passages
+        return None
     if made is not None and (corpus := made.input_path("corpus")) is not None:  # of a reranked run
         return Source(corpus, made.inputs["corpus"]["fingerprint"])
     for path in _existing(made, "run ") if made is not None else ():

@@ -1,7 +1,8 @@
-"""The result of a reader: documents, queries and judgments as restartable streams; and random samples of a source."""
+"""The result of a reader: documents, queries and judgments as restartable streams; samples and passages of a source."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -113,6 +114,51 @@ def checked_split(name: str) -> str:
 def roles(kind: str, files: Mapping[str, Path]) -> dict[str, Path]:
     """Return files by split as inputs of a manifest: `queries dev` -> path."""
     return {f"{kind} {checked_split(split)}": path for split, path in files.items()}
+
+
+def in_passages(source: Source, settings: Prepare) -> Source:
+    """Return a source whose documents are split into passages, or the source itself if none are requested.
+
+    A passage keeps the title of its document, and inherits its judgments (BERT-MaxP, section 3.2).
+
+    Args:
+        source: collection of documents.
+        settings: `split_passages` words, and `passage_stride`.
+    """
+    if settings.split_passages is None:
+        return source
+    size, stride = settings.split_passages, settings.passage_stride or settings.split_passages
+    if stride > size:
+        raise InputError(f"--passage-stride {stride}: leaves out words; pass at most --split-passages {size}")
+    counts: dict[str, int] = {}
+
+    def documents() -> Iterator[Document]:
+        for row in source.documents():
+            texts = passages(row.text, size, stride)
+            counts[row.docid] = len(texts)
+            source.facts["whole_documents"] = len(counts)
+            yield from (row._replace(docid=f"{row.docid}#{number}", text=text) for number, text in enumerate(texts))
+
+    def judgments() -> Iterator[Judgment]:
+        for _ in documents() if not counts else ():
+            pass
+        for row in source.judgments():
+            names = [f"{row.docid}#{number}" for number in range(counts.get(row.docid, 0))]
+            yield from (row._replace(docid=name) for name in names or [row.docid])
+
+    options = {**source.options, "split_passages": size, "passage_stride": stride}
+    return replace(source, documents=documents, judgments=judgments, options=options)
+
+
+def passages(text: str, size: int, stride: int) -> list[str]:
+    """Return passages of `size` words that start every `stride` words; the last one may be shorter.
+
+    White space within a passage is unchanged. A text without words is one passage.
+    """
+    words = [found.span() for found in re.finditer(r"\S+", text)]
+    starts = range(0, max(len(words) - size, 0) + stride, stride)
+    found = [words[start : start + size] for start in starts if start < len(words)]
+    return [text[part[0][0] : part[-1][1]] for part in found] or [text]
 
 
 @dataclass(frozen=True)

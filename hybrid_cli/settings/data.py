@@ -19,7 +19,7 @@ SampleFrom = Literal["random", "contexts"]
 PseudoQueries = Literal["title", "first-sentence", "sentence", "heading"]
 
 DATA = "Data"
-SAMPLE, PSEUDO = "Sample", "Pseudo-queries"
+SAMPLE, PASSAGES, PSEUDO = "Sample", "Passages", "Pseudo-queries"
 
 
 def text_encoding(name: str) -> str:
@@ -51,6 +51,26 @@ class Prepare(Seeded, Writes):
     )
     sample_queries: Mapping[str, int] = option(
         {}, "Keep at most N random queries of a split.", metavar="SPLIT=N", panel=SAMPLE, minimum=1, shown="all queries"
+    )
+    split_passages: int | None = option(
+        None,
+        "Split each document into passages of N words with its title, named DOCID#0, DOCID#1, ...; judgments of a "
+        "document hold for its passages. `concat-runs --max-per doc` returns from passages to documents.",
+        metavar="N",
+        panel=PASSAGES,
+        minimum=1,
+        shown="whole documents",
+        recorded=False,  # recorded by the source, only if set
+    )
+    passage_stride: int | None = option(
+        None,
+        "Words between the starts of two passages.",
+        metavar="N",
+        panel=PASSAGES,
+        minimum=1,
+        shown="their length, without overlap",
+        recorded=False,
+        applies=when(split_passages=GIVEN),
     )
     pseudo_queries: PseudoQueries | None = option(
         None,
@@ -95,6 +115,11 @@ class PrepareRows(Prepare):
         super().check()
         if self.pseudo_queries is not None and self.on_duplicate == "last":
             raise InputError("--pseudo-queries: not with --on-duplicate last; pass --on-duplicate first")
+        if self.split_passages is not None and self.on_duplicate != "error":
+            raise InputError(
+                f"--split-passages: not with --on-duplicate {self.on_duplicate}, which would mix passages of two "
+                "versions of a document; remove the repeated documents"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -204,13 +204,21 @@ class TrainFusion(OnDevice, Threaded, Seeded, Writes):
 
 @dataclass(frozen=True)
 class ConcatRuns(Writes):
-    """Concatenate runs of different queries.
+    """Concatenate runs of different queries, or aggregate a run of passages.
 
-    For cross-validation: the test runs of all folds become one run, which is evaluated once.
+    For cross-validation: the test runs of all folds become one run, which is evaluated once. With `--max-per doc`, a
+    document has the score of its best passage, of a collection made with `prepare --split-passages`.
     """
 
     command = "concat-runs"
     panel = FUSION
-    examples = ("hybrid concat-runs out/test-1.parquet out/test-2.parquet out/test-3.parquet --output out/all.parquet",)
+    examples = (
+        "hybrid concat-runs out/test-1.parquet out/test-2.parquet out/test-3.parquet --output out/all.parquet",
+        "hybrid concat-runs out/passages.parquet --max-per doc --output out/documents.parquet",
+    )
 
-    runs: Sequence[Path] = argument(REQUIRED, "Two or more runs without a common query.")
+    runs: Sequence[Path] = argument(REQUIRED, "Two or more runs without a common query; with `--max-per`, one or more.")
+    _: KW_ONLY
+    max_per: Literal["doc"] | None = option(
+        None, "Replace the passages DOCID#NUMBER of a document by the document, with their highest score."
+    )

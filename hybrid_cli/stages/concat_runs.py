@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
+
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections.searched import refuse_other_corpora
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import ConcatRuns, stage
 
+_PASSAGE = r"#\d+$"  # of the ids of `prepare --split-passages`
+
 
 @stage(ConcatRuns)
 def concat_runs(settings: ConcatRuns) -> Path:
-    """Concatenate runs without changing ranks, scores or order. Memory holds a block of queries.
+    """Concatenate runs without changing ranks, scores or order; with `max_per`, aggregate passages to documents.
+
+    Memory holds a block of queries.
 
     Returns:
         Path of the new run.
 
     Raises:
-        InputError: fewer than two runs, two runs that answer the same query, or runs of other corpora.
+        InputError: fewer than two runs, two runs that answer the same query, runs of other corpora, or a document that
+            is no passage.
     """
-    if len(settings.runs) < 2:
+    if len(settings.runs) < 2 and settings.max_per is None:
         raise InputError("concat-runs: needs two or more runs, got 1")
     refuse_other_corpora({str(path): path for path in settings.runs})
     output = artifacts.output_of(
@@ -39,7 +46,22 @@ def concat_runs(settings: ConcatRuns) -> Path:
                 "use `hybrid fuse` for runs of the same queries"
             )
         home |= dict.fromkeys(qids, path)
-    written = output.write((block.to_arrow() for part in parts for block in part.blocks()), queries=len(home))
+    blocks = (_aggregated(block, settings) for part in parts for block in part.blocks())
+    written = output.write((block.to_arrow() for block in blocks), queries=len(home))
     hits = written.counts["rows"]
     console.note(f"concat-runs: {output.path}: {len(home):,} queries, {hits:,} hits of {len(parts)} runs")
     return output.path
+
+
+def _aggregated(block: pl.DataFrame, settings: ConcatRuns) -> pl.DataFrame:
+    """Return the hits of whole queries, with documents in place of their passages."""
+    if settings.max_per is None:
+        return block
+    other = block.filter(~pl.col("docid").str.contains(_PASSAGE))
+    if len(other):
+        raise InputError(
+            f"--max-per {settings.max_per}: document {other['docid'][0]} of query {other['qid'][0]} is no passage "
+            "DOCID#NUMBER; pass a run of a collection made with `prepare --split-passages`"
+        )
+    whole = block.with_columns(pl.col("docid").str.replace(_PASSAGE, ""))
+    return runs.ranked(whole.group_by("qid", "docid", maintain_order=True).agg(pl.col("score").max()))

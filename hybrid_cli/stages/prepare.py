@@ -9,7 +9,7 @@ from typing import Any
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, disk
 from hybrid_cli.collections.pseudo_queries import with_pseudo_queries
-from hybrid_cli.collections.source import Source, sampled
+from hybrid_cli.collections.source import Source, in_passages, sampled
 from hybrid_cli.collections.writer import CollectionWriter, clear
 from hybrid_cli.settings import stage
 from hybrid_cli.settings.data import Prepare, PrepareRows
@@ -28,7 +28,7 @@ def prepare(settings: Prepare) -> Path:
     Raises:
         InputError: the source cannot be read, or its rows contradict each other.
     """
-    source = with_pseudo_queries(sampled(_source(settings), settings), settings)
+    source = in_passages(with_pseudo_queries(sampled(_source(settings), settings), settings), settings)
     output = artifacts.output_of(settings, Kind.COLLECTION, source.files, {**source.options, **settings.recorded()})
     if output.up_to_date:
         return output.path
