@@ -14,7 +14,7 @@ AnswerMatch = Literal["string", "regex"]
 SignificanceTest = Literal["t", "permutation"]
 Correction = Literal["holm", "bonferroni", "none"]
 Format = Literal["table", "json", "csv", "markdown", "latex"]
-ExportFormat = Literal["trec", "msmarco", "dpr", "sentence-transformers", "pyserini"]
+ExportFormat = Literal["trec", "msmarco", "dpr", "sentence-transformers", "pyserini", "opensearch", "vespa", "parquet"]
 
 ANALYSIS = "Analysis"
 MEASURES, TESTS, COMPLEMENT, STUDIES = "Measures", "Significance", "Complementarity", "Studies"
@@ -242,6 +242,7 @@ class Verify(Settings):
 
 
 RUN, QRELS = "a run", "qrels"  # facts: kind of the exported artifact
+ENGINES = ("opensearch", "vespa", "parquet")
 
 
 @dataclass(frozen=True)
@@ -250,23 +251,39 @@ class Export(Writes):
 
     `trec`: a run with strictly decreasing scores, so that trec_eval keeps its order; or qrels. `msmarco`: a run as qid,
     pid, rank. `dpr`: a run as the JSON of DPR's retriever, with texts and has_answer. `sentence-transformers`: an
-    encoder. `pyserini`: a dense index that FaissSearcher opens.
+    encoder. `pyserini`: a dense index that FaissSearcher opens. `opensearch`, `vespa`, `parquet` (Qdrant, Milvus,
+    LanceDB): the documents of a lexical index with their impacts, and with the vectors of `--dense`.
     """
 
     command = "export"
     panel = ANALYSIS
-    examples = ("hybrid export out/clear.parquet --format trec --output out/clear.trec",)
+    examples = (
+        "hybrid export out/clear.parquet --format trec --output out/clear.trec",
+        "hybrid export out/bm25 --dense out/clear-index --format vespa --output out/vespa",
+    )
 
-    path: Path = argument(REQUIRED, "A run, qrels, an encoder or a dense index.")
+    path: Path = argument(REQUIRED, "A run, qrels, an encoder, a dense index or a lexical index.")
     _: KW_ONLY
     form: ExportFormat = option(REQUIRED, "Format to write.", "--format")
     collection: Path | None = option(
         None,
         "Texts, questions and answers.",
-        applies=when(form="dpr"),
+        applies=when(form=("dpr", *ENGINES)),
+        recorded=False,
+        shown="for an index, its corpus",
+    )
+    split: str | None = option(
+        None,
+        "Split of the collection. For an index, its queries are written too, with terms and vectors.",
+        applies=when(form=("dpr", *ENGINES)),
+    )
+    dense: Path | None = option(None, "Dense index of the same documents.", applies=when(form=ENGINES), recorded=False)
+    model: str | None = option(
+        None,
+        "Query encoder; required if the encoder has moved since indexing.",
+        applies=when(form=ENGINES, dense=GIVEN, split=GIVEN),
         recorded=False,
     )
-    split: str | None = option(None, "Split of the collection.", applies=when(form="dpr"))
     hits: int | None = option(
         None,
         "Hits written per query.",

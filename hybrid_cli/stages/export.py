@@ -21,24 +21,25 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.indexes import DenseIndex
 from hybrid_cli.settings import Export, stage
-from hybrid_cli.settings.analysis import ExportFormat
+from hybrid_cli.settings.analysis import ENGINES, ExportFormat
 
 QUERIES_AT_ONCE = 256
 _OPENED = {  # how another tool opens a format of one file or folder
     "trec": "  trec_eval -m all_trec QRELS {path} reads a run, trec_eval -m all_trec {path} RUN reads qrels",
     "sentence-transformers": "  from sentence_transformers import SentenceTransformer; "
     'model = SentenceTransformer("{path}"); model.encode_query(["..."])',
+    **dict.fromkeys(ENGINES, "  Commands and the query for the hybrid score: docs/export.md"),
     "pyserini": "  from pyserini.search.faiss import FaissSearcher; "
     'FaissSearcher("{path}", query_encoder=None).search(VECTORS, k=10)  (Java 21 or later)',
 }
-_FOLDERS = ("sentence-transformers", "pyserini")  # formats of several files
+_FOLDERS = ("sentence-transformers", "pyserini", *ENGINES)  # formats of several files
 
 Writer = Callable[[Path, Path, Export], str]  # artifact, output, settings -> description of the written content
 
 
 @stage(Export)
 def export(settings: Export) -> Path:
-    """Convert a run, qrels, an encoder or a dense index to the format of another tool.
+    """Convert a run, qrels, an encoder or an index to the format of another tool.
 
     Returns:
         Path of the output.
@@ -60,6 +61,7 @@ def export(settings: Export) -> Path:
     artifact = path if path == settings.path else artifacts.Named(str(settings.path), path)
     inputs: dict[str, Path | artifacts.Named] = {"artifact": artifact}
     inputs |= {"collection": settings.collection} if settings.collection else {}
+    inputs |= {"dense": settings.dense} if settings.dense else {}
     output = artifacts.open_output(
         settings.output,
         kind,
@@ -258,6 +260,36 @@ def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
     return f"{len(index.docids):,} vectors of {index.dim}"
 
 
+def _served(path: Path, scratch: Path, settings: Export) -> str:
+    """Write the documents of a lexical index, and of a dense one, for a search engine."""
+    from hybrid_cli.indexes import documents, serving
+    from hybrid_cli.indexes.exact import query_encoder
+    from hybrid_cli.lexical.index import LexicalIndex
+
+    manifest = artifacts.read_manifest(path, Kind.LEXICAL_INDEX)
+    corpora = [settings.collection] if settings.collection else [*documents.corpora_of([manifest]).values()]
+    if not corpora:
+        raise InputError(f"{path}: its corpus is no longer at the recorded path; pass it with --collection")
+    dense = DenseIndex.open(settings.dense) if settings.dense else None
+    served = serving.Served(LexicalIndex.open(path), manifest.options["fields"], corpora, dense)
+    served.check()
+    queries = None
+    if settings.split is not None:
+        if settings.collection is None:
+            raise InputError(f"--split {settings.split}: needs --collection")
+        read = collections.read_queries(collections.queries_path(settings.collection, settings.split))
+        queries = served.queries(read, query_encoder(dense, settings.model) if dense else None)
+    scratch.mkdir()
+    write = {
+        "opensearch": serving.write_opensearch,
+        "vespa": serving.write_vespa,
+        "parquet": serving.write_parquet,
+    }[settings.form]
+    with console.progress("export", len(served.lexical.docids), "documents") as advance:
+        count = write(served, scratch, queries, advance)
+    return f"{count:,} documents" + (f", {len(queries):,} queries" if queries is not None else "")
+
+
 _WRITERS: dict[tuple[Kind, ExportFormat], Writer] = {
     (Kind.RUN, "trec"): _trec_run,
     (Kind.RUN, "msmarco"): _msmarco_run,
@@ -265,4 +297,7 @@ _WRITERS: dict[tuple[Kind, ExportFormat], Writer] = {
     (Kind.QRELS, "trec"): _trec_qrels,
     (Kind.ENCODER, "sentence-transformers"): _sentence_transformers,
     (Kind.DENSE_INDEX, "pyserini"): _pyserini,
+    (Kind.LEXICAL_INDEX, "opensearch"): _served,
+    (Kind.LEXICAL_INDEX, "vespa"): _served,
+    (Kind.LEXICAL_INDEX, "parquet"): _served,
 }

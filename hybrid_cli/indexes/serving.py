@@ -1,0 +1,265 @@
+"""Documents with BM25 impacts and dense vectors, in the form of search engines: OpenSearch, Vespa, Parquet.
+
+The inner product of a query's term frequencies with a document's impacts is the BM25 score, up to the rounding of the
+engine's sum. OpenSearch computes BM25 itself, with Lucene, from a text that its analyzer splits as Anserini's does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hybrid_cli import runs
+from hybrid_cli.artifacts import disk
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.errors import InputError
+from hybrid_cli.indexes.dense import DenseIndex
+from hybrid_cli.indexes.shards import Advance
+from hybrid_cli.lexical.analysis import ENGLISH
+from hybrid_cli.lexical.english import STOP_WORDS
+from hybrid_cli.lexical.index import LexicalIndex
+
+_BATCH = 2048  # documents, and queries, at once
+
+
+@dataclass(frozen=True)
+class Served:
+    """Indexes and texts of the same documents.
+
+    Attributes:
+        lexical: the lexical index.
+        fields: indexed fields of a document.
+        corpora: corpora of the documents; a later one replaces documents of earlier ones.
+        dense: a dense index of the same documents, or None.
+    """
+
+    lexical: LexicalIndex
+    fields: Sequence[str]
+    corpora: Sequence[Path]
+    dense: DenseIndex | None = None
+
+    def check(self) -> None:
+        """Refuse a dense index of other documents, or of sign codes.
+
+        Raises:
+            InputError: see above.
+        """
+        if self.dense is None:
+            return
+        if set(self.dense.docids) != set(self.lexical.docids):
+            raise InputError(f"{self.dense.folder}: other documents than the lexical index; encode the same corpus")
+        if self.dense.binary:
+            raise InputError(f"{self.dense.folder}: sign codes, which no engine scores so; encode with --index-type")
+
+    def documents(self) -> Iterator[pl.DataFrame]:
+        """Yield docid, title, text, indices and values of the impacts, and vector, in the order of the corpora.
+
+        Raises:
+            InputError: the corpora lack a document.
+        """
+        known, found = self.lexical.docids, 0
+        later = [collections.docids(path) for path in self.corpora[1:]]
+        for number, corpus in enumerate(self.corpora):
+            replaced = pl.concat([pl.Series([], dtype=pl.String), *later[number:]])
+            for batch in collections.documents(corpus, _BATCH):
+                frame = pl.DataFrame(pl.from_arrow(batch))
+                mine = pl.col("docid").is_in(known.implode()) & ~pl.col("docid").is_in(replaced.implode())
+                frame = frame.filter(mine)
+                found += len(frame)
+                if len(frame):
+                    yield frame.with_columns(self._vectors(frame["docid"]))
+        if found < len(known):
+            raise InputError(
+                f"{self.corpora[-1]}: texts of {len(known) - found:,} documents are missing; pass the collection of "
+                "the index with --collection"
+            )
+
+    def _vectors(self, docids: pl.Series) -> list[pl.Series]:
+        rows = runs.positions(docids, self.lexical.docids, "the lexical index has no document")
+        columns = _sparse(self._impacts[rows])
+        if self.dense is not None:
+            places = runs.positions(docids, self.dense.docids, f"{self.dense.folder}: no document")
+            columns.append(_dense(self.dense.vectors_of(places)))
+        return columns
+
+    @cached_property
+    def _impacts(self) -> Any:
+        return self.lexical.documents.tocsr()
+
+    def queries(self, queries: pl.DataFrame, encoder: Any) -> pl.DataFrame:
+        """Return qid, text, indices and values (term frequencies), and vector, for queries (qid, text)."""
+        texts = queries["text"].to_list()
+        columns = _sparse(self.lexical.query_matrix(texts))
+        if encoder is not None:
+            columns.append(_dense(encoder.encode_queries(texts)))
+        return queries.select("qid", "text").with_columns(columns)
+
+    @property
+    def terms(self) -> pl.Series:
+        """Terms by id."""
+        return self.lexical.impacts.postings.terms
+
+
+def _sparse(matrix: Any) -> list[pl.Series]:
+    """Return the lists `indices` and `values` of the rows of a CSR matrix."""
+    matrix.sort_indices()
+    ends = pa.array(matrix.indptr.astype(np.int32))
+    parts = {"indices": matrix.indices.astype(np.int32), "values": matrix.data.astype(np.float32)}
+    return [pl.Series(name, pl.from_arrow(pa.ListArray.from_arrays(ends, part))) for name, part in parts.items()]
+
+
+def _dense(vectors: np.ndarray) -> pl.Series:
+    return pl.Series("vector", np.ascontiguousarray(vectors, np.float32))
+
+
+def write_parquet(served: Served, folder: Path, queries: pl.DataFrame | None, advance: Advance) -> int:
+    """Write `documents.parquet`, `terms.parquet`, and `queries.parquet` for queries; return the number of documents."""
+    count = 0
+    with (
+        disk.create(folder / "documents.parquet") as file,
+        pq.ParquetWriter(file, _schema(served), compression="zstd") as writer,
+    ):
+        for frame in served.documents():
+            writer.write_table(frame.to_arrow().cast(_schema(served)))
+            count += len(frame)
+            advance(len(frame))
+    with disk.create(folder / "terms.parquet") as file:
+        pl.DataFrame({"term": served.terms}).with_row_index("id").write_parquet(file)
+    if queries is not None:
+        with disk.create(folder / "queries.parquet") as file:
+            queries.write_parquet(file)
+    return count
+
+
+def _schema(served: Served) -> pa.Schema:
+    columns = {name: pa.string() for name in ("docid", "title", "text")}
+    columns |= {"indices": pa.list_(pa.int32()), "values": pa.list_(pa.float32())}
+    return pa.schema({**columns, **({"vector": pa.list_(pa.float32())} if served.dense else {})})
+
+
+def write_vespa(served: Served, folder: Path, queries: pl.DataFrame | None, advance: Advance) -> int:
+    """Write `documents.jsonl` (feed), `document.sd` (schema), and `queries.jsonl`; return the number of documents."""
+    terms, count = served.terms.to_list(), 0
+    with disk.create_text(folder / "documents.jsonl") as file:
+        for row in _rows(served.documents()):
+            impacts = {terms[at]: value for at, value in zip(row["indices"], row["values"], strict=True)}
+            fields = {name: row[name] for name in ("docid", "title", "text")} | {"impacts": impacts}
+            fields |= {"vector": row["vector"]} if "vector" in row else {}
+            _write_line(file, {"put": f"id:hybrid:document::{row['docid']}", "fields": fields})
+            count += 1
+            advance(1)
+    disk.write_text(folder / "document.sd", _vespa_schema(served.dense.dim if served.dense else None))
+    _write_queries(folder, queries, terms)
+    return count
+
+
+def _vespa_schema(dim: int | None) -> str:
+    """Return the schema, with a rank profile for the weighted sum of BM25 and the inner product."""
+    vector = f"tensor<float>(x[{dim}])"
+    fields = {
+        "docid": ("string", "summary | attribute"),
+        "title": ("string", "summary"),
+        "text": ("string", "summary"),
+        "impacts": ("tensor<float>(term{})", "attribute"),
+        **({"vector": (vector, "attribute")} if dim else {}),
+    }
+    lines = [f"        field {name} type {kind} {{ indexing: {how} }}" for name, (kind, how) in fields.items()]
+    inputs = ["query(terms) tensor<float>(term{})", "query(weight) double: 1.0"]
+    score = "query(weight) * sum(query(terms) * attribute(impacts))"
+    if dim:
+        inputs.append(f"query(vector) {vector}")
+        score += " + sum(query(vector) * attribute(vector))"
+    return "\n".join(
+        [
+            "schema document {",
+            "    document document {",
+            *lines,
+            "    }",
+            "    rank-profile hybrid {",
+            "        inputs {",
+            *(f"            {each}" for each in inputs),
+            "        }",
+            "        first-phase {",
+            f"            expression: {score}",
+            "        }",
+            "    }",
+            "}",
+            "",
+        ]
+    )
+
+
+def write_opensearch(served: Served, folder: Path, queries: pl.DataFrame | None, advance: Advance) -> int:
+    """Write `documents.ndjson` (bulk), `index.json`, and `queries.jsonl`; return the number of documents.
+
+    Raises:
+        InputError: the index has another language than English.
+    """
+    if served.lexical.language != ENGLISH:
+        raise InputError(
+            f"--format opensearch: BM25 is computed by an English analyzer, the index has language "
+            f"{served.lexical.language}; use --format parquet or vespa"
+        )
+    count = 0
+    with disk.create_text(folder / "documents.ndjson") as file:
+        for row in _rows(served.documents()):
+            _write_line(file, {"index": {"_id": row["docid"]}})
+            source = {name: row[name] for name in ("title", "text")}
+            source |= {"contents": "\n".join(row[name] for name in served.fields)}
+            _write_line(file, source | ({"vector": row["vector"]} if "vector" in row else {}))
+            count += 1
+            advance(1)
+    mapping = _opensearch_index(served.lexical.k1, served.lexical.b, served.dense.dim if served.dense else None)
+    disk.write_text(folder / "index.json", json.dumps(mapping, indent=2) + "\n")
+    _write_queries(folder, queries, served.terms.to_list())
+    return count
+
+
+def _opensearch_index(k1: float, b: float, dim: int | None) -> dict[str, Any]:
+    """Return settings and mappings: one shard, and the analysis chain of Anserini's DefaultEnglishAnalyzer."""
+    filters = {
+        "possessive": {"type": "stemmer", "language": "possessive_english"},
+        "stop_words": {"type": "stop", "stopwords": sorted(STOP_WORDS)},
+        "porter": {"type": "porter_stem"},
+    }
+    chain = {"tokenizer": "standard", "filter": ["possessive", "lowercase", "stop_words", "porter"]}
+    fields: dict[str, Any] = {name: {"type": "text", "index": False} for name in ("title", "text")}
+    fields["contents"] = {"type": "text", "analyzer": "anserini", "similarity": "bm25"}
+    if dim is not None:
+        fields["vector"] = {"type": "knn_vector", "dimension": dim}
+    return {
+        "settings": {
+            "number_of_shards": 1,
+            "similarity": {"bm25": {"type": "BM25", "k1": k1, "b": b}},
+            "analysis": {"filter": filters, "analyzer": {"anserini": {"type": "custom", **chain}}},
+        },
+        "mappings": {"properties": fields},
+    }
+
+
+def _rows(frames: Iterator[pl.DataFrame]) -> Iterator[dict[str, Any]]:
+    for frame in frames:
+        yield from frame.iter_rows(named=True)
+
+
+def _write_line(file: Any, record: dict[str, Any]) -> None:
+    file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def _write_queries(folder: Path, queries: pl.DataFrame | None, terms: Sequence[str]) -> None:
+    if queries is None:
+        return
+    with disk.create_text(folder / "queries.jsonl") as file:
+        for row in queries.iter_rows(named=True):
+            weights = {terms[at]: value for at, value in zip(row["indices"], row["values"], strict=True)}
+            vector = {"vector": row["vector"]} if "vector" in row else {}
+            _write_line(file, {"qid": row["qid"], "text": row["text"], "terms": weights, **vector})

@@ -1,0 +1,148 @@
+"""`export` for search engines: Qdrant ranks as `search --exact`, and every format has the impacts and vectors."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from command import hybrid
+
+from hybrid_cli.lexical.analysis import Analyzer
+from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.runs import read_run
+from hybrid_cli.stages.append import append
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.search import search
+
+PAGE = Path(__file__).parent.parent / "docs" / "export.md"
+
+
+@pytest.fixture(scope="module")
+def indexed(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection, a lexical index of one part and an append, a dense index, and the exact hybrid run."""
+    folder = tmp_path_factory.mktemp("serving")
+    shutil.copytree(tiny, folder / "tiny")
+    rows = pl.read_parquet(tiny / "corpus.parquet")
+    rows.head(7).write_parquet(folder / "first.parquet")
+    rows.tail(6).write_parquet(folder / "rest.parquet")
+    index_bm25(folder / "first.parquet", output=folder / "part", k1=1.2, b=0.5, threads=1)
+    append(folder / "part", folder / "rest.parquet", replace=True, output=folder / "bm25", threads=1)
+    model = str(tiny_bert)
+    encode(folder / "tiny", model=model, normalize=True, dtype="fp32", output=folder / "dense", threads=1)
+    index_bm25(folder / "tiny", output=folder / "whole", k1=1.2, b=0.5, threads=1)
+    search(
+        folder / "tiny",
+        split="test",
+        exact=True,
+        index=[folder / "dense", folder / "whole"],
+        weights=[1.0, 0.5],
+        output=folder / "exact.parquet",
+    )
+    return folder
+
+
+@pytest.fixture
+def here(indexed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for path in indexed.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def exported(form: str, *options: str) -> Path:
+    queries = ["--collection", "tiny", "--split", "test"]
+    words = ["export", "bm25", "--dense", "dense", "--format", form, "--output", f"out/{form}", *queries, *options]
+    done = hybrid(*words)
+    assert done.code == 0, done.err
+    return Path("out", form)
+
+
+def test_qdrant_ranks_as_the_exact_search(here: Path) -> None:
+    """The code is that of the documentation."""
+    exported("parquet")
+    code = re.search(r"```python\n(import polars.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    assert code is not None
+    scope: dict[str, Any] = {}
+    exec(code[1], scope)
+    run = read_run(Path("exact.parquet"))
+    assert set(scope["found"]) == set(run["qid"])
+    for qid, points in scope["found"].items():
+        mine = run.filter(pl.col("qid") == qid)
+        scores = [point.score for point in points]
+        np.testing.assert_allclose(scores, mine["score"][: len(scores)], rtol=1e-5, atol=1e-6)
+        known = dict(zip(mine["docid"], mine["score"], strict=True))
+        for point, expected in zip(points, mine["score"], strict=True):  # documents with tied scores in any order
+            assert known[point.payload["docid"]] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_vespa_has_terms_with_impacts_and_a_rank_profile(here: Path) -> None:
+    folder = exported("vespa")
+    index = LexicalIndex.open(Path("whole"))
+    rows = [json.loads(line) for line in (folder / "documents.jsonl").read_text("utf-8").splitlines()]
+    assert sorted(row["fields"]["docid"] for row in rows) == sorted(index.docids)
+    queries = [json.loads(line) for line in (folder / "queries.jsonl").read_text("utf-8").splitlines()]
+    scores = [
+        {
+            "qid": query["qid"],
+            "docid": row["fields"]["docid"],
+            "score": sum(row["fields"]["impacts"].get(term, 0) * weight for term, weight in query["terms"].items()) / 2
+            + float(np.dot(row["fields"]["vector"], query["vector"])),
+        }
+        for query in queries
+        for row in rows
+    ]
+    both = pl.DataFrame(scores).join(read_run(Path("exact.parquet")), on=["qid", "docid"], suffix="_exact")
+    assert len(both) == len(scores)
+    np.testing.assert_allclose(both["score"], both["score_exact"], rtol=1e-5, atol=1e-6)
+    schema = (folder / "document.sd").read_text()
+    assert "query(weight) * sum(query(terms) * attribute(impacts)) + sum(query(vector) * attribute(vector))" in schema
+    assert schema.count("{") == schema.count("}")
+
+
+def test_opensearch_has_a_bulk_file_and_the_analysis_of_anserini(here: Path) -> None:
+    folder = exported("opensearch")
+    lines = [json.loads(line) for line in (folder / "documents.ndjson").read_text("utf-8").splitlines()]
+    assert sorted(line["index"]["_id"] for line in lines[::2]) == sorted(LexicalIndex.open(Path("whole")).docids)
+    assert all(len(line["vector"]) == 16 for line in lines[1::2])
+    assert all(line["contents"] == f"{line['title']}\n{line['text']}" for line in lines[1::2])
+    index = json.loads((folder / "index.json").read_text())
+    assert index["settings"]["similarity"]["bm25"] == {"type": "BM25", "k1": 1.2, "b": 0.5}
+    words = index["settings"]["analysis"]["filter"]["stop_words"]["stopwords"]
+    assert Analyzer().analyze([" ".join(words), "parser's"]) == [[], ["parser"]]
+    assert len(words) == 33
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("dense --format vespa", "dense: a dense index has no format 'vespa'"),
+        ("bm25 --format parquet --split test", "--split test: needs --collection"),
+        ("bm25 --format parquet --collection first.parquet", "first.parquet: texts of 5 documents are missing"),
+        ("part --format parquet --dense dense", "dense: other documents than the lexical index"),
+        ("bm25 --format parquet --dense codes", "codes: sign codes"),
+        ("bm25 --format trec", "available: opensearch, vespa, parquet"),
+    ],
+)
+def test_unusable_exports_are_refused(here: Path, words: str, message: str) -> None:
+    if "codes" in words:
+        assert hybrid("encode", "dense", "--index-type", "binary", "--output", "codes").code == 0
+    done = hybrid("export", *words.split(), "--output", "refused")
+    assert done.code == 2
+    assert message in done.err
+    assert done.err.count("\n") == 1, done.err
+    assert not Path("refused").exists()
+
+
+def test_an_export_is_up_to_date_and_works_without_a_dense_index(here: Path) -> None:
+    for _ in range(2):
+        done = hybrid("export", "bm25", "--format", "parquet", "--output", "lexical")
+        assert done.code == 0, done.err
+    assert "up to date" in done.err
+    assert pl.read_parquet("lexical/documents.parquet").columns == ["docid", "title", "text", "indices", "values"]
