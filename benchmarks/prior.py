@@ -61,7 +61,7 @@ def tables(folder: Path, name: str, split: str, measures: Sequence[str]) -> tupl
                 rows[measure].append(found.filter(measure=measure)["value"].to_numpy())
             return rows[measures[0]][-1]
 
-        more, _ = tuning.tabulate(family, blocks, joined.qids, qrels, 1000, measured)
+        more, _ = tuning.tabulate(family, lambda: blocks, joined.qids, qrels, 1000, measured)
         order = grid_order(more, family)
         choices += more
         for measure in measures:

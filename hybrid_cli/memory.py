@@ -1,6 +1,7 @@
 """Memory that this process may still use, and settings of libraries that reserve less of it.
 
-Polars ends the process where an allocation fails, so a stage compares its need with `available` before it starts.
+Polars ends the process where an allocation fails, so a stage compares its need with `available` before it starts. Under
+a budget (`--memory`), stages also choose the sizes of their blocks by `rows`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from hybrid_cli.errors import HybridError
@@ -22,6 +24,48 @@ _ALLOCATORS = {
     "MALLOC_ARENA_MAX": "1",  # of child processes; glibc reserves 64 MiB per arena
     "_RJEM_MALLOC_CONF": "background_thread:false",  # of polars; it prints an error for each thread it cannot start
 }
+_PART = 4  # of the free budget; a block and the copies made of it need several parts
+_budget: int | None = None  # of the running stage, for all threads
+
+
+@contextmanager
+def limited(budget: int | None) -> Iterator[None]:
+    """Set the budget of the process in bytes while the block runs; None keeps the present one."""
+    global _budget
+    before = _budget
+    _budget = before if budget is None else budget
+    try:
+        yield
+    finally:
+        _budget = before
+
+
+def rows(each: int, most: int, least: int = 1) -> int:
+    """Return the number of rows of a block: `most` without a budget, else as many as a quarter of what is left holds.
+
+    Args:
+        each: bytes per row, with copies.
+        most: maximum, and the number without a budget.
+        least: minimum.
+    """
+    return most if _budget is None else max(least, min(most, _left(_budget) // _PART // each))
+
+
+def _left(budget: int) -> int:
+    return max(budget - used(), 0)
+
+
+def used() -> int:
+    """Return the bytes of memory in use by this process, without pages of files, which the system can drop."""
+    found = _fields(Path("/proc/self/status"))
+    if "RssAnon" in found:
+        return found["RssAnon"] + found.get("RssShmem", 0)
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak * (1 if sys.platform == "darwin" else 1024)
 
 
 def address_limit() -> int | None:
@@ -71,7 +115,9 @@ def require(needed: int, purpose: str, mapped: bool = False) -> None:
 
 
 def available() -> Iterator[tuple[int, str, str]]:
-    """Yield bytes that are free, the name of what limits them, and advice; Linux only."""
+    """Yield bytes that are free, the name of what limits them, and advice; Linux only, except for the budget."""
+    if _budget is not None:
+        yield _left(_budget), f"--memory {_shown(_budget)}", "raise it, or use smaller inputs"
     if (limit := address_limit()) is not None:
         used = _fields(Path("/proc/self/status")).get("VmSize", 0)
         yield max(limit - used, 0), "the limit of the address space (ulimit -v)", "raise it"

@@ -29,8 +29,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def chosen(folder: Path, min_recall: float, ram: int | None = None, sample: int = COUNT) -> tuple[str, list[str]]:
-    recipe = VectorIndex(index_type="auto", pq_bytes=8, min_recall=min_recall, ram=ram)
+def chosen(folder: Path, min_recall: float, memory: int | None = None, sample: int = COUNT) -> tuple[str, list[str]]:
+    recipe = VectorIndex(index_type="auto", pq_bytes=8, min_recall=min_recall, memory=memory)
     tried = indexes.choose(folder, recipe, cutoff=10, sample=sample)
     assert all(each.recall < min_recall for each in tried[:-1] if each.documents == COUNT)
     assert tried[-1].recall >= min_recall
@@ -61,9 +61,9 @@ def test_candidates_for_a_large_collection_are_tried_on_a_sample_first(folder: P
 
 
 def test_too_little_memory_is_refused_in_one_line(folder: Path) -> None:
-    message = r"no index with recall@10 >= 0.97 fits in --ram 9.0 kB: sq8 needs 9.6 kB; raise --ram, or lower"
+    message = r"no index with recall@10 >= 0.97 fits in --memory 9.0 kB: sq8 needs 9.6 kB; raise --memory, or lower"
     with pytest.raises(InputError, match=message):
-        chosen(folder, min_recall=0.97, ram=9_000)
+        chosen(folder, min_recall=0.97, memory=9_000)
 
 
 def test_encode_chooses_and_stores_the_measured_recall(
@@ -83,10 +83,10 @@ def test_encode_chooses_and_stores_the_measured_recall(
     ("text", "count"), [("500M", 500_000_000), ("2G", 2 * 10**9), ("1.5GiB", 1_610_612_736), ("12k", 12_000), ("7", 7)]
 )
 def test_memory_has_decimal_and_binary_units(text: str, count: int) -> None:
-    assert byte_count(text) == VectorIndex(index_type="auto", ram=text).ram == count  # type: ignore[arg-type]
+    assert byte_count(text) == VectorIndex(index_type="auto", memory=text).memory == count  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["much", "2X", "1.2.3G", "-1G", ""])
 def test_unusable_memory_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match=r"--ram .*: needs bytes, such as 500M"):
-        VectorIndex(index_type="auto", ram=text)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"--memory .*: needs bytes, such as 500M"):
+        VectorIndex(index_type="auto", memory=text)  # type: ignore[arg-type]

@@ -217,7 +217,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"index_type": "hnsw", "nlist": 3}, "--nlist: only with --index-type ivf; --index-type is hnsw"),
     ({"factory": "SQ8", "nprobe": 3}, "--nprobe: only with --index-type ivf, or with an IVF factory string"),
     ({"index_type": "hnsw", "pq_bytes": 8}, "--pq-bytes: only with --index-type pq or opq or auto"),
-    ({"index_type": "flat", "ram": "2G"}, "--ram: only with --index-type auto"),
     ({"min_recall": 0.9}, "--min-recall: only with --index-type auto"),
     ({"index_type": "flat", "factory": "SQ8"}, "--factory: not with --index-type"),
     ({"split": "test", "index_type": "flat"}, "--index-type: not with --queries or --split"),
@@ -228,7 +227,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"combine": "sum"}, "--combine: only with two models, or with --concat-with"),
     ({"model": ["a", "b", "c"]}, "--model: needs one or two encoders, got 3"),
     ({"queries": "queries.tsv"}, "--queries: not with COLLECTION"),
-    ({"index_type": "auto", "ram": 0}, "--ram 0: needs a number >= 1"),
+    ({"memory": 0}, "--memory 0: needs a number >= 1"),
     ({"index_type": "hsnw"}, "--index-type hsnw: unknown; did you mean hnsw?"),
 ]
 

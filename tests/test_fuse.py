@@ -368,8 +368,8 @@ def test_the_example_in_the_help_runs(made: Path, tmp_path: Path) -> None:
 def test_the_encoder_is_opened_once_for_all_blocks(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opener = Mock(wraps=exact.query_encoder)
     monkeypatch.setattr(exact, "query_encoder", opener)
-    scorer = exact.exact_scorer(exact.exact_source(made / "dense.parquet", made / "dense"))
     run = runs.read_run(made / "dense.parquet")
+    scorer = exact.exact_scorer(exact.exact_source(made / "dense.parquet", made / "dense"), run["qid"])
     for part in (run.head(2), run.tail(2)):
         np.testing.assert_allclose(scorer(part.select("qid", "docid")), part["score"], atol=1e-5)
     assert opener.call_count == 1

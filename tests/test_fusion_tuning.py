@@ -38,7 +38,7 @@ def tabulated(
     family = tuning.Family(recipe(method, lists=len(tables), missing="min"), **{"grid": "linear", **how})
     return tuning.tabulate(
         family,
-        side_by_side.blocks(),
+        side_by_side.blocks,
         side_by_side.qids,
         qrels,
         1000,

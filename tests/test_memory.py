@@ -1,17 +1,28 @@
-"""Low limits of the address space: the work is done, or refused in one line."""
+"""Low limits of the address space, and the budget `--memory`: the work is done, or refused in one line."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
-from hybrid_cli import memory
-from hybrid_cli.errors import HybridError
+from hybrid_cli import artifacts, memory
+from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.settings import COMMANDS, Combine, Encode, Export
+from hybrid_cli.settings.common import Budgeted
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.export import export
+from hybrid_cli.stages.fuse import fuse
+from hybrid_cli.stages.label import label
+from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.stages.search import search
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the address space is limited on Linux only")
 
@@ -87,3 +98,136 @@ def test_variables_that_are_set_stay(folder: Path) -> None:
     given["ARROW_DEFAULT_MEMORY_POOL"] = "mimalloc"
     done = subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=True)
     assert done.stdout == "mimalloc 1\n"
+
+
+# -------------------------------------------------------------------------------------------------------------- budget
+
+_MEASURED = (  # runs the command line in a child process, and prints its peak of memory without pages of files
+    "import os, pathlib, sys, time\n"
+    "child = os.fork()\n"
+    "if child == 0:\n"
+    "    os.execv(sys.executable, [sys.executable, '-m', 'hybrid_cli', *sys.argv[1:]])\n"
+    "peak, status = 0, pathlib.Path(f'/proc/{child}/status')\n"
+    "while not (done := os.waitpid(child, os.WNOHANG))[0]:\n"
+    "    rows = [line.split() for line in status.read_text().splitlines()]\n"
+    "    peak = max([peak, *(1024 * int(row[1]) for row in rows if row[0] == 'RssAnon:')])\n"
+    "    time.sleep(0.005)\n"
+    "print(peak)\n"
+    "sys.exit(os.waitstatus_to_exitcode(done[1]))\n"
+)
+
+
+@pytest.fixture(scope="module")
+def stored(folder: Path) -> Path:
+    """Return the same folder, with the runs as Parquet files."""
+    columns = ["qid", "q0", "docid", "rank", "score", "tag"]
+    for name in ("a", "b"):
+        table = pl.read_csv(folder / f"{name}.trec", separator=" ", has_header=False, new_columns=columns)
+        table.select("qid", "docid", "rank", "score").sort("qid", "rank").write_parquet(folder / f"{name}.parquet")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("budget", "command"),
+    [
+        (150, "fuse a.parquet b.parquet --threads 1 -o f.parquet"),
+        (150, "fuse a.parquet b.parquet --tune --method rrf --grid linear --step 0.5 --measure R@1000 "
+              "--qrels qrels.tsv --threads 1 -o w.json"),
+        (200, "evaluate a.parquet b.parquet --qrels qrels.tsv"),
+        (150, "export a.parquet --format trec -o a.txt"),
+    ],
+    ids=["fuse", "tune", "evaluate", "export"],
+)  # fmt: skip
+def test_a_stage_stays_within_its_budget(stored: Path, budget: int, command: str) -> None:
+    words = [sys.executable, "-c", _MEASURED, *command.split(), "--memory", f"{budget}M"]
+    done = subprocess.run(words, cwd=stored, capture_output=True, text=True, check=True)
+    assert 0 < int(done.stdout.splitlines()[-1]) < budget * 1_000_000
+
+
+def test_a_budget_below_the_need_is_refused_in_one_line(stored: Path) -> None:
+    words = [sys.executable, "-m", "hybrid_cli", "fuse", "a.trec", "b.parquet", "--memory", "30M", "-o", "none.parquet"]
+    done = subprocess.run(words, cwd=stored, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("hybrid: not enough memory: a.trec needs about ")
+    assert done.stderr.endswith("and --memory 29 MiB leaves 0 MiB; raise it, or use smaller inputs\n")
+    assert not (stored / "none.parquet").exists()
+
+
+def test_a_budget_holds_for_one_stage(stored: Path) -> None:
+    with memory.limited(memory.used() + (1 << 30)):
+        assert 0.9 < memory.rows(1024, 1 << 30) / (1 << 18) < 1.1, "a quarter of what is left"
+        assert memory.rows(1 << 40, 1000, least=7) == 7
+        with memory.limited(None), pytest.raises(HybridError, match=r"and --memory .* leaves"):
+            memory.require(1 << 31, "this test")
+    assert memory.rows(1 << 40, 1000, least=7) == 1000
+
+
+def test_an_index_that_does_not_fit_is_refused_before_it_is_built(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(HybridError, match=r"not enough memory: the index HNSW64,Flat needs about"):
+        encode(made / "dense", index_type="hnsw", memory=1_000_000, output=tmp_path / "graph")
+    assert not (tmp_path / "graph").exists()
+
+
+SMALL_BLOCKS: dict[str, Callable[[Path, Path, Path], Any]] = {
+    "search": lambda tiny, made, out: search(tiny, split="test", index=made / "bm25", output=out),
+    "search (dense)": lambda tiny, made, out: search(tiny, split="test", index=made / "dense", output=out),
+    "search --exact": lambda tiny, made, out: search(
+        tiny, split="test", exact=True, index=[made / "dense", made / "bm25"], output=out
+    ),
+    "fuse --missing exact": lambda tiny, made, out: fuse(
+        [made / "run.parquet", made / "dense-run.parquet"], missing="exact", index=[made / "bm25", made / "dense"],
+        output=out,
+    ),
+    "mine-negatives": lambda tiny, made, out: mine_negatives(
+        tiny, split="train", sources=[f"run:{made / 'train.parquet'}:2", "random:2"], index=made / "bm25", output=out
+    ),
+    "export dpr": lambda tiny, made, out: export(
+        made / "run.parquet", form="dpr", collection=tiny, split="test", output=out
+    ),
+    "label": lambda tiny, made, out: label(
+        tiny, run=made / "run.parquet", split="test", keep_same_text=False, output=out
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stage", SMALL_BLOCKS)
+def test_blocks_of_any_size_give_the_same_result(
+    stage: str, tiny: Path, searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def least(each: int, most: int, least: int = 1) -> int:
+        return 1
+
+    results = []
+    for name in ("whole", "blocks"):
+        output = SMALL_BLOCKS[stage](tiny, searched, tmp_path / f"{name}{'.json' if 'dpr' in stage else '.parquet'}")
+        results.append(artifacts.fingerprint(output))
+        monkeypatch.setattr(memory, "rows", least)
+    assert results[0] == results[1]
+
+
+@pytest.fixture(scope="module")
+def searched(tiny: Path, made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the indexes of `made`, and runs of both splits."""
+    folder = tmp_path_factory.mktemp("searched")
+    for name in ("bm25", "dense"):
+        (folder / name).symlink_to(made / name)
+    search(tiny, split="test", index=folder / "bm25", output=folder / "run.parquet")
+    search(tiny, split="train", index=folder / "bm25", output=folder / "train.parquet")
+    search(tiny, split="test", index=folder / "dense", hits=4, output=folder / "dense-run.parquet")
+    return folder
+
+
+def test_the_option_is_refused_where_it_has_no_effect(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--memory: only with --tune"):
+        Combine(["a", "b"], memory=1 << 30, output=tmp_path)
+    with pytest.raises(InputError, match=r"--memory: only with --format trec or msmarco or dpr"):
+        Export(tmp_path, form="pyserini", memory=1 << 30, output=tmp_path)
+    flat = Encode(tmp_path, index_type="flat", memory=1 << 30, output=tmp_path)
+    assert "memory" not in flat.recorded(), "a budget does not change the index"
+    assert flat.changed(index_type="auto").recorded()["memory"] == 1 << 30
+
+
+def test_one_declaration_serves_all_commands() -> None:
+    commands = {kind.command for kind in COMMANDS if "memory" in kind.declared()}
+    assert commands == {kind.command for kind in COMMANDS if issubclass(kind, Budgeted)}
+    assert {"fuse", "evaluate", "search", "index-bm25", "encode", "mine-negatives", "label", "export"} < commands

@@ -13,12 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, memory
 from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.collections.readers.text_files import judgment_rows, query_rows
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import refuse_special
 
+_TEXT_COPIES = 4  # of a text in memory while documents are selected and joined
 _QUERIES: dict[str, pl.DataType] = {"qid": pl.String(), "text": pl.String(), "answers": pl.List(pl.String())}
 _QRELS: dict[str, pl.DataType] = {"qid": pl.String(), "docid": pl.String(), "relevance": pl.Int32()}
 
@@ -96,6 +97,18 @@ def document_count(path: Path) -> int:
     """Return the number of documents, from the footers of the files."""
     corpus_path(path)
     return sum(pq.read_metadata(part).num_rows for part in _parts(path))
+
+
+def documents_at_once(path: Path) -> int:
+    """Return the number of documents whose texts are read at once: all, or fewer under a budget."""
+    count = document_count(path)
+    return memory.rows(_TEXT_COPIES * (text_bytes(path) // max(count, 1) + 1), count)
+
+
+def text_bytes(path: Path) -> int:
+    """Return the bytes of all ids, titles and texts, from the footers of the files."""
+    files = [pq.read_metadata(part) for part in _parts(path)]
+    return sum(each.row_group(group).total_byte_size for each in files for group in range(each.num_row_groups))
 
 
 def docids(path: Path) -> pl.Series:

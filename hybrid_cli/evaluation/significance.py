@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from scipy import stats
 
 from hybrid_cli.settings.analysis import Comparison, Correction
 
@@ -30,6 +29,8 @@ def paired_t(differences: np.ndarray) -> np.ndarray:
     """
     if len(differences) < 2:
         return np.full(differences.shape[1], np.nan)
+    from scipy import stats  # most of the start of `evaluate`, and needed for two runs or more
+
     with np.errstate(divide="ignore", invalid="ignore"):
         p = stats.ttest_1samp(differences, 0.0, axis=0).pvalue
     return np.asarray(np.where(differences.any(0), p, 1.0))

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
-from hybrid_cli import console
+from hybrid_cli import console, memory
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import Recipe, fill, of_query
 from hybrid_cli.runs import Run, ranked
@@ -23,6 +23,10 @@ from hybrid_cli.runs.run import ranks
 Scorer = Callable[[pl.DataFrame], pl.Series]
 Weigher = Callable[[pl.DataFrame], np.ndarray]
 BLOCK_HITS = 1 << 16
+SCORED_AT_ONCE = 1 << 23  # candidates whose missing scores are computed together: one pass over the vectors
+CANDIDATE_BYTES = 160  # of a candidate in two lists, with copies
+_JOINED_BYTES = 400  # of a candidate while lists are joined and fused
+_LEAST_HITS = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ class Lists:
     def blocks(self) -> Iterator[pl.DataFrame]:
         """Yield the candidates of a few dozen queries at a time."""
         sizes = np.sum(self.lengths, axis=0) if len(self.qids) else np.zeros(0)
-        block = np.cumsum(sizes) // BLOCK_HITS
+        block = np.cumsum(sizes) // memory.rows(_JOINED_BYTES, BLOCK_HITS, _LEAST_HITS)
         edges = [0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), len(self.qids)]
         for first, last in pairwise(edges):
             if last > first:
@@ -106,8 +110,10 @@ class Lists:
         )
 
 
-def complete(candidates: Iterable[pl.DataFrame], qids: pl.Series, scorers: Sequence[Scorer]) -> list[pl.DataFrame]:
+def complete(candidates: Iterable[pl.DataFrame], qids: pl.Series, scorers: Sequence[Scorer]) -> Iterator[pl.DataFrame]:
     """Add the exact scores of missing documents to every list, and recompute the ranks of all candidates by score.
+
+    Blocks are scored together as far as memory allows, because each call of a scorer may read all vectors of an index.
 
     Args:
         candidates: frames of candidates.
@@ -117,7 +123,23 @@ def complete(candidates: Iterable[pl.DataFrame], qids: pl.Series, scorers: Seque
     Raises:
         InputError: a scorer returned a score that is not finite.
     """
-    blocks = list(candidates)
+    for blocks in _groups(candidates, memory.rows(CANDIDATE_BYTES, SCORED_AT_ONCE, BLOCK_HITS)):
+        yield from _completed(blocks, qids, scorers)
+
+
+def _groups(blocks: Iterable[pl.DataFrame], rows: int) -> Iterator[list[pl.DataFrame]]:
+    """Yield lists of consecutive blocks with at least `rows` rows; the last one may have fewer."""
+    waiting: list[pl.DataFrame] = []
+    for block in blocks:
+        waiting.append(block)
+        if sum(map(len, waiting)) >= rows:
+            yield waiting
+            waiting = []
+    if waiting:
+        yield waiting
+
+
+def _completed(blocks: list[pl.DataFrame], qids: pl.Series, scorers: Sequence[Scorer]) -> Iterator[pl.DataFrame]:
     for number, scorer in enumerate(scorers):
         score = f"score_{number}"
         absent = pl.concat([block.filter(pl.col(score).is_null()).select("query", "docid") for block in blocks])
@@ -131,7 +153,8 @@ def complete(candidates: Iterable[pl.DataFrame], qids: pl.Series, scorers: Seque
             end = begin + block[score].null_count()
             blocks[position] = _with_scores(block, score, found[begin:end])
             begin = end
-    return [_reranked(block, len(scorers)) for block in blocks]
+    for block in blocks:
+        yield _reranked(block, len(scorers))
 
 
 def _with_scores(block: pl.DataFrame, score: str, found: pl.Series) -> pl.DataFrame:

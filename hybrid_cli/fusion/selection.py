@@ -10,13 +10,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 Values = NDArray[np.float64]
 _TIE = 1e-12
+_NORMAL = NormalDist()
 _REPEATS = 20  # partitions into folds
 _ENOUGH = 50  # judged queries; the held-out score of fewer is too noisy to prefer a single run (docs/few-labels.md)
 CONFIDENCE, POWER = 0.95, 0.8
@@ -257,7 +258,9 @@ def interval(values: Values) -> tuple[float, float] | None:
     """Return the 95% interval of the mean by Student's t; None for fewer than two values."""
     if len(values) < 2:
         return None
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
+    from scipy.special import stdtrit  # takes longer to import than a fusion of small runs
+
+    half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2) * values.std(ddof=1) / math.sqrt(len(values)))
     return float(values.mean()) - half, float(values.mean()) + half
 
 
@@ -270,7 +273,7 @@ def queries_to_tell(differences: Values) -> int | None:
     mean = float(differences.mean())
     if len(differences) < 2 or abs(mean) < _TIE:
         return None
-    quantiles = stats.norm.ppf((1 + CONFIDENCE) / 2) + stats.norm.ppf(POWER)
+    quantiles = _NORMAL.inv_cdf((1 + CONFIDENCE) / 2) + _NORMAL.inv_cdf(POWER)
     return max(2, math.ceil((quantiles * float(differences.std(ddof=1)) / mean) ** 2))
 
 

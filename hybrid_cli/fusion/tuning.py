@@ -1,7 +1,7 @@
 """Values of all tried methods and weights for judged queries, the input of `fusion.selection`.
 
-Lists are normalized and joined once per method. For each set of weights, only the ranks of the judged documents are
-computed.
+Lists are read in blocks of queries and normalized once per method and grid. For each set of weights, only the ranks of
+the judged documents are computed and kept.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _methods(settings: Fuse) -> list[str]:
 
 def tabulate(
     family: Family,
-    blocks: Iterable[pl.DataFrame],
+    blocks: Callable[[], Iterable[pl.DataFrame]],
     qids: pl.Series,
     qrels: pl.DataFrame,
     hits: int,
@@ -104,7 +104,7 @@ def tabulate(
 
     Args:
         family: method and grid.
-        blocks: candidates of the judged queries.
+        blocks: returns the candidates of the judged queries; called for the grid and for each of its extensions.
         qids: ids of the queries, by number.
         qrels: qid, docid, relevance; queries without candidates score 0.
         hits: documents kept per query.
@@ -118,16 +118,20 @@ def tabulate(
         InputError: the grid has too many points.
     """
     recipe = family.recipe
-    valued = pl.concat([values(block, recipe) for block in blocks]).sort("query", "docid")
-    places = _places(valued, qids, qrels)
+    judged = _judged(qids, qrels)
     scores: dict[Weights, Values] = {}
 
     def evaluate(grid: Iterable[Weights]) -> Weights:
-        for weights in grid:
-            if weights not in scores:
-                found = _positions(fused(valued, replace(recipe, weights=weights)), places, hits)
-                scores[weights] = np.asarray(measure(qrels.with_columns(found)), dtype=np.float64)
-                advance(1)
+        places = {weights: np.zeros(len(qrels), np.int64) for weights in grid if weights not in scores}
+        for block in blocks() if places else ():
+            valued = values(block, recipe).sort("query", "docid")
+            rows, mine = _rows(valued, judged)
+            for weights, found in places.items():
+                found[mine] = _positions(fused(valued, replace(recipe, weights=weights)), rows, hits)
+        for weights, found in places.items():
+            position = pl.Series("position", found).replace(0, None)
+            scores[weights] = np.asarray(measure(qrels.with_columns(position)), dtype=np.float64)
+            advance(1)
         return max(scores, key=lambda weights: scores[weights].mean())
 
     _search(len(recipe.weights), family, evaluate)
@@ -194,17 +198,20 @@ def _check_size(points: int, runs: int) -> None:
         )
 
 
-def _places(valued: pl.DataFrame, qids: pl.Series, qrels: pl.DataFrame) -> pl.Series:
-    """Return the row of each judged document among the candidates, null if no list contains it."""
-    rows = valued.select("query", "docid").with_row_index("row")
+def _judged(qids: pl.Series, qrels: pl.DataFrame) -> pl.DataFrame:
+    """Return query, docid and row in the qrels of the judgments of known queries."""
     numbers = pl.DataFrame({"qid": qids}).with_row_index("query")
-    judged = qrels.join(numbers, on="qid", how="left", maintain_order="left")
-    return judged.join(rows, on=["query", "docid"], how="left", maintain_order="left")["row"]
+    return qrels.with_row_index("judgment").join(numbers, on="qid", maintain_order="left")
 
 
-def _positions(scored: pl.DataFrame, places: pl.Series, hits: int) -> pl.Series:
-    """Return the rank of each judged document; `scored` is sorted by query and docid, so ties are ordered by docid."""
-    ranks = scored.select((-pl.col("score")).rank("ordinal").over("query"))["score"]
-    found = ranks.gather(places.fill_null(0)) if len(ranks) else places
-    kept = places.is_not_null() & (found <= hits)
-    return pl.select(pl.when(kept).then(found).cast(pl.Int64).alias("position"))["position"]
+def _rows(valued: pl.DataFrame, judged: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of judged documents among the candidates, and of their judgments in the qrels."""
+    rows = valued.select("query", "docid").with_row_index("row")
+    found = judged.join(rows, on=["query", "docid"])
+    return found["row"].to_numpy(), found["judgment"].to_numpy()
+
+
+def _positions(scored: pl.DataFrame, rows: np.ndarray, hits: int) -> np.ndarray:
+    """Return the rank of some candidates, 0 below `hits`; `scored` is sorted by query and docid, which order ties."""
+    ranks = scored.select((-pl.col("score")).rank("ordinal").over("query"))["score"].to_numpy()[rows]
+    return np.where(ranks <= hits, ranks, 0)

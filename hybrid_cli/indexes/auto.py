@@ -165,15 +165,15 @@ def choose(
                 if _fits(needed, recipe):
                     break
             raise InputError(
-                f"no index with recall@{cutoff} >= {recipe.min_recall:g} fits in --ram "
-                f"{console.size(recipe.ram or 0)}: {kind} needs {console.size(needed)}; raise --ram, or lower "
+                f"no index with recall@{cutoff} >= {recipe.min_recall:g} fits in --memory "
+                f"{console.size(recipe.memory or 0)}: {kind} needs {console.size(needed)}; raise --memory, or lower "
                 "--min-recall"
             )
     return tried
 
 
 def _fits(size: int, recipe: VectorIndex) -> bool:
-    return recipe.ram is None or size <= recipe.ram
+    return recipe.memory is None or size <= recipe.memory
 
 
 def _measured(

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, runs
+from hybrid_cli import artifacts, memory, runs
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.errors import InputError
@@ -31,6 +31,7 @@ from hybrid_cli.settings import Encode, SearchOptions
 
 _BLOCK = 256  # queries per search
 _HITS_AT_ONCE = 1 << 22  # bounds the memory of a block where many hits are requested
+_HIT_BYTES = 100  # of a hit with copies
 _PADDING = 32  # queries are padded to a multiple: BLAS sums a single query in another order
 _BEYOND = 16  # hits requested beyond the cut, so that equal scores at the cut are ordered by docid
 _ROWS_AT_ONCE = 1 << 16
@@ -167,6 +168,8 @@ class DenseIndex:
         artifacts.check_parts(self.folder, FAISS_INDEX)
         try:
             mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if self.info.factory == FLAT else 0
+            if not mapped:
+                memory.require(Path(path).stat().st_size, path)
             return faiss.read_index_binary(path) if self.binary else faiss.read_index(path, mapped)
         except RuntimeError as error:
             raise InputError(
@@ -195,7 +198,7 @@ class DenseIndex:
         if vectors.shape[1] != self.dim:
             raise InputError(f"{self.folder}: has vectors of length {self.dim}, the queries have {vectors.shape[1]}")
         depth = min(hits + _BEYOND, len(self.docids))
-        size = max(_PADDING, min(_BLOCK, _HITS_AT_ONCE // depth // _PADDING * _PADDING))
+        size = memory.rows(_HIT_BYTES * depth, min(_BLOCK, _HITS_AT_ONCE // depth)) // _PADDING * _PADDING or _PADDING
         for begin in range(0, len(vectors), size):
             block = vectors[begin : begin + size]
             scores, rows = (self._by_codes if self.binary else self._by_vectors)(block, depth)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.faiss import is_binary, set_threads
 from hybrid_cli.indexes.lexical import open_lexical
-from hybrid_cli.indexes.shards import read_ids, read_shard, shards
+from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, shards
 from hybrid_cli.lexical.index import quantization
 from hybrid_cli.settings.common import OnDevice
 
@@ -157,38 +158,49 @@ def limit_threads(threads: int | None) -> None:
         set_threads(threads)
 
 
-def exact_scorer(source: ExactSource, device: str = OnDevice.device) -> Scorer:
-    """Return a function from pairs (qid, docid) to their scores by the index (float32)."""
+def exact_scorer(source: ExactSource, qids: pl.Series | None = None, device: str = OnDevice.device) -> Scorer:
+    """Return a function from pairs (qid, docid) to their scores by the index (float32).
+
+    Args:
+        source: index and queries.
+        qids: ids of all queries of the pairs; None for those of the source. They are encoded together, so scores do
+            not depend on the calls.
+        device: device of the encoder.
+    """
     if source.manifest.kind == Kind.LEXICAL_INDEX:
-        return _lexical_scorer(source, device)
-    return _dense_scorer(source, device)
+        return _lexical_scorer(source, qids, device)
+    return _dense_scorer(source, qids, device)
 
 
-def _lexical_scorer(source: ExactSource, device: str) -> Scorer:
+def _lexical_scorer(source: ExactSource, qids: pl.Series | None, device: str) -> Scorer:
     index = open_lexical(source.index, source.searched.get("k1"), source.searched.get("b"), source.model, device)
-    return lambda pairs: index.score(pairs, _asked(source.queries, pairs))
+    asked = _asked(source.queries, qids)
+    return lambda pairs: index.score(pairs, asked if qids is not None else _of_pairs(asked, pairs))
 
 
-def _dense_scorer(source: ExactSource, device: str) -> Scorer:
+def _of_pairs(asked: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    return asked.join(pairs, on="qid", how="semi", maintain_order="left")
+
+
+def _dense_scorer(source: ExactSource, qids: pl.Series | None, device: str) -> Scorer:
     index = DenseIndex.open(source.index)
     if source.queries.is_dir():
-        qids, vectors = (
-            read_ids(source.queries).to_list(),
-            np.concatenate([read_shard(p) for p in shards(source.queries)]),
-        )
-        return lambda pairs: index.score(pairs, qids, vectors)
+        stored = np.concatenate([read_shard(shard) for shard in shards(source.queries)])
+        ids = read_ids(source.queries).to_list()
+        return lambda pairs: index.score(pairs, ids, stored)
     encoder = query_encoder(index, source.model, device, source.searched.get("weight"))
 
-    def score(pairs: pl.DataFrame) -> pl.Series:
-        asked = _asked(source.queries, pairs)
-        return index.score(pairs, asked["qid"].to_list(), encoder.encode_queries(asked["text"].to_list()))
+    @cache
+    def vectors() -> tuple[list[str], Vectors]:
+        asked = _asked(source.queries, qids)
+        return asked["qid"].to_list(), encoder.encode_queries(asked["text"].to_list())
 
-    return score
+    return lambda pairs: index.score(pairs, *vectors())
 
 
-def _asked(queries: Path, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return the queries of the pairs."""
-    return collection.read_queries(queries).filter(pl.col("qid").is_in(pairs["qid"].unique().implode()))
+def _asked(queries: Path, qids: pl.Series | None) -> pl.DataFrame:
+    every = collection.read_queries(queries)
+    return every if qids is None else every.filter(pl.col("qid").is_in(qids.unique().implode()))
 
 
 def query_encoder(

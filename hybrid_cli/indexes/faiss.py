@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
-from hybrid_cli import console, draws
+from hybrid_cli import console, draws, memory
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.errors import HybridError, InputError
@@ -243,6 +243,8 @@ def build(folder: Path, recipe: VectorIndex, advance: Callable[[int], None] = la
         pl.DataFrame({"docid": docids}).write_parquet(file, compression="zstd")
     dim = read_shard(shards(folder)[0]).shape[1]
     factory = factory_string(recipe, dim, len(docids))
+    if factory != FLAT:
+        memory.require(_needed(factory, recipe, dim, len(docids)), f"the index {factory}")
     if factory == FLAT:
         _stream_flat(folder, dim, len(docids), advance)
     elif is_binary(factory):
@@ -251,6 +253,13 @@ def build(folder: Path, recipe: VectorIndex, advance: Callable[[int], None] = la
         with same_graph() if "HNSW" in factory else nullcontext():
             _build_trained(folder, empty_index(factory, dim), recipe, factory, advance)
     return factory
+
+
+def _needed(factory: str, recipe: VectorIndex, dim: int, count: int) -> int:
+    """Return the bytes that FAISS needs to build an index: codes, links or ids, and the training sample."""
+    each = code_size(factory, dim)
+    links = 8 * recipe.m if "HNSW" in factory else 8 if "IVF" in factory else 0
+    return count * ((4 * dim if each is None else each) + links) + 4 * dim * min(count, _TRAINING_VECTORS)
 
 
 def check_recipe(recipe: VectorIndex, dim: int, count: int) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, memory
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex
@@ -99,7 +99,8 @@ class HybridIndex:
             threads: CPU threads; None for all cores.
         """
         hits = min(hits, len(self._order))
-        size = max(_PADDING, min(BLOCK_QUERIES, _KEYS // (2 * hits) // _PADDING * _PADDING))
+        each = 2 * (4 * BLOCK_DOCUMENTS + 8 * max(2 * hits, LEAST_KEYS))
+        size = memory.rows(each, min(BLOCK_QUERIES, _KEYS // (2 * hits))) // _PADDING * _PADDING or _PADDING
         for begin in range(0, len(queries), size):
             part = queries.slice(begin, size)
             keys = self._best([found[begin : begin + size] for found in vectors], part, hits, threads or cpu_count())

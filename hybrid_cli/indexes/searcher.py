@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import polars as pl
 
+from hybrid_cli import memory
 from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
     from hybrid_cli.indexes.hybrid_search import HybridIndex
     from hybrid_cli.lexical.feedback import Rm3
     from hybrid_cli.lexical.index import LexicalIndex
+
+
+_HITS_AT_ONCE, _HIT_BYTES = 1 << 22, 120  # of a lexical search; bytes of a hit with copies
+
+
+def _parts(queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
+    """Yield queries whose hits are in memory at once."""
+    return queries.iter_slices(memory.rows(_HIT_BYTES * hits, max(1, _HITS_AT_ONCE // hits)))
 
 
 class Searcher(Protocol):
@@ -49,8 +58,10 @@ class LexicalSearcher:
 
     def search(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """See `Searcher`."""
-        found = [index.search(queries, hits, self.threads, self.rm3) for index in self.indexes]
-        yield found[0] if len(found) == 1 else merged(queries, found, hits)
+        documents = sum(len(index.docids) for index in self.indexes)
+        for some in _parts(queries, min(hits, documents)):
+            found = [index.search(some, hits, self.threads, self.rm3) for index in self.indexes]
+            yield found[0] if len(found) == 1 else merged(some, found, hits)
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,8 @@ class LuceneSearcher:
         """See `Searcher`."""
         from hybrid_cli.lexical import lucene
 
-        yield lucene.search(self.folder, queries, hits, self.threads, self.k1, self.b, self.rm3)
+        for some in _parts(queries, hits):
+            yield lucene.search(self.folder, some, hits, self.threads, self.k1, self.b, self.rm3)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from hybrid_cli import memory
 from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.errors import HybridError
 
@@ -235,6 +236,7 @@ class PostingsBuilder:
         from hybrid_cli.lexical import kernels
 
         indptr = np.concatenate(([0], np.cumsum(df)))
+        memory.require(8 * int(indptr[-1]), f"the impact matrix of {indptr[-1]:,} postings")
         rows, tfs = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.int32)
         cursor, first = indptr[:-1].copy(), 0
         for distinct, words, counts in self._blocks:

@@ -12,11 +12,10 @@ from hybrid_cli import artifacts, memory
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import opened
-from hybrid_cli.runs.run import BLOCK_ROWS, Run, Survey, of_table
+from hybrid_cli.runs.run import ROW_BYTES, Run, Survey, block_rows, of_table
 from hybrid_cli.runs.tables import SCHEMA, ranked
 
 _TEXT_BYTES = 1 << 22  # of a TREC file, parsed at once
-_WORK_BYTES = 160 << 20  # to read, join and measure a block of hits
 _HELD = 1.5  # bytes in memory per byte of a TREC file whose rows are in order
 _SORTED = 8  # the same for rows that must be sorted
 _SORTED_ROW = 240  # bytes in memory per row of a Parquet file that must be sorted
@@ -45,7 +44,7 @@ def open_run(path: Path) -> Run:
     text = path.is_file() and path.suffix != ".parquet"
     if not text:
         artifacts.check_table(path, Kind.RUN)
-    memory.require(_WORK_BYTES + int(_HELD * path.stat().st_size if text else 0), str(path))
+    memory.require(_work_bytes() + int(_HELD * path.stat().st_size if text else 0), str(path))
     made = None if text else artifacts.find_manifest(path)
     survey, kept = Survey(), []
     for block in _whole_queries(_text_parts(path) if text else _parquet_parts(path)):
@@ -64,7 +63,7 @@ def open_run(path: Path) -> Run:
 def _sorted(path: Path, made: Manifest | None, text: bool) -> pl.DataFrame:
     """Read a whole run that is not in order; refuse it if hybrid wrote it."""
     rows = _SORTED * path.stat().st_size if text else _SORTED_ROW * artifacts.row_count(path)
-    memory.require(_WORK_BYTES + rows, f"{path}, which must be sorted,")
+    memory.require(_work_bytes() + rows, f"{path}, which must be sorted,")
     table = _checked(pl.concat(_text_parts(path) if text else _parquet_parts(path)), path)
     if made is not None:
         raise InputError(
@@ -72,6 +71,11 @@ def _sorted(path: Path, made: Manifest | None, text: bool) -> pl.DataFrame:
             "make it again"
         )
     return table
+
+
+def _work_bytes() -> int:
+    """Return the bytes to read, join and measure a block of hits."""
+    return ROW_BYTES * block_rows()
 
 
 def _whole_queries(parts: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
@@ -106,7 +110,7 @@ class _ParquetReader:
 
     def __call__(self, begin: int, end: int) -> pl.DataFrame:
         if not self._begin <= begin <= end <= self._begin + len(self._window):
-            self._window = _parquet_rows(self._path, ["docid", "score"], begin, max(end - begin, BLOCK_ROWS))
+            self._window = _parquet_rows(self._path, ["docid", "score"], begin, max(end - begin, block_rows()))
             self._begin = begin
             if _stamp(self._path) != self._stamp:
                 raise HybridError(f"{self._path}: was replaced while it was read; run the same command again")
@@ -119,8 +123,9 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 def _parquet_parts(path: Path) -> Iterator[pl.DataFrame]:
-    for begin in range(0, max(artifacts.row_count(path), 1), BLOCK_ROWS):
-        yield _parquet_rows(path, SCHEMA.names(), begin, BLOCK_ROWS)
+    size = block_rows()
+    for begin in range(0, max(artifacts.row_count(path), 1), size):
+        yield _parquet_rows(path, SCHEMA.names(), begin, size)
 
 
 def _parquet_rows(path: Path, columns: list[str], begin: int, count: int) -> pl.DataFrame:

@@ -8,7 +8,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import polars as pl
 
+from hybrid_cli import memory
+
 BLOCK_ROWS = 1 << 18
+ROW_BYTES = 640  # to read, join and measure a row of a block
+_HELD_ROW = 64  # of docid and score in memory
+_LEAST_ROWS = 1 << 13
 Reader = Callable[[int, int], pl.DataFrame]
 
 
@@ -56,12 +61,33 @@ class Run:
         """Return the same run, restricted to some queries."""
         return replace(self, queries=self.queries.filter(pl.col("qid").is_in(qids.unique().implode())))
 
+    def in_order(self, qids: pl.Series) -> Run:
+        """Return the same run, restricted to some queries in the given order.
+
+        Hits in another order of queries than the file's are held in memory.
+        """
+        placed = qids.to_frame("qid").join(self.queries, on="qid", maintain_order="left")
+        run = self if placed["begin"].is_sorted() else self.held()
+        return replace(run, queries=placed)
+
+    def top(self, hits: int | None) -> Run:
+        """Return the same run with at most `hits` hits per query."""
+        return (
+            self if hits is None else replace(self, queries=self.queries.with_columns(pl.col("length").clip(0, hits)))
+        )
+
+    @property
+    def hits(self) -> int:
+        """Return the number of hits of all queries."""
+        return int(self.queries["length"].sum())
+
     def by_qid(self) -> Run:
         """Return the same run with the queries in the order of their ids."""
         return self if self.qids.is_sorted() else replace(self.held(), queries=self.queries.sort("qid"))
 
-    def blocks(self, rows: int = BLOCK_ROWS) -> Iterator[pl.DataFrame]:
+    def blocks(self, rows: int | None = None) -> Iterator[pl.DataFrame]:
         """Yield qid, docid, rank, score in blocks of whole queries, of about `rows` rows."""
+        rows = rows or block_rows()
         begins, lengths = (self.queries[name].to_numpy() for name in ("begin", "length"))
         block = (np.cumsum(lengths) - 1) // rows
         for number in np.unique(block):
@@ -94,6 +120,7 @@ class Run:
         """Return the same run with its hits in memory, for reading in any order."""
         if self.in_memory:
             return self
+        memory.require(_HELD_ROW * self.rows, "a run in another order of queries")
         table = pl.concat([self.reader(begin, end) for begin, end in _windows(self.rows)], rechunk=True)
         return replace(self, reader=of_table(table), in_memory=True)
 
@@ -108,10 +135,16 @@ def of_table(table: pl.DataFrame) -> Reader:
     return lambda begin, end: table.slice(begin, end - begin)
 
 
+def block_rows() -> int:
+    """Return the number of rows that are read at once."""
+    return memory.rows(ROW_BYTES, BLOCK_ROWS, _LEAST_ROWS)
+
+
 def _windows(rows: int) -> Iterator[tuple[int, int]]:
     """Yield begin and end of blocks of rows, at least one."""
-    for begin in range(0, max(rows, 1), BLOCK_ROWS):
-        yield begin, min(begin + BLOCK_ROWS, rows)
+    size = block_rows()
+    for begin in range(0, max(rows, 1), size):
+        yield begin, min(begin + size, rows)
 
 
 def ranks(lengths: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal
 
-from hybrid_cli.settings.common import MEASURE, MayWrite, NameOrPath, Seeded, Writes
+from hybrid_cli.settings.common import MEASURE, Budgeted, MayWrite, NameOrPath, Seeded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, Settings, argument, option, redeclare, when
 
 AnswerMatch = Literal["string", "regex"]
@@ -22,7 +22,7 @@ ACC = "acc@k"  # fact: a measure that searches texts for answers is among the me
 
 
 @dataclass(frozen=True)
-class Comparison(Seeded):
+class Comparison(Budgeted, Seeded):
     """Options that `evaluate` and `report` share: inputs, measures, significance tests."""
 
     inputs: Sequence[NameOrPath] = argument(
@@ -246,7 +246,7 @@ ENGINES = ("opensearch", "vespa", "parquet")
 
 
 @dataclass(frozen=True)
-class Export(Writes):
+class Export(Budgeted, Writes):
     """Convert an artifact to the format of another tool.
 
     `trec`: a run with strictly decreasing scores, so that trec_eval keeps its order; or qrels. `msmarco`: a run as qid,
@@ -292,6 +292,9 @@ class Export(Writes):
         minimum=1,
         shown="all",
         applies=when(form=("trec", "msmarco", "dpr"), artifact=RUN),
+    )
+    memory: int | None = redeclare(
+        Budgeted, "memory", None, applies=(when(form=("trec", "msmarco", "dpr"), artifact=RUN),)
     )
     tag: str = option("hybrid", "Last column of a TREC run.", applies=when(form="trec", artifact=RUN))
 

@@ -15,6 +15,7 @@ from hybrid_cli.settings.options import (
     REQUIRED,
     By,
     Settings,
+    byte_count,
     option,
     parsed_by,
     redeclare,
@@ -70,6 +71,16 @@ class Threaded(Settings):
     threads: int | None = option(
         None, "CPU threads.", panel=GENERAL, minimum=1, maximum=1024, shown="all cores", recorded=False
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budgeted(Settings):
+    """A command that reads blocks of a chosen size, or compares its need of memory with a budget before it starts."""
+
+    memory: int | None = option(
+        None, "Maximum memory of the command: `500M`, `4G`. Blocks are smaller if necessary; work that does not fit is "
+        "refused.", panel=GENERAL, minimum=1, parse=byte_count, metavar="BYTES", shown="what is free", recorded=False,
+    )  # fmt: skip
 
 
 def cpu_count() -> int:

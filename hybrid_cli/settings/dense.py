@@ -15,6 +15,7 @@ from hybrid_cli.settings.common import (
     ONE_MODEL,
     TEXTS,
     TWO_MODELS,
+    Budgeted,
     CombineMode,
     EncoderContract,
     NameOrPath,
@@ -32,7 +33,6 @@ from hybrid_cli.settings.options import (
     REQUIRED,
     Settings,
     argument,
-    byte_count,
     option,
     redeclare,
     when,
@@ -68,7 +68,7 @@ _COMBINED = (when(models=TWO_MODELS), when(concat_with=GIVEN))
 
 
 @dataclass(frozen=True, kw_only=True)
-class VectorIndex(Seeded):
+class VectorIndex(Budgeted, Seeded):
     """Type and parameters of a FAISS index."""
 
     index_type: str | None = option(
@@ -131,15 +131,13 @@ class VectorIndex(Seeded):
         applies=when(index_type=("pq", "opq", "auto")),
         shown="a quarter of the dimensions",
     )
-    ram: int | None = option(
+    memory: int | None = redeclare(
+        Budgeted,
+        "memory",
         None,
-        "Maximum memory of a search: `500M`, `2G`.",
-        panel=INDEX,
-        minimum=1,
-        parse=byte_count,
-        metavar="BYTES",
-        applies=when(index_type="auto"),
-        shown="unlimited",
+        help="Maximum memory of the command, and with `--index-type auto` of a search of the index: `500M`, `4G`. Work "
+        "that does not fit is refused.",
+        recorded=True,
     )
     min_recall: float = option(
         0.98,
@@ -163,9 +161,14 @@ class VectorIndex(Seeded):
         graph, lists = HNSW_FACTORY if "HNSW" in factory else "", IVF_FACTORY if "IVF" in factory else ""
         return {**super().values(), "graph": graph, "lists": lists}
 
+    def recorded(self, **facts: Any) -> dict[str, Any]:
+        """Return the options for the manifest; a budget changes the result only with index type `auto`."""
+        found = super().recorded(**facts)
+        return found if self.index_type == "auto" else {name: each for name, each in found.items() if name != "memory"}
+
 
 @dataclass(frozen=True)
-class Combine(OnDevice, Writes):
+class Combine(Budgeted, OnDevice, Writes):
     """Combine two encoders into one.
 
     Vectors are concatenated or added, the second encoder with a weight on the query side. An index of the combination
@@ -202,6 +205,7 @@ class Combine(OnDevice, Writes):
         minimum=1,
         applies=when(tune=GIVEN),
     )
+    memory: int | None = redeclare(Budgeted, "memory", None, applies=(when(tune=GIVEN),))
     grid: Literal["reciprocal", "log"] = option(
         "reciprocal",
         "Candidate weights: .1 to 10 (`reciprocal`) or .001 to 1000 (`log`). If an end point is best, the grid is "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import MEASURE, NameOrPath, OnDevice, Seeded, Threaded, Writes
+from hybrid_cli.settings.common import MEASURE, Budgeted, NameOrPath, OnDevice, Seeded, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, parsed_by, redeclare, registered, when
 from hybrid_cli.settings.retrieval import TUNING
 
@@ -64,7 +64,7 @@ class WeightTuning(Seeded):
 
 
 @dataclass(frozen=True)
-class Fuse(OnDevice, Threaded, WeightTuning, Writes):
+class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
     """Fuse runs into one, or tune method and weights of a fusion.
 
     A method normalizes each list, combines the lists, and has a rule for documents missing from a list: `minmax` scores
@@ -203,7 +203,7 @@ class TrainFusion(OnDevice, Threaded, Seeded, Writes):
 
 
 @dataclass(frozen=True)
-class ConcatRuns(Writes):
+class ConcatRuns(Budgeted, Writes):
     """Concatenate runs of different queries, or aggregate a run of passages.
 
     For cross-validation: the test runs of all folds become one run, which is evaluated once. With `--max-per doc`, a

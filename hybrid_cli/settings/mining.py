@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import BM25, Seeded, Threaded, Writes
+from hybrid_cli.settings.common import BM25, Budgeted, Seeded, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
 
 QueriesFrom = Literal["all", "sampled", "cropped"]
@@ -43,7 +43,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class MineNegatives(Seeded, Threaded, Writes):
+class MineNegatives(Budgeted, Seeded, Threaded, Writes):
     """Write training examples with hard negatives from the errors of a first stage.
 
     One row per query and relevant document: query, document, negatives drawn uniformly from the ranks `--skip-top` + 1
@@ -236,7 +236,7 @@ def _source(item: str, default: int | None) -> Source:
 
 
 @dataclass(frozen=True)
-class Label(Seeded, Threaded, Writes):
+class Label(Budgeted, Seeded, Threaded, Writes):
     """Label queries with the top hits of BM25, or of another ranking, for training a Lambda (SPAR, section 4.1).
 
     The queries are sentences of the corpus, or queries of `--split` or `--queries`. Queries without a hit are

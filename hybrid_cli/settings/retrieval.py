@@ -9,7 +9,7 @@ from typing import Literal
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.cluster import OnCluster
-from hybrid_cli.settings.common import MEASURE, OnDevice, Overwrites, Threaded, Writes
+from hybrid_cli.settings.common import MEASURE, Budgeted, OnDevice, Overwrites, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, option, redeclare, when
 
 # --------------------------------------------------------------------------------------------- lexical indexes, search
@@ -24,7 +24,7 @@ Engine = Literal["matrix", "lucene"]
 
 
 @dataclass(frozen=True)
-class IndexBm25(Threaded, Writes):
+class IndexBm25(Budgeted, Threaded, Writes):
     """Index a corpus for BM25, with Lucene and as an impact matrix with the same scores.
 
     In an existing index, other values of `--k1` and `--b`, or `--tune`, are stored without reading the corpus again.
@@ -67,7 +67,7 @@ class IndexBm25(Threaded, Writes):
         None, "Qrels file; replaces the split's qrels.", panel=TUNING, recorded=False, applies=when(tune=True)
     )
     java_heap: str | None = option(
-        None, "Maximum Java heap, such as `4g`.", shown="a quarter of the memory", recorded=False
+        None, "Maximum Java heap, such as `4g`.", shown="a quarter of the memory, or half of --memory", recorded=False
     )
 
     def check(self) -> None:
@@ -159,7 +159,7 @@ _WRITES = when(query=None, interactive=False)
 
 
 @dataclass(frozen=True)
-class Search(SearchOptions, OnCluster, Overwrites):
+class Search(SearchOptions, OnCluster, Budgeted, Overwrites):
     """Search an index and write a run, or print the hits of a query.
 
     With `--interactive`, queries are read from standard input, one per line, while the indexes stay open. A dense index
@@ -195,6 +195,7 @@ class Search(SearchOptions, OnCluster, Overwrites):
         applies=_WRITES,
     )
     overwrite: bool = redeclare(Overwrites, "overwrite", False, applies=(_WRITES,))
+    memory: int | None = redeclare(Budgeted, "memory", None, applies=(when(ray_address=None),))
     ray_address: str | None = redeclare(OnCluster, "ray_address", None, applies=(_WRITES,))
     query: str | None = option(
         None, "Query text; prints its hits. Several indexes are fused by min-max.", recorded=False

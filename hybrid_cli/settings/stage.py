@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
+from hybrid_cli import memory
 from hybrid_cli.settings.options import Settings
 
 P = ParamSpec("P")
@@ -60,7 +61,7 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
             if not isinstance(settings, cast("type[S]", kind)):
                 wanted = getattr(kind, "__name__", "settings")
                 raise TypeError(f"{function.__name__}: needs {wanted}, got {type(settings).__name__}")
-            with stage_scope():
+            with stage_scope(), memory.limited(getattr(settings, "memory", None)):
                 return function(settings)
 
         return cast("Stage[S, P, R]", call)

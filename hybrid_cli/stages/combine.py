@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from hybrid_cli import artifacts, console, runs
+from hybrid_cli import artifacts, console, memory, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
@@ -20,7 +20,7 @@ from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.fusion import methods, tuning
-from hybrid_cli.fusion.lists import Lists
+from hybrid_cli.fusion.lists import CANDIDATE_BYTES, Lists
 from hybrid_cli.fusion.selection import Table
 from hybrid_cli.indexes import DenseIndex
 from hybrid_cli.indexes.exact import model_of
@@ -105,7 +105,7 @@ def _tune(encoder: Combination, index: DenseIndex, settings: Combine) -> tuple[R
     family = tuning.Family(recipe, settings.grid, singles=False)
     with console.progress("tune", unit="weights") as advance:
         choices, values = tuning.tabulate(
-            family, lists.blocks(), lists.qids, qrels, 2 * settings.depth, measured, advance
+            family, lists.blocks, lists.qids, qrels, 2 * settings.depth, measured, advance
         )
     table = Table(choices, values)
     plateau, outside = table.plateau(), table.held_out(_FOLDS, _SEED, best=True)
@@ -119,6 +119,7 @@ def _tune(encoder: Combination, index: DenseIndex, settings: Combine) -> tuple[R
 
 def _terms(index: DenseIndex, encoder: Combination, queries: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
     """Return the scores of the second and of the first encoder as runs, for the best `depth` documents of each."""
+    memory.require(2 * depth * len(queries) * CANDIDATE_BYTES, "combine --tune")
     qids = queries["qid"].to_list()
     sides = encoder.query_parts(queries["text"].to_list())[::-1]
     best = [index.search(side, qids, depth).select("qid", "docid") for side in sides]

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import polars as pl
 
@@ -20,6 +20,7 @@ from hybrid_cli.encoders.models import named_model
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.indexes import DenseIndex
+from hybrid_cli.runs import Run
 from hybrid_cli.settings import Export, stage
 from hybrid_cli.settings.analysis import ENGINES, ExportFormat
 
@@ -130,9 +131,12 @@ def strictly_decreasing(run: pl.DataFrame) -> pl.DataFrame:
 _SMALLEST = 0x00800000  # bits of the smallest normal float32; some readers flush smaller numbers to 0
 
 
-def _read_run(path: Path, settings: Export) -> pl.DataFrame:
-    run = runs.read_run(path)
-    return run if settings.hits is None else run.filter(pl.col("rank") <= settings.hits)
+def _written(run: Run, scratch: Path, separator: str, columns: Callable[[pl.DataFrame], pl.DataFrame]) -> str:
+    """Write the columns of every hit, block by block; return the number of queries and hits."""
+    with disk.create(scratch) as file:
+        for block in run.blocks():
+            _write_columns(columns(block), file, separator)
+    return f"{len(run.queries):,} queries, {run.hits:,} hits"
 
 
 def _refuse_ids(frame: pl.DataFrame, pattern: str, path: Path, form: ExportFormat, cause: str) -> None:
@@ -141,92 +145,115 @@ def _refuse_ids(frame: pl.DataFrame, pattern: str, path: Path, form: ExportForma
         bad = frame.filter(pl.col(name).str.contains(pattern) | (pl.col(name) == "")).get_column(name)
         if len(bad):
             raise InputError(
-                f"{path}: {name} {bad[0]!r} does not fit the format {form}, {cause} "
-                f"({bad.n_unique():,} such ids); rename them in the collection"
+                f"{path}: {name} {bad[0]!r} does not fit the format {form}, {cause}; rename such ids in the collection"
             )
 
 
 def _trec_run(path: Path, scratch: Path, settings: Export) -> str:
-    run = _read_run(path, settings)
-    _refuse_ids(run, r"\s", path, "trec", "whose columns are separated by white space")
     if settings.tag.split() != [settings.tag]:
         raise InputError(f"--tag {settings.tag!r}: needs one word without white space")
-    lines = strictly_decreasing(run).select("qid", pl.lit("Q0"), "docid", "rank", "score", tag=pl.lit(settings.tag))
-    return _columns(lines, scratch, " ", f"{run['qid'].n_unique():,} queries, {len(run):,} hits")
+
+    def lines(hits: pl.DataFrame) -> pl.DataFrame:
+        _refuse_ids(hits, r"\s", path, "trec", "whose columns are separated by white space")
+        return strictly_decreasing(hits).select("qid", pl.lit("Q0"), "docid", "rank", "score", tag=pl.lit(settings.tag))
+
+    return _written(runs.open_run(path).top(settings.hits), scratch, " ", lines)
 
 
 def _msmarco_run(path: Path, scratch: Path, settings: Export) -> str:
-    run = _read_run(path, settings)
-    _refuse_ids(run, r"[\t\r\n]", path, "msmarco", "whose columns are separated by tabs")
-    return _columns(
-        run.select("qid", "docid", "rank"), scratch, "\t", f"{run['qid'].n_unique():,} queries, {len(run):,} hits"
-    )
+    def lines(hits: pl.DataFrame) -> pl.DataFrame:
+        _refuse_ids(hits, r"[\t\r\n]", path, "msmarco", "whose columns are separated by tabs")
+        return hits.select("qid", "docid", "rank")
+
+    return _written(runs.open_run(path).top(settings.hits), scratch, "\t", lines)
 
 
 def _trec_qrels(path: Path, scratch: Path, settings: Export) -> str:
     qrels = collections.read_qrels(path)
     _refuse_ids(qrels, r"\s", path, "trec", "whose columns are separated by white space")
     lines = qrels.select("qid", pl.lit("0"), "docid", "relevance")
-    return _columns(lines, scratch, " ", f"{len(qrels):,} judgments")
+    with disk.create(scratch) as file:
+        _write_columns(lines, file, " ")
+    return f"{len(qrels):,} judgments"
 
 
-def _columns(frame: pl.DataFrame, file: Path, separator: str, count: str) -> str:
+def _write_columns(frame: pl.DataFrame, file: BinaryIO, separator: str) -> None:
     text = frame.select(pl.all().cast(pl.String))  # the shortest text that reads back as the same float32
-    with disk.create(file) as opened:
-        text.write_csv(opened, include_header=False, separator=separator, quote_style="never")
-    return count
+    text.write_csv(file, include_header=False, separator=separator, quote_style="never")
 
 
 def _dpr_run(path: Path, scratch: Path, settings: Export) -> str:
     collection = settings.collection
     assert collection is not None
     refuse_other_corpus([path], collections.corpus_path(collection))
-    run = _read_run(path, settings)
+    run = runs.open_run(path).top(settings.hits)
     queries = collections.read_queries(collections.queries_path(collection, settings.split))
-    missing = run.join(queries, on="qid", how="anti")["qid"].unique(maintain_order=True)
+    missing = run.queries.join(queries, on="qid", how="anti", maintain_order="left")["qid"]
     if len(missing):
         raise InputError(
             f"{collection}: {len(missing):,} queries of {path} are missing ({missing[0]}, ...); pass their --split"
         )
-    texts = collections.texts(collection, run["docid"])
-    absent = run.join(texts, on="docid", how="anti")["docid"].unique(maintain_order=True)
-    if len(absent):
-        raise InputError(f"{collection}: {len(absent):,} documents of {path} are missing ({absent[0]}, ...)")
+    queries = queries.join(run.queries, on="qid", how="semi", maintain_order="left")
+    run = run.in_order(queries["qid"])
     with disk.create_text(scratch) as file:
         opening = "[\n"
-        for record in _dpr_records(run, queries, texts):
+        for record in _dpr_records(run, queries, collection, path):
             file.write(opening + json.dumps(record, ensure_ascii=False))
             opening = ",\n"
-        file.write("\n]\n" if len(run) else "[]\n")
-    return f"{run['qid'].n_unique():,} questions, {len(run):,} passages"
+        file.write("\n]\n" if run.hits else "[]\n")
+    return f"{len(queries):,} questions, {run.hits:,} passages"
 
 
-def _dpr_records(run: pl.DataFrame, queries: pl.DataFrame, texts: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    """Yield one record per question, as DPR's retriever writes them (DPR), with scores as text."""
-    for part in queries.join(run, on="qid", how="semi", maintain_order="left").iter_slices(QUERIES_AT_ONCE):
-        hits = part.join(run, on="qid", maintain_order="left_right").join(
-            texts, on="docid", suffix="_document", maintain_order="left"
-        )
-        for _, group in hits.group_by("qid", maintain_order=True):
-            answers = group["answers"][0]
-            answers = [] if answers is None else answers.to_list()
-            has_answer = matcher(answers)
-            yield {
-                "question": group["text"][0],
-                "answers": answers,
-                "ctxs": [
-                    {
-                        "id": docid,
-                        "title": title,
-                        "text": text,
-                        "score": str(score),
-                        "has_answer": has_answer(passage_form(text)),
-                    }
-                    for docid, title, text, score in group.select(
-                        "docid", "title", "text_document", "score"
-                    ).iter_rows()
-                ],
-            }
+def _dpr_texts(run: Run, collection: Path, path: Path) -> pl.DataFrame:
+    """Return the texts of all hits of a run."""
+    docids = pl.concat([pl.Series("docid", [], pl.String), *(block["docid"].unique() for block in run.blocks())])
+    texts = collections.texts(collection, docids)
+    absent = docids.filter(~docids.is_in(texts["docid"].implode())).unique().sort()
+    if len(absent):
+        raise InputError(f"{collection}: {len(absent):,} documents of {path} are missing ({absent[0]}, ...)")
+    return texts
+
+
+def _dpr_records(run: Run, queries: pl.DataFrame, collection: Path, path: Path) -> Iterator[dict[str, Any]]:
+    """Yield one record per question, as DPR's retriever writes them (DPR), with scores as text.
+
+    One pass over the corpus reads the texts of as many questions as memory allows.
+    """
+    known = collections.documents_at_once(collection)
+    at_once = (
+        len(queries)
+        if known >= min(run.hits, collections.document_count(collection))
+        else max(1, known * len(queries) // run.hits)
+    )
+    for some in queries.iter_slices(max(1, at_once)):
+        mine = run.in_order(some["qid"])
+        texts = _dpr_texts(mine, collection, path)
+        for part in some.iter_slices(QUERIES_AT_ONCE):
+            yield from _records(part, mine.in_order(part["qid"]).table(), texts)
+
+
+def _records(queries: pl.DataFrame, run: pl.DataFrame, texts: pl.DataFrame) -> Iterator[dict[str, Any]]:
+    hits = queries.join(run, on="qid", maintain_order="left_right").join(
+        texts, on="docid", suffix="_document", maintain_order="left"
+    )
+    for _, group in hits.group_by("qid", maintain_order=True):
+        answers = group["answers"][0]
+        answers = [] if answers is None else answers.to_list()
+        has_answer = matcher(answers)
+        yield {
+            "question": group["text"][0],
+            "answers": answers,
+            "ctxs": [
+                {
+                    "id": docid,
+                    "title": title,
+                    "text": text,
+                    "score": str(score),
+                    "has_answer": has_answer(passage_form(text)),
+                }
+                for docid, title, text, score in group.select("docid", "title", "text_document", "score").iter_rows()
+            ],
+        }
 
 
 # ------------------------------------------------------------------------------------------ encoders and indexes

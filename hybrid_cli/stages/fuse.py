@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from hybrid_cli import artifacts, console, runs
+from hybrid_cli import artifacts, console, memory, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import check_common, refuse_mixed
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.measures import evaluate_hits, evaluate_positions, evaluate_run, mean_of, parse_measures
+from hybrid_cli.evaluation.measures import evaluate_hits, evaluate_positions, mean_of, parse_measures
 from hybrid_cli.evaluation.retrieved import retrieved
 from hybrid_cli.evaluation.ties import note_ties
 from hybrid_cli.fusion import features, lists, tuning
 from hybrid_cli.fusion.features import Sources
 from hybrid_cli.fusion.fuser import FUSER_ROLE, Fuser, check_lengths, check_pair, read_fuser
-from hybrid_cli.fusion.lists import Lists, Scorer
+from hybrid_cli.fusion.lists import CANDIDATE_BYTES, Lists, Scorer
 from hybrid_cli.fusion.methods import LEARNED, METHODS, Recipe
 from hybrid_cli.fusion.prior import prior_of
 from hybrid_cli.fusion.selection import Choice, Table, Values, select
@@ -30,6 +31,7 @@ from hybrid_cli.fusion.weights import Tuned, chosen_weights, read_tuned, stored_
 from hybrid_cli.indexes.exact import ExactSource, exact_scorer, exact_sources, limit_threads, texts_of
 from hybrid_cli.json_files import read_json
 from hybrid_cli.reporting import terminal
+from hybrid_cli.runs import Run
 from hybrid_cli.settings import Fuse, stage
 
 _PARAMETERS = ("method", "missing", "normalize", "rrf_k")
@@ -199,7 +201,9 @@ def _weigher(job: _Job, joined: Lists) -> lists.Weigher | None:
     if not fuser.indexed or not fuser.model.trees:
         return fuser.weights_of
     limit_threads(job.settings.threads)
-    sources = Sources([exact_scorer(each, job.settings.device) for each in job.exact], *texts_of(job.exact))
+    sources = Sources(
+        [exact_scorer(each, joined.qids, job.settings.device) for each in job.exact], *texts_of(job.exact)
+    )
     weights = fuser.weights(features.collected(joined.blocks(), joined.qids, sources)[1])
 
     def weigh(block: pl.DataFrame) -> np.ndarray:
@@ -209,7 +213,7 @@ def _weigher(job: _Job, joined: Lists) -> lists.Weigher | None:
     return weigh
 
 
-def _candidates(job: _Job, joined: Lists, shares: list[np.ndarray], exact: bool) -> Iterable[pl.DataFrame]:
+def _candidates(job: _Job, joined: Lists, shares: list[np.ndarray], exact: bool) -> Iterator[pl.DataFrame]:
     """Return the blocks, with exact scores if the rule requires them; the overlap of the lists is added to `shares`."""
 
     def watched() -> Iterator[pl.DataFrame]:
@@ -218,11 +222,12 @@ def _candidates(job: _Job, joined: Lists, shares: list[np.ndarray], exact: bool)
             yield block
 
     if not exact:
-        return watched()
+        yield from watched()
+        return
     limit_threads(job.settings.threads)
     with console.progress("score missing pairs", unit="pairs") as advance:
-        scorers = [_counted(exact_scorer(source, job.settings.device), advance) for source in job.exact]
-        return lists.complete(watched(), joined.qids, scorers)
+        scorers = [_counted(exact_scorer(source, joined.qids, job.settings.device), advance) for source in job.exact]
+        yield from lists.complete(watched(), joined.qids, scorers)
 
 
 def _counted(scorer: Scorer, advance: Callable[[int], None]) -> Scorer:
@@ -264,6 +269,12 @@ def _score(name: str, path: Path, qrels: pl.DataFrame, measure: str) -> float:
     return mean_of(evaluate_hits(run.judged, run.lengths["qid"], qrels, [measure]), measure)
 
 
+def _values(run: Run, qrels: pl.DataFrame, measure: str) -> pl.DataFrame:
+    """Return the value of every judged query."""
+    found = retrieved(run, qrels, 0)
+    return evaluate_hits(found.judged, found.lengths["qid"], qrels, [measure])
+
+
 # --------------------------------------------------------------------------------------------------------------- tuning
 
 
@@ -298,18 +309,18 @@ def _tuned(job: _Job, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned, str | N
     """Return the result of tuning, and the reason why no prior is used."""
     settings = job.settings
     qids = qrels["qid"].unique(maintain_order=True)
-    frames = [runs.read_run(path).filter(pl.col("qid").is_in(qids.implode())) for path in job.runs.values()]
-    Lists.of(frames, settings.depth).note_lengths("fuse", list(job.runs))
+    opened = [runs.open_run(path).of_queries(qids) for path in job.runs.values()]
+    Lists.of(opened, settings.depth).note_lengths("fuse", list(job.runs))
     alone = {
-        name: evaluate_run(run, qrels, [settings.measure])["value"].to_numpy()
-        for name, run in zip(job.runs, frames, strict=True)
+        name: _values(run, qrels, settings.measure)["value"].to_numpy()
+        for name, run in zip(job.runs, opened, strict=True)
     }
     if not any(values.any() for values in alone.values()):
         raise InputError(
             f"--tune: {settings.measure} of every run is 0 for all {len(qids):,} judged queries of {judged}; pass the "
             "judgments of these runs' queries, or another --measure"
         )
-    choices, values = _measured(job, frames, qrels)
+    choices, values = _measured(job, opened, qrels)
     prior, reason = _prior(job, choices)
     table = Table(choices, values, prior, settings.prior_queries if prior is not None else 0.0)
     selected = select(table, settings.folds, settings.seed)
@@ -325,17 +336,18 @@ def _same(recipe: Recipe, choice: Choice) -> bool:
     return recipe.method == choice.method and choice.rrf_k in (None, recipe.rrf_k)
 
 
-def _measured(job: _Job, frames: Sequence[pl.DataFrame], qrels: pl.DataFrame) -> tuple[list[Choice], Values]:
+def _measured(job: _Job, opened: Sequence[Run], qrels: pl.DataFrame) -> tuple[list[Choice], Values]:
     """Return all choices with their values."""
-    joined = Lists.of(frames, job.settings.depth)
+    joined = Lists.of(opened, job.settings.depth)
     _check_scores(job, joined, equal=False)
 
     def measured(judged: pl.DataFrame) -> np.ndarray:
         return evaluate_positions(judged, [job.settings.measure])["value"].to_numpy()
 
-    blocks: dict[bool, list[pl.DataFrame]] = {}
-    for exact in {family.recipe.missing == "exact" for family in job.families}:
-        blocks[exact] = list(_candidates(job, joined, [], exact))
+    blocks = {
+        exact: _repeated(partial(_candidates, job, joined, [], exact), joined)
+        for exact in {family.recipe.missing == "exact" for family in job.families}
+    }
     choices: list[Choice] = []
     values: list[Values] = []
     with console.progress("tune", unit="sets of weights") as advance:
@@ -345,6 +357,15 @@ def _measured(job: _Job, frames: Sequence[pl.DataFrame], qrels: pl.DataFrame) ->
             choices += more
             values.append(table)
     return choices, np.concatenate(values)
+
+
+def _repeated(made: Callable[[], Iterable[pl.DataFrame]], joined: Lists) -> Callable[[], Iterable[pl.DataFrame]]:
+    """Return a function that returns the blocks of `made`; they are kept if memory allows, else made again."""
+    rows = int(np.sum(joined.lengths))
+    if memory.rows(CANDIDATE_BYTES, rows) < rows:
+        return made
+    held = list(made())
+    return lambda: held
 
 
 def _prior(job: _Job, choices: Sequence[Choice]) -> tuple[Values | None, str | None]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import artifacts, console, memory
 from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
@@ -24,6 +24,7 @@ from hybrid_cli.settings import IndexBm25, stage
 from hybrid_cli.settings.common import cpu_count
 
 _DOCUMENTS_AT_ONCE = 8192
+_MATRIX_BYTES = 1.25  # of the postings while they are sorted, per byte of English text
 _HITS = 1000  # hits per query, for tuning on a measure without a cutoff
 _GRID_K1 = (0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0)
 _GRID_B = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -59,7 +60,7 @@ def index_bm25(settings: IndexBm25) -> Path:
     if target.up_to_date:
         return output
     if settings.tune or not reuse:
-        jvm.start(settings.java_heap)
+        jvm.start(settings.java_heap or _heap(settings.memory))
     with target.folder(ignore=(layout.LUCENE,)) as (work, counts):
         if reuse:
             for part in (layout.LUCENE, layout.IMPACTS, layout.DOCIDS):
@@ -74,6 +75,11 @@ def index_bm25(settings: IndexBm25) -> Path:
         counts.update(index.counts())
     _report(settings, index, tuning, reuse)
     return output
+
+
+def _heap(budget: int | None) -> str | None:
+    """Return half of a budget as Java's heap; the other half is for the matrix."""
+    return None if budget is None else f"{max(budget >> 21, 16)}m"
 
 
 def _inputs(settings: IndexBm25) -> dict[str, Path]:
@@ -136,6 +142,9 @@ def _index_shards(settings: IndexBm25, shards: int, inputs: Mapping[str, Path]) 
 
 
 def _build(settings: IndexBm25, work: Path) -> None:
+    if settings.memory is not None:
+        needed = int(_MATRIX_BYTES * collections.text_bytes(settings.collection)) + settings.memory // 2
+        memory.require(needed, "index-bm25 (matrix, and half of the budget for Java)")
     corpus = partial(collections.documents, settings.collection, _DOCUMENTS_AT_ONCE)
     documents = len(collections.docids(settings.collection))
     with console.progress("index-bm25", documents, "documents") as advance:

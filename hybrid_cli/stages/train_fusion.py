@@ -58,7 +58,9 @@ def train_fusion(settings: TrainFusion) -> Path:
     output = artifacts.output_of(settings, Kind.FUSER, inputs | {"qrels": judged})
     if not output.up_to_date:
         limit_threads(settings.threads)
-        sources = Sources([exact_scorer(each, settings.device) for each in exact], *texts_of(exact)) if exact else None
+        sources = (
+            Sources([exact_scorer(each, device=settings.device) for each in exact], *texts_of(exact)) if exact else None
+        )
         job = _Job(settings, named, families, judged, sources)
         with output.folder() as (folder, counts):
             fuser, report = job.trained()
@@ -176,7 +178,9 @@ class _Job:
         values: list[Values] = []
         with console.progress("train-fusion", unit="sets of weights") as advance:
             for family in self.families:
-                more, found = tuning.tabulate(family, blocks, joined.qids, qrels, settings.hits, measured, advance)
+                more, found = tuning.tabulate(
+                    family, lambda: blocks, joined.qids, qrels, settings.hits, measured, advance
+                )
                 choices += more
                 values.append(found)
         prior = prior_of(self.runs, settings.measure, choices)[0] if settings.prior_queries else None

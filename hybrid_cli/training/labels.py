@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 from typing import TypeAlias
 
 import numpy as np
@@ -19,6 +20,7 @@ from hybrid_cli.collections import sentences
 from hybrid_cli.collections.sentences import Sentences
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import Barred, LexicalIndex
+from hybrid_cli.runs import Run
 from hybrid_cli.settings import Label
 from hybrid_cli.training.negatives import folded
 
@@ -208,7 +210,7 @@ class _Copies:
 
 
 class RunTeacher:
-    """The ranking of a run, such as that of a learned sparse model; the whole run is in memory.
+    """The ranking of a run, such as that of a learned sparse model; memory holds a block of hits and the corpus ids.
 
     Args:
         path: the run; queries that are not to be labeled are ignored.
@@ -221,30 +223,31 @@ class RunTeacher:
     """
 
     def __init__(self, path: Path, queries: pl.DataFrame, corpus: Path, settings: Label):
-        run = runs.read_run(path).join(queries, on="qid", how="semi", maintain_order="left")
-        if not len(run):
+        self._run, self._depth = runs.open_run(path).in_order(queries["qid"]), settings.depth
+        self._lock = Lock()  # the run is read by one thread at a time
+        if not self._run.hits:
             raise InputError(f"{path}: has hits for none of the {len(queries):,} queries; pass a run of these queries")
-        _refuse_unknown(run["docid"], corpus, path)
-        if not settings.keep_same_text:
-            texts = collections.scan(corpus).select("docid", _HASH).collect()
-            run = run.join(texts, on="docid", how="left", maintain_order="left").join(
-                queries.select("qid", _HASH), on="qid", how="left", maintain_order="left", suffix="_of_query"
-            )
-            run = run.filter(pl.col("hash") != pl.col("hash_of_query"))
-        best = pl.int_range(pl.len()).over("qid") < settings.depth
-        self._run = run.filter(best).select("qid", "docid", "score").with_row_index("first")
-        self._spans = (
-            self._run.group_by("qid")
-            .agg(pl.col("first").min(), count=pl.len())
-            .cast({"first": pl.Int64, "count": pl.Int64})
-        )
+        _refuse_unknown(self._run, corpus, path)
+        self._texts = None if settings.keep_same_text else collections.scan(corpus).select("docid", _HASH).collect()
 
     def hits(self, queries: pl.DataFrame) -> Hits:
-        """Return the hits of the run for some of the queries (qid)."""
-        spans = queries.select("qid").join(self._spans, on="qid", how="left", maintain_order="left").fill_null(0)
-        counts = spans["count"].to_numpy()
-        found = self._run[_ranges(spans["first"].to_numpy(), counts)]
-        return counts, found["docid"], found["score"].to_numpy()
+        """Return the hits of the run for some of the queries (qid, text)."""
+        with self._lock:
+            blocks = self._run.in_order(queries["qid"]).blocks()
+            found = pl.concat([runs.empty(), *(self._best(block, queries) for block in blocks)])
+        lengths = found.group_by("qid").len()
+        counted = queries.select("qid").join(lengths, on="qid", how="left", maintain_order="left")["len"].fill_null(0)
+        return counted.to_numpy(), found["docid"], found["score"].to_numpy()
+
+    def _best(self, block: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:
+        """Return the best hits of each query of a block."""
+        hits = block
+        if self._texts is not None:
+            hits = hits.join(self._texts, on="docid", how="left", maintain_order="left").join(
+                queries.select("qid", _HASH), on="qid", how="left", maintain_order="left", suffix="_of_query"
+            )
+            hits = hits.filter(pl.col("hash") != pl.col("hash_of_query"))
+        return hits.filter(pl.int_range(pl.len()).over("qid") < self._depth).select(block.columns)
 
 
 Teacher: TypeAlias = MatrixTeacher | RunTeacher
@@ -255,9 +258,11 @@ def _ranges(first: Longs, counts: Longs) -> Longs:
     return np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)
 
 
-def _refuse_unknown(found: pl.Series, corpus: Path, run: Path) -> None:
-    known = collections.docids(corpus)
-    unknown = found.filter(~found.is_in(known.implode())).unique(maintain_order=True)
+def _refuse_unknown(opened: Run, corpus: Path, run: Path) -> None:
+    found = pl.Series("docid", [], pl.String)
+    for block in opened.blocks():
+        found = pl.concat([found, block["docid"].unique(maintain_order=True)]).unique(maintain_order=True)
+    unknown = found.filter(~found.is_in(collections.docids(corpus).implode()))
     if len(unknown):
         names = ", ".join(unknown.head(3)) + (", ..." if len(unknown) > 3 else "")
         raise InputError(f"{run}: {len(unknown):,} documents are not in {corpus} ({names}); pass a run of this corpus")

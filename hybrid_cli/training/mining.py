@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import console, runs
+from hybrid_cli import console, memory, runs
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers.given import given_negatives
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.indexes.lexical import open_lexical
+from hybrid_cli.runs import Run
 from hybrid_cli.settings import MineNegatives
 from hybrid_cli.settings.common import BM25
 from hybrid_cli.settings.mining import GIVEN_FILE, RANDOM
@@ -21,6 +23,8 @@ from hybrid_cli.training import negatives
 from hybrid_cli.training.negatives import Tally
 
 EXAMPLES_AT_ONCE = 4096
+_DOCUMENT_BYTES, _NEGATIVE_BYTES = 96, 160  # id and hash of a document; a drawn negative, with copies
+_CANDIDATE_BYTES = 200  # of a retrieved document, with copies
 LOOK_AHEAD = 64  # minimum number of candidates per example that the answer filter reads; later ones are not drawn
 
 _NO_SCORES = pl.DataFrame(schema={"example": pl.UInt32, "score": pl.Float32})
@@ -65,8 +69,8 @@ class Miner:
         (self.collection,) = settings.collections
         self.depth = settings.depth or 0  # None without a source that ranks
         self.index = open_lexical(settings.indexes[0]) if settings.indexes else None
-        self.runs = {source.name: runs.read_run(source.run) for source in self.plan if source.run}
-        self.runs |= {source.name: given_negatives(source.given) for source in self.plan if source.given}
+        self.runs = {source.name: _run(source.run, queries) for source in self.plan if source.run}
+        self.runs |= {source.name: Run.of(given_negatives(source.given)) for source in self.plan if source.given}
         self.tally = Tally()
         self.forbidden: dict[str, pl.DataFrame] = {}
         self.docids = pl.Series("docid", [], dtype=pl.String)
@@ -82,7 +86,10 @@ class Miner:
             Examples whose positive is in the corpus.
         """
         collection, parts = self.collection, []
-        with console.progress("read corpus", len(collections.docids(collection)), "documents") as advance:
+        documents = collections.document_count(collection)
+        drawn = len(examples) * sum(source.count for source in self.plan)
+        memory.require(_DOCUMENT_BYTES * documents + _NEGATIVE_BYTES * drawn, "mine-negatives")
+        with console.progress("read corpus", documents, "documents") as advance:
             for batch in collections.documents(collection):
                 frame = pl.DataFrame(pl.from_arrow(batch))
                 parts.append(frame.select("docid", negatives.folded("title", "text").hash().alias("hash")))
@@ -105,7 +112,7 @@ class Miner:
         total = sum(source.count for source in self.plan)
         keep = max(LOOK_AHEAD, 8 * total) if how.answer_filter else 2 * total
         with console.progress("mine", len(examples), "examples") as advance:
-            for part in examples.iter_slices(EXAMPLES_AT_ONCE):
+            for part in examples.iter_slices(self._at_once()):
                 first = part["example"][0]
                 part = part.with_columns(pl.col("example") - first)
                 wanted = negatives.quotas(self.plan, part, how.prob, how.seed)
@@ -116,6 +123,10 @@ class Miner:
                 chosen.append(drawn.with_columns(pl.col("example") + first))
                 advance(len(part))
         return pl.concat(chosen)
+
+    def _at_once(self) -> int:
+        """Return the number of examples whose candidates are in memory."""
+        return memory.rows(_CANDIDATE_BYTES * max(self.depth, LOOK_AHEAD) * len(self.plan), EXAMPLES_AT_ONCE)
 
     def _pool(self, source: str, examples: pl.DataFrame, keep: int, needed: bool) -> pl.DataFrame:
         """Return the candidates of one source, filtered, in drawing order."""
@@ -142,7 +153,7 @@ class Miner:
         if index:
             run = index.search(queries, self.depth, self.settings.threads)
         else:
-            run = self.runs[source].join(queries, on="qid", how="semi", maintain_order="left")
+            run = self.runs[source].of_queries(queries["qid"]).table()
         if self.settings.relative_margin is None:
             return run, _NO_SCORES
         if index:
@@ -170,21 +181,41 @@ class Miner:
         Raises:
             InputError: a source retrieved a document that is not in the corpus.
         """
-        collection = self.collection
-        wanted = pl.concat([examples["docid"], chosen["docid"]]).unique()
-        texts = collections.texts(collection, wanted)
-        if missing := set(wanted) - set(texts["docid"]):
-            raise InputError(f"{collection}: has no document {min(missing)}, which a run of --sources retrieved")
         scored_examples = self._scored(examples).join(self.queries.select("qid", query="text"), on="qid")
         scored = self._scored(chosen)
-        for part in scored_examples.sort("example").iter_slices(EXAMPLES_AT_ONCE):
-            yield _nested(part, scored.join(part, on="example", how="semi", maintain_order="left"), texts)
+        for part in scored_examples.sort("example").iter_slices(self._texts_at_once(examples, chosen)):
+            mine = scored.join(part, on="example", how="semi", maintain_order="left")
+            texts = self._texts(pl.concat([part["docid"], mine["docid"]]).unique())
+            for some in part.iter_slices(EXAMPLES_AT_ONCE):
+                yield _nested(some, mine.join(some, on="example", how="semi", maintain_order="left"), texts)
+
+    def _texts_at_once(self, examples: pl.DataFrame, chosen: pl.DataFrame) -> int:
+        """Return the number of examples whose texts are in memory: one pass over the corpus serves them."""
+        known, wanted = collections.documents_at_once(self.collection), len(examples) + len(chosen)
+        if known >= min(len(self.docids), wanted):
+            return max(1, len(examples))
+        return max(1, known * len(examples) // wanted)
+
+    def _texts(self, wanted: pl.Series) -> pl.DataFrame:
+        collection = self.collection
+        texts = collections.texts(collection, wanted)
+        if len(texts) < len(wanted):
+            missing = wanted.filter(~wanted.is_in(texts["docid"].implode())).sort()[0]
+            raise InputError(f"{collection}: has no document {missing}, which a run of --sources retrieved")
+        return texts
 
     def _scored(self, found: pl.DataFrame) -> pl.DataFrame:
         if self.index is None:
             return found.with_columns(lexical_score=pl.lit(None, dtype=pl.Float32))
         queries = self.queries.select("qid", "text")
         return found.with_columns(self.index.score(found.select("qid", "docid"), queries).alias("lexical_score"))
+
+
+def _run(path: Path, queries: pl.DataFrame) -> Run:
+    """Open a run for reading in the order of the queries."""
+    found = runs.open_run(path)
+    in_order = found.in_order(queries["qid"])
+    return replace(found.of_queries(queries["qid"]), reader=in_order.reader, in_memory=in_order.in_memory)
 
 
 def _known(examples: pl.DataFrame, corpus: pl.DataFrame, where: Path) -> pl.DataFrame:
