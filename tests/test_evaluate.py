@@ -99,6 +99,20 @@ def test_remove_query_removes_hits_with_the_id_of_their_query(tmp_path: Path) ->
     assert "removed" not in kept.counts["run"]
 
 
+def test_documents_judged_earlier_leave_runs_and_judgments(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run.parquet", {"1": ["a", "b", "c"], "2": ["d", "e"], "3": ["f"]})
+    qrels, earlier = tmp_path / "qrels.tsv", tmp_path / "earlier.tsv"
+    qrels.write_text("1\ta\t1\n1\tb\t0\n1\tc\t1\n2\te\t1\n3\tf\t1\n", "utf-8")
+    earlier.write_text("1\ta\t1\n1\tb\t0\n2\td\t0\n3\tf\t0\n", "utf-8")
+    found = evaluate([run], qrels=qrels, measures=["MRR@10", "R@1", "Rprec"], residual_qrels=earlier)
+    values = found.values.filter(measure="MRR@10").select("qid", "value").rows()
+    assert sorted(values) == [("1", 1.0), ("2", 1.0)]
+    assert [found.means["run", name] for name in ("R@1", "Rprec")] == [1, 1]
+    assert found.counts["run"]["removed"] == 4
+    with pytest.raises(InputError, match="has all judgments of"):
+        evaluate([run], qrels=qrels, measures=["MRR@10"], residual_qrels=qrels)
+
+
 def test_accuracy_needs_answers_and_texts_but_no_qrels(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run.parquet", {"1": ["a", "b"], "2": ["a"], "3": ["a"]})
     queries, corpus = tmp_path / "queries.parquet", tmp_path / "corpus.parquet"

@@ -279,8 +279,8 @@ def _heads(plan: Plan) -> dict[str, pl.DataFrame]:
 
 def relevant_documents(plan: Plan, heads: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     """Return qid, docid, relevance of the relevant documents; without qrels, the top hits with an answer."""
-    if plan.qrels:
-        return collection.read_qrels(plan.qrels).filter(pl.col("relevance") >= plan.level)
+    if (judged := plan.judged()) is not None:
+        return judged.filter(pl.col("relevance") >= plan.level)
     assert plan.queries is not None
     assert plan.corpus is not None
     asked = accuracy.with_answers(collection.read_queries(plan.queries))

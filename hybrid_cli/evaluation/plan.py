@@ -44,6 +44,7 @@ class Plan:
         pair: names of the two runs of `--complement`.
         overlap_with: name and path of the run of `--overlap-with`.
         condensed: remove documents without a judgment from the lists.
+        residual: qrels of an earlier round, whose documents are removed from runs and judgments.
     """
 
     runs: dict[str, Path]
@@ -57,6 +58,7 @@ class Plan:
     pair: tuple[str, str] | None = None
     overlap_with: tuple[str, Path] | None = None
     condensed: bool = False
+    residual: Path | None = None
 
     @classmethod
     def of(cls, settings: Comparison, overlap_with: str | None = None, condensed: bool = False) -> Plan:
@@ -94,6 +96,7 @@ class Plan:
             pair=pair,
             overlap_with=against,
             condensed=condensed,
+            residual=settings.residual_qrels,
         )
 
     @property
@@ -115,7 +118,7 @@ class Plan:
 
     def inputs(self) -> dict[str, Path]:
         """Return role -> path of all files that affect the values."""
-        files = {"qrels": self.qrels, "queries": self.queries, "corpus": self.corpus}
+        files = {"qrels": self.qrels, "queries": self.queries, "corpus": self.corpus, "residual qrels": self.residual}
         given = {role: path for role, path in files.items() if path is not None}
         given |= {"overlap with": self.overlap_with[1]} if self.overlap_with else {}
         return given | {f"run {name}": path for name, path in self.runs.items()}
@@ -133,15 +136,38 @@ class Plan:
             | ({"condensed": True} if self.condensed else {})
         )
 
+    def judged(self) -> pl.DataFrame | None:
+        """Return the judgments without those of the earlier round; None if no measure needs judgments.
+
+        Raises:
+            InputError: the earlier round has judged all of them.
+        """
+        if self.qrels is None:
+            return None
+        found, earlier = collection.read_qrels(self.qrels), self._earlier()
+        if earlier is None:
+            return found
+        left = found.join(earlier, on=["qid", "docid"], how="anti", maintain_order="left")
+        if not len(left):
+            raise InputError(
+                f"--residual-qrels {self.residual}: has all judgments of {self.qrels}; pass an earlier round"
+            )
+        return left
+
+    def _earlier(self) -> pl.DataFrame | None:
+        """Return qid, docid of the judgments of the earlier round."""
+        return None if self.residual is None else collection.read_qrels(self.residual).select("qid", "docid")
+
     def read(self, name: str, depth: int, qrels: pl.DataFrame | None = None) -> Retrieved:
         """Return the top `depth` hits of a run, and its hits with a judgment."""
-        return retrieved(runs.open_run(self.runs[name]), qrels, depth, self.remove_query)
+        return retrieved(runs.open_run(self.runs[name]), qrels, depth, self.remove_query, self._earlier())
 
     def other(self) -> pl.DataFrame | None:
         """Return the top hits of the run of `--overlap-with`."""
         if self.overlap_with is None:
             return None
-        return retrieved(runs.open_run(self.overlap_with[1]), None, RBO_DEPTH, self.remove_query).head
+        other = runs.open_run(self.overlap_with[1])
+        return retrieved(other, None, RBO_DEPTH, self.remove_query, self._earlier()).head
 
 
 # -------------------------------------------------------------------------------------------------------------- files
@@ -208,7 +234,7 @@ def measure(plan: Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
     Returns:
         run, measure, qid, value; and the counts: `runs` (name -> counts of queries) and `nothing_relevant`.
     """
-    qrels = collection.read_qrels(plan.qrels) if plan.qrels else None
+    qrels = plan.judged()
     asked = accuracy.with_answers(collection.read_queries(plan.queries)) if plan.queries else None
     passages = _passages(plan, asked) if asked is not None else {}
     other = plan.other()
@@ -224,7 +250,7 @@ def measure(plan: Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
             if other is not None and plan.overlap_with is not None:
                 check_common({path: run.lengths["qid"], plan.overlap_with[1]: other["qid"].unique(maintain_order=True)})
                 values = pl.concat([values, _overlap(run.head, other, values)])
-            counts[name] |= {"removed": run.removed} if plan.remove_query else {}
+            counts[name] |= {"removed": run.removed} if plan.remove_query or plan.residual else {}
             frames.append(values.select(pl.lit(name).alias("run"), "measure", "qid", "value"))
             note_depth(name, run.longest, {measure.name: measure.cutoff for measure in plan.measures if measure.cutoff})
             advance(1)

@@ -21,7 +21,7 @@ class Retrieved:
         judged: qid, docid, position (from 1) of the hits with a judgment; first and last position of their groups of
             equal scores.
         head: qid, docid, rank, score of the top hits of every query.
-        removed: number of hits removed because their docid is the qid.
+        removed: number of hits removed because their docid is the qid, or because of an earlier judgment.
     """
 
     lengths: pl.DataFrame
@@ -35,7 +35,13 @@ class Retrieved:
         return int(self.lengths["length"].to_numpy().max(initial=0))
 
 
-def retrieved(run: Run, qrels: pl.DataFrame | None, depth: int, remove_query: bool = False) -> Retrieved:
+def retrieved(
+    run: Run,
+    qrels: pl.DataFrame | None,
+    depth: int,
+    remove_query: bool = False,
+    residual: pl.DataFrame | None = None,
+) -> Retrieved:
     """Collect hits of a run.
 
     Args:
@@ -43,6 +49,7 @@ def retrieved(run: Run, qrels: pl.DataFrame | None, depth: int, remove_query: bo
         qrels: qid, docid, relevance; None collects no judged hits.
         depth: top hits collected per query.
         remove_query: remove hits whose docid is the qid, before positions are counted.
+        residual: qid, docid of hits that are also removed.
     """
     lengths, judged, head = [], [], []
     pairs = None if qrels is None else qrels.select("qid", "docid")
@@ -50,9 +57,11 @@ def retrieved(run: Run, qrels: pl.DataFrame | None, depth: int, remove_query: bo
     for block in run.blocks():
         hits = block.select("qid", "docid", "rank", "score")
         if remove_query:
-            hits = hits.filter(pl.col("qid") != pl.col("docid")).with_columns(
-                rank=pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("qid")
-            )
+            hits = hits.filter(pl.col("qid") != pl.col("docid"))
+        if residual is not None:
+            hits = hits.join(residual, on=["qid", "docid"], how="anti", maintain_order="left")
+        if remove_query or residual is not None:
+            hits = hits.with_columns(rank=pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("qid"))
         kept += len(hits)
         lengths.append(hits.select(pl.col("qid").rle().alias("span")).unnest("span"))
         if pairs is not None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import polars as pl
 
 from hybrid_cli import console
-from hybrid_cli.collections import collection
 from hybrid_cli.evaluation import buckets
 from hybrid_cli.evaluation.buckets import Buckets
 from hybrid_cli.evaluation.complement import Complement, Texts, complement, grouped, known_texts, relevant_documents
@@ -159,7 +158,9 @@ def _texts(
         return queries, documents, found
     if compared or plan.qrels is None:
         return *known_texts(texts, shown), found
-    targets = buckets.targets(collection.read_qrels(plan.qrels), plan.level)
+    judged = plan.judged()
+    assert judged is not None
+    targets = buckets.targets(judged, plan.level)
     queries, documents = known_texts(texts, pl.concat([shown, targets["docid"]]))
     groups = grouped(targets, queries.join(targets, on="qid", how="semi"), documents)
     return queries, documents, [(group, buckets.means(summary.values, group, summary.measures[0])) for group in groups]
@@ -170,9 +171,8 @@ def _texts(
 
 def gather(plan: Plan) -> dict[str, Kept]:
     """Read each run once, and keep the shown part."""
-    if plan.qrels is None:
+    if (qrels := plan.judged()) is None:
         return _by_answers(plan)
-    qrels = collection.read_qrels(plan.qrels)
     kept = {}
     with console.progress("report", total=len(plan.runs), unit="runs") as advance:
         for name in plan.runs:

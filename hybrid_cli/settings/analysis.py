@@ -44,6 +44,13 @@ class Comparison(Budgeted, Seeded):
         1, "Lowest grade that counts as relevant.", "--relevance-level", "-l", minimum=1, panel=MEASURES
     )
     remove_query: bool = option(False, "Remove hits whose docid is the qid (BEIR: ArguAna, Quora).", panel=MEASURES)
+    residual_qrels: Path | None = option(
+        None,
+        "Qrels of an earlier round: remove these documents of each query from runs and judgments before measuring "
+        "(residual collection; TREC-COVID).",
+        panel=MEASURES,
+        recorded=False,
+    )
     answer_match: AnswerMatch = option(
         "string", "acc@k: matching of answers.", panel=MEASURES, applies=when(measured=ACC)
     )
