@@ -9,10 +9,11 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import console
+from hybrid_cli.evaluation.aggregate import Aggregate
 from hybrid_cli.evaluation.over_seeds import OverSeeds
 from hybrid_cli.evaluation.robustness import MARK, Robustness
 from hybrid_cli.evaluation.summary import LETTERS, Summary
-from hybrid_cli.reporting import summary, tables
+from hybrid_cli.reporting import aggregate, summary, tables
 from hybrid_cli.reporting.latex import latex_table, summary_latex, titled_latex
 from hybrid_cli.reporting.summary import legend, lettered, significant, test_in_words
 from hybrid_cli.reporting.tables import csv_text, figure, markdown_table, without_nan
@@ -22,7 +23,7 @@ ORIGINAL, DROP = "original", "mean drop"
 _STAR = "*"
 
 
-def show(found: Summary | Robustness | OverSeeds, settings: Evaluate) -> None:
+def show(found: Summary | Robustness | OverSeeds | Aggregate, settings: Evaluate) -> None:
     """Print the result of `evaluate`."""
     if settings.form != "table":
         console.result(text(found, settings.form))
@@ -30,12 +31,16 @@ def show(found: Summary | Robustness | OverSeeds, settings: Evaluate) -> None:
         show_robustness(found)
     elif isinstance(found, OverSeeds):
         show_seeds(found)
+    elif isinstance(found, Aggregate):
+        aggregate.show(found)
     else:
         summary.show(found)
 
 
-def text(found: Summary | Robustness | OverSeeds, form: str) -> str:
+def text(found: Summary | Robustness | OverSeeds | Aggregate, form: str) -> str:
     """Return the result as `json`, `csv`, `markdown` or `latex`."""
+    if isinstance(found, Aggregate):
+        return aggregate.text(found, form)
     if isinstance(found, Robustness):
         return {
             "json": robustness_json,

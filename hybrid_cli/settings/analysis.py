@@ -7,7 +7,9 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal
 
+from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import MEASURE, Budgeted, MayWrite, NameOrPath, Seeded, Writes
+from hybrid_cli.settings.declaration import spelling
 from hybrid_cli.settings.options import GIVEN, REQUIRED, Settings, argument, option, redeclare, when
 
 AnswerMatch = Literal["string", "regex"]
@@ -95,7 +97,7 @@ class Evaluate(MayWrite, Comparison):
 
     `--complement` compares a dense and a sparse run: queries answered by only one of them, and queries hurt by fusion.
     `--robustness` measures the loss under attacks on the queries. `--over-seeds` prints means and standard deviations
-    over seeds.
+    over seeds. `--aggregate` prints means over collections.
     """
 
     command = "evaluate"
@@ -105,6 +107,7 @@ class Evaluate(MayWrite, Comparison):
         "hybrid evaluate data/pydocs --split test out/clear.parquet --complement out/dense.parquet out/bm25.parquet",
         "hybrid evaluate data/pydocs --split test bm25=out/bm25.parquet bm25@shuffle=out/shuffled.parquet --robustness",
         "hybrid evaluate data/pydocs --split test clear-1=out/1.parquet clear-2=out/2.parquet --over-seeds",
+        "hybrid evaluate --aggregate scifact=out/scifact.parquet cqadupstack/gis=out/gis.parquet",
     )
 
     _: KW_ONLY
@@ -144,6 +147,13 @@ class Evaluate(MayWrite, Comparison):
         panel=STUDIES,
         applies=when(robustness=False, complement=None),
     )
+    aggregate: bool = option(
+        False,
+        "Inputs are files of `--output`, one per collection (`name=file`): prints the means over the collections and "
+        "over all queries. COLLECTION/PART names a part, such as a forum of CQADupStack; parts are averaged first.",
+        panel=STUDIES,
+        recorded=False,
+    )
     roc_against: str | None = option(
         None,
         "Row: adds the RoC of each row against this row, at the cutoff of Success@k among the measures.",
@@ -152,6 +162,13 @@ class Evaluate(MayWrite, Comparison):
     )
     form: Format = option("table", "Format of the printed result.", "--format", recorded=False)
     output: Path | None = redeclare(MayWrite, "output", None, help="Parquet file for the values of all queries.")
+
+    def check(self) -> None:
+        """Refuse options that an aggregation of stored values does not use."""
+        super().check()
+        unused = sorted(self.given - {"inputs", "measures", "aggregate", "form"})
+        if self.aggregate and unused:
+            raise InputError(f"{spelling(unused[0], self.declared()[unused[0]])}: not with --aggregate")
 
 
 @dataclass(frozen=True)

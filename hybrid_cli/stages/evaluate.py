@@ -10,6 +10,7 @@ import polars as pl
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
+from hybrid_cli.evaluation.aggregate import Aggregate, aggregate
 from hybrid_cli.evaluation.complement import Texts, complement
 from hybrid_cli.evaluation.over_seeds import OverSeeds, check_rows, over_seeds
 from hybrid_cli.evaluation.plan import Plan, measure
@@ -20,15 +21,17 @@ from hybrid_cli.settings import Evaluate, stage
 
 
 @stage(Evaluate)
-def evaluate(settings: Evaluate) -> Summary | Robustness | OverSeeds:
+def evaluate(settings: Evaluate) -> Summary | Robustness | OverSeeds | Aggregate:
     """Measure runs.
 
     Returns:
-        `Robustness` with `robustness`, `OverSeeds` with `over_seeds`, else `Summary`.
+        `Robustness` with `robustness`, `OverSeeds` with `over_seeds`, `Aggregate` with `aggregate`, else `Summary`.
 
     Raises:
         InputError: unknown measure, missing file, or unknown run.
     """
+    if settings.aggregate:
+        return aggregate(settings)
     plan = Plan.of(settings, settings.overlap_with, settings.condensed)
     _warn_tuned(plan)
     if settings.over_seeds:

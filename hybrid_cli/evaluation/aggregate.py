@@ -1,0 +1,110 @@
+"""Means over collections: the result of `evaluate --aggregate`.
+
+The parts of one collection are named COLLECTION/PART; their unweighted mean is the value of the collection, as BEIR
+treats the forums of CQADupStack. `macro` is the unweighted mean over the collections (BEIR; EntityQuestions over its
+relations), `micro` the mean over all queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from hybrid_cli import artifacts, runs
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings.analysis import Evaluate
+
+MACRO, MICRO = "macro", "micro"
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """Means of every run.
+
+    Attributes:
+        table: measure, collection (or `macro`, `micro`), run, mean; in the order of the measures, collections and runs.
+        queries: collection -> number of measured queries.
+        parts: collection -> number of its parts.
+        runs: names of the runs.
+    """
+
+    table: pl.DataFrame
+    queries: Mapping[str, int]
+    parts: Mapping[str, int]
+    runs: Sequence[str]
+
+    @property
+    def measures(self) -> list[str]:
+        """Return the measures, in order."""
+        return self.table["measure"].unique(maintain_order=True).to_list()
+
+
+def aggregate(settings: Evaluate) -> Aggregate:
+    """Average measurements over collections.
+
+    Args:
+        settings: `inputs`, files written by `evaluate --output`; `measures`, if set.
+
+    Raises:
+        InputError: not measurements, or a collection without one of the runs or measures.
+    """
+    named = runs.named(settings.inputs)
+    if MACRO in named or MICRO in named:
+        raise InputError(f"--aggregate: {MACRO} and {MICRO} are names of means; rename the collection")
+    values = pl.concat([_read(name, path) for name, path in named.items()])
+    if "measures" in settings.given:
+        values = values.filter(pl.col("measure").is_in(list(settings.measures)))
+    systems, measures = (values[name].unique(maintain_order=True).to_list() for name in ("run", "measure"))
+    wanted = list(settings.measures) if "measures" in settings.given else measures
+    _check(values, named, systems, wanted)
+    part = pl.col("part")
+    by_part = values.group_by("measure", "part", "run", maintain_order=True).agg(pl.col("value").mean())
+    collection = by_part.with_columns(collection=part.str.split("/").list.first())
+    by_collection = collection.group_by("measure", "collection", "run", maintain_order=True).agg(
+        mean=pl.col("value").mean()
+    )
+    macro = by_collection.group_by("measure", "run", maintain_order=True).agg(pl.col("mean").mean())
+    micro = values.group_by("measure", "run", maintain_order=True).agg(mean=pl.col("value").mean())
+    columns = ["measure", "collection", "run", "mean"]
+    table = pl.concat(
+        [
+            by_collection.select(columns),
+            macro.with_columns(collection=pl.lit(MACRO)).select(columns),
+            micro.with_columns(collection=pl.lit(MICRO)).select(columns),
+        ]
+    )
+    place = pl.col("measure").replace_strict({name: n for n, name in enumerate(wanted)}, return_dtype=pl.Int32)
+    counted = values.filter(run=systems[0], measure=wanted[0]).with_columns(collection=part.str.split("/").list.first())
+    sizes = counted.group_by("collection", maintain_order=True).agg(pl.len(), parts=part.n_unique())
+    return Aggregate(
+        table.sort(place, maintain_order=True),
+        dict(sizes.select("collection", "len").iter_rows()),
+        dict(sizes.select("collection", "parts").iter_rows()),
+        systems,
+    )
+
+
+def _read(name: str, path: Path) -> pl.DataFrame:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; --aggregate reads the files that `evaluate --output` writes")
+    table = pl.read_parquet(artifacts.check_table(path, Kind.MEASUREMENTS), glob=False)
+    return table.select(part=pl.lit(name), run="run", measure="measure", qid="qid", value="value")
+
+
+def _check(values: pl.DataFrame, named: Mapping[str, Path], systems: Sequence[str], measures: Sequence[str]) -> None:
+    """Refuse a collection without one of the runs or measures."""
+    known = set(values.select("part", "run", "measure").unique().iter_rows())
+    for part, path in named.items():
+        for system in systems:
+            for measure in measures:
+                if (part, system, measure) not in known:
+                    raise InputError(
+                        f"{path}: has no {measure} of run '{system}'; evaluate every collection with the same runs "
+                        "and measures"
+                    )
+    if not systems:
+        raise InputError(f"--aggregate: no file has a value of {', '.join(measures)}")

@@ -1,0 +1,73 @@
+"""`evaluate --aggregate`: means over collections, parts and queries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from command import hybrid, refused
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.evaluation.aggregate import Aggregate
+from hybrid_cli.stages.evaluate import evaluate
+
+VALUES = {  # collection -> run -> values of its queries
+    "a": {"bm25": [1.0, 0.0], "dense": [0.5, 0.5]},
+    "c/x": {"bm25": [0.2], "dense": [1.0]},
+    "c/y": {"bm25": [0.4, 0.4, 0.4], "dense": [0.0, 0.0, 0.6]},
+}
+
+
+def write(folder: Path, name: str, measure: str = "MRR@10") -> Path:
+    rows = [
+        (run, measure, f"q{number}", value)
+        for run, values in VALUES[name].items()
+        for number, value in enumerate(values)
+    ]
+    path = folder / f"{name.replace('/', '-')}.parquet"
+    table = pl.DataFrame(rows, schema=["run", "measure", "qid", "value"], orient="row").to_arrow()
+    artifacts.open_output(path, Kind.MEASUREMENTS, "evaluate", inputs={}, options={}).write([table])
+    return path
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> list[str]:
+    return [f"{name}={write(tmp_path, name)}" for name in VALUES]
+
+
+def test_parts_collections_and_queries_are_averaged(inputs: list[str]) -> None:
+    found = evaluate(inputs, aggregate=True)
+    assert isinstance(found, Aggregate)
+    means = {(collection, run): mean for _, collection, run, mean in found.table.rows()}
+    assert means["a", "bm25"] == 0.5
+    assert means["c", "bm25"] == pytest.approx((0.2 + 0.4) / 2)
+    assert means["c", "dense"] == pytest.approx((1 + 0.2) / 2)
+    assert means["macro", "bm25"] == pytest.approx((0.5 + 0.3) / 2)
+    assert means["micro", "dense"] == pytest.approx((0.5 + 0.5 + 1 + 0.6) / 6)
+    assert (found.queries, found.parts) == ({"a": 2, "c": 4}, {"a": 1, "c": 2})
+
+
+def test_every_format_has_the_same_means(inputs: list[str]) -> None:
+    shown = hybrid("evaluate", "--aggregate", *inputs).out
+    assert "c (2 parts)" in shown
+    assert "macro: unweighted mean over 2 collections" in " ".join(shown.split())
+    for form in ("markdown", "latex", "csv"):
+        text = hybrid("evaluate", "--aggregate", *inputs, "--format", form).out
+        assert ".4333" in text or "0.4333" in text
+    content = json.loads(hybrid("evaluate", "--aggregate", *inputs, "--format", "json").out)
+    assert len(content["means"]) == 2 * 4
+
+
+def test_unusable_input_is_refused(inputs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    other = write(tmp_path / "other", "a", "R@10")
+    words = ["evaluate", "--aggregate", *inputs]
+    refused(*words, f"b={other}", words="a.parquet: has no R@10 of run 'bm25'")
+    refused(*words, "--measures", "P@5", words="no file has a value of P@5")
+    refused(*words, "--split", "test", words="--split: not with --aggregate")
+    refused(*words, "nothing.parquet", words="nothing.parquet: no such file; --aggregate reads")
+    refused("evaluate", "--aggregate", f"macro={other}", words="macro and micro are names of means")
