@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 from pathlib import Path
@@ -32,7 +33,8 @@ def auto(source: Path, output: Path, *words: object, judged: bool = False) -> Do
 
 
 def commands(done: Done) -> list[str]:
-    return [line for line in done.err.splitlines() if line.startswith("hybrid ")]
+    called, _, _ = done.err.partition("judge twenty:")
+    return [line for line in called.splitlines() if line.startswith("hybrid ")]
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,22 @@ def test_every_printed_command_can_be_pasted(made: tuple[Path, Done]) -> None:
         again = hybrid(*shlex.split(line)[1:])
         assert again.code == 0, again.err
         assert "is up to date" in again.err or " --tune" in line, line
+
+
+def test_without_judgments_the_commands_of_judging_are_suggested_and_work(
+    made: tuple[Path, Done], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "queries.tsv").write_text("o1\tfirst question\no2\tsecond question\n")
+    _, _, suggested = made[1].err.partition("judge twenty:\n")
+    lines = suggested.splitlines()
+    assert [line.split()[1] for line in lines] == ["prepare", "search", "search", "judge", "fuse"]
+    for line in lines:
+        assert not complaint(line)
+        if " judge " in line:
+            monkeypatch.setattr("sys.stdin", io.StringIO("1\n" * 50))
+        done = hybrid(*shlex.split(line)[1:])
+        assert done.code == 0, done.err
 
 
 def test_a_second_call_finds_everything_up_to_date(made: tuple[Path, Done], source: Path) -> None:
@@ -107,6 +125,7 @@ def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(
     )
     assert "--split judged" in called["evaluate"]
     assert "Measured on pseudo-queries" not in done.out
+    assert "judge twenty" not in done.err
     again = auto(source, tmp_path / "out", "--minutes", 2, "--layers", 1, judged=True)
     assert again.code == 2
     assert "the steps were chosen for --minutes 0.001; pass --overwrite" in again.err

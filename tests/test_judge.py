@@ -14,13 +14,13 @@ from command import Done, hybrid
 from judging import DOCIDS, FIRST, QIDS, SECOND, lines_of, opinion, write_runs
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import disk
+from hybrid_cli.artifacts import Kind, disk
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.judgments import SKIPPED, Judgments, skipped_path
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.evaluation.pools import pools
-from hybrid_cli.fusion.weight_range import WEIGHTS, query_values, weight_range
+from hybrid_cli.fusion.weight_range import WEIGHTS, prior_values, query_values, weight_range
 from hybrid_cli.reporting.judging import View, screen
 
 
@@ -305,6 +305,29 @@ def test_the_weights_that_fit_are_those_within_one_standard_error() -> None:
     sharp = weight_range([-np.abs(weights - peak) for peak in (0.65, 0.7, 0.75)])
     assert sharp.chosen == pytest.approx(0.7)
     assert 0.6 <= sharp.low < 0.7 < sharp.high <= 0.8
+
+
+def test_the_prior_of_other_collections_moves_the_weight_of_few_queries() -> None:
+    weights = np.array(WEIGHTS)
+    values, prior = [-np.abs(weights - 0.9)] * 2, -np.abs(weights - 0.3)
+    assert weight_range(values).chosen == pytest.approx(0.9)
+    assert weight_range(values, prior).chosen == pytest.approx(0.3)  # it counts for 5 queries
+    assert weight_range(values * 10, prior).chosen == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(("kinds", "known"), [(("lexical index", "dense index"), True), (("dense index",) * 2, False)])
+def test_the_prior_is_for_a_lexical_and_a_dense_run(tmp_path: Path, kinds: tuple[str, str], known: bool) -> None:
+    places = {}
+    for name, kind in zip("ab", kinds, strict=True):
+        index = tmp_path / f"index-{name}"
+        with artifacts.open_output(index, Kind(kind), "test", inputs={}, options={}).folder() as (folder, _):
+            (folder / "data").write_text(name)
+        output = artifacts.open_output(
+            tmp_path / f"{name}.parquet", Kind.RUN, "test", inputs={"index": index}, options={}
+        )
+        output.write([runs.empty().to_arrow()], queries=0)
+        places[name] = output.path
+    assert (prior_values(places, "nDCG@10") is not None) == known
 
 
 def test_the_weight_is_shown_for_two_runs_and_unjudged_queries_have_none(

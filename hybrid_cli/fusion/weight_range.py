@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
+from hybrid_cli.fusion.prior import prior_of
 from hybrid_cli.fusion.selection import Choice, Table
 from hybrid_cli.fusion.tuning import Measure
 from hybrid_cli.runs import Run
+from hybrid_cli.settings.fusion import Fuse
 
 WEIGHTS = tuple(step / 20 for step in range(21))  # of the second run; the first has the rest
 _METHOD = "minmax"
@@ -33,14 +36,25 @@ class WeightRange:
     high: float
 
 
-def weight_range(values: Sequence[np.ndarray]) -> WeightRange:
-    """Return the plateau of the weights.
+def weight_range(values: Sequence[np.ndarray], prior: np.ndarray | None = None) -> WeightRange:
+    """Return the plateau of the weights, as `fuse --tune --method minmax` does.
 
     Args:
         values: for each judged query, the value of every weight in `WEIGHTS`, as returned by `query_values`.
+        prior: mean value of every weight on other collections, of `prior_values`; None without one.
     """
-    plateau = Table(_CHOICES, np.stack(values, axis=1)).plateau()
+    plateau = Table(_CHOICES, np.stack(values, axis=1), prior, Fuse.prior_queries).plateau()
     return WeightRange(WEIGHTS[plateau.chosen], WEIGHTS[plateau.rows[0]], WEIGHTS[plateau.rows[-1]])
+
+
+def prior_values(runs: Mapping[str, Path], measure: str) -> np.ndarray | None:
+    """Return the mean value of every weight in `WEIGHTS` on other collections; None if the prior is not for these runs.
+
+    Args:
+        runs: name -> path.
+        measure: name of the measure.
+    """
+    return prior_of(runs, measure, _CHOICES)[0]
 
 
 def query_values(runs: Sequence[Run], judged: pl.DataFrame, depth: int, measure: Measure) -> np.ndarray:

@@ -23,6 +23,7 @@ from hybrid_cli.settings import (
     Evaluate,
     Fuse,
     IndexBm25,
+    Judge,
     MineNegatives,
     PrepareFiles,
     Report,
@@ -271,7 +272,30 @@ class _Path:
         console.note(
             f'\nauto: {report}; to search:\nhybrid search {self._at("collection")} --index {indexes} --query "..."'
         )
+        if plan.test.collection == self._at("pseudo"):
+            self._suggest_judging()
         return report
+
+    def _suggest_judging(self) -> None:
+        """Print the commands that tune the weights on own queries, after a call without judgments."""
+        own, judged = self._at("own"), Path("judgments.tsv")
+        found = [
+            Search(own, split="own", index=self._at(name), output=self._at(f"{name}.own.parquet"))
+            for name in ("bm25", "dense")
+        ]
+        both = [each.output for each in found if each.output]
+        steps = [
+            PrepareFiles(self.settings.documents, queries=["own=queries.tsv"], output=own),
+            *found,
+            Judge(own, both, split="own", output=judged),
+            Fuse(both, tune=True, qrels=judged, measure=self.settings.measure, output=self._at("judged.json")),
+        ]
+        console.note(
+            "\nauto: the weights were tuned on pseudo-queries. To tune and measure on your own queries (id and text in "
+            "queries.tsv), judge twenty:"
+        )
+        for step in steps:
+            console.note(command_line(step))
 
 
 def _kind(documents: Path) -> PseudoQueries:

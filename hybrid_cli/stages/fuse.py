@@ -225,9 +225,9 @@ def _candidates(job: _Job, joined: Lists, shares: list[np.ndarray], exact: bool)
         yield from watched()
         return
     limit_threads(job.settings.threads)
+    opened = [exact_scorer(source, joined.qids, job.settings.device) for source in job.exact]
     with console.progress("score missing pairs", unit="pairs") as advance:
-        scorers = [_counted(exact_scorer(source, joined.qids, job.settings.device), advance) for source in job.exact]
-        yield from lists.complete(watched(), joined.qids, scorers)
+        yield from lists.complete(watched(), joined.qids, [_counted(scorer, advance) for scorer in opened])
 
 
 def _counted(scorer: Scorer, advance: Callable[[int], None]) -> Scorer:

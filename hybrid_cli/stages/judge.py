@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,7 +166,13 @@ class _Session:
             return None
         from hybrid_cli.fusion.weight_range import weight_range  # imports scipy.stats
 
-        return list(self.opened)[1], weight_range([self._values(pool.qid) for pool in judged])
+        return list(self.opened)[1], weight_range([self._values(pool.qid) for pool in judged], self._prior)
+
+    @cached_property
+    def _prior(self) -> np.ndarray | None:
+        from hybrid_cli.fusion.weight_range import prior_values
+
+        return prior_values(runs.named(self.settings.runs), self.settings.measure)
 
     def _values(self, qid: str) -> np.ndarray:
         grades = self.judgments.of_query(qid)
