@@ -16,7 +16,7 @@ MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help setup demo check lint test hard fuzz bench docs clean tables $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 no-labels prior few-labels \
+.PHONY: help setup demo check lint test hard fuzz bench docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 no-labels prior few-labels \
     claims-clear claims-clear-seed rerank-depths
 
 help:  ## list the targets
@@ -64,8 +64,9 @@ docs: $(SETUP)  ## rewrite docs/commands.md from the settings
 clean:  ## remove the outputs of the pipelines (not .venv)
 	rm -rf out
 
-tables: $(SETUP)  ## all tables on DATA, one after the other (hours)
+tables: $(SETUP)  ## all studies on DATA (hours), then the papers' tables next to their figures
 	@for table in $(TABLES); do $(MAKE) --no-print-directory $$table || exit 1; done
+	@$(MAKE) --no-print-directory tables-page
 
 include pipelines/common.mk
 include pipelines/clear.mk
@@ -82,3 +83,4 @@ include pipelines/robust04.mk
 include pipelines/no-labels.mk
 include pipelines/claims.mk
 include pipelines/prior.mk
+include pipelines/tables.mk

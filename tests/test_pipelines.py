@@ -24,6 +24,7 @@ TARGETS = [
     "no-labels",
     "rerank",
     "rerank-depths",
+    "tables-page",
 ]
 
 

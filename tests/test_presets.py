@@ -45,6 +45,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.stages.convert_checkpoint import convert_checkpoint
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.search import search
+from hybrid_cli.stages.train_dense import train_dense
 
 QUERIES = ["inverse of a square matrix", "naïve café"]
 TITLES = ["linear algebra", ""]
@@ -163,6 +164,15 @@ def test_ance_applies_its_head_and_norm(tokenizer: Any, tmp_path: Path, root: st
     np.testing.assert_allclose(
         TransformerEncoder.load(tmp_path / "saved").encode_queries(QUERIES), encoder.encode_queries(QUERIES), atol=1e-6
     )
+
+
+def test_training_starts_with_the_contract_of_a_preset(tokenizer: Any, made: Path, tmp_path: Path) -> None:
+    model = bert(tokenizer, 0, RobertaModel, RobertaConfig)
+    start = saved(nn.ModuleDict({"roberta": model, **ance_head(1)}), model.config, tokenizer, tmp_path / "ance")
+    plan: dict[str, Any] = {"loss": "nll", "max_steps": 1, "batch_size": 4, "precision": "fp32", "query_max_len": 32}
+    out = train_dense(made / "train.parquet", output=tmp_path / "out", model=str(start), preset="ance", **plan)
+    contract = read_contract(out)
+    assert (contract.pooling, contract.dim, contract.query_max_len, contract.doc_max_len) == ("cls", 12, 32, 512)
 
 
 def test_dpr_scale_and_drboost_read_towers_and_projections_from_one_lightning_file(
