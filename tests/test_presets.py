@@ -168,7 +168,8 @@ def test_ance_applies_its_head_and_norm(tokenizer: Any, tmp_path: Path, root: st
 
 def test_training_starts_with_the_contract_of_a_preset(tokenizer: Any, made: Path, tmp_path: Path) -> None:
     model = bert(tokenizer, 0, RobertaModel, RobertaConfig)
-    start = saved(nn.ModuleDict({"roberta": model, **ance_head(1)}), model.config, tokenizer, tmp_path / "ance")
+    head: Any = ance_head(1)
+    start = saved(nn.ModuleDict({"roberta": model, **head}), model.config, tokenizer, tmp_path / "ance")
     plan: dict[str, Any] = {"loss": "nll", "max_steps": 1, "batch_size": 4, "precision": "fp32", "query_max_len": 32}
     out = train_dense(made / "train.parquet", output=tmp_path / "out", model=str(start), preset="ance", **plan)
     contract = read_contract(out)
