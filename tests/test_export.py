@@ -196,7 +196,7 @@ def test_an_encoder_becomes_a_model_of_sentence_transformers(tiny_bert: Path, tm
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_an_exported_model_has_no_missing_weights_and_names_the_query_length(
+def test_an_exported_model_has_no_missing_weights_and_both_lengths(
     tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("sentence_transformers")
@@ -204,18 +204,38 @@ def test_an_exported_model_has_no_missing_weights_and_names_the_query_length(
 
     output = artifacts.open_output(tmp_path / "encoder", Kind.ENCODER, "test", inputs={}, options={})
     with output.folder() as (work, _):
-        TransformerEncoder.load(tiny_bert, device="cpu", query_max_len=32, doc_max_len=100).save(work)
+        TransformerEncoder.load(tiny_bert, device="cpu", query_max_len=8, doc_max_len=100).save(work)
     export(tmp_path / "encoder", form="sentence-transformers", output=tmp_path / "model")
     printed = capsys.readouterr().err
-    assert "model.max_seq_length = 32" in printed
+    assert "encode_query cuts at 8 word pieces and encode_document at 100" in printed
     assert f'SentenceTransformer("{tmp_path / "model"}")' in printed
     code = (
-        "import sys; from sentence_transformers import SentenceTransformer as S; print(S(sys.argv[1]).max_seq_length)"
+        "import sys, numpy; from sentence_transformers import SentenceTransformer as S; m = S(sys.argv[1])"
+        "; t = sys.argv[2:]; numpy.save('q', m.encode_query(t)); numpy.save('d', m.encode_document(t)); print(m.max_seq_length)"
     )
-    command = [sys.executable, "-c", code, str(tmp_path / "model")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    texts = ["salt in sea water " * 9, "two tides"]
+    command = [sys.executable, "-c", code, str(tmp_path / "model"), *texts]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.split() == ["100"]
     assert "MISSING" not in done.stderr
+    ours = TransformerEncoder.load(tmp_path / "encoder", device="cpu")
+    np.testing.assert_allclose(np.load(tmp_path / "q.npy"), ours.encode_queries(texts), atol=1e-5)
+    np.testing.assert_allclose(np.load(tmp_path / "d.npy"), ours.encode_documents(["", ""], texts), atol=1e-5)
+    assert ours.truncated == 1
+    (tmp_path / "model" / "encoder.json").unlink()
+    again = TransformerEncoder.load(tmp_path / "model", device="cpu").contract
+    assert (again.query_max_len, again.doc_max_len) == (8, 100)
+
+
+def test_two_exported_towers_have_their_own_lengths(tiny_bert: Path, tmp_path: Path) -> None:
+    from hybrid_cli.encoders.transformer import TransformerEncoder
+
+    output = artifacts.open_output(tmp_path / "encoder", Kind.ENCODER, "test", inputs={}, options={})
+    with output.folder() as (work, _):
+        TransformerEncoder.load(tiny_bert, device="cpu", tied=False, query_max_len=8, doc_max_len=100).save(work)
+    export(tmp_path / "encoder", form="sentence-transformers", output=tmp_path / "model")
+    files = (tmp_path / "model" / side / "sentence_bert_config.json" for side in ("query", "document"))
+    assert [json.loads(file.read_text())["max_seq_length"] for file in files] == [8, 100]
 
 
 def test_minilm_is_a_name_for_export_and_inspect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

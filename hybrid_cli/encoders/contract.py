@@ -271,13 +271,13 @@ def _from_sentence_transformers(folder: Path) -> Contract:
     texts = _object(folder / "config_sentence_transformers.json").get("prompts") or {}
     if not fits(texts, dict[str, str]):
         raise InputError(f"{folder / 'config_sentence_transformers.json'}: prompts need an object of texts")
-    length = _max_length(transformer)
+    query_length, length = (_max_length(transformer, name) for name in ("query_length", "document_length"))
     return Contract(
         pooling=_pooling(folder, _object(pooling / "config.json"), any(texts.values())),
         normalize=normalize,
         query_prefix=texts.get("query", ""),
         doc_prefix=next((texts[name] for name in ("document", "passage", "corpus") if name in texts), ""),
-        query_max_len=length,
+        query_max_len=query_length,
         doc_max_len=length,
         modules=kinds[:-1] if normalize else kinds,
     )
@@ -298,16 +298,18 @@ def _pooling(folder: Path, config: Mapping[str, Any], prompts: bool) -> Pooling:
     return _POOLING[next(iter(modes))]
 
 
-def _max_length(transformer: Path) -> int:
+def _max_length(transformer: Path, name: str) -> int:
     """Return the maximum length of texts: as stored, else the smaller of those of transformer and tokenizer."""
     file = transformer / "sentence_bert_config.json"
-    length: Any = _object(file).get("max_seq_length")
+    stored = _object(file)
+    length: Any = stored.get("max_seq_length") if stored.get(name) is None else stored[name]
     if length is None:
         names = (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length"))
         known: list[Any] = [_object(transformer / name).get(field) for name, field in names]
         length = min((each for each in known if fits(each, int) and each <= LONGEST), default=Contract.doc_max_len)
     if not fits(length, int) or not 4 <= length <= LONGEST:
-        raise InputError(f"{file}: max_seq_length {named(length)} is not between 4 and {LONGEST}")
+        label = "max_seq_length" if stored.get(name) is None else name
+        raise InputError(f"{file}: {label} {named(length)} is not between 4 and {LONGEST}")
     return int(length)
 
 

@@ -21,6 +21,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.indexes import DenseIndex
 from hybrid_cli.runs import Run
+from hybrid_cli.json_files import read_object
 from hybrid_cli.settings import Export, stage
 from hybrid_cli.settings.analysis import ENGINES, ExportFormat
 
@@ -82,8 +83,8 @@ def export(settings: Export) -> Path:
         contract = read_contract(folder.parent)
         if contract.tied and contract.query_max_len != contract.doc_max_len:
             console.note(
-                f"  The exported model cuts texts at {contract.doc_max_len} word pieces. For queries, which hybrid "
-                f"cuts at {contract.query_max_len}: model.max_seq_length = {contract.query_max_len}"
+                f"  encode_query cuts at {contract.query_max_len} word pieces and encode_document at "
+                f"{contract.doc_max_len}; needs sentence-transformers 6"
             )
     return output.path
 
@@ -268,7 +269,18 @@ def _sentence_transformers(path: Path, scratch: Path, settings: Export) -> str:
             raise InputError(f"{path}: no sentence-transformers model (modules.json); train or save the encoder again")
     ignored = shutil.ignore_patterns(artifacts.MANIFEST, ".*")
     shutil.copytree(path, scratch, ignore=ignored, copy_function=lambda *names: disk.copy(*map(Path, names)))
+    if (path / layout.CONTRACT).is_file():
+        contract = read_contract(path)
+        if contract.query_max_len != contract.doc_max_len:
+            name = "query_length" if contract.tied else "max_seq_length"
+            _set_length(scratch if contract.tied else scratch / "query", name, contract.query_max_len)
     return "one model" if len(towers) == 1 else "two models, query/ and document/"
+
+
+def _set_length(folder: Path, name: str, length: int) -> None:
+    """Store a maximum length in the settings of a sentence-transformers model."""
+    file = folder / "sentence_bert_config.json"
+    disk.write_text(file, json.dumps(read_object(file) | {name: length}, indent=2) + "\n")
 
 
 def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
