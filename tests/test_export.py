@@ -211,7 +211,8 @@ def test_an_exported_model_has_no_missing_weights_and_both_lengths(
     assert f'SentenceTransformer("{tmp_path / "model"}")' in printed
     code = (
         "import sys, numpy; from sentence_transformers import SentenceTransformer as S; m = S(sys.argv[1])"
-        "; t = sys.argv[2:]; numpy.save('q', m.encode_query(t)); numpy.save('d', m.encode_document(t)); print(m.max_seq_length)"
+        "; t = sys.argv[2:]; numpy.save('q', m.encode_query(t)); numpy.save('d', m.encode_document(t))"
+        "; print(m.max_seq_length)"
     )
     texts = ["salt in sea water " * 9, "two tides"]
     command = [sys.executable, "-c", code, str(tmp_path / "model"), *texts]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from command import hybrid
@@ -101,6 +103,52 @@ def test_an_encoder_has_its_contract_and_the_last_values_of_its_curve(tmp_path: 
     described = inspect(tmp_path / "encoder")
     assert described["contract"] == {"pooling": "cls"}
     assert described["last_values"] == {"loss": [2, 2.0], "MRR": [2, 0.5]}
+
+
+def test_an_encoder_has_the_validation_of_its_best_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    claim = artifacts.open_output(tmp_path / "encoder", Kind.ENCODER, "train-dense", inputs={}, options={})
+    with claim.folder(best_step=2) as (work, _):
+        (work / "encoder.json").write_text("{}")
+        rows = {"step": [0, 2, 2, 4], "name": ["dev_MRR", "loss", "dev_MRR", "dev_MRR"], "value": [0.1, 9.0, 0.5, 0.25]}
+        pl.DataFrame(rows).write_parquet(work / "curve.parquet")
+    described = inspect(tmp_path / "encoder")
+    assert described["best_values"] == {"dev_MRR": [2, 0.5]}
+    assert described["last_values"]["dev_MRR"] == [4, 0.25]
+    printed = capsys.readouterr().out
+    assert "validation at the best step\n  dev_MRR  0.5 (step 2)\n" in printed
+
+
+def test_fusion_weights_have_method_weights_and_evidence(
+    searched: list[str], tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [searched[0].removeprefix("sparse="), searched[1]]
+    tuned = fuse(given, output=tmp_path / "weights.json", tune=True, qrels=tiny, split="test")
+    stored = json.loads(tuned.read_text())
+    capsys.readouterr()
+    found = inspect(tuned)["weights"]
+    assert found["runs"] == dict(zip(stored["runs"], stored["weights"], strict=True))
+    assert (found["method"], found["score"], found["alone"]) == (stored["method"], stored["score"], stored["alone"])
+    printed = capsys.readouterr().out
+    for run, weight in found["runs"].items():
+        assert re.search(rf"weight of {run} +{weight:g}\n", printed)
+    assert "first lines" not in printed
+
+
+def test_a_static_encoder_has_the_longest_vectors_of_its_tables(
+    tiny_lambda: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from safetensors.numpy import load_file
+
+    found = inspect(tiny_lambda)["weights"]
+    tables = load_file(tiny_lambda / "tables.safetensors")
+    terms = pl.read_parquet(tiny_lambda / "terms.parquet")["term"]
+    assert set(found) == set(tables) == {"query_table", "document_table"}
+    printed = capsys.readouterr().out
+    for name, table in tables.items():
+        lengths = np.linalg.norm(table[: len(terms)], axis=1)
+        assert found[name]["shape"] == list(table.shape)
+        assert found[name]["longest"][0] == [terms[int(lengths.argmax())], pytest.approx(float(lengths.max()))]
+        assert f"{name.replace('_', ' ')}\n  size" in printed
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ def _describe(described: Description) -> None:
         _pairs(name, {key: _plain(value) for key, value in values.items()})
     if "fuser" in described:
         _show_fuser(described["fuser"])
+    _show_weights(described.get("weights", {}))
     if "fingerprint" in described:
         _pairs("content", {"fingerprint": described["fingerprint"], **_size_of_table(described)})
     elif "rows" in described:
@@ -102,12 +103,37 @@ def _describe(described: Description) -> None:
     _pairs("on disk", rows | {name: f"{count:,} rows" for name, count in tables.items() if name not in rows})
     _show_memory(described)
     _pairs("columns", described.get("columns", {}))
+    best = described.get("best_values", {})
+    _pairs(
+        "validation at the best step", {name: f"{value:.6g} (step {step:,})" for name, (step, value) in best.items()}
+    )
     last = described.get("last_values", {})
     _pairs("last values", {name: f"{value:.6g} (step {step:,})" for name, (step, value) in last.items()})
     _pairs("first rows", {str(n + 1): _plain(row) for n, row in enumerate(described.get("sample", []))})
     _pairs("first lines", {str(n + 1): line for n, line in enumerate(described.get("head", []))})
     if described.get("inputs"):
         out.print(_tree(described["inputs"]))
+
+
+def _show_weights(weights: Mapping[str, Any]) -> None:
+    """Print the weights of a fusion with their evidence, or the tables of a static encoder."""
+    if "runs" in weights:
+        shown = {f"weight of {name}": f"{weight:g}" for name, weight in weights["runs"].items()}
+        shown |= {f"{name} alone": f"{value:.4f}" for name, value in weights.get("alone", {}).items()}
+        others = {name: value for name, value in weights.items() if name not in ("runs", "alone")}
+        _pairs("weights", {name.replace("_", " "): _number(value) for name, value in others.items()} | shown)
+    else:
+        for name, table in weights.items():
+            size = " x ".join(f"{n:,}" for n in table["shape"])
+            longest = ", ".join(f"{term} {length:.3g}" for term, length in table["longest"])
+            _pairs(name.replace("_", " "), {"size": f"{size} ({table['dtype']})", "longest vectors": longest})
+
+
+def _number(value: Any) -> str:
+    """Return a value with four decimals where it is not a whole number."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_number, value))}]"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def _show_memory(described: Description) -> None:

@@ -20,8 +20,8 @@ from hybrid_cli.encoders.models import named_model
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.indexes import DenseIndex
-from hybrid_cli.runs import Run
 from hybrid_cli.json_files import read_object
+from hybrid_cli.runs import Run
 from hybrid_cli.settings import Export, stage
 from hybrid_cli.settings.analysis import ENGINES, ExportFormat
 

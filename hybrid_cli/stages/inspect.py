@@ -8,8 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
+from safetensors import SafetensorError, safe_open
 
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind, Manifest, disk, layout
@@ -22,6 +24,7 @@ from hybrid_cli.evaluation.measures import evaluate_run, mean_of
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.fuser import read_fuser
 from hybrid_cli.fusion.methods import Recipe
+from hybrid_cli.fusion.weights import read_tuned
 from hybrid_cli.input_files import opened
 from hybrid_cli.json_files import NOT_JSON, read_object
 from hybrid_cli.settings import Inspect, stage
@@ -36,6 +39,12 @@ MEMORY_MEASURES = {  # (LITE, table 2)
     "accuracy@100": "Success@100",
 }
 _HEAD_BYTES = 1 << 16
+_LONGEST = 10  # terms shown of a static table
+_VALIDATED = "^(dev|full)_"  # names of the values of a validation in a learning curve
+_EVIDENCE = (
+    "rrf_k", "normalize", "measure", "queries", "score", "held_out", "held_out_interval", "alone", "gain",
+    "gain_interval",
+)  # fmt: skip
 _MANIFEST_FIELDS = ("stage", "options", "counts", "seconds", "versions", "fingerprint", "format")
 
 Description = dict[str, Any]
@@ -49,7 +58,9 @@ def inspect(settings: Inspect) -> Description:
         path, what (text), parts (name -> bytes); for an index `memory`, its bytes by purpose, and `documents`; for
         an artifact the fields of its manifest and `inputs`, a list of role, path, kind, fingerprint, state
         (`unchanged`, `changed`, `missing`) and their own `inputs`; for tables rows, columns and sample; for encoders
-        the contract; for learning curves the last values. With `memory_table`: `memory_table`, a list of rows.
+        the contract, `best_values` (values of the validation at the best step) and, of a static encoder, `weights`
+        (shape and longest vectors of each table); for learning curves the last values; for the file of `fuse --tune`
+        `weights`. With `memory_table`: `memory_table`, a list of rows.
 
     Raises:
         InputError: a path does not exist, or an artifact is damaged.
@@ -74,7 +85,12 @@ def inspect(settings: Inspect) -> Description:
             described["memory"], described["documents"] = _memory(path, manifest)
         except FileNotFoundError as error:
             console.warn(f"{error.filename}: missing; the index is damaged, build it again")
-    return described | _content(path)
+    if manifest and manifest.kind == Kind.WEIGHTS:
+        return described | {"weights": _fusion_weights(path)}
+    described |= _content(path)
+    if manifest and (step := manifest.counts.get("best_step")) is not None and (path / layout.CURVE).is_file():
+        described["best_values"] = _best_values(path / layout.CURVE, int(step))
+    return described
 
 
 def _located(path: Path) -> Path:
@@ -156,6 +172,8 @@ def _folder_content(path: Path) -> Description:
         content["fuser"] = _fuser(path)
     if (path / layout.CONTRACT).exists():
         content["contract"] = read_object(path / layout.CONTRACT)
+    if (path / layout.STATIC_TABLES).is_file():
+        content["weights"] = _static_tables(path)
     tables = sorted(path.glob("*.parquet")) + sorted(path.glob("*/part-*.parquet"))
     content["tables"] = {str(table.relative_to(path)): artifacts.row_count(table) for table in tables}
     curves = (table for table in tables if {"step", "name", "value"} <= set(pq.read_schema(table).names))
@@ -182,6 +200,12 @@ def _fuser(folder: Path) -> Description:
     }
 
 
+def _best_values(curve: Path, step: int) -> dict[str, list[float]]:
+    """Return name -> [step, value] of the validation at the best step."""
+    rows = pl.read_parquet(curve).filter((pl.col("step") == step) & pl.col("name").str.contains(_VALIDATED))
+    return {name: [step, value] for name, value in rows.select("name", "value").iter_rows()}
+
+
 def _last_values(curve: Path) -> dict[str, list[float]]:
     """Return name -> [step, value] of the last recorded step."""
     last = pl.read_parquet(curve).sort("step", maintain_order=True).group_by("name", maintain_order=True).last()
@@ -204,6 +228,37 @@ def _head(path: Path) -> list[str]:
     if b"\0" in text:
         return []
     return [str(_shortened(line)) for line in text.decode("utf-8", "replace").splitlines()[:SAMPLE_ROWS]]
+
+
+# ----------------------------------------------------------------------------------------------------------- weights
+
+
+def _fusion_weights(path: Path) -> Description:
+    """Return method and weights of a fusion, and the evidence for them."""
+    tuned = read_tuned(path)
+    found: Description = {"method": tuned["method"], "missing": tuned["missing"]}
+    found["runs"] = dict(zip(tuned["runs"], tuned["weights"], strict=True))
+    return found | {name: tuned[name] for name in _EVIDENCE if tuned.get(name) is not None}
+
+
+def _static_tables(folder: Path) -> Description:
+    """Return shape, type and the terms with the longest vectors of each table of a static encoder."""
+    terms = pl.read_parquet(artifacts.validate_parquet(folder / layout.TERMS))["term"]
+    found: Description = {}
+    try:
+        with safe_open(folder / layout.STATIC_TABLES, "np") as tables:
+            for name in tables.keys():  # noqa: SIM118 - not a mapping
+                table = tables.get_tensor(name)
+                lengths = pl.DataFrame({"term": terms, "length": np.linalg.norm(table[: len(terms)], axis=1)})
+                longest = lengths.top_k(_LONGEST, by="length").rows()
+                found[name] = {
+                    "shape": list(table.shape),
+                    "dtype": str(table.dtype),
+                    "longest": list(map(list, longest)),
+                }
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{folder / layout.STATIC_TABLES}: damaged ({error}); build the encoder again") from None
+    return found
 
 
 # ------------------------------------------------------------------------------------------------- without a manifest
