@@ -31,7 +31,9 @@ def write_checkpoint(folder: Path, architecture: str, seed: int = 1) -> Path:
     tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"))
     torch.manual_seed(seed)
     if architecture == "splade":
-        BertForMaskedLM(shape(tokenizer)).save_pretrained(folder)
+        whole = BertForMaskedLM(shape(tokenizer))
+        torch.nn.init.constant_(whole.cls.predictions.bias, -3.8)  # most terms have no weight, as after training
+        whole.save_pretrained(folder)
     elif architecture == "deepct":
         model = BertForTokenClassification(shape(tokenizer, num_labels=1))
         torch.nn.init.constant_(model.classifier.bias, 1.0)

@@ -331,3 +331,38 @@ def test_a_dry_run_checks_the_inputs_and_writes_nothing(tiny: Path, dense: Path,
     assert done.code == 0
     assert "would be written" in done.out
     assert not output.exists()
+
+
+def test_rm3_is_tuned_by_cross_validation(made: Path, tmp_path: Path) -> None:
+    """The hits of a judged query come from parameters of the grid that the other fold selects."""
+    collection = made / "collection"
+    tuned = search(
+        collection,
+        split="test",
+        index=made / "bm25",
+        rm3=True,
+        tune=True,
+        measure="nDCG@10",
+        output=tmp_path / "t.parquet",
+    )
+    manifest = artifacts.read_manifest(tuned)
+    selected = manifest.counts["rm3"]
+    assert sum(each["queries"] for each in selected) == 5  # of six queries, one has no judgments
+    run = runs.read_run(tuned)
+    one = selected[0]
+    fixed = search(
+        collection, split="test", index=made / "bm25", rm3=True, output=tmp_path / "f.parquet",
+        **{name: one[name] for name in ("fb_docs", "fb_terms", "fb_weight")},
+    )  # fmt: skip
+    same = run.join(runs.read_run(fixed), on=list(run.columns), how="semi")
+    assert same["qid"].n_unique() >= one["queries"] - 1  # a query of stop words has no hits
+    with pytest.raises(InputError, match="--fb-terms"):
+        search(
+            collection,
+            split="test",
+            index=made / "bm25",
+            rm3=True,
+            tune=True,
+            fb_terms=5,
+            output=tmp_path / "x.parquet",
+        )

@@ -26,12 +26,16 @@ from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.lexical.analysis import LazyAnalyzer
 from hybrid_cli.stages.delete import delete
 from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.export import export
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.inspect import inspect
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
+from hybrid_cli.stages.train_sparse import train_sparse
 from hybrid_cli.stages.verify import verify
+from hybrid_cli.training import loop
+from hybrid_cli.training.sparse import flops, gate_loss, growth, recall
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["The heart pumps blood, and blood carries oxygen.", "Tides", "salt-free U.S. sea water isn't salt"]
@@ -301,3 +305,108 @@ def test_shards_resume_and_do_not_change_the_index(
     assert len(calls) == 4  # the third and last shard again
     ours, whole = (artifacts.read_manifest(path) for path in (tmp_path / "index", built["unicoil"]))
     assert ours.fingerprint == whole.fingerprint
+
+
+class Boosts:
+    """Query encoder for Pyserini: the integer weights of our encoder."""
+
+    def __init__(self, encoder: SparseEncoder):
+        self.encoder = encoder
+
+    def encode(self, text: str) -> dict[str, int]:
+        boosts = self.encoder.query_boosts([text], 128)
+        return {term: int(boost) for term, boost in boosts.select("term", "boost").iter_rows()}
+
+
+def test_pyserini_ranks_the_exported_weights_as_we_do(
+    models: dict[Any, Path], built: dict[Any, Path], tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hybrid_cli.lexical import jvm
+
+    monkeypatch.setenv("OPENAI_API_KEY", "none")  # Pyserini does not import without one
+    (tmp_path / "json").mkdir()
+    export(built["splade"], form="anserini", output=tmp_path / "json" / "docs.jsonl")
+    settings = jvm.java_class("io.anserini.index.IndexCollection$Args")()
+    settings.collectionClass, settings.generatorClass = "JsonVectorCollection", "DefaultLuceneDocumentGenerator"
+    settings.input, settings.index, settings.threads = str(tmp_path / "json"), str(tmp_path / "lucene"), 1
+    settings.impact = settings.pretokenized = settings.quiet = True
+    jvm.java_class("io.anserini.index.IndexCollection")(settings).run()
+    from pyserini.search.lucene import LuceneImpactSearcher
+
+    searcher = LuceneImpactSearcher(str(tmp_path / "lucene"), Boosts(open_model(models, "splade")), min_idf=-1)
+    for text in collections.read_queries(collections.queries_path(tiny, "test"))["text"]:
+        ours = search(tiny, index=built["splade"], query=text, hits=12)
+        theirs = searcher.search(text, k=12)
+        assert [hit.docid for hit in theirs] == ours["docid"].to_list()
+        scores = np.array([hit.score for hit in theirs])
+        np.testing.assert_allclose(scores / 128**2, ours["score"].to_numpy(), rtol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------------------ training
+
+
+def test_flops_of_the_golden_example() -> None:
+    assert flops(torch.tensor([[1.0, 0.0, 2.0], [3.0, 0.0, 0.0]])).item() == 5.0
+
+
+def test_the_regularization_grows_with_the_square_of_the_step() -> None:
+    assert [growth(step, 100, 0.5) for step in (0, 25, 50, 99)] == [0.0, 0.25, 1.0, 1.0]
+    assert growth(0, 100, 0.0) == 1.0
+
+
+def test_term_recall_is_a_share_of_the_queries() -> None:
+    assert recall([{"salt", "sea"}, {"salt"}]) == {"salt": 1.0, "sea": 0.5}
+
+
+def test_the_gate_separates_terms_of_the_query() -> None:
+    wanted = torch.tensor([[1.0, 0.0, 0.0]])
+    low = gate_loss(torch.tensor([[9.0, -9.0, -9.0]]), wanted)
+    assert low < 1e-3 < gate_loss(torch.tensor([[-9.0, 9.0, 9.0]]), wanted)
+    assert gate_loss(torch.zeros(1, 3), wanted).item() == pytest.approx(2 * np.log(2))
+
+
+@pytest.mark.parametrize("architecture", ["splade", "unicoil", "deepct", "sparterm"])
+def test_training_lowers_the_loss_and_resumes_byte_for_byte(
+    made: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: Any
+) -> None:
+    arguments: dict[str, Any] = {
+        "architecture": architecture,
+        "model": str(tiny_bert),
+        "layers": 1,
+        "learning_rate": 2e-3,
+    }
+    arguments |= {"max_steps": 8, "batch_size": 4, "checkpoint_steps": 2, "warmup": 0.0, "device": "cpu", "threads": 1}
+    arguments |= {"doc_max_len": 24, "precision": "fp32"}
+    if architecture == "sparterm":
+        arguments |= {"mask_matches": 0.5, "chunk_size": 3}
+    whole = train_sparse(made / "train.parquet", output=tmp_path / "whole", **arguments)
+    original = loop.save_checkpoint
+
+    def interrupted(work: Path, model: Any, *more: Any) -> None:
+        original(work, model, *more)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "save_checkpoint", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train_sparse(made / "train.parquet", output=tmp_path / "again", **arguments)
+    monkeypatch.setattr(loop, "save_checkpoint", original)
+    again = train_sparse(made / "train.parquet", output=tmp_path / "again", **arguments)
+    assert (again / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    curve = pl.read_parquet(whole / "curve.parquet")
+    name = {"deepct": "term_recall"}.get(architecture, "nll")
+    values = curve.filter(pl.col("name") == name).sort("step")["value"].to_list()
+    assert np.mean(values[-2:]) < values[0]
+    index = encode(made / "collection", model=str(whole), output=tmp_path / "index", dtype="fp32")
+    assert len(search(made / "collection", index=index, query="salt in sea water"))
+
+
+def test_a_masked_language_head_is_new_where_the_checkpoint_has_none(
+    made: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_sparse(
+        made / "train.parquet", architecture="splade", model=str(tiny_bert), max_steps=1, batch_size=2, device="cpu",
+        doc_max_len=12, output=tmp_path / "model",
+    )  # fmt: skip
+    assert "has no masked-language-model head; training starts with a new one" in capsys.readouterr().err
+    with pytest.raises(InputError, match="--query-flops: only with --architecture"):
+        train_sparse(made / "train.parquet", architecture="deepct", query_flops=0.1, output=tmp_path / "other")

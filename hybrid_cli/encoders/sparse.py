@@ -168,10 +168,10 @@ class SparseEncoder(nn.Module):
         super().__init__()
         self.contract, self.fingerprint, self.truncated = contract, fingerprint, 0
         self.fresh: list[str] = []
-        self.document_tower = SparseTower(network, tokenizer)
+        self.document_tower = SparseTower(network, tokenizer, contract)
         self.query_tower = self.document_tower
         if table is not None or contract.architecture == "unicoil":
-            self.query_tower = SparseTower(table or network, tokenizer, "sum")
+            self.query_tower = SparseTower(table or network, tokenizer, contract, "sum")
 
     @classmethod
     def load(
@@ -293,10 +293,11 @@ class SparseEncoder(nn.Module):
         """Return positive weights as a scipy CSR matrix [n, V], float32."""
         from scipy.sparse import csr_matrix, vstack
 
-        tower, length = self.document_tower, self.contract.doc_max_len
+        tower = self.document_tower
         if of_queries:
-            texts, tower, length = [*map(self.contract.query, texts)], self.query_tower, self.contract.query_max_len
-        ids = self.tokens(tower, texts, length)["input_ids"]
+            texts, tower = [*map(self.contract.query, texts)], self.query_tower
+        ids, cut = tower.tokenize(texts, "query" if of_queries else "document") if len(texts) else ([], 0)
+        self.truncated += cut
         parts: list[Any] = [csr_matrix(np.zeros((0, self.dim), np.float32))]
         order: list[int] = []
         with torch.inference_mode():
@@ -307,11 +308,14 @@ class SparseEncoder(nn.Module):
                 order += rows.tolist()
         return vstack(parts, format="csr")[np.argsort(order)] if order else parts[0]
 
-    def tokens(self, tower: SparseTower, texts: Sequence[str], length: int) -> Any:
-        """Tokenize texts, count those that are cut, and return the tokenizer's encodings."""
-        encoded = tower.tokenizer(list(texts), truncation=True, max_length=length, return_token_type_ids=False)
-        self.truncated += sum(bool(each.overflowing) for each in encoded.encodings or ())
-        return encoded
+    def words(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[tuple[int, list[str]]]]]:
+        """Return the token ids of documents, and position and terms of each of their words; see `LiteralTerms`."""
+        length = self.contract.doc_max_len
+        encoded = self.document_tower.tokenizer(
+            list(texts), truncation=True, max_length=length, return_token_type_ids=False
+        )
+        self.truncated += sum(bool(each.overflowing) for each in encoded.encodings)
+        return encoded["input_ids"], self.literal.words(texts, encoded.encodings)
 
     # -------------------------------------------------------------------------------------------------------- DeepCT
 
@@ -323,9 +327,8 @@ class SparseEncoder(nn.Module):
         """
         tower, network = self.document_tower, self.document_tower.network
         assert isinstance(network, TokenWeights)
-        encoded = self.tokens(tower, texts, self.contract.doc_max_len)
-        words = self.literal.words(texts, encoded.encodings)
-        ids, weighted = encoded["input_ids"], [dict[str, float]() for _ in texts]
+        ids, words = self.words(texts)
+        weighted = [dict[str, float]() for _ in texts]
         with torch.inference_mode():
             for rows in batches_by_length([*map(len, ids)], batch_tokens) if ids else ():
                 batch = tower.tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt")

@@ -6,7 +6,7 @@ linear unit (`coil_encoder.*`, `tok_proj.*`), DeepCT a token classifier with one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -26,6 +26,7 @@ from hybrid_cli.encoders.checkpoint import (
     refuse_pickles,
     silence_transformers,
 )
+from hybrid_cli.encoders.contract import TextForm
 from hybrid_cli.encoders.layouts import weight_files
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, read_object
@@ -101,7 +102,7 @@ def _largest(scores: Tensor, mask: Tensor) -> Tensor:
     """Return the largest score [n, V] of the unmasked tokens, in float32."""
     if not bool(mask.all()):
         scores = scores.masked_fill(mask.unsqueeze(-1) == 0, -torch.inf)
-    return scores.amax(1).float()
+    return (scores.max(1).values if scores.requires_grad else scores.amax(1)).float()  # `max` keeps places, not scores
 
 
 class Gate(nn.Module):
@@ -200,13 +201,19 @@ class SparseTower(nn.Module):
         repeats: weight of a term that a text repeats, where the network leaves the choice.
     """
 
-    def __init__(self, network: Network, tokenizer: Any, repeats: Repeats = "max"):
+    def __init__(self, network: Network, tokenizer: Any, contract: TextForm, repeats: Repeats = "max"):
         super().__init__()
-        self.network, self.tokenizer, self.repeats = network, tokenizer, repeats
+        self.network, self.tokenizer, self.contract, self.repeats = network, tokenizer, contract, repeats
         special = torch.zeros(len(tokenizer), dtype=torch.bool)
         special[tokenizer.all_special_ids] = True
         self.register_buffer("special", special, persistent=False)
         self.special: Tensor
+
+    def tokenize(self, texts: Sequence[str], side: str) -> tuple[list[list[int]], int]:
+        """Return the token ids of texts, cut to the length of a `query` or a `document`; see `Tower.tokenize`."""
+        length = self.contract.query_max_len if side == "query" else self.contract.doc_max_len
+        encoded = self.tokenizer(list(texts), truncation=True, max_length=length, return_token_type_ids=False)
+        return encoded["input_ids"], sum(bool(each.overflowing) for each in encoded.encodings or ())
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return weights [n, V] in float32 of token ids [n, L] with an attention mask [n, L]."""

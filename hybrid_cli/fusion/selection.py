@@ -183,16 +183,28 @@ class Table:
         rng = np.random.default_rng(seed)
         total = np.zeros(self.queries)
         for _ in range(_REPEATS):
-            order = rng.permutation(self.queries)
-            fold = np.empty(self.queries, dtype=np.int64)
-            fold[order] = np.arange(self.queries) % folds
-            for number in range(folds):
-                others = order[fold[order] != number][:size]
-                counts = np.bincount(others, minlength=self.queries)
-                kept = fold == number
-                found = self.plateau(counts)
-                total[kept] += self.values[found.best if best else found.chosen, kept]
+            rows = self._crossed(folds, rng.permutation(self.queries), size, best)
+            total += self.values[rows, np.arange(self.queries)]
         return total / _REPEATS
+
+    def crossed(self, folds: int, seed: int) -> NDArray[np.int64]:
+        """Return for each query the row with the highest mean over the other folds of one partition, [queries].
+
+        Args:
+            folds: number of folds; at most the number of queries, of which two are needed.
+            seed: random seed of the partition.
+        """
+        order = np.random.default_rng(seed).permutation(self.queries)
+        return self._crossed(min(folds, self.queries), order, None, True)
+
+    def _crossed(self, folds: int, order: NDArray[np.int64], size: int | None, best: bool) -> NDArray[np.int64]:
+        fold = np.empty(self.queries, dtype=np.int64)
+        fold[order] = np.arange(self.queries) % folds
+        rows = np.empty(self.queries, dtype=np.int64)
+        for number in range(folds):
+            found = self.plateau(np.bincount(order[fold[order] != number][:size], minlength=self.queries))
+            rows[fold == number] = found.best if best else found.chosen
+        return rows
 
 
 def _connected(family: list[int], near: NDArray[np.bool_], best: int) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,25 +38,33 @@ def expands(term: str, df: int, documents: int) -> bool:
     return _WORD.fullmatch(term) is not None and df / documents <= COMMON
 
 
-def expanded(
-    query: Mapping[str, float], feedback: Iterable[tuple[Mapping[str, float], float]], settings: Rm3
-) -> dict[str, float]:
-    """Return the term weights of the expanded query (RM3).
+def relevance_model(feedback: Iterable[tuple[Sequence[tuple[str, float]], float]], fb_terms: int) -> dict[str, float]:
+    """Return the term weights of feedback documents, which sum to 1 (RM3).
 
     Args:
-        query: frequency of each analyzed term in the query.
-        feedback: for each feedback document, the frequencies of terms that may expand a query, and the BM25 score.
-        settings: parameters; `fb_terms` limits the terms of each document and of the expansion.
+        feedback: for each document, the terms that may expand a query with their frequencies, in the order of
+            `_largest`, and the score.
+        fb_terms: limits the terms of each document and of the model.
     """
     model: dict[str, float] = {}
     for frequencies, score in feedback:
-        kept = _largest(frequencies, settings.fb_terms)
-        norm = sum(kept.values())
+        kept = frequencies[:fb_terms]
+        norm = sum(frequency for _, frequency in kept)
         if norm > _LEAST_NORM:
-            for term, frequency in kept.items():
+            for term, frequency in kept:
                 model[term] = model.get(term, 0.0) + frequency / norm * score
-    relevance, original = _unit(_largest(model, settings.fb_terms)), _unit(query)
-    share = settings.original_query_weight
+    return _unit(dict(_largest(model)[:fb_terms]))
+
+
+def interpolated(query: Mapping[str, float], relevance: Mapping[str, float], share: float) -> dict[str, float]:
+    """Return the term weights of the expanded query.
+
+    Args:
+        query: frequency of each analyzed term in the query.
+        relevance: weights of the relevance model.
+        share: weight of the original query.
+    """
+    original = _unit(query)
     return {
         term: share * original.get(term, 0.0) + (1 - share) * relevance.get(term, 0.0)
         for term in sorted({*original, *relevance})
@@ -75,46 +83,62 @@ class Feedback:
         pairs = zip(postings.terms, postings.df.tolist(), strict=True)
         self.expanding = np.array([expands(term, df, postings.counted) for term, df in pairs], bool)
 
-    def expand(
+    def frequencies(self, row: int) -> list[tuple[str, float]]:
+        """Return the terms of a document that may expand a query, with their frequencies, the largest first."""
+        own = slice(self.documents.indptr[row], self.documents.indptr[row + 1])
+        ids, tfs = self.documents.indices[own], self.documents.data[own]
+        may = self.expanding[ids]
+        return _largest(dict(zip(self.terms.gather(ids[may]), tfs[may].tolist(), strict=True)))
+
+
+class FirstHits:
+    """The first hits of queries, from which the queries are expanded with any parameters of RM3.
+
+    Args:
+        feedback: documents of the corpus.
+        weighted: query, term, boost; including terms that are not in the corpus.
+        counts: [Q] number of hits of each query.
+        rows, scores: [sum of counts] rows and scores of the hits, best first.
+    """  # fmt: skip
+
+    def __init__(
         self,
+        feedback: Feedback,
         weighted: pl.DataFrame,
         counts: npt.NDArray[np.int32],
         rows: npt.NDArray[np.int64],
         scores: npt.NDArray[np.float32],
-        settings: Rm3,
-    ) -> pl.DataFrame:
-        """Expand queries.
-
-        Args:
-            weighted: query, term, boost; including terms that are not in the corpus.
-            counts: [Q] number of feedback documents of each query.
-            rows, scores: [sum of counts] rows and BM25 scores of the feedback documents.
-            settings: parameters of RM3.
-
-        Returns:
-            query, term, boost of the expanded queries.
-        """  # fmt: skip
-        queries: list[dict[str, float]] = [{} for _ in counts]
+    ):
+        self._queries: list[dict[str, float]] = [{} for _ in counts]
         for query, term, boost in weighted.select("query", "term", "boost").iter_rows():
-            queries[query][term] = boost
-        ends, found = np.cumsum(counts), []
-        for number, (query, end) in enumerate(zip(queries, ends, strict=True)):
-            own = slice(end - counts[number], end)
-            feedback = zip(map(self._frequencies, rows[own]), scores[own].tolist(), strict=True)
-            found += [(number, term, weight) for term, weight in expanded(query, feedback, settings).items()]
+            self._queries[query][term] = boost
+        known = {row: feedback.frequencies(row) for row in dict.fromkeys(rows.tolist())}
+        ends, listed, values = np.cumsum(counts).tolist(), rows.tolist(), scores.tolist()
+        spans = zip(ends, counts.tolist(), strict=True)
+        self._hits = [[(known[listed[at]], values[at]) for at in range(end - count, end)] for end, count in spans]
+
+    def models(self, fb_docs: int, fb_terms: int) -> list[dict[str, float]]:
+        """Return the relevance model of each query; `fb_docs` must not exceed the number of hits asked for."""
+        return [relevance_model(hits[:fb_docs], fb_terms) for hits in self._hits]
+
+    def interpolated(self, models: Sequence[Mapping[str, float]], share: float) -> pl.DataFrame:
+        """Return query, term and boost of the queries, expanded with relevance models."""
+        found = [
+            (number, term, weight)
+            for number, (query, model) in enumerate(zip(self._queries, models, strict=True))
+            for term, weight in interpolated(query, model, share).items()
+        ]
         schema = {"query": pl.Int64, "term": pl.String, "boost": pl.Float64}
         return pl.DataFrame(found, schema=schema, orient="row")
 
-    def _frequencies(self, row: int) -> dict[str, float]:
-        own = slice(self.documents.indptr[row], self.documents.indptr[row + 1])
-        ids, tfs = self.documents.indices[own], self.documents.data[own]
-        may = self.expanding[ids]
-        return dict(zip(self.terms.gather(ids[may]), tfs[may].tolist(), strict=True))
+    def expanded(self, settings: Rm3) -> pl.DataFrame:
+        """Return query, term and boost of the expanded queries."""
+        return self.interpolated(self.models(settings.fb_docs, settings.fb_terms), settings.original_query_weight)
 
 
-def _largest(weights: Mapping[str, float], number: int) -> dict[str, float]:
-    """Return the terms with the largest weights; ties are broken alphabetically."""
-    return dict(sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:number])
+def _largest(weights: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return terms and weights, the largest first; ties are broken alphabetically."""
+    return sorted(weights.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _unit(weights: Mapping[str, float]) -> dict[str, float]:

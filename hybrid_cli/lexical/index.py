@@ -25,7 +25,7 @@ from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.json_files import fits, named, read_object
 from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.analysis import LazyAnalyzer
-from hybrid_cli.lexical.feedback import Feedback, Rm3
+from hybrid_cli.lexical.feedback import Feedback, FirstHits, Rm3
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.settings import IndexBm25
 from hybrid_cli.settings.common import cpu_count
@@ -207,9 +207,9 @@ class LexicalIndex:
 
     def bags(self, texts: Sequence[str]) -> Bags:
         """Analyze queries: the terms in the dictionary, boosted by their frequency in the query, or by their weight."""
-        return self._bags(self._counted(texts), len(texts))
+        return self.bags_of(self.weighted(texts), len(texts))
 
-    def _counted(self, texts: Sequence[str]) -> pl.DataFrame:
+    def weighted(self, texts: Sequence[str]) -> pl.DataFrame:
         """Return query, term and boost: the frequency, or the learned weight, of each term in each text."""
         queries = self._shared.queries
         if not isinstance(queries, TextAnalyzer):
@@ -219,7 +219,8 @@ class LexicalIndex:
         frame = pl.DataFrame({"query": np.repeat(np.arange(len(texts)), lengths), "term": terms})
         return frame.group_by("query", "term").agg(boost=pl.len().cast(pl.Float64))
 
-    def _bags(self, weighted: pl.DataFrame, queries: int) -> Bags:
+    def bags_of(self, weighted: pl.DataFrame, queries: int) -> Bags:
+        """Return queries given by query, term and boost; terms that are not in the dictionary are left out."""
         known = weighted.join(self._shared.dictionary, on="term").sort("query", "id")
         counts = np.bincount(known["query"].to_numpy(), minlength=queries)
         return Bags(
@@ -246,10 +247,10 @@ class LexicalIndex:
         """
         frames = [runs.empty()]
         for part in queries.iter_slices(QUERIES_AT_ONCE):
-            weighted = self._counted(part["text"].to_list())
+            weighted = self.weighted(part["text"].to_list())
             if rm3 is not None:
-                weighted = self._expanded(weighted, len(part), rm3, threads)
-            bags = self._bags(weighted, len(part))
+                weighted = self.feedback(weighted, len(part), rm3.fb_docs, threads).expanded(rm3)
+            bags = self.bags_of(weighted, len(part))
             frames.append(self.search_bags(part["qid"], bags, hits, threads))
         return pl.concat(frames)
 
@@ -365,12 +366,12 @@ class LexicalIndex:
         """Inverse document frequency of each term, [V]."""
         return self.impacts.idf
 
-    def _expanded(self, weighted: pl.DataFrame, queries: int, rm3: Rm3, threads: int | None) -> pl.DataFrame:
-        """Add feedback terms to the queries; return query, term and boost."""
-        counts, keys = self.keys(self._bags(weighted, queries), rm3.fb_docs, threads)
+    def feedback(self, weighted: pl.DataFrame, queries: int, documents: int, threads: int | None) -> FirstHits:
+        """Return the first hits of queries, for pseudo-relevance feedback."""
+        counts, keys = self.keys(self.bags_of(weighted, queries), documents, threads)
         kept = np.arange(keys.shape[1]) < counts[:, None]
         rows = np.argsort(self._shared.order)[keyed.places_of(keys[kept])]
-        return self._shared.feedback.expand(weighted, counts, rows, keyed.scores_of(keys[kept]), rm3)
+        return FirstHits(self._shared.feedback, weighted, counts, rows, keyed.scores_of(keys[kept]))
 
 
 def quantization(manifest: Manifest) -> int | None:

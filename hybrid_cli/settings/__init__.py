@@ -21,6 +21,7 @@ from hybrid_cli.settings.options import Settings
 from hybrid_cli.settings.perturb import Perturb
 from hybrid_cli.settings.reranking import Rerank, TrainReranker
 from hybrid_cli.settings.retrieval import IndexBm25, Search, SearchOptions
+from hybrid_cli.settings.sparse import TrainSparse
 from hybrid_cli.settings.stage import stage
 from hybrid_cli.settings.training import DistillLite, Pretrain, TrainDense, TrainLambda
 from hybrid_cli.settings.updates import Append, Delete
@@ -46,6 +47,7 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     TrainDense,
     TrainLambda,
     DistillLite,
+    TrainSparse,
     TrainReranker,
     ConvertCheckpoint,
     Presets,
@@ -105,6 +107,7 @@ __all__ = [
     "TrainFusion",
     "TrainLambda",
     "TrainReranker",
+    "TrainSparse",
     "VectorIndex",
     "Verify",
     "stage",

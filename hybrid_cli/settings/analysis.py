@@ -16,7 +16,9 @@ AnswerMatch = Literal["string", "regex"]
 SignificanceTest = Literal["t", "permutation"]
 Correction = Literal["holm", "bonferroni", "none"]
 Format = Literal["table", "json", "csv", "markdown", "latex"]
-ExportFormat = Literal["trec", "msmarco", "dpr", "sentence-transformers", "pyserini", "opensearch", "vespa", "parquet"]
+ExportFormat = Literal[
+    "trec", "msmarco", "dpr", "sentence-transformers", "pyserini", "anserini", "opensearch", "vespa", "parquet"
+]
 
 ANALYSIS = "Analysis"
 MEASURES, TESTS, COMPLEMENT, STUDIES = "Measures", "Significance", "Complementarity", "Studies"
@@ -276,7 +278,8 @@ class Export(Budgeted, Writes):
     `trec`: a run with strictly decreasing scores, so that trec_eval keeps its order; or qrels. `msmarco`: a run as qid,
     pid, rank. `dpr`: a run as the JSON of DPR's retriever, with texts and has_answer. `sentence-transformers`: an
     encoder. `pyserini`: a dense index that FaissSearcher opens. `opensearch`, `vespa`, `parquet` (Qdrant, Milvus,
-    LanceDB): the documents of a lexical index with their impacts, and with the vectors of `--dense`.
+    LanceDB): the documents of a lexical index with their impacts, and with the vectors of `--dense`. `anserini`: the
+    weights of a lexical index as JSON lines, for Anserini's impact search.
     """
 
     command = "export"

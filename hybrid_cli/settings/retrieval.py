@@ -17,6 +17,7 @@ from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, option, r
 LEXICAL, RETRIEVAL, TUNING = "Lexical", "Retrieval", "Tuning"
 SEVERAL, LEXICAL_INDEX, DENSE_INDEX = "Several indexes", "Lexical index", "Dense index"
 _LEXICAL, _DENSE = when(index_kind="a lexical index"), when(index_kind="a dense index")
+_FEEDBACK, _TUNED = when(rm3=True, tune=False), when(tune=True)
 _ENCODED = (_DENSE, when(index_kind="a learned sparse index"))
 
 Field = Literal["title", "text"]
@@ -113,10 +114,10 @@ class SearchOptions(OnDevice, Threaded):
         panel=LEXICAL_INDEX,
         applies=when(index_kind="a lexical index", exact=False),
     )
-    fb_terms: int = option(10, "Feedback terms.", panel=LEXICAL_INDEX, minimum=1, applies=when(rm3=True))
-    fb_docs: int = option(10, "Feedback documents.", panel=LEXICAL_INDEX, minimum=1, applies=when(rm3=True))
+    fb_terms: int = option(10, "Feedback terms.", panel=LEXICAL_INDEX, minimum=1, applies=_FEEDBACK)
+    fb_docs: int = option(10, "Feedback documents.", panel=LEXICAL_INDEX, minimum=1, applies=_FEEDBACK)
     fb_weight: float = option(
-        0.5, "Weight of the original query.", panel=LEXICAL_INDEX, minimum=0, maximum=1, applies=when(rm3=True)
+        0.5, "Weight of the original query.", panel=LEXICAL_INDEX, minimum=0, maximum=1, applies=_FEEDBACK
     )
     model: str | None = option(
         None,
@@ -221,6 +222,20 @@ class Search(SearchOptions, OnCluster, Budgeted, Overwrites):
         minimum=1,
         shown="1000; 10 for printed hits",
     )
+
+    tune: bool = option(
+        False,
+        "Tune RM3 on the judged queries by cross-validation: the hits of a query come from the feedback documents and "
+        "terms (5 to 50) and the weight (.1 to .9) that are best on the other folds.",
+        panel=TUNING,
+        applies=when(rm3=True, engine="matrix", query=None, interactive=False),
+    )
+    measure: str = option("MAP", "Measure to maximize.", panel=TUNING, parse=MEASURE, applies=_TUNED)
+    qrels: Path | None = option(
+        None, "Qrels file; replaces the split's qrels.", panel=TUNING, recorded=False, applies=_TUNED
+    )
+    folds: int = option(2, "Folds of the queries.", panel=TUNING, minimum=2, applies=_TUNED)
+    seed: int = option(42, "Random seed of the folds.", panel=TUNING, minimum=0, applies=_TUNED)
 
     @property
     def prints(self) -> bool:

@@ -1,11 +1,27 @@
-"""Settings of learned sparse indexes."""
+"""Settings of learned sparse encoders and indexes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 
-from hybrid_cli.settings.common import ONE_MODEL, TEXTS, SparseArchitecture
-from hybrid_cli.settings.options import Settings, option, when
+from hybrid_cli.settings.common import (
+    OBJECTIVE,
+    ONE_MODEL,
+    TEXTS,
+    EncoderContract,
+    ExampleValidation,
+    Keep,
+    Likelihood,
+    LossOptions,
+    Sampling,
+    SparseArchitecture,
+    StartModel,
+    Training,
+    Validation,
+)
+from hybrid_cli.settings.options import GIVEN, REQUIRED, By, Settings, argument, option, redeclare, when
+from hybrid_cli.settings.training import TRAINING
 
 SPARSE_ARCHITECTURES: dict[SparseArchitecture, str] = {  # name -> meaning
     "splade": "weights of all terms of the vocabulary (SPLADE)",
@@ -41,3 +57,62 @@ class SparseIndex(Settings):
         applies=_DOCUMENTS,
         recorded=False,
     )
+
+
+_CONTRASTIVE = when(architecture=("splade", "unicoil", "sparterm"))
+
+
+@dataclass(frozen=True)
+class TrainSparse(Training, ExampleValidation, Sampling, StartModel):
+    """Train a learned sparse encoder on mined examples.
+
+    `deepct` learns the share of a passage's training queries that contain each of its words, and needs no negatives.
+    The others learn to rank, with the FLOPS regularization; `sparterm` also learns a gate. An interrupted run resumes
+    from its last checkpoint and ends with the same weights.
+    """
+
+    command = "train-sparse"
+    panel = TRAINING
+    examples = (
+        "hybrid train-sparse out/train.parquet --architecture deepct --output out/deepct",
+        "hybrid train-sparse out/train.parquet --architecture splade --lr 5e-5 --output out/splade",
+    )
+
+    training_examples: Path = argument(REQUIRED, "Training examples, written by `mine-negatives`.", metavar="EXAMPLES")
+    _: KW_ONLY
+    architecture: SparseArchitecture = option(
+        REQUIRED, "; ".join(f"`{name}`: {meaning}" for name, meaning in SPARSE_ARCHITECTURES.items()) + "."
+    )
+    query_flops: float = option(
+        By("architecture", {"sparterm": 0.0}, 0.01),
+        "Weight of the FLOPS of queries.",
+        panel=OBJECTIVE,
+        minimum=0,
+        applies=_CONTRASTIVE,
+    )
+    doc_flops: float = option(
+        By("architecture", {"sparterm": 0.0}, 0.01),
+        "Weight of the FLOPS of documents.",
+        panel=OBJECTIVE,
+        minimum=0,
+        applies=_CONTRASTIVE,
+    )
+    flops_warmup: float = option(
+        0.33,
+        "Fraction of the steps in which both weights rise from 0, with the square of the step.",
+        panel=OBJECTIVE,
+        minimum=0,
+        maximum=1,
+        applies=_CONTRASTIVE,
+    )
+    temperature: float = option(1.0, "Divisor of the scores.", panel=OBJECTIVE, above=0, applies=_CONTRASTIVE)
+    in_batch: bool = redeclare(Likelihood, "in_batch", True, applies=(_CONTRASTIVE,))
+    mask_matches: float = redeclare(LossOptions, "mask_matches", 0.0, applies=(_CONTRASTIVE,))
+    negatives: int = redeclare(Sampling, "negatives", 1, applies=(_CONTRASTIVE,))
+    query_prefix: str | None = redeclare(EncoderContract, "query_prefix", None, applies=(_CONTRASTIVE,))
+    doc_prefix: str | None = redeclare(EncoderContract, "doc_prefix", None)
+    title_separator: str | None = redeclare(EncoderContract, "title_separator", None)
+    query_max_len: int | None = redeclare(EncoderContract, "query_max_len", None, applies=(_CONTRASTIVE,))
+    doc_max_len: int | None = redeclare(EncoderContract, "doc_max_len", None)
+    dev: Path | None = redeclare(ExampleValidation, "dev", None, applies=(_CONTRASTIVE,))
+    keep: Keep = redeclare(Validation, "keep", "best", applies=(when(dev=GIVEN),))

@@ -130,6 +130,7 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
         "contract": changes,
         "dtype": dtype,
         "language": ENGLISH,
+        "fields": ["title", "text"],
     }
     inputs = {"corpus": source, "model": model_input(names[0])}
     output = artifacts.output_of(settings, Kind.LEXICAL_INDEX, inputs, options)

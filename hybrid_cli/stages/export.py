@@ -21,6 +21,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.indexes import DenseIndex
 from hybrid_cli.json_files import read_object
+from hybrid_cli.lexical.impacts import Postings
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Export, stage
 from hybrid_cli.settings.analysis import ENGINES, ExportFormat
@@ -33,6 +34,8 @@ _OPENED = {  # how another tool opens a format of one file or folder
     **dict.fromkeys(ENGINES, "  Commands and the query for the hybrid score: docs/export.md"),
     "pyserini": "  from pyserini.search.faiss import FaissSearcher; "
     'FaissSearcher("{path}", query_encoder=None).search(VECTORS, k=10)  (Java 21 or later)',
+    "anserini": "  in a folder of its own: python -m pyserini.index.lucene --collection JsonVectorCollection "
+    "--input FOLDER --index INDEX --generator DefaultLuceneDocumentGenerator --impact --pretokenized",
 }
 _FOLDERS = ("sentence-transformers", "pyserini", *ENGINES)  # formats of several files
 
@@ -329,6 +332,22 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
     return f"{count:,} documents" + (f", {len(queries):,} queries" if queries is not None else "")
 
 
+def _anserini(path: Path, scratch: Path, settings: Export) -> str:
+    """Write one document per line: id, contents (empty) and vector, an object of terms and integers."""
+    from scipy.sparse import csc_matrix
+
+    postings = Postings.open(path / layout.IMPACTS)
+    docids = pl.read_parquet(path / DOCIDS)["docid"]
+    shape = (len(docids), len(postings.terms))
+    rows = csc_matrix((postings.tfs, postings.rows, postings.indptr), shape=shape).tocsr()
+    with disk.create_text(scratch) as file:
+        for number, docid in enumerate(docids):
+            own = slice(rows.indptr[number], rows.indptr[number + 1])
+            vector = dict(zip(postings.terms.gather(rows.indices[own]), rows.data[own].tolist(), strict=True))
+            file.write(json.dumps({"id": docid, "contents": "", "vector": vector}, ensure_ascii=False) + "\n")
+    return f"{len(docids):,} documents, {len(postings.rows):,} weights"
+
+
 _WRITERS: dict[tuple[Kind, ExportFormat], Writer] = {
     (Kind.RUN, "trec"): _trec_run,
     (Kind.RUN, "msmarco"): _msmarco_run,
@@ -339,4 +358,5 @@ _WRITERS: dict[tuple[Kind, ExportFormat], Writer] = {
     (Kind.LEXICAL_INDEX, "opensearch"): _served,
     (Kind.LEXICAL_INDEX, "vespa"): _served,
     (Kind.LEXICAL_INDEX, "parquet"): _served,
+    (Kind.LEXICAL_INDEX, "anserini"): _anserini,
 }

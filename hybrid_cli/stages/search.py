@@ -15,13 +15,17 @@ from hybrid_cli import artifacts, cluster, console
 from hybrid_cli.artifacts import Kind, Manifest, Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.weights import chosen_weights, weights_file
 from hybrid_cli.indexes.documents import corpora_of, texts
 from hybrid_cli.indexes.exact import index_kinds, index_manifest
+from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.indexes.searcher import Searcher, open_hybrid, open_searcher, open_stored_queries, stored_queries
 from hybrid_cli.indexes.sharded import shards_of
+from hybrid_cli.reporting.feedback import GRID, TunedFeedback
+from hybrid_cli.reporting.tables import figure
 from hybrid_cli.settings import Search, stage
 
 _QUERIES_AT_ONCE = 1024
@@ -61,7 +65,11 @@ def search(settings: Search) -> Any:
         options=settings.recorded(index_kind=kinds) | ({"weights": list(recipe.weights)} if recipe else {}),
         overwrite=settings.overwrite,
     )
-    if not output.up_to_date:
+    if output.up_to_date:
+        return output.path
+    if settings.tune:
+        _write_tuned(output, settings, source)
+    else:
         _write(output, settings, source, recipe, manifests)
     return output.path
 
@@ -72,6 +80,7 @@ def _subject(indexes: Sequence[Path], manifests: Sequence[Manifest]) -> str:
 
 def _inputs(settings: Search, source: Path) -> dict[str, Path | artifacts.Named]:
     inputs: dict[str, Path | artifacts.Named] = {"queries": source, **weights_file(settings.weights)}
+    inputs |= {"qrels": _qrels(settings)} if settings.tune else {}
     searched = settings.indexes if settings.exact else shards_of(settings.indexes[0])
     if settings.exact or len(searched) > 1:
         inputs |= {f"index {number}": path for number, path in enumerate(searched, 1)}
@@ -131,6 +140,30 @@ def _write(
         f"search: {output.path}: {len(queries):,} queries, {written.counts['rows']:,} hits"
         + (f", {len(queries) - sum(answered):,} queries without hits" if sum(answered) < len(queries) else "")
     )
+
+
+def _write_tuned(output: Output, settings: Search, source: Path) -> None:
+    """Write the run of RM3 with parameters from cross-validation."""
+    queries = collections.read_queries(source).select("qid", "text")
+    qrels = collections.read_qrels(_qrels(settings))
+    index = open_lexical(settings.indexes[0], settings.k1, settings.b)
+    plain = evaluate_run(index.search(queries, settings.hits, settings.threads), qrels, [settings.measure])
+    with console.progress("tune RM3", len(GRID), "settings") as advance:
+        tuned = TunedFeedback(index, queries, qrels, settings.measure, settings.hits, settings.threads, advance)
+    run, score, selected = tuned.crossed(settings.folds, settings.seed)
+    output.write([run.to_arrow()], queries=len(queries), k1=index.k1, b=index.b, rm3=selected)
+    without = float(plain["value"].sum()) / len(tuned.judged)  # type: ignore[arg-type]
+    console.note(
+        f"search: {output.path}: {len(queries):,} queries, {len(run):,} hits; {settings.measure} {figure(score)} with "
+        f"RM3 by cross-validation, {figure(without)} without, on {len(tuned.judged):,} judged queries"
+    )
+
+
+def _qrels(settings: Search) -> Path:
+    if settings.qrels is None and settings.collection is None:
+        raise InputError("--tune: needs judgments; pass a collection with --split, or --qrels")
+    split = None if settings.qrels else settings.split
+    return collections.qrels_path(settings.qrels or settings.collection or Path(), split)
 
 
 def _parameters(settings: Search, manifests: Sequence[Manifest]) -> dict[str, float]:

@@ -155,7 +155,7 @@ def _scorer(settings: TrainDense, vectors: Bm25Vectors | None, examples: Example
 
 
 def _batches(
-    settings: TrainDense, examples: Examples, learner: DenseLearner, temperature: float
+    settings: TrainDense, examples: Examples, learner: DenseLearner[TransformerEncoder], temperature: float
 ) -> Callable[[int], Iterator[list[Group]]]:
     """Return the batches from the n-th on, with the model's own negatives if there are any."""
     if not settings.dynamic_negatives:

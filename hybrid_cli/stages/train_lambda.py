@@ -118,7 +118,7 @@ def _objective(settings: TrainLambda, encoder: TransformerEncoder) -> losses.Obj
 
 
 def _batches(
-    settings: TrainLambda, queries: LabeledQueries, learner: DenseLearner
+    settings: TrainLambda, queries: LabeledQueries, learner: DenseLearner[TransformerEncoder]
 ) -> Callable[[int], Iterator[list[Group]]]:
     """Return the batches from a step on, with the student's own negatives if requested."""
     if not settings.student_negatives:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -22,6 +22,8 @@ from hybrid_cli import artifacts, draws
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import Optimization, Sampling
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,13 @@ class Examples:
     def queries(self) -> Iterator[pl.DataFrame]:
         """Yield tables with the column `text`: every query once, in file order."""
         yield self._table("query").rename({"query": "text"}).unique(maintain_order=True)
+
+    def queries_of_positives(self) -> pl.DataFrame:
+        """Return docid, title, text and queries (a list) of every positive, in file order."""
+        rows = self._table("docid", "title", "text", "query")
+        return rows.group_by("docid", maintain_order=True).agg(
+            pl.col("title", "text").first(), pl.col("query").unique(maintain_order=True).alias("queries")
+        )
 
     def documents(self) -> Iterator[pl.DataFrame]:
         """Yield tables of docid, title, text: every document once, in file order."""
@@ -137,8 +146,8 @@ def passes(plan: Optimization) -> int:
 
 
 def batches(
-    size: int, groups: Callable[[int, int], Iterator[Group]], plan: Optimization, done: int = 0
-) -> Iterator[list[Group]]:
+    size: int, groups: Callable[[int, int], Iterator[Item]], plan: Optimization, done: int = 0
+) -> Iterator[list[Item]]:
     """Yield the batches of all epochs from the `done`-th on; the last batch of an epoch may be smaller.
 
     Args:

@@ -1,16 +1,18 @@
-"""The learner of `train-dense`, `train-lambda` and `distill-lite`: computes an encoder's gradients on batches."""
+"""The learner of all training with queries and documents: computes an encoder's gradients on batches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hybrid_cli.encoders.sparse import SparseEncoder
+from hybrid_cli.encoders.sparse_towers import SparseTower
 from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.encoders.transformer import TransformerEncoder, batches_by_length
 from hybrid_cli.training import parallel
@@ -22,7 +24,8 @@ from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight
 
 _TOKENS_AT_ONCE = 4096
 
-Chunk = tuple[Tower, Tensor, Tensor]
+Chunk = tuple[Tower | SparseTower, Tensor, Tensor]
+Model = TypeVar("Model", TransformerEncoder, SparseEncoder)
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class BatchSources:
     queries_only: bool = False
 
 
-class DenseLearner:
+class DenseLearner(Generic[Model]):
     """Computes the gradients of an encoder on batches of queries with their documents.
 
     Args:
@@ -61,13 +64,14 @@ class DenseLearner:
 
     def __init__(
         self,
-        encoder: TransformerEncoder,
+        encoder: Model,
         objective: Objective,
         precision: torch.dtype,
         chunk_size: int | None = None,
         sources: BatchSources = BatchSources(),
     ):
-        self.model, self.objective, self.precision, self.chunk_size = encoder, objective, precision, chunk_size
+        self.model: Model = encoder
+        self.objective, self.precision, self.chunk_size = objective, precision, chunk_size
         self.sources = sources
 
     def backward(self, groups: list[Group], scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
@@ -154,7 +158,7 @@ class DenseLearner:
             for place, document in enumerate(documents)
         ]
 
-    def _batched(self, tower: Tower, tokens: list[list[int]]) -> tuple[list[Chunk], Tensor]:
+    def _batched(self, tower: Tower | SparseTower, tokens: list[list[int]]) -> tuple[list[Chunk], Tensor]:
         share = -(-len(tokens) // parallel.size())  # at least one chunk per process
         most = min(share, self.chunk_size or share)
         parts = list(batches_by_length([len(ids) for ids in tokens], _TOKENS_AT_ONCE, most))

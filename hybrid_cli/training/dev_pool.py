@@ -18,7 +18,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.settings import DistillLite, TrainDense
+from hybrid_cli.settings import DistillLite, TrainDense, TrainSparse
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.loop import Validator
@@ -188,7 +188,7 @@ class DevPool:
 
 
 def validator(
-    settings: TrainDense | DistillLite,
+    settings: TrainDense | DistillLite | TrainSparse,
     encoder: Encoder,
     work: Path,
     steps: int,
@@ -214,6 +214,7 @@ def validator(
     path = index or _unchanged(settings.dev, "index")
     lexical = open_lexical(path) if path else None
     limit = max(POOL, steps * settings.batch_size * settings.accumulate * (1 + settings.negatives) // 2)
+    limit = POOL if isinstance(settings, TrainSparse) else limit  # weights of a whole corpus do not fit as vectors
     dev = DevSet.of(settings.dev, settings.dev_queries, lexical, limit, settings.threads)
     bm25 = _bm25(lexical, projection, dev.documents["docid"])
     console.note(f"validation: {len(dev.queries):,} queries, {_ORIGINS[dev.origin].format(len(dev.documents))}")

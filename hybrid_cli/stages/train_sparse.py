@@ -1,0 +1,82 @@
+"""`train-sparse`: train a learned sparse encoder on mined examples."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hybrid_cli import console
+from hybrid_cli.encoders.contract import Contract, TextForm
+from hybrid_cli.encoders.models import model_input, resolve
+from hybrid_cli.encoders.sparse import SparseEncoder, read_sparse_contract
+from hybrid_cli.encoders.sparse_towers import TableWeights
+from hybrid_cli.settings import TrainSparse, stage
+from hybrid_cli.training import losses
+from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.dense import BatchSources, DenseLearner
+from hybrid_cli.training.dev_pool import validator
+from hybrid_cli.training.roc import MatchMasking
+from hybrid_cli.training.session import Job, Session, keep_first_layers
+from hybrid_cli.training.sparse import RecallLearner, TermRecall, sparse_objective
+
+
+@stage(TrainSparse)
+def train_sparse(settings: TrainSparse) -> Path:
+    """Train a learned sparse encoder.
+
+    Returns:
+        Folder of the encoder.
+
+    Raises:
+        InputError: examples or model are unusable or incompatible.
+    """
+    changes = {each.name: value for each in fields(TextForm) if (value := getattr(settings, each.name)) is not None}
+    contract = read_sparse_contract(resolve(settings.model), settings.architecture).changed(**changes)
+    inputs = {"examples": settings.training_examples, "model": model_input(settings.model), "dev": settings.dev}
+    session = Session(settings, inputs, contract.to_dict())
+    if session.up_to_date:
+        return settings.output
+    examples = Examples(settings.training_examples)
+    torch.manual_seed(settings.seed)  # initializes new heads
+    encoder = SparseEncoder.load(
+        settings.model, device=settings.device, architecture=settings.architecture, fresh=True, **changes
+    )
+    if encoder.fresh:
+        console.note(f"{settings.model}: has no {' and no '.join(encoder.fresh)}; training starts with a new one")
+    network = encoder.document_tower.network
+    assert not isinstance(network, TableWeights)
+    keep_first_layers(network.backbone, settings.layers)
+    state = session.train(lambda work: _job(settings, session, encoder, examples, work))
+    console.note(
+        f"train-sparse: {settings.output}: {len(examples):,} examples, {state.step:,} steps, "
+        f"kept step {state.best_step:,}"
+    )
+    return settings.output
+
+
+def _job(settings: TrainSparse, session: Session, encoder: SparseEncoder, examples: Examples, work: Path) -> Job[Any]:
+    def save(folder: Path) -> dict[str, Any]:
+        encoder.save(folder)
+        return {"examples": len(examples), "new_parts": encoder.fresh}
+
+    if settings.architecture == "deepct":
+        passages = TermRecall(examples, settings)
+        recall = RecallLearner(encoder, session.precision, settings.chunk_size)
+        return Job(recall, passages.batches, session.steps(len(passages)), save)
+    steps = session.steps(len(examples))
+    relevance = partial(losses.nll, temperature=settings.temperature, in_batch=settings.in_batch)
+    objective = sparse_objective(relevance, settings, steps, encoder.dim)
+    sources = BatchSources(masking=_masking(settings, encoder))
+    learner = DenseLearner(encoder, objective, session.precision, settings.chunk_size, sources)
+    return Job(learner, partial(examples.batches, settings), steps, save, validator(settings, encoder, work, steps))
+
+
+def _masking(settings: TrainSparse, encoder: SparseEncoder) -> MatchMasking | None:
+    if not settings.mask_matches:
+        return None
+    form = Contract(query_prefix=encoder.contract.query_prefix, doc_prefix=encoder.contract.doc_prefix)
+    return MatchMasking(encoder.document_tower.tokenizer, form, settings.mask_matches)

@@ -1,0 +1,162 @@
+"""Objectives of learned sparse encoders: FLOPS regularization, SparTerm's gate, DeepCT's regression on term recall."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hybrid_cli import draws
+from hybrid_cli.encoders.sparse import SparseEncoder
+from hybrid_cli.encoders.sparse_towers import TokenWeights
+from hybrid_cli.encoders.transformer import batches_by_length
+from hybrid_cli.lexical.analysis import ENGLISH, LazyAnalyzer
+from hybrid_cli.settings import TrainSparse
+from hybrid_cli.training.batches import Examples, batches
+from hybrid_cli.training.losses import Objective, Terms, Vectors
+
+_TOKENS_AT_ONCE = 4096
+
+
+def flops(weights: Tensor) -> Tensor:
+    """Return the sum over the terms of the squared mean weight in a batch [n, V] (SPLADE, eq. 4)."""
+    return weights.abs().mean(0).square().sum()
+
+
+def growth(step: int, steps: int, warmup: float) -> float:
+    """Return the factor of the regularization at a step: the square of the fraction of the warm-up that is done."""
+    rising = steps * warmup
+    return 1.0 if step >= rising else (step / rising) ** 2
+
+
+def sparse_objective(relevance: Objective, settings: TrainSparse, steps: int, size: int) -> Objective:
+    """Return `relevance` of the weights plus the regularization, and the gate's loss for SparTerm.
+
+    Records the mean number of terms of a query and of a document.
+
+    Args:
+        relevance: loss of vectors.
+        settings: weights of the regularization.
+        steps: number of optimizer steps.
+        size: size of the vocabulary; scores of the gate and own terms follow the weights (`VocabularyWeights`).
+    """
+    gated = settings.architecture == "sparterm"
+
+    def together(vectors: Vectors) -> Terms:
+        found = replace(vectors, queries=vectors.queries[..., :size], documents=vectors.documents[..., :size])
+        documents, share = found.documents.flatten(0, 1), growth(vectors.step, steps, settings.flops_warmup)
+        counts = {"query_terms": found.queries, "document_terms": documents}
+        vectors.record(**found.similarities(), **{n: (w > 0).sum(1).float().mean() for n, w in counts.items()})
+        terms = relevance(found)
+        terms["query_flops"] = share * settings.query_flops * flops(found.queries)
+        terms["document_flops"] = share * settings.doc_flops * flops(documents)
+        if gated:
+            terms["gate"] = gate_loss(vectors.documents[:, 0, size : 2 * size], vectors.queries[:, 2 * size :])
+        return terms
+
+    return together
+
+
+def gate_loss(scores: Tensor, wanted: Tensor) -> Tensor:
+    """Return the binary cross-entropy of a positive's gate on the terms of its query (SparTerm, section 3).
+
+    Our choice: both classes have the same weight, since a query has few terms of the vocabulary.
+
+    Args:
+        scores: [n, V] scores of the gate.
+        wanted: [n, V] 1 for terms of the query, else 0.
+    """
+    inside, outside = functional.softplus(-scores) * wanted, functional.softplus(scores) * (1 - wanted)
+    return inside.sum() / wanted.sum().clamp(min=1) + outside.sum() / (1 - wanted).sum().clamp(min=1)
+
+
+# --------------------------------------------------------------------------------------------------------------- DeepCT
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A passage, and the share of its training queries that contain each term."""
+
+    title: str
+    text: str
+    recall: dict[str, float]
+
+
+class TermRecall:
+    """The positives of training examples, with query term recall (DeepCT, eq. 1)."""
+
+    def __init__(self, examples: Examples, plan: TrainSparse):
+        self._plan = plan
+        rows = examples.queries_of_positives()
+        queries = rows["queries"].explode(empty_as_null=False).unique().to_list()
+        analyzed = zip(queries, map(set, LazyAnalyzer(ENGLISH).analyze(queries)), strict=True)
+        terms = dict(analyzed)
+        self._passages = [
+            Passage(title, text, recall([terms[query] for query in own]))
+            for title, text, own in rows.select("title", "text", "queries").iter_rows()
+        ]
+
+    def __len__(self) -> int:
+        return len(self._passages)
+
+    def batches(self, done: int = 0) -> Iterator[list[Passage]]:
+        """Yield the batches of all epochs from the `done`-th on."""
+
+        def epoch(number: int, skip: int) -> Iterator[Passage]:
+            for _, rows in draws.shuffled([len(self)], self._plan.seed, number, skip=skip):
+                yield from (self._passages[row] for row in rows)
+
+        return batches(len(self), epoch, self._plan, done)
+
+
+def recall(queries: Sequence[set[str]]) -> dict[str, float]:
+    """Return the share of the queries that contain each of their terms."""
+    found: dict[str, float] = {}
+    for terms in queries:
+        for term in terms:
+            found[term] = found.get(term, 0.0) + 1 / len(queries)
+    return found
+
+
+class RecallLearner:
+    """Computes the gradients of the squared error of word weights (DeepCT, eq. 3): a word's first piece has its weight.
+
+    Args:
+        encoder: DeepCT encoder.
+        precision: precision of the forward pass.
+        chunk_size: passages in memory at once; None for 4,096 tokens at once.
+    """
+
+    def __init__(self, encoder: SparseEncoder, precision: torch.dtype, chunk_size: int | None = None):
+        self.model, self.precision, self.chunk_size = encoder, precision, chunk_size
+
+    def backward(self, batch: list[Passage], scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
+        """Add the gradients of one batch; return the mean squared error over its words."""
+        network, device = self.model.document_tower.network, self.model.device
+        assert isinstance(network, TokenWeights)
+        ids, words = self.model.words([self.model.contract.document(each.title, each.text) for each in batch])
+        count, total = max(1, sum(map(len, words))), torch.zeros((), device=device)
+        for rows in batches_by_length([*map(len, ids)], _TOKENS_AT_ONCE, self.chunk_size):
+            padded = self.model.document_tower.tokenizer.pad(
+                {"input_ids": [ids[row] for row in rows]}, return_tensors="pt"
+            ).to(device)
+            plain = self.precision == torch.float32
+            with nullcontext() if plain else torch.autocast(device.type, self.precision):
+                weights = network.tokens(padded["input_ids"], padded["attention_mask"])
+            places = [(at, place) for at, row in enumerate(rows.tolist()) for place, _ in words[row]]
+            if not places:
+                continue
+            wanted = torch.tensor([_target(batch[row], terms) for row in rows.tolist() for _, terms in words[row]])
+            at, place = torch.tensor(places, device=device).T
+            loss = (weights[at, place] - wanted.to(device)).square().sum() / count
+            scale(loss).backward()
+            total += loss.detach()
+        return {"term_recall": total}
+
+
+def _target(passage: Passage, terms: Sequence[str]) -> float:
+    return max((passage.recall.get(term, 0.0) for term in terms), default=0.0)
