@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from tiny_collection import write_lines
 from typer.testing import CliRunner
 
 from hybrid_cli import artifacts
@@ -20,7 +21,9 @@ from hybrid_cli.evaluation.measures import FAMILIES, Family, Measure
 from hybrid_cli.evaluation.summary import Summary
 from hybrid_cli.reporting.evaluate import text
 from hybrid_cli.reporting.summary import as_csv, as_json, as_markdown, show
+from hybrid_cli.settings import PrepareBeir
 from hybrid_cli.stages import evaluate as stage
+from hybrid_cli.stages.prepare import prepare
 
 RUNS = {
     "bm25": {"001": ["void", "007"], "002": ["salt", "NA"], "003": ["órgãos"], "006": ["dense"]},
@@ -97,6 +100,22 @@ def test_remove_query_removes_hits_with_the_id_of_their_query(tmp_path: Path) ->
     assert removed.means["run", "MRR@10"] == 1
     assert removed.counts["run"]["removed"] == 1
     assert "removed" not in kept.counts["run"]
+
+
+@pytest.mark.parametrize(("text", "expected"), [("Two high  tides a day.", 1.0), ("another text", 0.5)])
+def test_queries_that_are_documents_are_removed_from_their_lists(tmp_path: Path, text: str, expected: float) -> None:
+    write_lines(
+        tmp_path / "corpus.jsonl",
+        {"_id": "1", "title": "Tides", "text": "Two high tides a day."},
+        {"_id": "2", "title": "", "text": "The moon pulls the oceans."},
+    )
+    write_lines(tmp_path / "queries.jsonl", {"_id": "1", "text": text})
+    write_lines(tmp_path / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore", "1\t2\t1")
+    data = prepare(PrepareBeir(tmp_path, output=tmp_path / "data"))
+    run = write_run(tmp_path / "run.parquet", {"1": ["1", "2"]})
+    assert evaluate([data, run], measures=["MRR@10"]).means["run", "MRR@10"] == expected
+    assert evaluate([data, run], measures=["MRR@10"], remove_query=False).means["run", "MRR@10"] == 0.5
+    assert evaluate([data, run], measures=["MRR@10"], remove_query=True).means["run", "MRR@10"] == 1
 
 
 def test_documents_judged_earlier_leave_runs_and_judgments(tmp_path: Path) -> None:

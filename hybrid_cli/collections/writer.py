@@ -8,10 +8,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest, disk, layout
+from hybrid_cli.collections import collection
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, checked_split
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.data import OnDangling, OnDuplicate, PrepareRows
@@ -99,13 +101,33 @@ class CollectionWriter:
         docids = self._write_corpus()
         queries = self._write_queries()
         judgments = self._write_judgments(docids, queries)
+        same = {split: number for split, qids in queries.items() if (number := self._in_corpus(split, qids & docids))}
         return {
             "documents": len(docids),
             "queries": {split: len(qids) for split, qids in queries.items()},
             "judgments": judgments,
             "problems": self.problems.counts(),
+            **({"queries_in_corpus": same} if same else {}),
             **self.source.facts,
         }
+
+    def _in_corpus(self, split: str, common: set[str]) -> int:
+        """Return the number of queries that are documents: with the id and the text of a document.
+
+        Ids that coincide by chance have other texts; if most of them do, the number is 0.
+        """
+        if not common:
+            return 0
+        ids = pl.Series("docid", sorted(common))
+        documents = collection.texts(self.folder, ids)
+        queries = pl.read_parquet(self.folder / f"queries.{split}.parquet", columns=["qid", "text"])
+        both = documents.join(queries, left_on="docid", right_on="qid", suffix="_of_query").with_columns(
+            pl.col("title", "text", "text_of_query").str.replace_all(r"\s+", " ").str.strip_chars()
+        )
+        whole = pl.concat_str("title", "text", separator=" ").str.strip_chars()
+        equal = both.select((pl.col("text_of_query") == pl.col("text")) | (pl.col("text_of_query") == whole))
+        number = int(equal.to_series().sum())
+        return number if 2 * number >= len(common) else 0
 
     # ------------------------------------------------------------------------------------------------------- corpus
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from hybrid_cli import console, runs
+from hybrid_cli import artifacts, console, runs
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import check_common, refuse_mixed, refuse_other_corpus
 from hybrid_cli.errors import InputError
@@ -92,7 +92,7 @@ class Plan:
             corpus=corpus,
             level=settings.relevance_level,
             answer_match=settings.answer_match,
-            remove_query=settings.remove_query,
+            remove_query=_removes_query(judged, settings),
             pair=pair,
             overlap_with=against,
             condensed=condensed,
@@ -178,6 +178,21 @@ def judgments(settings: Comparison) -> Path:
     if settings.qrels is None and not settings.inputs:
         raise InputError(_USAGE)
     return settings.qrels or Path(settings.inputs[0])
+
+
+def _removes_query(judged: Path, settings: Comparison) -> bool:
+    """Return whether hits with the id of their query are removed: as set, else as the collection requires."""
+    if settings.remove_query is not None or not judged.is_dir():
+        return bool(settings.remove_query)
+    split = collection.qrels_path(judged, settings.split).name.removeprefix("qrels.").removesuffix(".parquet")
+    made = artifacts.find_manifest(judged)
+    found = made.counts.get("queries_in_corpus", {}).get(split, 0) if made is not None else 0
+    if found:
+        console.note(
+            f"{judged}: {found:,} queries of {split} are documents of the corpus; hits with the id of their query are "
+            "removed (--keep-query keeps them)"
+        )
+    return bool(found)
 
 
 _USAGE = "missing argument INPUTS: a collection (or --qrels FILE), then at least one run"

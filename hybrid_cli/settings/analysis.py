@@ -47,7 +47,14 @@ class Comparison(Budgeted, Seeded):
     relevance_level: int = option(
         1, "Lowest grade that counts as relevant.", "--relevance-level", "-l", minimum=1, panel=MEASURES
     )
-    remove_query: bool = option(False, "Remove hits whose docid is the qid (BEIR: ArguAna, Quora).", panel=MEASURES)
+    remove_query: bool | None = option(
+        None,
+        "Remove hits whose docid is the qid (BEIR: ArguAna, Quora).",
+        "--remove-query/--keep-query",
+        panel=MEASURES,
+        shown="remove them if the queries of the collection are documents of its corpus",
+        recorded=False,  # the resolved value is
+    )
     residual_qrels: Path | None = option(
         None,
         "Qrels of an earlier round: remove these documents of each query from runs and judgments before measuring "
