@@ -17,7 +17,7 @@ MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: help setup demo check lint test hard fuzz bench docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 no-labels prior few-labels \
-    claims-clear claims-clear-seed rerank-depths
+    claims-clear claims-clear-seed rerank-depths trec-covid
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -76,6 +76,7 @@ include pipelines/lambda-study.mk
 include pipelines/static-lambda.mk
 include pipelines/lite.mk
 include pipelines/rerank.mk
+include pipelines/trec-covid.mk
 include pipelines/zero-shot.mk
 include pipelines/memory-table.mk
 include pipelines/robustness.mk

@@ -284,3 +284,20 @@ def test_the_prior_uses_the_first_split_of_each_collection(tmp_path: Path) -> No
         runs = {Path(path).name for path in outputs(lines) if path.endswith(".parquet")}
         pairs = [each.split(".") for each in wanted]
         assert runs == {f"{name}.{system}.{split}.parquet" for name, split in pairs for system in ("bm25", "minilm")}
+
+
+@pytest.mark.parametrize("passages", ["", "passages"])
+def test_the_zero_shot_recipe_of_trec_covid(tmp_path: Path, passages: str) -> None:
+    folders = {"TRAIN_DATA": tmp_path / "source", "PASSAGES": tmp_path / passages if passages else ""}
+    for folder in filter(None, folders.values()):
+        Path(folder).mkdir()
+        (Path(folder) / "manifest.json").touch()
+    lines = planned("trec-covid", tmp_path, RESIDUAL="round1.txt", **folders)
+    assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
+    calls = outputs(lines)
+    out = tmp_path / "out" / "trec-covid"
+    assert f"--model {out}/adapted " in calls[f"{out}/clear"]
+    assert f"mine-negatives {tmp_path}/source " in calls[f"{out}/train.parquet"]
+    assert calls[f"{out}/lexical.parquet"].count(".test.parquet") == (3 if passages else 2)
+    assert (f"{out}/passages.test.parquet" in calls) == bool(passages)
+    assert lines[-1].endswith("--residual-qrels round1.txt")
