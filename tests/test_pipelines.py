@@ -288,7 +288,7 @@ def test_the_prior_uses_the_first_split_of_each_collection(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("passages", ["", "passages"])
 def test_the_zero_shot_recipe_of_trec_covid(tmp_path: Path, passages: str) -> None:
-    folders = {"TRAIN_DATA": tmp_path / "source", "PASSAGES": tmp_path / passages if passages else ""}
+    folders: dict[str, Path | str] = {"TRAIN_DATA": tmp_path / "source", "PASSAGES": tmp_path / passages if passages else ""}
     for folder in filter(None, folders.values()):
         Path(folder).mkdir()
         (Path(folder) / "manifest.json").touch()
