@@ -288,11 +288,12 @@ def test_the_prior_uses_the_first_split_of_each_collection(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("passages", ["", "passages"])
 def test_the_zero_shot_recipe_of_trec_covid(tmp_path: Path, passages: str) -> None:
-    folders: dict[str, Path | str] = {"TRAIN_DATA": tmp_path / "source", "PASSAGES": tmp_path / passages if passages else ""}
-    for folder in filter(None, folders.values()):
-        Path(folder).mkdir()
-        (Path(folder) / "manifest.json").touch()
-    lines = planned("trec-covid", tmp_path, RESIDUAL="round1.txt", **folders)
+    folders = {"TRAIN_DATA": tmp_path / "source"} | ({"PASSAGES": tmp_path / passages} if passages else {})
+    for folder in folders.values():
+        folder.mkdir()
+        (folder / "manifest.json").touch()
+    settings: dict[str, object] = {"RESIDUAL": "round1.txt", **folders}
+    lines = planned("trec-covid", tmp_path, **settings)
     assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
     calls = outputs(lines)
     out = tmp_path / "out" / "trec-covid"
