@@ -91,7 +91,7 @@ def measure(folder: Path, name: str, split: str) -> Judged:
     tables: list[Values] = []
     settings = Fuse(list(SYSTEMS), output=Path("-.json"), tune=True, methods=METHODS)
     for family in tuning.families(settings, len(SYSTEMS)):
-        more, values = tuning.tabulate(family, blocks, aligned.qids, qrels, 1000, measured)
+        more, values = tuning.tabulate(family, lambda: blocks, aligned.qids, qrels, 1000, measured)
         choices += more
         tables.append(values)
     asked = evaluate_positions(qrels.with_columns(position=pl.lit(None, pl.Int64)), [MEASURE])["qid"]

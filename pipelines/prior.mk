@@ -1,14 +1,14 @@
 # The prior of `fuse --tune`, and the measurements of docs/few-labels.md, from judged collections.
 #
-#   make prior PRIOR=FOLDER COLLECTIONS='scifact cacm pydocs'
-#   make few-labels PRIOR=FOLDER COLLECTIONS='scifact cacm pydocs'
+#   make prior PRIOR=FOLDER COLLECTIONS='scifact cacm pydocs insuranceqa openwiki'
+#   make few-labels PRIOR=FOLDER COLLECTIONS='scifact cacm pydocs insuranceqa openwiki'
 #
 # PRIOR/NAME is a prepared collection: `hybrid prepare beir scifact --output PRIOR/scifact`. Indexes and runs are written
 # into PRIOR. `prior` uses the first split of train, dev and test that a collection has; `few-labels` uses test, and the
 # stored prior of the other collections.
 
 PRIOR ?= out/prior
-COLLECTIONS ?= scifact cacm pydocs
+COLLECTIONS ?= scifact cacm pydocs insuranceqa openwiki
 PRIOR_LENGTHS := --query-max-len 64 --doc-max-len 128
 prior_split = $(firstword $(foreach split,train dev test,$(if $(wildcard $(PRIOR)/$(1)/qrels.$(split).parquet),$(split))) train)
 prior_runs = $(PRIOR)/$(1).bm25.$(2).parquet $(PRIOR)/$(1).minilm.$(2).parquet
