@@ -269,3 +269,15 @@ def _opens(called: ast.expr) -> bool:
     if not isinstance(called, ast.Attribute) or ast.unparse(called.value)[0].isupper():
         return False
     return called.attr in ("open", "read_text", "read_bytes")
+
+
+def test_torch_loads_weights_only() -> None:
+    """So that a checkpoint cannot execute code."""
+    calls = [
+        (f"{named(file)}, line {node.lineno}", {word.arg: ast.unparse(word.value) for word in node.keywords})
+        for file in FILES
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load"
+    ]
+    assert calls
+    assert not [place for place, words in calls if words.get("weights_only") != "True"]

@@ -301,3 +301,15 @@ def test_every_documented_measure_is_accepted(row: list[str]) -> None:
 def test_the_performance_page_names_every_benchmark() -> None:
     text = (DOCS / "performance.md").read_text("utf-8")
     assert not [path.name for path in (ROOT / "benchmarks").glob("*.py") if f"benchmarks/{path.name}" not in text]
+
+
+def test_every_guarantee_names_a_test() -> None:
+    text = (DOCS / "guarantees.md").read_text("utf-8")
+    rows = [
+        line for line in text.splitlines() if line.startswith("| ") and not line.startswith(("| Promise", "| Source"))
+    ]
+    assert len(rows) > 15
+    for row in rows:
+        named = re.findall(r"`(tests/[^`]+)`", row.rstrip(" |").rpartition(" | ")[2])
+        assert named, row
+        assert not [path for path in named if not (DOCS.parent / path).exists()], row

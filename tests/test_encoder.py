@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,25 @@ def test_a_saved_encoder_is_a_sentence_transformers_model(
     expected = other.encode(TEXTS, prompt_name="document")
     np.testing.assert_allclose(encoder.encode_documents([""] * len(TEXTS), TEXTS), expected, atol=1e-5)
     np.testing.assert_allclose(encoder.encode_queries(TEXTS), other.encode(TEXTS, prompt_name="query"), atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["query", "doc"])
+def test_a_length_above_the_positions_of_the_model_is_refused(tiny_bert: Path, side: str) -> None:
+    longer: dict[str, Any] = {f"{side}_max_len": 513}
+    with pytest.raises(InputError, match=f"--{side}-max-len 513: .* reads at most 512 word pieces"):
+        TransformerEncoder.load(tiny_bert, device="cpu", **longer)
+    encoder = TransformerEncoder.load(tiny_bert, device="cpu", query_max_len=512, doc_max_len=512)
+    long = "salt " * 600
+    encode = encoder.encode_queries if side == "query" else lambda texts: encoder.encode_documents([""], texts)
+    assert np.isfinite(encode([long])).all()
+    assert encoder.truncated == 1
+
+
+def test_a_stored_length_above_the_positions_is_cut(tiny_bert: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_bert, tmp_path / "model")
+    (tmp_path / "model" / "encoder.json").write_text('{"doc_max_len": 600}')
+    encoder = TransformerEncoder.load(tmp_path / "model", device="cpu")
+    assert np.isfinite(encoder.encode_documents([""], ["salt " * 600])).all()
 
 
 @pytest.mark.parametrize("overrides", [{}, {"tied": False}, {"markers": "replace", "dim": 4}])

@@ -228,7 +228,7 @@ PARTS: list[tuple[str, str | bytes, str]] = [
         "encoder.json: unknown kind a list; known: transformer, static, combination, pair",
     ),
     ("encoder.json", '{"kind": "x"}', "encoder.json: unknown kind 'x'; known: transformer"),
-    ("encoder.json", '{"pooling": "max"}', "encoder.json: field 'pooling' is 'max'; needs mean or cls"),
+    ("encoder.json", '{"pooling": "median"}', "encoder.json: field 'pooling' is 'median'; needs mean or cls"),
     ("encoder.json", '{"pooling": 1}', "encoder.json: field 'pooling' is 1; needs mean or cls"),
     ("encoder.json", '{"query_max_len": "x"}', "encoder.json: field 'query_max_len' is 'x'; needs a whole number"),
     ("encoder.json", '{"query_max_len": true}', "encoder.json: field 'query_max_len' is true; needs a whole number"),
@@ -368,6 +368,11 @@ def test_closed_standard_streams_do_not_become_files(here: Path) -> None:
     done = shell("hybrid fuse bm25.parquet dense.parquet --output fused.parquet <&- >&- 2>&-")
     assert done.returncode == 0, done
     assert pl.read_parquet("fused.parquet").height
+
+
+def test_tables_that_do_not_fit_into_memory_are_refused(here: Path) -> None:
+    command = "train-lambda collection --encoder static --index bm25 --dim 64 --hash-buckets 2147483647 --output out"
+    refused(*command.split(), words="not enough memory: the tables of 2,147,483,", code=1)
 
 
 def test_a_failed_allocation_is_reported_in_one_line(here: Path) -> None:

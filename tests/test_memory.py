@@ -82,6 +82,19 @@ def test_a_limit_that_is_too_low_is_named_in_one_line(folder: Path, megabytes: i
     assert not (folder / "x.parquet").exists()
 
 
+def test_the_limit_of_a_container_leaves_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of a cgroup of 1 GiB with 900 MiB in use, 200 MiB of them cached files."""
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    (tmp_path / "memory.max").write_text(f"{1 << 30}\n")
+    (tmp_path / "memory.current").write_text(f"{900 << 20}\n")
+    (tmp_path / "memory.stat").write_text(f"anon {700 << 20}\nfile {200 << 20}\n")
+    memory.require(323 << 20, "this test")
+    with pytest.raises(HybridError, match=r"more, and the limit of the container \(cgroup\) leaves 324 MiB; raise it"):
+        memory.require(325 << 20, "this test")
+    (tmp_path / "memory.max").write_text("max\n")
+    memory.require(325 << 20, "this test")
+
+
 def test_the_need_is_compared_with_what_is_free() -> None:
     memory.require(1, "this test")
     with pytest.raises(HybridError, match=r"not enough memory: this test needs about .* more, and the machine leaves"):

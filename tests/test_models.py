@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -133,3 +135,38 @@ def test_a_config_that_names_a_pickle_as_its_weights_is_refused(copy: Path) -> N
     (copy / "config.json").write_text(json.dumps({**config, "transformers_weights": "pytorch_model.bin"}))
     with pytest.raises(InputError, match=r"weights in 'pytorch_model\.bin' are not opened"):
         TransformerEncoder.load(copy)
+
+
+MODEL = {"AutoConfig": "custom.A", "AutoModel": "custom.B"}
+CUSTOM: list[tuple[str, Any]] = [
+    ("config.json", {"model_type": "bert", "auto_map": MODEL}),
+    ("config.json", {"model_type": "custom", "auto_map": MODEL}),
+    ("tokenizer_config.json", {"tokenizer_class": "C", "auto_map": {"AutoTokenizer": ["custom.C", "custom.C"]}}),
+    ("modules.json", [{"idx": 0, "name": "0", "path": "", "type": "custom.D"}]),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), CUSTOM)
+def test_code_in_a_model_folder_is_not_executed(tiny_bert: Path, tmp_path: Path, name: str, content: Any) -> None:
+    folder, marker = tmp_path / "model", tmp_path / "executed"
+    shutil.copytree(tiny_bert, folder)
+    known = json.loads((folder / name).read_text()) if name == "config.json" else {}
+    (folder / name).write_text(json.dumps({**known, **content} if isinstance(content, dict) else content))
+    (folder / "custom.py").write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\n")
+    with suppress(InputError):  # either is safe: the folder is refused, or opened without its code
+        TransformerEncoder.load(folder, device="cpu").encode_queries(["salt"])
+    assert not marker.exists()
+
+
+def test_a_pickle_is_not_opened(tiny_bert: Path, tmp_path: Path) -> None:
+    class Payload:
+        def __reduce__(self) -> tuple[object, ...]:
+            return os.mkdir, (str(tmp_path / "executed"),)
+
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_bert, folder)
+    (folder / "model.safetensors").unlink()
+    torch.save(Payload(), folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match="pickles"):
+        TransformerEncoder.load(folder, device="cpu")
+    assert not (tmp_path / "executed").exists()

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from command import hybrid
@@ -161,3 +162,22 @@ def test_a_flipped_bit_in_any_file_of_a_dense_index_or_encoder_is_found(
             (problem,) = verify([model])[0]["problems"]
             assert str(file) in problem
             flip(file, bit)
+
+
+def test_paths_in_a_manifest_are_never_written_or_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest may come from anyone, and name any file as an input."""
+    monkeypatch.chdir(tmp_path)
+    victim = tmp_path / "home" / "notes.txt"
+    victim.parent.mkdir()
+    victim.write_text("mine")
+    run = pl.DataFrame({"qid": ["q"], "docid": ["d"], "rank": [1], "score": [1.0]})
+    for name in ("a", "b"):
+        output = artifacts.open_output(
+            Path(f"{name}.parquet"), Kind.RUN, "search", inputs={"index": victim}, options={}
+        )
+        output.write([run.cast({"rank": pl.Int32, "score": pl.Float32}).to_arrow()])
+    victim.write_text("changed")
+    for command in ("inspect a.parquet", "verify a.parquet", "fuse a.parquet b.parquet -o a2.parquet --overwrite"):
+        hybrid(*command.split())
+    assert Path("a2.parquet").exists()
+    assert (victim.read_text(), [*victim.parent.iterdir()]) == ("changed", [victim])

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.encoders.checkpoint import WITH_POOLER, Loaded, load_checkpoint
-from hybrid_cli.encoders.contract import DOCUMENT_MARKER, QUERY_MARKER, Contract, modules_of
+from hybrid_cli.encoders.contract import DOCUMENT_MARKER, LONGEST, QUERY_MARKER, Contract, modules_of
 from hybrid_cli.encoders.head import Dense, load_modules, load_projection, save_head
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import Markers, Pooling
@@ -90,6 +90,14 @@ class Tower(nn.Module):
             return linear.out_features
         return _outputs(self.head) or int(self.backbone.config.hidden_size)
 
+    @property
+    def longest(self) -> int:
+        """Maximum tokens of a text: the number of position embeddings; `LONGEST` for relative positions."""
+        table = getattr(getattr(self.backbone, "embeddings", None), "position_embeddings", None)
+        if not isinstance(table, nn.Embedding):
+            return LONGEST
+        return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)  # as in RoBERTa
+
     def add_distillation_head(self, dim: int) -> None:
         """Add a linear map from pooled states to `dim` values; see `forward`."""
         weight = next(self.backbone.parameters())
@@ -103,7 +111,7 @@ class Tower(nn.Module):
             side: `query` or `document`.
         """
         contract = self.contract
-        length = contract.query_max_len if side == "query" else contract.doc_max_len
+        length = min(contract.query_max_len if side == "query" else contract.doc_max_len, self.longest)
         encoded = self.tokenizer(
             list(texts),
             truncation=True,

@@ -80,6 +80,11 @@ class TransformerEncoder(nn.Module):
         document = query
         if not contract.tied:
             document = Tower.load(folder / "document" if two_folders else folder, contract, "document")
+        for name, tower in (("query_max_len", query), ("doc_max_len", document)):
+            if (overrides.get(name) or 0) > tower.longest:
+                raise InputError(
+                    f"--{name.replace('_', '-')} {overrides[name]}: {folder} reads at most {tower.longest} word pieces"
+                )
         if query.left_out:
             console.note(f"{folder}: skipped pretraining heads: {', '.join(query.left_out)}")
         encoder = cls(contract, query, document, contract_fingerprint(weights, contract))

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import torch
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import artifacts, console, memory
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.contract import read_contract
@@ -35,6 +35,9 @@ from hybrid_cli.training.validation import SurrogatePool
 
 DEV_DEPTH = 50
 REMEDY = "write labels with a lower --depth, whose last hits are harder negatives, or raise --batch-size"
+
+
+_BYTES = 32  # per value: two tables with gradients and two moments of the optimizer
 
 
 @stage(TrainLambda)
@@ -86,6 +89,8 @@ def _train_static(settings: TrainLambda) -> Path:
     index = LexicalIndex.open(settings.index)
     check_corpus(settings.index, collections.corpus_path(settings.collection))
     fields = artifacts.read_manifest(settings.index, Kind.LEXICAL_INDEX).options["fields"]
+    rows = min(settings.vocab_size, len(index.idf)) + settings.hash_buckets
+    memory.require(_BYTES * rows * settings.dim, f"the tables of {rows:,} terms and {settings.dim:,} dimensions")
     encoder = StaticEncoder.over(index, fields, settings.dim, settings.vocab_size, settings.hash_buckets)
     texts = pl.concat([table["text"] for table in Labels(settings.labels).tables()]) if settings.labels else None
     source = static.BagsOfTerms(index, encoder, settings, texts)
