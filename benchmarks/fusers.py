@@ -96,7 +96,7 @@ def measure(folder: Path, name: str, split: str) -> Judged:
         tables.append(values)
     asked = evaluate_positions(qrels.with_columns(position=pl.lit(None, pl.Int64)), [MEASURE])["qid"]
     sources = exact_sources(named, [folder / f"{name}.{system}" for system in SYSTEMS])
-    found = features.Sources([exact_scorer(each, "cpu") for each in sources], *texts_of(sources))
+    found = features.Sources([exact_scorer(each, device="cpu") for each in sources], *texts_of(sources))
     every = pl.concat([aligned.qids, asked.filter(~asked.is_in(aligned.qids.implode()))])
     names, values = features.collected(blocks, every, found)
     numbers = pl.DataFrame({"qid": every}).with_row_index("row")

@@ -117,6 +117,8 @@ def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(
     assert (steps["minutes"], steps["max_steps"]) == (0.001, 0)
     assert steps["seconds_per_step"] > 0
     assert "no time to train in --minutes 0.001" in done.err
+    assert "examples, 2 steps" in done.err
+    assert "examples, 10 steps" not in done.err
     assert not (tmp_path / "out/speed").exists()
     called = {line.split()[1]: line for line in commands(done)}
     assert "train-dense" not in called
