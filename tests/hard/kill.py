@@ -3,7 +3,9 @@
     python tests/hard/kill.py --kills 1000 --seed 1
 
 Each attempt runs one command in a forked process. The process is killed before, in or after one operation on the disk,
-or at a random moment; or the operation fails (no space, input/output error); or the process gets SIGTERM. After that
+or at a random moment; or the operation fails (no space, input/output error); or the process gets SIGTERM; or the size
+of its files is limited (RLIMIT_FSIZE); or with `--modes "full disk"` the disk of the working directory is full. After
+that
 
 - the output has its old content, no content, or the new content;
 - an error is reported in one line, not as a bug;
@@ -20,13 +22,15 @@ import io
 import math
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -106,6 +110,9 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "pretrain": (f"pretrain tiny {STUDENT} --output out", "--seed 7", 1),
 }  # fmt: skip
 MODES = ("kill before", "kill inside", "kill after", "no space", "input/output error", "kill at a moment", "SIGTERM")
+MODES += ("file size limit",)
+FULL_DISK = "full disk"  # needs a small disk of its own
+SMALLEST = 1024  # bytes of a limited file; the messages must fit
 REPORTED = 25  # attempts between two reports
 
 
@@ -174,12 +181,14 @@ class Ended:
     seconds: float
 
 
-def run(words: list[str], device: Faulty, stop: tuple[float, int] | None = None) -> Ended:
-    """Run one command in a forked process; `stop` sends a signal after some seconds."""
+def run(words: list[str], device: Faulty, stop: tuple[float, int] | None = None, limit: int | None = None) -> Ended:
+    """Run one command in a forked process; `stop` sends a signal after some seconds, `limit` is the size of a file."""
     with tempfile.NamedTemporaryFile() as err, tempfile.NamedTemporaryFile() as count:
         started = time.monotonic()
         child = os.fork()
         if child == 0:
+            if limit is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
             _command(words, device, err.name, count.name)
         if stop is not None:
             time.sleep(stop[0])
@@ -271,6 +280,12 @@ def attempt(case: Case, mode: str, draw: random.Random) -> str:
     if mode in ("kill at a moment", "SIGTERM"):
         number = signal.SIGKILL if mode == "kill at a moment" else signal.SIGTERM
         ended = run(words, Faulty(), (draw.random() * usual.seconds, number))
+    elif mode == "file size limit":
+        largest = max(map(len, case.whole.values()), default=0)
+        ended = run(words, Faulty(), limit=draw.randint(SMALLEST, max(SMALLEST, largest)))
+    elif mode == FULL_DISK:
+        with filled(case.output.parent, draw.randint(0, 2 * sum(map(len, case.whole.values())))):
+            ended = run(words, Faulty())
     else:
         ended = run(words, Faulty(mode, draw.randint(1, max(1, usual.operations))))
     check_end(ended, mode)
@@ -283,6 +298,19 @@ def attempt(case: Case, mode: str, draw: random.Random) -> str:
     hidden = [path.name for path in case.output.parent.glob(".*")]
     assert not hidden, f"remaining files: {hidden}"
     return {0: "finished", 1: "error", 143: "SIGTERM"}.get(ended.code, "killed")
+
+
+@contextmanager
+def filled(folder: Path, left: int) -> Iterator[None]:
+    """Fill the disk of a folder except for some bytes while the block runs."""
+    disk_ = os.statvfs(folder)
+    filler = folder.parent / "filler"
+    try:
+        with filler.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, max(1, disk_.f_bavail * disk_.f_frsize - left))
+        yield
+    finally:
+        filler.unlink()
 
 
 def check_end(ended: Ended, mode: str) -> None:
@@ -363,7 +391,14 @@ def import_stages() -> None:
         import_module(f"hybrid_cli.stages.{kind.command.split()[0].replace('-', '_')}")
 
 
-def attack(numbers: range, seed: int, names: list[str], say: Callable[[str], None], seconds: float = math.inf) -> int:
+def attack(
+    numbers: range,
+    seed: int,
+    names: list[str],
+    say: Callable[[str], None],
+    seconds: float = math.inf,
+    modes: Sequence[str] = MODES,
+) -> int:
     """Make the attempts of these numbers, fewer if `seconds` end first; return the number of failed checks.
 
     The draws of an attempt depend only on the seed and its number.
@@ -385,7 +420,7 @@ def attack(numbers: range, seed: int, names: list[str], say: Callable[[str], Non
             report()
         draw = random.Random(f"{seed} {number}")
         name = draw.choices(names, weights)[0]
-        mode, case = draw.choice(MODES), known[name]
+        mode, case = draw.choice(modes), known[name]
         if case.plain is None:
             case.measure()
         try:
@@ -405,13 +440,15 @@ def cli() -> None:
     parser.add_argument("--minutes", type=float, default=math.inf, help="end after the attempt that exceeds this time")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stages", default=",".join(name for name in STAGES if STAGES[name][2]))
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--folder", type=Path, help="parent of the working directory")
     given = parser.parse_args()
     import_stages()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         os.chdir(folder)
         prepare(Path(folder))
-        numbers = range(given.first, given.kills)
-        failures = attack(numbers, given.seed, given.stages.split(","), console.result, 60 * given.minutes)
+        numbers, modes = range(given.first, given.kills), given.modes.split(",")
+        failures = attack(numbers, given.seed, given.stages.split(","), console.result, 60 * given.minutes, modes)
         os.chdir("/")
     raise SystemExit(failures > 0)
 
