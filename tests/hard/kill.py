@@ -109,8 +109,10 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "distill-lite": (f"distill-lite train.parquet --teacher bert-2 --dim 4 {STUDENT} --output out", "--seed 7", 1),
     "pretrain": (f"pretrain tiny {STUDENT} --output out", "--seed 7", 1),
 }  # fmt: skip
-MODES = ("kill before", "kill inside", "kill after", "no space", "input/output error", "kill at a moment", "SIGTERM")
-MODES += ("file size limit",)
+MODES = (
+    "kill before", "kill inside", "kill after", "no space", "input/output error", "kill at a moment", "SIGTERM",
+    "file size limit",
+)  # fmt: skip
 FULL_DISK = "full disk"  # needs a small disk of its own
 SMALLEST = 1024  # bytes of a limited file; the messages must fit
 REPORTED = 25  # attempts between two reports
