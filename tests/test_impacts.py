@@ -15,7 +15,8 @@ from small_postings import count, flat, small_index
 
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical.impacts import Impacts, Postings, PostingsBuilder, decode_length, quantized
-from hybrid_cli.lexical.index import Bags, LexicalIndex
+from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.lexical.keys import Bags
 
 K1, B = 0.9, 0.4
 DOCUMENTS = [

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 from small_postings import count
 
 from hybrid_cli.lexical import kernels
 from hybrid_cli.lexical import keys as keyed
-from hybrid_cli.lexical.impacts import Impacts
+from hybrid_cli.lexical.impacts import Impacts, Postings
 
 
 def plain(
@@ -116,3 +117,26 @@ def test_numpy_finds_the_same_bits_as_numba(seed: int, size: int, hits: int, k1:
     keyed.search(hits, order, packed, matrix, counts[1], best[1])
     assert counts[0].tolist() == counts[1].tolist()
     assert best[0].tolist() == best[1].tolist()
+
+
+def test_a_search_in_blocks_equals_one_over_all_documents() -> None:
+    """Blocks with few and many postings, a block without any, and documents excluded at the edges of blocks."""
+    block, rng = kernels._BLOCK, np.random.default_rng(5)
+    size = 3 * block + 5
+    rare = [3, block - 1, block, 3 * block, size - 1]
+    lists = [rare, [*range(block, block + block // 4)], [*range(0, block, 50), *range(3 * block, size)]]
+    indptr, rows = flat(lists)
+    tfs, lengths = rng.integers(1, 4, len(rows)).astype(np.int32), rng.integers(5, 60, size).astype(np.int32)
+    terms = pl.Series("term", ["a", "b", "c"])
+    impacts = Impacts.of(Postings(terms, indptr, rows.astype(np.int32), tfs, lengths), 0.9, 0.4)
+    queries, barred = [[0], [0, 1, 2], [1], []], [[block], [3, block - 1, size - 1], [], [5]]
+    order, hits = rng.permutation(size).astype(np.int32), 40
+    counts, best = np.zeros(4, np.int32), np.zeros((4, hits), np.uint64)
+    ends, asked = flat(queries)
+    matrix = keyed.Matrix(indptr, rows.astype(np.int32), tfs, impacts.scale)
+    packed = keyed.Queries(ends, asked.astype(np.int32), impacts.idf[asked])
+    kernels.search(hits, order, packed, matrix, *flat(barred), counts, best)
+    for number, query in enumerate(queries):
+        keys = best[number, : counts[number]]
+        found = list(zip(keyed.places_of(keys).tolist(), keyed.scores_of(keys).tolist(), strict=True))
+        assert found == plain(impacts, query, barred[number], order, hits)

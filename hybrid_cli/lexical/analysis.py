@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,17 @@ TEXTS_PER_CALL = 32
 FEW_TEXTS = 64  # analyzed without Java where `lexical.english` can: less time than the start of a JVM
 _MARKER = "7h4e0b2r1i6d9"  # neither a stop word nor stemmed, and unlikely in a text
 _BETWEEN = f"\n{_MARKER}\n"
+
+
+@runtime_checkable
+class TextAnalyzer(Protocol):
+    """Splits texts into terms; see `lexical.analysis.Analyzer`."""
+
+    def analyze(self, texts: Sequence[str]) -> list[list[str]]:
+        """Return the tokens of each text."""
+
+    def tokens(self, texts: Sequence[str]) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
+        """Return the tokens of all texts, concatenated, and the number of tokens of each."""
 
 
 class Analyzer:

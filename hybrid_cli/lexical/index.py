@@ -7,60 +7,32 @@ stored k1 and b, and Lucene's index (`lucene/`) if `index-bm25` built it. Everyt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-import pyarrow as pa
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind, Manifest, layout
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.json_files import fits, named, read_object
 from hybrid_cli.lexical import keys as keyed
-from hybrid_cli.lexical.analysis import LazyAnalyzer
+from hybrid_cli.lexical.analysis import LazyAnalyzer, TextAnalyzer
 from hybrid_cli.lexical.feedback import Feedback, FirstHits, Rm3
 from hybrid_cli.lexical.impacts import Impacts, Postings
+from hybrid_cli.lexical.keys import Bags
 from hybrid_cli.settings import IndexBm25
 from hybrid_cli.settings.common import cpu_count
 
-QUERIES_AT_ONCE = 4096
+PART_QUERIES = (128, 1024)  # fewest and most queries of a part; the fewest are more than `analysis.FEW_TEXTS`
 FEW_QUERIES = 4  # searched with numpy: less time than importing numba
 Barred: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # [Q+1] offsets; [B] rows
-
-
-@dataclass(frozen=True)
-class Bags:
-    """Queries as bags of terms: `terms[ends[i]:ends[i+1]]`, with their boosts, for query i."""
-
-    ends: npt.NDArray[np.int64]
-    terms: npt.NDArray[np.int32]
-    boosts: npt.NDArray[np.float32]
-
-    def __len__(self) -> int:
-        return len(self.ends) - 1
-
-    def part(self, begin: int, end: int) -> Bags:
-        """Return queries `begin` to `end` (exclusive)."""
-        first, last = self.ends[begin], self.ends[end]
-        return Bags(self.ends[begin : end + 1] - first, self.terms[first:last], self.boosts[first:last])
-
-
-@runtime_checkable
-class TextAnalyzer(Protocol):
-    """Splits texts into terms; see `lexical.analysis.Analyzer`."""
-
-    def analyze(self, texts: Sequence[str]) -> list[list[str]]:
-        """Return the tokens of each text."""
-
-    def tokens(self, texts: Sequence[str]) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
-        """Return the tokens of all texts, concatenated, and the number of tokens of each."""
 
 
 class QueryWeights(Protocol):
@@ -245,18 +217,34 @@ class LexicalIndex:
         Returns:
             A run; queries without hits have no rows.
         """
-        frames = [runs.empty()]
-        for part in queries.iter_slices(QUERIES_AT_ONCE):
-            weighted = self.weighted(part["text"].to_list())
-            if rm3 is not None:
-                weighted = self.feedback(weighted, len(part), rm3.fb_docs, threads).expanded(rm3)
-            bags = self.bags_of(weighted, len(part))
-            frames.append(self.search_bags(part["qid"], bags, hits, threads))
-        return pl.concat(frames)
+
+        def parts() -> Iterator[tuple[pl.Series, Bags]]:
+            for part in queries.iter_slices(_part_size(len(queries), threads)):
+                weighted = self.weighted(part["text"].to_list())
+                if rm3 is not None:
+                    weighted = self.feedback(weighted, len(part), rm3.fb_docs, threads).expanded(rm3)
+                yield part["qid"], self.bags_of(weighted, len(part))
+
+        return self._search_parts(parts(), hits, threads)
 
     def search_bags(self, qids: pl.Series, bags: Bags, hits: int, threads: int | None = None) -> pl.DataFrame:
         """Search as `search` does, with analyzed queries."""
-        counts, docids, scores = self.hits(bags, hits, threads)
+        bounds = [*range(0, len(bags), _part_size(len(bags), threads)), len(bags)]
+        parts = ((qids[begin:end], bags.part(begin, end)) for begin, end in pairwise(bounds))
+        return self._search_parts(parts, hits, threads)
+
+    def _search_parts(self, parts: Iterable[tuple[pl.Series, Bags]], hits: int, threads: int | None) -> pl.DataFrame:
+        """Rank parts of the queries in threads, while the next parts are analyzed; return the run."""
+        if (threads or cpu_count()) == 1:
+            frames = [self._ranked(*part, hits) for part in parts]
+        else:
+            with ThreadPoolExecutor(threads or cpu_count()) as pool:
+                frames = [each.result() for each in [pool.submit(self._ranked, *part, hits) for part in parts]]
+        return pl.concat([runs.empty(), *frames])
+
+    def _ranked(self, qids: pl.Series, bags: Bags, hits: int) -> pl.DataFrame:
+        """Return the run of some queries; one thread."""
+        counts, docids, scores = self.hits(bags, hits, threads=1)
         ranks = np.arange(1, len(docids) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
         qid = qids.cast(pl.String).gather(np.repeat(np.arange(len(counts)), counts))
         return pl.DataFrame({"qid": qid, "docid": docids, "rank": ranks, "score": scores}, schema=runs.SCHEMA)
@@ -304,6 +292,9 @@ class LexicalIndex:
             arguments = *self.kernel_arguments(part), barred_ends, rows
             kernels.search(hits, self._shared.order, *arguments, counts[begin:end], best[begin:end])
 
+        if workers == 1:
+            work(0, len(bags))
+            return counts, best
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(work, bounds[:-1], bounds[1:]))
         return counts, best
@@ -378,6 +369,13 @@ def quantization(manifest: Manifest) -> int | None:
     """Return the steps per unit of the learned weights of an index; None for an index of BM25."""
     steps = manifest.counts.get("quantization")
     return None if steps is None else int(steps)
+
+
+def _part_size(queries: int, threads: int | None) -> int:
+    """Return the number of queries of a part: several parts per thread, so that all threads end together."""
+    workers = threads or cpu_count()
+    fewest, most = PART_QUERIES
+    return most if workers == 1 else max(fewest, min(most, queries // (4 * workers)))
 
 
 def read_parameters(folder: Path) -> dict[str, Any]:

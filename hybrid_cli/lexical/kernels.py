@@ -40,6 +40,7 @@ def _jit(function: Function) -> Function:
 
 
 _ONE = np.float32(1)
+_BLOCK = 1 << 15  # documents whose sums (256 KiB) stay in the second-level cache
 _SCAN = 8  # a sequential read of a sum takes less than 1/8 of the time of a random read
 
 
@@ -109,20 +110,6 @@ def values(indptr: Any, rows: Any, tfs: Any, idf: Any, scale: Any) -> Any:
 
 
 @_jit
-def _sum(query: int, queries: Any, matrix: Any, sums: Any) -> int:
-    """Add each term's share of the score to the sums of its documents; return the number of postings."""
-    terms, weights, postings = queries.terms, queries.weights, 0
-    indptr, rows, tfs, scale = matrix.indptr, matrix.rows, matrix.tfs, matrix.scale
-    for at in range(queries.ends[query], queries.ends[query + 1]):
-        weight = weights[at]
-        for posting in range(indptr[terms[at]], indptr[terms[at] + 1]):
-            row = rows[posting]
-            sums[row] += _share(weight, tfs[posting], scale, row)
-        postings += indptr[terms[at] + 1] - indptr[terms[at]]
-    return postings
-
-
-@_jit
 def _keep_largest(keys: Any, found: int, hits: int) -> None:
     """Move the `hits` largest of the first `found` keys to the front: the smallest of them first, others in any order.
 
@@ -132,35 +119,96 @@ def _keep_largest(keys: Any, found: int, hits: int) -> None:
 
 
 @_jit
-def _collect(query: int, queries: Any, matrix: Any, order: Any, sums: Any, postings: int, keys: Any, hits: int) -> int:
-    """Turn sums into keys, the best `hits` first in any order, and reset the sums to 0; return the number of keys.
+def _add(query: int, block: Any, queries: Any, matrix: Any, cursors: Any, sums: Any) -> int:
+    """Add each term's share of the score to the sums of the documents of a block; return the number of postings.
+
+    Cursors [terms of the query, 2] hold the first posting of each term in the block and the first one after it.
+    """
+    terms, weights, postings = queries.terms, queries.weights, 0
+    indptr, rows, tfs, scale = matrix.indptr, matrix.rows, matrix.tfs, matrix.scale
+    first, end = block
+    for mine in range(len(cursors)):
+        at = queries.ends[query] + mine
+        weight, last, begin = weights[at], indptr[terms[at] + 1], cursors[mine, 1]
+        posting = begin
+        while posting < last and rows[posting] < end:
+            row = rows[posting]
+            sums[row - first] += _share(weight, tfs[posting], scale, row)
+            posting += 1
+        cursors[mine, 0], cursors[mine, 1] = begin, posting
+        postings += posting - begin
+    return postings
+
+
+@_jit
+def _collect(block: Any, rows: Any, order: Any, sums: Any, cursors: Any, keys: Any, kept: Any) -> Any:
+    """Turn the sums of a block into keys, and reset the sums to 0.
 
     Documents below the worst of the best hits so far are skipped; `keys` has room for twice as many keys as are kept.
+
+    Args:
+        block: first document, first document after the block, and whether all sums are read, or only those of postings.
+        rows: documents of the postings.
+        order: [N] place of each document in the tie order.
+        sums: [B] scores.
+        cursors: [terms, 2] postings of the block; see `_add`.
+        keys: keys so far.
+        kept: number of keys so far, score that documents must reach, and number of hits to keep.
+
+    Returns:
+        The number of keys, and the score that later documents must reach.
     """
     score = np.empty(1, np.float32)
     bits = score.view(np.uint32)
-    terms, indptr, rows = queries.terms, matrix.indptr, matrix.rows
-    found, floor = 0, SMALLEST
-    if postings * _SCAN > len(sums):
-        for row in range(len(sums)):
-            if np.float32(sums[row]) >= floor:
-                score[0] = np.float32(sums[row])
-                keys[found] = (np.uint64(bits[0]) << np.uint64(32)) | np.uint64(0xFFFFFFFF - order[row])
+    first, end, scan = block
+    found, floor, hits = kept
+    for term in range(1 if scan else len(cursors)):
+        begin, stop = (0, end - first) if scan else (cursors[term, 0], cursors[term, 1])
+        for at in range(begin, stop):
+            place = at if scan else rows[at] - first
+            if np.float32(sums[place]) >= floor:
+                score[0] = np.float32(sums[place])
+                keys[found] = (np.uint64(bits[0]) << np.uint64(32)) | np.uint64(0xFFFFFFFF - order[first + place])
                 found += 1
                 if found == len(keys):
                     found, floor = hits, _trim(keys, hits, score, bits)
-        sums[:] = 0
-    else:
-        for at in range(queries.ends[query], queries.ends[query + 1]):
-            for posting in range(indptr[terms[at]], indptr[terms[at] + 1]):
-                row = rows[posting]
-                if np.float32(sums[row]) >= floor:
-                    score[0] = np.float32(sums[row])
-                    keys[found] = (np.uint64(bits[0]) << np.uint64(32)) | np.uint64(0xFFFFFFFF - order[row])
-                    found += 1
-                    if found == len(keys):
-                        found, floor = hits, _trim(keys, hits, score, bits)
-                sums[row] = 0
+            sums[place] = 0
+    return found, floor
+
+
+@_jit
+def _rank(query: int, hits: int, order: Any, queries: Any, matrix: Any, barred: Any, room: Any) -> int:
+    """Put the keys of a query's best documents first, in any order; return their number.
+
+    Only blocks with a posting are visited, so the time depends on the postings and not on the size of the corpus.
+
+    Args:
+        query: number of the query.
+        hits, order, queries, matrix: see `search`.
+        barred: rows of excluded documents.
+        room: sums [B] of zeros, cursors [terms, 2] and keys [2 * hits].
+    """  # fmt: skip
+    sums, cursors, keys = room
+    begin, size, documents = queries.ends[query], len(sums), len(order)
+    cursors = cursors[: queries.ends[query + 1] - begin]
+    for mine in range(len(cursors)):
+        cursors[mine, 1] = matrix.indptr[queries.terms[begin + mine]]
+    found, floor = 0, SMALLEST
+    while True:
+        row = documents
+        for mine in range(len(cursors)):
+            if cursors[mine, 1] < matrix.indptr[queries.terms[begin + mine] + 1]:
+                row = min(row, matrix.rows[cursors[mine, 1]])
+        if row == documents:
+            break
+        first = row // size * size
+        end = min(first + size, documents)
+        postings = _add(query, (first, end), queries, matrix, cursors, sums)
+        for excluded in barred:
+            if first <= excluded < end:
+                sums[excluded - first] = 0
+        block = (first, end, postings * _SCAN > end - first)
+        found, floor = _collect(block, matrix.rows, order, sums, cursors, keys, (found, floor, hits))
     if found > hits:
         _keep_largest(keys, found, hits)
         found = hits
@@ -191,13 +239,14 @@ def search(
         counts: [Q] receives the number of hits.
         best: [Q, hits] receives keys (see `lexical.keys`), best first.
     """
-    sums = np.zeros(len(order), np.float64)
-    keys = np.empty(2 * hits, np.uint64)
+    longest = 0
     for query in range(len(counts)):
-        postings = _sum(query, queries, matrix, sums)
-        for at in range(barred_ends[query], barred_ends[query + 1]):
-            sums[barred[at]] = 0
-        found = _collect(query, queries, matrix, order, sums, postings, keys, hits)
+        longest = max(longest, queries.ends[query + 1] - queries.ends[query])
+    sums = np.zeros(min(_BLOCK, max(1, len(order))), np.float64)
+    cursors, keys = np.empty((longest, 2), np.int64), np.empty(2 * hits, np.uint64)
+    for query in range(len(counts)):
+        excluded = barred[barred_ends[query] : barred_ends[query + 1]]
+        found = _rank(query, hits, order, queries, matrix, excluded, (sums, cursors, keys))
         ordered = np.sort(keys[:found])
         for place in range(found):
             best[query, place] = ordered[found - 1 - place]

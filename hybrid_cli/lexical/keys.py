@@ -6,6 +6,7 @@ order as the floats do, so the largest key is the best hit.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,23 @@ HALF = np.uint64(32)
 SIGN = np.uint32(1 << 31)
 LOWEST = np.uint64(0xFFFFFFFF)
 SMALLEST = np.finfo(np.float32).tiny  # positive and normal: subnormal numbers are slow
+
+
+@dataclass(frozen=True)
+class Bags:
+    """Queries as bags of terms: `terms[ends[i]:ends[i+1]]`, with their boosts, for query i."""
+
+    ends: npt.NDArray[np.int64]
+    terms: npt.NDArray[np.int32]
+    boosts: npt.NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def part(self, begin: int, end: int) -> Bags:
+        """Return queries `begin` to `end` (exclusive)."""
+        first, last = self.ends[begin], self.ends[end]
+        return Bags(self.ends[begin : end + 1] - first, self.terms[first:last], self.boosts[first:last])
 
 
 class Queries(NamedTuple):
@@ -59,20 +77,20 @@ def places_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
 
 def search(hits: int, order: Array, queries: Queries, matrix: Matrix, counts: Array, best: Array) -> None:
     """Rank documents as `kernels.search` does, with the same arithmetic and so the same bits; see there."""
-    sums = np.zeros(len(order), np.float64)
     for query in range(len(counts)):
-        sums[:] = 0
+        found, shares = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
         for at in range(queries.ends[query], queries.ends[query + 1]):
             weight, term = queries.weights[at], queries.terms[at]
             postings = slice(matrix.indptr[term], matrix.indptr[term + 1])
             rows, tfs = matrix.rows[postings], matrix.tfs[postings].astype(np.float32)
-            if matrix.scale is None:
-                sums[rows] += weight * tfs
-            else:
-                sums[rows] += weight - weight / (np.float32(1) + tfs * matrix.scale[rows])
+            found.append(rows)
+            one = np.float32(1)
+            shares.append(weight * tfs if matrix.scale is None else weight - weight / (one + tfs * matrix.scale[rows]))
+        rows, places = np.unique(np.concatenate(found), return_inverse=True)
+        sums = np.bincount(places, np.concatenate(shares), len(rows))  # added in the order of the terms, in float64
         scores = sums.astype(np.float32)
-        rows = np.flatnonzero(scores >= SMALLEST)
-        keys = (scores[rows].view(np.uint32).astype(np.uint64) << HALF) | (LOWEST - order[rows].astype(np.uint64))
+        rows, scores = rows[scores >= SMALLEST], scores[scores >= SMALLEST]
+        keys = (scores.view(np.uint32).astype(np.uint64) << HALF) | (LOWEST - order[rows].astype(np.uint64))
         if len(keys) > hits:
             keys = np.partition(keys, len(keys) - hits)[len(keys) - hits :]
         counts[query] = len(keys)

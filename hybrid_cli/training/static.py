@@ -17,7 +17,8 @@ from torch import Tensor
 
 from hybrid_cli import draws
 from hybrid_cli.encoders.static import StaticEncoder
-from hybrid_cli.lexical.index import Bags, LexicalIndex
+from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.lexical.keys import Bags
 from hybrid_cli.settings.training import TrainLambda
 from hybrid_cli.training.losses import Terms, check_prefixes, divergence
 
