@@ -51,7 +51,7 @@ QUERIES = ["inverse of a square matrix", "naïve café"]
 TITLES = ["linear algebra", ""]
 TEXTS = ["The inverse of a matrix exists if its determinant is not zero.", "A naïve estimate."]
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
-WIDE = {**SHAPE, "initializer_range": 0.3, "pad_token_id": 0}
+WIDE = {**SHAPE, "initializer_range": 0.3, "pad_token_id": 0, "max_position_embeddings": 8194}
 WEIGHTS = "model.safetensors"
 
 pytestmark = pytest.mark.usefixtures("one_thread")
