@@ -67,7 +67,9 @@ INPUTS = (
     "label tiny --index bm25 --max-queries 6 --threads 1 --output labels",
     f"{SEARCHED} bm25 --hits 1 --output top.parquet",
     "search tiny --split train --threads 1 --index bm25 --output train-run.parquet",
+    f"train-reranker train.parquet --negatives 1 --max-length 48 --query-max-len 16 {STUDENT} --output reranker",
 )
+RERANK = "rerank one.parquet --model reranker --dtype fp32 --threads 1 --shard-size 4"
 STAGES = {  # command, and options of an older output that --overwrite replaces; heavy ones are drawn less often
     "prepare": (INPUTS[0].replace("--output tiny", "--output out"), "--sample 11", 4),
     "index-bm25": ("index-bm25 tiny --threads 1 --output out", "--language de", 1),
@@ -108,6 +110,9 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "train-lambda": (f"train-lambda tiny --labels labels {STUDENT} --output out", "--seed 7", 1),
     "distill-lite": (f"distill-lite train.parquet --teacher bert-2 --dim 4 {STUDENT} --output out", "--seed 7", 1),
     "pretrain": (f"pretrain tiny {STUDENT} --output out", "--seed 7", 1),
+    "train-reranker": (INPUTS[-1].replace("--output reranker", "--output out"), "--seed 7", 1),
+    "rerank": (f"{RERANK} --top-k 3 --output out.parquet", "--max-length 40", 2),
+    "rerank (depths)": (f"{RERANK} --depths 1,2 --output out", "--max-length 40", 2),
 }  # fmt: skip
 MODES = (
     "kill before", "kill inside", "kill after", "no space", "input/output error", "kill at a moment", "SIGTERM",
