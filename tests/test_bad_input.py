@@ -13,6 +13,10 @@ import polars as pl
 import pytest
 from command import hybrid, refused
 
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.encoders.transformer import TransformerEncoder
+
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -341,6 +345,18 @@ def test_a_damaged_folder_is_named_and_not_reported_as_a_bug(
     assert "damaged" in done.err
     assert "bug" not in done.err
     assert not Path("out.parquet").exists()
+
+
+@pytest.mark.parametrize(("name", "form"), [("dense", "pyserini"), ("encoder", "sentence-transformers")])
+def test_a_damaged_artifact_is_not_exported(here: Path, made: Path, name: str, form: str) -> None:
+    file = "index.faiss"
+    if name == "encoder":
+        file = "model.safetensors"
+        output = artifacts.open_output(Path("encoder"), Kind.ENCODER, "test", inputs={}, options={})
+        with output.folder() as (work, _):
+            TransformerEncoder.load(made / "model", device="cpu").save(work)
+    folder = damaged(Path() if name == "encoder" else made, name, file, cut=True)
+    refused("export", folder, "--format", form, "--output", "out", words=f"{file}: the content changed", code=1)
 
 
 @pytest.mark.parametrize("cut", [True, False], ids=["truncated", "missing"])

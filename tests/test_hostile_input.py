@@ -173,6 +173,15 @@ def test_a_pipe_is_refused_and_not_read(here: Path, name: str, command: str) -> 
         writer.join()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems allow UTF-8 names only")
+def test_a_file_whose_name_is_not_utf8_is_read(here: Path) -> None:
+    Path("documents").mkdir()
+    with open(b"documents/\xff.jsonl", "w") as file:
+        file.write('{"id": "1", "text": "salt"}\n')
+    assert hybrid("prepare", "trec", "documents", "--output", "out").code == 0
+    assert pl.read_parquet("out/corpus.parquet")["docid"].to_list() == ["1"]
+
+
 def test_devices_and_sockets_are_refused(here: Path) -> None:
     for path, kind in (("/dev/zero", "a device"), ("socket", "a socket")):
         with socket.socket(socket.AF_UNIX) as server:
@@ -399,7 +408,9 @@ raise SystemExit(code)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes the user")
-@pytest.mark.parametrize("command", ["inspect run.parquet", "evaluate --qrels qrels.tsv run.parquet"])
+@pytest.mark.parametrize(
+    "command", ["inspect run.parquet", "evaluate --qrels qrels.tsv run.parquet", "verify run.parquet"]
+)
 def test_a_file_without_permission_is_named_and_not_called_the_output(tmp_path: Path, made: Path, command: str) -> None:
     """The first call, by root, imports the libraries, which another user may not be allowed to read."""
     tmp_path.chmod(0o755)

@@ -335,7 +335,7 @@ def hash_names(found: Mapping[str, str], ignore: Sequence[str] = ()) -> str:
     digest = new_hash()
     for name, value in found.items():
         if name.split("/")[0] not in ignore and name.rpartition("/")[2] != CURVE:
-            digest.update(f"{name}\0{value}\n".encode())
+            digest.update(f"{name}\0{value}\n".encode(errors="surrogateescape"))  # names may not be UTF-8
     return str(digest.hexdigest())
 
 

@@ -270,6 +270,7 @@ def _sentence_transformers(path: Path, scratch: Path, settings: Export) -> str:
     for tower in towers:
         if not (tower / layout.MODULES).is_file():
             raise InputError(f"{path}: no sentence-transformers model (modules.json); train or save the encoder again")
+    artifacts.check_parts(path)
     ignored = shutil.ignore_patterns(artifacts.MANIFEST, ".*")
     shutil.copytree(path, scratch, ignore=ignored, copy_function=lambda *names: disk.copy(*map(Path, names)))
     if (path / layout.CONTRACT).is_file():
@@ -295,6 +296,7 @@ def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
     bad = index.docids.filter(index.docids.str.contains(r"[\r\n]|\s$") | (index.docids == ""))
     if len(bad):
         raise InputError(f"{path}: docid {bad[0]!r} does not fit a line of Pyserini's docid file; rename it")
+    artifacts.check_parts(path, FAISS_INDEX, DOCIDS)
     scratch.mkdir()
     disk.copy(path / FAISS_INDEX, scratch / "index")
     with disk.create(scratch / "docid") as file:

@@ -202,6 +202,7 @@ def _fuser(folder: Path) -> Description:
 
 def _best_values(curve: Path, step: int) -> dict[str, list[float]]:
     """Return name -> [step, value] of the validation at the best step."""
+    artifacts.check_parts(curve.parent, curve.name)
     rows = pl.read_parquet(curve).filter((pl.col("step") == step) & pl.col("name").str.contains(_VALIDATED))
     return {name: [step, value] for name, value in rows.select("name", "value").iter_rows()}
 
@@ -243,6 +244,7 @@ def _fusion_weights(path: Path) -> Description:
 
 def _static_tables(folder: Path) -> Description:
     """Return shape, type and the terms with the longest vectors of each table of a static encoder."""
+    artifacts.check_parts(folder, layout.TERMS, layout.STATIC_TABLES)
     terms = pl.read_parquet(artifacts.validate_parquet(folder / layout.TERMS))["term"]
     found: Description = {}
     try:

@@ -10,7 +10,7 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import MANIFEST, Manifest
 from hybrid_cli.encoders.models import input_path
 from hybrid_cli.errors import DamageError, InputError
-from hybrid_cli.input_files import read_bytes, refuse_special
+from hybrid_cli.input_files import opened, read_bytes
 from hybrid_cli.settings import Verify, stage
 
 INTACT, DAMAGED, UNCHECKED = "intact", "damaged", "not checked (older version: rebuild)"
@@ -49,7 +49,8 @@ def _artifacts(path: Path, seen: set[Path]) -> Iterator[Path]:
     """Yield `path` if it is an artifact, else the artifacts below it."""
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
-    refuse_special(path)
+    if not path.is_dir():
+        opened(path).close()
     if path.resolve() in seen:
         return
     seen.add(path.resolve())
