@@ -204,6 +204,12 @@ def test_the_readme_has_a_command_in_its_first_30_lines_and_at_most_200_lines() 
     assert len(lines) <= 200
 
 
+def test_the_table_of_stages_in_the_readme_is_complete() -> None:
+    rows = [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`([a-z0-9-]+)`", row.split("|")[1])}
+    assert not {kind.command.split()[0] for kind in COMMANDS} - named
+
+
 def test_the_readme_names_every_folder_of_the_code() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     folders = {path.parent.name for path in (ROOT / "hybrid_cli").glob("*/__init__.py")}
