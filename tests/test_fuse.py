@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -23,12 +24,15 @@ from hybrid_cli.cli.app import app
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
+from hybrid_cli.fusion import learned
+from hybrid_cli.fusion.fuser import read_fuser
 from hybrid_cli.indexes import exact
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
+from hybrid_cli.stages.train_fusion import train_fusion
 
 HITS = 4  # few enough that documents are missing from lists
 
@@ -386,3 +390,22 @@ def test_threads_limit_polars_and_torch(made: Path, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_THREADS")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.split()[-2:] == ["1", "1"]
+
+
+def test_a_fuser_with_the_features_of_indexes_needs_them_for_the_fusion(made: Path, tiny: Path, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"qrels": tiny, "split": "test", "folds": 2, "methods": ["minmax"], "index": indexes(made)}
+    fuser, _ = read_fuser(train_fusion(both(made), output=tmp_path / "fixed", **given))
+    rng = np.random.default_rng(0)
+    values = rng.random((len(fuser.shares), 60)).cumsum(0)
+    model = learned.fit(rng.normal(size=(60, len(fuser.features))), values, values.mean(1), 10, 1).model
+    with open_output(tmp_path / "fuser", kind=Kind.FUSER).folder() as (folder, _):
+        replace(fuser, model=model).save(folder, {})
+    how: dict[str, Any] = {"method": "learned", "model": tmp_path / "fuser"}
+    fused = runs.read_run(fuse(both(made), output=tmp_path / "f.parquet", index=indexes(made), **how))
+    weights = model.rows(rng.normal(size=(3, len(fuser.features))))
+    assert (weights != model.fixed).any()
+    plain = runs.read_run(fuse(both(made), output=tmp_path / "p.parquet", weights=fuser.recipe.weights))
+    assert set(fused["docid"]) == set(plain["docid"])
+    assert not fused["score"].equals(plain["score"])
+    with pytest.raises(InputError, match="was trained with --index"):
+        fuse(both(made), output=tmp_path / "g.parquet", **how)

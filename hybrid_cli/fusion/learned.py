@@ -169,7 +169,7 @@ def fit(features: Matrix, values: Values, means: Values, fixed: int, seed: int) 
     curves = curves[: max(1, min(CURVES, int((sizes > 1e-9).sum())))]
     forest = RandomForestRegressor(
         TREES, min_samples_leaf=LEAF, max_features=SHARE, bootstrap=True, random_state=seed, n_jobs=1
-    ).fit(single, gains @ curves.T)
+    ).fit(single, np.squeeze(gains @ curves.T, axis=1) if len(curves) == 1 else gains @ curves.T)
     trees = [_tree(each.tree_, len(curves)) for each in forest.estimators_]
     model = Model(means, curves, trees, fixed, SHRINKAGE)
     weights = model.rows(features).astype(np.float64)
