@@ -266,6 +266,8 @@ def test_an_index_refuses_another_encoder(built: dict[Any, Path], tiny: Path, tm
     (ids := tmp_path / "ids.txt").write_text("salt\n")
     with pytest.raises(InputError, match="has learned weights; encode the changed collection"):
         delete(built["deepct"], ids=ids, output=tmp_path / "less")
+    with pytest.raises(InputError, match="has learned weights; --format vespa needs"):
+        export(built["splade"], form="vespa", output=tmp_path / "vespa")
     with pytest.raises(InputError, match="has no Lucene index"):
         search(tiny, index=built["deepct"], query="salt", engine="lucene")
 
