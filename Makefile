@@ -10,7 +10,7 @@ CODE := hybrid_cli tests benchmarks docs
 DATA ?= out/pydocs
 OUT ?= out/clear
 DEMO_STEPS ?= 50
-TABLES := clear ablations roc spar lambda-study static-lambda lite drboost memory-table robustness rerank
+TABLES := clear ablations roc spar lambda-study static-lambda lite drboost memory-table robustness rerank sparse
 
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
@@ -74,6 +74,7 @@ include pipelines/roc.mk
 include pipelines/spar.mk
 include pipelines/lambda-study.mk
 include pipelines/static-lambda.mk
+include pipelines/sparse.mk
 include pipelines/lite.mk
 include pipelines/rerank.mk
 include pipelines/trec-covid.mk

@@ -28,6 +28,7 @@ from hybrid_cli.stages.delete import delete
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.export import export
 from hybrid_cli.stages.fuse import fuse
+from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.inspect import inspect
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -412,3 +413,15 @@ def test_a_masked_language_head_is_new_where_the_checkpoint_has_none(
     assert "has no masked-language-model head; training starts with a new one" in capsys.readouterr().err
     with pytest.raises(InputError, match="--query-flops: only with --architecture"):
         train_sparse(made / "train.parquet", architecture="deepct", query_flops=0.1, output=tmp_path / "other")
+
+
+def test_an_expansion_is_added_to_the_documents(models: dict[Any, Path], tiny: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "queries.tsv"
+    rows.write_text("salt\twhat is zirconium\nsalt\ttwo more\n", "utf-8")
+    bm25 = index_bm25(tiny, expansion=rows, output=tmp_path / "bm25", threads=1)
+    assert search(tiny, index=bm25, query="zirconium")["docid"].to_list() == ["salt"]
+    index = encode(tiny, model=str(models["deepct"]), architecture="deepct", expansion=rows, output=tmp_path / "deepct")
+    assert "zirconium" in open_lexical(index).impacts.postings.terms
+    rows.write_text("salt\tx\nunknown\ty\n", "utf-8")
+    with pytest.raises(InputError, match=r"1 documents are not in .* \(unknown, ...\)"):
+        index_bm25(tiny, expansion=rows, output=tmp_path / "other", threads=1)

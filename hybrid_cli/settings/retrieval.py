@@ -46,6 +46,12 @@ class IndexBm25(Budgeted, Threaded, Writes):
     )
     b: float = option(0.4, "Strength of document length normalization.", minimum=0, maximum=1, applies=when(tune=False))
     fields: Sequence[Field] = option(("title", "text"), "Indexed fields of a document.")
+    expansion: Path | None = option(
+        None,
+        "File of docid and text, such as queries of docT5query; the text is added to the document.",
+        applies=when(shards=None),
+        recorded=False,
+    )
     language: str = option("en", "Analyzer: `en` (Porter stemmer), or a code such as `de`, `fr` or `zh`.")
     shards: int | None = option(
         None,

@@ -57,6 +57,13 @@ class SparseIndex(Settings):
         applies=_DOCUMENTS,
         recorded=False,
     )
+    expansion: Path | None = option(
+        None,
+        "File of docid and text, such as queries of docT5query; the text is added to the document.",
+        panel=SPARSE,
+        applies=_DOCUMENTS,
+        recorded=False,
+    )
 
 
 _CONTRASTIVE = when(architecture=("splade", "unicoil", "sparterm"))

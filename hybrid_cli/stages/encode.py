@@ -14,6 +14,7 @@ from hybrid_cli import artifacts, console, indexes
 from hybrid_cli.artifacts import Kind, Manifest, Named, Output
 from hybrid_cli.artifacts.layout import INDEX_ENCODER
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections import expansion
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Recipe
 from hybrid_cli.encoders.contract import SPARSE, TRANSFORMER, Encoder, kind_of, read_contract
@@ -133,6 +134,7 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
         "fields": ["title", "text"],
     }
     inputs = {"corpus": source, "model": model_input(names[0])}
+    inputs |= {"expansion": settings.expansion} if settings.expansion else {}
     output = artifacts.output_of(settings, Kind.LEXICAL_INDEX, inputs, options)
     if output.up_to_date:
         return output.path
@@ -141,7 +143,7 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
     encoder = SparseEncoder.load(
         names[0], device=settings.device, dtype=dtype, architecture=settings.architecture, **changes
     )
-    texts, total = _documents(source)
+    texts, total = _documents(source, settings.expansion)
     with output.folder() as (work, counts):
         with console.progress("encode", total, "texts") as advance:
             encode_weights(work, texts, encoder, settings, steps, advance)
@@ -237,8 +239,8 @@ def _dtype(settings: Encode) -> Any:
     return names[pick_dtype(settings.dtype, pick_device(settings.device))]
 
 
-def _documents(source: Path) -> tuple[Iterable[Texts], int]:
-    batches = (batch.rename_columns(["id", "title", "text"]) for batch in collections.documents(source))
+def _documents(source: Path, added: Path | None = None) -> tuple[Iterable[Texts], int]:
+    batches = (batch.rename_columns(["id", "title", "text"]) for batch in expansion.documents(source, added))
     return batches, len(collections.docids(source))
 
 

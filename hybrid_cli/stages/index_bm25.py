@@ -14,6 +14,7 @@ import polars as pl
 from hybrid_cli import artifacts, console, memory
 from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections import expansion
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.lexical import jvm
@@ -84,6 +85,7 @@ def _heap(budget: int | None) -> str | None:
 
 def _inputs(settings: IndexBm25) -> dict[str, Path]:
     inputs = {"corpus": collections.corpus_path(settings.collection)}
+    inputs |= {"expansion": settings.expansion} if settings.expansion else {}
     if settings.tune:
         parse_measures([settings.tune_measure])
         split = settings.split or (None if settings.queries and settings.qrels else "dev")
@@ -102,7 +104,7 @@ def _differs_in_parameters(settings: IndexBm25, inputs: Mapping[str, Path]) -> b
     options = settings.recorded()
     if not settings.tune and not {"k1", "b"} & settings.given:  # nothing to change was asked for
         return False
-    same_corpus = recorded["corpus"] == fingerprints["corpus"]
+    same_corpus = all(recorded.get(role) == fingerprints.get(role) for role in ("corpus", "expansion"))
     same_build = all(found.options.get(name) == options[name] for name in _CORPUS_OPTIONS)
     return same_corpus and same_build and (found.options, recorded) != (options, fingerprints)
 
@@ -145,7 +147,7 @@ def _build(settings: IndexBm25, work: Path) -> None:
     if settings.memory is not None:
         needed = int(_MATRIX_BYTES * collections.text_bytes(settings.collection)) + settings.memory // 2
         memory.require(needed, "index-bm25 (matrix, and half of the budget for Java)")
-    corpus = partial(collections.documents, settings.collection, _DOCUMENTS_AT_ONCE)
+    corpus = partial(expansion.documents, settings.collection, settings.expansion, _DOCUMENTS_AT_ONCE)
     documents = len(collections.docids(settings.collection))
     with console.progress("index-bm25", documents, "documents") as advance:
         build(corpus, work, settings.fields, settings.language, settings.threads or cpu_count(), advance)

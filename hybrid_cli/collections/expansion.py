@@ -1,0 +1,56 @@
+"""Expansion of documents by text from a file, such as generated queries (docT5query)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.readers.tables import Layout, cell, chosen_columns, open_table
+from hybrid_cli.collections.readers.text_files import DOCID_FIELDS
+from hybrid_cli.errors import InputError
+
+_LAYOUT = Layout(
+    "--expansion",
+    {"docid": DOCID_FIELDS, "text": ("text", "query", "expansion", "contents")},
+    frozenset(),
+    {2: {"docid": "1", "text": "2"}},
+)
+
+
+def documents(collection: Path, expansion: Path | None, batch_rows: int = 8192) -> Iterator[pa.RecordBatch]:
+    """Yield the documents of a collection, with the expansion after the text.
+
+    Args:
+        collection: collection or corpus.
+        expansion: TSV, CSV, JSON lines or Parquet file of docid and text; several rows of a document are joined.
+        batch_rows: rows per batch.
+
+    Raises:
+        InputError: an id that is not in the collection.
+    """
+    if expansion is None:
+        yield from collections.documents(collection, batch_rows)
+        return
+    added = _read(expansion)
+    known = set(collections.docids(collection))
+    if unknown := [docid for docid in added if docid not in known]:
+        raise InputError(
+            f"{expansion}: {len(unknown):,} documents are not in {collection} ({unknown[0]}, ...); pass the expansion "
+            "of this collection"
+        )
+    for batch in collections.documents(collection, batch_rows):
+        pairs = zip(batch.column("docid").to_pylist(), batch.column("text").to_pylist(), strict=True)
+        texts = pa.array([" ".join([text, *added.get(docid, ())]).strip() for docid, text in pairs], pa.string())
+        yield batch.set_column(batch.schema.get_field_index("text"), "text", texts)
+
+
+def _read(path: Path) -> dict[str, list[str]]:
+    table = open_table(path, _LAYOUT, {}, None, None)
+    columns = chosen_columns(table, _LAYOUT, {})
+    found: dict[str, list[str]] = {}
+    for place, row in table.rows():
+        found.setdefault(cell(row, columns["docid"], place), []).append(cell(row, columns["text"], place))
+    return found
