@@ -16,7 +16,7 @@ MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help setup demo check lint test hard fuzz bench docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 no-labels prior few-labels \
+.PHONY: help setup demo check lint test hard fuzz bench gpu-test docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 no-labels prior few-labels \
     claims-clear claims-clear-seed rerank-depths trec-covid
 
 help:  ## list the targets
@@ -57,6 +57,9 @@ fuzz: $(SETUP)  ## random and damaged input for every reader (SECONDS=600)
 bench: $(SETUP)  ## compare speed with other tools (installs them; takes a while)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA),bench]'
 	for each in bm25 encode rerank train fuse evaluate; do $(VENV)/bin/python benchmarks/$$each.py || exit 1; done
+
+gpu-test: $(SETUP)  ## compare one GPU with all: results, throughput, memory (DEVICES=0,1; DEVICES=cpu,cpu without GPUs)
+	$(VENV)/bin/python benchmarks/devices.py $(if $(DEVICES),--devices $(DEVICES))
 
 docs: $(SETUP)  ## rewrite docs/commands.md from the settings
 	$(VENV)/bin/python docs/write_commands.py

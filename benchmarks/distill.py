@@ -16,7 +16,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from hybrid_cli.encoders.models import pick_dtype
+from hybrid_cli.encoders.devices import pick_dtype
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.settings.common import Sampling
@@ -41,22 +41,22 @@ def main() -> None:
         teacher = FrozenEncoder(open_encoder("minilm", dtype="auto"), examples, Path(work))
     print(f"teacher's vectors: {time.perf_counter() - start:.0f} s, once")
     likelihood = partial(losses.nll, temperature=0.05)
-    trainers = {}
+    learners, trainers = {}, {}
     for name in ("dpr32", "lite"):
         encoder = TransformerEncoder.load("minilm", dim=DIM, query_max_len=64, doc_max_len=96)
         objective: losses.Objective = likelihood
         if name == "lite":
             encoder.add_distillation_heads(teacher.dim)
             objective = losses.distilled(likelihood, DIM)
-        learner = DenseLearner(
+        learners[name] = DenseLearner(
             encoder, objective, precision, sources=BatchSources(teacher=teacher if name == "lite" else None)
         )
-        trainers[name] = Trainer(learner, plan)
+        trainers[name] = Trainer(learners[name], plan)
     seconds: dict[str, list[float]] = {name: [] for name in trainers}
     for number, batch in enumerate(islice(examples.batches(plan), arguments.steps + 1)):
         for name, trainer in trainers.items():
             start = time.perf_counter()
-            trainer.step(iter([batch]))
+            trainer.step(map(learners[name].prepare, [batch]))
             if number:  # the first step is a warm-up
                 seconds[name].append(time.perf_counter() - start)
     medians = {name: statistics.median(values) for name, values in seconds.items()}

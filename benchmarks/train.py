@@ -20,7 +20,8 @@ from torch.nn import functional
 from transformers import AutoModel, AutoTokenizer
 
 from hybrid_cli.collections.readers import python_docs
-from hybrid_cli.encoders.models import pick_dtype, resolve
+from hybrid_cli.encoders.devices import pick_dtype
+from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.settings.common import Optimization
 from hybrid_cli.training.batches import Group
@@ -74,7 +75,8 @@ def main() -> None:
     encoder = TransformerEncoder.load(
         "minilm", device="cpu", normalize=False, query_max_len=QUERY_LEN, doc_max_len=DOC_LEN
     )
-    trainer = Trainer(DenseLearner(encoder, residual_margin, precision), Optimization(batch_size=BATCH))
+    learner = DenseLearner(encoder, residual_margin, precision)
+    trainer = Trainer(learner, Optimization(batch_size=BATCH))
     folder = resolve("minilm")
     model = AutoModel.from_pretrained(folder, add_pooling_layer=False).train()
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -82,7 +84,7 @@ def main() -> None:
     seconds: dict[str, list[float]] = {"hybrid": [], "bare": []}
     for number, batch in enumerate(batches):
         for name, step in (
-            ("hybrid", lambda batch=batch: trainer.step(iter([batch]))),
+            ("hybrid", lambda batch=batch: trainer.step(map(learner.prepare, [batch]))),
             ("bare", lambda batch=batch: bare(model, tokenizer, optimizer, batch, precision)),
         ):
             start = time.perf_counter()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from hybrid_cli.encoders.models import pick_dtype
+from hybrid_cli.encoders.devices import pick_dtype
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import PreparePythonDocs
@@ -61,7 +61,7 @@ def main() -> None:
         for number, batch in zip(range(steps + 1), examples.batches(plan), strict=False):
             for name, trainer in trainers.items():
                 start = time.perf_counter()
-                trainer.step(iter([batch]))
+                trainer.step(map(learners[name].prepare, [batch]))
                 if number:  # the first step is a warm-up
                     seconds[name].append(time.perf_counter() - start)
     print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, {precision}")

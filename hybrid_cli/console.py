@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hybrid_cli import memory
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import special
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT_SECONDS = 30.0
 WORTH_A_LINE_SECONDS = 2.0
+MUCH_MEMORY = 1 << 29  # forecasts of less are not printed
 
 _quiet = False
 _verbose = False
@@ -81,6 +83,22 @@ def warn(message: str) -> None:
     """Print a warning on stderr, also when quiet."""
     log("warning", message)
     print(f"warning: {message}", file=sys.stderr, flush=True)
+
+
+def forecast(needed: int, purpose: str, remedy: str = "") -> None:
+    """Print how much memory work will need, if it is much, and refuse work that does not fit.
+
+    Args:
+        needed: bytes in addition to those in use.
+        purpose: subject of the message.
+        remedy: option that needs less.
+
+    Raises:
+        HybridError: less is available.
+    """
+    if needed >= MUCH_MEMORY:
+        note(f"{purpose}: needs about {memory.shown(needed)} of memory")
+    memory.require(needed, purpose, remedy=remedy)
 
 
 def prompt(text: str) -> None:

@@ -96,13 +96,14 @@ def economize(environment: MutableMapping[str, str]) -> None:
         mallopt(_M_ARENA_MAX, 1)
 
 
-def require(needed: int, purpose: str, mapped: bool = False) -> None:
+def require(needed: int, purpose: str, mapped: bool = False, remedy: str = "") -> None:
     """Refuse work that needs more memory than is available.
 
     Args:
         needed: bytes in addition to those in use.
         purpose: subject of the message.
         mapped: addresses that are mostly not used, such as those of libraries; compare only with `ulimit -v`.
+        remedy: option that needs less, for the message.
 
     Raises:
         HybridError: less is available.
@@ -110,15 +111,15 @@ def require(needed: int, purpose: str, mapped: bool = False) -> None:
     for free, name, advice in available():
         if free < needed and (not mapped or "ulimit" in name):
             raise HybridError(
-                f"not enough memory: {purpose} needs about {_shown(needed)} more, and {name} leaves {_shown(free)}; "
-                f"{advice}"
+                f"not enough memory: {purpose} needs about {shown(needed)} more, and {name} leaves {shown(free)}; "
+                f"{advice}{f', or {remedy}' if remedy else ''}"
             )
 
 
 def available() -> Iterator[tuple[int, str, str]]:
     """Yield bytes that are free, the name of what limits them, and advice; Linux only, except for the budget."""
     if _budget is not None:
-        yield _left(_budget), f"--memory {_shown(_budget)}", "raise it, or use smaller inputs"
+        yield _left(_budget), f"--memory {shown(_budget)}", "raise it, or use smaller inputs"
     if (limit := address_limit()) is not None:
         used = _fields(Path("/proc/self/status")).get("VmSize", 0)
         yield max(limit - used, 0), "the limit of the address space (ulimit -v)", "raise it"
@@ -150,5 +151,6 @@ def _number(path: Path) -> int | None:
         return None
 
 
-def _shown(size: int) -> str:
+def shown(size: int) -> str:
+    """Format a number of bytes: `600 MiB`."""
     return f"{size / _MIB:,.0f} MiB"

@@ -14,6 +14,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.training.losses import squared_cosine
 from hybrid_cli.training.roc import Bm25Vectors, SignProjection
+from hybrid_cli.training.teachers import row_finder
 
 DIM = 768
 
@@ -73,3 +74,11 @@ def test_empty_texts_are_zero_vectors() -> None:
     lexical = side("d5")
     assert not lexical.queries(["", "unknown"]).any()
     assert not lexical.documents(["d5"]).any()
+
+
+def test_rows_of_docids_are_found_in_any_order() -> None:
+    find = row_finder(pl.Series(["d3", "d1", "d2", "d10"]))
+    assert find(["d10", "d3", "d10"]).tolist() == [3, 0, 3]
+    for unknown in ("d0", "d4"):
+        with pytest.raises(InputError, match=f"the lexical index has no document {unknown}"):
+            find(["d1", unknown])

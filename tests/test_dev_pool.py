@@ -113,7 +113,7 @@ def test_the_pool_tells_models_apart_that_tie_on_the_documents_of_the_examples(
     mined = made / "one" / "examples.parquet"
     how: dict[str, Any] = {"split": "train", "queries": asked, "sources": "random:2", "index": made / "bm25", "seed": 0}
     mine_negatives(made / "tiny", output=mined, **how)
-    moved, scores = Path(shutil.copy(mined, tmp_path)), Bm25Scorer(index)
+    moved, scores = Path(shutil.copy(mined, tmp_path)), Bm25Scorer(index, index.docids)
     old, new = (DevPool(DevSet.of(each, 1, index, 12, 1), bm25, scores, tmp_path) for each in (moved, mined))
     assert (old.dev.origin, new.dev.origin) == (EXAMPLES, CORPUS)
     assert "dense" not in old.dev.documents["docid"]
@@ -131,7 +131,7 @@ def test_the_pool_has_the_top_hits_of_bm25_and_of_the_current_model(
     dev = DevSet.of(made / "train.parquet", 6, index, 12, 1)
     query = dev.queries["text"][2]  # first people on the moon
     dev = DevSet(dev.queries[2:3], dev.documents, [dev.relevant[2]], dev.origin)
-    pool = DevPool(dev, bm25, Bm25Scorer(index), tmp_path)
+    pool = DevPool(dev, bm25, Bm25Scorer(index, index.docids), tmp_path)
 
     def drawn() -> set[str]:
         return set(dev.documents["docid"].gather(pool.rows(bm25.encode_queries([query]))))

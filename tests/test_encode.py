@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +120,70 @@ def test_a_killed_run_resumes_with_the_first_missing_shard(tmp_path: Path, tiny_
     assert contents(output) == contents(plain)
 
 
+def test_two_devices_give_the_bytes_of_one_also_after_a_process_was_killed(tmp_path: Path, tiny_bert: Path) -> None:
+    source = corpus(tmp_path, 1500)
+    plan: dict[str, Any] = {"model": tiny_bert, "dtype": "fp32", "shard_size": 50, "threads": 1}
+    shards = tmp_path / ".two.partial" / "vectors"
+    before = children(os.getpid())
+
+    def kill_one() -> None:
+        while len(list(shards.glob("part-*.parquet"))) < 3:
+            time.sleep(0.01)
+        os.kill(max(children(os.getpid()) - before), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_one, daemon=True)
+    killer.start()
+    with pytest.raises(HybridError, match=r"the process of cpu \([01]\) was ended by SIGKILL; repeat the command"):
+        encode(source, output=tmp_path / "two", devices=["cpu", "cpu"], **plan)
+    assert children(os.getpid()) == before
+    finished = {path: path.stat().st_mtime_ns for path in shards.glob("part-*.parquet")}
+    assert 3 <= len(finished) < 30
+    two = encode(source, output=tmp_path / "two", devices=["cpu", "cpu"], **plan)
+    for path, written in finished.items():
+        assert (two / "vectors" / path.name).stat().st_mtime_ns == written
+    assert contents(two) == contents(encode(source, output=tmp_path / "one", **plan))
+
+
+def test_the_processes_of_all_devices_end_with_a_killed_command(tmp_path: Path, tiny_bert: Path) -> None:
+    source = corpus(tmp_path, 100_000)
+    shards = tmp_path / ".index.partial" / "vectors"
+    command = [sys.executable, "-m", "hybrid_cli", "encode", source, "--model", tiny_bert, "--devices", "cpu,cpu"]
+    process = subprocess.Popen([*map(str, command), "--output", str(tmp_path / "index"), "--shard-size", "50"])
+    while not list(shards.glob("part-*.parquet")) and process.poll() is None:
+        time.sleep(0.01)
+    workers = children(process.pid)
+    assert len(workers) == 2
+    process.kill()
+    process.wait()
+    for _ in range(1000):
+        if not any(Path(f"/proc/{number}/stat").exists() for number in workers):
+            return
+        time.sleep(0.01)
+    pytest.fail("a process still writes shards")
+
+
+def children(process: int) -> set[int]:
+    """Return the child processes of a process."""
+    found = (path.read_text() for path in Path(f"/proc/{process}/task").glob("*/children"))
+    return {int(number) for each in found for number in each.split()}
+
+
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        (["cpu", "cuda:7"], r"--device cuda:7: not available on this machine"),
+        (["meta", "meta"], r"--devices meta,meta: meta is named twice"),
+        (["cpu", "meta"], r"--devices cpu,meta: vectors differ between types of devices"),
+        (["all"], r"--devices all: no GPU is visible"),
+    ],
+)
+def test_devices_that_cannot_share_the_work_are_refused(
+    tiny: Path, tiny_bert: Path, tmp_path: Path, devices: list[str], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        encode(tiny, output=tmp_path / "index", model=tiny_bert, devices=devices)
+
+
 def test_a_repeated_command_does_nothing_and_another_output_has_the_same_bytes(
     tiny: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
@@ -158,8 +224,9 @@ def test_the_batch_size_changes_vectors_by_rounding_only(tiny: Path, tiny_bert: 
     np.testing.assert_allclose(found[0], found[2], atol=1e-5)
 
 
+@pytest.mark.parametrize("devices", [[], ["cpu", "cpu"]])
 def test_a_vector_that_is_not_finite_stops_the_run_and_names_the_document(
-    tiny: Path, tiny_bert: Path, tmp_path: Path
+    tiny: Path, tiny_bert: Path, tmp_path: Path, devices: list[str]
 ) -> None:
     broken = shutil.copytree(tiny_bert, tmp_path / "broken")
     weights = load_file(broken / "model.safetensors")
@@ -167,7 +234,7 @@ def test_a_vector_that_is_not_finite_stops_the_run_and_names_the_document(
     weights["embeddings.word_embeddings.weight"][sodium] = float("nan")
     save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(HybridError, match=r"^document NA: the vector is not finite, as are 1 others"):
-        encode(tiny, output=tmp_path / "index", model=str(broken), dtype="fp32")
+        encode(tiny, output=tmp_path / "index", model=str(broken), dtype="fp32", devices=devices)
     assert not (tmp_path / "index").exists()
 
 
@@ -228,6 +295,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model": ["a", "b", "c"]}, "--model: needs one or two encoders, got 3"),
     ({"queries": "queries.tsv"}, "--queries: not with COLLECTION"),
     ({"memory": 0}, "--memory 0: needs a number >= 1"),
+    ({"device": "cpu", "devices": ["cpu"]}, "--device cpu: not with --devices, which names all devices"),
     ({"index_type": "hsnw"}, "--index-type hsnw: unknown; did you mean hnsw?"),
 ]
 

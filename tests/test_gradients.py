@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
-from hybrid_cli.training.loop import backward
+from hybrid_cli.training.loop import Share, backward
 from hybrid_cli.training.losses import Terms
 
 
@@ -16,13 +18,15 @@ def gradients(chunk: int, cached: bool, dropout: float) -> list[torch.Tensor | N
     model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Dropout(dropout), nn.Linear(12, 5))
     inputs = torch.randn(8, 6)
 
-    def loss(vectors: torch.Tensor) -> tuple[torch.Tensor, Terms]:
-        scores = vectors[:4] @ vectors[4:].T
+    order = torch.tensor([3, 0, 5, 1, 7, 2, 6, 4])
+
+    def loss(vectors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Terms]:
+        scores = vectors[0][:4] @ vectors[0][4:].T
         value = functional.cross_entropy(scores, torch.arange(4))
         return value, {"nll": value}
 
     torch.manual_seed(1)
-    backward(model, inputs.split(chunk), loss, cached=cached)
+    backward(model, Share(inputs.split(chunk), order), loss, cached=cached)
     return [parameter.grad for parameter in model.parameters()]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import log
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import polars as pl
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from small_postings import count, flat, small_index
 
 from hybrid_cli.errors import HybridError
+from hybrid_cli.lexical import impacts
 from hybrid_cli.lexical.impacts import Impacts, Postings, PostingsBuilder, decode_length, quantized
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.keys import Bags
@@ -195,3 +197,18 @@ def test_an_index_under_another_k1_and_b_equals_one_built_with_them() -> None:
 
 def test_k1_zero_counts_a_term_once() -> None:
     assert hits(known(DOCUMENTS, k1=0.0), "cat") == pytest.approx(dict.fromkeys(("d1", "d2", "d4"), IDF_CAT))
+
+
+@given(corpora, st.integers(1, 40))
+def test_impacts_by_document_equal_those_by_term(documents: list[list[str]], at_once: int) -> None:
+    index = known(documents)
+    whole = index.documents.tocsr()
+    wanted = np.arange(len(documents))[::-2]
+    some = index.impacts.of_documents(wanted)
+    assert (some.rows(np.arange(len(wanted))) != whole[wanted]).nnz == 0
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(impacts, "_AT_ONCE", at_once)  # tokens of a block of documents
+        for _ in ("written", "found"):
+            mapped = index.impacts.by_document(Path(folder) / "impacts")
+            assert (mapped.rows(np.arange(len(documents))) != whole).nnz == 0
+            assert (mapped.rows(wanted) != whole[wanted]).nnz == 0

@@ -13,9 +13,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hybrid_cli import artifacts, memory
+from hybrid_cli import artifacts, console, memory
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.settings import COMMANDS, Combine, Encode, Export
+from hybrid_cli.indexes.construction import check_recipe, construction_bytes
+from hybrid_cli.settings import COMMANDS, Combine, Encode, Export, VectorIndex
 from hybrid_cli.settings.common import Budgeted
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.export import export
@@ -100,6 +101,30 @@ def test_the_need_is_compared_with_what_is_free() -> None:
     with pytest.raises(HybridError, match=r"not enough memory: this test needs about .* more, and the machine leaves"):
         memory.require(1 << 60, "this test")
     memory.require(1 << 60, "this test", mapped=True)  # this process has no limit of the address space
+
+
+def test_a_forecast_is_printed_and_work_that_does_not_fit_is_refused_with_an_option(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    console.forecast(1 << 20, "little work")
+    console.forecast(600 << 20, "some work")
+    assert capsys.readouterr().err == "some work: needs about 600 MiB of memory\n"
+    with pytest.raises(HybridError, match=r"index-bm25 needs about .* more, and the machine .*, or use --shards$"):
+        console.forecast(1 << 60, "index-bm25", "use --shards")
+
+
+@pytest.mark.parametrize(
+    ("factory", "each"),
+    [("Flat", 0), ("SQ8", 384), ("Binary", 48), ("HNSW32,Flat", 4 * 384 + 276), ("IVF64,Flat", 4 * 384 + 8)],
+)
+def test_the_memory_of_an_index_grows_by_codes_links_and_ids(factory: str, each: int) -> None:
+    millions = [construction_bytes(factory, 384, count * 10**6) for count in (1, 2)]
+    assert millions[1] - millions[0] == each * 10**6
+
+
+def test_an_index_that_does_not_fit_is_refused_before_encoding() -> None:
+    with pytest.raises(HybridError, match=r"encode: building HNSW64,Flat needs .*; .*, or use --index-type flat"):
+        check_recipe(VectorIndex(index_type="hnsw"), 4096, 10**10)
 
 
 def test_variables_that_are_set_stay(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Training in two processes gives the weights of one process."""
+"""Training in two processes gives the weights of one process, on devices of their own."""
 
 from __future__ import annotations
 
@@ -7,20 +7,52 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
+import torch
 from test_train_dense import write_examples
+from torch import distributed
 
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind, layout
+from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.encoders.devices import pick_device
 from hybrid_cli.encoders.open_encoder import open_encoder
-from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.errors import InputError
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.training import parallel
 
-PLAN: dict[str, Any] = {
-    "batch_size": 6, "epochs": 2, "max_steps": 4, "learning_rate": 1e-3, "precision": "fp32", "checkpoint_steps": 2,
-}  # fmt: skip
+PLAN = ("--max-steps", "4", "--checkpoint-steps", "2")
+TRANSFORMER = ("--epochs", "2", "--device", "cpu", "--lr", "1e-3", "--precision", "fp32", "--batch-size", "7")
+COMMANDS = {
+    "plain": ("train-dense", "{examples}", "--model", "{model}", "--loss", "nll", "--dev", "{dev}", *TRANSFORMER),
+    "cached": ("train-dense", "{examples}", "--model", "{model}", "--loss", "bpr", "--chunk-size", "2", *TRANSFORMER),
+    "reranker": ("train-reranker", "{examples}", "--model", "{model}", "--mask-matches", "0.5", *TRANSFORMER),
+    "mlm": ("pretrain", "{collection}", "--model", "{model}", *TRANSFORMER),
+    "cocondenser": ("pretrain", "{collection}", "--model", "{model}", "--cocondenser", *TRANSFORMER),
+    "static": (
+        *("train-lambda", "{collection}", "--encoder", "static", "--index", "{index}", "--dim", "4", "--lr", "0.1"),
+        *("--batch-size", "5", "--sampled-candidates", "6", "--hard-candidates", "2"),
+    ),
+}
 TEXTS = ["river bank", "inverse of a square matrix"]
+RUN = """
+import json, os, sys
+from torch import distributed
+from command import hybrid
+if "WORLD_SIZE" in os.environ:
+    distributed.init_process_group("gloo")  # one group of processes for all commands
+for words in json.loads(sys.argv[1]):
+    done = hybrid(*words)
+    print(done.err, file=sys.stderr)
+    if done.code:
+        sys.exit(done.code)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -34,22 +66,152 @@ def without_dropout(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -
     return folder
 
 
-@pytest.mark.parametrize("options", [[], ["--chunk-size", "2"]], ids=["plain", "cached"])
-def test_two_processes_give_the_weights_of_one(without_dropout: Path, tmp_path: Path, options: list[str]) -> None:
-    examples = write_examples(tmp_path / "examples.parquet")
-    dev = write_examples(tmp_path / "dev.parquet", 6, seed=1)
-    alone = train_dense(examples, output=tmp_path / "alone", model=str(without_dropout), loss="nll", dev=dev, **PLAN)
-    together = tmp_path / "together"
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hybrid_cli"),
-        *("train-dense", str(examples), "--model", str(without_dropout), "--loss", "nll", "--output", str(together)),
-        *("--batch-size", "6", "--epochs", "2", "--max-steps", "4", "--lr", "1e-3", "--precision", "fp32"),
-        *("--checkpoint-steps", "2", "--dev", str(dev), *options),
-    ]
-    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("train-dense: ") == 1, "only the first process prints"
-    vectors = [open_encoder(folder).encode_queries(TEXTS) for folder in (alone, together)]
-    np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-4)
-    untrained = open_encoder(without_dropout).encode_queries(TEXTS)
-    assert not np.allclose(vectors[0], untrained, atol=1e-2)
+@pytest.fixture(scope="module")
+def sources(tiny: Path, without_dropout: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("sources")
+    return {
+        "examples": str(write_examples(folder / "examples.parquet")),
+        "dev": str(write_examples(folder / "dev.parquet", 6, seed=1)),
+        "model": str(without_dropout),
+        "collection": str(tiny),
+        "index": str(index_bm25(tiny, output=folder / "bm25", threads=1)),
+    }
+
+
+@pytest.fixture(scope="module")
+def trained(sources: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Return encoders of each command, trained in one process and in two, and the messages of the two processes."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "run.py").write_text(RUN)
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    for launcher, name in ((sys.executable,), "one"), (torchrun, "two"):
+        commands = [
+            [part.format(**sources) for part in command] + [*PLAN, "--output", str(folder / f"{each}-{name}")]
+            for each, command in COMMANDS.items()
+        ]
+        done = subprocess.run(
+            [*launcher, str(folder / "run.py"), json.dumps(commands)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    return folder, done.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_two_processes_give_the_weights_of_one(trained: tuple[Path, str], sources: dict[str, str], name: str) -> None:
+    folder, messages = trained
+    one, two = (outputs(folder / f"{name}-{processes}") for processes in ("one", "two"))
+    np.testing.assert_allclose(two, one, atol=5e-4)
+    start = open_encoder(sources["model"]).encode_queries(TEXTS)
+    assert one.shape != start.shape or not np.allclose(one, start, atol=1e-2), "untrained"
+    curves = [pl.read_parquet(folder / f"{name}-{processes}" / layout.CURVE) for processes in ("one", "two")]
+    assert curves[0].select("step", "name").equals(curves[1].select("step", "name"))
+    np.testing.assert_allclose(curves[1]["value"], curves[0]["value"], rtol=1e-3, atol=1e-3)
+    assert messages.count(f"{folder / name}-two: ") == 1, "only the first process prints"
+
+
+def outputs(folder: Path) -> Any:
+    """Return vectors of an encoder, or scores of a reranker."""
+    if artifacts.read_manifest(folder).kind == Kind.RERANKER:
+        pairs = pl.DataFrame({"query": ["river", "square"], "title": "", "text": TEXTS})
+        return CrossEncoder.load(str(folder), device="cpu").scores(pairs)[0]
+    return open_encoder(folder).encode_queries(TEXTS)
+
+
+# ------------------------------------------------------------------------------------------------------------- devices
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[Any, ...]]]:
+    """Let PyTorch report some GPUs, and record which one it is told to use before the processes join."""
+
+    def report(count: int, local_rank: int = 0, processes: int = 1) -> list[tuple[Any, ...]]:
+        calls: list[tuple[Any, ...]] = []
+        empty = torch.empty
+
+        def allocate(*shape: Any, device: Any = None, **options: Any) -> torch.Tensor:
+            wanted = torch.device(device or "cpu")
+            if wanted.type == "cuda" and (wanted.index or 0) >= count:
+                raise RuntimeError("CUDA error: invalid device ordinal")
+            return empty(*shape, **options)
+
+        monkeypatch.setattr(torch, "empty", allocate)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(("use", str(device))))
+        monkeypatch.setattr(
+            distributed,
+            "init_process_group",
+            lambda backend, device_id=None, timeout=None: calls.append(("join", backend, str(device_id))),
+        )
+        for name, value in (("LOCAL_RANK", local_rank), ("LOCAL_WORLD_SIZE", processes), ("WORLD_SIZE", processes)):
+            monkeypatch.setenv(name, str(value))
+        return calls
+
+    return report
+
+
+@pytest.mark.parametrize(
+    ("device", "local_rank", "processes", "found"),
+    [
+        ("auto", 0, 1, "cuda:0"),
+        ("cuda", 0, 1, "cuda:0"),
+        ("cuda:1", 0, 1, "cuda:1"),
+        ("auto", 1, 2, "cuda:1"),
+        ("cuda", 1, 2, "cuda:1"),
+        ("cpu", 1, 2, "cpu"),
+    ],
+)
+def test_each_process_has_a_gpu_of_its_own(
+    gpus: Callable[..., Any], device: str, local_rank: int, processes: int, found: str
+) -> None:
+    gpus(2, local_rank, processes)
+    assert pick_device(device) == found
+
+
+@pytest.mark.parametrize(
+    ("device", "local_rank", "processes", "message"),
+    [
+        ("cuda:1", 0, 2, "2 processes cannot share a GPU; use --device cuda or cpu"),
+        ("auto", 2, 3, "torchrun started 3 processes, and 2 GPUs are visible; pass --nproc-per-node 2"),
+        ("cuda:7", 0, 1, r"--device cuda:7: not available on this machine \(CUDA error: invalid device ordinal\)"),
+    ],
+)
+def test_processes_that_would_share_a_gpu_are_refused(
+    gpus: Callable[..., Any], device: str, local_rank: int, processes: int, message: str
+) -> None:
+    gpus(2, local_rank, processes)
+    with pytest.raises(InputError, match=message):
+        pick_device(device)
+
+
+def test_a_process_uses_its_gpu_before_nccl_starts(gpus: Callable[..., Any]) -> None:
+    calls = gpus(2, local_rank=1, processes=2)
+    parallel.start(pick_device("auto"))
+    assert calls == [("use", "cuda:1"), ("join", "nccl", "cuda:1")]
+
+
+def test_processes_on_cpus_of_a_machine_with_gpus_use_gloo(gpus: Callable[..., Any]) -> None:
+    calls = gpus(2, local_rank=1, processes=2)
+    parallel.start(pick_device("cpu"))
+    assert calls == [("join", "gloo", "None")]
+
+
+def test_processes_on_mps_are_refused(gpus: Callable[..., Any]) -> None:
+    gpus(0, processes=2)
+    with pytest.raises(InputError, match="--device mps: trains in one process; omit torchrun"):
+        parallel.start("mps")
+
+
+def test_shares_cover_all_items_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = list(range(7))
+    for processes in (1, 2, 3, 9):
+        monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(distributed, "get_world_size", lambda processes=processes: processes)
+        found = []
+        for rank in range(processes):
+            monkeypatch.setattr(distributed, "get_rank", lambda rank=rank: rank)
+            found.append(parallel.share(items))
+        assert [item for mine in found for item in mine] == items
+        assert list(map(len, found)) == parallel.shares(7)
+        assert np.ptp(list(map(len, found))) <= 1

@@ -60,21 +60,26 @@ def static_options(sources: Sources, **more: Any) -> TrainLambda:
     return TrainLambda(**{**sources, "output": Path("out"), **STATIC, **more})
 
 
+def labelled(sources: Sources, plan: TrainLambda) -> LabeledQueries:
+    return LabeledQueries(sources["labels"], sources["collection"], plan, sources["labels"].parent)
+
+
+def bags(index: LexicalIndex, encoder: StaticEncoder, plan: TrainLambda) -> static.BagsOfTerms:
+    everything = np.arange(len(index.docids))
+    return static.BagsOfTerms(index, encoder, plan, None, index.impacts.of_documents(everything))
+
+
 def curve(folder: Path) -> dict[str, list[float]]:
     table = pl.read_parquet(folder / "curve.parquet")
     return {name: part["value"].to_list() for (name,), part in table.group_by(["name"], maintain_order=True)}
 
 
 def test_every_step_draws_a_top_ranked_and_a_bottom_ranked_hit(sources: Sources) -> None:
-    queries = LabeledQueries(sources["labels"], sources["collection"], options(sources))
+    queries = labelled(sources, options(sources))
     lists = {row["text"]: row["docids"] for row in pl.read_parquet(sources["labels"] / "labels/*.parquet").to_dicts()}
     assert queries.dropped == sum(len(docids) < 3 for docids in lists.values())
     texts = {docid: (title, text) for docid, title, text in TINY_DOCUMENTS}
-    groups = [
-        group
-        for batch in LabeledQueries(sources["labels"], sources["collection"], options(sources, epochs=20)).batches()
-        for group in batch
-    ]
+    groups = [group for batch in labelled(sources, options(sources, epochs=20)).batches() for group in batch]
     assert len(groups) == 20 * len(queries)
     for group in groups:
         best, worst = lists[group.query][:2], lists[group.query][-1:]
@@ -86,7 +91,7 @@ def test_every_step_draws_a_top_ranked_and_a_bottom_ranked_hit(sources: Sources)
 
 
 def test_batches_resume_at_any_step(sources: Sources) -> None:
-    queries = LabeledQueries(sources["labels"], sources["collection"], options(sources, epochs=3))
+    queries = labelled(sources, options(sources, epochs=3))
     whole = list(queries.batches())
     for done in (1, 4, len(whole) - 1):
         assert list(queries.batches(done)) == whole[done:]
@@ -105,13 +110,11 @@ def test_a_transformer_learns_and_is_an_encoder(
     encoder = open_encoder(output)
     assert isinstance(encoder, TransformerEncoder)
     assert encoder.dim == 8
-    assert artifacts.read_manifest(output).counts["queries"] == len(
-        LabeledQueries(sources["labels"], sources["collection"], options(sources))
-    )
+    assert artifacts.read_manifest(output).counts["queries"] == len(labelled(sources, options(sources)))
 
 
 def test_student_negatives_are_top_ranked_documents_of_the_student(sources: Sources, tiny_bert: Path) -> None:
-    queries = LabeledQueries(sources["labels"], sources["collection"], options(sources))
+    queries = labelled(sources, options(sources))
     encoder = TransformerEncoder.load(tiny_bert)
     plan = options(sources, loss="listwise", student_negatives=2, checkpoint_steps=3, seed=0)
     negatives = StudentNegatives(encoder, queries.texts, plan, torch.float32, plan.student_negatives)
@@ -197,7 +200,7 @@ def test_the_static_students_top_ranked_documents_are_candidates(
     encoder.document_table.data.fill_(1)
     monkeypatch.setattr(static, "STUDENT_POOL", 100)
     candidates = {"sampled_candidates": 1, "hard_candidates": 1, "student_negatives": 1}
-    source = static.BagsOfTerms(index, encoder, static_options(sources, **candidates), None)
+    source = bags(index, encoder, static_options(sources, **candidates))
     weights = source.documents(np.arange(len(index.docids)))
     best = weights[[int(weights.sum(1).argmax())]].toarray()
     for batch in islice(source.batches(), 3):
@@ -208,7 +211,7 @@ def test_the_matrix_and_the_texts_give_equal_weights(sources: Sources) -> None:
     index = LexicalIndex.open(sources["index"])
     encoder = StaticEncoder.over(index, ("title", "text"), dim=3, vocab_size=40, hash_buckets=5)
     rows = np.arange(len(index.docids))
-    of_matrix = static.BagsOfTerms(index, encoder, static_options(sources), None).documents(rows)
+    of_matrix = bags(index, encoder, static_options(sources)).documents(rows)
     of_texts = encoder.document_weights(
         [title for _, title, _ in TINY_DOCUMENTS], [text for *_, text in TINY_DOCUMENTS]
     )

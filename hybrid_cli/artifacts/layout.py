@@ -55,6 +55,8 @@ FUSER = "fuser.json"
 # unfinished encoder
 CHECKPOINT = ".checkpoint"
 BEST_WEIGHTS = ".best.safetensors"
+DOCUMENT_IMPACTS = ".impacts"  # of all documents, by document
+TEXTS = ".texts.arrow"
 FROZEN = ".frozen"  # vectors of frozen encoders and of the start model
 
 # several attacked query files

@@ -31,7 +31,8 @@ from hybrid_cli.encoders.checkpoint import (
     refuse_pickles,
     silence_transformers,
 )
-from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.devices import pick_device, pick_dtype
+from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, read_json, read_object, typed

@@ -1,19 +1,13 @@
-"""Locate models; choose device and precision."""
+"""Locate models."""
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hybrid_cli import console
 from hybrid_cli.artifacts import Manifest, Named
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.settings.common import Precision
-
-if TYPE_CHECKING:
-    import torch
 
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*"]
 
@@ -110,44 +104,3 @@ def recorded_model(manifest: Manifest, role: str = "model") -> str | None:
     """Return the recorded path or name of a model, as `resolve` takes it; None if not recorded."""
     path = manifest.input_path(role)
     return str(path) if path is not None else manifest.inputs.get(role, {}).get("name")
-
-
-def pick_device(device: str) -> str:
-    """Return the device; `auto` is the first available of cuda, mps and cpu.
-
-    Raises:
-        InputError: no such device on this machine.
-    """
-    if device != "auto":
-        return _present(device)
-    import torch
-
-    if torch.cuda.is_available():
-        return f"cuda:{local}" if (local := os.environ.get("LOCAL_RANK")) else "cuda"  # one GPU per process of torchrun
-    return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def _present(device: str) -> str:
-    import torch
-
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # a PyTorch without CUDA raises an AssertionError
-        if "device type at start of device string" in str(error):
-            raise InputError(f"--device {device}: unknown; use auto, cpu, cuda, cuda:N or mps") from None
-        reason = str(error).splitlines()[0]
-        raise InputError(f"--device {device}: not available on this machine ({reason}); use auto or cpu") from None
-    return device
-
-
-def pick_dtype(dtype: Precision, device: str) -> torch.dtype:
-    """Return the torch dtype of a name; `auto` is bf16 if the device supports it natively, else fp32."""
-    import torch
-
-    if dtype != "auto":
-        return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
-    if device.startswith("cuda"):
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        native = device == "cpu" and torch.cpu._is_avx512_bf16_supported()
-    return torch.bfloat16 if native else torch.float32

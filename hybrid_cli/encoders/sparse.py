@@ -27,8 +27,9 @@ from hybrid_cli.artifacts.layout import CONTRACT, IDF_TABLE, MODULES
 from hybrid_cli.encoders import sparse_towers as towers
 from hybrid_cli.encoders.checkpoint import load_tokenizer, silence_transformers
 from hybrid_cli.encoders.contract import LONGEST, SPARSE, TextForm
+from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.literal import LiteralTerms
-from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.sparse_towers import Network, Repeats, SparseTower, TableWeights, TokenWeights
 from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, contract_fingerprint
 from hybrid_cli.errors import InputError

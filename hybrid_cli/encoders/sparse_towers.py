@@ -209,10 +209,11 @@ class SparseTower(nn.Module):
         self.register_buffer("special", special, persistent=False)
         self.special: Tensor
 
-    def tokenize(self, texts: Sequence[str], side: str) -> tuple[list[list[int]], int]:
+    def tokenize(self, texts: Sequence[str], side: str, tokenizer: Any = None) -> tuple[list[list[int]], int]:
         """Return the token ids of texts, cut to the length of a `query` or a `document`; see `Tower.tokenize`."""
         length = self.contract.query_max_len if side == "query" else self.contract.doc_max_len
-        encoded = self.tokenizer(list(texts), truncation=True, max_length=length, return_token_type_ids=False)
+        tokenizer = tokenizer or self.tokenizer
+        encoded = tokenizer(list(texts), truncation=True, max_length=length, return_token_type_ids=False)
         return encoded["input_ids"], sum(bool(each.overflowing) for each in encoded.encodings or ())
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:

@@ -103,16 +103,17 @@ class Tower(nn.Module):
         weight = next(self.backbone.parameters())
         self.distillation_head = nn.Linear(self.backbone.config.hidden_size, dim, bias=False, device=weight.device)
 
-    def tokenize(self, texts: Sequence[str], side: str) -> tuple[list[list[int]], int]:
+    def tokenize(self, texts: Sequence[str], side: str, tokenizer: Any = None) -> tuple[list[list[int]], int]:
         """Return the token ids of texts with their prefixes, cut to the maximum length, and the number of cut texts.
 
         Args:
             texts: inputs of the tokenizer (`Contract.query`, `Contract.document`).
             side: `query` or `document`.
+            tokenizer: a copy of the tower's tokenizer, for use in another thread.
         """
-        contract = self.contract
+        contract, tokenizer = self.contract, tokenizer or self.tokenizer
         length = min(contract.query_max_len if side == "query" else contract.doc_max_len, self.longest)
-        encoded = self.tokenizer(
+        encoded = tokenizer(
             list(texts),
             truncation=True,
             max_length=length,
@@ -121,7 +122,7 @@ class Tower(nn.Module):
         )
         ids: list[list[int]] = encoded["input_ids"]
         if contract.fill_queries and side == "query":
-            ids = [row + [self.tokenizer.mask_token_id] * (length - len(row)) for row in ids]
+            ids = [row + [tokenizer.mask_token_id] * (length - len(row)) for row in ids]
         return ids, sum(bool(each.overflowing) for each in encoded.encodings)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:

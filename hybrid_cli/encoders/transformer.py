@@ -16,9 +16,10 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT
 from hybrid_cli.encoders.contract import Contract, TextForm, read_contract
+from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.head import refuse_missing_projection
 from hybrid_cli.encoders.layouts import is_two_folders, structure
-from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import OnDevice, Precision

@@ -6,8 +6,9 @@ This is the only package that imports FAISS.
 """
 
 from hybrid_cli.indexes.auto import RECALL_SAMPLE, choose, footprint, measure_recall
+from hybrid_cli.indexes.construction import build, check_recipe
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
-from hybrid_cli.indexes.faiss import build, check_recipe, set_threads
+from hybrid_cli.indexes.faiss import set_threads
 from hybrid_cli.indexes.shards import read_ids, read_shard, shard_facts, shard_path, shards, write_shard
 
 __all__ = [

@@ -14,8 +14,9 @@ import polars as pl
 from hybrid_cli import console, draws
 from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX, VECTORS
 from hybrid_cli.errors import InputError
+from hybrid_cli.indexes.construction import build
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
-from hybrid_cli.indexes.faiss import FLAT, FLOATS, build, code_size, factory_string
+from hybrid_cli.indexes.faiss import FLAT, FLOATS, code_size, factory_string
 from hybrid_cli.indexes.shards import read_ids, read_shard, shard_path, shards, write_shard
 from hybrid_cli.settings import VectorIndex
 

@@ -12,20 +12,21 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, memory, runs
+from hybrid_cli import artifacts, console, memory, runs
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.errors import InputError
+from hybrid_cli.indexes.construction import flat_vectors
 from hybrid_cli.indexes.faiss import (
     FLAT,
     check_metric,
-    flat_vectors,
     is_binary,
     load_faiss,
     reason,
     set_parameter,
     sign_bits,
 )
+from hybrid_cli.indexes.gpus import on_gpus
 from hybrid_cli.indexes.shards import Vectors, read_shard, shard_path, shards, vector_blocks, write_shard
 from hybrid_cli.settings import Encode, SearchOptions
 
@@ -34,6 +35,7 @@ _HITS_AT_ONCE = 1 << 22  # bounds the memory of a block where many hits are requ
 _HIT_BYTES = 100  # of a hit with copies
 _PADDING = 32  # queries are padded to a multiple: BLAS sums a single query in another order
 _BEYOND = 16  # hits requested beyond the cut, so that equal scores at the cut are ordered by docid
+_GPU_HITS = 2048  # FAISS returns no more from a GPU
 _ROWS_AT_ONCE = 1 << 16
 
 
@@ -105,6 +107,7 @@ class DenseIndex:
         ef_search: candidates in a graph; overrides the recorded number.
         nprobe: inverted lists to search; overrides the recorded number.
         binary_k: candidates by Hamming distance, for an index of sign codes.
+        gpus: numbers of the GPUs that search a flat index for many queries.
     """
 
     folder: Path
@@ -114,6 +117,7 @@ class DenseIndex:
     ef_search: int | None = None
     nprobe: int | None = None
     binary_k: int | None = None
+    gpus: tuple[int, ...] = ()
 
     @classmethod
     def open(
@@ -163,13 +167,17 @@ class DenseIndex:
                 set_parameter(index, name, value, option)
         return index
 
+    @cached_property
+    def _on_gpus(self) -> Any | None:
+        return on_gpus(self._index, self.gpus, shard=True) if self.gpus and self.info.factory == FLAT else None
+
     def _read_index(self, path: str) -> Any:
         faiss = load_faiss()
         artifacts.check_parts(self.folder, FAISS_INDEX)
         try:
             mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if self.info.factory == FLAT else 0
             if not mapped:
-                memory.require(Path(path).stat().st_size, path)
+                console.forecast(Path(path).stat().st_size, path, "search an index of type flat or sq8")
             return faiss.read_index_binary(path) if self.binary else faiss.read_index(path, mapped)
         except RuntimeError as error:
             raise InputError(
@@ -199,15 +207,16 @@ class DenseIndex:
             raise InputError(f"{self.folder}: has vectors of length {self.dim}, the queries have {vectors.shape[1]}")
         depth = min(hits + _BEYOND, len(self.docids))
         size = memory.rows(_HIT_BYTES * depth, min(_BLOCK, _HITS_AT_ONCE // depth)) // _PADDING * _PADDING or _PADDING
+        index = (self._on_gpus if len(vectors) >= _BLOCK and depth <= _GPU_HITS else None) or self._index
         for begin in range(0, len(vectors), size):
             block = vectors[begin : begin + size]
-            scores, rows = (self._by_codes if self.binary else self._by_vectors)(block, depth)
+            scores, rows = self._by_codes(block, depth) if self.binary else self._by_vectors(index, block, depth)
             yield self._run(qids[begin : begin + size], scores, rows, hits)
 
-    def _by_vectors(self, queries: Vectors, depth: int) -> tuple[np.ndarray, np.ndarray]:
+    def _by_vectors(self, index: Any, queries: Vectors, depth: int) -> tuple[np.ndarray, np.ndarray]:
         padded = np.zeros((-(-len(queries) // _PADDING) * _PADDING, self.dim), np.float32)
         padded[: len(queries)] = queries
-        scores, rows = self._index.search(padded, depth)
+        scores, rows = index.search(padded, depth)
         if self.info.factory == FLAT:
             # The order in which BLAS sums depends on the processor and on the position in the block; scores must not.
             for query, mine, found in zip(queries, scores, rows, strict=False):

@@ -19,7 +19,7 @@ from hybrid_cli.artifacts import Kind, Manifest, Named, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.models import model_input, recorded_model
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes import faiss
+from hybrid_cli.indexes.construction import build
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.exact import index_kinds, limit_threads, query_encoder
 from hybrid_cli.indexes.shards import encode_texts, keep_vectors, shard_facts, shards
@@ -186,5 +186,5 @@ def _build_dense(index: DenseIndex, work: Path, recipe: Encode, vectors: int) ->
         artifacts.hard_link(index.folder / layout.INDEX_ENCODER, work / layout.INDEX_ENCODER)
     truncated = sum(shard_facts(path).get("truncated", 0) for path in shards(work))
     with console.progress("index", vectors, "vectors") as advance:
-        factory = faiss.build(work, recipe, advance)
+        factory = build(work, recipe, advance)
     return replace(index.info, vectors=vectors, truncated=truncated, factory=factory, recall={})

@@ -19,7 +19,7 @@ from hybrid_cli.encoders.contract import differences
 from hybrid_cli.encoders.models import recorded_model, resolve
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
-from hybrid_cli.indexes.faiss import is_binary, set_threads
+from hybrid_cli.indexes.faiss import FLAT, is_binary, set_threads
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, shards
 from hybrid_cli.lexical.index import quantization
@@ -72,6 +72,7 @@ def index_kinds(manifest: Manifest) -> frozenset[str]:
     factory = IndexInfo.of(manifest).factory
     parts = {"HNSW": "an HNSW index", "IVF": "an IVF index"}
     kinds = {"a dense index", *(kind for part, kind in parts.items() if part in factory)}
+    kinds |= {"a flat index"} if factory == FLAT else set()
     return frozenset(kinds | ({"a binary index"} if is_binary(factory) else set()))
 
 

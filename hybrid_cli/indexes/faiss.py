@@ -1,28 +1,17 @@
-"""FAISS: import, index types, parameters, error messages, and building indexes from shards of vectors.
-
-A flat index is written as a stream; the others are built by FAISS, shard by shard.
-"""
+"""FAISS: import, index types, parameters, error messages."""
 
 from __future__ import annotations
 
 import os
 import re
-import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import polars as pl
-import pyarrow.parquet as pq
 
-from hybrid_cli import console, draws, memory
-from hybrid_cli.artifacts import disk
-from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, shards, vector_blocks
 from hybrid_cli.settings import VectorIndex
 
 FLAT = "Flat"
@@ -212,143 +201,3 @@ def check_metric(index: Any, where: str) -> None:
             raise InputError(f"{where}: {type(inner).__name__} does not measure the inner product; use another index")
         below = getattr(inner, "storage", None) or getattr(inner, "index", None)
         inner = faiss.downcast_index(below) if isinstance(below, faiss.Index) else None
-
-
-_AT_ONCE = 4096  # vectors added to an index; a graph depends on it, so it must not depend on the shards
-_TRAINING_VECTORS = 1 << 16
-_CENTROIDS, _POINTS_EACH = 256, 39  # of a product code; training vectors per centroid or list (FAISS)
-# The file of faiss.IndexFlatIP: type, dimensions, vectors, twice 2**20 (unused), trained, metric, values that follow.
-_FLAT_HEADER = struct.Struct("<4siqqq?iQ")
-
-
-def build(folder: Path, recipe: VectorIndex, advance: Callable[[int], None] = lambda n: None) -> str:
-    """Write `index.faiss` and `docids.parquet` from the shards in `folder`, with one shard in memory at a time.
-
-    A flat index is written as a stream. FAISS holds the others in memory while it builds them: graph and vectors
-    (hnsw), vectors (ivf) or codes (fp16, sq8, pq, opq, binary).
-
-    Args:
-        folder: folder with shards of vectors.
-        recipe: index type and parameters.
-        advance: called with the number of rows of each shard.
-
-    Returns:
-        The factory string of the index.
-
-    Raises:
-        InputError: no such index for vectors of this length, or too few vectors to train it.
-    """
-    docids = read_ids(folder)
-    with disk.create(folder / DOCIDS) as file:
-        pl.DataFrame({"docid": docids}).write_parquet(file, compression="zstd")
-    dim = read_shard(shards(folder)[0]).shape[1]
-    factory = factory_string(recipe, dim, len(docids))
-    if factory != FLAT:
-        memory.require(_needed(factory, recipe, dim, len(docids)), f"the index {factory}")
-    if factory == FLAT:
-        _stream_flat(folder, dim, len(docids), advance)
-    elif is_binary(factory):
-        _build_binary(folder, dim, factory, recipe.ef_construction, advance)
-    else:
-        with same_graph() if "HNSW" in factory else nullcontext():
-            _build_trained(folder, empty_index(factory, dim), recipe, factory, advance)
-    return factory
-
-
-def _needed(factory: str, recipe: VectorIndex, dim: int, count: int) -> int:
-    """Return the bytes that FAISS needs to build an index: codes, links or ids, and the training sample."""
-    each = code_size(factory, dim)
-    links = 8 * recipe.m if "HNSW" in factory else 8 if "IVF" in factory else 0
-    return count * ((4 * dim if each is None else each) + links) + 4 * dim * min(count, _TRAINING_VECTORS)
-
-
-def check_recipe(recipe: VectorIndex, dim: int, count: int) -> None:
-    """Check that FAISS can build an index of `count` vectors of length `dim`.
-
-    Raises:
-        HybridError: FAISS is not installed.
-        InputError: a parameter or the factory string is unusable.
-    """
-    if recipe.index_type == "auto":
-        return
-    factory = factory_string(recipe, dim, count)
-    if not is_binary(factory):
-        empty_index(factory, dim)
-
-
-def _build_trained(folder: Path, index: Any, recipe: VectorIndex, factory: str, advance: Callable[[int], None]) -> None:
-    faiss = load_faiss()
-    for name, value in (("efConstruction", recipe.ef_construction), ("efSearch", recipe.ef_search)):
-        if "HNSW" in factory:
-            set_parameter(index, name, value)
-    if not index.is_trained:
-        wanted = _POINTS_EACH * max(inverted_lists(index), _CENTROIDS if "PQ" in factory else 0)
-        sample = _sample(folder, max(_TRAINING_VECTORS, wanted), recipe.seed)
-        if len(sample) < wanted:
-            console.warn(
-                f"{factory} is trained on {len(sample):,} vectors; FAISS recommends {wanted:,}. Check its recall with "
-                "--recall-check"
-            )
-        try:
-            with quiet():
-                index.train(sample)
-        except RuntimeError as error:
-            raise InputError(
-                f"{len(sample)} vectors are too few to train {factory} ({reason(error)}); use --index-type flat or sq8"
-            ) from None
-    if nlist := inverted_lists(index):
-        set_parameter(index, "nprobe", min(recipe.nprobe, nlist))
-    for vectors in vector_blocks(folder, _AT_ONCE):
-        index.add(vectors)
-        advance(len(vectors))
-    with disk.by_name(folder / FAISS_INDEX) as file:
-        faiss.write_index(index, file)
-
-
-def _sample(folder: Path, size: int, seed: int) -> Vectors:
-    """Draw at most `size` vectors, evenly over all shards."""
-    counts = [pq.read_metadata(path).num_rows for path in shards(folder)]
-    drawn = draws.sample(sum(counts), size, draws.rng(seed))
-    parts, begin = [], 0
-    for path, count in zip(shards(folder), counts, strict=True):
-        rows = drawn[(drawn >= begin) & (drawn < begin + count)] - begin
-        if len(rows):
-            parts.append(read_shard(path)[rows])
-        begin += count
-    return np.concatenate(parts)
-
-
-def _stream_flat(folder: Path, dim: int, count: int, advance: Callable[[int], None]) -> None:
-    """Write the file of `faiss.IndexFlatIP` shard by shard.
-
-    FAISS can only write an index that it holds in memory, so the file is written here: a header and the values. A test
-    compares it with the file that FAISS writes.
-    """
-    header = _FLAT_HEADER.pack(b"IxFI", dim, count, 1 << 20, 1 << 20, True, 0, count * dim)
-    with disk.create(folder / FAISS_INDEX) as file:
-        file.write(header)
-        for path in shards(folder):
-            vectors = read_shard(path)
-            file.write(np.ascontiguousarray(vectors, "<f4").data)
-            advance(len(vectors))
-
-
-def flat_vectors(folder: Path, dim: int, count: int) -> Vectors:
-    """Return the vectors [n, d] of a flat index, memory-mapped."""
-    return np.memmap(folder / FAISS_INDEX, "<f4", "c", _FLAT_HEADER.size, (count, dim))
-
-
-def _build_binary(folder: Path, dim: int, factory: str, ef_construction: int, advance: Callable[[int], None]) -> None:
-    faiss = load_faiss()
-    bits = -(-dim // 8) * 8
-    if factory == BINARY:
-        index = faiss.IndexBinaryFlat(bits)
-    else:
-        index = faiss.IndexBinaryHNSW(bits, int(factory.removeprefix(BINARY_GRAPH)))
-        index.hnsw.efConstruction = ef_construction
-    with same_graph():
-        for vectors in vector_blocks(folder, _AT_ONCE):
-            index.add(sign_bits(vectors))
-            advance(len(vectors))
-    with disk.by_name(folder / FAISS_INDEX) as file:
-        faiss.write_index_binary(index, file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -16,6 +16,8 @@ from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.exact import index_manifest, limit_threads, query_encoder, refusal
+from hybrid_cli.indexes.faiss import FLAT
+from hybrid_cli.indexes.gpus import pick_gpus
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.indexes.sharded import merged, shards_of
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, shards
@@ -216,4 +218,5 @@ def stored_queries(vectors: Path) -> pl.DataFrame:
 
 def open_dense(path: Path, options: SearchOptions) -> DenseIndex:
     """Open a dense index with the search parameters of `options`."""
-    return DenseIndex.open(path, options.ef_search, options.nprobe, options.binary_k)
+    index = DenseIndex.open(path, options.ef_search, options.nprobe, options.binary_k)
+    return replace(index, gpus=tuple(pick_gpus(options.faiss_device))) if index.info.factory == FLAT else index

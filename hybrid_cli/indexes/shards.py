@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -94,6 +94,16 @@ Texts: TypeAlias = "pa.RecordBatch | pa.Table"  # columns id, title, text
 Advance: TypeAlias = Callable[[int], None]
 
 
+def missing_shards(folder: Path, total: int, size: int) -> list[int]:
+    """Return the numbers of the shards of `size` texts that a folder lacks, of `total` texts."""
+    return [number for number in range(-(-total // size)) if not shard_path(folder, number).exists()]
+
+
+def texts_of(numbers: Collection[int], total: int, size: int) -> int:
+    """Return the number of texts in some shards of `size` texts, of `total` texts."""
+    return sum(min(size, total - number * size) for number in numbers)
+
+
 def encode_texts(
     folder: Path,
     texts: Iterable[Texts],
@@ -102,6 +112,7 @@ def encode_texts(
     settings: Encode,
     advance: Advance,
     first: int = 0,
+    wanted: Collection[int] | None = None,
 ) -> None:
     """Encode texts to shards of `settings.shard_size`; shards that exist already are skipped.
 
@@ -113,12 +124,17 @@ def encode_texts(
         settings: size of shards and batches, type of the stored vectors.
         advance: called with the number of encoded texts.
         first: number of the first shard.
+        wanted: numbers of the shards to encode; None encodes those that do not exist.
 
     Raises:
         HybridError: a vector is not finite.
     """
     for number, shard in enumerate(artifacts.regrouped(map(pa.table, texts), settings.shard_size), first):
         path = shard_path(folder, number)
+        if wanted is not None and number not in wanted:
+            if number > max(wanted, default=-1):
+                break
+            continue
         if path.exists():
             advance(len(shard))
             continue

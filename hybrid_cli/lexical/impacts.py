@@ -12,7 +12,9 @@ impacts that are summed as they are (SPLADE, UniCOIL).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,12 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import memory
+from hybrid_cli import artifacts, memory
 from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.errors import HybridError
+from hybrid_cli.lexical.keys import Matrix
 
+_AT_ONCE = 1 << 26  # postings whose order is changed in memory
 _ARRAYS = ("indptr", "rows", "tfs", "lengths")
 
 Ints = npt.NDArray[np.int32]
@@ -284,6 +288,48 @@ class Impacts:
             scale = one / (k1_ * ((one - b_) + b_ * lengths / average))
         return cls(postings, k1, b, idf, scale)
 
+    def of_documents(self, wanted: Longs) -> DocumentImpacts:
+        """Return the impacts of some documents, in one pass over the postings.
+
+        Args:
+            wanted: [n] distinct rows.
+        """
+        from hybrid_cli.lexical import kernels
+
+        postings = self.postings
+        places, counts = np.full(len(postings.lengths), -1, np.int32), np.zeros(len(wanted), np.int64)
+        places[wanted] = np.arange(len(wanted), dtype=np.int32)
+        kernels.count(places, postings.rows, counts)
+        ends = np.concatenate(([0], np.cumsum(counts)))
+        terms, values = np.empty(ends[-1], np.int32), np.empty(ends[-1], np.float32)
+        matrix = Matrix(postings.indptr, postings.rows, postings.tfs, self.scale)
+        kernels.transpose(places, matrix, self.idf, ends[:-1].copy(), terms, values)
+        return DocumentImpacts(ends, terms, values, len(self.idf))
+
+    def by_document(self, folder: Path) -> DocumentImpacts:
+        """Write the impacts of all documents to `folder`, unless they are there, and memory-map them.
+
+        Memory holds 8 bytes for each of 64 million postings, and 4 bytes per document.
+        """
+        if not folder.exists():
+            from hybrid_cli.lexical import kernels
+
+            size = len(self.postings.lengths)
+            counts = np.zeros(size, np.int64)
+            kernels.count(np.arange(size, dtype=np.int32), self.postings.rows, counts)
+            ends = np.cumsum(counts)
+            full = np.searchsorted(ends, np.arange(_AT_ONCE, counts.sum(), _AT_ONCE), side="right")
+            bounds = np.unique([0, *full.tolist(), size]).tolist()
+            with artifacts.replacing(folder) as scratch:
+                scratch.mkdir()
+                _save_blocks(scratch, (self.of_documents(np.arange(*pair)) for pair in pairwise(bounds)))
+        return DocumentImpacts(
+            np.load(folder / "ends.npy", mmap_mode="r"),
+            _mapped(folder / "terms.bin", np.int32),
+            _mapped(folder / "values.bin", np.float32),
+            len(self.idf),
+        )
+
     def values(self) -> Floats:
         """Return the impact of each posting, [nnz]: the weight of the term in the document, including IDF."""
         from hybrid_cli.lexical import kernels
@@ -291,3 +337,47 @@ class Impacts:
         postings = self.postings
         found: Floats = kernels.values(postings.indptr, postings.rows, postings.tfs, self.idf, self.scale)
         return found
+
+
+@dataclass(frozen=True)
+class DocumentImpacts:
+    """Impacts by document.
+
+    Attributes:
+        ends: [N+1] start of each document's impacts.
+        terms: [nnz] terms, ascending within a document.
+        values: [nnz] impacts, including IDF.
+        vocabulary: number of terms.
+    """
+
+    ends: Longs
+    terms: Ints
+    values: Floats
+    vocabulary: int
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def rows(self, rows: Longs) -> Any:
+        """Return the impacts of documents, scipy CSR [n, vocabulary]."""
+        from scipy.sparse import csr_matrix
+
+        counts = self.ends[rows + 1] - self.ends[rows]
+        ends = np.concatenate(([0], np.cumsum(counts)))
+        places = np.arange(ends[-1]) + np.repeat(self.ends[rows] - ends[:-1], counts)
+        return csr_matrix((self.values[places], self.terms[places], ends), shape=(len(rows), self.vocabulary))
+
+
+def _mapped(file: Path, kind: Any) -> Any:
+    return np.memmap(file, kind, "r") if file.stat().st_size else np.empty(0, kind)  # an empty file cannot be mapped
+
+
+def _save_blocks(folder: Path, blocks: Iterable[DocumentImpacts]) -> None:
+    """Write consecutive documents."""
+    counts = []
+    with disk.create(folder / "terms.bin") as terms, disk.create(folder / "values.bin") as values:
+        for block in blocks:
+            terms.write(block.terms.data)
+            values.write(block.values.data)
+            counts.append(np.diff(block.ends))
+    save_array(folder / "ends.npy", np.concatenate(([0], np.cumsum(np.concatenate(counts)))))

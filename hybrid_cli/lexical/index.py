@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from hybrid_cli import artifacts, runs
+from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind, Manifest, layout
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.json_files import fits, named, read_object
@@ -31,6 +31,7 @@ from hybrid_cli.settings import IndexBm25
 from hybrid_cli.settings.common import cpu_count
 
 PART_QUERIES = (128, 1024)  # fewest and most queries of a part; the fewest are more than `analysis.FEW_TEXTS`
+_DOCUMENT = 181  # bytes of ids and sums, with one thread (docs/scale.md)
 FEW_QUERIES = 4  # searched with numpy: less time than importing numba
 Barred: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # [Q+1] offsets; [B] rows
 
@@ -135,7 +136,9 @@ class LexicalIndex:
     @classmethod
     def load(cls, folder: Path, language: str, parameters: tuple[float, float]) -> LexicalIndex:
         """Open the matrix in `folder` with (k1, b); the artifact may be incomplete."""
-        docids = pl.read_parquet(artifacts.validate_parquet(folder / layout.DOCIDS))["docid"]
+        documents = artifacts.row_count(artifacts.validate_parquet(folder / layout.DOCIDS))
+        console.forecast(_DOCUMENT * documents, f"{folder}: search of {documents:,} documents", "search shards")
+        docids = pl.read_parquet(folder / layout.DOCIDS)["docid"]
         return cls(Impacts.of(Postings.open(folder / layout.IMPACTS), *parameters), docids, language)
 
     @property
@@ -350,7 +353,10 @@ class LexicalIndex:
         Raises:
             InputError: a docid is not in the index.
         """
-        return self.documents.tocsr()[runs.positions(docids, self.docids, "the lexical index has no document")]
+        rows, order = np.unique(
+            runs.positions(docids, self.docids, "the lexical index has no document"), return_inverse=True
+        )
+        return self.impacts.of_documents(rows).rows(order)
 
     @property
     def idf(self) -> npt.NDArray[np.float32]:

@@ -110,6 +110,28 @@ def values(indptr: Any, rows: Any, tfs: Any, idf: Any, scale: Any) -> Any:
 
 
 @_jit
+def count(places: Any, rows: Any, counts: Any) -> None:
+    """Add the number of postings of each document to `counts` at the document's place; places below 0 are skipped."""
+    for at in range(len(rows)):
+        place = places[rows[at]]
+        if place >= 0:
+            counts[place] += 1
+
+
+@_jit
+def transpose(places: Any, matrix: Any, idf: Any, cursor: Any, terms: Any, impacts: Any) -> None:
+    """Write term and impact of each posting at the `cursor` of its document's place, and advance it."""
+    indptr, rows, tfs, scale = matrix.indptr, matrix.rows, matrix.tfs, matrix.scale
+    for term in range(len(idf)):
+        for at in range(indptr[term], indptr[term + 1]):
+            place = places[rows[at]]
+            if place >= 0:
+                terms[cursor[place]] = term
+                impacts[cursor[place]] = _share(idf[term], tfs[at], scale, rows[at])
+                cursor[place] += 1
+
+
+@_jit
 def _keep_largest(keys: Any, found: int, hits: int) -> None:
     """Move the `hits` largest of the first `found` keys to the front: the smallest of them first, others in any order.
 

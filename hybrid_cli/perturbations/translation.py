@@ -11,7 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hybrid_cli import console
 from hybrid_cli.encoders.checkpoint import silence_transformers
-from hybrid_cli.encoders.models import pick_device
+from hybrid_cli.encoders.devices import pick_device
 from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, Rewrite
 

@@ -37,6 +37,7 @@ from hybrid_cli.settings.options import (
     redeclare,
     when,
 )
+from hybrid_cli.settings.retrieval import FAISS_DEVICE
 from hybrid_cli.settings.sparse import SparseIndex
 
 INDEX_TYPES = {  # name -> meaning; the factory strings are in hybrid_cli/indexes/faiss.py
@@ -86,21 +87,13 @@ class VectorIndex(Budgeted, Seeded):
         applies=when(index_type=None, queries=None, split=None),
     )
     m: int = option(
-        64,
-        "Links per vector of an HNSW graph.",
-        "--M",
-        panel=INDEX,
-        minimum=2,
-        maximum=1024,
+        64, "Links per vector of an HNSW graph.", "--M", panel=INDEX, minimum=2, maximum=1024,
         applies=when(index_type=HNSW),
-    )
+    )  # fmt: skip
     ef_construction: int = option(
-        200,
-        "Size of the candidate list during the construction of an HNSW graph.",
-        panel=INDEX,
-        minimum=1,
+        200, "Size of the candidate list during the construction of an HNSW graph.", panel=INDEX, minimum=1,
         applies=(when(index_type=HNSW), when(graph=HNSW_FACTORY)),
-    )
+    )  # fmt: skip
     ef_search: int = option(
         128,
         "Size of the candidate list during a search of an HNSW graph; `search --ef-search` overrides it.",
@@ -109,28 +102,17 @@ class VectorIndex(Budgeted, Seeded):
         applies=(when(index_type=HNSW), when(graph=HNSW_FACTORY)),
     )
     nlist: int | None = option(
-        None,
-        "Number of inverted lists.",
-        panel=INDEX,
-        minimum=1,
-        applies=when(index_type="ivf"),
+        None, "Number of inverted lists.", panel=INDEX, minimum=1, applies=when(index_type="ivf"),
         shown="4 times the square root of the documents",
-    )
+    )  # fmt: skip
     nprobe: int = option(
-        64,
-        "Number of inverted lists searched per query; `search --nprobe` overrides it.",
-        panel=INDEX,
-        minimum=1,
+        64, "Number of inverted lists searched per query; `search --nprobe` overrides it.", panel=INDEX, minimum=1,
         applies=(when(index_type="ivf"), when(lists=IVF_FACTORY)),
-    )
+    )  # fmt: skip
     pq_bytes: int | None = option(
-        None,
-        "Bytes of a product code.",
-        panel=INDEX,
-        minimum=1,
-        applies=when(index_type=("pq", "opq", "auto")),
+        None, "Bytes of a product code.", panel=INDEX, minimum=1, applies=when(index_type=("pq", "opq", "auto")),
         shown="a quarter of the dimensions",
-    )
+    )  # fmt: skip
     memory: int | None = redeclare(
         Budgeted,
         "memory",
@@ -146,6 +128,13 @@ class VectorIndex(Budgeted, Seeded):
         minimum=0,
         maximum=1,
         applies=when(index_type="auto"),
+    )
+    faiss_device: str = option(
+        "auto",
+        f"{FAISS_DEVICE} GPUs train inverted lists and assign vectors to them.",
+        panel=INDEX,
+        applies=(when(index_type="ivf"), when(lists=IVF_FACTORY)),
+        recorded=False,
     )
     seed: int = redeclare(
         Seeded,
@@ -338,6 +327,14 @@ class Encode(OnDevice, Threaded, VectorIndex, SparseIndex, EncoderContract, Writ
         "auto",
         applies=(when(input=TEXTS), when(truncate_dim=GIVEN), when(concat_with=GIVEN)),
     )
+    devices: Sequence[str] = option(
+        (),
+        "Devices to encode on, in one process each: `0,1` are two GPUs, `all` is all GPUs. Equal devices, and equal "
+        "`--threads` on CPUs, give the bytes of one.",
+        panel=COMPUTATION,
+        applies=when(input=TEXTS, from_vectors=None),
+        recorded=False,
+    )
     recall_check: bool = option(
         False,
         "Measure and store the recall of an approximate index against exact search.",
@@ -392,6 +389,8 @@ class Encode(OnDevice, Threaded, VectorIndex, SparseIndex, EncoderContract, Writ
             raise InputError(f"--model: needs one or two encoders, got {count}")
         if self.collection is None and self.queries is None:
             raise InputError("encode: needs a collection, a dense index, or a file with --queries")
+        if self.devices and "device" in self.given:
+            raise InputError(f"--device {self.device}: not with --devices, which names all devices")
 
     def contract(self) -> dict[str, Any]:
         """Return the options that override fields of the encoder's contract."""

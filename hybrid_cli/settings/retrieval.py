@@ -16,6 +16,9 @@ from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, option, r
 
 LEXICAL, RETRIEVAL, TUNING = "Lexical", "Retrieval", "Tuning"
 SEVERAL, LEXICAL_INDEX, DENSE_INDEX = "Several indexes", "Lexical index", "Dense index"
+FAISS_DEVICE = (
+    "Device of FAISS, if its build supports GPUs. `auto`: all GPUs, if any; `cpu`; `gpu`: all GPUs; `0,1`: these GPUs."
+)
 _LEXICAL, _DENSE = when(index_kind="a lexical index"), when(index_kind="a dense index")
 _FEEDBACK, _TUNED = when(rm3=True, tune=False), when(tune=True)
 _ENCODED = (_DENSE, when(index_kind="a learned sparse index"))
@@ -138,6 +141,13 @@ class SearchOptions(OnDevice, Threaded):
         panel=DENSE_INDEX,
         shown="the combination's",
         applies=_DENSE,
+    )
+    faiss_device: str = option(
+        "auto",
+        f"{FAISS_DEVICE} From 256 queries on, GPUs search a flat index, and the scores of its hits are computed again.",
+        panel=DENSE_INDEX,
+        applies=when(index_kind="a flat index", exact=False),
+        recorded=False,
     )
     ef_search: int | None = option(
         None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.settings import DistillLite, stage
 from hybrid_cli.training import diagnostics, losses
-from hybrid_cli.training.batches import Examples
-from hybrid_cli.training.dense import BatchSources, DenseLearner
+from hybrid_cli.training.batches import Examples, ahead
+from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.dev_pool import validator
 from hybrid_cli.training.session import Job, Session, contract_changes, load_start
 from hybrid_cli.training.teachers import FrozenEncoder
@@ -62,13 +63,16 @@ def distill_lite(settings: DistillLite) -> Path:
     def prepare(work: Path) -> Job[Any]:
         sources = BatchSources(teacher=FrozenEncoder(teacher, examples, work), queries_only=settings.queries_only)
         learner = DenseLearner(student, objective, session.precision, settings.chunk_size, sources)
+
+        def batches(done: int) -> Iterator[Batch]:
+            return ahead(map(learner.prepare, examples.batches(settings, done)))
+
         encoder = Pair(student, teacher) if settings.queries_only else student
-        batches = partial(examples.batches, settings)
         steps = session.steps(len(examples))
         validation = validator(settings, encoder, work, steps)
         return Job(learner, batches, steps, save, validation, diagnostics.HARDER)
 
-    state = session.train(prepare, processes=True)
+    state = session.train(prepare)
     console.note(
         f"distill-lite: {settings.output}: {student.dim} dimensions from {teacher.dim}, {len(examples):,} examples, "
         f"{state.step:,} steps, kept step {state.best_step:,}"

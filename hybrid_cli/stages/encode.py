@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import torch
 
 from hybrid_cli import artifacts, console, indexes
 from hybrid_cli.artifacts import Kind, Manifest, Named, Output
 from hybrid_cli.artifacts.layout import INDEX_ENCODER
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections import expansion
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Recipe
 from hybrid_cli.encoders.contract import SPARSE, TRANSFORMER, Encoder, kind_of, read_contract
-from hybrid_cli.encoders.models import model_input, pick_device, pick_dtype, recorded_model, resolve
+from hybrid_cli.encoders.devices import pick_device, pick_dtype
+from hybrid_cli.encoders.models import model_input, recorded_model, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.presets import preset_fields
 from hybrid_cli.encoders.sparse import SparseEncoder, read_sparse_contract
@@ -26,10 +25,12 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import DenseIndex, IndexInfo
 from hybrid_cli.indexes.dense import combine_vectors
 from hybrid_cli.indexes.documents import corpora_of
+from hybrid_cli.indexes.encoding import encode_on, opened, set_all_threads, source_of, texts_in
 from hybrid_cli.indexes.exact import model_of, query_encoder
 from hybrid_cli.indexes.external import read_external, rows_of, write_external
 from hybrid_cli.indexes.lexical import DEEPCT_B, DEEPCT_K1, build_matrix, encode_weights
-from hybrid_cli.indexes.shards import Texts, encode_texts, link_vectors, truncate_vectors
+from hybrid_cli.indexes.shards import encode_texts, link_vectors, truncate_vectors
+from hybrid_cli.indexes.workers import pick_devices
 from hybrid_cli.lexical.analysis import ENGLISH
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.reporting.terminal import show_candidates
@@ -71,7 +72,7 @@ def encode(settings: Encode) -> Path:
 
 
 def _encode(settings: Encode) -> Path:
-    source, kind = _source(settings)
+    source, kind = source_of(settings)
     models = as_names(settings.model)
     folders = [resolve(model) for model in models]
     if settings.architecture is not None or SPARSE in map(kind_of, folders):
@@ -91,13 +92,10 @@ def _encode(settings: Encode) -> Path:
     )
     if output.up_to_date:
         return _check_recall(settings, output)
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-        indexes.set_threads(settings.threads)
-    encoders = [open_encoder(each, device=settings.device, dtype=dtype, overrides=changes) for each in folders]
-    recipe = Recipe(settings.combine, settings.weight)
-    encoder = encoders[0] if len(encoders) == 1 else Combination(recipe, encoders)
-    texts, total = _documents(source) if kind == Kind.DENSE_INDEX else _queries(source)
+    set_all_threads(settings.threads)
+    devices = pick_devices(settings.devices)
+    recipe, encoder = opened(settings, "cpu" if devices else settings.device, dtype, changes)
+    texts, total = texts_in(source, kind)
     if not total:
         raise InputError(f"{source}: has no texts to encode")
     if kind == Kind.DENSE_INDEX:
@@ -106,7 +104,10 @@ def _encode(settings: Encode) -> Path:
         if len(folders) > 1:
             composite.write_combination(work / INDEX_ENCODER, folders, recipe)
         with console.progress("encode", total, "texts") as advance:
-            encode_texts(work, texts, encoder, kind == Kind.VECTORS, settings, advance)
+            if devices:
+                encode_on(devices, settings, work, total, {"dtype": dtype, "contract": changes}, advance)
+            else:
+                encode_texts(work, texts, encoder, kind == Kind.VECTORS, settings, advance)
         truncated = sum(int(indexes.shard_facts(path).get("truncated", 0)) for path in indexes.shards(work))
         info = _info(encoder, total, truncated)
         counts |= (_build(settings, work, info) if kind == Kind.DENSE_INDEX else info).counts()
@@ -143,7 +144,7 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
     encoder = SparseEncoder.load(
         names[0], device=settings.device, dtype=dtype, architecture=settings.architecture, **changes
     )
-    texts, total = _documents(source, settings.expansion)
+    texts, total = texts_in(source, Kind.DENSE_INDEX, settings.expansion)
     with output.folder() as (work, counts):
         with console.progress("encode", total, "texts") as advance:
             encode_weights(work, texts, encoder, settings, steps, advance)
@@ -163,7 +164,7 @@ def _check_sparse(settings: Encode, models: Sequence[str], kind: Kind) -> None:
         raise InputError("--model: a sparse encoder is not combined with another; search both and fuse the runs")
     if kind == Kind.VECTORS:
         raise InputError(f"{models[0]}: `search` encodes the queries of a sparse encoder; omit --split and --queries")
-    dense = {*VectorIndex.declared(), "pooling", "normalize", "truncate_dim", "vector_dtype", "recall_check"}
+    dense = {*VectorIndex.declared(), "pooling", "normalize", "truncate_dim", "vector_dtype", "recall_check", "devices"}
     if unfit := sorted(dense & settings.given):
         raise InputError(f"--{unfit[0].replace('_', '-')}: only with a dense encoder; {models[0]} is a sparse one")
 
@@ -177,7 +178,7 @@ def _steps(settings: Encode, counts: bool) -> int:
 
 def _import(settings: Encode, path: Path) -> Path:
     """Write vectors of another tool as a dense index, or as vectors of queries."""
-    source, kind = _source(settings)
+    source, kind = source_of(settings)
     model = as_names(settings.model)[0] if "model" in settings.given else None
     if kind == Kind.DENSE_INDEX:
         settings = _with_type(settings, False)
@@ -219,16 +220,6 @@ def _import(settings: Encode, path: Path) -> Path:
     return output.path
 
 
-def _source(settings: Encode) -> tuple[Path, Kind]:
-    """Return the file of texts, and the kind of the output."""
-    if settings.queries is not None:
-        return collections.queries_path(settings.queries, settings.split), Kind.VECTORS
-    assert settings.collection is not None  # checked by the settings
-    if settings.split is not None:
-        return collections.queries_path(settings.collection, settings.split), Kind.VECTORS
-    return collections.corpus_path(settings.collection), Kind.DENSE_INDEX
-
-
 def _trained_for_codes(model: Path) -> bool:
     return kind_of(model) == TRANSFORMER and read_contract(model).binary
 
@@ -236,19 +227,8 @@ def _trained_for_codes(model: Path) -> bool:
 def _dtype(settings: Encode) -> Any:
     """Return the precision with `auto` resolved, because it affects the vectors."""
     names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-    return names[pick_dtype(settings.dtype, pick_device(settings.device))]
-
-
-def _documents(source: Path, added: Path | None = None) -> tuple[Iterable[Texts], int]:
-    batches = (batch.rename_columns(["id", "title", "text"]) for batch in expansion.documents(source, added))
-    return batches, len(collections.docids(source))
-
-
-def _queries(source: Path) -> tuple[Iterable[Texts], int]:
-    frame = collections.read_queries(source)
-    ids, texts = (frame[name].to_arrow().cast(pa.string()) for name in ("qid", "text"))
-    titles = pa.array([""] * len(frame), pa.string())
-    return [pa.table({"id": ids, "title": titles, "text": texts})], len(frame)
+    devices = pick_devices(settings.devices) or [pick_device(settings.device)]
+    return names[pick_dtype(settings.dtype, devices[0])]
 
 
 def _info(encoder: Encoder, vectors: int, truncated: int) -> IndexInfo:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from hybrid_cli import artifacts, console, memory
 from hybrid_cli.artifacts import Kind, disk, layout
@@ -26,6 +28,7 @@ from hybrid_cli.settings.common import cpu_count
 
 _DOCUMENTS_AT_ONCE = 8192
 _MATRIX_BYTES = 1.25  # of the postings while they are sorted, per byte of English text
+_BYTES, _POSTING = 320 << 20, 41  # memory of Java and the dictionary, and of each posting (docs/scale.md)
 _HITS = 1000  # hits per query, for tuning on a measure without a cutoff
 _GRID_K1 = (0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0)
 _GRID_B = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -144,13 +147,22 @@ def _index_shards(settings: IndexBm25, shards: int, inputs: Mapping[str, Path]) 
 
 
 def _build(settings: IndexBm25, work: Path) -> None:
+    corpus = partial(expansion.documents, settings.collection, settings.expansion, _DOCUMENTS_AT_ONCE)
+    documents = len(collections.docids(settings.collection))
     if settings.memory is not None:
         needed = int(_MATRIX_BYTES * collections.text_bytes(settings.collection)) + settings.memory // 2
         memory.require(needed, "index-bm25 (matrix, and half of the budget for Java)")
-    corpus = partial(expansion.documents, settings.collection, settings.expansion, _DOCUMENTS_AT_ONCE)
-    documents = len(collections.docids(settings.collection))
+    else:
+        needed = _BYTES + round(documents * _POSTING * _distinct_words(next(corpus()), settings.fields))
+        console.forecast(needed, f"index-bm25: {documents:,} documents", "use --shards")
     with console.progress("index-bm25", documents, "documents") as advance:
         build(corpus, work, settings.fields, settings.language, settings.threads or cpu_count(), advance)
+
+
+def _distinct_words(documents: pa.RecordBatch, fields: Sequence[str]) -> float:
+    """Return the mean number of distinct words of a document, about its number of postings."""
+    texts = zip(*(documents.column(field).to_pylist() for field in fields), strict=True)
+    return float(np.mean([len(set(" ".join(parts).split())) for parts in texts]))
 
 
 def _tune(index: LexicalIndex, inputs: Mapping[str, Path], settings: IndexBm25) -> Tuning:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,14 +13,16 @@ import torch
 from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.contract import Contract, read_contract
-from hybrid_cli.encoders.models import model_input, pick_device, resolve
+from hybrid_cli.encoders.devices import pick_device
+from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import Pretrain, stage
+from hybrid_cli.training.batches import ahead
 from hybrid_cli.training.loop import State, Validator
 from hybrid_cli.training.pretraining import MaskedLanguageModel, PretrainingLearner
-from hybrid_cli.training.pretraining_data import Corpus
+from hybrid_cli.training.pretraining_data import Corpus, Spans
 from hybrid_cli.training.session import Job, Session
 
 
@@ -57,7 +60,11 @@ def pretrain(settings: Pretrain) -> Path:
         return {"documents": corpus.documents, "held_out": corpus.held, "spans": len(corpus)}
 
     validator = Validator(partial(learner.measure, held_out), settings.eval_steps) if held_out else None
-    state = session.train(lambda _: Job(learner, corpus.batches, session.steps(len(corpus)), save, validator))
+
+    def batches(done: int) -> Iterator[Spans]:
+        return ahead(corpus.batches(done))
+
+    state = session.train(lambda _: Job(learner, batches, session.steps(len(corpus)), save, validator))
     console.note(f"pretrain: {settings.output}: {corpus.documents:,} documents, {state.step:,} steps{_gain(state)}")
     return settings.output
 

@@ -20,7 +20,8 @@ from hybrid_cli.artifacts import SCHEMAS, Kind, disk, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.searched import corpus_of, refuse_other_corpus, texts_of
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
-from hybrid_cli.encoders.models import model_input, pick_device, pick_dtype
+from hybrid_cli.encoders.devices import pick_device, pick_dtype
+from hybrid_cli.encoders.models import model_input
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Rerank, stage

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import torch
 
 from hybrid_cli import artifacts, console
@@ -26,13 +24,13 @@ from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import TrainDense, stage
 from hybrid_cli.settings.common import BM25, RESIDUALS
 from hybrid_cli.training import diagnostics, losses
-from hybrid_cli.training.batches import Examples, Group
-from hybrid_cli.training.dense import BatchSources, DenseLearner
+from hybrid_cli.training.batches import Examples, ahead
+from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.dev_pool import validator
 from hybrid_cli.training.roc import PROJECTION_VERSION, Bm25Vectors, MatchMasking, SignProjection
 from hybrid_cli.training.session import Job, Session, contract_changes, load_start
 from hybrid_cli.training.student import Fusion, StudentNegatives, relevant
-from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight
+from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight, mapped_texts
 
 PROJECTION_SEED = 0
 DYNAMIC_POOL = 8192  # documents encoded at every checkpoint for --dynamic-negatives
@@ -87,14 +85,14 @@ def train_dense(settings: TrainDense) -> Path:
 
         return Job(
             learner,
-            _batches(settings, examples, learner, temperature),
+            _batches(settings, examples, learner, temperature, work),
             steps,
             save,
             validator(settings, trained, work, steps, settings.index, vectors.projection if vectors else None),
             _remedy(settings),
         )
 
-    state = session.train(prepare, processes=True)
+    state = session.train(prepare)
     console.note(
         f"train-dense: {settings.output}: {len(examples):,} examples, {state.step:,} steps, "
         f"kept step {state.best_step:,}"
@@ -155,13 +153,17 @@ def _scorer(settings: TrainDense, vectors: Bm25Vectors | None, examples: Example
 
 
 def _batches(
-    settings: TrainDense, examples: Examples, learner: DenseLearner[TransformerEncoder], temperature: float
-) -> Callable[[int], Iterator[list[Group]]]:
+    settings: TrainDense,
+    examples: Examples,
+    learner: DenseLearner[TransformerEncoder],
+    temperature: float,
+    work: Path,
+) -> Callable[[int], Iterator[Batch]]:
     """Return the batches from the n-th on, with the model's own negatives if there are any."""
     if not settings.dynamic_negatives:
-        return partial(examples.batches, settings)
+        return lambda done: ahead(map(learner.prepare, examples.batches(settings, done)))
     scorer, weight = learner.sources.scorer, learner.sources.weight
-    texts = pl.concat(list(examples.documents()))
+    texts = mapped_texts(work, examples.documents())
     negatives = StudentNegatives(
         learner.model,
         texts,
@@ -172,7 +174,7 @@ def _batches(
         relevant(texts),
         Fusion(temperature, scorer, weight) if scorer is not None and weight is not None else None,
     )
-    return lambda done: negatives.added(examples.batches(settings, done), done)
+    return lambda done: map(learner.prepare, negatives.added(examples.batches(settings, done), done))
 
 
 def _objective(settings: TrainDense, temperature: float, encoder: TransformerEncoder) -> losses.Objective:

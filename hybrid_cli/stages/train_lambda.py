@@ -22,15 +22,15 @@ from hybrid_cli.indexes.documents import check_corpus
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import TrainLambda, stage
-from hybrid_cli.training import losses, static
-from hybrid_cli.training.batches import Group
-from hybrid_cli.training.dense import BatchSources, DenseLearner
+from hybrid_cli.training import losses, parallel, static
+from hybrid_cli.training.batches import ahead
+from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.labels import Labels
 from hybrid_cli.training.lambda_data import LabeledQueries
 from hybrid_cli.training.loop import State, Validator
 from hybrid_cli.training.session import Job, Session, contract_changes, load_start
 from hybrid_cli.training.student import StudentNegatives
-from hybrid_cli.training.teachers import Bm25Scorer
+from hybrid_cli.training.teachers import Bm25Scorer, mapped_impacts
 from hybrid_cli.training.validation import SurrogatePool
 
 DEV_DEPTH = 50
@@ -59,24 +59,28 @@ def _train_transformer(settings: TrainLambda) -> Path:
     session = Session(settings, {**_inputs(settings), "model": model_input(settings.model)}, contract.to_dict())
     if session.up_to_date:
         return settings.output
-    queries = LabeledQueries(settings.labels, settings.collection, settings)
+    labels = settings.labels
     index = open_lexical(settings.index) if settings.index else None
     torch.manual_seed(settings.seed)  # initializes a projection
     encoder = load_start(settings, **asdict(contract))
-    teacher = Bm25Scorer(index) if index is not None and settings.loss == "listwise" else None
-    learner = DenseLearner(
-        encoder, _objective(settings, encoder), session.precision, settings.chunk_size, BatchSources(scorer=teacher)
-    )
-    validator = _validator(settings, index, encoder)
+    found: dict[str, int] = {}
+
+    def prepare(work: Path) -> Job[Any]:
+        queries = LabeledQueries(labels, settings.collection, settings, work)
+        found.update(queries=len(queries), dropped=queries.dropped)
+        teacher = Bm25Scorer.of_all(index, work) if index is not None and settings.loss == "listwise" else None
+        learner = DenseLearner(
+            encoder, _objective(settings, encoder), session.precision, settings.chunk_size, BatchSources(scorer=teacher)
+        )
+        batches, steps = _batches(settings, queries, learner), session.steps(len(queries))
+        return Job(learner, batches, steps, save, _validator(settings, index, encoder), REMEDY)
 
     def save(folder: Path) -> dict[str, Any]:
         encoder.save(folder)
-        return {"queries": len(queries), "dropped": queries.dropped}
+        return found
 
-    batches = _batches(settings, queries, learner)
-    steps = session.steps(len(queries))
-    state = session.train(lambda _: Job(learner, batches, steps, save, validator, REMEDY), processes=True)
-    _note(settings, state, f"{len(queries):,} queries ({queries.dropped:,} with too few hits dropped)")
+    state = session.train(prepare)
+    _note(settings, state, f"{found['queries']:,} queries ({found['dropped']:,} with too few hits dropped)")
     return settings.output
 
 
@@ -93,17 +97,19 @@ def _train_static(settings: TrainLambda) -> Path:
     memory.require(_BYTES * rows * settings.dim, f"the tables of {rows:,} terms and {settings.dim:,} dimensions")
     encoder = StaticEncoder.over(index, fields, settings.dim, settings.vocab_size, settings.hash_buckets)
     texts = pl.concat([table["text"] for table in Labels(settings.labels).tables()]) if settings.labels else None
-    source = static.BagsOfTerms(index, encoder, settings, texts)
-    with console.progress("compute singular vectors", unit="tables"):
-        static.initialize(encoder, source, len(index.docids), settings.seed)
-    learner = static.StaticLearner(encoder, settings.temperature, settings.matryoshka_dims)
-    validator = _validator(settings, index, encoder)
+
+    def prepare(work: Path) -> Job[Any]:
+        source = static.BagsOfTerms(index, encoder, settings, texts, mapped_impacts(index, work))
+        with console.progress("compute singular vectors", unit="tables"):
+            static.initialize(encoder, source, len(index.docids), settings.seed)
+        learner = static.StaticLearner(encoder, settings.temperature, settings.matryoshka_dims)
+        return Job(learner, source.batches, settings.max_steps or 0, save, _validator(settings, index, encoder))
 
     def save(folder: Path) -> dict[str, Any]:
         encoder.save(folder)
         return {"terms": len(encoder.terms), "dim": encoder.dim}
 
-    state = session.train(lambda _: Job(learner, source.batches, settings.max_steps or 0, save, validator))
+    state = session.train(prepare, "cpu")
     _note(settings, state, f"static, {len(encoder.terms):,} terms, {encoder.dim} dimensions")
     return settings.output
 
@@ -124,18 +130,18 @@ def _objective(settings: TrainLambda, encoder: TransformerEncoder) -> losses.Obj
 
 def _batches(
     settings: TrainLambda, queries: LabeledQueries, learner: DenseLearner[TransformerEncoder]
-) -> Callable[[int], Iterator[list[Group]]]:
+) -> Callable[[int], Iterator[Batch]]:
     """Return the batches from a step on, with the student's own negatives if requested."""
     if not settings.student_negatives:
-        return queries.batches
+        return lambda done: ahead(map(learner.prepare, queries.batches(done)))
     negatives = StudentNegatives(learner.model, queries.texts, settings, learner.precision, settings.student_negatives)
-    return lambda done: negatives.added(queries.batches(done), done)
+    return lambda done: map(learner.prepare, negatives.added(queries.batches(done), done))
 
 
 def _validator(
     settings: TrainLambda, index: LexicalIndex | None, encoder: TransformerEncoder | StaticEncoder
 ) -> Validator | None:
-    if settings.dev is None or index is None:
+    if settings.dev is None or index is None or parallel.rank():
         return None
     queries = collections.read_queries(collections.queries_path(settings.collection, settings.dev))
     queries = queries.select("qid", "text").head(settings.dev_queries)

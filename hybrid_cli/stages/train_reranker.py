@@ -55,7 +55,7 @@ def train_reranker(settings: TrainReranker) -> Path:
         _validator(settings, model),
         REMEDY,
     )
-    state = session.train(lambda _: job, processes=True)
+    state = session.train(lambda _: job)
     console.note(
         f"train-reranker: {settings.output}: {len(examples):,} examples, {state.step:,} steps, "
         f"kept step {state.best_step:,}"

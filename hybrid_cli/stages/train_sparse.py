@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,8 @@ from hybrid_cli.encoders.sparse import SparseEncoder, read_sparse_contract
 from hybrid_cli.encoders.sparse_towers import TableWeights
 from hybrid_cli.settings import TrainSparse, stage
 from hybrid_cli.training import losses
-from hybrid_cli.training.batches import Examples
-from hybrid_cli.training.dense import BatchSources, DenseLearner
+from hybrid_cli.training.batches import Examples, ahead
+from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.dev_pool import validator
 from hybrid_cli.training.roc import MatchMasking
 from hybrid_cli.training.session import Job, Session, keep_first_layers
@@ -72,7 +73,11 @@ def _job(settings: TrainSparse, session: Session, encoder: SparseEncoder, exampl
     objective = sparse_objective(relevance, settings, steps, encoder.dim)
     sources = BatchSources(masking=_masking(settings, encoder))
     learner = DenseLearner(encoder, objective, session.precision, settings.chunk_size, sources)
-    return Job(learner, partial(examples.batches, settings), steps, save, validator(settings, encoder, work, steps))
+
+    def batches(done: int) -> Iterator[Batch]:
+        return ahead(map(learner.prepare, examples.batches(settings, done)))
+
+    return Job(learner, batches, steps, save, validator(settings, encoder, work, steps))
 
 
 def _masking(settings: TrainSparse, encoder: SparseEncoder) -> MatchMasking | None:

@@ -6,7 +6,9 @@ Order and draws depend only on (seed, epoch, row), so a resumed run sees the sam
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -161,6 +163,19 @@ def batches(
         rest = groups(epoch, (done - epoch * steps) * plan.batch_size if epoch == done // steps else 0)
         while batch := list(islice(rest, plan.batch_size)):
             yield batch
+
+
+def ahead(items: Iterator[Item], count: int = 2) -> Iterator[Item]:
+    """Yield items in order, and compute the next `count` of them in a background thread meanwhile."""
+    with ThreadPoolExecutor(1, "batches") as worker:
+        end: Any = object()
+        waiting = deque(worker.submit(next, items, end) for _ in range(count))
+        try:
+            while (item := waiting.popleft().result()) is not end:
+                waiting.append(worker.submit(next, items, end))
+                yield item
+        finally:
+            worker.shutdown(wait=False, cancel_futures=True)
 
 
 def allowed(groups: list[Group]) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -17,7 +18,7 @@ from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.encoders.transformer import TransformerEncoder, batches_by_length
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Group, allowed
-from hybrid_cli.training.loop import backward
+from hybrid_cli.training.loop import Share, backward
 from hybrid_cli.training.losses import Objective, Terms, Vectors
 from hybrid_cli.training.roc import Bm25Vectors, MatchMasking
 from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight
@@ -26,6 +27,14 @@ _TOKENS_AT_ONCE = 4096
 
 Chunk = tuple[Tower | SparseTower, Tensor, Tensor]
 Model = TypeVar("Model", TransformerEncoder, SparseEncoder)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of queries with their documents, and the tokens that this process encodes: queries, then documents."""
+
+    groups: list[Group]
+    share: Share[Chunk]
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,32 @@ class BatchSources:
     queries_only: bool = False
 
 
+@dataclass(frozen=True)
+class Tokens:
+    """Tokenizes the texts of a tower.
+
+    Attributes:
+        tower: encodes the tokens.
+        tokenizer: tokenizer of the tower.
+    """
+
+    tower: Tower | SparseTower
+    tokenizer: Any
+
+    def of(self, texts: list[str], side: str) -> list[list[int]]:
+        """Return the token ids of each text, a `query` or a `document`."""
+        return self.tower.tokenize(texts, side, self.tokenizer)[0] if texts else []
+
+    def batched(self, tokens: list[list[int]], most: int | None) -> tuple[list[Chunk], Tensor]:
+        """Return chunks of at most `most` texts of similar length, and the row of each of their texts."""
+        parts = list(batches_by_length([len(ids) for ids in tokens], _TOKENS_AT_ONCE, most))
+        chunks = []
+        for rows in parts:
+            padded = self.tokenizer.pad({"input_ids": [tokens[row] for row in rows]}, return_tensors="pt")
+            chunks.append((self.tower, padded["input_ids"], padded["attention_mask"]))
+        return chunks, torch.from_numpy(np.concatenate([*parts, np.empty(0, np.int64)]))
+
+
 class DenseLearner(Generic[Model]):
     """Computes the gradients of an encoder on batches of queries with their documents.
 
@@ -73,19 +108,42 @@ class DenseLearner(Generic[Model]):
         self.model: Model = encoder
         self.objective, self.precision, self.chunk_size = objective, precision, chunk_size
         self.sources = sources
+        # Copies, because `encode_queries` sets the maximum length of the encoder's tokenizers in another thread.
+        self._query_tokens, self._document_tokens = (
+            Tokens(tower, copy.deepcopy(tower.tokenizer)) for tower in (encoder.query_tower, encoder.document_tower)
+        )
 
-    def backward(self, groups: list[Group], scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
+    def prepare(self, groups: list[Group]) -> Batch:
+        """Tokenize the share of a batch that this process encodes; may run in another thread than `backward`."""
+        mine, contract = parallel.share(groups), self.model.contract
+        queries = self._query_tokens.of([contract.query(group.query) for group in mine], "query")
+        chunks, rows = self._query_tokens.batched(queries, self.chunk_size)
+        if self.sources.queries_only:
+            return Batch(groups, Share(chunks, torch.argsort(rows)))
+        texts = [
+            contract.document(title, text)
+            for group in mine
+            for title, text in zip(group.titles, group.texts, strict=True)
+        ]
+        documents = self._document_tokens.of(texts, "document")
+        if self.sources.masking is not None:
+            documents = self._masked(mine, queries, documents)
+        more, more_rows = self._document_tokens.batched(documents, self.chunk_size)
+        return Batch(groups, Share(chunks + more, torch.argsort(torch.cat([rows, len(queries) + more_rows]))))
+
+    def backward(self, prepared: Batch, scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
         """Add the gradients of one batch; return the terms of its loss, and diagnostics."""
-        device = self.model.device
-        chunks, order = self._chunks(groups)
+        device, groups = self.model.device, prepared.groups
         mask, constants = allowed(groups).to(device), self._constants(groups)
         diagnostics: Terms = {}
 
-        def loss(vectors: Tensor) -> tuple[Tensor, Terms]:
-            vectors = vectors[order]
-            queries, documents = vectors[: len(groups)], vectors[len(groups) :]
+        def loss(vectors: Sequence[Tensor]) -> tuple[Tensor, Terms]:
+            counts = parallel.shares(len(groups))
+            queries = torch.cat([mine[:count] for mine, count in zip(vectors, counts, strict=True)])
             if self.sources.queries_only:
                 documents = constants["teacher_documents"]
+            else:
+                documents = torch.cat([mine[count:] for mine, count in zip(vectors, counts, strict=True)])
             documents = documents.view(len(groups), len(groups[0].docids), -1)
             batch = Vectors(queries, documents, allowed=mask, **constants, step=step, recorded=diagnostics)
             batch.record(**batch.similarities())
@@ -104,7 +162,7 @@ class DenseLearner(Generic[Model]):
         # One autocast context for all chunks casts the weights once. With caching, each chunk needs its own context:
         # casts of the pass without a graph must not be reused.
         with nullcontext() if cached else self._autocast():
-            terms = backward(encode, chunks, loss, cached=cached)
+            terms = backward(encode, prepared.share, loss, cached=cached)
         return {name: value.detach() for name, value in {**terms, **diagnostics}.items()}
 
     def _autocast(self) -> torch.autocast:
@@ -129,41 +187,12 @@ class DenseLearner(Generic[Model]):
             found["scorer"] = np.array([group.lexical for group in groups], np.float32)
         return {name: torch.from_numpy(values).to(self.model.device) for name, values in found.items()}
 
-    def _chunks(self, groups: list[Group]) -> tuple[list[Chunk], Tensor]:
-        """Return chunks of texts of similar length, and the position of each text (queries, then documents) in them."""
-        encoder, contract = self.model, self.model.contract
-        queries, _ = encoder.query_tower.tokenize([contract.query(group.query) for group in groups], "query")
-        if self.sources.queries_only:
-            chunks, rows = self._batched(encoder.query_tower, queries)
-            return chunks, torch.argsort(rows)
-        texts = [
-            contract.document(title, text)
-            for group in groups
-            for title, text in zip(group.titles, group.texts, strict=True)
-        ]
-        documents, _ = encoder.document_tower.tokenize(texts, "document")
-        if self.sources.masking is not None:
-            documents = self._masked(groups, queries, documents)
-        chunks, rows = self._batched(encoder.query_tower, queries)
-        more, more_rows = self._batched(encoder.document_tower, documents)
-        return chunks + more, torch.argsort(torch.cat([rows, len(queries) + more_rows]))
-
-    def _masked(self, groups: list[Group], queries: list[list[int]], documents: list[list[int]]) -> list[list[int]]:
+    def _masked(self, groups: Sequence[Group], queries: list[list[int]], documents: list[list[int]]) -> list[list[int]]:
         """Return the documents with masked matches of their queries."""
         masking = self.sources.masking
         assert masking is not None
-        width = len(documents) // len(groups)
+        width = len(documents) // max(1, len(groups))
         return [
             masking(document, queries[place // width], [groups[place // width].noise, place % width])
             for place, document in enumerate(documents)
         ]
-
-    def _batched(self, tower: Tower | SparseTower, tokens: list[list[int]]) -> tuple[list[Chunk], Tensor]:
-        share = -(-len(tokens) // parallel.size())  # at least one chunk per process
-        most = min(share, self.chunk_size or share)
-        parts = list(batches_by_length([len(ids) for ids in tokens], _TOKENS_AT_ONCE, most))
-        chunks = []
-        for rows in parts:
-            padded = tower.tokenizer.pad({"input_ids": [tokens[row] for row in rows]}, return_tensors="pt")
-            chunks.append((tower, padded["input_ids"], padded["attention_mask"]))
-        return chunks, torch.from_numpy(np.concatenate(parts))

@@ -14,24 +14,24 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.settings.training import TrainLambda
 from hybrid_cli.training.batches import Group, batches
 from hybrid_cli.training.labels import Labels
+from hybrid_cli.training.teachers import mapped_texts
 
 
 class LabeledQueries:
     """Queries with the passages that a teacher ranked for them.
 
     Each step draws one of a query's first `positives` hits and, with the loss `contrastive`, one of the last
-    `negatives` hits; with `listwise`, `list_passages` of all hits. Queries with a shorter list are dropped. The texts
-    of the corpus are held in memory.
+    `negatives` hits; with `listwise`, `list_passages` of all hits. Queries with a shorter list are dropped.
 
     Attributes:
         dropped: number of dropped queries.
-        texts: docid, title, text of the corpus.
+        texts: docid, title, text of the corpus, memory-mapped.
 
     Raises:
         InputError: the labels belong to another corpus, or all lists are too short.
     """
 
-    def __init__(self, folder: Path, corpus: Path, plan: TrainLambda):
+    def __init__(self, folder: Path, corpus: Path, plan: TrainLambda, work: Path):
         self._labels, self._plan = Labels(folder), plan
         least, depth = plan.positives + plan.negatives, self._labels.depth
         if least > depth:
@@ -39,7 +39,7 @@ class LabeledQueries:
                 f"{folder}: its lists have at most {depth} hits, --positives {plan.positives} and --negatives "
                 f"{plan.negatives} need {least}; pass smaller numbers, or `hybrid label --depth {least}`"
             )
-        self.texts = collections.scan(corpus).select("docid", "title", "text").collect()
+        self.texts = mapped_texts(work, (pl.DataFrame(pl.from_arrow(part)) for part in collections.documents(corpus)))
         self._rows = self.texts.select("docid").with_row_index("row")
         self._kept = [table.select(pl.col("docids").list.len() >= least).to_series() for table in self._labels.tables()]
         self._sizes = [int(kept.sum()) for kept in self._kept]

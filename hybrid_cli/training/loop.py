@@ -128,7 +128,10 @@ def fit(
     """
     trainer = Trainer(learner, plan)
     model = learner.model
-    state = load_checkpoint(work, model, trainer.optimizer, trainer.scaler)
+    state = State()
+    for _ in parallel.first_alone():  # it may restore an interrupted checkpoint
+        state = load_checkpoint(work, model, trainer.optimizer, trainer.scaler)
+    parallel.share_weights(model)
     stream = batches(state.step * plan.accumulate)
     validator = None if parallel.rank() else validator
     every = (validator.every if validator else None) or max(1, total // VALIDATIONS)
@@ -230,50 +233,71 @@ class Trainer(Generic[Batch]):
         return self.scaler.scale(loss / self.plan.accumulate)
 
 
+@dataclass(frozen=True)
+class Share(Generic[Chunk]):
+    """The texts of a batch that this process encodes.
+
+    Attributes:
+        chunks: the texts in parts.
+        order: position of each text in the chunks, [n].
+    """
+
+    chunks: Sequence[Chunk]
+    order: Tensor
+
+
 def backward(
     encode: Callable[[Chunk], Tensor],
-    chunks: Sequence[Chunk],
-    loss: Callable[[Tensor], tuple[Tensor, Terms]],
+    share: Share[Chunk],
+    loss: Callable[[Sequence[Tensor]], tuple[Tensor, Terms]],
     *,
     cached: bool,
 ) -> Terms:
-    """Add the gradients of `loss(vectors of all chunks)` to the parameters behind `encode`.
+    """Add the gradients of `loss(vectors of the whole batch)` to the parameters behind `encode`.
 
     With caching, every chunk is encoded twice, the second time with the gradient of its vectors, so that only one
     chunk's graph is in memory (GradCache, section 3). The gradient is that of the whole batch up to float error; random
-    states are restored, so dropout is the same in both passes. Of several processes, each encodes its own chunks.
+    states are restored, so dropout is the same in both passes. Of several processes, each encodes its own share.
 
     Args:
         encode: chunk -> vectors [n, d]; may be random (dropout).
-        chunks: the batch in parts.
-        loss: vectors of the whole batch, in the order of the chunks -> (scalar, terms to report).
+        share: texts of this process.
+        loss: vectors [n, d] of the texts of each process -> (scalar, terms to report).
         cached: use gradient caching.
 
     Returns:
         Terms of the loss.
     """
-    own = [chunks[number] for number in parallel.own(len(chunks))]
     if not cached and parallel.size() == 1:
-        value, terms = loss(torch.cat([encode(chunk) for chunk in own]))
+        value, terms = loss([torch.cat([encode(chunk) for chunk in share.chunks])[share.order]])
         value.backward()
         return terms
     states, vectors = [], []
     with torch.no_grad() if cached else nullcontext():
-        for chunk in own:
+        for chunk in share.chunks:
             states.append(_random_state())
             vectors.append(encode(chunk))
-    everything = parallel.gather([each.detach() for each in vectors])
+    rows = torch.cat([each.detach() for each in vectors])[share.order] if vectors else torch.empty(0, 0)
+    everything = parallel.gather(rows)
     leaves = torch.cat(everything).requires_grad_()
-    value, terms = loss(leaves)
-    gradients = _gradient(value, leaves).split([len(each) for each in everything])
-    for number, chunk, state, known in zip(parallel.own(len(chunks)), own, states, vectors, strict=True):
+    counts = [len(each) for each in everything]
+    value, terms = loss(leaves.split(counts))
+    gradients = _in_chunks(_gradient(value, leaves).split(counts)[parallel.rank()], share.order, vectors)
+    for chunk, state, known, gradient in zip(share.chunks, states, vectors, gradients, strict=True):
         if not cached:
-            known.backward(gradients[number])
+            known.backward(gradient)
             continue
-        with torch.random.fork_rng():
+        with torch.random.fork_rng([] if state[1] is None else [torch.cuda.current_device()]):
             _restore(state)
-            encode(chunk).backward(gradients[number])
+            encode(chunk).backward(gradient)
     return terms
+
+
+def _in_chunks(gradient: Tensor, order: Tensor, vectors: list[Tensor]) -> tuple[Tensor, ...]:
+    """Return the gradient [n, d] of the texts as gradients of the chunks' vectors."""
+    moved = torch.empty_like(gradient)
+    moved[order] = gradient
+    return moved.split([len(each) for each in vectors]) if vectors else ()
 
 
 def _gradient(value: Tensor, leaves: Tensor) -> Tensor:
@@ -285,14 +309,15 @@ def _gradient(value: Tensor, leaves: Tensor) -> Tensor:
     return leaves.grad
 
 
-def _random_state() -> tuple[Tensor, list[Tensor]]:
-    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+def _random_state() -> tuple[Tensor, Tensor | None]:
+    """Return the random state of the processor and of the current GPU, if one is used."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
 
 
-def _restore(state: tuple[Tensor, list[Tensor]]) -> None:
+def _restore(state: tuple[Tensor, Tensor | None]) -> None:
     torch.set_rng_state(state[0])
-    if state[1]:
-        torch.cuda.set_rng_state_all(state[1])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1])
 
 
 @dataclass
@@ -327,7 +352,7 @@ def load_checkpoint(
     if not folder.exists():
         return State()
     load_model(model, str(folder / layout.WEIGHTS))
-    saved = torch.load(folder / "optimizer.pt", weights_only=True)
+    saved = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)  # not on the first GPU
     optimizer.load_state_dict(saved["optimizer"])
     scaler.load_state_dict(saved["scaler"])
     fields = read_json(folder / "state.json")

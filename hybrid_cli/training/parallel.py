@@ -1,24 +1,31 @@
 """Training in several processes: `torchrun --nproc-per-node 4 -m hybrid_cli train-dense ...`.
 
-Each process encodes its share of a batch and receives the vectors of the whole batch, so that every query sees the
-documents of all devices (DPR, section 3.2, with negatives across devices). Gradients equal those of one process up to
-float error and dropout. Only the first process writes.
+Each process has a device of its own, tokenizes and encodes its share of a batch, and receives the vectors of the whole
+batch, so that every query sees the documents of all devices (DPR, section 3.2, with negatives across devices).
+Gradients equal those of one process up to float error and dropout. Only the first process writes.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
 
 from hybrid_cli import console
 from hybrid_cli.artifacts import Output
+from hybrid_cli.encoders.devices import pick_device
 from hybrid_cli.errors import InputError
+
+_PATIENCE = timedelta(days=1)  # the others wait while the first process validates or encodes with a frozen model
+_BUCKET = 1 << 24  # values of gradients that are summed at once
+
+Item = TypeVar("Item")
 
 
 def requested() -> int:
@@ -36,21 +43,20 @@ def rank() -> int:
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 
-def refuse(command: str) -> None:
-    """Refuse several processes for a command that trains in one.
+@contextmanager
+def folder(output: Output, device: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Open `output.folder()` in the first process; the others read the same folder and write nothing.
+
+    A process group that exists already is used and kept.
+
+    Args:
+        output: output of the training.
+        device: device of this process, of the type of the others.
 
     Raises:
-        InputError: the launcher started more than one process.
+        InputError: no such device, or a device that cannot train in several processes.
     """
-    if requested() > 1:
-        raise InputError(f"{command}: trains in one process; start it without torchrun")
-
-
-@contextmanager
-def folder(output: Output) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Open `output.folder()` in the first process; the others read the same folder and write nothing."""
-    if requested() > 1 and not distributed.is_initialized():
-        distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    joined = start(pick_device(device))
     if rank():
         console.set_quiet(True)
         distributed.barrier()
@@ -60,8 +66,28 @@ def folder(output: Output) -> Iterator[tuple[Path, dict[str, Any]]]:
             if size() > 1:
                 distributed.barrier()
             yield work, counts
-    if size() > 1:
+    if joined:
         distributed.destroy_process_group()
+
+
+def start(name: str) -> bool:
+    """Use a device in this process, and join the other processes of the launcher; return whether a group was made.
+
+    Raises:
+        InputError: several processes on a device that cannot train in several processes.
+    """
+    device = torch.device(name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # before NCCL starts, which else opens a context of each process on GPU 0
+    if requested() == 1 or distributed.is_initialized():
+        return False
+    if device.type == "cuda":
+        distributed.init_process_group("nccl", device_id=device, timeout=_PATIENCE)
+    elif device.type == "cpu":
+        distributed.init_process_group("gloo", timeout=_PATIENCE)
+    else:
+        raise InputError(f"--device {device.type}: trains in one process; omit torchrun, or use --device cpu")
+    return True
 
 
 def first_alone() -> Iterator[bool]:
@@ -76,34 +102,90 @@ def first_alone() -> Iterator[bool]:
         yield False
 
 
-def own(chunks: int) -> range:
-    """Return the numbers of the chunks that this process encodes."""
-    return range(rank(), chunks, size())
+def shares(count: int) -> list[int]:
+    """Return the number of items of each process, of `count` items in all."""
+    ends = [count * (number + 1) // size() for number in range(size())]
+    return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
 
 
-def gather(vectors: list[Tensor]) -> list[Tensor]:
-    """Gather the vectors [n, d] of all chunks in order, from the chunks of each process."""
+def share(items: Sequence[Item]) -> Sequence[Item]:
+    """Return the items of this process."""
+    return items[own(len(items))]
+
+
+def own(count: int) -> slice:
+    """Return the place of this process's items in `count` items."""
+    counts = shares(count)
+    begin = sum(counts[: rank()])
+    return slice(begin, begin + counts[rank()])
+
+
+def gather(rows: Tensor) -> list[Tensor]:
+    """Return the rows [n, d] of each process, in the order of the processes; n may differ, and is 0 without d."""
     if size() == 1:
-        return vectors
-    shapes: list[list[tuple[int, int]]] = [[] for _ in range(size())]
-    distributed.all_gather_object(shapes, [tuple(each.shape) for each in vectors])
-    lengths = [[count for count, _ in theirs] for theirs in shapes]
-    width = next(width for theirs in shapes for _, width in theirs)
-    device = vectors[0].device if vectors else torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    mine = torch.zeros(max(map(sum, lengths)), width, device=device)
-    if vectors:
-        mine[: sum(lengths[rank()])] = torch.cat(vectors)
+        return [rows]
+    rows = rows.to(_device())
+    shape = torch.tensor(rows.shape, device=rows.device)
+    shapes = [torch.empty_like(shape) for _ in range(size())]
+    distributed.all_gather(shapes, shape)
+    counts, widths = torch.stack(shapes).T.tolist()
+    mine = rows.new_zeros(max(counts), max(widths))
+    if len(rows):
+        mine[: len(rows)] = rows
     everyone = [torch.empty_like(mine) for _ in range(size())]
     distributed.all_gather(everyone, mine)
-    parts = [whole[: sum(each)].split(each) for whole, each in zip(everyone, lengths, strict=True)]
-    return [parts[chunk % size()][chunk // size()] for chunk in range(sum(map(len, lengths)))]
+    return [whole[:count] for whole, count in zip(everyone, counts, strict=True)]
+
+
+def share_weights(model: nn.Module) -> None:
+    """Replace the weights of every process by those of the first one."""
+    if size() > 1:
+        for tensor in model.state_dict().values():
+            distributed.broadcast(tensor, 0)
+
+
+def total(value: Tensor) -> Tensor:
+    """Return the sum of a tensor over all processes."""
+    if size() > 1:
+        distributed.all_reduce(value)
+    return value
 
 
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Replace the gradients of every process by their sum over all processes."""
+    """Replace the gradients of every process by their sum over all processes, many parameters at once."""
     if size() == 1:
         return
+    running = []
+    for bucket in _buckets(parameters):
+        flat = torch.cat([_gradient(parameter).flatten() for parameter in bucket])
+        running.append((bucket, flat, distributed.all_reduce(flat, async_op=True)))
+    for bucket, flat, sum_ in running:
+        sum_.wait()
+        values = flat.split([parameter.numel() for parameter in bucket])
+        for parameter, value in zip(bucket, values, strict=True):
+            _gradient(parameter).copy_(value.view_as(parameter))
+
+
+def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Yield parameters with at most `_BUCKET` values together, or one larger parameter."""
+    bucket: list[nn.Parameter] = []
     for parameter in parameters:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        distributed.all_reduce(parameter.grad)
+        if bucket and sum(each.numel() for each in bucket) + parameter.numel() > _BUCKET:
+            yield bucket
+            bucket = []
+        bucket.append(parameter)
+    if bucket:
+        yield bucket
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    if parameter.grad is None:  # no text of this process reached it
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
+
+
+def _device() -> torch.device:
+    """Return the device of tensors that processes exchange."""
+    if distributed.get_backend() == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

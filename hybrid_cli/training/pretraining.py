@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.encoders.checkpoint import silence_transformers
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError
-from hybrid_cli.training.loop import backward
+from hybrid_cli.training import parallel
+from hybrid_cli.training.loop import Share, backward
 from hybrid_cli.training.losses import Terms, span_contrast
 from hybrid_cli.training.pretraining_data import IGNORED, Spans
 from hybrid_cli.training.session import keep_first_layers
@@ -155,34 +156,48 @@ class PretrainingLearner:
 
     def backward(self, batch: Spans, scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
         """Add the gradients of one batch; return the terms of its loss."""
-        chunks, order = self._chunks(batch)
-        masked = _masked(batch)
+        masked, share = _masked(batch), self._chunks(self._own(batch))
+        if self.model.condenser is None:
+            return self._one_by_one(share.chunks, masked, scale)
 
-        def loss(rows: Tensor) -> tuple[Tensor, Terms]:
-            terms = self._terms(rows, order, masked)
+        def loss(rows: Sequence[Tensor]) -> tuple[Tensor, Terms]:
+            terms = self._terms(torch.cat(list(rows)), masked)
             return scale(torch.stack(list(terms.values())).sum()), terms
 
-        cached = self.model.condenser is not None and self.chunk_size is not None
-        parts = [chunks] if self.model.condenser is not None else [[chunk] for chunk in chunks]
-        totals: Terms = {}
-        for part in parts:
-            for name, term in backward(self._encode, part, loss, cached=cached).items():
-                totals[name] = totals.get(name, 0) + term.detach()
-        return totals
+        terms = backward(self._encode, share, loss, cached=self.chunk_size is not None)
+        return {name: term.detach() for name, term in terms.items()}
 
     def measure(self, batch: Spans) -> dict[str, float]:
         """Return the terms of a held-out batch, for the learning curve."""
-        chunks, order = self._chunks(batch)
+        share = self._chunks(batch)
         with torch.no_grad():
-            terms = self._terms(torch.cat([self._encode(chunk) for chunk in chunks]), order, _masked(batch))
+            rows = torch.cat([self._encode(chunk) for chunk in share.chunks])
+            terms = self._terms(rows[share.order], _masked(batch))
         return {f"held_out_{name}": term.item() for name, term in terms.items()}
 
-    def _terms(self, rows: Tensor, order: Tensor, masked: int) -> Terms:
-        """Return the terms of rows, given in the order of the chunks."""
+    def _one_by_one(self, chunks: Sequence[Chunk], masked: int, scale: Callable[[Tensor], Tensor]) -> Terms:
+        """Add the gradients of chunks without contrastive loss; return the term of the chunks of all processes."""
+        whole = torch.zeros((), device=self._device)
+        for chunk in chunks:
+            term = self._encode(chunk)[:, 0].sum() / masked
+            scale(term).backward()
+            whole += term.detach()
+        return {self.model.terms[0]: parallel.total(whole)}
+
+    def _own(self, batch: Spans) -> Spans:
+        """Return the spans of the documents that this process encodes."""
+        width = 1 if self.model.condenser is None else 2  # spans of a unit
+        spans = [
+            width * unit + place for unit in parallel.share(range(len(batch.ids) // width)) for place in range(width)
+        ]
+        return Spans([batch.ids[span] for span in spans], [batch.labels[span] for span in spans])
+
+    def _terms(self, rows: Tensor, masked: int) -> Terms:
+        """Return the terms of rows, given in the order of the spans."""
         names = self.model.terms
         losses, vectors = rows[:, : len(names)], rows[:, len(names) :]
         terms = dict(zip(names, losses.sum(0) / masked, strict=True))
-        return terms if self.model.condenser is None else {**terms, **span_contrast(vectors[order])}
+        return terms if self.model.condenser is None else {**terms, **span_contrast(vectors)}
 
     def _encode(self, chunk: Chunk) -> Tensor:
         """Return rows [n, terms + h]: the losses of each span, and its vector."""
@@ -190,17 +205,18 @@ class PretrainingLearner:
             vectors, losses = self.model(*(tensor.to(self._device) for tensor in chunk))
         return torch.cat([losses, vectors], dim=1)
 
-    def _chunks(self, batch: Spans) -> tuple[list[Chunk], Tensor]:
-        """Return chunks of spans of similar length, and the position of each span in them."""
+    def _chunks(self, batch: Spans) -> Share[Chunk]:
+        """Return chunks of spans of similar length."""
         lengths = [len(ids) for ids in batch.ids]
-        tokens = _TOKENS_AT_ONCE if self.chunk_size is None else self.chunk_size * max(lengths)
+        tokens = _TOKENS_AT_ONCE if self.chunk_size is None else self.chunk_size * max(lengths, default=0)
         parts = list(batches_by_length(lengths, tokens, self.chunk_size))
         chunks = []
         for rows in parts:
             ids = _padded([batch.ids[row] for row in rows], self._padding)
             mask = torch.arange(ids.shape[1]) < torch.tensor([[lengths[row]] for row in rows])
             chunks.append((ids, mask.long(), _padded([batch.labels[row] for row in rows], IGNORED)))
-        return chunks, torch.argsort(torch.from_numpy(np.concatenate(parts)))
+        rows = np.concatenate([*parts, np.empty(0, np.int64)])
+        return Share(chunks, torch.argsort(torch.from_numpy(rows)))
 
 
 def _masked(batch: Spans) -> int:

@@ -20,7 +20,7 @@ from hybrid_cli.settings.reranking import RerankerLoss, TrainReranker
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, Group
 from hybrid_cli.training.dev_pool import reciprocal_ranks
-from hybrid_cli.training.loop import backward
+from hybrid_cli.training.loop import Share, backward
 from hybrid_cli.training.losses import Terms
 from hybrid_cli.training.roc import MatchMasking
 
@@ -93,11 +93,10 @@ class RerankerLearner:
 
     def backward(self, groups: list[Group], scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
         """Add the gradients of one batch; return the terms of its loss, and diagnostics."""
-        chunks, order = self._chunks(groups)
         recorded: Terms = {}
 
-        def loss(found: Tensor) -> tuple[Tensor, Terms]:
-            scores = found[order].view(len(groups), -1)
+        def loss(found: Sequence[Tensor]) -> tuple[Tensor, Terms]:
+            scores = torch.cat(list(found)).view(len(groups), -1)
             recorded.update(diagnostics(scores, self.loss))
             terms = LOSSES[self.loss](scores)
             return scale(torch.stack(list(terms.values())).sum()), terms
@@ -109,20 +108,20 @@ class RerankerLearner:
 
         cached = self.chunk_size is not None
         with nullcontext() if cached else self._autocast():
-            terms = backward(encode, chunks, loss, cached=cached)
+            terms = backward(encode, self._share(parallel.share(groups)), loss, cached=cached)
         return {name: value.detach() for name, value in {**terms, **recorded}.items()}
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.model.device.type, self.precision, enabled=self.precision != torch.float32)
 
-    def _chunks(self, groups: list[Group]) -> tuple[list[Chunk], Tensor]:
-        """Return chunks of pairs of similar length, and the position of each pair in them."""
+    def _share(self, groups: Sequence[Group]) -> Share[Chunk]:
+        """Return chunks of pairs of similar length."""
+        if not groups:  # more processes than queries
+            return Share([], torch.empty(0, dtype=torch.long))
         encoded = self.inputs(groups)
-        lengths = [len(ids) for ids in encoded["input_ids"]]
-        share = -(-len(lengths) // parallel.size())  # at least one chunk per process
-        parts = list(batches_by_length(lengths, _TOKENS_AT_ONCE, min(share, self.chunk_size or share)))
-        chunks = [self.model.padded(encoded, rows) for rows in parts]
-        return chunks, torch.argsort(torch.from_numpy(np.concatenate(parts)).to(self.model.device))
+        parts = list(batches_by_length([len(ids) for ids in encoded["input_ids"]], _TOKENS_AT_ONCE, self.chunk_size))
+        order = torch.argsort(torch.from_numpy(np.concatenate(parts)))
+        return Share([self.model.padded(encoded, rows) for rows in parts], order)
 
     def inputs(self, groups: Sequence[Group]) -> Any:
         """Return the tokenizer's encodings of all pairs, group by group, with masked matches."""

@@ -11,10 +11,11 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.encoders.contract import Contract
-from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.devices import pick_device, pick_dtype
+from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.presets import preset_fields
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
@@ -23,6 +24,7 @@ from hybrid_cli.training import parallel
 from hybrid_cli.training.loop import Epochs, Learner, State, Validator, epoch_steps, fit, steps_of, write_curve
 
 Batch = TypeVar("Batch")
+_TRAINED = 12  # bytes per weight: gradient and two moments of AdamW
 
 
 @dataclass(frozen=True)
@@ -84,20 +86,19 @@ class Session:
         self._epoch_steps: int | None = None
         self.up_to_date = self._output.up_to_date
 
-    def train(self, prepare: Callable[[Path], Job[Any]], processes: bool = False) -> State:
+    def train(self, prepare: Callable[[Path], Job[Any]], device: str | None = None) -> State:
         """Run the loop and write the encoder with its learning curve.
 
         Args:
             prepare: function from the folder of the unfinished artifact to the job.
-            processes: the command can train in several processes.
+            device: device of the model, if it is not that of the settings.
 
         Returns:
             Learning curve and number of steps.
         """
-        if not processes:
-            parallel.refuse(self._settings.command)
-        with parallel.folder(self._output) as (work, counts):
+        with parallel.folder(self._output, device or self._settings.device) as (work, counts):
             job = prepare(work)
+            _forecast(self._settings.command, job.learner)
             epochs = Epochs(self._epoch_steps, self._keeper(job, work)) if self._epoch_steps else None
             state = fit(job.learner, job.batches, self._settings, job.steps, work, job.validator, job.remedy, epochs)
             if not parallel.rank():
@@ -121,6 +122,13 @@ class Session:
                 job.save(scratch)
 
         return keep if self._settings.keep_epochs else None
+
+
+def _forecast(command: str, learner: Learner[Any]) -> None:
+    """Refuse a model whose gradients and moments do not fit into memory; those of a GPU are not forecast."""
+    trained = [each for each in learner.model.parameters() if each.requires_grad and each.device.type == "cpu"]
+    values = sum(each.numel() for each in trained)
+    console.forecast(_TRAINED * values, f"{command}: training {values / 1e6:,.0f} million weights", "use --layers")
 
 
 class TransformerTraining(Protocol):

@@ -16,6 +16,7 @@ from hybrid_cli.encoders.sparse_towers import TokenWeights
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.lexical.analysis import ENGLISH, LazyAnalyzer
 from hybrid_cli.settings import TrainSparse
+from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, batches
 from hybrid_cli.training.losses import Objective, Terms, Vectors
 
@@ -134,12 +135,18 @@ class RecallLearner:
     def __init__(self, encoder: SparseEncoder, precision: torch.dtype, chunk_size: int | None = None):
         self.model, self.precision, self.chunk_size = encoder, precision, chunk_size
 
-    def backward(self, batch: list[Passage], scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
+    def backward(self, passages: list[Passage], scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
         """Add the gradients of one batch; return the mean squared error over its words."""
+        batch = parallel.share(passages)
         network, device = self.model.document_tower.network, self.model.device
         assert isinstance(network, TokenWeights)
-        ids, words = self.model.words([self.model.contract.document(each.title, each.text) for each in batch])
-        count, total = max(1, sum(map(len, words))), torch.zeros((), device=device)
+        ids, words = (
+            self.model.words([self.model.contract.document(each.title, each.text) for each in batch])
+            if batch
+            else ([], [])
+        )
+        count = parallel.total(torch.tensor(sum(map(len, words)), device=device)).clamp(min=1)
+        total = torch.zeros((), device=device)
         for rows in batches_by_length([*map(len, ids)], _TOKENS_AT_ONCE, self.chunk_size):
             padded = self.model.document_tower.tokenizer.pad(
                 {"input_ids": [ids[row] for row in rows]}, return_tensors="pt"
@@ -155,7 +162,7 @@ class RecallLearner:
             loss = (weights[at, place] - wanted.to(device)).square().sum() / count
             scale(loss).backward()
             total += loss.detach()
-        return {"term_recall": total}
+        return {"term_recall": parallel.total(total)}
 
 
 def _target(passage: Passage, terms: Sequence[str]) -> float:

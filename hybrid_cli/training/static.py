@@ -17,9 +17,11 @@ from torch import Tensor
 
 from hybrid_cli import draws
 from hybrid_cli.encoders.static import StaticEncoder
+from hybrid_cli.lexical.impacts import DocumentImpacts
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.keys import Bags
 from hybrid_cli.settings.training import TrainLambda
+from hybrid_cli.training import parallel
 from hybrid_cli.training.losses import Terms, check_prefixes, divergence
 
 _SVD_DOCUMENTS = 50_000
@@ -34,15 +36,19 @@ Pool = tuple[np.ndarray, np.ndarray]  # rows of documents, their vectors
 class Batch:
     """Term weights of the queries and the candidates of one step, and the teacher's scores of all pairs.
 
+    Of several processes, each has its share of the queries and all candidates.
+
     Attributes:
         queries: CSR [B, rows of the tables].
         documents: CSR [C, rows of the tables].
         teacher: [B, C].
+        part: fraction of the queries of all processes.
     """
 
     queries: Sparse
     documents: Sparse
     teacher: Tensor
+    part: float = 1.0
 
 
 class BagsOfTerms:
@@ -53,11 +59,19 @@ class BagsOfTerms:
         encoder: encoder to train; maps terms to rows of its tables.
         plan: settings of the training.
         texts: sentences or questions used as queries; None for random bags of a document's terms only.
+        impacts: impacts of all documents.
     """
 
-    def __init__(self, index: LexicalIndex, encoder: StaticEncoder, plan: TrainLambda, texts: pl.Series | None):
+    def __init__(
+        self,
+        index: LexicalIndex,
+        encoder: StaticEncoder,
+        plan: TrainLambda,
+        texts: pl.Series | None,
+        impacts: DocumentImpacts,
+    ):
         self._index, self._encoder, self._plan, self._texts = index, encoder, plan, texts
-        self._impacts = index.documents.tocsr()
+        self._impacts = impacts
         self._rows = encoder.rows_of(index.impacts.postings.terms)
         self._scale = np.sqrt(encoder.idf[self._rows])
         self._places = pl.DataFrame({"docid": index.docids}).with_row_index("row")
@@ -78,7 +92,7 @@ class BagsOfTerms:
 
     def documents(self, rows: np.ndarray) -> Sparse:
         """Return the term weights of documents, as `StaticEncoder` weights them: CSR [n, rows of the tables]."""
-        chosen = self._impacts[rows]
+        chosen = self._impacts.rows(rows)
         saturated = chosen.data / self._index.idf[chosen.indices]
         return self._in_rows(chosen, saturated * self._scale[chosen.indices])
 
@@ -88,23 +102,28 @@ class BagsOfTerms:
         bags = self._random_bags(rng, plan.batch_size - given)
         if given:
             bags = _joined(bags, self._text_bags(rng, given))
+        mine = parallel.own(len(bags))
+        bags = bags.part(mine.start, mine.stop)
         counts = self._matrix(bags)
         queries = self._in_rows(counts, counts.data * self._scale[counts.indices])
         if plan.sampled_candidates >= size:
             candidates = np.arange(size)
         else:
-            drawn = [rng.integers(size, size=plan.sampled_candidates), self._best(bags)]
-            candidates = np.unique(np.concatenate(drawn + ([self._student_negatives(queries, pool)] if pool else [])))
-        teacher = (counts @ self._impacts[candidates].T).toarray().astype(np.float32)
-        return Batch(queries, self.documents(candidates), torch.from_numpy(teacher))
+            drawn = rng.integers(size, size=plan.sampled_candidates)
+            hard = np.concatenate([self._best(bags), *([self._student_negatives(queries, pool)] if pool else [])])
+            everyone = torch.cat(parallel.gather(torch.from_numpy(hard.astype(np.int64))[:, None])).numpy()
+            candidates = np.unique(np.concatenate([drawn, everyone.ravel()]))
+        teacher = (counts @ self._impacts.rows(candidates).T).toarray().astype(np.float32)
+        part = len(bags) / plan.batch_size
+        return Batch(queries, self.documents(candidates), torch.from_numpy(teacher), part)
 
     def _random_bags(self, rng: np.random.Generator, count: int) -> Bags:
         """Return `count` bags, each of a few distinct terms of a random document."""
         low, high = _QUERY_TERMS
-        indptr, indices = self._impacts.indptr, self._impacts.indices
+        impacts = self._impacts
         chosen = []
-        for row in rng.integers(len(indptr) - 1, size=count):
-            terms = indices[indptr[row] : indptr[row + 1]]
+        for row in rng.integers(len(impacts), size=count):
+            terms = impacts.terms[impacts.ends[row] : impacts.ends[row + 1]]
             chosen.append(rng.choice(terms, min(len(terms), int(rng.integers(low, high + 1))), replace=False))
         ends = np.concatenate(([0], np.cumsum([len(terms) for terms in chosen])))
         terms = np.concatenate(chosen).astype(np.int32)
@@ -157,14 +176,16 @@ class StaticLearner:
 
     def backward(self, batch: Batch, scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
         """Add the gradients of one batch; return the terms of its loss."""
+        if not batch.part:  # more processes than queries
+            return {"listwise": parallel.total(torch.zeros(()))}
         queries: Tensor = SparseProduct.apply(batch.queries, self.model.query_table)  # type: ignore[no-untyped-call]
         documents: Tensor = SparseProduct.apply(batch.documents, self.model.document_table)  # type: ignore[no-untyped-call]
         each = [
             divergence(queries[:, :dim] @ documents[:, :dim].T, batch.teacher, self.temperature) for dim in self.dims
         ]
-        loss = torch.stack(each).mean()
+        loss = torch.stack(each).mean() * batch.part
         scale(loss).backward()
-        return {"listwise": loss.detach()}
+        return {"listwise": parallel.total(loss.detach())}
 
 
 class SparseProduct(torch.autograd.Function):

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +20,7 @@ from hybrid_cli import artifacts, console, draws
 from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.lexical.impacts import DocumentImpacts
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings.common import ScorerSchedule
 from hybrid_cli.training import parallel
@@ -38,26 +40,37 @@ class Scorer(Protocol):
 
 
 class Bm25Scorer:
-    """BM25 scores from the impact matrix of a collection, held by rows.
+    """BM25 scores from the impacts of a lexical index by document.
 
     Args:
         index: lexical index.
-        docids: all documents that will be requested; only their rows are held. None holds all rows.
+        docids: all documents that will be requested; only their impacts are held.
 
     Raises:
         InputError: a document is not in the index.
     """
 
-    def __init__(self, index: LexicalIndex, docids: pl.Series | None = None):
+    def __init__(self, index: LexicalIndex, docids: pl.Series):
         self.index = index
-        if docids is None:
-            self.impacts, docids = index.documents.tocsr(), pl.Series(index.docids)
-        else:
-            try:
-                self.impacts = index.rows(docids)
-            except InputError as error:
-                raise InputError(f"{error}; pass the --index that the examples were mined with") from None
-        self._rows = dict(zip(docids.to_list(), range(len(docids)), strict=True))
+        try:
+            impacts = index.rows(docids)
+        except InputError as error:
+            raise InputError(f"{error}; pass the --index that the examples were mined with") from None
+        places = dict(zip(docids.to_list(), range(len(docids)), strict=True))
+        self._rows: Callable[[Sequence[str]], Any] = lambda wanted: impacts[[places[docid] for docid in wanted]]
+
+    @classmethod
+    def of_all(cls, index: LexicalIndex, work: Path) -> Self:
+        """Return the scores of all documents, whose impacts are in a memory-mapped file.
+
+        Args:
+            index: lexical index.
+            work: folder of the unfinished artifact, where the file is stored.
+        """
+        scorer = cls(index, index.docids.head(0))
+        impacts, rows_of = mapped_impacts(index, work), row_finder(index.docids)
+        scorer._rows = lambda wanted: impacts.rows(rows_of(wanted))
+        return scorer
 
     def scores(self, queries: Sequence[str], docids: Sequence[str]) -> Floats:
         """Return exact BM25 scores [n, m] of every query and every document, by one sparse product."""
@@ -66,7 +79,58 @@ class Bm25Scorer:
 
     def rows(self, docids: Sequence[str]) -> Any:
         """Return the impacts of documents, scipy CSR [m, V]."""
-        return self.impacts[[self._rows[docid] for docid in docids]]
+        return self._rows(docids)
+
+
+def row_finder(docids: pl.Series) -> Callable[[Sequence[str]], npt.NDArray[np.int64]]:
+    """Return a function from a few docids to their rows, by binary search: 8 bytes and the id per document."""
+    order = docids.arg_sort()
+    known, rows = docids.gather(order), order.to_numpy().astype(np.int64)
+
+    def find(wanted: Sequence[str]) -> npt.NDArray[np.int64]:
+        ids = pl.Series(wanted, dtype=pl.String)
+        places = known.search_sorted(ids)
+        found = known.gather(places.clip(0, len(known) - 1))
+        if not found.equals(ids):
+            raise InputError(f"the lexical index has no document {ids.filter(found != ids)[0]}")
+        chosen: npt.NDArray[np.int64] = rows[places.to_numpy()]
+        return chosen
+
+    return find
+
+
+def mapped_impacts(index: LexicalIndex, work: Path) -> DocumentImpacts:
+    """Return the impacts of all documents, memory-mapped from a file in `work` that the first process writes."""
+    for _ in parallel.first_alone():
+        found = index.impacts.by_document(work / layout.DOCUMENT_IMPACTS)
+    return found
+
+
+def mapped_texts(work: Path, tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Return tables with docid, title and text as one, memory-mapped from a file that the first process writes.
+
+    Args:
+        work: folder of the unfinished artifact, where the file is stored.
+        tables: read once, unless the file exists.
+    """
+    file = work / layout.TEXTS
+    for first in parallel.first_alone():
+        if first and not file.exists():
+            with artifacts.replacing(file) as scratch, disk.create(scratch) as opened:
+                _write_arrow(opened, tables)
+    mapped = pa.ipc.open_file(pa.memory_map(str(file))).read_all()  # polars reads the file into memory
+    return pl.DataFrame(pl.from_arrow(mapped, rechunk=False))
+
+
+def _write_arrow(file: Any, tables: Iterable[pl.DataFrame]) -> None:
+    """Write tables in the layout that polars holds in memory, so that it can map them."""
+    writer = None
+    for table in tables:
+        rows = table.to_arrow(compat_level=pl.CompatLevel.newest())
+        writer = writer or pa.ipc.new_file(file, rows.schema)
+        writer.write_table(rows)
+    if writer is not None:
+        writer.close()
 
 
 class FrozenEncoder:

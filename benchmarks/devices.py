@@ -1,0 +1,234 @@
+"""One device and several: equal results, throughput and memory of training, encoding and FAISS (`make gpu-test`).
+
+python benchmarks/devices.py [--devices 0,1] [--steps 40] [--texts 20000]
+
+`--devices cpu,cpu` compares one process with two, in training each on a core of its own. The exit code is 1 if results
+differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.indexes.faiss import load_faiss
+from hybrid_cli.settings import PreparePythonDocs
+from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.stages.prepare import prepare
+
+BATCH = 64
+TOLERANCE = 1e-3  # of vectors after training in fp32: gradients are summed in another order
+# A process of torchrun; on a CPU it runs on the core with its number, so that one and two processes are comparable.
+RUN = """
+import os
+if os.environ.pop("PINNED", ""):
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[int(os.environ.get("LOCAL_RANK", "0"))]})
+from hybrid_cli.cli import main
+main()
+"""
+
+
+@dataclass
+class Measured:
+    """Wall clock and processor seconds of a command, and the largest memory of each GPU or of a process, in MiB."""
+
+    seconds: float = 0.0
+    processor: float = 0.0
+    memory: dict[str, int] = field(default_factory=dict)
+
+
+class Commands:
+    """Runs commands of hybrid on some devices, in a folder.
+
+    Args:
+        folder: folder of the outputs.
+        devices: `cpu`, or numbers of GPUs.
+    """
+
+    def __init__(self, folder: Path, devices: Sequence[str]):
+        self.folder, self.devices, self.failed = folder, devices, False
+        self.script = folder / "run.py"
+        self.script.write_text(RUN)
+        self.on_cpu = devices[0] == "cpu"
+
+    def run(self, words: Sequence[object], processes: int = 0) -> Measured:
+        """Run a command of hybrid, which trains on the first `processes` devices if the number is not 0."""
+        launcher = [sys.executable, str(self.script)]
+        if processes > 1:
+            torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes))
+            launcher = [sys.executable, *torchrun, str(self.script)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        if not self.on_cpu:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(self.devices)
+        elif processes:
+            environment["PINNED"] = "1"
+        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        with self._gpu_memory() as memory:
+            done = subprocess.run([*launcher, *map(str, words)], env=environment, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(map(str, words))}: {done.stderr[-2000:]}")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return Measured(time.perf_counter() - start, used, memory or {"process": after.ru_maxrss // 1024})
+
+    @contextmanager
+    def _gpu_memory(self) -> Iterator[dict[str, int]]:
+        """Record the largest memory of each GPU that nvidia-smi reports within this context."""
+        found: dict[str, int] = {}
+        ended = threading.Event()
+
+        def watch() -> None:
+            command = ("nvidia-smi", "--query-gpu=index,memory.used", "--format=csv,noheader,nounits")
+            while not self.on_cpu and not ended.wait(0.2):
+                for line in subprocess.run(command, capture_output=True, text=True).stdout.splitlines():
+                    number, used = line.split(", ")
+                    if number in self.devices:
+                        found[number] = max(found.get(number, 0), int(used))
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            yield found
+        finally:
+            ended.set()
+            watcher.join()
+
+    def check(self, name: str, same: bool, detail: str) -> None:
+        """Print whether results are equal."""
+        self.failed |= not same
+        print(f"{'equal' if same else 'DIFFERENT':>9}  {name}: {detail}", flush=True)
+
+    def compare(self, name: str, unit: str, count: float, one: Measured, several: Measured) -> None:
+        """Print throughput and memory of one device and of all."""
+        number = len(self.devices)
+        print(
+            f"{'':>9}  {name}: {count / one.seconds:,.0f} {unit}/s on 1 device, {count / several.seconds:,.0f} on "
+            f"{number} ({one.seconds / several.seconds:.2f} times); processor seconds {one.processor:.1f} and "
+            f"{several.processor:.1f}; memory (MiB) {one.memory} and {several.memory}",
+            flush=True,
+        )
+
+
+def without_dropout(folder: Path) -> Path:
+    """Return MiniLM without dropout, whose random numbers differ between processes."""
+    model = Path(shutil.copytree(resolve("minilm"), folder / "model"))
+    config = json.loads((model / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (model / "config.json").write_text(json.dumps(config))
+    return model
+
+
+def training(commands: Commands, collection: Path, steps: int) -> None:
+    """Compare training on one device with training on all."""
+    folder, model = commands.folder, without_dropout(commands.folder)
+    examples = mine_negatives(collection, split="train", sources="random:2", output=folder / "train.parquet")
+    words = ["train-dense", examples, "--model", model, "--loss", "nll", "--batch-size", BATCH, "--precision", "fp32"]
+    words += ["--query-max-len", 32, "--doc-max-len", 96, "--device", "cpu" if commands.on_cpu else "cuda"]
+    measured = {}
+    for processes in (1, len(commands.devices)):
+        short, long = (
+            commands.run(
+                [*words, "--max-steps", count, "--epochs", 99, "--output", folder / f"{processes}-{count}"], processes
+            )
+            for count in (steps // 4, steps)
+        )
+        measured[processes] = Measured(  # without the start of Python and PyTorch
+            long.seconds - short.seconds, long.processor - short.processor, long.memory
+        )
+    texts = pl.read_parquet(examples, columns=["query"])["query"].head(64).to_list()
+    vectors = [
+        open_encoder(folder / f"{processes}-{steps}", device="cpu").encode_queries(texts) for processes in measured
+    ]
+    apart = float(np.abs(vectors[0] - vectors[1]).max())
+    commands.check("train-dense", apart < TOLERANCE, f"vectors differ by at most {apart:.1e}")
+    commands.compare("train-dense", "triples", BATCH * (steps - steps // 4), *measured.values())
+
+
+def encoding(commands: Commands, corpus: Path, texts: int) -> None:
+    """Compare encoding on one device with encoding on all."""
+    folder, names = commands.folder, commands.devices if commands.on_cpu else range(len(commands.devices))
+    measured = {}
+    for name, devices in (("one", list(names)[:1]), ("all", names)):
+        words = ["encode", corpus, "--devices", ",".join(map(str, devices)), "--threads", 1, "--shard-size", 1024]
+        short, long = (
+            commands.run([*words, "--output", folder / f"{name}-{part}", *more])
+            for part, more in (("warm", ["--doc-max-len", 4]), ("whole", []))
+        )
+        measured[name] = Measured(long.seconds - short.seconds, long.processor - short.processor, long.memory)
+    one, several = (
+        [path.read_bytes() for path in sorted((folder / f"{name}-whole" / "vectors").iterdir())] for name in measured
+    )
+    commands.check("encode", one == several, f"bytes of {len(one)} shards")
+    commands.compare("encode", "documents", texts, *measured.values())
+
+
+def searching(commands: Commands, queries: Path) -> None:
+    """Compare FAISS on the CPU with FAISS on the GPUs."""
+    faiss = load_faiss()
+    second = "gpu" if faiss.get_num_gpus() and not commands.on_cpu else "cpu"
+    if second == "cpu":
+        print(f"{'':>9}  FAISS {faiss.__version__} has no GPU, and is compared with itself; install the extra `gpu`")
+    folder = commands.folder
+    words = ["search", "--queries", queries, "--index", folder / "one-whole", "--hits", 100]
+    measured = [
+        commands.run([*words, "--faiss-device", device, "--output", folder / f"{number}.parquet"])
+        for number, device in enumerate(("cpu", second))
+    ]
+    runs = [pl.read_parquet(folder / f"{number}.parquet") for number in range(2)]
+    commands.check("flat search", runs[0].equals(runs[1]), f"{len(runs[0]):,} hits with their scores")
+    commands.compare("flat search", "hits", len(runs[0]), *measured)
+    recalls = []
+    for number, device in enumerate(("cpu", second)):
+        output = folder / f"ivf-{number}"
+        words = ["encode", folder / "one-whole", "--index-type", "ivf", "--nlist", 64, "--nprobe", 8, "--recall-check"]
+        commands.run([*words, "--faiss-device", device, "--output", output])
+        recalls.append(artifacts.read_manifest(output, Kind.DENSE_INDEX).counts["recall@100"])
+    commands.check("inverted lists", abs(recalls[0] - recalls[1]) < 0.01, f"recall@100 {recalls[0]} and {recalls[1]}")
+
+
+def main() -> None:
+    everything = ",".join(map(str, range(torch.cuda.device_count()))) or "cpu,cpu"
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--devices", default=everything)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--texts", type=int, default=20_000)
+    arguments = parser.parse_args()
+    devices = arguments.devices.split(",")
+    names = [platform.processor() if name == "cpu" else torch.cuda.get_device_name(int(name)) for name in devices]
+    print(f"devices {names}, torch {torch.__version__}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    with tempfile.TemporaryDirectory() as folder:
+        commands = Commands(Path(folder), devices)
+        collection = prepare(PreparePythonDocs(package=["scipy"], only=True, output=commands.folder / "docs"))
+        training(commands, collection, arguments.steps)
+        rows = pl.read_parquet(collection / "corpus.parquet")
+        corpus = rows[[number % len(rows) for number in range(arguments.texts)]]
+        corpus = corpus.with_columns(docid=pl.format("d{}", pl.int_range(len(corpus))))
+        corpus.write_parquet(commands.folder / "corpus.parquet")
+        encoding(commands, commands.folder / "corpus.parquet", arguments.texts)
+        searching(commands, collection / "queries.train.parquet")
+    sys.exit(commands.failed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Texts to encode, their encoder, and encoding in one process per device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections import expansion
+from hybrid_cli.encoders.composite import Combination, Recipe
+from hybrid_cli.encoders.contract import Encoder
+from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.indexes import workers
+from hybrid_cli.indexes.faiss import set_threads
+from hybrid_cli.indexes.shards import Texts, encode_texts, missing_shards, texts_of
+from hybrid_cli.settings import Encode
+from hybrid_cli.settings.common import as_names, cpu_count
+from hybrid_cli.settings.conversion import plain
+
+
+def source_of(settings: Encode) -> tuple[Path, Kind]:
+    """Return the file of texts, and the kind of the output."""
+    if settings.queries is not None:
+        return collections.queries_path(settings.queries, settings.split), Kind.VECTORS
+    assert settings.collection is not None  # checked by the settings
+    if settings.split is not None:
+        return collections.queries_path(settings.collection, settings.split), Kind.VECTORS
+    return collections.corpus_path(settings.collection), Kind.DENSE_INDEX
+
+
+def texts_in(source: Path, kind: Kind, added: Path | None = None) -> tuple[Iterable[Texts], int]:
+    """Return the texts of a corpus (for a dense index) or of queries (for vectors), and their number.
+
+    Args:
+        source: the file.
+        kind: kind of the output.
+        added: file of texts to add to the documents.
+    """
+    if kind == Kind.DENSE_INDEX:
+        batches = (batch.rename_columns(["id", "title", "text"]) for batch in expansion.documents(source, added))
+        return batches, len(collections.docids(source))
+    frame = collections.read_queries(source)
+    ids, texts = (frame[name].to_arrow().cast(pa.string()) for name in ("qid", "text"))
+    titles = pa.array([""] * len(frame), pa.string())
+    return [pa.table({"id": ids, "title": titles, "text": texts})], len(frame)
+
+
+def set_all_threads(threads: int | None) -> None:
+    """Set the number of threads of PyTorch and FAISS; None keeps all cores."""
+    if threads:
+        torch.set_num_threads(threads)
+        set_threads(threads)
+
+
+def opened(settings: Encode, device: str, dtype: Any, changes: dict[str, Any]) -> tuple[Recipe, Encoder]:
+    """Return the encoder of one or two models with a changed contract, and the recipe of a combination."""
+    recipe = Recipe(settings.combine, settings.weight)
+    encoders = [
+        open_encoder(resolve(each), device=device, dtype=dtype, overrides=changes) for each in as_names(settings.model)
+    ]
+    return recipe, encoders[0] if len(encoders) == 1 else Combination(recipe, encoders)
+
+
+def encode_on(
+    devices: list[str],
+    settings: Encode,
+    work: Path,
+    total: int,
+    resolved: dict[str, Any],
+    advance: Callable[[int], None],
+) -> None:
+    """Encode the missing shards in one process per device, which gets an equal share of them.
+
+    Args:
+        devices: full names of devices.
+        settings: settings of the command.
+        work: folder of the shards.
+        total: number of texts.
+        resolved: `dtype` and `contract` of the encoder.
+        advance: called with numbers of encoded texts.
+
+    Raises:
+        InputError, HybridError: see `workers.run`.
+    """
+    missing = missing_shards(work, total, settings.shard_size)
+    advance(total - texts_of(missing, total, settings.shard_size))
+    given = {name: plain(getattr(settings, name)) for name in settings.given - {"devices"}}
+    given["threads"] = settings.threads or max(1, cpu_count() // len(devices))
+    shares = [missing[number :: len(devices)] for number in range(len(devices))]
+    jobs = {
+        f"{device} ({number})": {"settings": given, "work": str(work), "device": device, "shards": mine, **resolved}
+        for number, (device, mine) in enumerate(zip(devices, shares, strict=True))
+        if mine
+    }
+    workers.run("hybrid_cli.indexes.encoding.encode_share", jobs, advance)
+
+
+def encode_share() -> None:
+    """Encode the shards of a job in this process; see `workers.serve`."""
+
+    def work(job: dict[str, Any], advance: Callable[[int], None]) -> None:
+        settings = Encode(**job["settings"])
+        set_all_threads(settings.threads)
+        source, kind = source_of(settings)
+        _, encoder = opened(settings, job["device"], job["dtype"], job["contract"])
+        texts, _ = texts_in(source, kind)
+        of_queries, wanted = kind == Kind.VECTORS, set(job["shards"])
+        encode_texts(Path(job["work"]), texts, encoder, of_queries, settings, advance, wanted=wanted)
+
+    workers.serve(work)

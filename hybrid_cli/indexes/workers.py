@@ -1,0 +1,128 @@
+"""Processes that share the work of a stage, one per device.
+
+A job is JSON on the standard input of a new Python process, which reports progress as JSON lines. It ends when the
+stage ends, also when the stage is killed, so that no process writes into a folder that another call resumes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
+from typing import Any
+
+from hybrid_cli import console
+from hybrid_cli.encoders.devices import pick_device
+from hybrid_cli.errors import HybridError, InputError
+
+Report = Callable[[int], None]
+
+
+def pick_devices(names: Sequence[str]) -> list[str]:
+    """Return the devices of `--devices` by their full names: `0` is `cuda:0`, `all` is all GPUs.
+
+    Raises:
+        InputError: no such device, a GPU twice, or devices of several types, whose vectors differ by rounding.
+    """
+    if "all" in names:
+        import torch
+
+        names = [str(number) for number in range(torch.cuda.device_count())]
+        if not names:
+            raise InputError("--devices all: no GPU is visible; pass --device cpu")
+    found = [pick_device(f"cuda:{name}" if name.isdecimal() else name) for name in names]
+    if len({name.partition(":")[0] for name in found}) > 1:
+        raise InputError(f"--devices {','.join(names)}: vectors differ between types of devices; use one type")
+    if repeated := [name for name in set(found) if name != "cpu" and found.count(name) > 1]:
+        raise InputError(f"--devices {','.join(names)}: {repeated[0]} is named twice; one process uses a GPU")
+    return found
+
+
+def run(function: str, jobs: Mapping[str, Mapping[str, Any]], advance: Report) -> None:
+    """Run `function` in one process per job, and wait for all.
+
+    Args:
+        function: module and name of a function of a job, which calls `serve`.
+        jobs: name of the process for messages -> JSON values.
+        advance: receives the progress that the processes report.
+
+    Raises:
+        InputError, HybridError: the error of a process, or a process was killed; the others are stopped.
+    """
+    module, _, name = function.rpartition(".")
+    command = [sys.executable, "-c", f"from {module} import {name}; {name}()"]
+    pipe: Any = subprocess.PIPE
+    processes = {label: subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for label in jobs}
+    messages: SimpleQueue[tuple[str, dict[str, Any] | None]] = SimpleQueue()
+    try:
+        for label, process in processes.items():
+            threading.Thread(target=_relay, args=(label, process, messages), daemon=True).start()
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(jobs[label]) + "\n")  # the pipe stays open: its end ends the process
+            process.stdin.flush()
+        running = set(processes)
+        while running:
+            label, message = messages.get()
+            if message is None:
+                running.discard(label)
+                _check_end(label, processes[label].wait())
+            elif "error" in message:
+                raise (InputError if message["input"] else HybridError)(message["error"])
+            else:
+                advance(message["done"])
+    except BrokenPipeError:  # it ended before it read its job
+        raise HybridError(f"the process of {label} ended at its start; repeat the command") from None
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+
+
+def _relay(
+    label: str, process: subprocess.Popen[str], messages: SimpleQueue[tuple[str, dict[str, Any] | None]]
+) -> None:
+    """Pass on the messages of a process, then None."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.endswith("\n"):
+            messages.put((label, json.loads(line)))
+    messages.put((label, None))
+
+
+def _check_end(label: str, code: int) -> None:
+    if code < 0:
+        cause = signal.Signals(-code).name
+        advice = "; less memory is needed with fewer devices" if cause == "SIGKILL" else ""
+        raise HybridError(f"the process of {label} was ended by {cause}; repeat the command to resume{advice}")
+    if code:
+        raise HybridError(f"the process of {label} failed (exit code {code}); repeat the command to resume")
+
+
+def serve(work: Callable[[dict[str, Any], Report], None]) -> None:
+    """Run the job on the standard input in this process, and report its progress and its error."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what libraries print
+    job = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_stage, daemon=True).start()
+    console.set_quiet(True)
+
+    def send(**message: Any) -> None:
+        out.write(json.dumps(message) + "\n")
+        out.flush()
+
+    try:
+        work(job, lambda count: send(done=count))
+    except HybridError as error:
+        send(error=str(error), input=isinstance(error, InputError))
+
+
+def _end_with_stage() -> None:
+    """End this process when the stage closes the pipe; a buffered read would block the end of Python."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)

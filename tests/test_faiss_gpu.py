@@ -1,0 +1,160 @@
+"""FAISS on GPUs, with the FAISS of this machine in the place of the GPUs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import faiss
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from command import refused
+
+from hybrid_cli import indexes
+from hybrid_cli.errors import InputError
+from hybrid_cli.indexes.construction import build
+from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
+from hybrid_cli.indexes.gpus import pick_gpus
+from hybrid_cli.indexes.shards import shard_path, write_shard
+from hybrid_cli.settings import VectorIndex
+
+Calls = list[tuple[str, list[int], bool]]
+DIM, COUNT = 8, 700
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vectors")
+    values = np.random.default_rng(0).standard_normal((COUNT, DIM), np.float32)
+    for number, rows in enumerate(np.array_split(np.arange(COUNT), 2)):
+        write_shard(shard_path(folder, number), pa.array([f"d{row}" for row in rows]), values[rows])
+    return folder
+
+
+class Gpus(ModuleType):
+    """The module `faiss` as on a machine with GPUs; copies to a GPU are copies in memory."""
+
+    def __init__(self, count: int, room: int = COUNT):
+        super().__init__("faiss")
+        self.count, self.room, self.calls = count, room, Calls()
+        self.StandardGpuResources = self.GpuMultipleClonerOptions = SimpleNamespace
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(faiss, name)
+
+    def get_num_gpus(self) -> int:
+        return self.count
+
+    def index_cpu_to_gpus_list(self, index: Any, options: Any, gpus: list[int]) -> Any:
+        index = faiss.downcast_index(index)
+        self.calls.append((type(index).__name__, gpus, options.shard))
+        if index.ntotal > self.room:
+            raise RuntimeError("Error in StandardGpuResources.cpp:530: Error: CUDA malloc error out of memory")
+        return faiss.clone_index(index)
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def report(count: int, room: int = COUNT) -> Gpus:
+        machine = Gpus(count, room)
+        monkeypatch.setitem(sys.modules, "faiss", machine)
+        return machine
+
+    return report
+
+
+def built(vectors: Path, folder: Path, **options: Any) -> Path:
+    """Return a folder with the index of some vectors."""
+    (folder / "vectors").mkdir(parents=True)
+    for path in indexes.shards(vectors):
+        (folder / "vectors" / path.name).hardlink_to(path)
+    build(folder, VectorIndex(**options))
+    return folder
+
+
+def opened(folder: Path, factory: str, gpus: tuple[int, ...] = ()) -> DenseIndex:
+    docids = pl.Series("docid", [f"d{row}" for row in range(COUNT)])
+    return DenseIndex(folder, IndexInfo(COUNT, DIM, factory=factory), docids, gpus=gpus)
+
+
+@pytest.mark.parametrize("options", [{"index_type": "ivf", "nlist": 4}, {"factory": "PCA4,IVF5,Flat"}])
+def test_inverted_lists_are_trained_and_filled_on_all_gpus(
+    vectors: Path, tmp_path: Path, gpus: Any, options: dict[str, Any]
+) -> None:
+    on_cpu = built(vectors, tmp_path / "cpu", **options)
+    machine = gpus(2)
+    found = built(vectors, tmp_path / "gpu", **options)
+    assert machine.calls == [("IndexFlatIP", [0, 1], False)] * 2  # centroids in training, then in adding
+    assert (found / "index.faiss").read_bytes() == (on_cpu / "index.faiss").read_bytes()
+    machine.calls.clear()
+    built(vectors, tmp_path / "without", **options, faiss_device="cpu")
+    assert not machine.calls
+
+
+def test_many_queries_search_a_flat_index_in_shards_with_the_same_scores(
+    vectors: Path, tmp_path: Path, gpus: Any
+) -> None:
+    folder = built(vectors, tmp_path / "flat", index_type="flat")
+    queries = np.random.default_rng(1).standard_normal((300, DIM), np.float32)
+    qids = [f"q{number}" for number in range(300)]
+    expected = opened(folder, "Flat").search(queries, qids, 5)
+    machine = gpus(3)
+    index = opened(folder, "Flat", gpus=(0, 2))
+    index.search(queries[:10], qids[:10], 5)
+    assert not machine.calls, "a copy of the index takes longer than a few queries"
+    assert index.search(queries, qids, 5).equals(expected)
+    assert index.search(queries, qids, 5).equals(expected)
+    assert machine.calls == [("IndexFlat", [0, 2], True)]
+
+
+def test_an_index_that_does_not_fit_on_the_gpus_is_searched_on_the_cpu(
+    vectors: Path, tmp_path: Path, gpus: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = built(vectors, tmp_path / "flat", index_type="flat")
+    queries = np.random.default_rng(1).standard_normal((300, DIM), np.float32)
+    qids = [f"q{number}" for number in range(300)]
+    expected = opened(folder, "Flat").search(queries, qids, 5)
+    machine = gpus(1, room=COUNT - 1)
+    assert opened(folder, "Flat", gpus=(0,)).search(queries, qids, 5).equals(expected)
+    assert len(machine.calls) == 1
+    warning = "warning: FAISS cannot use the GPU (CUDA malloc error out of memory) and continues on the CPU"
+    assert warning in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "found"),
+    [("auto", 0, []), ("auto", 2, [0, 1]), ("cpu", 2, []), ("gpu", 2, [0, 1]), ("1", 2, [1]), ("1,0", 2, [0, 1])],
+)
+def test_gpus_are_named_by_number(gpus: Any, device: str, count: int, found: list[int]) -> None:
+    gpus(count)
+    assert pick_gpus(device) == found
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("2", "--faiss-device 2: FAISS sees 2 GPUs; use a number below, or cpu"),
+        ("cuda", "--faiss-device cuda: unknown; use auto, cpu, gpu, or numbers of GPUs such as 0,1"),
+    ],
+)
+def test_gpus_that_do_not_exist_are_refused(gpus: Any, device: str, message: str) -> None:
+    gpus(2)
+    with pytest.raises(InputError, match=message):
+        pick_gpus(device)
+
+
+def test_a_build_without_gpus_refuses_them_before_work(here: Path) -> None:
+    for words in (
+        ("encode", "dense", "--index-type", "ivf", "--nlist", "2", "--output", "out"),
+        ("search", "collection", "--split", "test", "--index", "dense", "--output", "out.parquet"),
+    ):
+        refused(
+            *words,
+            "--faiss-device",
+            "gpu",
+            words="--faiss-device gpu: this FAISS has no GPU support; run: pip install 'hybrid_cli[gpu]', or use cpu",
+        )
