@@ -67,7 +67,7 @@ def test_long_runs_are_fused_and_measured_under_a_low_limit(folder: Path, megaby
         assert (measured.returncode, measured.stderr) == (0, ""), measured.stderr
 
 
-@pytest.mark.parametrize("megabytes", [400, 600, 760])
+@pytest.mark.parametrize("megabytes", [400, 500, 600])
 @pytest.mark.parametrize(
     "command",
     [("fuse", "a.trec", "b.trec", "--method", "rrf", "-o", "x.parquet"),

@@ -51,7 +51,7 @@ def test_folds_contain_all_judged_queries(tiny: Path, tmp_path: Path, capsys: py
 def test_the_manifest_records_inputs_and_options(tiny: Path, tmp_path: Path) -> None:
     folder = split(tiny, splits=["test"], folds=5, seed=7, output=tmp_path / "folds")
     manifest = artifacts.read_manifest(folder, Kind.COLLECTION)
-    assert (manifest.stage, manifest.options) == ("split", {"folds": 5, "seed": 7})
+    assert (manifest.stage, manifest.options) == ("split", {"dev": True, "folds": 5, "seed": 7})
     assert set(manifest.inputs) == {"corpus", "queries test", "qrels test"}
     counts = counts_of(folder)
     assert counts["documents"] == 12
