@@ -201,7 +201,7 @@ def test_a_budget_holds_for_one_stage(stored: Path) -> None:
 
 
 def test_an_index_that_does_not_fit_is_refused_before_it_is_built(made: Path, tmp_path: Path) -> None:
-    with pytest.raises(HybridError, match=r"not enough memory: the index HNSW64,Flat needs about"):
+    with pytest.raises(HybridError, match=r"not enough memory: encode: building HNSW64,Flat needs about"):
         encode(made / "dense", index_type="hnsw", memory=1_000_000, output=tmp_path / "graph")
     assert not (tmp_path / "graph").exists()
 

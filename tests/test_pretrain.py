@@ -200,14 +200,6 @@ def test_the_skip_layer_belongs_to_the_condenser_head() -> None:
         Pretrain(Path("data"), output=Path("out"), skip_layer=1)
 
 
-def test_several_processes_are_refused(
-    corpus: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InputError, match="pretrain: trains in one process; start it without torchrun"):
-        pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **PLAN)
-
-
 def test_spans_longer_than_the_model_supports_are_refused(corpus: Path, tiny_bert: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--max-length 513: the model has positions for 512 tokens"):
         pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **{**PLAN, "max_length": 513})
