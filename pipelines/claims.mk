@@ -20,12 +20,13 @@ claims := $(OUT)/claims/seed-$(SEED)
 claim_train = $(HYBRID) train-dense $< --model $(MODEL) --layers $(CLAIM_LAYERS) --query-max-len 32 --doc-max-len 64 \
     --batch-size 28 --max-steps $(CLAIM_STEPS) --seed $(SEED) --output $(@D) --overwrite
 
-# CLEAR. Rows: `residual` (CLEAR), `constant` and `constant-mean` (constant margin of 1, and of the mean of the
-# residual's), `random` (residual margin, random negatives), `nll-one` (likelihood, the negatives of the query only),
-# `nll` (likelihood, with the documents of the batch), `residual-batch` and `residual-nll` (the sum is trained, with the
-# documents of the batch), `residual-nll-anneal` (the weight of BM25 rises from 0).
+# CLEAR. Rows: `residual` (CLEAR), `residual-dynamic` (one more negative, which the model in training ranks first), `constant` and
+# `constant-mean` (constant margin of 1, and of the mean of the residual's), `random` (residual margin, random negatives),
+# `nll-one` (likelihood, the negatives of the query only), `nll` (likelihood, with the documents of the batch),
+# `residual-batch` and `residual-nll` (the sum is trained, with the documents of the batch), `residual-nll-anneal` (the
+# weight of BM25 rises from 0).
 
-claims_clear_arms := residual constant constant-mean random nll-one nll residual-batch residual-nll residual-nll-anneal
+claims_clear_arms := residual residual-dynamic constant constant-mean random nll-one nll residual-batch residual-nll residual-nll-anneal
 claims_clear_rows := $(foreach arm,$(claims_clear_arms),$(arm) bm25+$(arm))
 claims_clear_runs := bm25=$(OUT)/bm25.test.parquet before=$(OUT)/before.test.parquet bm25+before=$(OUT)/bm25+before.test.parquet \
     $(foreach seed,$(SEEDS),$(foreach row,$(claims_clear_rows),$(row)-$(seed)=$(OUT)/claims/seed-$(seed)/$(row).test.parquet))
@@ -47,6 +48,9 @@ claim_clear = $(claim_train) --no-normalize --temperature 1 --lr 1e-4
 
 $(claims)/residual/manifest.json: $(claims)/errors.parquet
 	$(claim_clear) --loss residual-margin
+
+$(claims)/residual-dynamic/manifest.json: $(claims)/errors.parquet
+	$(claim_clear) --loss residual-margin --dynamic-negatives 1 --index $(OUT)/bm25
 
 $(claims)/constant/manifest.json: $(claims)/errors.parquet
 	$(claim_clear) --loss margin
