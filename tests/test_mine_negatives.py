@@ -379,7 +379,7 @@ def test_sets_over_other_corpora_keep_their_documents_apart(tiny: Path, tmp_path
         ({"index": ["a", "b", "c"]}, "--index: 3 indexes for 2 collections; pass one, or one each"),
     ],
 )
-def test_sets_that_cannot_be_told_apart_are_refused(options: dict[str, Any], message: str) -> None:
+def test_ambiguous_training_sets_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         MineNegatives([Path("a/tiny"), Path("b/tiny")], output=Path("x.parquet"), **options)
 

@@ -123,7 +123,7 @@ def outputs(folder: Path) -> Any:
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[Any, ...]]]:
-    """Let PyTorch report some GPUs, and record which one it is told to use before the processes join."""
+    """Let PyTorch report some GPUs, and record the one that is selected before the processes join."""
 
     def report(count: int, local_rank: int = 0, processes: int = 1) -> list[tuple[Any, ...]]:
         calls: list[tuple[Any, ...]] = []

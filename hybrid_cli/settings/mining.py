@@ -160,7 +160,7 @@ class MineNegatives(Budgeted, Seeded, Threaded, Writes):
             raise InputError("--split: not with both --queries and --qrels, which replace the files of the split")
 
     def _check_several(self) -> None:
-        """Refuse options that belong to one collection, and collections or indexes that cannot be told apart."""
+        """Refuse options that belong to one collection, and ambiguous collections or indexes."""
         if len(self.indexes) not in (0, 1, len(self.collections)):
             raise InputError(
                 f"--index: {len(self.indexes)} indexes for {len(self.collections)} collections; pass one, or one each"
