@@ -4,8 +4,7 @@
 
 Each attempt runs one command in a forked process. The process is killed before, in or after one operation on the disk,
 or at a random moment; or the operation fails (no space, input/output error); or the process gets SIGTERM; or the size
-of its files is limited (RLIMIT_FSIZE); or with `--modes "full disk"` the disk of the working directory is full. After
-that
+of its files is limited (RLIMIT_FSIZE); or with `--modes "full disk"` the disk of the working directory is full. Then
 
 - the output has its old content, no content, or the new content;
 - an error is reported in one line, not as a bug;
@@ -17,12 +16,9 @@ The parent process only imports: no thread runs when it forks.
 from __future__ import annotations
 
 import argparse
-import errno
-import io
 import math
 import os
 import random
-import resource
 import shutil
 import signal
 import sys
@@ -43,77 +39,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch  # imported before the fork
 import transformers
+from faults import Ended, Faulty, run
+from kill_stages import INPUTS, STAGES, TRAIN
 from tiny_collection import write_tiny_source
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import disk
-from hybrid_cli.cli import main
 from hybrid_cli.collections import collection
 from hybrid_cli.settings import COMMANDS
 
-SEARCHED = "search tiny --split test --threads 1 --index"
-TUNED = "--tune --qrels tiny --split test"
-STEPS = "--batch-size 2 --max-steps 4 --checkpoint-steps 1 --precision fp32 --threads 1"
-STUDENT = f"--model bert {STEPS}"
-TRAIN = f"--loss nll {STUDENT}"
-INPUTS = (
-    "prepare trec docs.jsonl --topics train=topics.train.tsv --topics test=topics.test.tsv "
-    "--qrels train=qrels.train.txt --qrels test=qrels.test.txt --output tiny",
-    "index-bm25 tiny --threads 1 --output bm25",
-    f"{SEARCHED} bm25 --output one.parquet",
-    f"{SEARCHED} bm25 --k1 2 --output two.parquet",
-    "mine-negatives tiny --split train --index bm25 --threads 1 --output train.parquet",
-    "encode tiny --model bert --threads 1 --output dense",
-    "label tiny --index bm25 --max-queries 6 --threads 1 --output labels",
-    f"{SEARCHED} bm25 --hits 1 --output top.parquet",
-    "search tiny --split train --threads 1 --index bm25 --output train-run.parquet",
-    f"train-reranker train.parquet --negatives 1 --max-length 48 --query-max-len 16 {STUDENT} --output reranker",
-)
-RERANK = "rerank one.parquet --model reranker --dtype fp32 --threads 1 --shard-size 4"
-STAGES = {  # command, and options of an older output that --overwrite replaces; heavy ones are drawn less often
-    "prepare": (INPUTS[0].replace("--output tiny", "--output out"), "--sample 11", 4),
-    "index-bm25": ("index-bm25 tiny --threads 1 --output out", "--language de", 1),
-    "index-bm25 (parameters)": ("index-bm25 tiny --threads 1 --k1 1.5 --output out", "", 1),
-    "search": (f"{SEARCHED} bm25 --output out.parquet", "--hits 3", 1),
-    "search (dense)": (f"{SEARCHED} dense --output out.parquet", "--hits 3", 2),
-    "fuse": ("fuse one.parquet two.parquet --output out.parquet", "--method rrf", 6),
-    "fuse --tune": (f"fuse one.parquet two.parquet {TUNED} --output out.json", "--method sum", 2),
-    "train-fusion": (
-        "train-fusion one.parquet two.parquet --qrels tiny --split test --folds 2 --output out", "--seed 7", 2
-    ),
-    "fuse --missing exact": (
-        "fuse one.parquet two.parquet --missing exact --index bm25,bm25 --threads 1 --output out.parquet", "--hits 3", 2
-    ),
-    "concat-runs": ("concat-runs train-run.parquet one.parquet --output out.parquet", "", 4),
-    "evaluate": ("evaluate tiny --split test one.parquet --output out.parquet", "--measures MRR@10", 4),
-    "report": ("report tiny --split test one.parquet two.parquet --output out.html", "--measures MRR@10", 2),
-    "split": ("split tiny --split train --folds 2 --output out", "--seed 7", 4),
-    "perturb": ("perturb tiny --split test --attack shuffle --output out.parquet", "--seed 7", 4),
-    "perturb (several)": ("perturb tiny --split test --attack shuffle,char-swap --output out", "--seed 7", 4),
-    "inspect": ("inspect one=one.parquet --memory-table tiny --split test --overwrite --output out.parquet", "", 1),
-    "export trec": ("export top.parquet --format trec --output out.trec", "--tag other", 4),
-    "export msmarco": ("export one.parquet --format msmarco --output out.tsv", "--hits 1", 4),
-    "export dpr": ("export one.parquet --format dpr --collection tiny --split test --output out.json", "--hits 1", 4),
-    "export sentence-transformers": ("export bert-2 --format sentence-transformers --output out", "", 2),
-    "export pyserini": ("export dense --format pyserini --output out", "", 2),
-    "mine-negatives": (INPUTS[4].replace("train.parquet", "out.parquet"), "--seed 7", 1),
-    "label": ("label tiny --index bm25 --max-queries 6 --threads 1 --output out", "--seed 7", 1),
-    "encode": ("encode tiny --model bert --shard-size 4 --threads 1 --output out", "--vector-dtype float16", 2),
-    "encode (queries)": ("encode tiny --split test --model bert --threads 1 --output out", "--dtype bf16", 2),
-    "encode (index)": ("encode dense --index-type hnsw --threads 1 --output out", "--M 8", 1),
-    "encode (vectors)": ("encode tiny --from-vectors vectors.npy --threads 1 --output out", "--index-type sq8", 1),
-    "append": ("append bm25 new.parquet --threads 1 --output out", "--replace", 1),
-    "append (dense)": ("append dense new.parquet --threads 1 --output out", "--replace", 2),
-    "delete": ("delete dense --ids gone.txt --threads 1 --output out", "", 2),
-    "combine": ("combine bert bert-2 --output out", "--weight 2", 2),
-    "train-dense": (f"train-dense train.parquet {TRAIN} --output out", "--seed 7", 2),
-    "train-lambda": (f"train-lambda tiny --labels labels {STUDENT} --output out", "--seed 7", 1),
-    "distill-lite": (f"distill-lite train.parquet --teacher bert-2 --dim 4 {STUDENT} --output out", "--seed 7", 1),
-    "pretrain": (f"pretrain tiny {STUDENT} --output out", "--seed 7", 1),
-    "train-reranker": (INPUTS[-1].replace("--output reranker", "--output out"), "--seed 7", 1),
-    "rerank": (f"{RERANK} --top-k 3 --output out.parquet", "--max-length 40", 2),
-    "rerank (depths)": (f"{RERANK} --depths 1,2 --output out", "--max-length 40", 2),
-}  # fmt: skip
 MODES = (
     "kill before", "kill inside", "kill after", "no space", "input/output error", "kill at a moment", "SIGTERM",
     "file size limit",
@@ -121,106 +54,6 @@ MODES = (
 FULL_DISK = "full disk"  # needs a small disk of its own
 SMALLEST = 1024  # bytes of a limited file; the messages must fit
 REPORTED = 25  # attempts between two reports
-
-
-class Faulty(disk.Disk):
-    """Counts the operations; kills the process or fails at one of them."""
-
-    def __init__(self, mode: str = "", number: int = 0):
-        self.mode, self.number, self.count = mode, number, 0
-
-    def _step(self) -> bool:
-        """Count an operation; return whether the process dies after it."""
-        self.count += 1
-        if self.count != self.number:
-            return False
-        if self.mode == "kill before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        code = {"no space": errno.ENOSPC, "input/output error": errno.EIO}.get(self.mode)
-        if code is not None:
-            raise OSError(code, os.strerror(code))
-        return True
-
-    def _after(self, chosen: bool) -> None:
-        if chosen and self.mode in ("kill inside", "kill after"):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def write(self, file: io.FileIO, data: memoryview) -> int:
-        chosen = self._step()
-        if chosen and self.mode == "kill inside":
-            data = data[: len(data) // 2]
-        done = super().write(file, data)
-        self._after(chosen)
-        return done
-
-    def write_by_library(self, path: Path) -> None:
-        self._after(self._step())
-
-    def rename(self, source: Path, target: Path) -> None:
-        chosen = self._step()
-        super().rename(source, target)
-        self._after(chosen)
-
-    def exchange(self, first: Path, second: Path) -> bool:
-        chosen = self._step()
-        done = super().exchange(first, second)
-        self._after(chosen)
-        return done
-
-    def sync(self, descriptor: int) -> None:
-        chosen = self._step()
-        super().sync(descriptor)
-        self._after(chosen)
-
-    def link(self, source: Path, target: Path) -> None:
-        chosen = self._step()
-        super().link(source, target)
-        self._after(chosen)
-
-
-@dataclass
-class Ended:
-    """The end of a process: exit code (negative: signal), lines on stderr, operations on the disk, seconds."""
-
-    code: int
-    lines: list[str]
-    operations: int
-    seconds: float
-
-
-def run(words: list[str], device: Faulty, stop: tuple[float, int] | None = None, limit: int | None = None) -> Ended:
-    """Run one command in a forked process; `stop` sends a signal after some seconds, `limit` is the size of a file."""
-    with tempfile.NamedTemporaryFile() as err, tempfile.NamedTemporaryFile() as count:
-        started = time.monotonic()
-        child = os.fork()
-        if child == 0:
-            if limit is not None:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-            _command(words, device, err.name, count.name)
-        if stop is not None:
-            time.sleep(stop[0])
-            os.kill(child, stop[1])
-        _, status = os.waitpid(child, 0)
-        lines = Path(err.name).read_text("utf-8", "replace").splitlines()
-        operations = int(Path(count.name).read_text() or 0)
-        return Ended(os.waitstatus_to_exitcode(status), lines, operations, time.monotonic() - started)
-
-
-def _command(words: list[str], device: Faulty, err: str, count: str) -> None:
-    os.dup2(os.open(err, os.O_WRONLY), 2)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
-    disk.device = device
-    sys.argv = ["hybrid", *words]
-    code = 70
-    try:
-        main()
-    except SystemExit as stopped:
-        code = stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
-    finally:
-        Path(count).write_text(str(device.count))
-        sys.stderr.flush()
-        os._exit(code)
 
 
 def bytes_of(path: Path) -> dict[str, bytes] | None:

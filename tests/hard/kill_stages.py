@@ -1,0 +1,65 @@
+"""The commands that kill.py disturbs, and the commands that write their inputs."""
+
+SEARCHED = "search tiny --split test --threads 1 --index"
+TUNED = "--tune --qrels tiny --split test"
+STEPS = "--batch-size 2 --max-steps 4 --checkpoint-steps 1 --precision fp32 --threads 1"
+STUDENT = f"--model bert {STEPS}"
+TRAIN = f"--loss nll {STUDENT}"
+INPUTS = (
+    "prepare trec docs.jsonl --topics train=topics.train.tsv --topics test=topics.test.tsv "
+    "--qrels train=qrels.train.txt --qrels test=qrels.test.txt --output tiny",
+    "index-bm25 tiny --threads 1 --output bm25",
+    f"{SEARCHED} bm25 --output one.parquet",
+    f"{SEARCHED} bm25 --k1 2 --output two.parquet",
+    "mine-negatives tiny --split train --index bm25 --threads 1 --output train.parquet",
+    "encode tiny --model bert --threads 1 --output dense",
+    "label tiny --index bm25 --max-queries 6 --threads 1 --output labels",
+    f"{SEARCHED} bm25 --hits 1 --output top.parquet",
+    "search tiny --split train --threads 1 --index bm25 --output train-run.parquet",
+    f"train-reranker train.parquet --negatives 1 --max-length 48 --query-max-len 16 {STUDENT} --output reranker",
+)
+RERANK = "rerank one.parquet --model reranker --dtype fp32 --threads 1 --shard-size 4"
+STAGES = {  # command, and options of an older output that --overwrite replaces; heavy ones are drawn less often
+    "prepare": (INPUTS[0].replace("--output tiny", "--output out"), "--sample 11", 4),
+    "index-bm25": ("index-bm25 tiny --threads 1 --output out", "--language de", 1),
+    "index-bm25 (parameters)": ("index-bm25 tiny --threads 1 --k1 1.5 --output out", "", 1),
+    "search": (f"{SEARCHED} bm25 --output out.parquet", "--hits 3", 1),
+    "search (dense)": (f"{SEARCHED} dense --output out.parquet", "--hits 3", 2),
+    "fuse": ("fuse one.parquet two.parquet --output out.parquet", "--method rrf", 6),
+    "fuse --tune": (f"fuse one.parquet two.parquet {TUNED} --output out.json", "--method sum", 2),
+    "train-fusion": (
+        "train-fusion one.parquet two.parquet --qrels tiny --split test --folds 2 --output out", "--seed 7", 2
+    ),
+    "fuse --missing exact": (
+        "fuse one.parquet two.parquet --missing exact --index bm25,bm25 --threads 1 --output out.parquet", "--hits 3", 2
+    ),
+    "concat-runs": ("concat-runs train-run.parquet one.parquet --output out.parquet", "", 4),
+    "evaluate": ("evaluate tiny --split test one.parquet --output out.parquet", "--measures MRR@10", 4),
+    "report": ("report tiny --split test one.parquet two.parquet --output out.html", "--measures MRR@10", 2),
+    "split": ("split tiny --split train --folds 2 --output out", "--seed 7", 4),
+    "perturb": ("perturb tiny --split test --attack shuffle --output out.parquet", "--seed 7", 4),
+    "perturb (several)": ("perturb tiny --split test --attack shuffle,char-swap --output out", "--seed 7", 4),
+    "inspect": ("inspect one=one.parquet --memory-table tiny --split test --overwrite --output out.parquet", "", 1),
+    "export trec": ("export top.parquet --format trec --output out.trec", "--tag other", 4),
+    "export msmarco": ("export one.parquet --format msmarco --output out.tsv", "--hits 1", 4),
+    "export dpr": ("export one.parquet --format dpr --collection tiny --split test --output out.json", "--hits 1", 4),
+    "export sentence-transformers": ("export bert-2 --format sentence-transformers --output out", "", 2),
+    "export pyserini": ("export dense --format pyserini --output out", "", 2),
+    "mine-negatives": (INPUTS[4].replace("train.parquet", "out.parquet"), "--seed 7", 1),
+    "label": ("label tiny --index bm25 --max-queries 6 --threads 1 --output out", "--seed 7", 1),
+    "encode": ("encode tiny --model bert --shard-size 4 --threads 1 --output out", "--vector-dtype float16", 2),
+    "encode (queries)": ("encode tiny --split test --model bert --threads 1 --output out", "--dtype bf16", 2),
+    "encode (index)": ("encode dense --index-type hnsw --threads 1 --output out", "--M 8", 1),
+    "encode (vectors)": ("encode tiny --from-vectors vectors.npy --threads 1 --output out", "--index-type sq8", 1),
+    "append": ("append bm25 new.parquet --threads 1 --output out", "--replace", 1),
+    "append (dense)": ("append dense new.parquet --threads 1 --output out", "--replace", 2),
+    "delete": ("delete dense --ids gone.txt --threads 1 --output out", "", 2),
+    "combine": ("combine bert bert-2 --output out", "--weight 2", 2),
+    "train-dense": (f"train-dense train.parquet {TRAIN} --output out", "--seed 7", 2),
+    "train-lambda": (f"train-lambda tiny --labels labels {STUDENT} --output out", "--seed 7", 1),
+    "distill-lite": (f"distill-lite train.parquet --teacher bert-2 --dim 4 {STUDENT} --output out", "--seed 7", 1),
+    "pretrain": (f"pretrain tiny {STUDENT} --output out", "--seed 7", 1),
+    "train-reranker": (INPUTS[-1].replace("--output reranker", "--output out"), "--seed 7", 1),
+    "rerank": (f"{RERANK} --top-k 3 --output out.parquet", "--max-length 40", 2),
+    "rerank (depths)": (f"{RERANK} --depths 1,2 --output out", "--max-length 40", 2),
+}  # fmt: skip

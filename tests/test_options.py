@@ -1,0 +1,120 @@
+"""Options on the command line and in a config file: checked by the rules of the settings, refused in one line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from command import hybrid
+
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings import COMMANDS, Fuse
+
+
+def test_a_config_file_fills_options_and_the_command_line_wins(tmp_path: Path) -> None:
+    config = tmp_path / "fuse.yaml"
+    config.write_text("method: rrf\nrrf-k: 5\nhits: 7\n", "utf-8")
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.trec").write_text("q Q0 d 1 1.0 tag\n", "utf-8")
+    words = ["fuse", tmp_path / "a.trec", tmp_path / "b.trec", "--output", tmp_path / "f.parquet", "--config", config]
+    done = hybrid(*words, "--hits", 3, "--dry-run")
+    assert done.code == 0, done.err
+    assert re.search(r"rrf_k +5", done.out)
+    assert re.search(r"hits +3", done.out)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("rrf-k: 5\n", "--rrf-k: only with --method rrf, or with --tune; --method is minmax"),
+        ("rrf-q: 5\n", "`hybrid fuse` has no option rrf-q; did you mean rrf-k?"),
+        ("weights: [1, x]\n", "--weights x: needs a number"),
+        ("weights: 3\n", "--weights 3: needs a list of numbers"),
+        ("method: {a: b}\n", "--method {'a': 'b'}: needs a text"),
+        ("quiet: maybe\n", "--quiet maybe: needs true or false"),
+        ("hits: 0\n", "--hits 0: needs a number >= 1"),
+        ("- hits\n", "needs lines of 'option: value'"),
+        ("hits: [\n", "not a readable YAML file"),
+    ],
+)
+def test_a_config_file_is_checked_as_the_command_line_is(tmp_path: Path, content: str, message: str) -> None:
+    config = tmp_path / "fuse.yaml"
+    config.write_text(content, "utf-8")
+    done = hybrid("fuse", "a", "b", "--output", tmp_path / "f.parquet", "--config", config)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_config_file_has_no_negative_flags(tmp_path: Path) -> None:
+    config = tmp_path / "label.yaml"
+    config.write_text("drop-own: true\n", "utf-8")
+    done = hybrid("label", "c", "--index", "i", "--output", tmp_path / "labels", "--config", config)
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert "`hybrid label` has no option drop-own; write `keep-own: false`" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("fuse a b -o f.parquet --rrf-k 5", "--rrf-k: only with --method rrf, or with --tune; --method is minmax"),
+        ("fuse a b --rrf-k 5", "--rrf-k: only with --method rrf, or with --tune; --method is minmax"),
+        ("fuse a b", "missing option --output; see `hybrid fuse --help`"),
+        ("fuse", "missing argument RUNS and option --output; see `hybrid fuse --help`"),
+        ("fuse a b -o f.parquet --measure R@10", "--measure: only with --qrels"),
+        ("fuse a b -o f.parquet --split dev", "--split: only with --qrels, or with --queries"),
+        (
+            "fuse a b -o f.parquet --queries c",
+            "--queries: only with --missing exact, or with --method learned; --missing is zero",
+        ),
+        (
+            "fuse a b -o f.parquet --device cpu",
+            "--device: only with --missing exact, or with --method learned; --missing is zero",
+        ),
+        ("fuse a b -o f.parquet --weights 1", "--weights 1: pass one weight for each of a, b, in this order; got 1"),
+        ("search --index a --query text --overwrite", "--overwrite: not with --query"),
+        ("evaluate c r --over-seeds --test permutation", "--test: not with --over-seeds, except with --baseline"),
+        ("evaluate c r -m MRR@10,nDCGG@10", "--measures nDCGG@10: unknown; did you mean nDCG@10?"),
+        ("evaluate c r -m bad", "--measures bad: unknown. Known: "),
+        ("index-bm25 c -o f --tune --tune-measure MRP@10", "--tune-measure MRP@10: unknown; did you mean"),
+        ("label c -o f --index i --split dev --drop-own", "--drop-own: not with --split or --queries; --split is dev"),
+        ("pretrain c -o f --held-out 0 --eval-steps 3", "--eval-steps 3: needs held-out documents"),
+        ("encode c -o f --queries q", "--queries: not with COLLECTION"),
+        ("perturb c -o f --attack lite,shufle", "--attack shufle: unknown; did you mean shuffle?"),
+        ("fuse a b -o f.parquet --method rff", "--method rff: unknown; did you mean rrf?"),
+        ("fuse a b -o f.parquet --weihgts 1,2", "no option --weihgts; did you mean --weights?"),
+        ("fuse a b -o f.parquet --frobnicate", "no option --frobnicate; see"),
+        (
+            "train-lambda c -o f --encoder static --model does/notexist --pooling cls --loss listwise --positives 3",
+            "only with",
+        ),
+        ("train-dense x.parquet -o f --loss nll --xi 3", "--xi: only with --loss"),
+        ("encode c -o f --index-type flat --M 3", "--M: only with --index-type"),
+        ("encode c -o f --index-type hsnw", "--index-type hsnw: unknown; did you mean hnsw?"),
+        ("export run.parquet -o f --fromat trec", "no option --fromat; did you mean --format?"),
+    ],
+)
+def test_options_that_do_not_apply_are_refused_in_one_line(words: str, message: str) -> None:
+    done = hybrid(*words.split())
+    assert done.code == 2
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["", "prepare", *(kind.command for kind in COMMANDS)])
+def test_help_shows_no_types_and_defaults_without_parentheses(command: str) -> None:
+    shown = hybrid(*command.split(), "--help").out
+    assert not re.search("<(bool|str|list)", shown)
+    assert "default: (" not in shown
+
+
+def test_brackets_in_the_usage_mark_arguments_that_may_be_left_out() -> None:
+    assert "hybrid prepare beir [OPTIONS] FOLDER " in hybrid("prepare", "beir", "--help").out
+    assert "hybrid search [OPTIONS] [COLLECTION] " in hybrid("search", "--help").out
+    assert "hybrid evaluate [OPTIONS] INPUTS... " in hybrid("evaluate", "--help").out
+
+
+def test_settings_in_python_obey_the_rules_of_the_command_line() -> None:
+    with pytest.raises(InputError, match="--hits 0: needs a number >= 1"):
+        Fuse(["a", "b"], output=Path("f.parquet"), hits=0)
