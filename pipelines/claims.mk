@@ -186,10 +186,12 @@ $(claims)/signs-index/manifest.json: $(claims)/dpr-index/manifest.json
 	$(HYBRID) encode $(<D) --index-type binary --output $(@D) --overwrite
 
 # Transformer Lambda. Rows: `lambda` (LAMBDA_STEPS steps of 128 queries), `positives-1`, `positives-2` and `positives-10`
-# (1,500 steps of 28 queries).
+# (1,500 steps of 28 queries); `static` (static Lambda of CLAIM_STATIC dimensions) and `on-static` (a transformer added to it,
+# LAMBDA_STEPS steps).
 
 LAMBDA_STEPS ?= 4000
-claims_lambda_rows := lambda positives-1 positives-2 positives-10
+CLAIM_STATIC ?= 128
+claims_lambda_rows := lambda static on-static positives-1 positives-2 positives-10
 claims_lambda_runs := bm25=$(OUT)/bm25.test.parquet \
     $(foreach seed,$(SEEDS),$(foreach row,$(claims_lambda_rows),$(row)-$(seed)=$(OUT)/claims/seed-$(seed)/$(row).test.parquet))
 
@@ -205,6 +207,13 @@ claim_lambda = $(HYBRID) train-lambda $(DATA) --labels $(<D) --index $(OUT)/bm25
 
 $(claims)/lambda/manifest.json: $(OUT)/labels-sampled/manifest.json
 	$(claim_lambda) --batch-size 128 --max-steps $(LAMBDA_STEPS) --eval-steps 400
+
+$(claims)/static/manifest.json: $(OUT)/labels-sampled/manifest.json
+	$(HYBRID) train-lambda $(DATA) --encoder static --labels $(<D) --index $(OUT)/bm25 --dim $(CLAIM_STATIC) --seed $(SEED) \
+	    --output $(@D) --overwrite
+
+$(claims)/on-static/manifest.json: $(OUT)/labels-sampled/manifest.json $(claims)/static/manifest.json
+	$(claim_lambda) --base $(claims)/static --batch-size 128 --max-steps $(LAMBDA_STEPS) --eval-steps 400
 
 $(foreach positives,1 2 10,$(claims)/positives-$(positives)/manifest.json): $(claims)/positives-%/manifest.json: \
     $(OUT)/labels-sampled/manifest.json

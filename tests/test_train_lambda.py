@@ -16,6 +16,7 @@ from small_artifacts import write_corpus
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts
+from hybrid_cli.encoders.composite import Combination
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -111,6 +112,30 @@ def test_a_transformer_learns_and_is_an_encoder(
     assert isinstance(encoder, TransformerEncoder)
     assert encoder.dim == 8
     assert artifacts.read_manifest(output).counts["queries"] == len(labelled(sources, options(sources)))
+
+
+def test_a_transformer_starts_as_the_static_encoder_and_adds_to_it(
+    sources: Sources, tiny_bert: Path, tmp_path: Path
+) -> None:
+    base = train_lambda(
+        output=tmp_path / "static", **{**without(sources, "dev", "dev_queries", "eval_steps"), **STATIC}
+    )
+    plan = {**sources, **PLAN, "max_steps": 25, "epochs": 25, "eval_steps": 25, "model": str(tiny_bert)}
+    plan |= {"batch_size": 8, "learning_rate": 5e-3}
+    output = train_lambda(output=tmp_path / "sum", base=str(base), **plan)
+    loss = curve(output)["nll"]
+    assert np.mean(loss[-5:]) < np.mean(loss[:5])
+    whole, static_only = open_encoder(output), open_encoder(base)
+    assert isinstance(whole, Combination)
+    added = open_encoder(output / "part-2")
+    texts = ["salt water", "oxygen in the blood"]
+    together = static_only.encode_queries(texts) + added.encode_queries(texts)
+    np.testing.assert_allclose(whole.encode_queries(texts), together, rtol=1e-6)
+    assert np.abs(added.encode_queries(texts)).max() > 0
+    start = open_encoder(train_lambda(output=tmp_path / "start", base=str(base), **{**plan, "learning_rate": 1e-12}))
+    np.testing.assert_allclose(start.encode_queries(texts), static_only.encode_queries(texts), atol=1e-5)
+    with pytest.raises(InputError, match="--dim: not with --base"):
+        train_lambda(output=tmp_path / "no", base=str(base), dim=3, **plan)
 
 
 def test_student_negatives_are_top_ranked_documents_of_the_student(sources: Sources, tiny_bert: Path) -> None:

@@ -122,6 +122,13 @@ class TransformerEncoder(nn.Module):
         for tower in dict.fromkeys((self.query_tower, self.document_tower)):
             tower.add_distillation_head(dim)
 
+    def start_at_zero(self) -> None:
+        """Set the weights of the projections to zero, so that every vector is zero before the training."""
+        for tower in dict.fromkeys((self.query_tower, self.document_tower)):
+            assert tower.projection is not None
+            for weights in tower.projection.parameters():
+                torch.nn.init.zeros_(weights)
+
     def encode_queries(self, texts: Sequence[str], batch_tokens: int = BATCH_TOKENS) -> np.ndarray:
         """Return vectors [n, dim], float32, in the order of `texts`."""
         texts = [self.contract.query(text) for text in texts]

@@ -176,6 +176,14 @@ class TrainLambda(Training, Validation, Architecture):
         panel=TEACHER,
         applies=TRANSFORMER,
     )
+    base: str | None = option(
+        None,
+        "Frozen encoder to add the transformer's vectors to, such as a static Lambda: the transformer starts with zero "
+        "vectors, and the output is the sum of both encoders.",
+        panel=TEACHER,
+        recorded=False,
+        applies=when(encoder="transformer", loss="contrastive"),
+    )
     positives: int = option(10, "Top-ranked hits used as positives.", panel=TEACHER, minimum=1, applies=TRANSFORMER)
     negatives: int = option(
         5, "Bottom-ranked hits used as hard negatives.", panel=TEACHER, minimum=1, applies=TRANSFORMER
@@ -262,6 +270,10 @@ class TrainLambda(Training, Validation, Architecture):
             raise InputError(
                 "--encoder transformer: needs the teacher labels that `hybrid label` writes; pass --labels"
             )
+        fixed = [name for name in ("dim", "normalize", "projection_norm", "truncate_dim", "matryoshka_dims")
+                 if self.base is not None and name in self.given]  # fmt: skip
+        if fixed:
+            raise InputError(f"--{fixed[0].replace('_', '-')}: not with --base, whose vectors determine the form")
         if self.loss == "listwise" and self.index is None:
             raise InputError("--loss listwise: needs the teacher's scores; pass --index")
         if self.dev is not None and self.index is None:

@@ -14,8 +14,11 @@ import torch
 from hybrid_cli import artifacts, console, memory
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.encoders.contract import read_contract
+from hybrid_cli.encoders import composite
+from hybrid_cli.encoders.composite import Combination, Recipe
+from hybrid_cli.encoders.contract import Encoder, read_contract
 from hybrid_cli.encoders.models import model_input, resolve
+from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.indexes.documents import check_corpus
@@ -34,6 +37,7 @@ from hybrid_cli.training.teachers import Bm25Scorer, mapped_impacts
 from hybrid_cli.training.validation import SurrogatePool
 
 DEV_DEPTH = 50
+SUM = Recipe("sum")  # of a base and the transformer
 REMEDY = "write labels with a lower --depth, whose last hits are harder negatives, or raise --batch-size"
 
 
@@ -55,28 +59,40 @@ def train_lambda(settings: TrainLambda) -> Path:
 
 def _train_transformer(settings: TrainLambda) -> Path:
     assert settings.labels is not None
-    contract = read_contract(resolve(settings.model)).changed(**contract_changes(settings))
-    session = Session(settings, {**_inputs(settings), "model": model_input(settings.model)}, contract.to_dict())
+    base = open_encoder(settings.base) if settings.base is not None else None
+    fixed = {"dim": base.dim, "normalize": False} if base is not None else {}
+    contract = read_contract(resolve(settings.model)).changed(**contract_changes(settings), **fixed)
+    inputs = {**_inputs(settings), "model": model_input(settings.model)}
+    session = Session(
+        settings, {**inputs, "base": model_input(settings.base)} if settings.base else inputs, contract.to_dict()
+    )
     if session.up_to_date:
         return settings.output
     labels = settings.labels
     index = open_lexical(settings.index) if settings.index else None
     torch.manual_seed(settings.seed)  # initializes a projection
     encoder = load_start(settings, **asdict(contract))
+    if base is not None:
+        encoder.start_at_zero()
     found: dict[str, int] = {}
 
     def prepare(work: Path) -> Job[Any]:
         queries = LabeledQueries(labels, settings.collection, settings, work)
         found.update(queries=len(queries), dropped=queries.dropped)
         teacher = Bm25Scorer.of_all(index, work) if index is not None and settings.loss == "listwise" else None
-        learner = DenseLearner(
-            encoder, _objective(settings, encoder), session.precision, settings.chunk_size, BatchSources(scorer=teacher)
-        )
+        sources = BatchSources(scorer=teacher, base=base)
+        learner = DenseLearner(encoder, _objective(settings, encoder), session.precision, settings.chunk_size, sources)
         batches, steps = _batches(settings, queries, learner), session.steps(len(queries))
-        return Job(learner, batches, steps, save, _validator(settings, index, encoder), REMEDY)
+        whole = encoder if base is None else Combination(SUM, (base, encoder))
+        return Job(learner, batches, steps, save, _validator(settings, index, whole), REMEDY)
 
     def save(folder: Path) -> dict[str, Any]:
-        encoder.save(folder)
+        if settings.base is None:
+            encoder.save(folder)
+        else:
+            added = composite.parts(folder)[1]
+            encoder.save(added)
+            composite.write_combination(folder, [resolve(settings.base), added], SUM)
         return found
 
     state = session.train(prepare)
@@ -138,9 +154,7 @@ def _batches(
     return lambda done: map(learner.prepare, negatives.added(queries.batches(done), done))
 
 
-def _validator(
-    settings: TrainLambda, index: LexicalIndex | None, encoder: TransformerEncoder | StaticEncoder
-) -> Validator | None:
+def _validator(settings: TrainLambda, index: LexicalIndex | None, encoder: Encoder) -> Validator | None:
     if settings.dev is None or index is None or parallel.rank():
         return None
     queries = collections.read_queries(collections.queries_path(settings.collection, settings.dev))

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.sparse_towers import SparseTower
 from hybrid_cli.encoders.tower import Tower
@@ -49,6 +50,7 @@ class BatchSources:
         weight: weight of the scorer in a residual loss.
         teacher: vectors of a frozen encoder.
         queries_only: encode only queries; documents have the teacher's vectors.
+        base: frozen encoder whose vectors are added to those of the encoder.
     """
 
     lexical: Bm25Vectors | None = None
@@ -58,6 +60,7 @@ class BatchSources:
     weight: ScorerWeight | None = None
     teacher: FrozenEncoder | None = None
     queries_only: bool = False
+    base: Encoder | None = None
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,9 @@ class DenseLearner(Generic[Model]):
             else:
                 documents = torch.cat([mine[count:] for mine, count in zip(vectors, counts, strict=True)])
             documents = documents.view(len(groups), len(groups[0].docids), -1)
+            if self.sources.base is not None:
+                base = self._base(groups, self.sources.base)
+                queries, documents = queries + base[: len(queries)], documents + base[len(queries) :].view_as(documents)
             batch = Vectors(queries, documents, allowed=mask, **constants, step=step, recorded=diagnostics)
             batch.record(**batch.similarities())
             if self.sources.weight is not None:
@@ -186,6 +192,13 @@ class DenseLearner(Generic[Model]):
         else:
             found["scorer"] = np.array([group.lexical for group in groups], np.float32)
         return {name: torch.from_numpy(values).to(self.model.device) for name, values in found.items()}
+
+    def _base(self, groups: Sequence[Group], base: Encoder) -> Tensor:
+        """Return the base vectors of the queries, then of the documents."""
+        titles = [title for group in groups for title in group.titles]
+        texts = [text for group in groups for text in group.texts]
+        vectors = base.encode_queries([group.query for group in groups]), base.encode_documents(titles, texts)
+        return torch.from_numpy(np.concatenate(vectors)).to(self.model.device)
 
     def _masked(self, groups: Sequence[Group], queries: list[list[int]], documents: list[list[int]]) -> list[list[int]]:
         """Return the documents with masked matches of their queries."""
