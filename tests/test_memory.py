@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 
 from hybrid_cli import artifacts, console, memory
+from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.indexes.construction import check_recipe, construction_bytes
 from hybrid_cli.settings import COMMANDS, Combine, Encode, Export, VectorIndex
@@ -23,7 +24,9 @@ from hybrid_cli.stages.export import export
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.stages.rerank import rerank
 from hybrid_cli.stages.search import search
+from hybrid_cli.stages.train_fusion import train_fusion
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the address space is limited on Linux only")
 
@@ -173,8 +176,10 @@ def stored(folder: Path) -> Path:
               "--qrels qrels.tsv --threads 1 -o w.json"),
         (200, "evaluate a.parquet b.parquet --qrels qrels.tsv"),
         (150, "export a.parquet --format trec -o a.txt"),
+        (320, "train-fusion a.parquet b.parquet --methods minmax --folds 2 --measure R@1000 --qrels qrels.tsv "
+              "--threads 1 -o fuser"),
     ],
-    ids=["fuse", "tune", "evaluate", "export"],
+    ids=["fuse", "tune", "evaluate", "export", "train-fusion"],
 )  # fmt: skip
 def test_a_stage_stays_within_its_budget(stored: Path, budget: int, command: str) -> None:
     words = [sys.executable, "-c", _MEASURED, *command.split(), "--memory", f"{budget}M"]
@@ -225,6 +230,13 @@ SMALL_BLOCKS: dict[str, Callable[[Path, Path, Path], Any]] = {
     "label": lambda tiny, made, out: label(
         tiny, run=made / "run.parquet", split="test", keep_same_text=False, output=out
     ),
+    "rerank": lambda tiny, made, out: rerank(
+        made / "run.parquet", model=str(made / "reranker"), top_k=5, shard_size=4, dtype="fp32", device="cpu",
+        output=out,
+    ),
+    "train-fusion": lambda tiny, made, out: train_fusion(
+        [made / "run.parquet", made / "dense-run.parquet"], qrels=tiny, split="test", folds=2, output=out
+    ),
 }  # fmt: skip
 
 
@@ -244,14 +256,16 @@ def test_blocks_of_any_size_give_the_same_result(
 
 
 @pytest.fixture(scope="module")
-def searched(tiny: Path, made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the indexes of `made`, and runs of both splits."""
+def searched(tiny: Path, made: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the indexes of `made`, runs of both splits, and a reranker with random weights."""
     folder = tmp_path_factory.mktemp("searched")
     for name in ("bm25", "dense"):
         (folder / name).symlink_to(made / name)
     search(tiny, split="test", index=folder / "bm25", output=folder / "run.parquet")
     search(tiny, split="train", index=folder / "bm25", output=folder / "train.parquet")
     search(tiny, split="test", index=folder / "dense", hits=4, output=folder / "dense-run.parquet")
+    (folder / "reranker").mkdir()
+    CrossEncoder.load(tiny_bert, device="cpu", train=True, max_length=64, query_max_len=24).save(folder / "reranker")
     return folder
 
 
@@ -265,7 +279,26 @@ def test_the_option_is_refused_where_it_has_no_effect(tmp_path: Path) -> None:
     assert flat.changed(index_type="auto").recorded()["memory"] == 1 << 30
 
 
-def test_one_declaration_serves_all_commands() -> None:
-    commands = {kind.command for kind in COMMANDS if "memory" in kind.declared()}
-    assert commands == {kind.command for kind in COMMANDS if issubclass(kind, Budgeted)}
-    assert {"fuse", "evaluate", "search", "index-bm25", "encode", "mine-negatives", "label", "export"} < commands
+UNBOUNDED = {  # commands without --memory
+    "prepare": "reads documents one by one, and writes parts of a fixed size",
+    "split": "holds one column of ids and judgments",
+    "perturb": "holds the queries of one split",
+    "pretrain": "--batch-size and --chunk-size set the memory of the model",
+    "train-dense": "--batch-size and --chunk-size set the memory of the model",
+    "train-lambda": "--batch-size and --chunk-size set the memory of the model",
+    "distill-lite": "--batch-size and --chunk-size set the memory of the model",
+    "train-sparse": "--batch-size and --chunk-size set the memory of the model",
+    "train-reranker": "--batch-size and --chunk-size set the memory of the model",
+    "convert-checkpoint": "holds the weights of one model",
+    "presets": "prints a list",
+    "append": "reads the new documents, and links the files of the others",
+    "delete": "reads ids, and links the files of the other documents",
+    "verify": "hashes files in pieces of a fixed size",
+    "doctor": "reads no data",
+}
+
+
+def test_every_command_has_a_budget_or_a_reason_for_none() -> None:
+    budgeted = {kind.command for kind in COMMANDS if "memory" in kind.declared()}
+    assert budgeted == {kind.command for kind in COMMANDS if issubclass(kind, Budgeted)}, "one declaration"
+    assert {kind.command.split()[0] for kind in COMMANDS} - budgeted == UNBOUNDED.keys()

@@ -110,6 +110,15 @@ class Lists:
         )
 
 
+def repeated(made: Callable[[], Iterable[pl.DataFrame]], joined: Lists) -> Callable[[], Iterable[pl.DataFrame]]:
+    """Return a function that returns the blocks of `made`; they are kept if memory allows, else made again."""
+    rows = int(np.sum(joined.lengths))
+    if memory.rows(CANDIDATE_BYTES, rows) < rows:
+        return made
+    held = list(made())
+    return lambda: held
+
+
 def complete(candidates: Iterable[pl.DataFrame], qids: pl.Series, scorers: Sequence[Scorer]) -> Iterator[pl.DataFrame]:
     """Add the exact scores of missing documents to every list, and recompute the ranks of all candidates by score.
 

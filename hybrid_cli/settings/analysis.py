@@ -223,7 +223,7 @@ class Report(Writes, Comparison):
 
 
 @dataclass(frozen=True)
-class Inspect(MayWrite):
+class Inspect(Budgeted, MayWrite):
     """Describe an artifact and its inputs, or compare the memory of indexes.
 
     Prints kind, stage, options, counts, library versions, size on disk, first rows, an encoder's contract, the last
@@ -255,6 +255,7 @@ class Inspect(MayWrite):
     output: Path | None = redeclare(
         MayWrite, "output", None, help="Parquet file for the memory table.", applies=(when(memory_table=GIVEN),)
     )
+    memory: int | None = redeclare(Budgeted, "memory", None, applies=(when(memory_table=GIVEN),))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
-from hybrid_cli.settings.common import MEASURE, OnDevice, Seeded, StartModel, Threaded, Writes
+from hybrid_cli.settings.common import MEASURE, Budgeted, OnDevice, Seeded, StartModel, Threaded, Writes
 from hybrid_cli.settings.data import PSEUDO, PseudoQueries
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
 
@@ -14,7 +14,7 @@ START = "Start"
 
 
 @dataclass(frozen=True)
-class Auto(Threaded, OnDevice, Seeded, StartModel, Writes):
+class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     """Build a hybrid of BM25 and a trained dense model from documents, in one command.
 
     Runs the recommended stages: prepare, index, mine negatives, train within the time, encode, search, tune, fuse,

@@ -156,7 +156,7 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
 
 
 @dataclass(frozen=True)
-class TrainFusion(OnDevice, Threaded, Seeded, Writes):
+class TrainFusion(OnDevice, Threaded, Budgeted, Seeded, Writes):
     """Train a fusion with one weight per query.
 
     The method and a fixed weight are tuned as by `fuse --tune`. A model then predicts the weight of each query from

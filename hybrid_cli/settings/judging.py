@@ -7,13 +7,13 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal
 
-from hybrid_cli.settings.common import MEASURE, NameOrPath, Seeded
+from hybrid_cli.settings.common import MEASURE, Budgeted, NameOrPath, Seeded
 from hybrid_cli.settings.fusion import FUSION
 from hybrid_cli.settings.options import REQUIRED, argument, option, redeclare
 
 
 @dataclass(frozen=True)
-class Judge(Seeded):
+class Judge(Budgeted, Seeded):
     """Judge the pooled hits of runs in the terminal, one key per hit.
 
     The first hits of all runs are shown in random order, without their run, rank or score. Grades: 0 not relevant,

@@ -11,6 +11,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import (
     OBJECTIVE,
     VALIDATION,
+    Budgeted,
     ExampleValidation,
     OnDevice,
     Optimization,
@@ -112,7 +113,7 @@ _STUDY = when(study=ONE_DEPTH)
 
 
 @dataclass(frozen=True)
-class Rerank(OnDevice, Threaded, Pairs, Writes):
+class Rerank(OnDevice, Threaded, Budgeted, Pairs, Writes):
     """Rescore the top hits of a run with a reranker.
 
     The rescored hits come first, in the order of their new scores; all other hits follow in their order, with lower

@@ -34,7 +34,7 @@ from hybrid_cli.settings import (
     stage,
 )
 from hybrid_cli.settings.command_line import command_line
-from hybrid_cli.settings.common import Overwrites
+from hybrid_cli.settings.common import Budgeted, Overwrites
 from hybrid_cli.settings.data import PseudoQueries
 from hybrid_cli.settings.stage import call
 
@@ -123,7 +123,9 @@ class _Path:
         return self._compared(plan, {"bm25": single[0], "dense": single[1], "hybrid": hybrid})
 
     def _run(self, made: S) -> Any:
-        """Print the command of a stage, and run it; --overwrite holds for every stage."""
+        """Print the command of a stage, and run it; --overwrite and --memory hold for every stage that has them."""
+        if self.settings.memory is not None and isinstance(made, Budgeted):
+            made = made.changed(memory=self.settings.memory)
         if self.settings.overwrite and isinstance(made, Overwrites) and getattr(made, "output", None) is not None:
             made = made.changed(overwrite=True)
         console.note(f"\n{command_line(made)}")

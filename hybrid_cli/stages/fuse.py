@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from hybrid_cli import artifacts, console, memory, runs
+from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import check_common, refuse_mixed
@@ -22,7 +22,7 @@ from hybrid_cli.evaluation.ties import note_ties
 from hybrid_cli.fusion import features, lists, tuning
 from hybrid_cli.fusion.features import Sources
 from hybrid_cli.fusion.fuser import FUSER_ROLE, Fuser, check_lengths, check_pair, read_fuser
-from hybrid_cli.fusion.lists import CANDIDATE_BYTES, Lists, Scorer
+from hybrid_cli.fusion.lists import Lists, Scorer
 from hybrid_cli.fusion.methods import LEARNED, METHODS, Recipe
 from hybrid_cli.fusion.prior import prior_of
 from hybrid_cli.fusion.selection import Choice, Table, Values, select
@@ -345,7 +345,7 @@ def _measured(job: _Job, opened: Sequence[Run], qrels: pl.DataFrame) -> tuple[li
         return evaluate_positions(judged, [job.settings.measure])["value"].to_numpy()
 
     blocks = {
-        exact: _repeated(partial(_candidates, job, joined, [], exact), joined)
+        exact: lists.repeated(partial(_candidates, job, joined, [], exact), joined)
         for exact in {family.recipe.missing == "exact" for family in job.families}
     }
     choices: list[Choice] = []
@@ -357,15 +357,6 @@ def _measured(job: _Job, opened: Sequence[Run], qrels: pl.DataFrame) -> tuple[li
             choices += more
             values.append(table)
     return choices, np.concatenate(values)
-
-
-def _repeated(made: Callable[[], Iterable[pl.DataFrame]], joined: Lists) -> Callable[[], Iterable[pl.DataFrame]]:
-    """Return a function that returns the blocks of `made`; they are kept if memory allows, else made again."""
-    rows = int(np.sum(joined.lengths))
-    if memory.rows(CANDIDATE_BYTES, rows) < rows:
-        return made
-    held = list(made())
-    return lambda: held
 
 
 def _prior(job: _Job, choices: Sequence[Choice]) -> tuple[Values | None, str | None]:

@@ -20,7 +20,8 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.encoders.models import input_path
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.measures import evaluate_run, mean_of
+from hybrid_cli.evaluation.measures import evaluate_hits, mean_of
+from hybrid_cli.evaluation.retrieved import retrieved
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.fuser import read_fuser
 from hybrid_cli.fusion.methods import Recipe
@@ -341,7 +342,8 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
     rows = []
     with latency.single_threaded() as open_searcher, console.progress("inspect", len(named), "runs") as advance:
         for name, path in named.items():
-            values = evaluate_run(runs.read_run(path), qrels, list(MEMORY_MEASURES.values()))
+            found = retrieved(runs.open_run(path), qrels, 0)
+            values = evaluate_hits(found.judged, found.lengths["qid"], qrels, list(MEMORY_MEASURES.values()))
             row: Description = {"run": name, "bytes": sum(held.size for held in behind[name])}
             row |= {shown: mean_of(values, measure) for shown, measure in MEMORY_MEASURES.items()}
             row |= latency.percentiles([open_searcher(held.index) for held in behind[name]], queries, _fused)

@@ -27,6 +27,7 @@ from hybrid_cli.runs import Run
 from hybrid_cli.settings import Rerank, stage
 
 _GPU_BATCH_TOKENS, _CPU_BATCH_TOKENS = 1 << 16, 4096
+_PAIRS_AT_ONCE = 1 << 18  # whose texts are read in one pass over the corpus
 
 
 @stage(Rerank)
@@ -166,20 +167,35 @@ class _Job:
             )
             yield block, heads.filter(pl.col("query").str.strip_chars() != "").select("qid", "docid", "rank", "query")
 
-    def _shards(self, heads: pl.DataFrame, first: int) -> Iterator[tuple[Path, pl.DataFrame]]:
-        """Yield the shards of a block: path, and its part of the rows."""
-        for number, part in enumerate(heads.iter_slices(self.settings.shard_size), first):
-            yield self.folder / layout.part(number), part
+    def _shards(self) -> Iterator[tuple[Path, pl.DataFrame]]:
+        """Yield the shards: path, and its part of the rows, which does not depend on the sizes of blocks."""
+        size, waiting, number = self.settings.shard_size, pl.DataFrame(), 0
+        for _, heads in self._heads():
+            waiting = pl.concat([waiting, heads]) if len(waiting) else heads
+            while len(waiting) >= size:
+                yield self.folder / layout.part(number), waiting.head(size)
+                waiting, number = waiting.slice(size), number + 1
+        if len(waiting):
+            yield self.folder / layout.part(number), waiting
+
+    def _groups(self) -> Iterator[list[tuple[Path, pl.DataFrame]]]:
+        """Yield consecutive shards whose texts fit into memory together."""
+        group: list[tuple[Path, pl.DataFrame]] = []
+        for shard in self._shards():
+            group.append(shard)
+            pairs = min(_PAIRS_AT_ONCE, collections.documents_at_once(self.inputs["corpus"]))
+            if sum(len(part) for _, part in group) + self.settings.shard_size > pairs:
+                yield group
+                group = []
+        if group:
+            yield group
 
     def score(self) -> None:
         """Write all shards; those of an interrupted call are kept."""
         self.folder.mkdir(exist_ok=True)
         total = int(self.run.queries["length"].clip(upper_bound=self.settings.deepest).sum())
-        first = 0
         with console.progress("rerank", total, "pairs") as advance:
-            for _, heads in self._heads():
-                shards = list(self._shards(heads, first))
-                first += len(shards)
+            for shards in self._groups():
                 missing = [part for path, part in shards if not path.exists()]
                 texts = self._texts(pl.concat(part["docid"] for part in missing)) if missing else pl.DataFrame()
                 for path, part in shards:
@@ -228,12 +244,13 @@ class _Job:
 
     def _scored(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
         """Yield blocks of the run, and the rows of each with new_score and tokens."""
-        first = 0
+        read, number = pl.DataFrame(schema={"score": pl.Float32, "tokens": pl.Int32}), 0
         for block, heads in self._heads():
-            paths = [path for path, _ in self._shards(heads, first)]
-            first += len(paths)
-            found = [pl.read_parquet(path, glob=False) for path in paths]
-            yield block, pl.concat([heads, pl.concat(found)], how="horizontal") if found else heads.clear()
+            while len(read) < len(heads):
+                read = pl.concat([read, pl.read_parquet(self.folder / layout.part(number), glob=False)])
+                number += 1
+            yield block, pl.concat([heads, read.head(len(heads))], how="horizontal")
+            read = read.slice(len(heads))
 
     def blocks(self, depth: int) -> Iterator[pa.Table]:
         """Yield the reranked hits."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,23 @@ from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import check_common, refuse_mixed
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run, parse_measures
+from hybrid_cli.evaluation.measures import evaluate_hits, evaluate_positions, parse_measures
+from hybrid_cli.evaluation.retrieved import retrieved
 from hybrid_cli.fusion import features, learned, tuning
 from hybrid_cli.fusion.features import Matrix, Sources
 from hybrid_cli.fusion.fuser import LINEAR, Fuser, read_fuser
 from hybrid_cli.fusion.learned import Fitted, Model
-from hybrid_cli.fusion.lists import Lists
+from hybrid_cli.fusion.lists import Lists, repeated
 from hybrid_cli.fusion.methods import METHODS, Recipe
 from hybrid_cli.fusion.prior import prior_of
 from hybrid_cli.fusion.selection import Choice, Table, Values, interval, queries_to_tell, select
 from hybrid_cli.fusion.tuning import Family
 from hybrid_cli.indexes.exact import exact_scorer, exact_sources, limit_threads, texts_of
 from hybrid_cli.reporting import terminal
+from hybrid_cli.runs import Run
 from hybrid_cli.settings import Fuse, TrainFusion, stage
+
+Blocks = Callable[[], Iterable[pl.DataFrame]]  # returns the candidates of all queries, at each call
 
 ENOUGH = 50  # judged queries; the held-out gain of fewer is too noisy to prefer learned weights
 
@@ -96,14 +100,12 @@ class _Job:
         settings, names = self.settings, list(self.runs)
         qrels = self._qrels()
         qids = qrels["qid"].unique(maintain_order=True)
-        frames = [runs.read_run(path).filter(pl.col("qid").is_in(qids.implode())) for path in self.runs.values()]
-        check_common(
-            {path: run["qid"].unique(maintain_order=True) for path, run in zip(self.runs.values(), frames, strict=True)}
-        )
-        alone = self._alone(frames, qrels, len(qids))
-        joined = Lists.of(frames, settings.depth)
+        opened = [runs.open_run(path).of_queries(qids) for path in self.runs.values()]
+        check_common({path: run.qids for path, run in zip(self.runs.values(), opened, strict=True)})
+        alone = self._alone(opened, qrels, len(qids))
+        joined = Lists.of(opened, settings.depth)
         joined.note_lengths("train-fusion", names)
-        blocks = list(joined.blocks())
+        blocks = repeated(joined.blocks, joined)
         table = self._table(blocks, joined, qrels)
         asked = evaluate_positions(qrels.with_columns(position=pl.lit(None, pl.Int64)), [settings.measure])["qid"]
         features_, values = self._features(blocks, joined.qids, asked)
@@ -130,10 +132,10 @@ class _Job:
             asked.to_list(), model,
         ), report  # fmt: skip
 
-    def _features(self, blocks: Sequence[pl.DataFrame], qids: pl.Series, asked: pl.Series) -> tuple[list[str], Matrix]:
+    def _features(self, blocks: Blocks, qids: pl.Series, asked: pl.Series) -> tuple[list[str], Matrix]:
         """Return names and values of the features of the queries `asked`, also of queries without hits."""
         every = pl.concat([qids, asked.filter(~asked.is_in(qids.implode()))])
-        names, values = features.collected(blocks, every, self.sources)
+        names, values = features.collected(blocks(), every, self.sources)
         numbers = pl.DataFrame({"qid": every}).with_row_index("number")
         rows = asked.to_frame("qid").join(numbers, on="qid", how="left", maintain_order="left")["number"]
         return names, values[rows.to_numpy()]
@@ -150,13 +152,14 @@ class _Job:
             )
         return qrels
 
-    def _alone(self, frames: Sequence[pl.DataFrame], qrels: pl.DataFrame, queries: int) -> dict[str, float]:
+    def _alone(self, opened: Sequence[Run], qrels: pl.DataFrame, queries: int) -> dict[str, float]:
         """Return the score of each run alone."""
         measure = self.settings.measure
-        found = {
-            name: float(evaluate_run(run, qrels, [measure])["value"].to_numpy().mean())
-            for name, run in zip(self.runs, frames, strict=True)
-        }
+        found = {}
+        for name, run in zip(self.runs, opened, strict=True):
+            hits = retrieved(run, qrels, 0)
+            values = evaluate_hits(hits.judged, hits.lengths["qid"], qrels, [measure])["value"]
+            found[name] = float(values.to_numpy().mean())
         if not any(found.values()):
             raise InputError(
                 f"train-fusion: {measure} of every run is 0 for all {queries:,} judged queries of {self.judged}; pass "
@@ -164,7 +167,7 @@ class _Job:
             )
         return found
 
-    def _table(self, blocks: Sequence[pl.DataFrame], joined: Lists, qrels: pl.DataFrame) -> Table:
+    def _table(self, blocks: Blocks, joined: Lists, qrels: pl.DataFrame) -> Table:
         """Return the values of all choices of all methods."""
         settings = self.settings
         for run, path in zip(joined.runs, self.runs.values(), strict=True):
@@ -178,9 +181,7 @@ class _Job:
         values: list[Values] = []
         with console.progress("train-fusion", unit="sets of weights") as advance:
             for family in self.families:
-                more, found = tuning.tabulate(
-                    family, lambda: blocks, joined.qids, qrels, settings.hits, measured, advance
-                )
+                more, found = tuning.tabulate(family, blocks, joined.qids, qrels, settings.hits, measured, advance)
                 choices += more
                 values.append(found)
         prior = prior_of(self.runs, settings.measure, choices)[0] if settings.prior_queries else None
