@@ -17,7 +17,7 @@ MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: help setup demo check lint test hard fuzz bench gpu-test docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 no-labels prior few-labels \
-    claims-clear claims-clear-seed rerank-depths trec-covid
+    claims-clear claims-clear-seed recommended recommended-seed rerank-depths trec-covid
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -87,5 +87,6 @@ include pipelines/robustness.mk
 include pipelines/robust04.mk
 include pipelines/no-labels.mk
 include pipelines/claims.mk
+include pipelines/recommended.mk
 include pipelines/prior.mk
 include pipelines/tables.mk

@@ -96,19 +96,19 @@ $(claims)/top20.parquet: $(bm25)
 	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) --depth 20 --seed $(SEED) --output $@ --overwrite
 
 claim_roc = $(HYBRID) train-dense $< --model $(MODEL) --query-max-len 64 --doc-max-len 96 --batch-size 28 --lr 5e-5 \
-    --max-steps 300 --loss roc --index $(OUT)/bm25 --seed $(SEED) --output $(@D) --overwrite
+    --max-steps 300 --loss roc --seed $(SEED) --output $(@D) --overwrite
 
 $(claims)/E0/manifest.json: $(claims)/errors.parquet
 	$(claim_roc) --ortho-weight 0 --mask-matches 0
 
 $(claims)/E1/manifest.json: $(claims)/errors.parquet
-	$(claim_roc) --ortho-weight 1 --mask-matches 0
+	$(claim_roc) --index $(OUT)/bm25 --ortho-weight 1 --mask-matches 0
 
 $(claims)/E100/manifest.json: $(claims)/errors.parquet
-	$(claim_roc) --ortho-weight 100 --mask-matches 0
+	$(claim_roc) --index $(OUT)/bm25 --ortho-weight 100 --mask-matches 0
 
 $(claims)/control/manifest.json: $(claims)/errors.parquet
-	$(claim_roc) --ortho-weight 100 --mask-matches 0 --ortho-control
+	$(claim_roc) --index $(OUT)/bm25 --ortho-weight 100 --mask-matches 0 --ortho-control
 
 $(claims)/I0/manifest.json: $(claims)/top20.parquet
 	$(claim_roc) --ortho-weight 0 --mask-matches 0

@@ -24,6 +24,9 @@ TARGETS = [
     "no-labels",
     "rerank",
     "rerank-depths",
+    "sparse",
+    "recommended",
+    *(f"claims-{paper}" for paper in ("clear", "roc", "lite", "bpr", "lambda")),
     "tables-page",
 ]
 

@@ -1,0 +1,61 @@
+# The recommended recipe: objectives for the dense half of a hybrid, each alone and in the sum with BM25, on one collection.
+#
+#   make recommended DATA=FOLDER OUT=FOLDER      a table over SEEDS; the values of every query in MEASURED/recommended-NAME.parquet
+#
+# Rows, X alone and bm25+X with the weight tuned on dev:
+#   before          the start model, not trained (untrained sum)
+#   nll             likelihood (naive sum)
+#   clear           residual margin (CLEAR)
+#   residual-nll    likelihood of the sum of dense and BM25 scores
+#   roc             likelihood with both parts of RoC
+#   nll+static      `nll` and a static Lambda of RECIPE_DIM dimensions in one index, in place of BM25
+#
+# Every row uses the examples in the same order and the weights of the last step, so that validation selects nothing.
+
+RECIPE_STEPS ?= 60
+RECIPE_DIM ?= 64
+RECIPE_NAME ?= $(notdir $(DATA))
+RECIPE_MEASURES ?= MRR@10,nDCG@10,R@100
+
+recipe := $(OUT)/recommended/seed-$(SEED)
+recipe_arms := nll clear residual-nll roc
+recipe_rows := $(recipe_arms) $(recipe_arms:%=bm25+%) nll+static
+recipe_runs := bm25=$(OUT)/bm25.test.parquet before=$(OUT)/before.test.parquet bm25+before=$(OUT)/bm25+before.test.parquet \
+    $(foreach seed,$(SEEDS),$(foreach row,$(recipe_rows),$(row)-$(seed)=$(OUT)/recommended/seed-$(seed)/$(row).test.parquet))
+
+recommended: $(SETUP) $(OUT)/bm25+before.test.parquet  ## objectives for the dense half of a hybrid on DATA, SEEDS of each
+	$(each_seed)
+	@$(evaluate) $(recipe_runs) --measures $(RECIPE_MEASURES) --output $(MEASURED)/recommended-$(RECIPE_NAME).parquet --overwrite \
+	    --over-seeds --baseline bm25+nll
+
+recommended-seed: $(recipe_rows:%=$(recipe)/%.test.parquet)
+
+recipe_train = $(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --max-steps $(RECIPE_STEPS) --seed $(SEED) --output $(@D)
+
+$(recipe)/nll/manifest.json: $(OUT)/train-$(SEED).parquet
+	$(recipe_train) --loss nll
+
+$(recipe)/clear/manifest.json: $(OUT)/train-$(SEED).parquet
+	$(recipe_train) --loss residual-margin
+
+$(recipe)/residual-nll/manifest.json: $(OUT)/train-$(SEED).parquet
+	$(recipe_train) --loss residual-nll --index $(OUT)/bm25
+
+$(recipe)/roc/manifest.json: $(OUT)/train-$(SEED).parquet
+	$(recipe_train) --loss roc --index $(OUT)/bm25
+
+# Static Lambda, in one index with the dense half; the weight applies to the query. The labels come from spar.mk.
+
+$(recipe)/static/manifest.json: $(OUT)/labels-sampled/manifest.json
+	$(HYBRID) train-lambda $(DATA) --encoder static --labels $(<D) --index $(OUT)/bm25 --dim $(RECIPE_DIM) --seed $(SEED) \
+	    --output $(@D) --overwrite
+
+$(recipe)/nll+static-index/manifest.json: $(recipe)/nll-index/manifest.json $(recipe)/static-index/manifest.json
+	$(HYBRID) encode $(<D) --concat-with $(recipe)/static-index --output $(@D) --overwrite
+
+$(recipe)/nll+static/manifest.json: $(recipe)/nll+static-index/manifest.json
+	$(HYBRID) combine $(recipe)/nll $(recipe)/static --tune $(DATA) --split dev --index $(<D) --measure $(TUNE_MEASURE) \
+	    --output $(@D) --overwrite
+
+$(recipe)/nll+static.test.parquet: $(recipe)/nll+static-index/manifest.json $(recipe)/nll+static/manifest.json
+	$(HYBRID) search $(DATA) --split test --index $(<D) --model $(recipe)/nll+static --output $@ --overwrite
