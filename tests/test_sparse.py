@@ -33,6 +33,7 @@ from hybrid_cli.stages.inspect import inspect
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
+from hybrid_cli.stages.train_lambda import train_lambda
 from hybrid_cli.stages.train_sparse import train_sparse
 from hybrid_cli.stages.verify import verify
 from hybrid_cli.training import loop
@@ -231,7 +232,7 @@ def test_deepct_is_bm25_on_counts_with_its_own_parameters(built: dict[Any, Path]
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_command_reads_the_index(
-    built: dict[Any, Path], made: Path, tiny: Path, tmp_path: Path, architecture: str
+    built: dict[Any, Path], made: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, architecture: str
 ) -> None:
     index = built[architecture]
     run = search(tiny, split="test", index=index, output=tmp_path / "run.parquet")
@@ -252,7 +253,12 @@ def test_every_command_reads_the_index(
         tiny, split="train", index=index, sources="bm25:2", depth=5, output=tmp_path / "train.parquet"
     )
     assert pl.read_parquet(mined)["lexical_score"].max() > 0  # type: ignore[operator]
-    label(tiny, index=index, split="train", depth=3, output=tmp_path / "labels")
+    labels = label(tiny, index=index, split="train", depth=3, output=tmp_path / "labels")
+    imitated = train_lambda(
+        tiny, labels=labels, index=index, loss="listwise", dev="test", model=str(tiny_bert), positives=1, negatives=1,
+        max_steps=1, device="cpu", threads=1, output=tmp_path / "lambda",
+    )  # fmt: skip
+    assert "dev_RBO" in pl.read_parquet(imitated / "curve.parquet")["name"].to_list()
     described = inspect([index])
     assert described["documents"] == 12
     assert verify([index]) is not None
