@@ -199,6 +199,20 @@ def test_dpr_scale_and_drboost_read_towers_and_projections_from_one_lightning_fi
         close(ours, tower["project"](tower["transformer"](**batch(tokenizer, QUERIES)).last_hidden_state[:, 0]))
 
 
+def test_dpr_reads_both_towers_from_a_checkpoint_of_its_authors(tokenizer: Any, tmp_path: Path) -> None:
+    """The form of the DPR repository: `question_model` and `ctx_model` under `model_dict`, with an optimizer."""
+    towers = {"question_model": bert(tokenizer, 0), "ctx_model": bert(tokenizer, 1)}
+    state = {f"{name}.{key}": value for name, model in towers.items() for key, value in model.state_dict().items()}
+    training = {"optimizer_dict": {"state": {}}, "scheduler_dict": None, "offset": 0, "epoch": 40, "encoder_params": {}}
+    torch.save({"model_dict": state, **training}, tmp_path / "dpr_biencoder.40")
+    base = saved(towers["ctx_model"], towers["ctx_model"].config, tokenizer, tmp_path / "base")
+    folder = convert_checkpoint(tmp_path / "dpr_biencoder.40", tmp_path / "dpr", base=str(base))
+    encoder = opened(folder, "dpr")
+    question, context = (model(**batch(tokenizer, QUERIES)).last_hidden_state[:, 0] for model in towers.values())
+    close(encoder.encode_queries(QUERIES), question)
+    close(encoder.encode_documents(["", ""], QUERIES), context)
+
+
 def test_spar_joins_two_plain_towers(tokenizer: Any, tmp_path: Path) -> None:
     models = [bert(tokenizer, seed) for seed in range(2)]
     for model, name in zip(models, ("query", "context"), strict=True):
@@ -295,8 +309,9 @@ def test_a_chain_of_modules_has_the_vectors_of_sentence_transformers(tokenizer: 
     saved(model, model.config, tokenizer, tmp_path / "base")
     pooling, modules = CHAINS[name]
     reference = chain(tmp_path / "chain", tmp_path / "base", pooling, *modules())
-    encoder = opened(tmp_path / "chain", "gtr" if name == "gtr" else None)
-    close(encoder.encode_queries(TEXTS), torch.from_numpy(reference.encode(TEXTS)))
+    for preset in ("gtr", "sentence-t5") if name == "gtr" else (None,):
+        encoder = opened(tmp_path / "chain", preset)
+        close(encoder.encode_queries(TEXTS), torch.from_numpy(reference.encode(TEXTS)))
     encoder.save(tmp_path / "saved")
     again = SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(again, encoder.encode_queries(TEXTS), atol=1e-5)
