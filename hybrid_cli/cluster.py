@@ -10,7 +10,9 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -23,38 +25,55 @@ Result = TypeVar("Result")
 _RETRIES = 4  # of a block whose process or machine ended
 _SECONDS = 5.0  # until an address counts as unreachable
 _LOCAL = "local"
+_LESS_MEMORY = "use fewer --ray-workers, or machines with more memory"
 
 
 def ordered(
-    settings: OnCluster, start: Callable[[], Callable[[Item], Result]], items: Iterable[Item], gpu: bool = False
+    settings: OnCluster,
+    start: Callable[[], Callable[[Item], Result]],
+    items: Iterable[Item],
+    gpu: bool = False,
+    local: int = 1,
 ) -> Iterator[Result]:
     """Apply a function to blocks; yield the results in order.
 
     Args:
-        settings: the cluster; without `ray_address`, blocks are computed in this process, one at a time.
+        settings: the cluster; without `ray_address`, blocks are computed in this process.
         start: makes the function, once per process; must be picklable for a cluster.
-        items: the blocks; at most `ray_workers` are in progress on a cluster.
+        items: the blocks; at most `ray_workers` are in progress on a cluster, which bounds the memory of this process.
         gpu: each block needs a GPU.
+        local: threads of this process, each with a block in progress.
 
     Raises:
         InputError: no such cluster.
         HybridError: a block failed, or the process that computed it ended repeatedly.
     """
-    if settings.ray_address is None:
+    if settings.ray_address is not None:
+        with _connected(settings) as ray:
+            task = ray.remote(_call).options(
+                num_cpus=settings.threads or 1, num_gpus=int(gpu), max_retries=_RETRIES, scheduling_strategy="SPREAD"
+            )
+            call = partial(task.remote, uuid4().hex, ray.put(start), os.getcwd())
+            yield from _in_order(call, partial(_result, ray), items, settings.ray_workers)
+    elif local == 1:
         yield from map(start(), items)
-        return
-    with _connected(settings) as ray:
-        task = ray.remote(_call).options(
-            num_cpus=settings.threads or 1, num_gpus=int(gpu), max_retries=_RETRIES, scheduling_strategy="SPREAD"
-        )
-        made, key, folder = ray.put(start), uuid4().hex, os.getcwd()
-        running: deque[Any] = deque()
-        for item in items:
-            if len(running) == settings.ray_workers:
-                yield _result(ray, running.popleft())
-            running.append(task.remote(key, made, folder, item))
-        while running:
-            yield _result(ray, running.popleft())
+    else:
+        with ThreadPoolExecutor(local) as pool:
+            function = start()
+            yield from _in_order(lambda item: pool.submit(function, item), Future.result, items, local)
+
+
+def _in_order(
+    submit: Callable[[Item], Any], result: Callable[[Any], Result], items: Iterable[Item], at_once: int
+) -> Iterator[Result]:
+    """Yield the results in the order of the blocks, with `at_once` blocks in progress."""
+    running: deque[Any] = deque()
+    for item in items:
+        if len(running) == at_once:
+            yield result(running.popleft())
+        running.append(submit(item))
+    while running:
+        yield result(running.popleft())
 
 
 _functions: dict[str, Callable[[Any], Any]] = {}  # of this worker process, by call of `ordered`
@@ -110,9 +129,10 @@ def _result(ray: Any, reference: Any) -> Any:
     except errors.RayTaskError as error:
         if isinstance(error.cause, HybridError):
             raise error.cause from None
+        if isinstance(error.cause, MemoryError):
+            raise HybridError(f"not enough memory in a process of the Ray cluster; {_LESS_MEMORY}") from None
         raise
     except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError, errors.ObjectLostError) as error:
         raise HybridError(
-            f"a process of the Ray cluster ended {_RETRIES + 1} times ({str(error).splitlines()[0]}); use fewer "
-            "--ray-workers, or machines with more memory"
+            f"a process of the Ray cluster ended {_RETRIES + 1} times ({str(error).splitlines()[0]}); {_LESS_MEMORY}"
         ) from None

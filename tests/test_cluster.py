@@ -1,9 +1,11 @@
-"""Blocks of work on a Ray cluster: the same results in the same order, also when a machine ends."""
+"""Stages on a Ray cluster: the bytes of one process, also when a machine ends."""
 
 from __future__ import annotations
 
-import time
+import os
+import signal
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,12 @@ import polars as pl
 import pytest
 from command import refused
 
-from hybrid_cli import cluster
-from hybrid_cli.errors import InputError
+from hybrid_cli import artifacts, cluster
+from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.settings.cluster import OnCluster
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.label import label
+from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
 
 pytestmark = pytest.mark.slow
@@ -31,45 +36,76 @@ def machines() -> Iterator[Any]:
     made.shutdown()
 
 
-def on(machines: Any) -> OnCluster:
-    return OnCluster(ray_address=machines.address, ray_workers=4)
+def contents(path: Path) -> dict[str, bytes]:
+    """Return the bytes of a file, or of the files of a folder; its manifest has times."""
+    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+    return {str(file.relative_to(path)): file.read_bytes() for file in files if file.name != artifacts.MANIFEST}
 
 
-def squares(seconds: float) -> Callable[[], Callable[[int], int]]:
+def failing(fail: Callable[[int], int]) -> Callable[[], Callable[[int], int]]:
     """Return a local function, which Ray sends by value: its processes cannot import the tests."""
-
-    def start() -> Callable[[int], int]:
-        def square(number: int) -> int:
-            time.sleep(seconds)
-            if number < 0:
-                raise InputError(f"{number} is negative")
-            return number**2
-
-        return square
-
-    return start
+    return lambda: fail
 
 
-def test_runs_of_a_cluster_equal_those_of_one_process(machines: Any, made: Path, tmp_path: Path) -> None:
-    for name in ("bm25", "dense"):
-        output = tmp_path / f"{name}.parquet"
-        found = search(
-            made / "collection", split="test", index=made / name, output=output, ray_address=machines.address,
-            ray_workers=2, threads=1,
-        )  # fmt: skip
-        assert pl.read_parquet(found).equals(pl.read_parquet(made / f"{name}.parquet"))
+def test_outputs_of_a_cluster_have_the_bytes_of_one_process(
+    machines: Any, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybrid_cli.stages.label.QUERIES_IN_A_SHARD", 5)
+    monkeypatch.setattr("hybrid_cli.training.mining.EXAMPLES_AT_ONCE", 2)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "ray").mkdir()
+    stages: list[tuple[Any, dict[str, Any]]] = [
+        (search, {"output": "bm25.parquet", "split": "test"}),
+        (label, {"output": "labels", "queries_from": "all", "depth": 5}),
+        (mine_negatives, {"output": "train.parquet", "split": "train", "sources": "bm25:2,random:1"}),
+    ]
+    for stage, options in stages:
+        given = {**options, "index": made / "bm25", "threads": 1}
+        local = stage(made / "collection", **{**given, "output": tmp_path / "here" / options["output"]})
+        output = tmp_path / "ray" / options["output"]
+        found = stage(made / "collection", **{**given, "output": output, "ray_address": machines.address})
+        assert contents(found) == contents(local)
+        assert len(contents(found)) == (1 if found.is_file() else len(list(local.rglob("*.parquet"))))
 
 
-def test_an_error_of_a_block_is_that_of_one_process(machines: Any) -> None:
-    with pytest.raises(InputError, match="-3 is negative"):
-        list(cluster.ordered(on(machines), squares(0.0), [1, -3, 2]))
+def test_memory_that_a_block_lacks_is_an_error_of_one_line(machines: Any) -> None:
+    def fail(number: int) -> int:
+        if number < 0:
+            raise InputError(f"{number} is negative")
+        if number:
+            raise MemoryError
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    settings = OnCluster(ray_address=machines.address)
+    with pytest.raises(InputError, match=r"^-3 is negative$"):
+        list(cluster.ordered(settings, failing(fail), [-3]))
+    with pytest.raises(HybridError, match=r"^not enough memory in a process of the Ray cluster; use fewer"):
+        list(cluster.ordered(settings, failing(fail), [1]))
+    with pytest.raises(HybridError, match=r"^a process of the Ray cluster ended 5 times .*; use fewer --ray-workers"):
+        list(cluster.ordered(settings, failing(fail), [0]))
 
 
-def test_blocks_of_a_machine_that_ends_are_computed_by_the_others(machines: Any) -> None:
-    results = cluster.ordered(on(machines), squares(0.2), range(40))
-    found = [next(results) for _ in range(5)]
-    machines.remove_node(machines.list_all_nodes()[-1], allow_graceful=False)
-    assert found + list(results) == [number**2 for number in range(40)]
+def test_vectors_of_a_machine_that_ends_are_encoded_by_the_others(
+    machines: Any, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts without a result are encoded again; every text has one vector."""
+    options: dict[str, Any] = {"model": str(made / "model"), "dtype": "fp32", "shard_size": 1, "threads": 1}
+    local = encode(made / "collection", output=tmp_path / "local", **options)
+    module: Any = import_module("hybrid_cli.indexes.shards")
+    write, written = module.write_shard, []
+
+    def write_and_end(path: Path, *values: Any, **facts: int) -> None:
+        write(path, *values, **facts)
+        written.append(path)
+        if len(written) == 2:
+            machines.remove_node(machines.list_all_nodes()[-1], allow_graceful=False)
+
+    monkeypatch.setattr(module, "write_shard", write_and_end)
+    cluster_options = {"ray_address": machines.address, "ray_workers": 2}
+    found = encode(made / "collection", output=tmp_path / "ray", **options, **cluster_options)
+    assert contents(found) == contents(local)
+    assert len(written) == len(set(written)) == pl.read_parquet(made / "collection/corpus.parquet").height
 
 
 def test_an_address_where_nothing_listens_is_refused(here: Path) -> None:

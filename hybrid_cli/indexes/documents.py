@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.construction import build
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.exact import index_kinds, limit_threads, query_encoder
-from hybrid_cli.indexes.shards import encode_texts, keep_vectors, shard_facts, shards
+from hybrid_cli.indexes.shards import block_encoder, encode_texts, keep_vectors, shard_facts, shards
 from hybrid_cli.settings import Append, Delete, Encode, VectorIndex
 from hybrid_cli.settings.common import cpu_count
 
@@ -147,7 +148,8 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
             if encoder is not None:
                 batches = (batch.rename_columns(["id", "title", "text"]) for batch in change.documents())
                 with console.progress(settings.command, total, "texts") as advance:
-                    encode_texts(work, batches, encoder, False, recipe, advance, shards_kept)
+                    encoded = partial(map, block_encoder(encoder, False, recipe.batch_tokens))
+                    encode_texts(work, batches, encoded, False, recipe, advance, shards_kept)
             counts |= _build_dense(index, work, recipe, int(kept.sum()) + total).counts()
     console.note(
         f"{settings.command}: {output.path}: {int(kept.sum()) + total:,} documents: {int(kept.sum()):,} of "

@@ -1,14 +1,16 @@
-"""Texts to encode, their encoder, and encoding in one process per device."""
+"""Texts to encode, their encoder, and encoding in one process per device, or on a Ray cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import torch
 
+from hybrid_cli import cluster
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import expansion
@@ -16,9 +18,18 @@ from hybrid_cli.encoders.composite import Combination, Recipe
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import workers
 from hybrid_cli.indexes.faiss import set_threads
-from hybrid_cli.indexes.shards import Texts, encode_texts, missing_shards, texts_of
+from hybrid_cli.indexes.shards import (
+    Block,
+    Encoded,
+    Texts,
+    block_encoder,
+    encode_texts,
+    missing_shards,
+    texts_of,
+)
 from hybrid_cli.settings import Encode
 from hybrid_cli.settings.common import as_names, cpu_count
 from hybrid_cli.settings.conversion import plain
@@ -67,6 +78,43 @@ def opened(settings: Encode, device: str, dtype: Any, changes: dict[str, Any]) -
     return recipe, encoders[0] if len(encoders) == 1 else Combination(recipe, encoders)
 
 
+def on_cluster(settings: Encode) -> Encode:
+    """Return the settings for a Ray cluster, whose machines may have other devices than this one.
+
+    Raises:
+        InputError: the precision depends on the device.
+    """
+    if settings.ray_address is None:
+        return settings
+    if settings.device.startswith("cuda") and settings.dtype == "auto":
+        raise InputError("--dtype auto: depends on the GPUs of the Ray cluster; pass --dtype fp32, bf16 or fp16")
+    return settings.changed(device="cpu") if settings.device == "auto" else settings
+
+
+def blocks_encoder(
+    settings: Encode, encoder: Encoder, of_queries: bool, resolved: dict[str, Any]
+) -> Callable[[Iterable[Block]], Iterable[Encoded]]:
+    """Return the function that encodes blocks: with `encoder` in this process, or on a Ray cluster.
+
+    Args:
+        settings: settings of the command.
+        encoder: the encoder of this process.
+        of_queries: encode the texts as queries, not as documents.
+        resolved: `dtype` and `contract` of the encoder.
+    """
+    if settings.ray_address is None:
+        return partial(map, block_encoder(encoder, of_queries, settings.batch_tokens))
+    start = partial(_start, settings.of_worker(), of_queries, resolved)
+    return partial(cluster.ordered, settings, start, gpu=settings.device.startswith("cuda"))
+
+
+def _start(settings: Encode, of_queries: bool, resolved: dict[str, Any]) -> Callable[[Block], Encoded]:
+    """Open the encoder in a process of a cluster."""
+    set_all_threads(settings.threads)
+    _, encoder = opened(settings, settings.device, resolved["dtype"], resolved["contract"])
+    return block_encoder(encoder, of_queries, settings.batch_tokens)
+
+
 def encode_on(
     devices: list[str],
     settings: Encode,
@@ -111,6 +159,7 @@ def encode_share() -> None:
         _, encoder = opened(settings, job["device"], job["dtype"], job["contract"])
         texts, _ = texts_in(source, kind)
         of_queries, wanted = kind == Kind.VECTORS, set(job["shards"])
-        encode_texts(Path(job["work"]), texts, encoder, of_queries, settings, advance, wanted=wanted)
+        encoded = partial(map, block_encoder(encoder, of_queries, settings.batch_tokens))
+        encode_texts(Path(job["work"]), texts, encoded, of_queries, settings, advance, wanted=wanted)
 
     workers.serve(work)

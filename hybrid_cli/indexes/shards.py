@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -92,6 +93,8 @@ _CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 2048, 1 << 16
 
 Texts: TypeAlias = "pa.RecordBatch | pa.Table"  # columns id, title, text
 Advance: TypeAlias = Callable[[int], None]
+Block: TypeAlias = tuple[list[str], list[str]]  # titles and texts
+Encoded: TypeAlias = tuple[Vectors, int]  # vectors [n, d] of a block, and the number of truncated texts
 
 
 def missing_shards(folder: Path, total: int, size: int) -> list[int]:
@@ -107,7 +110,7 @@ def texts_of(numbers: Collection[int], total: int, size: int) -> int:
 def encode_texts(
     folder: Path,
     texts: Iterable[Texts],
-    encoder: Encoder,
+    encoded: Callable[[Iterable[Block]], Iterable[Encoded]],
     of_queries: bool,
     settings: Encode,
     advance: Advance,
@@ -119,9 +122,9 @@ def encode_texts(
     Args:
         folder: folder of the shards.
         texts: tables with the columns id, title, text.
-        encoder: any encoder.
-        of_queries: encode the texts as queries, not as documents.
-        settings: size of shards and batches, type of the stored vectors.
+        encoded: encodes blocks, in order: `partial(map, block_encoder(...))`, or on other machines.
+        of_queries: the texts are queries, for messages.
+        settings: size of shards, type of the stored vectors.
         advance: called with the number of encoded texts.
         first: number of the first shard.
         wanted: numbers of the shards to encode; None encodes those that do not exist.
@@ -129,33 +132,53 @@ def encode_texts(
     Raises:
         HybridError: a vector is not finite.
     """
-    for number, shard in enumerate(artifacts.regrouped(map(pa.table, texts), settings.shard_size), first):
-        path = shard_path(folder, number)
-        if wanted is not None and number not in wanted:
-            if number > max(wanted, default=-1):
-                break
-            continue
-        if path.exists():
-            advance(len(shard))
-            continue
-        before = encoder.truncated
-        parts = []
-        for begin in range(0, len(shard), _AT_ONCE):
-            part = shard.slice(begin, _AT_ONCE)
-            parts.append(_vectors(part, encoder, of_queries, settings.batch_tokens))
-            advance(len(part))
-        found = np.concatenate(parts).astype(settings.vector_dtype)
-        remedy = "use --dtype fp32 and --vector-dtype float32, or another model"
-        check_finite(found, pl.Series(shard["id"]), "query" if of_queries else "document", remedy)
-        write_shard(path, shard["id"].combine_chunks(), found, truncated=encoder.truncated - before)
+    started: deque[tuple[Path, pa.Array]] = deque()  # path and ids of the shards in progress
+
+    def blocks() -> Iterator[Block]:
+        for number, shard in enumerate(artifacts.regrouped(map(pa.table, texts), settings.shard_size), first):
+            path = shard_path(folder, number)
+            if wanted is not None and number not in wanted:
+                if number > max(wanted, default=-1):
+                    break
+            elif path.exists():
+                advance(len(shard))
+            else:
+                started.append((path, shard["id"].combine_chunks()))
+                for begin in range(0, len(shard), _AT_ONCE):
+                    part = shard.slice(begin, _AT_ONCE)
+                    yield part["title"].to_pylist(), part["text"].to_pylist()
+
+    parts: list[Encoded] = []
+    for done in encoded(blocks()):
+        parts.append(done)
+        advance(len(done[0]))
+        path, ids = started[0]
+        if sum(len(vectors) for vectors, _ in parts) == len(ids):
+            found = np.concatenate([vectors for vectors, _ in parts]).astype(settings.vector_dtype)
+            remedy = "use --dtype fp32 and --vector-dtype float32, or another model"
+            check_finite(found, pl.Series(ids), "query" if of_queries else "document", remedy)
+            write_shard(path, ids, found, truncated=sum(truncated for _, truncated in parts))
+            started.popleft()
+            parts.clear()
 
 
-def _vectors(part: pa.Table, encoder: Encoder, of_queries: bool, batch_tokens: int | None) -> np.ndarray:
+def block_encoder(encoder: Encoder, of_queries: bool, batch_tokens: int | None) -> Callable[[Block], Encoded]:
+    """Return the function that encodes a block, as queries or as documents.
+
+    Args:
+        encoder: any encoder.
+        of_queries: encode the texts as queries, not as documents.
+        batch_tokens: tokens per batch; None for the default of the device.
+    """
     tokens = batch_tokens or (_CPU_BATCH_TOKENS if encoder.device.type == "cpu" else _GPU_BATCH_TOKENS)
-    texts = part["text"].to_pylist()
-    if of_queries:
-        return encoder.encode_queries(texts, tokens)
-    return encoder.encode_documents(part["title"].to_pylist(), texts, tokens)
+
+    def encoded(block: Block) -> Encoded:
+        titles, texts = block
+        before = encoder.truncated
+        found = encoder.encode_queries(texts, tokens) if of_queries else encoder.encode_documents(titles, texts, tokens)
+        return found, encoder.truncated - before
+
+    return encoded
 
 
 def check_finite(vectors: np.ndarray, ids: pl.Series, what: str, remedy: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from hybrid_cli.settings.common import Threaded
 from hybrid_cli.settings.options import GENERAL, GIVEN, option, when
@@ -28,3 +29,7 @@ class OnCluster(Threaded):
         applies=when(ray_address=GIVEN),
         recorded=False,
     )
+
+    def of_worker(self) -> Self:
+        """Return the settings for a process that computes blocks; on a cluster, it has one thread by default."""
+        return self if self.ray_address is None else self.changed(threads=self.threads or 1)

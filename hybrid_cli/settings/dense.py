@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings.cluster import OnCluster
 from hybrid_cli.settings.common import (
     DENSE_INDEX,
     ENCODER,
@@ -24,7 +25,6 @@ from hybrid_cli.settings.common import (
     Pooling,
     Precision,
     Seeded,
-    Threaded,
     Writes,
     as_names,
 )
@@ -248,7 +248,7 @@ class ConvertCheckpoint(Overwrites):
 
 
 @dataclass(frozen=True)
-class Encode(OnDevice, Threaded, VectorIndex, SparseIndex, EncoderContract, Writes):
+class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Writes):
     """Encode a corpus and build its index, or encode queries.
 
     If the input is a dense index, its stored vectors get another index type, are truncated, or are combined with those
@@ -332,9 +332,10 @@ class Encode(OnDevice, Threaded, VectorIndex, SparseIndex, EncoderContract, Writ
         "Devices to encode on, in one process each: `0,1` are two GPUs, `all` is all GPUs. Equal devices, and equal "
         "`--threads` on CPUs, give the bytes of one.",
         panel=COMPUTATION,
-        applies=when(input=TEXTS, from_vectors=None),
+        applies=when(input=TEXTS, from_vectors=None, ray_address=None),
         recorded=False,
     )
+    ray_address: str | None = redeclare(OnCluster, "ray_address", None, applies=(when(input=TEXTS, from_vectors=None),))
     recall_check: bool = option(
         False,
         "Measure and store the recall of an approximate index against exact search.",

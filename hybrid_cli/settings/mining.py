@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import BM25, Budgeted, Seeded, Threaded, Writes
+from hybrid_cli.settings.cluster import OnCluster
+from hybrid_cli.settings.common import BM25, Budgeted, Seeded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
 
 QueriesFrom = Literal["all", "sampled", "cropped"]
@@ -43,7 +44,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class MineNegatives(Budgeted, Seeded, Threaded, Writes):
+class MineNegatives(Budgeted, Seeded, OnCluster, Writes):
     """Write training examples with hard negatives from the errors of a first stage.
 
     One row per query and relevant document: query, document, negatives drawn uniformly from the ranks `--skip-top` + 1
@@ -187,7 +188,7 @@ class MineNegatives(Budgeted, Seeded, Threaded, Writes):
         if self.depth is not None or not ranked:
             return self
         ranks = min(max(round(documents**0.5 / 3), 20), 1000)
-        return replace(self, depth=self.skip_top + max(ranks, 2 * max(ranked)))
+        return self.changed(depth=self.skip_top + max(ranks, 2 * max(ranked)))
 
     def _facts(self) -> dict[str, Any]:
         return {} if any(source.name != RANDOM for source in self.plan()) else {"source": RANDOM}
@@ -236,7 +237,7 @@ def _source(item: str, default: int | None) -> Source:
 
 
 @dataclass(frozen=True)
-class Label(Budgeted, Seeded, Threaded, Writes):
+class Label(Budgeted, Seeded, OnCluster, Writes):
     """Label queries with the top hits of BM25, or of another ranking, for training a Lambda (SPAR, section 4.1).
 
     The queries are sentences of the corpus, or queries of `--split` or `--queries`. Queries without a hit are

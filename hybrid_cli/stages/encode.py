@@ -25,7 +25,15 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import DenseIndex, IndexInfo
 from hybrid_cli.indexes.dense import combine_vectors
 from hybrid_cli.indexes.documents import corpora_of
-from hybrid_cli.indexes.encoding import encode_on, opened, set_all_threads, source_of, texts_in
+from hybrid_cli.indexes.encoding import (
+    blocks_encoder,
+    encode_on,
+    on_cluster,
+    opened,
+    set_all_threads,
+    source_of,
+    texts_in,
+)
 from hybrid_cli.indexes.exact import model_of, query_encoder
 from hybrid_cli.indexes.external import read_external, rows_of, write_external
 from hybrid_cli.indexes.lexical import DEEPCT_B, DEEPCT_K1, build_matrix, encode_weights
@@ -60,7 +68,7 @@ def encode(settings: Encode) -> Path:
         settings.check_facts(f"{source} is not a dense index", input=TEXTS)
         if settings.from_vectors is not None:
             return _import(settings, settings.from_vectors)
-        return _encode(settings)
+        return _encode(on_cluster(settings))
     settings.check_facts(f"{source} is a dense index", input=DENSE_INDEX)
     indexes.set_threads(settings.threads)
     if settings.concat_with is not None:
@@ -94,7 +102,8 @@ def _encode(settings: Encode) -> Path:
         return _check_recall(settings, output)
     set_all_threads(settings.threads)
     devices = pick_devices(settings.devices)
-    recipe, encoder = opened(settings, "cpu" if devices else settings.device, dtype, changes)
+    elsewhere = bool(devices) or settings.ray_address is not None
+    recipe, encoder = opened(settings, "cpu" if elsewhere else settings.device, dtype, changes)
     texts, total = texts_in(source, kind)
     if not total:
         raise InputError(f"{source}: has no texts to encode")
@@ -104,10 +113,12 @@ def _encode(settings: Encode) -> Path:
         if len(folders) > 1:
             composite.write_combination(work / INDEX_ENCODER, folders, recipe)
         with console.progress("encode", total, "texts") as advance:
+            resolved, of_queries = {"dtype": dtype, "contract": changes}, kind == Kind.VECTORS
             if devices:
-                encode_on(devices, settings, work, total, {"dtype": dtype, "contract": changes}, advance)
+                encode_on(devices, settings, work, total, resolved, advance)
             else:
-                encode_texts(work, texts, encoder, kind == Kind.VECTORS, settings, advance)
+                encoded = blocks_encoder(settings, encoder, of_queries, resolved)
+                encode_texts(work, texts, encoded, of_queries, settings, advance)
         truncated = sum(int(indexes.shard_facts(path).get("truncated", 0)) for path in indexes.shards(work))
         info = _info(encoder, total, truncated)
         counts |= (_build(settings, work, info) if kind == Kind.DENSE_INDEX else info).counts()
@@ -165,6 +176,7 @@ def _check_sparse(settings: Encode, models: Sequence[str], kind: Kind) -> None:
     if kind == Kind.VECTORS:
         raise InputError(f"{models[0]}: `search` encodes the queries of a sparse encoder; omit --split and --queries")
     dense = {*VectorIndex.declared(), "pooling", "normalize", "truncate_dim", "vector_dtype", "recall_check", "devices"}
+    dense |= {"ray_address"}
     if unfit := sorted(dense & settings.given):
         raise InputError(f"--{unfit[0].replace('_', '-')}: only with a dense encoder; {models[0]} is a sparse one")
 
@@ -227,7 +239,8 @@ def _trained_for_codes(model: Path) -> bool:
 def _dtype(settings: Encode) -> Any:
     """Return the precision with `auto` resolved, because it affects the vectors."""
     names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-    devices = pick_devices(settings.devices) or [pick_device(settings.device)]
+    here = settings.ray_address is None
+    devices = pick_devices(settings.devices) or [pick_device(settings.device) if here else settings.device]
     return names[pick_dtype(settings.dtype, devices[0])]
 
 

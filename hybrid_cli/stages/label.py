@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import artifacts, cluster, console
 from hybrid_cli.artifacts import Kind, Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.searched import refuse_other_corpus
@@ -26,6 +27,8 @@ QUERIES_IN_A_SHARD = 8_192  # bounds the memory, together with the hits
 HITS_IN_A_SHARD = 1 << 22
 SHARDS_AT_ONCE = 2  # analysis, search and writing of one shard run one after the other
 QUESTIONS = "train"  # split with the queries whose lengths cropped sentences get
+
+Labeller: TypeAlias = Callable[[pl.DataFrame], pa.Table]  # from queries to their labels
 
 
 @stage(Label)
@@ -46,9 +49,9 @@ def label(settings: Label) -> Path:
     if output.up_to_date:
         return output.path
     queries = _queries(settings, inputs)
-    teacher = _teacher(settings, inputs)
     with output.folder() as (work, counts):
-        counts |= queries.counts | _write(settings, output, work, queries, teacher)
+        start = partial(_labeller, settings.of_worker(), inputs)
+        counts |= queries.counts | _write(settings, output, work, queries, start)
         if not counts["labelled"]:
             raise InputError(f"{settings.collection}: the teacher has no hit for any of {counts['queries']:,} queries")
     console.note(
@@ -88,40 +91,40 @@ def _teacher(settings: Label, inputs: dict[str, Path]) -> Teacher:
     return MatrixTeacher(open_lexical(inputs["index"]), inputs["corpus"], settings)
 
 
-def _write(settings: Label, output: Output, work: Path, queries: Queries, teacher: Teacher) -> dict[str, int]:
+def _labeller(settings: Label, inputs: dict[str, Path]) -> Labeller:
+    """Open the teacher; return a function from queries to their labels."""
+    teacher = _teacher(settings, inputs)
+    return lambda asked: labels.labelled(asked, teacher.hits(asked))
+
+
+def _write(
+    settings: Label, output: Output, work: Path, queries: Queries, start: Callable[[], Labeller]
+) -> dict[str, int]:
     """Label shard after shard; shards that an interrupted call completed are kept."""
     size = min(QUERIES_IN_A_SHARD, max(1, HITS_IN_A_SHARD // settings.depth))
     counts = {"queries": queries.total, "labelled": 0, "without_hits": 0, "hits": 0, "shards": 0}
+    started: deque[tuple[Path, int]] = deque()  # path and number of queries of the shards in progress
 
-    def write(number: int, shard: pa.Table) -> tuple[Path, int]:
-        path = labels.shard_path(work, number)
-        if not path.exists():
-            asked = pl.DataFrame(pl.from_arrow(shard))
-            hits = teacher.hits(asked)
-            labels.write_shard(path, labels.labelled(asked, hits), output.manifest, hits=len(hits[1]))
-        return path, len(shard)
+    def count(path: Path, asked: int) -> None:
+        counts["labelled"] += artifacts.row_count(path)
+        counts["without_hits"] += asked - artifacts.row_count(path)
+        counts["hits"] += artifacts.read_manifest(path, Kind.LABELS).counts["hits"]
+        counts["shards"] += 1
+        advance(asked)
 
-    shards = enumerate(artifacts.regrouped((block.to_arrow() for block in queries.blocks), size))
+    def missing() -> Iterator[pl.DataFrame]:
+        for number, shard in enumerate(artifacts.regrouped((block.to_arrow() for block in queries.blocks), size)):
+            path = labels.shard_path(work, number)
+            if path.exists():
+                count(path, len(shard))
+            else:
+                started.append((path, len(shard)))
+                yield pl.DataFrame(pl.from_arrow(shard))
+
     workers = min(SHARDS_AT_ONCE, settings.threads or cpu_count())
     with console.progress("label", queries.total, "queries") as advance:
-        for path, asked in _in_parallel(write, shards, workers):
-            counts["labelled"] += artifacts.row_count(path)
-            counts["without_hits"] += asked - artifacts.row_count(path)
-            counts["hits"] += artifacts.read_manifest(path, Kind.LABELS).counts["hits"]
-            counts["shards"] += 1
-            advance(asked)
+        for table in cluster.ordered(settings, start, missing(), local=workers):
+            path, asked = started.popleft()
+            labels.write_shard(path, table, output.manifest, hits=len(table["docids"].combine_chunks().flatten()))
+            count(path, asked)
     return counts
-
-
-def _in_parallel(
-    write: Callable[[int, pa.Table], tuple[Path, int]], shards: Iterable[tuple[int, pa.Table]], workers: int
-) -> Iterator[tuple[Path, int]]:
-    """Yield the result of `write` for each shard, in order, with `workers` shards in progress at a time."""
-    with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[Future[tuple[Path, int]]] = deque()
-        for shard in shards:
-            if len(waiting) == workers:
-                yield waiting.popleft().result()
-            waiting.append(pool.submit(write, *shard))
-        while waiting:
-            yield waiting.popleft().result()

@@ -126,7 +126,7 @@ def _write(
     answered: list[int] = []
 
     def blocks() -> Iterator[Any]:
-        start = partial(_opened, settings, source, recipe)
+        start = partial(_opened, settings.of_worker(), source, recipe)
         some = list(queries.iter_slices(_QUERIES_AT_ONCE))
         with console.progress("search", len(queries), "queries") as advance:
             for asked, runs in zip(some, cluster.ordered(settings, start, some, gpu), strict=True):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import console, memory, runs
+from hybrid_cli import cluster, console, memory, runs
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers.given import given_negatives
 from hybrid_cli.errors import InputError
@@ -68,12 +70,22 @@ class Miner:
         self.settings, self.queries, self.plan = settings, queries, settings.plan()
         (self.collection,) = settings.collections
         self.depth = settings.depth or 0  # None without a source that ranks
-        self.index = open_lexical(settings.indexes[0]) if settings.indexes else None
-        self.runs = {source.name: _run(source.run, queries) for source in self.plan if source.run}
-        self.runs |= {source.name: Run.of(given_negatives(source.given)) for source in self.plan if source.given}
+        self._open()
         self.tally = Tally()
         self.forbidden: dict[str, pl.DataFrame] = {}
         self.docids = pl.Series("docid", [], dtype=pl.String)
+
+    def _open(self) -> None:
+        self.index = open_lexical(self.settings.indexes[0]) if self.settings.indexes else None
+        self.runs = {source.name: _run(source.run, self.queries) for source in self.plan if source.run}
+        self.runs |= {source.name: Run.of(given_negatives(source.given)) for source in self.plan if source.given}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("index", "runs")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._open()  # each process of a cluster opens the files itself
 
     def forbid(self, examples: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
         """Read the corpus once: ids, and documents with the text of a positive.
@@ -108,21 +120,29 @@ class Miner:
         Returns:
             example, qid, docid, source.
         """
-        chosen, how = [], self.settings
+        chosen, tallies = [], []
+        parts = list(examples.iter_slices(self._at_once()))
+        with console.progress("mine", len(examples), "examples") as advance:
+            found = cluster.ordered(self.settings, partial(_block_miner, self), parts)
+            for part, (drawn, tally) in zip(parts, found, strict=True):
+                chosen.append(drawn)
+                tallies.append(tally)
+                advance(len(part))
+        self.tally = Tally.sum(tallies)
+        return pl.concat(chosen)
+
+    def mine_block(self, part: pl.DataFrame) -> tuple[pl.DataFrame, Tally]:
+        """Draw the negatives of a block of examples, and count; see `mine`."""
+        how, first, self.tally = self.settings, part["example"][0], Tally()
         total = sum(source.count for source in self.plan)
         keep = max(LOOK_AHEAD, 8 * total) if how.answer_filter else 2 * total
-        with console.progress("mine", len(examples), "examples") as advance:
-            for part in examples.iter_slices(self._at_once()):
-                first = part["example"][0]
-                part = part.with_columns(pl.col("example") - first)
-                wanted = negatives.quotas(self.plan, part, how.prob, how.seed)
-                pools = {source: self._pool(source, part, keep, bool(wanted[source].any())) for source in wanted}
-                if how.answer_filter:
-                    pools = self._without_answers(pools)
-                drawn = negatives.draw(pools, wanted, self.tally)
-                chosen.append(drawn.with_columns(pl.col("example") + first))
-                advance(len(part))
-        return pl.concat(chosen)
+        part = part.with_columns(pl.col("example") - first)
+        wanted = negatives.quotas(self.plan, part, how.prob, how.seed)
+        pools = {source: self._pool(source, part, keep, bool(wanted[source].any())) for source in wanted}
+        if how.answer_filter:
+            pools = self._without_answers(pools)
+        drawn = negatives.draw(pools, wanted, self.tally)
+        return drawn.with_columns(pl.col("example") + first), self.tally
 
     def _at_once(self) -> int:
         """Return the number of examples whose candidates are in memory."""
@@ -151,7 +171,7 @@ class Miner:
         queries = self.queries.join(examples, on="qid", how="semi", maintain_order="left").select("qid", "text")
         index = self.index if source == BM25 else None
         if index:
-            run = index.search(queries, self.depth, self.settings.threads)
+            run = index.search(queries, self.depth, self.settings.of_worker().threads)
         else:
             run = self.runs[source].of_queries(queries["qid"]).table()
         if self.settings.relative_margin is None:
@@ -209,6 +229,10 @@ class Miner:
             return found.with_columns(lexical_score=pl.lit(None, dtype=pl.Float32))
         queries = self.queries.select("qid", "text")
         return found.with_columns(self.index.score(found.select("qid", "docid"), queries).alias("lexical_score"))
+
+
+def _block_miner(miner: Miner) -> Callable[[pl.DataFrame], tuple[pl.DataFrame, Tally]]:
+    return miner.mine_block
 
 
 def _run(path: Path, queries: pl.DataFrame) -> Run:
