@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -68,6 +69,15 @@ def test_every_printed_command_can_be_pasted(made: tuple[Path, Done]) -> None:
         assert "is up to date" in again.err or " --tune" in line, line
 
 
+def test_the_suggested_search_uses_the_tuned_weights(made: tuple[Path, Done]) -> None:
+    folder, done = made
+    line = next(line for line in commands(done) if "--query " in line)
+    assert f" --weights @{folder / 'weights.json'} " in line
+    found = hybrid(*shlex.split(line.replace("...", "salt in sea water"))[1:])
+    assert found.code == 0, found.err
+    assert found.out.startswith(" 1. ")
+
+
 def test_without_judgments_the_commands_of_judging_are_suggested_and_work(
     made: tuple[Path, Done], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,9 +126,10 @@ def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(
     steps = json.loads((tmp_path / "out/steps.json").read_text())
     assert (steps["minutes"], steps["max_steps"]) == (0.001, 0)
     assert steps["seconds_per_step"] > 0
-    assert "no time to train in --minutes 0.001" in done.err
-    assert "examples, 2 steps" in done.err
-    assert "examples, 10 steps" not in done.err
+    assert "no time to train in --minutes 0.001, so the start model is used" in done.err
+    assert re.search(r"the other stages take about [\d.]+ minutes; .* --minutes \d+ allows one pass", done.err)
+    assert "examples, 1 steps" in done.err
+    assert "examples, 4 steps" not in done.err
     assert not (tmp_path / "out/speed").exists()
     called = {line.split()[1]: line for line in commands(done)}
     assert "train-dense" not in called
@@ -128,6 +139,8 @@ def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(
     assert "--split judged" in called["evaluate"]
     assert "Measured on pseudo-queries" not in done.out
     assert "judge twenty" not in done.err
+    again = auto(source, tmp_path / "out", "--minutes", 0.001, "--layers", 1, judged=True)
+    assert "0 training steps, as chosen by an earlier call" in again.err
     again = auto(source, tmp_path / "out", "--minutes", 2, "--layers", 1, judged=True)
     assert again.code == 2
     assert "the steps were chosen for --minutes 0.001; pass --overwrite" in again.err

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from command import hybrid
@@ -25,6 +26,7 @@ from hybrid_cli.reporting.terminal import show_hits
 from hybrid_cli.settings import Search
 from hybrid_cli.settings.retrieval import Engine
 from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
 
@@ -214,6 +216,31 @@ def test_hits_of_several_indexes_are_fused_with_the_rank_in_each(tiny: Path, lex
     printed = hybrid("search", tiny, "--index", both, "--query", "salt in sea water", "-k", 12).out
     assert f"bm25 1, clear-index {ranks['salt']}]" in printed
     assert f"bm25 -, clear-index {ranks['hamlet']}]" in printed
+
+
+def test_printed_hits_are_fused_like_a_run_with_tuned_weights(
+    tiny: Path, lexical: Path, dense: Path, tmp_path: Path
+) -> None:
+    both = [
+        search(tiny, split="test", index=index, output=tmp_path / f"{index.name}.parquet") for index in (lexical, dense)
+    ]
+    weights = fuse(both, output=tmp_path / "w.json", qrels=tiny, split="test", tune=True, methods=["zscore"])
+    run = runs.read_run(fuse(both, output=tmp_path / "f.parquet", weights=f"@{weights}"))
+    qid, text = pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text").row(0)
+    asked = {"index": [lexical, dense], "query": text, "hits": 12}
+    tuned = search(tiny, weights=f"@{weights}", **asked)
+    assert tuned.select("docid", "score").equals(run.filter(qid=qid).select("docid", "score"))
+    assert not tuned["score"].equals(search(tiny, **asked)["score"])
+    alone = search(tiny, index=dense, query=text, hits=12)
+    assert search(tiny, weights="0,1", **asked)["docid"].to_list() == alone["docid"].to_list()
+    with pytest.raises(InputError, match="--weights: needs several indexes"):
+        search(tiny, index=dense, query=text, weights="1")
+    exact = fuse(
+        both, output=tmp_path / "e.json", qrels=tiny, split="test", tune=True, index=[lexical, dense],
+        methods=["weighted-sum"],
+    )  # fmt: skip
+    with pytest.raises(InputError, match="was tuned with exact scores, which printed hits lack"):
+        search(tiny, weights=f"@{exact}", **asked)
 
 
 def test_a_query_without_hits_prints_a_line(lexical: Path) -> None:

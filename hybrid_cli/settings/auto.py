@@ -40,8 +40,8 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     qrels: Path | None = option(None, "Judgments of the queries.", applies=when(queries=GIVEN))
     minutes: float = option(
         30.0,
-        "Time for all stages. The number of training steps is chosen once, from the measured speed of the first steps, "
-        "and stored in `steps.json`.",
+        "Planned time of all stages. It limits the training alone: the number of steps is chosen once, from the speed "
+        "of the first steps and an estimate for the other stages, and stored in `steps.json`.",
         above=0,
         applies=when(max_steps=None),
     )

@@ -189,7 +189,7 @@ class Search(SearchOptions, OnCluster, Budgeted, Overwrites):
         "hybrid search data/pydocs --split test --index out/bm25 --hits 1000 --output out/bm25.parquet",
         "hybrid search data/pydocs --split test --exact --index out/clear-index,out/bm25 --weights 1,0.5 "
         "--output out/exact.parquet",
-        'hybrid search --index out/bm25,out/clear-index --query "remove a file"',
+        'hybrid search --index out/bm25,out/clear-index --weights @out/weights.json --query "remove a file"',
         "hybrid search --index out/clear-index --interactive",
     )
 
@@ -215,7 +215,9 @@ class Search(SearchOptions, OnCluster, Budgeted, Overwrites):
     memory: int | None = redeclare(Budgeted, "memory", None, applies=(when(ray_address=None),))
     ray_address: str | None = redeclare(OnCluster, "ray_address", None, applies=(_WRITES,))
     query: str | None = option(
-        None, "Query text; prints its hits. Several indexes are fused by min-max.", recorded=False
+        None,
+        "Query text; prints its hits. Several indexes are fused by min-max, or as `--weights @FILE` states.",
+        recorded=False,
     )
     interactive: bool = option(
         False,
@@ -229,6 +231,12 @@ class Search(SearchOptions, OnCluster, Budgeted, Overwrites):
         "--format",
         recorded=False,
         applies=(when(query=GIVEN), when(interactive=True)),
+    )
+    weights: str | Sequence[float] | None = redeclare(
+        SearchOptions,
+        "weights",
+        None,
+        applies=(when(exact=True), when(query=GIVEN), when(interactive=True)),
     )
     hits: int = option(
         By("prints", {True: 10}, 1000),
@@ -269,6 +277,8 @@ class Search(SearchOptions, OnCluster, Budgeted, Overwrites):
             raise InputError("--query: the query is empty; pass a text")
         if self.prints and self.exact:
             raise InputError("--exact: writes a run; it cannot be used with --query or --interactive")
+        if self.prints and self.weights is not None and len(self.indexes) == 1:
+            raise InputError("--weights: needs several indexes; pass them with --index a,b")
         if not self.prints and self.output is None:
             raise InputError(
                 "search: needs --output for a run, or --query or --interactive to print the hits of a query"

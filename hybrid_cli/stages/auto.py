@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -44,8 +45,8 @@ ENOUGH, FOLDS = 200, 5
 QUERY_LENGTH, DOCUMENT_LENGTH = 64, 128
 BATCH, RATE, PASSES = 28, 5e-5, 3
 DEV_QUERIES, DEV_NEGATIVES, VALIDATIONS = 100, 4, 4
-FIRST_STEPS, FEWEST_STEPS = (2, 10), 20
-_FORWARD = 1 / 3  # time of a forward pass relative to a training step
+FIRST_STEPS, FEWEST_STEPS = (1, 4), 20
+SAMPLE = 64  # documents that are encoded to measure the speed
 _STEPS_FILE = "steps.json"
 
 S = TypeVar("S", bound=Settings)
@@ -214,47 +215,70 @@ class _Path:
         if file.is_file():
             stored = typed(_Steps, read_json(file), file)
             if stored.minutes == self.settings.minutes:
+                console.note(f"\nauto: {stored.max_steps:,} training steps, as chosen by an earlier call ({file})")
                 return stored.max_steps
             if not self.settings.overwrite:
                 raise InputError(
                     f"{file}: the steps were chosen for --minutes {stored.minutes:g}; pass --overwrite to choose "
                     f"them again, or --max-steps {stored.max_steps} to keep them"
                 )
-        seconds = self._seconds_per_step(examples)
-        left = 60 * self.settings.minutes - (time.monotonic() - self.started)
-        steps = int(left / seconds - self._later(plan))
-        most = PASSES * -(-artifacts.read_manifest(examples).counts["rows"] // BATCH)
-        steps = 0 if steps < FEWEST_STEPS else min(steps, most)
-        chosen = _Steps(self.settings.minutes, round(seconds, 3), steps)
-        disk.write_text(file, json.dumps(asdict(chosen)) + "\n")
+        minutes = self.settings.minutes
+        seconds, per_text = self._speed(examples)
+        others = time.monotonic() - self.started + self._texts(plan) * per_text
+        steps = int((60 * minutes - others) / seconds)
+        one_pass = -(-artifacts.read_manifest(examples).counts["rows"] // BATCH)
+        steps = 0 if steps < FEWEST_STEPS else min(steps, PASSES * one_pass)
+        disk.write_text(file, json.dumps(asdict(_Steps(minutes, round(seconds, 3), steps))) + "\n")
         console.note(
-            f"auto: {seconds:.2g} seconds per step; "
-            + (f"{steps:,} training steps" if steps else f"no time to train in --minutes {self.settings.minutes:g}")
+            f"auto: {seconds:.2g} seconds per step; the other stages take about {others / 60:.2g} minutes; "
+            + (
+                f"{steps:,} training steps ({steps / one_pass:.2g} passes over the examples)"
+                if steps
+                else f"no time to train in --minutes {minutes:g}, so the start model is used; --minutes "
+                f"{math.ceil((others + one_pass * seconds) / 60)} allows one pass over the examples"
+            )
         )
         return steps
 
-    def _seconds_per_step(self, examples: Path) -> float:
-        """Measure the first training steps, with the start of the training: an upper bound.
+    def _speed(self, examples: Path) -> tuple[float, float]:
+        """Measure the seconds of a training step and of encoding a text.
 
-        Two steps suffice if ten would take more than a tenth of the time.
+        The difference of two short trainings leaves out the start of the training. If the second would take more than
+        a tenth of the time, the first with its start is an upper bound.
         """
-        console.note("\nauto: measuring the speed of training")
-        folder, seconds = self._at("speed"), 0.0
-        for steps in FIRST_STEPS:
-            began = time.monotonic()
-            call(self._training(examples, steps, folder, overwrite=True))
-            disk.remove(folder)
-            seconds = (time.monotonic() - began) / steps
-            if seconds * FIRST_STEPS[-1] > 6 * self.settings.minutes:
-                break
-        return seconds
+        console.note("\nauto: measuring the speed of training and encoding")
+        folder, (few, more) = self._at("speed"), FIRST_STEPS
+        start = self._seconds_of(examples, few, folder)
+        per_text = self._seconds_per_text(folder)
+        per_step = start / few
+        if per_step * (more - few) < 6 * self.settings.minutes:
+            whole = self._seconds_of(examples, more, folder)
+            per_step = (whole - start) / (more - few) if whole > start else whole / more
+        disk.remove(folder)
+        return per_step, per_text
 
-    def _later(self, plan: _Plan) -> float:
-        """Estimate the time of validation and encoding, in training steps, from the number of texts."""
+    def _seconds_of(self, examples: Path, steps: int, folder: Path) -> float:
+        began = time.monotonic()
+        call(self._training(examples, steps, folder, overwrite=True))
+        return time.monotonic() - began
+
+    def _seconds_per_text(self, model: Path) -> float:
+        from hybrid_cli.encoders.open_encoder import open_encoder
+
+        device = self.settings.device
+        encoder = open_encoder(model, device=device, dtype=Encode.dtype, overrides={"doc_max_len": DOCUMENT_LENGTH})
+        rows = collection.scan(self._at("collection")).select("title", "text").head(SAMPLE).collect()
+        titles, texts = rows["title"].to_list(), rows["text"].to_list()
+        encoder.encode_documents(titles[:1], texts[:1])
+        began = time.monotonic()
+        encoder.encode_documents(titles, texts)
+        return (time.monotonic() - began) / len(texts)
+
+    def _texts(self, plan: _Plan) -> int:
+        """Return the number of texts that validation and encoding read."""
         corpora = dict.fromkeys([self._documents(plan.tune), self._at("collection")])
         texts = sum(collection.document_count(corpus) for corpus in corpora)
-        texts += (VALIDATIONS + 1) * DEV_QUERIES * (DEV_NEGATIVES + 2)
-        return _FORWARD * texts / (3 * BATCH)  # a step has three texts per query
+        return texts + (VALIDATIONS + 1) * DEV_QUERIES * (DEV_NEGATIVES + 2)
 
     # ---------------------------------------------------------------------------------------- retrieval, comparison
 
@@ -280,7 +304,8 @@ class _Path:
             console.note(f"\nauto: the weights were tuned on split {plan.test.split} too; `held out` above is unbiased")
         indexes = ",".join(str(self._at(name)) for name in ("bm25", "dense"))
         console.note(
-            f'\nauto: {report}; to search:\nhybrid search {self._at("collection")} --index {indexes} --query "..."'
+            f"\nauto: {report}; to search:\nhybrid search {self._at('collection')} --index {indexes} --weights "
+            f'@{self._at("weights.json")} --query "..."'
         )
         if plan.test.collection == self._at("pseudo"):
             self._suggest_judging()

@@ -18,7 +18,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
-from hybrid_cli.fusion.weights import chosen_weights, weights_file
+from hybrid_cli.fusion.weights import chosen_weights, stored_recipe, weights_file, weights_path
 from hybrid_cli.indexes.documents import corpora_of, texts
 from hybrid_cli.indexes.exact import index_kinds, index_manifest
 from hybrid_cli.indexes.lexical import open_lexical
@@ -203,7 +203,8 @@ def _opened(settings: Search, source: Path, recipe: Recipe | None) -> Callable[[
 
 
 def _printed(settings: Search, manifests: Sequence[Manifest]) -> Callable[[str], pl.DataFrame]:
-    """Open the indexes, and return a function from a query to its hits; min-max fuses those of several indexes."""
+    """Open the indexes, and return a function from a query to its hits; those of several indexes are fused."""
+    recipe = _fusion(settings)
     searchers = [open_searcher(path, settings) for path in settings.indexes]
     corpora = [settings.collection] if settings.collection else [*corpora_of(manifests).values()]
     if not corpora:
@@ -213,7 +214,7 @@ def _printed(settings: Search, manifests: Sequence[Manifest]) -> Callable[[str],
     def hits(query: str) -> pl.DataFrame:
         table = pl.DataFrame({"qid": ["query"], "text": [query]})
         found = [pl.concat(searcher.search(table, depth)) for searcher in searchers]
-        best = _fused(found, settings.hits) if len(found) > 1 else found[0].head(settings.hits).drop("qid")
+        best = _fused(found, recipe, settings.hits) if len(found) > 1 else found[0].head(settings.hits).drop("qid")
         if not corpora:
             return best
         return best.join(texts(corpora, best["docid"]), on="docid", how="left", maintain_order="left")
@@ -233,9 +234,20 @@ def _asked(hits: Callable[[str], pl.DataFrame]) -> Iterator[tuple[str, pl.DataFr
             yield query, hits(query)
 
 
-def _fused(found: Sequence[pl.DataFrame], hits: int) -> pl.DataFrame:
+def _fusion(settings: Search) -> Recipe:
+    """Return method and weights of several indexes: those of a file of `fuse --tune`, or min-max with given weights."""
+    names = [path.name for path in settings.indexes]
+    path = weights_path(settings.weights)
+    if path is None:
+        return chosen_weights(settings.weights, Recipe("minmax", (1.0,) * len(names), "zero"), names)
+    recipe = stored_recipe(path, names, {})
+    if recipe.missing == "exact":
+        raise InputError(f"{path}: was tuned with exact scores, which printed hits lack; write a run with --exact")
+    return recipe
+
+
+def _fused(found: Sequence[pl.DataFrame], recipe: Recipe, hits: int) -> pl.DataFrame:
     """Fuse the hits of several indexes; columns docid, rank, score, rank_0, rank_1, ..."""
-    recipe = Recipe("minmax", (1.0,) * len(found), "zero")
     joined = lists.Lists.of(found)
     candidates = pl.concat(joined.blocks())
     fused = pl.concat(lists.fuse([candidates], joined.qids, recipe, hits))
