@@ -16,7 +16,7 @@ MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help setup demo check lint test hard fuzz bench gpu-test docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 no-labels prior few-labels \
+.PHONY: help setup demo check lint test hard fuzz bench gpu-test docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 no-labels no-labels-seed prior few-labels fusers pseudo-weights \
     claims-clear claims-clear-seed recommended recommended-seed rerank-depths trec-covid
 
 help:  ## list the targets

@@ -1,4 +1,4 @@
-"""Weights per query on judged collections: trained on the collection itself, or without labels on the other ones.
+"""Weights of fusions trained on the collection itself, on its pseudo-queries, or without labels on other collections.
 
 Each collection FOLDER/NAME has the indexes FOLDER/NAME.bm25 and FOLDER/NAME.minilm and the runs
 FOLDER/NAME.SYSTEM.SPLIT.parquet of the splits train, dev and test. Fusers are trained on at most 2,000 queries of train
@@ -7,6 +7,11 @@ and of dev; a collection with test alone is used without labels. Results are tho
 
     python benchmarks/fusers.py FOLDER NAME... --output docs/measured/fusers.csv \
         --without-labels docs/measured/fusers-without-labels.csv [--cache FOLDER]
+
+With --pseudo, weights are tuned on the pseudo-queries of FOLDER/NAME.KIND (split dev, with indexes and runs of that
+name) and on the dev split of FOLDER/NAME, and compared on the test queries of FOLDER/NAME.
+
+    python benchmarks/fusers.py FOLDER NAME... --pseudo docs/measured/pseudo-weights.csv [--cache FOLDER]
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import polars as pl
@@ -23,17 +28,20 @@ import polars as pl
 from hybrid_cli import draws, runs
 from hybrid_cli.collections import collection
 from hybrid_cli.evaluation.measures import evaluate_positions
+from hybrid_cli.evaluation.significance import paired_t
 from hybrid_cli.fusion import features, learned, tuning
 from hybrid_cli.fusion.lists import Lists
 from hybrid_cli.fusion.prior import read_prior
 from hybrid_cli.fusion.selection import Choice, Table, Values, interval
 from hybrid_cli.indexes.exact import exact_scorer, exact_sources, texts_of
 from hybrid_cli.settings import Fuse
+from hybrid_cli.settings.data import PseudoQueries
 
 MEASURE = "nDCG@10"
 METHODS = ("minmax", "zscore")
 SYSTEMS = ("bm25", "minilm")
-SPLITS = {"judged": ("train", "dev"), "test": ("test",)}
+PURPOSES = {"judged": ("train", "dev"), "dev": ("dev",), "test": ("test",)}  # purpose -> splits
+KINDS = get_args(PseudoQueries)
 MOST = 2000  # queries of a split
 SHARED = 500  # queries of a collection that train a fuser for others
 SEED = 42
@@ -111,10 +119,10 @@ def joined(parts: Sequence[Judged]) -> Judged:
 
 
 def read(folder: Path, name: str, purpose: str, cache: Path | None) -> Judged | None:
-    """Return the measurements for a key of `SPLITS`, from the cache if they are there; None without such a split."""
+    """Return the measurements for a key of `PURPOSES`, from the cache if they are there; None without such a split."""
     stored = None if cache is None else cache / f"{name}.{purpose}.npz"
     if stored is None or not stored.is_file():
-        splits = [each for each in SPLITS[purpose] if (folder / f"{name}.{SYSTEMS[0]}.{each}.parquet").is_file()]
+        splits = [each for each in PURPOSES[purpose] if (folder / f"{name}.{SYSTEMS[0]}.{each}.parquet").is_file()]
         if not splits:
             return None
         found = joined([measure(folder, name, split) for split in splits])
@@ -137,8 +145,35 @@ def read(folder: Path, name: str, purpose: str, cache: Path | None) -> Judged | 
         return Judged(choices, file["values"], [str(each) for each in file["names"]], file["features"])
 
 
-def own(name: str, train: Judged, test: Judged) -> dict[str, Any]:
-    """Train on the collection itself; compare weights per query with the fixed weight on the test queries."""
+@dataclass(frozen=True)
+class Tuned:
+    """A fixed weight and weights per query, tuned on the queries of a table and applied to test queries.
+
+    Attributes:
+        table: the tuning queries.
+        row: row of the fixed weight.
+        held_out: gain of weights per query over the fixed weight on held-out tuning queries, [tuning queries].
+        scores: test values of untuned, single (the better run), fixed, per_query and best (weight of each query).
+    """
+
+    table: Table
+    row: int
+    held_out: Values
+    scores: Mapping[str, Values]
+
+    @property
+    def kept(self) -> bool:
+        """Tell if `train-fusion` keeps the weights per query."""
+        return _ends(self.held_out)[0] > 0
+
+    @property
+    def choice(self) -> str:
+        """Return method and dense weight of the fixed weight."""
+        return f"{self.table.choices[self.row].method} {self.table.choices[self.row].weights[1]:g}"
+
+
+def tuned(name: str, train: Judged, test: Judged) -> Tuned:
+    """Tune on `train` as `train-fusion` does, with the prior of all collections but `name`; apply to `test`."""
     prior = read_prior(MEASURE, leave_out=[name])
     table = Table(train.choices, train.values, None if prior is None else prior.values(train.choices, 1), 5.0)
     row = table.plateau().chosen
@@ -146,34 +181,92 @@ def own(name: str, train: Judged, test: Judged) -> dict[str, Any]:
     every = np.ones(table.queries, dtype=bool)
     rows, fitted = learned.fit_method(table, train.features, row, every, SEED)
     chosen = np.array(rows)[fitted.model.rows(test.features)]
-    asked = np.arange(test.values.shape[1])
     scores = {
         "untuned": test.values[test.untuned],
+        "single": max((test.values[rows[0]], test.values[rows[-1]]), key=lambda values: float(values.mean())),
         "fixed": test.values[row],
-        "per query": test.values[chosen, asked],
+        "per_query": test.values[chosen, np.arange(test.values.shape[1])],
+        "best": test.values[rows].max(0),
     }
-    ends = interval(per_query - fixed)
-    assert ends is not None
-    single = max((test.values[rows[0]], test.values[rows[-1]]), key=lambda values: float(values.mean()))
+    return Tuned(table, row, per_query - fixed, scores)
+
+
+def own(name: str, train: Judged, test: Judged) -> dict[str, Any]:
+    """Train on the collection itself; compare weights per query with the fixed weight on the test queries."""
+    found = tuned(name, train, test)
+    scores = found.scores
     return {
         "collection": name,
-        "judged": table.queries,
-        "test": len(asked),
-        "fixed_choice": f"{table.choices[row].method} {table.choices[row].weights[1]:g}",
-        "better_single": single.mean(),
-        **{name.replace(" ", "_"): values.mean() for name, values in scores.items()},
-        "best_of_each_query": test.values[rows].max(0).mean(),
-        **_gain("held_out_gain", per_query - fixed),
-        "kept": ends[0] > 0,
-        **_gain("test_gain", scores["per query"] - scores["fixed"]),
-        **_gain("over_untuned", scores["per query"] - scores["untuned"]),
+        "judged": found.table.queries,
+        "test": len(scores["fixed"]),
+        "fixed_choice": found.choice,
+        "better_single": scores["single"].mean(),
+        **{each: scores[each].mean() for each in ("untuned", "fixed", "per_query")},
+        "best_of_each_query": scores["best"].mean(),
+        **_gain("held_out_gain", found.held_out),
+        "kept": found.kept,
+        **_gain("test_gain", scores["per_query"] - scores["fixed"]),
+        **_gain("over_untuned", scores["per_query"] - scores["untuned"]),
     }
+
+
+def pseudo(name: str, tuning: Mapping[str, Judged], test: Judged) -> list[dict[str, Any]]:
+    """Compare weights tuned on pseudo-queries with those tuned on the real queries `dev`, on the real test queries.
+
+    Args:
+        name: the collection, left out of the prior.
+        tuning: `dev` or kind of the pseudo-queries -> queries of the tuning.
+        test: real test queries.
+
+    Returns:
+        One row per key of `tuning`.
+    """
+    found = {source: tuned(name, train, test) for source, train in tuning.items()}
+    rows = []
+    for source, each in found.items():
+        scores = each.scores
+        real = found["dev"].scores if "dev" in found and source != "dev" else None
+        rows.append(
+            {
+                "collection": name,
+                "tuned_on": source,
+                "queries": each.table.queries,
+                "test": len(scores["fixed"]),
+                "score_of_tuning": each.table.values[each.row].mean(),
+                "better_single": scores["single"].mean(),
+                "untuned": scores["untuned"].mean(),
+                "fixed_choice": each.choice,
+                "fixed": scores["fixed"].mean(),
+                "per_query": scores["per_query"].mean(),
+                "kept": each.kept,
+                **_gain("held_out_gain", each.held_out),
+                **_tested("fixed_over_untuned", scores["fixed"] - scores["untuned"]),
+                **_tested("fixed_over_single", scores["fixed"] - scores["single"]),
+                **_tested("fixed_over_dev", None if real is None else scores["fixed"] - real["fixed"]),
+                **_tested("per_query_over_untuned", scores["per_query"] - scores["untuned"]),
+                **_tested("per_query_over_fixed", scores["per_query"] - scores["fixed"]),
+                **_tested("per_query_over_dev", None if real is None else scores["per_query"] - real["per_query"]),
+            }
+        )
+    return rows
+
+
+def _ends(differences: Values) -> tuple[float, float]:
+    ends = interval(differences)
+    assert ends is not None
+    return ends
 
 
 def _gain(name: str, differences: Values) -> dict[str, float]:
-    ends = interval(differences)
-    assert ends is not None
-    return {name: float(differences.mean()), f"{name}_low": ends[0], f"{name}_high": ends[1]}
+    low, high = _ends(differences)
+    return {name: float(differences.mean()), f"{name}_low": low, f"{name}_high": high}
+
+
+def _tested(name: str, differences: Values | None) -> dict[str, float | None]:
+    """Return mean, 95% interval and uncorrected p of a paired t-test; None of each without differences."""
+    if differences is None:
+        return dict.fromkeys([name, f"{name}_low", f"{name}_high", f"{name}_p"])
+    return {**_gain(name, differences), f"{name}_p": float(paired_t(differences[:, None])[0])}
 
 
 def left_out(collections: Mapping[str, Judged], name: str) -> learned.Fitted:
@@ -222,15 +315,32 @@ def table(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     )
 
 
+def tuning_and_test(folder: Path, name: str, cache: Path | None) -> tuple[dict[str, Judged], Judged]:
+    """Return the tuning queries of each source that exists, `dev` first, and the test queries."""
+    named = {"dev": name, **{kind: f"{name}.{kind}" for kind in KINDS}}
+    found = {source: read(folder, each, "dev", cache) for source, each in named.items()}
+    test = read(folder, name, "test", cache)
+    assert test is not None, f"{name}: no runs of the split test"
+    return {source: judged for source, judged in found.items() if judged is not None}, test
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="+")
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--without-labels", type=Path, required=True)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--without-labels", type=Path)
+    parser.add_argument("--pseudo", type=Path)
     parser.add_argument("--cache", type=Path)
     given = parser.parse_args()
-    splits = {name: {kind: read(given.folder, name, kind, given.cache) for kind in SPLITS} for name in given.names}
+    if given.pseudo:
+        rows = [row for name in given.names for row in pseudo(name, *tuning_and_test(given.folder, name, given.cache))]
+        table(rows).write_csv(given.pseudo)
+        return
+    splits = {
+        name: {purpose: read(given.folder, name, purpose, given.cache) for purpose in ("judged", "test")}
+        for name in given.names
+    }
     fused = [
         own(name, each["judged"], each["test"]) for name, each in splits.items() if each["judged"] and each["test"]
     ]

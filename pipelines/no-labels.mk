@@ -1,60 +1,68 @@
-# Weights and encoders from pseudo-queries, measured on real queries.
+# Encoders trained on pseudo-queries, measured on real queries. `make pseudo-weights` (prior.mk) measures weights and fusers.
 #
-#   make no-labels DATA=FOLDER OUT=FOLDER SOURCE='beir FOLDER'
+#   make no-labels DATA=FOLDER OUT=FOLDER PSEUDO='title sentence'     SEEDS of each encoder
 #
-# SOURCE is the source of DATA, as in `hybrid prepare SOURCE`. Rows: BM25 and the untrained model alone; their min-max
-# fusion without tuning (`minmax`), with weights tuned on the real dev split (`real`) or on pseudo-queries (KIND); encoders
-# trained on pseudo-queries (KIND-residual, KIND-nll), alone and fused by min-max without tuning.
+# Rows, for each KIND of PSEUDO:
+#   bm25, before              BM25 and the untrained model
+#   start                     the untrained model with the layers of NO_LABELS_TRAIN
+#   KIND-residual, KIND-nll   encoders trained on pseudo-queries: CLEAR, and likelihood
+#   KIND-static               static Lambda trained on pseudo-queries
+#   bm25+X, before+X          min-max fusion without tuning
 
-SOURCE ?= python-docs
-PSEUDO ?= first-sentence sentence
+PSEUDO ?= sentence
+PSEUDO_TRAIN ?= 2000
+NO_LABELS_TRAIN ?= --layers 2 --query-max-len 32 --doc-max-len 64 --batch-size 28 --lr 1e-4
+NO_LABELS_STEPS ?= 400
 no_labels := $(OUT)/no-labels
-no_labels_encoders := $(PSEUDO:%=%-residual) $(PSEUDO:%=%-nll)
-no_labels_runs := bm25=$(OUT)/bm25.test.parquet before=$(OUT)/before.test.parquet \
-    minmax=$(OUT)/bm25+before.minmax.test.parquet \
-    $(foreach row,real $(PSEUDO),$(row)=$(no_labels)/$(row).test.parquet) \
-    $(foreach row,$(no_labels_encoders),$(row)=$(no_labels)/$(row).test.parquet \
-        bm25+$(row)=$(no_labels)/bm25+$(row).minmax.test.parquet)
-tune_minmax := $(HYBRID) fuse --method minmax --tune --overwrite --measure $(TUNE_MEASURE)
+no_labels_seed := $(no_labels)/seed-$(SEED)
+no_labels_arms := $(foreach kind,$(PSEUDO),$(kind)-residual $(kind)-nll $(kind)-static)
+no_labels_with_bm25 := $(filter-out %-static,$(no_labels_arms))
+no_labels_single := bm25=$(OUT)/bm25.test.parquet before=$(OUT)/before.test.parquet \
+    bm25+before=$(OUT)/bm25+before.minmax.test.parquet \
+    start=$(no_labels)/start.test.parquet bm25+start=$(no_labels)/bm25+start.minmax.test.parquet
+no_labels_runs := $(no_labels_single) $(foreach seed,$(SEEDS), \
+    $(foreach row,$(no_labels_arms),$(row)-$(seed)=$(no_labels)/seed-$(seed)/$(row).test.parquet) \
+    $(foreach row,$(no_labels_with_bm25),bm25+$(row)-$(seed)=$(no_labels)/seed-$(seed)/bm25+$(row).minmax.test.parquet) \
+    $(foreach kind,$(PSEUDO),before+$(kind)-static-$(seed)=$(no_labels)/seed-$(seed)/before+$(kind)-static.minmax.test.parquet))
+no_labels_dense = $(train_dense) $< --model $(MODEL) $(NO_LABELS_TRAIN) --max-steps $(NO_LABELS_STEPS) --seed $(SEED) --output $(@D)
 
-no-labels: $(SETUP) $(filter %.parquet,$(subst =, ,$(no_labels_runs)))  ## weights and encoders from pseudo-queries on DATA
-	@$(evaluate) $(no_labels_runs) --measures $(MEASURES) --baseline minmax,real \
+no-labels: $(SETUP) $(filter %.parquet,$(subst =, ,$(no_labels_single)))  ## encoders trained on pseudo-queries of DATA, SEEDS of each
+	$(each_seed)
+	$(evaluate) $(no_labels_runs) --measures $(MEASURES) --baseline start,bm25+start,bm25+before --over-seeds \
 	    --output $(no_labels)/measurements.parquet --overwrite
 
-# Weights from the real dev split, and from the pseudo-queries of each kind
+no-labels-seed: $(no_labels_arms:%=$(no_labels_seed)/%.test.parquet) \
+    $(no_labels_with_bm25:%=$(no_labels_seed)/bm25+%.minmax.test.parquet) \
+    $(PSEUDO:%=$(no_labels_seed)/before+%-static.minmax.test.parquet)
 
-$(no_labels)/real/weights.json: $(OUT)/bm25.dev.parquet $(OUT)/before.dev.parquet
-	$(tune_minmax) bm25=$(OUT)/bm25.dev.parquet before=$(OUT)/before.dev.parquet --qrels $(DATA) --split dev --output $@
+# Pseudo-queries of the corpus, which is a table that `prepare files` reads
 
-$(PSEUDO:%=$(no_labels)/%/weights.json): $(no_labels)/%/weights.json: $(no_labels)/%/bm25.parquet $(no_labels)/%/dense.parquet
-	$(tune_minmax) bm25=$(@D)/bm25.parquet before=$(@D)/dense.parquet --qrels $(@D)/collection --split dev --output $@
-
-$(patsubst %,$(no_labels)/%.test.parquet,real $(PSEUDO)): $(no_labels)/%.test.parquet: \
-    $(no_labels)/%/weights.json $(OUT)/bm25.test.parquet $(OUT)/before.test.parquet
-	$(HYBRID) fuse bm25=$(OUT)/bm25.test.parquet before=$(OUT)/before.test.parquet --method minmax --weights @$< \
-	    --output $@ --overwrite
-
-# The pseudo-queries of one kind, and the indexes of the documents without them
-
-$(PSEUDO:%=$(no_labels)/%/collection/manifest.json): $(no_labels)/%/collection/manifest.json: | $(SETUP)
-	$(HYBRID) prepare $(SOURCE) --pseudo-queries $* --output $(@D) --overwrite
+$(PSEUDO:%=$(no_labels)/%/collection/manifest.json): $(no_labels)/%/collection/manifest.json: $(corpus) | $(SETUP)
+	$(HYBRID) prepare files $(DATA)/corpus.parquet --pseudo-queries $* --pseudo-train $(PSEUDO_TRAIN) --output $(@D) --overwrite
 
 $(PSEUDO:%=$(no_labels)/%/bm25/manifest.json): $(no_labels)/%/bm25/manifest.json: $(no_labels)/%/collection/manifest.json
 	$(HYBRID) index-bm25 $(<D) --output $(@D) --overwrite
 
-$(PSEUDO:%=$(no_labels)/%/dense/manifest.json): $(no_labels)/%/dense/manifest.json: $(no_labels)/%/collection/manifest.json
-	$(HYBRID) encode $(<D) --model $(MODEL) $(LENGTHS) --output $(@D) --overwrite
-
-$(PSEUDO:%=$(no_labels)/%/bm25.parquet) $(PSEUDO:%=$(no_labels)/%/dense.parquet): %.parquet: %/manifest.json
-	$(HYBRID) search $(@D)/collection --split dev --index $(<D) --output $@ --overwrite
-
-# Encoders trained on the pseudo-queries of one kind; their weights are those of the last step
-
 $(PSEUDO:%=$(no_labels)/%/train.parquet): $(no_labels)/%/train.parquet: $(no_labels)/%/bm25/manifest.json
-	$(HYBRID) mine-negatives $(@D)/collection --split train --index $(<D) --seed $(SEED) --output $@ --overwrite
+	$(HYBRID) mine-negatives $(@D)/collection --split train --index $(<D) --output $@ --overwrite
 
-$(PSEUDO:%=$(no_labels)/%-residual/manifest.json): $(no_labels)/%-residual/manifest.json: $(no_labels)/%/train.parquet
-	$(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --loss residual-margin --seed $(SEED) --output $(@D)
+$(PSEUDO:%=$(no_labels)/%/labels/manifest.json): $(no_labels)/%/labels/manifest.json: $(no_labels)/%/bm25/manifest.json
+	$(HYBRID) label $(no_labels)/$*/collection --split train --index $(<D) --output $(@D) --overwrite
 
-$(PSEUDO:%=$(no_labels)/%-nll/manifest.json): $(no_labels)/%-nll/manifest.json: $(no_labels)/%/train.parquet
-	$(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --loss nll --seed $(SEED) --output $(@D)
+# The encoders have the weights of the last step. A learning rate of 0 keeps the first layers of the untrained model.
+
+$(no_labels)/start/manifest.json: $(no_labels)/$(firstword $(PSEUDO))/train.parquet
+	$(train_dense) $< --model $(MODEL) $(NO_LABELS_TRAIN) --lr 0 --max-steps 1 --loss nll --output $(@D)
+
+$(PSEUDO:%=$(no_labels_seed)/%-residual/manifest.json): $(no_labels_seed)/%-residual/manifest.json: $(no_labels)/%/train.parquet
+	$(no_labels_dense) --loss residual-margin --no-normalize --temperature 1
+
+$(PSEUDO:%=$(no_labels_seed)/%-nll/manifest.json): $(no_labels_seed)/%-nll/manifest.json: $(no_labels)/%/train.parquet
+	$(no_labels_dense) --loss nll
+
+$(PSEUDO:%=$(no_labels_seed)/%-static/manifest.json): $(no_labels_seed)/%-static/manifest.json: $(no_labels)/%/labels/manifest.json
+	$(HYBRID) train-lambda $(no_labels)/$*/collection --encoder static --labels $(<D) --index $(no_labels)/$*/bm25 --dim 64 \
+	    --seed $(SEED) --output $(@D) --overwrite
+
+before+%.minmax.test.parquet: $(OUT)/before.test.parquet %.test.parquet
+	$(HYBRID) fuse $^ --method minmax --output $@ --overwrite

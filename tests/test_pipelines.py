@@ -13,7 +13,7 @@ from test_docs import ROOT, complaint, shell_lines
 if shutil.which("make") is None:
     pytest.skip("make is not installed", allow_module_level=True)
 
-STUDIES = {"ablations", "roc", "spar", "lambda-study", "lite", "drboost"}  # one file tree per seed
+STUDIES = {"ablations", "roc", "spar", "lambda-study", "lite", "drboost", "no-labels"}  # one file tree per seed
 TARGETS = [
     "clear",
     *sorted(STUDIES),
@@ -21,7 +21,6 @@ TARGETS = [
     "memory-table",
     "robustness",
     "robust04",
-    "no-labels",
     "rerank",
     "rerank-depths",
     "sparse",
@@ -65,8 +64,8 @@ def test_every_input_is_an_output_of_an_earlier_call(target: str, tmp_path: Path
         words = [word for part in line.split() for word in re.split("[=,]", part)]
         output = line.split("--output ")[1].split()[0] if "--output " in line else ""
         read = {word.removeprefix("@").removeprefix("run:") for word in words} - {output}
-        paths = {word for word in read if word.startswith(str(tmp_path))}
-        assert {path for path in paths if path.removesuffix("/part-2") not in written} == set(), line
+        paths = {re.sub("/(part-2|corpus.parquet)$", "", word) for word in read if word.startswith(str(tmp_path))}
+        assert paths - written == set(), line
         written.add(output)
 
 
@@ -253,21 +252,16 @@ def test_the_makefile_calls_no_script_of_benchmarks_in_a_pipeline() -> None:
         assert not re.search(r"\$\((eval|call)\b|^define\b", text, re.MULTILINE), file.name
 
 
-def test_weights_of_pseudo_queries_are_tuned_on_their_own_documents_and_measured_on_real_queries(
-    tmp_path: Path,
-) -> None:
-    lines = planned("no-labels", tmp_path, PSEUDO="title sentence", SOURCE=f"beir {tmp_path}/source")
+def test_encoders_are_trained_on_pseudo_queries_and_measured_on_real_ones(tmp_path: Path) -> None:
+    lines = planned("no-labels", tmp_path, PSEUDO="title sentence", SEEDS="3")
     calls, folder = outputs(lines), tmp_path / "out" / "no-labels"
     for kind in ("title", "sentence"):
-        own = folder / kind
-        assert f"prepare beir {tmp_path}/source --pseudo-queries {kind} " in calls[f"{own}/collection"]
-        assert (
-            f"bm25={own}/bm25.parquet before={own}/dense.parquet --qrels {own}/collection "
-            in calls[f"{own}/weights.json"]
-        )
-        assert f"--weights @{own}/weights.json " in calls[f"{folder}/{kind}.test.parquet"]
-        assert f"bm25={tmp_path}/out/bm25.test.parquet " in calls[f"{folder}/{kind}.test.parquet"]
-        assert f"encode {tmp_path}/pydocs --model {folder}/{kind}-nll " in calls[f"{folder}/{kind}-nll-index"]
+        own, trained = folder / kind, folder / "seed-3" / f"{kind}-nll"
+        assert f"{tmp_path}/pydocs/corpus.parquet --pseudo-queries {kind} " in calls[f"{own}/collection"]
+        assert f"mine-negatives {own}/collection --split train --index {own}/bm25 " in calls[f"{own}/train.parquet"]
+        assert f"{own}/train.parquet " in calls[f"{trained}"]
+        assert f"train-lambda {own}/collection " in calls[f"{folder}/seed-3/{kind}-static"]
+        assert f"encode {tmp_path}/pydocs --model {trained} " in calls[f"{trained}-index"]
     (table,) = (line for line in lines if " evaluate " in line)
     assert f"evaluate {tmp_path}/pydocs --split test " in table
 
@@ -281,12 +275,40 @@ def test_the_prior_uses_the_first_split_of_each_collection(tmp_path: Path) -> No
     for target, wanted in {
         "prior": ["cacm.test", "scifact.train"],
         "few-labels": ["cacm.test", "scifact.test"],
+        "fusers": ["cacm.test", "scifact.dev", "scifact.train"],
     }.items():
         lines = planned(target, tmp_path, PRIOR=tmp_path, COLLECTIONS="cacm scifact")
         assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
-        runs = {Path(path).name for path in outputs(lines) if path.endswith(".parquet")}
-        pairs = [each.split(".") for each in wanted]
-        assert runs == {f"{name}.{system}.{split}.parquet" for name, split in pairs for system in ("bm25", "minilm")}
+        assert searched(lines) == set(wanted)
+
+
+def searched(lines: list[str]) -> set[str]:
+    """Return COLLECTION.SPLIT of the planned runs; each has one of BM25 and one of the dense model."""
+    runs = [Path(path).name for path in outputs(lines) if path.endswith(".parquet")]
+    parts = [re.fullmatch(r"(.+)\.(bm25|minilm)\.(\w+)\.parquet", run) for run in runs]
+    pairs = {(f"{found[1]}.{found[3]}", found[2]) for found in parts if found}
+    assert len(pairs) == len(runs) == 2 * len({name for name, _ in pairs})
+    return {name for name, _ in pairs}
+
+
+def test_weights_of_pseudo_queries_are_tuned_on_their_own_documents_and_measured_on_real_queries(
+    tmp_path: Path,
+) -> None:
+    for name, splits in {"cacm": ["test"], "scifact": ["dev", "test"]}.items():
+        (tmp_path / name).mkdir()
+        for file in ("manifest.json", *(f"qrels.{split}.parquet" for split in splits)):
+            (tmp_path / name / file).touch()
+    sets = "cacm.first-sentence scifact.title"
+    lines = planned("pseudo-weights", tmp_path, PRIOR=tmp_path, PSEUDO_SETS=sets, PSEUDO_SAMPLE_scifact="--sample 9")
+    assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
+    assert searched(lines) == {
+        "cacm.first-sentence.dev", "scifact.title.dev", "cacm.test", "scifact.dev", "scifact.test"
+    }  # fmt: skip
+    calls = outputs(lines)
+    own = tmp_path / "scifact.title"
+    assert f"prepare files {tmp_path}/scifact/corpus.parquet --sample 9 " in " ".join(calls[f"{own}"].split())
+    assert "--pseudo-queries title" in calls[f"{own}"]
+    assert f"search {own} --split dev --index {own}.minilm " in calls[f"{own}.minilm.dev.parquet"]
 
 
 @pytest.mark.parametrize("passages", ["", "passages"])
