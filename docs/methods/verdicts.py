@@ -1,4 +1,4 @@
-"""Verdicts on the claims of the papers, from the values of every query in docs/methods/measured.
+"""Verdicts on the claims of the papers, from the values of every query in docs/measured.
 
 python docs/methods/verdicts.py [FOLDER]
 
@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from scipy import stats
 
-MEASURED = Path(__file__).parent / "measured"
+MEASURED = Path(__file__).parent.parent / "measured"
 CONFIDENCE = 0.95
 
 

@@ -33,7 +33,7 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
         "hybrid auto docs.csv --queries queries.tsv --qrels qrels.tsv --minutes 120 --output out/mine",
     )
 
-    documents: Sequence[Path] = argument(REQUIRED, "Files of documents, read like those of `prepare files`.")
+    documents: Sequence[Path] = argument(REQUIRED, "Files of documents, in the formats of `prepare files`.")
     _: KW_ONLY
     output: Path = redeclare(Writes, "output", REQUIRED, help="Folder of all outputs.")
     queries: Path | None = option(None, "Query ids and texts.", applies=when(qrels=GIVEN))

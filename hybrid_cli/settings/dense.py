@@ -224,8 +224,8 @@ class Presets(Settings):
 class ConvertCheckpoint(Overwrites):
     """Convert a checkpoint to safetensors, or join the two towers of a published encoder.
 
-    Pickled weights (`pytorch_model.bin`, `.ckpt`) are read in a process of their own, without unpickling of objects; a
-    file that needs it is refused. Configuration and tokenizer are copied from the folder of the checkpoint.
+    Pickled weights (`pytorch_model.bin`, `.ckpt`) are read in a separate process, tensors only; a file with other
+    objects is refused. Configuration and tokenizer are copied from the folder of the checkpoint.
     """
 
     command = "convert-checkpoint"

@@ -55,7 +55,7 @@ class WeightTuning(Seeded):
     )
     prior_queries: float = option(
         5.0,
-        "Judged queries that the stored mean of other collections counts for; 0 to use the judged queries alone.",
+        "Weight of the stored mean of other collections, in judged queries; 0 uses the judged queries alone.",
         panel=TUNING,
         minimum=0,
         applies=when(tune=GIVEN),
@@ -175,16 +175,16 @@ class TrainFusion(OnDevice, Threaded, Budgeted, Seeded, Writes):
 
     runs: Sequence[NameOrPath] = argument(REQUIRED, "Two runs (Parquet or TREC; `name=path` names one).")
     _: KW_ONLY
-    qrels: Path = option(REQUIRED, "Qrels or collection; never the queries reported on.", recorded=False)
+    qrels: Path = option(REQUIRED, "Qrels or collection; use other queries than the reported ones.", recorded=False)
     split: str | None = option(None, "Split of the collection in `--qrels` or `--queries`.")
     measure: str = option("MRR@10", "Measure to maximize.", parse=MEASURE)
     methods: Sequence[str] = option(
-        ("auto",), "Methods to try, which sum weighted normalized scores. `auto`: minmax, zscore and rrf."
+        ("auto",), "Methods to try: weighted sums of normalized scores. `auto`: minmax, zscore and rrf."
     )
     folds: int = option(5, "Folds of the queries for the held-out scores.", minimum=2)
     prior_queries: float = option(
         5.0,
-        "Judged queries that the stored mean of other collections counts for; 0 to use the judged queries alone.",
+        "Weight of the stored mean of other collections, in judged queries; 0 uses the judged queries alone.",
         minimum=0,
     )
     depth: int = option(1000, "Hits read from each run.", minimum=1)

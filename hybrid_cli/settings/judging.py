@@ -19,9 +19,9 @@ class Judge(Budgeted, Seeded):
     The first hits of all runs are shown in random order, without their run, rank or score. Grades: 0 not relevant,
     1 partly relevant, 2 relevant, 3 fully relevant; measures count grades from 1 as relevant. Queries on which the runs
     disagree come first. Each answer is saved at once; the same command continues after an interruption. With two runs,
-    the screen shows the fusion weights that the judgments cannot tell from the best one.
+    the screen also shows the fusion weights within one standard error of the best.
 
-    If standard input or output is no terminal, answers are read from the lines of standard input.
+    If standard input or output is not a terminal, answers are read from the lines of standard input.
     """
 
     command = "judge"
