@@ -19,6 +19,7 @@ from uuid import uuid4
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.settings.cluster import OnCluster
 
+before_start: Callable[[], object] = dict  # called in each process of a cluster; `remote` downloads inputs
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -53,7 +54,7 @@ def ordered(
             task = ray.remote(_call).options(
                 num_cpus=settings.threads or 1, num_gpus=int(gpu), max_retries=_RETRIES, scheduling_strategy="SPREAD"
             )
-            call = partial(task.remote, uuid4().hex, ray.put(start), os.getcwd())
+            call = partial(task.remote, uuid4().hex, ray.put((before_start, start)), os.getcwd())
             yield from _in_order(call, partial(_result, ray), items, settings.ray_workers)
     elif local == 1:
         yield from map(start(), items)
@@ -79,11 +80,15 @@ def _in_order(
 _functions: dict[str, Callable[[Any], Any]] = {}  # of this worker process, by call of `ordered`
 
 
-def _call(key: str, start: Callable[[], Callable[[Any], Any]], folder: str, item: Any) -> Any:
+def _call(
+    key: str, made: tuple[Callable[[], object], Callable[[], Callable[[Any], Any]]], folder: str, item: Any
+) -> Any:
     """Compute a block in a process of the cluster, in the folder of the calling process: paths may be relative."""
     if key not in _functions:
         os.chdir(folder)
         _functions.clear()
+        before, start = made
+        before()
         _functions[key] = start()
     return _functions[key](item)
 

@@ -21,6 +21,7 @@ HEARTBEAT_SECONDS = 30.0
 WORTH_A_LINE_SECONDS = 2.0
 MUCH_MEMORY = 1 << 29  # forecasts of less are not printed
 
+shown: Callable[[str], str] = str  # the form of a message; `artifacts.remote` names the URLs of mirrored paths
 _quiet = False
 _verbose = False
 _log: Path | None = None
@@ -62,27 +63,27 @@ def log(level: str, message: str) -> None:
     if _log is not None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         with _log.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"{now} {level} {message}\n")
+            file.write(f"{now} {level} {shown(message)}\n")
 
 
 def detail(message: str) -> None:
     """Print a detail on stderr if the command is verbose."""
     log("detail", message)
     if _verbose:
-        print(message, file=sys.stderr, flush=True)
+        print(shown(message), file=sys.stderr, flush=True)
 
 
 def note(message: str) -> None:
     """Print a note on stderr."""
     log("note", message)
     if not _quiet:
-        print(message, file=sys.stderr, flush=True)
+        print(shown(message), file=sys.stderr, flush=True)
 
 
 def warn(message: str) -> None:
     """Print a warning on stderr, also when quiet."""
     log("warning", message)
-    print(f"warning: {message}", file=sys.stderr, flush=True)
+    print(shown(f"warning: {message}"), file=sys.stderr, flush=True)
 
 
 def forecast(needed: int, purpose: str, remedy: str = "") -> None:

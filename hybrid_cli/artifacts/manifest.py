@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -40,6 +40,9 @@ _LIBRARIES = (
     "sentencex",
     "altair",
 )
+
+
+fetch_input: Callable[[Path], object] = str  # called before a recorded input is read; `remote` downloads it
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,12 @@ class Manifest:
 
     def input_path(self, role: str) -> Path | None:
         """Return the recorded path of an input, which may no longer exist; None for an input recorded by name."""
+        path = self._input_place(role)
+        if path is not None:
+            fetch_input(path)
+        return path
+
+    def _input_place(self, role: str) -> Path | None:
         recorded = self.inputs.get(role, {}).get("path")
         if recorded is None or self.location is None:
             return None
@@ -88,7 +97,7 @@ class Manifest:
 
     def input_label(self, role: str) -> str:
         """Return the name of an input, or its path, relative to the working directory if it is below it."""
-        path = self.input_path(role)
+        path = self._input_place(role)
         if path is None:
             return self.inputs[role].get("name") or self.inputs[role]["path"]
         return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
@@ -97,7 +106,7 @@ class Manifest:
         """Return the manifest of a copy at `location`, with input paths relative to the new location."""
         home = _location(location)
         inputs = {
-            role: recorded if (path := self.input_path(role)) is None else recorded | {"path": _stored(path, home)}
+            role: recorded if (path := self._input_place(role)) is None else recorded | {"path": _stored(path, home)}
             for role, recorded in self.inputs.items()
         }
         return replace(self, inputs=inputs, location=home)

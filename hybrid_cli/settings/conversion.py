@@ -15,6 +15,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.declaration import REQUIRED, Option, shown_value, spelling
 
+# A path in an object store, with text before it as in `run:s3://BUCKET/KEY`; a Path has lost its second slash.
+URL = re.compile(r"(?P<before>@|[^\s/@]+[=:])?(?P<scheme>s3|gs):/{1,2}(?P<key>[^/].*)", re.DOTALL)
 LARGEST = 2**31 - 1  # of whole numbers: Lucene and FAISS count in 32 bits
 
 # --------------------------------------------------------------------------------------------------------- conversion
@@ -229,6 +231,15 @@ def _text(value: Any) -> str:
     if isinstance(value, str | int | float | Path):
         return str(value) or "''"
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def has_url(value: Any) -> bool:
+    """Return whether the value of an option has a path in an object store."""
+    if isinstance(value, Mapping):
+        return any(map(has_url, value.values()))
+    if isinstance(value, tuple):
+        return any(map(has_url, value))
+    return isinstance(value, str | Path) and URL.fullmatch(str(value)) is not None
 
 
 def plain(value: Any) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from hybrid_cli import memory
+from hybrid_cli.settings.conversion import has_url
 from hybrid_cli.settings.options import Settings
 
 P = ParamSpec("P")
@@ -51,6 +52,14 @@ def at_stage_end(function: Callable[[], object]) -> None:
         functions.callback(function)
 
 
+def _with_local_paths(settings: S) -> AbstractContextManager[S]:
+    """Mirror the inputs and the output that are in an object store."""
+    if not any(has_url(getattr(settings, name)) for name in settings.given):
+        return nullcontext(settings)
+    mirrored: AbstractContextManager[S] = import_module("hybrid_cli.artifacts.remote").mirrored(settings)
+    return mirrored
+
+
 def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
     """Decorate a stage, a function of a settings object of class `kind`: the fields may also be passed as keywords."""
 
@@ -61,8 +70,12 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
             if not isinstance(settings, cast("type[S]", kind)):
                 wanted = getattr(kind, "__name__", "settings")
                 raise TypeError(f"{function.__name__}: needs {wanted}, got {type(settings).__name__}")
-            with stage_scope(), memory.limited(getattr(settings, "memory", None)):
-                return function(settings)
+            with (
+                stage_scope(),
+                memory.limited(getattr(settings, "memory", None)),
+                _with_local_paths(settings) as local,
+            ):
+                return function(local)
 
         return cast("Stage[S, P, R]", call)
 

@@ -1,0 +1,321 @@
+"""Object storage: paths `s3://BUCKET/KEY` and `gs://BUCKET/KEY` are mirrored in a local folder while a stage runs.
+
+Inputs are downloaded before the stage, and inputs that their manifests record when the stage asks for them; files with
+the size and the time of the object are kept. The output is written in the mirror, with all guarantees of a local one,
+and uploaded when the stage ends: a marker, the files, `manifest.json`. Without the last, a folder is no artifact, and
+the same command completes the upload.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from filelock import FileLock
+
+from hybrid_cli import cluster, console
+from hybrid_cli.artifacts import disk, files, manifest, store
+from hybrid_cli.artifacts.manifest import MANIFEST
+from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.input_files import read_bytes
+from hybrid_cli.json_files import parse_json
+from hybrid_cli.settings.conversion import URL, has_url
+from hybrid_cli.settings.options import Settings
+
+S = TypeVar("S", bound=Settings)
+
+MARKER = ".upload.json"  # of an upload that has not finished: the manifest of the folder
+_LOCAL_ONLY = {"auto": "writes several artifacts", "judge": "changes its output with each judgment"}
+_AT_ONCE = 8  # transfers
+_COUNT = re.compile(r":\d+$")  # of `run:PATH:COUNT`
+
+
+def root() -> Path:
+    """Return the folder of the mirror: `HYBRID_CACHE`, else `hybrid` in the user's cache."""
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.path.realpath(Path(os.environ.get("HYBRID_CACHE") or f"{caches}/hybrid").expanduser()))
+
+
+def place_of(url: str) -> Path:
+    """Return the path in the mirror of an object or a folder of objects."""
+    scheme, _, key = url.partition(":")
+    if ".." in key.split("/"):
+        raise InputError(f"{url}: has '..' in its path; name the object itself")
+    return root() / scheme / key.strip("/")
+
+
+def url_of(path: Path) -> str | None:
+    """Return the URL of a path in the mirror; None for another path."""
+    try:
+        scheme, *key = path.relative_to(root()).parts
+    except ValueError:
+        return None
+    return f"{scheme}://{'/'.join(key)}"
+
+
+@contextmanager
+def mirrored(settings: S) -> Iterator[S]:
+    """Yield settings with local paths in place of URLs; upload the output if the block succeeds.
+
+    Raises:
+        InputError: no such bucket, no access, or a remote output that hybrid did not write.
+        HybridError: the store does not answer, or fails during a transfer.
+    """
+    target = getattr(settings, "output", None)
+    output = str(target) if has_url(target) else None
+    if output is not None and (reason := _LOCAL_ONLY.get(settings.command)):
+        raise InputError(f"--output {_spelled(output)}: {settings.command} {reason}; name a local folder")
+    given = {name: getattr(settings, name) for name in settings.given if has_url(getattr(settings, name))}
+    inputs = [url for name, value in given.items() if name != "output" for url in _urls(value)]
+    before = manifest.fetch_input, cluster.before_start, console.shown
+    console.shown = _shown
+    try:
+        fetch_all(str(root()), inputs)
+        cluster.before_start = partial(fetch_all, str(root()), inputs)
+        upload = _Upload.of(_spelled(output)) if output is not None else None
+        yield settings.changed(**{name: _localized(value) for name, value in given.items()})
+        if upload is not None and os.environ.get("RANK", "0") == "0":
+            upload.finish()
+    except HybridError as error:
+        error.args = (_shown(str(error)),)
+        raise
+    finally:
+        manifest.fetch_input, cluster.before_start, console.shown = before
+
+
+def fetch_all(folder: str, urls: Iterable[str]) -> None:
+    """Download inputs into the mirror `folder`, in this process or in one of a cluster."""
+    os.environ["HYBRID_CACHE"] = folder
+    manifest.fetch_input = _fetch_recorded
+    for url in urls:
+        fetch(url)
+
+
+def _fetch_recorded(path: Path) -> None:
+    """Download an input that a manifest in the mirror records."""
+    url = url_of(path)
+    if url is not None:
+        fetch(url)
+
+
+def _urls(value: Any) -> Iterator[str]:
+    """Yield the URLs in the value of an option."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    for each in value if isinstance(value, tuple) else (value,):
+        if has_url(each):
+            yield _COUNT.sub("", _spelled(str(each)))
+
+
+def _spelled(text: str) -> str:
+    """Return the URL in a text such as `run:s3://BUCKET/KEY`, also if a Path has lost its second slash."""
+    found = URL.fullmatch(text)
+    assert found is not None  # `has_url`
+    return f"{found['scheme']}://{found['key']}"
+
+
+def _localized(value: Any) -> Any:
+    """Return the value of an option with paths in the mirror in place of URLs."""
+    if isinstance(value, Mapping):
+        return {name: _localized(each) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(_localized, value))
+    if not has_url(value):
+        return value
+    found = URL.fullmatch(str(value))
+    assert found is not None
+    return type(value)(f"{found['before'] or ''}{place_of(_spelled(str(value)))}")
+
+
+def _shown(text: str) -> str:
+    """Return a message with URLs in place of paths in the mirror."""
+    for scheme in ("s3", "gs"):
+        text = text.replace(f"{root() / scheme}/", f"{scheme}://")
+    return text
+
+
+# ----------------------------------------------------------------------------------------------------------- downloads
+
+
+def _get(path: Path, found: Any, scheme: str) -> None:
+    """Download an object, unless the file has its size and time."""
+    if path.is_file() and _same(path, found):
+        return
+    if path.is_dir():
+        disk.remove(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with files.replacing(path) as scratch:
+        with disk.create(scratch) as file:
+            for block in store.blocks(f"{scheme}://{found.path}"):
+                file.write(block)
+        if scratch.stat().st_size != found.size:
+            raise HybridError(f"{scheme}://{found.path}: the download is incomplete; repeat the command")
+    os.utime(path, ns=(found.mtime_ns, found.mtime_ns))
+
+
+def _same(path: Path, found: Any) -> bool:
+    status = path.stat()
+    return bool(status.st_size == found.size and status.st_mtime_ns == found.mtime_ns)
+
+
+def _transfer(what: str, calls: Sequence[Callable[[], None]]) -> None:
+    """Run some transfers at a time, and wait for all."""
+    with console.progress(what, len(calls), "files") as advance, ThreadPoolExecutor(_AT_ONCE) as pool:
+        running = [pool.submit(call) for call in calls]
+        try:
+            for each in running:
+                each.result()
+                advance(1)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def fetch(url: str) -> None:
+    """Download an object, a folder of objects, or those that a pattern matches; remove what the store has no longer.
+
+    Raises:
+        InputError: an upload to this folder has not finished.
+    """
+    folder, _, pattern = url.rpartition("/")
+    if any(letter in pattern for letter in "*?["):
+        names = {name.split("/")[0] for name in store.objects(folder)}
+        for name in sorted(names):
+            if fnmatchcase(name, pattern):
+                fetch(f"{folder}/{name}")
+        return
+    found = store.objects(url)
+    if MARKER in found and MANIFEST not in found:
+        raise InputError(f"{url}: an upload to it has not finished; repeat the command that writes it")
+    _mirror(url, found)
+
+
+def _mirror(url: str, found: Mapping[str, Any]) -> None:
+    """Download the objects of a URL, and remove other files from the mirror."""
+    place, (scheme, _, key) = place_of(url), url.partition("://")
+    calls = [partial(_get, place / name, each, scheme) for name, each in found.items() if name != MARKER]
+    (root() / scheme).mkdir(parents=True, exist_ok=True)
+    with FileLock(root() / scheme / f".{key.split('/')[0]}.lock"):  # the processes of a machine share the mirror
+        if not found:
+            _set_aside(place)
+        for file in list(place.rglob("*")) if place.is_dir() else ():
+            name = file.relative_to(place).as_posix()
+            if file.is_file() and name not in found and not _is_hidden(name):
+                disk.remove(file)
+        _transfer(f"download {url}", calls)
+
+
+def _is_hidden(name: str) -> bool:
+    """Return whether a file belongs to the unfinished output of another command."""
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+# -------------------------------------------------------------------------------------------------------------- output
+
+
+@dataclass
+class _Upload:
+    """The output of a stage in the store.
+
+    Attributes:
+        url: its URL.
+        place: its path in the mirror.
+        replaced: names of the objects that it replaces.
+        published: identity of the complete output in the mirror before the stage; None if the store has none.
+    """
+
+    url: str
+    place: Path
+    replaced: frozenset[str] = frozenset()
+    published: int | None = None
+
+    @classmethod
+    def of(cls, url: str) -> _Upload:
+        """Bring the mirror to the state of the store, so that the checks of a local output apply.
+
+        Raises:
+            InputError: files that hybrid did not write, next to those of an unfinished upload.
+        """
+        place = place_of(url)
+        found = store.objects(url)
+        if MARKER in found and MANIFEST not in found:
+            known = frozenset(parse_json(b"".join(store.blocks(f"{url}/{MARKER}")).decode(), MARKER)["files"])
+            if foreign := sorted(found.keys() - known - {MARKER}):
+                raise InputError(f"{url}: {foreign[0]} is not part of the unfinished upload; move it, or name another")
+            _set_aside(place)
+            return cls(url, place, known)
+        if not found:
+            _set_aside(place)
+            return cls(url, place)
+        _mirror(url, found)
+        return cls(url, place, frozenset(found) - {MARKER}, _identity(place))
+
+    def finish(self) -> None:
+        """Upload the output, unless the stage found it up to date."""
+        if not self.place.exists():
+            return
+        if self.published == _identity(self.place):
+            found = store.objects(self.url)
+            for name in {"", MANIFEST} & set(found):  # `open_output` touched it
+                os.utime(self.place / name, ns=(found[name].mtime_ns, found[name].mtime_ns))
+        elif self.place.is_file():
+            _transfer(f"upload {self.url}", [partial(store.put, self.place, self.url)])
+            self._keep([""])
+        else:
+            self._upload_folder()
+
+    def _upload_folder(self) -> None:
+        found = store.objects(self.url)
+        names = manifest.file_names(self.place)
+        made = self.place / MANIFEST
+        marker = b"".join(store.blocks(f"{self.url}/{MARKER}")) if MARKER in found else b""
+        resumed = made.is_file() and marker == read_bytes(made)
+        if not resumed and made.is_file():
+            store.put(made, f"{self.url}/{MARKER}")
+        if MANIFEST in found:
+            store.delete(f"{self.url}/{MANIFEST}")
+        missing = [name for name in names if not (resumed and self._is_uploaded(name, found))]
+        _transfer(
+            f"upload {self.url}", [partial(store.put, self.place / name, f"{self.url}/{name}") for name in missing]
+        )
+        for name in (found.keys() & self.replaced) - {*names, MANIFEST}:
+            store.delete(f"{self.url}/{name}")
+        if made.is_file():
+            store.put(made, f"{self.url}/{MANIFEST}")
+            store.delete(f"{self.url}/{MARKER}")
+        self._keep([*names, MANIFEST])
+
+    def _is_uploaded(self, name: str, found: Mapping[str, Any]) -> bool:
+        return name in found and (
+            found[name].size == (self.place / name).stat().st_size and found[name].mtime_ns >= found[MARKER].mtime_ns
+        )
+
+    def _keep(self, names: Iterable[str]) -> None:
+        """Give the files of the mirror the times of their objects, so that they are not downloaded."""
+        found = store.objects(self.url)
+        for name in names:
+            if name in found:
+                os.utime(self.place / name, ns=(found[name].mtime_ns, found[name].mtime_ns))
+
+
+def _identity(place: Path) -> int:
+    """Return a number that changes when an output is replaced, and not when it is touched."""
+    file = place / MANIFEST if (place / MANIFEST).is_file() else place
+    return file.stat().st_ino if file.exists() else 0
+
+
+def _set_aside(place: Path) -> None:
+    """Give an output that is not in the store the name of an unfinished one, which an equal call completes."""
+    if (place / MANIFEST).is_file():
+        disk.remove(files.scratch_path(place))
+        disk.device.rename(place, files.scratch_path(place))
+    elif place.is_file():
+        disk.remove(place)
