@@ -25,8 +25,8 @@ SLOW = {
     "test_nested", "test_object_store", "test_parallel", "test_paths", "test_perturb_several", "test_pipelines",
     "test_prepare", "test_prepare_sample", "test_presets", "test_pretrain", "test_python_docs", "test_report",
     "test_report_page", "test_rerank", "test_reranker", "test_search", "test_serving", "test_sharded", "test_sparse",
-    "test_storage", "test_tower", "test_train_dense", "test_train_frozen", "test_train_lambda", "test_train_roc", "test_translation",
-    "test_vectors", "test_whole_words",
+    "test_storage", "test_tower", "test_train_dense", "test_train_frozen", "test_train_lambda", "test_train_roc",
+    "test_translation", "test_vectors", "test_whole_words",
 }  # fmt: skip
 settings.register_profile("hybrid", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("hybrid")
