@@ -1,6 +1,6 @@
 # Encoders trained on pseudo-queries, measured on real queries. `make pseudo-weights` (prior.mk) measures weights and fusers.
 #
-#   make no-labels DATA=FOLDER OUT=FOLDER PSEUDO='title sentence'     SEEDS of each encoder
+#   make no-labels DATA=FOLDER OUT=FOLDER PSEUDO='title sentence'     SEEDS of each; values in MEASURED/no-labels-NAME.parquet
 #
 # Rows, for each KIND of PSEUDO:
 #   bm25, before              BM25 and the untrained model
@@ -29,7 +29,7 @@ no_labels_dense = $(train_dense) $< --model $(MODEL) $(NO_LABELS_TRAIN) --max-st
 no-labels: $(SETUP) $(filter %.parquet,$(subst =, ,$(no_labels_single)))  ## encoders trained on pseudo-queries of DATA, SEEDS of each
 	$(each_seed)
 	$(evaluate) $(no_labels_runs) --measures $(MEASURES) --baseline start,bm25+start,bm25+before --over-seeds \
-	    --output $(no_labels)/measurements.parquet --overwrite
+	    --output $(MEASURED)/no-labels-$(notdir $(DATA)).parquet --overwrite
 
 no-labels-seed: $(no_labels_arms:%=$(no_labels_seed)/%.test.parquet) \
     $(no_labels_with_bm25:%=$(no_labels_seed)/bm25+%.minmax.test.parquet) \

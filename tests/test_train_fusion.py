@@ -279,6 +279,33 @@ def test_lists_of_another_length_are_warned_about(
     assert "trained on lists of up to 24 hits, bm25 has up to 5" in " ".join(capsys.readouterr().err.split())
 
 
+def test_training_on_runs_of_different_depth_is_noted(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "qrels.tsv").write_text("".join((made / "qrels.tsv").read_text().splitlines(True)[:20]))
+    (tmp_path / "bm25.parquet").symlink_to(made / "bm25.parquet")
+    run = runs.read_run(made / "dense.parquet").filter(pl.col("rank") <= 5)
+    cut = {str(qid): dict(hits.select("docid", "score").iter_rows()) for (qid,), hits in run.group_by("qid")}
+    written(tmp_path / "dense.parquet", cut, "dense index")
+    fuser, _ = read_fuser(trained(tmp_path))
+    assert fuser.lengths == [DOCUMENTS, 5]
+    said = " ".join(capsys.readouterr().err.split())
+    assert "train-fusion: the longest lists differ: bm25 24, dense 5 hits" in said
+
+
+@pytest.mark.parametrize("kept", [0, 1, 200])
+def test_a_fuser_that_was_cut_is_refused_in_one_line(made: Path, tmp_path: Path, kept: int) -> None:
+    folder = tmp_path / "fuser"
+    folder.mkdir()
+    for name in ("fuser.json", "manifest.json"):
+        (folder / name).write_bytes((made / "fuser" / name).read_bytes()[: kept if name == "fuser.json" else None])
+    both = [made / "bm25.parquet", made / "dense.parquet"]
+    done = hybrid("fuse", *both, "--method", "learned", "--model", folder, "--output", tmp_path / "l.parquet")
+    assert (done.code, done.err.count("\n")) == (1, 1), done.err
+    assert "fuser.json" in done.err
+    assert not (tmp_path / "l.parquet").exists()
+
+
 def test_inspect_shows_the_decision_and_the_features(made: Path) -> None:
     found = inspect(made / "fuser")["fuser"]
     assert found["runs"] == {"bm25": "lexical index", "dense": "dense index"}
