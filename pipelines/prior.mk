@@ -11,13 +11,15 @@
 # the stored prior of the other collections.
 #
 # PSEUDO_SETS has names of a collection and a kind of pseudo-queries. NAME.KIND is prepared from the corpus of NAME, or from
-# a sample of it (PSEUDO_SAMPLE_NAME).
+# a sample of it (PSEUDO_SAMPLE_NAME.KIND).
 
 PRIOR ?= out/prior
 COLLECTIONS ?= scifact cacm pydocs insuranceqa openwiki
-PSEUDO_SETS ?= scifact.title cacm.first-sentence cacm.sentence pydocs.title pydocs.sentence insuranceqa.first-sentence \
-    insuranceqa.sentence openwiki.title openwiki.sentence
-PSEUDO_SAMPLE_insuranceqa ?= --sample 5000
+PSEUDO_SETS ?= cacm.first-sentence insuranceqa.first-sentence insuranceqa.sentence openwiki.title openwiki.sentence pydocs.sentence
+PSEUDO_SAMPLE_insuranceqa.first-sentence ?= --sample 5000
+PSEUDO_SAMPLE_insuranceqa.sentence ?= --sample 2000
+PSEUDO_SAMPLE_openwiki.sentence ?= --sample 2000
+PSEUDO_SAMPLE_pydocs.sentence ?= --sample 2000
 PRIOR_LENGTHS := --query-max-len 64 --doc-max-len 128
 prior_split = $(firstword $(foreach split,train dev test,$(if $(wildcard $(PRIOR)/$(1)/qrels.$(split).parquet),$(split))) train)
 prior_runs = $(PRIOR)/$(1).bm25.$(2).parquet $(PRIOR)/$(1).minilm.$(2).parquet
@@ -39,7 +41,7 @@ pseudo-weights: $(SETUP) $(foreach name,$(PSEUDO_SETS),$(call prior_runs,$(name)
 	$(VENV)/bin/python benchmarks/fusers.py $(PRIOR) $(pseudo_names) --pseudo docs/measured/pseudo-weights.csv
 
 $(PSEUDO_SETS:%=$(PRIOR)/%/manifest.json): $(PRIOR)/%/manifest.json: | $(SETUP)
-	$(HYBRID) prepare files $(PRIOR)/$(basename $*)/corpus.parquet $(PSEUDO_SAMPLE_$(basename $*)) --pseudo-train 2000 \
+	$(HYBRID) prepare files $(PRIOR)/$(basename $*)/corpus.parquet $(PSEUDO_SAMPLE_$*) --pseudo-train 2000 \
 	    --pseudo-queries $(subst .,,$(suffix $*)) --output $(@D) --overwrite
 
 define prior_index

@@ -129,7 +129,7 @@ def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(
     assert "no time to train in --minutes 0.001, so the start model is used" in done.err
     assert re.search(r"the other stages take about [\d.]+ minutes; .* --minutes \d+ allows one pass", done.err)
     assert "examples, 1 steps" in done.err
-    assert "examples, 4 steps" not in done.err
+    assert "examples, 3 steps" not in done.err
     assert not (tmp_path / "out/speed").exists()
     called = {line.split()[1]: line for line in commands(done)}
     assert "train-dense" not in called

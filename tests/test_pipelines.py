@@ -299,7 +299,8 @@ def test_weights_of_pseudo_queries_are_tuned_on_their_own_documents_and_measured
         for file in ("manifest.json", *(f"qrels.{split}.parquet" for split in splits)):
             (tmp_path / name / file).touch()
     sets = "cacm.first-sentence scifact.title"
-    lines = planned("pseudo-weights", tmp_path, PRIOR=tmp_path, PSEUDO_SETS=sets, PSEUDO_SAMPLE_scifact="--sample 9")
+    sample = {"PSEUDO_SAMPLE_scifact.title": "--sample 9"}
+    lines = planned("pseudo-weights", tmp_path, PRIOR=tmp_path, PSEUDO_SETS=sets, **sample)
     assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
     assert searched(lines) == {
         "cacm.first-sentence.dev", "scifact.title.dev", "cacm.test", "scifact.dev", "scifact.test"

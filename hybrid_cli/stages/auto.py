@@ -44,8 +44,8 @@ JUDGED = "judged"  # split of the given queries
 ENOUGH, FOLDS = 200, 5
 QUERY_LENGTH, DOCUMENT_LENGTH = 64, 128
 BATCH, RATE, PASSES = 28, 5e-5, 3
-DEV_QUERIES, DEV_NEGATIVES, VALIDATIONS = 100, 4, 4
-FIRST_STEPS, FEWEST_STEPS = (1, 4), 20
+DEV_QUERIES, DEV_NEGATIVES, VALIDATIONS = 100, 4, 2
+FIRST_STEPS, FEWEST_STEPS = (1, 3), 20
 SAMPLE = 64  # documents that are encoded to measure the speed
 _STEPS_FILE = "steps.json"
 
@@ -225,7 +225,8 @@ class _Path:
         minutes = self.settings.minutes
         seconds, per_text = self._speed(examples)
         others = time.monotonic() - self.started + self._texts(plan) * per_text
-        steps = int((60 * minutes - others) / seconds)
+        each = seconds + 2 * BATCH * per_text  # the validation encodes at most as many documents, before and after
+        steps = int((60 * minutes - others) / each)
         one_pass = -(-artifacts.read_manifest(examples).counts["rows"] // BATCH)
         steps = 0 if steps < FEWEST_STEPS else min(steps, PASSES * one_pass)
         disk.write_text(file, json.dumps(asdict(_Steps(minutes, round(seconds, 3), steps))) + "\n")
@@ -235,7 +236,7 @@ class _Path:
                 f"{steps:,} training steps ({steps / one_pass:.2g} passes over the examples)"
                 if steps
                 else f"no time to train in --minutes {minutes:g}, so the start model is used; --minutes "
-                f"{math.ceil((others + one_pass * seconds) / 60)} allows one pass over the examples"
+                f"{math.ceil((others + one_pass * each) / 60)} allows one pass over the examples"
             )
         )
         return steps
@@ -243,17 +244,24 @@ class _Path:
     def _speed(self, examples: Path) -> tuple[float, float]:
         """Measure the seconds of a training step and of encoding a text.
 
-        The difference of two short trainings leaves out the start of the training. If the second would take more than
-        a tenth of the time, the first with its start is an upper bound.
+        The difference of two short trainings leaves out the start of the training. If the second, which takes about
+        twice the time of the first, would need more than a tenth of --minutes, the first is an upper bound.
         """
+        from hybrid_cli.encoders.open_encoder import open_encoder  # imports torch, which is no part of a step
+
         console.note("\nauto: measuring the speed of training and encoding")
-        folder, (few, more) = self._at("speed"), FIRST_STEPS
+        folder, (few, more), device = self._at("speed"), FIRST_STEPS, self.settings.device
         start = self._seconds_of(examples, few, folder)
-        per_text = self._seconds_per_text(folder)
-        per_step = start / few
-        if per_step * (more - few) < 6 * self.settings.minutes:
+        encoder = open_encoder(folder, device=device, dtype=Encode.dtype, overrides={"doc_max_len": DOCUMENT_LENGTH})
+        rows = collection.scan(self._at("collection")).select("title", "text").head(SAMPLE).collect()
+        titles, texts = rows["title"].to_list(), rows["text"].to_list()
+        encoder.encode_documents(titles[:1], texts[:1])
+        began = time.monotonic()
+        encoder.encode_documents(titles, texts)
+        per_step, per_text = start / few, (time.monotonic() - began) / len(texts)
+        if 2 * start < 6 * self.settings.minutes:
             whole = self._seconds_of(examples, more, folder)
-            per_step = (whole - start) / (more - few) if whole > start else whole / more
+            per_step = max((whole - start) / (more - few), whole / more / 2)
         disk.remove(folder)
         return per_step, per_text
 
@@ -262,23 +270,13 @@ class _Path:
         call(self._training(examples, steps, folder, overwrite=True))
         return time.monotonic() - began
 
-    def _seconds_per_text(self, model: Path) -> float:
-        from hybrid_cli.encoders.open_encoder import open_encoder
-
-        device = self.settings.device
-        encoder = open_encoder(model, device=device, dtype=Encode.dtype, overrides={"doc_max_len": DOCUMENT_LENGTH})
-        rows = collection.scan(self._at("collection")).select("title", "text").head(SAMPLE).collect()
-        titles, texts = rows["title"].to_list(), rows["text"].to_list()
-        encoder.encode_documents(titles[:1], texts[:1])
-        began = time.monotonic()
-        encoder.encode_documents(titles, texts)
-        return (time.monotonic() - began) / len(texts)
-
     def _texts(self, plan: _Plan) -> int:
-        """Return the number of texts that validation and encoding read."""
+        """Return the number of texts that the indexes and the validations encode."""
+        from hybrid_cli.training.dev_pool import POOL
+
         corpora = dict.fromkeys([self._documents(plan.tune), self._at("collection")])
         texts = sum(collection.document_count(corpus) for corpus in corpora)
-        return texts + (VALIDATIONS + 1) * DEV_QUERIES * (DEV_NEGATIVES + 2)
+        return texts + (VALIDATIONS + 1) * (POOL + 2 * DEV_QUERIES)  # hits, queries and judged documents
 
     # ---------------------------------------------------------------------------------------- retrieval, comparison
 
