@@ -30,8 +30,8 @@ $(SETUP): pyproject.toml constraints.txt
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA),dev]'
 	touch $@
 
-demo: $(SETUP)  ## CLEAR on the docstrings of your installed Python libraries, and a report
-	@$(MAKE) --no-print-directory clear out/demo/report.html DATA=out/demo/pydocs OUT=out/demo TRAIN='$(TRAIN) --max-steps $(DEMO_STEPS)'
+demo: $(SETUP)  ## a hybrid for the docstrings of your installed Python libraries, and a report
+	@$(MAKE) --no-print-directory clear out/demo/report.html DATA=out/demo/pydocs OUT=out/demo LOSS=nll TRAIN='$(TRAIN) --max-steps $(DEMO_STEPS)'
 	@echo 'Report: out/demo/report.html. To try next:'
 	@echo '  $(HYBRID) search --index out/demo/bm25 --query "parse a json string"'
 	@echo '  $(HYBRID) search --index out/demo/after-index --query "parse a json string"'

@@ -1,10 +1,13 @@
 # CLEAR: BM25, its errors as negatives, a dense model trained on the residual of BM25, the weighted sum of both.
 #
-#   make demo                           CLEAR on python-docs, a collection built from installed Python libraries
+#   make demo                           the same with LOSS=nll on python-docs, a collection built from installed libraries
 #   make clear DATA=FOLDER OUT=FOLDER   CLEAR on any collection with the splits train, dev and test
 #   make ablations DATA=... OUT=...     residual margin, constant margin, random negatives, SEEDS of each
 #
-# Rows of `clear`: `before` is the untrained model, `after` the trained one.
+# LOSS of the dense model: CLEAR's, or any other of `train-dense`. Rows: `before` is the untrained model, `after` the trained
+# one; the last is their sum, CLEAR with the default LOSS.
+
+LOSS ?= residual-margin
 
 clear_runs := \
     bm25=$(OUT)/bm25.test.parquet \
@@ -14,7 +17,7 @@ clear_runs := \
     bm25+before-tuned=$(OUT)/bm25+before.test.parquet \
     bm25+after-rrf=$(OUT)/bm25+after.rrf.test.parquet \
     bm25+after-minmax=$(OUT)/bm25+after.minmax.test.parquet \
-    clear=$(OUT)/bm25+after.test.parquet
+    bm25+after-tuned=$(OUT)/bm25+after.test.parquet
 
 # The paths in NAME=PATH
 clear_files := $(filter %.parquet,$(subst =, ,$(clear_runs)))
@@ -23,7 +26,7 @@ clear: $(SETUP) $(clear_files)  ## CLEAR on DATA: train, search, fuse, evaluate
 	@$(evaluate) $(clear_runs) --measures $(MEASURES) --baseline bm25,before,after
 
 $(OUT)/after/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
-	$(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --loss residual-margin \
+	$(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --loss $(LOSS) \
 	    --dev $(OUT)/dev.parquet --dev-queries $(DEV_QUERIES) --eval-steps 25 --seed $(SEED) --output $(@D)
 
 $(OUT)/report.html: $(clear_files)

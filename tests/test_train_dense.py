@@ -143,7 +143,9 @@ def test_gradient_caching_leads_to_the_same_weights(examples: Path, tiny_bert: P
 
 
 def test_scorer_weight_zero_is_the_constant_margin(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    train_dense(examples, output=tmp_path / "residual", model=str(tiny_bert), **PLAN, scorer_weight=0.0)
+    train_dense(
+        examples, output=tmp_path / "residual", model=str(tiny_bert), **PLAN, loss="residual-margin", scorer_weight=0.0
+    )
     train_dense(examples, output=tmp_path / "margin", model=str(tiny_bert), **PLAN, loss="margin")
     assert weights(tmp_path / "residual") == weights(tmp_path / "margin")
 
@@ -155,7 +157,7 @@ def test_a_tie_keeps_the_later_checkpoint(examples: Path, tiny_bert: Path, tmp_p
 
 
 def test_training_lowers_the_loss_and_raises_the_dev_score(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    plan = {**PLAN, "epochs": 15, "eval_steps": 3}
+    plan = {**PLAN, "epochs": 15, "eval_steps": 3, "loss": "residual-margin"}
     out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
     curve = pl.read_parquet(out / "curve.parquet")
     loss = curve.filter(name="residual_margin")["value"].to_list()
@@ -201,11 +203,11 @@ def test_an_up_to_date_encoder_is_kept_and_other_options_are_refused(
 def test_the_manifest_records_inputs_and_the_options_that_apply(
     examples: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
-    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **PLAN, max_steps=1)
+    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **PLAN, loss="margin", max_steps=1)
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["inputs"]["examples"]["fingerprint"] == artifacts.fingerprint(examples)
     options = manifest["options"]
-    assert (options["loss"], options["xi"], options["pooling"]) == ("residual-margin", 1.0, "mean")
+    assert (options["loss"], options["xi"], options["pooling"]) == ("margin", 1.0, "mean")
     assert not {"scorer", "keep", "dev_queries", "model", "device"} & set(options)
 
 
@@ -308,7 +310,7 @@ def test_the_residual_margin_needs_lexical_scores_and_the_likelihood_does_not(
     artifacts.open_output(bare, Kind.EXAMPLES, "test", inputs={}, options={}).write([rows])
     plan = {**PLAN, "max_steps": 1}
     with pytest.raises(InputError, match="has no lexical scores"):
-        train_dense(bare, output=tmp_path / "residual", model=str(tiny_bert), **plan)
+        train_dense(bare, output=tmp_path / "residual", model=str(tiny_bert), **plan, loss="residual-margin")
     train_dense(bare, output=tmp_path / "nll", model=str(tiny_bert), **plan, loss="nll")
 
 
@@ -342,8 +344,14 @@ def test_the_first_layers_equal_a_model_truncated_by_hand(
             {"loss": "residual-nll"},
             "--loss residual-nll with in-batch negatives: needs BM25 scores of further pairs; pass",
         ),
-        ({"dynamic_negatives": 1}, "--dynamic-negatives: needs BM25 scores of further pairs; pass --index"),
-        ({"scorer_schedule": "learned", "scorer_weight": 0}, "--scorer-schedule learned: needs a start above 0"),
+        (
+            {"loss": "residual-margin", "dynamic_negatives": 1},
+            "--dynamic-negatives: needs BM25 scores of further pairs; pass --index",
+        ),
+        (
+            {"loss": "residual-nll", "index": "out/bm25", "scorer_schedule": "learned", "scorer_weight": 0},
+            "--scorer-schedule learned: needs a start above 0",
+        ),
         ({"dev_queries": 10}, "--dev-queries: only with --dev"),
         ({"keep": "last"}, "--keep: only with --dev"),
         ({"eval_steps": 3}, "--eval-steps: only with --dev"),

@@ -306,7 +306,7 @@ class LossOptions(Settings):
     """The training objective: a loss and its parameters; xi and lambda as published (DualRM, section 4)."""
 
     loss: str = option(
-        "residual-margin",
+        "nll",
         "Loss. " + "; ".join(f"`{name}`: {meaning}" for name, meaning in LOSSES.items()) + ".",
         panel=OBJECTIVE,
         choices=LOSSES,

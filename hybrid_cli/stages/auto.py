@@ -203,7 +203,7 @@ class _Path:
     def _training(self, examples: Path, steps: int, output: Path, **more: Any) -> TrainDense:
         more |= self._set("layers", "seed", "device", "threads")
         return TrainDense(
-            examples, loss="residual-margin", model=self.settings.model, query_max_len=QUERY_LENGTH,
+            examples, model=self.settings.model, query_max_len=QUERY_LENGTH,
             doc_max_len=DOCUMENT_LENGTH, batch_size=BATCH, learning_rate=RATE, max_steps=steps, output=output, **more,
         )  # fmt: skip
 
