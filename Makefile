@@ -12,6 +12,10 @@ OUT ?= out/clear
 DEMO_STEPS ?= 50
 TABLES := clear ablations roc spar lambda-study static-lambda lite drboost memory-table robustness rerank sparse
 
+# Files of tests share fixtures, and start in the order of tests/conftest.py: the longest first.
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
+unexport PYTHONDONTWRITEBYTECODE  # the tests start many processes, which would compile the package again
+
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -38,7 +42,7 @@ demo: $(SETUP)  ## a hybrid for the docstrings of your installed Python librarie
 	@echo '  make clear DATA=data/mine OUT=out/mine    # your own collection: hybrid prepare --help'
 
 check: lint  ## lint and fast tests, for each commit
-	$(VENV)/bin/python -m pytest -n auto --dist loadfile -m 'not slow'
+	$(VENV)/bin/python -m pytest $(PARALLEL) -m 'not slow'
 
 lint: $(SETUP)  ## ruff format, ruff check, mypy (strict)
 	$(VENV)/bin/ruff format --check $(CODE)
@@ -46,7 +50,7 @@ lint: $(SETUP)  ## ruff format, ruff check, mypy (strict)
 	$(VENV)/bin/mypy hybrid_cli tests benchmarks
 
 test: $(SETUP)  ## all tests, on all cores
-	$(VENV)/bin/python -m pytest -n auto --dist loadfile
+	$(VENV)/bin/python -m pytest $(PARALLEL)
 
 hard: $(SETUP)  ## 1,000 kills and disk faults in all stages (hours)
 	$(VENV)/bin/python tests/hard/kill.py --kills 1000

@@ -85,7 +85,7 @@ def index(docstrings: list[tuple[str, str, str]], tmp_path_factory: pytest.TempP
 @pytest.fixture(scope="module")
 def questions(docstrings: list[tuple[str, str, str]]) -> pl.DataFrame:
     """Return over 2,000 queries: first paragraphs, last words, unusual texts, and one with over 1,000 terms."""
-    texts = [text for _, summary, rest in docstrings for text in (summary, " ".join(rest.split()[-9:]))]
+    texts = [text for _, summary, rest in docstrings[::2] for text in (summary, " ".join(rest.split()[-9:]))]
     everything = " ".join(text for _, _, text in docstrings[:60])
     return as_queries([*ODD_QUERIES, everything, *texts])
 

@@ -65,9 +65,8 @@ def test_long_runs_are_fused_and_measured_under_a_low_limit(folder: Path, megaby
     output = f"fused.{megabytes}.parquet"
     fused = limited(megabytes, folder, "fuse", "a.trec", "b.trec", "--method", "rrf", "-o", output, "--quiet")
     assert (fused.returncode, fused.stderr) == (0, ""), fused.stderr
-    for runs in (("a.trec", "b.trec"), ("a.trec", output)):
-        measured = limited(megabytes, folder, "evaluate", *runs, "--qrels", "qrels.tsv", "--quiet")
-        assert (measured.returncode, measured.stderr) == (0, ""), measured.stderr
+    measured = limited(megabytes, folder, "evaluate", "b.trec", output, "--qrels", "qrels.tsv", "--quiet")
+    assert (measured.returncode, measured.stderr) == (0, ""), measured.stderr
 
 
 @pytest.mark.parametrize("megabytes", [400, 500, 600])

@@ -24,9 +24,9 @@ from hybrid_cli.indexes.exact import index_kinds, index_manifest
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.indexes.searcher import Searcher, open_hybrid, open_searcher, open_stored_queries, stored_queries
 from hybrid_cli.indexes.sharded import shards_of
-from hybrid_cli.reporting.feedback import GRID, TunedFeedback
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.settings import Search, stage
+from hybrid_cli.training.rm3 import GRID, TunedFeedback
 
 _QUERIES_AT_ONCE = 1024
 _FUSED = 1000  # hits per index that are fused for `query`
