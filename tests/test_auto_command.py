@@ -94,6 +94,19 @@ def test_without_judgments_the_commands_of_judging_are_suggested_and_work(
         assert done.code == 0, done.err
 
 
+def test_an_output_in_the_folder_of_the_model_and_a_missing_model_are_refused_before_the_work(
+    source: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    for model, output, words in (
+        (tiny_bert, tiny_bert / "out", "is inside the input 'model'"),
+        (tmp_path / "none", tmp_path / "out", "none: no such model folder"),
+    ):
+        done = auto(source, output, "--model", model)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert words in done.err
+        assert not output.exists()
+
+
 def test_a_second_call_finds_everything_up_to_date(made: tuple[Path, Done], source: Path) -> None:
     folder, _ = made
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -40,6 +40,7 @@ COMMANDS = {
     "evaluate": "evaluate collection --split test {}",
     "evaluate QRELS": "evaluate {} bm25.parquet",
     "evaluate --qrels": "evaluate --qrels {} bm25.parquet",
+    "rerank": "rerank {} --model model --output out.parquet",
     "inspect": "inspect {}",
     "export": "export {} --format trec --output out",
     "export --collection": "export dense.parquet --format dpr --collection {} --split test --output out",
@@ -62,7 +63,7 @@ def test_a_missing_file_is_named(here: Path, command: str) -> None:
 
 READING_TABLES = (
     "index-bm25", "encode", "encode --queries", "search --queries", "mine-negatives run:", "mine-negatives --qrels",
-    "train-dense", "train-dense --dev", "fuse", "evaluate", "evaluate --qrels", "inspect", "export",
+    "train-dense", "train-dense --dev", "fuse", "evaluate", "evaluate --qrels", "inspect", "export", "rerank",
 )  # fmt: skip
 
 
@@ -104,7 +105,9 @@ def test_a_file_of_another_schema_is_refused_with_the_columns_needed(here: Path,
         ("index-bm25", "bm25", "bm25: is a lexical index (made by `index-bm25`); a collection is needed here"),
         ("encode", "bm25", "bm25: is a lexical index (made by `index-bm25`); a collection is needed here"),
         ("encode", "train.parquet", "(made by `mine-negatives`); a corpus file is needed here"),
-        ("encode --model", "collection", "collection: no readable model"),
+        ("encode --model", "collection", "collection: is a collection (made by `prepare trec`); a model is needed"),
+        ("train-dense --model", "dense", "dense: is a dense index (made by `encode`); a model is needed here"),
+        ("rerank", "dense", "dense: is a dense index folder; a run file is needed here"),
         ("encode --model", "bm25.parquet", "bm25.parquet: no such model folder"),
         ("search", "bm25", "bm25: is a lexical index (made by `index-bm25`); a collection is needed here"),
         ("search --index", "bm25.parquet", "bm25.parquet: is a run (made by `search`); an index is needed here"),

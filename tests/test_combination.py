@@ -66,6 +66,16 @@ def indexed(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path_factory: py
     return folder
 
 
+@pytest.fixture(scope="module")
+def other_bert(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same weights with another activation."""
+    folder = tmp_path_factory.mktemp("other") / "bert"
+    shutil.copytree(tiny_bert, folder)
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"gelu"', '"relu"'))
+    return folder
+
+
 def found(tiny: Path, index: Path, output: Path, weight: float | None = None, model: str | None = None) -> pl.DataFrame:
     return runs.read_run(search(tiny, split="test", index=index, output=output, weight=weight, model=model))
 
@@ -114,10 +124,12 @@ def test_encoding_with_two_models_stores_the_combination_in_the_index(
 
 @pytest.mark.parametrize("mode", ["concat", "sum"])
 def test_two_indexes_are_combined_without_encoding(
-    indexed: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, mode: Any
+    indexed: Path, tiny: Path, tiny_bert: Path, other_bert: Path, tmp_path: Path, mode: Any
 ) -> None:
-    second = indexed / ("lambda" if mode == "concat" else "dense")
-    model = str(second.parent / "model" / "part-2") if mode == "concat" else str(tiny_bert)
+    if mode == "concat":
+        second, model = indexed / "lambda", str(indexed / "model" / "part-2")
+    else:
+        second, model = encode(tiny, model=str(other_bert), dtype="fp32", output=tmp_path / "other"), str(other_bert)
     index = encode(
         indexed / "dense", concat_with=second, combine=mode, weight=0.7, shard_size=5,
         output=tmp_path / "joined",
@@ -133,12 +145,29 @@ def test_two_indexes_are_combined_without_encoding(
         encode(tiny, concat_with=second, output=tmp_path / "no")
 
 
-def test_a_sum_has_its_cross_terms(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    model = combine([tiny_bert, tiny_bert], output=tmp_path / "model", combine="sum", weight=3.0)
-    encoder, alone = open_encoder(model), open_encoder(tiny_bert)
+def test_a_sum_has_its_cross_terms(tiny_bert: Path, other_bert: Path, tmp_path: Path) -> None:
+    model = combine([tiny_bert, other_bert], output=tmp_path / "model", combine="sum", weight=3.0)
+    encoder, parts = open_encoder(model), [open_encoder(each) for each in (tiny_bert, other_bert)]
     scores = encoder.encode_queries(["salt"]) @ encoder.encode_documents(TITLES, TEXTS).T
-    once = alone.encode_queries(["salt"]) @ alone.encode_documents(TITLES, TEXTS).T
-    np.testing.assert_allclose(scores, 8 * once, rtol=1e-4)  # (1 + 3) of the query, 2 of the passages
+    first, second = (part.encode_queries(["salt"]) for part in parts)
+    documents = np.sum([part.encode_documents(TITLES, TEXTS) for part in parts], axis=0)
+    np.testing.assert_allclose(scores, (first + 3 * second) @ documents.T, rtol=1e-4)
+
+
+def test_an_encoder_is_not_combined_with_itself(
+    indexed: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(tiny_bert, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path)
+    both = [str(tiny_bert), "copy"]
+    words = "the same encoder, whose ranking would not change"
+    with pytest.raises(InputError, match=words):
+        combine(both, output=Path("no"))
+    with pytest.raises(InputError, match=words):
+        encode(tiny, model=both, combine="sum", dtype="fp32", output=Path("no"))
+    with pytest.raises(InputError, match=words):
+        encode(indexed / "dense", concat_with=indexed / "dense", output=Path("no"))
+    assert not Path("no").exists()
 
 
 @pytest.mark.parametrize("grid", ["reciprocal", "log"])
@@ -192,12 +221,14 @@ def test_encoders_that_cannot_be_combined_are_refused(
     assert not (tmp_path / "no").exists()
 
 
-def test_an_index_refuses_another_combination(indexed: Path, tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    other = combine([tiny_bert, tiny_bert], output=tmp_path / "other")
+def test_an_index_refuses_another_combination(
+    indexed: Path, tiny: Path, tiny_bert: Path, other_bert: Path, tmp_path: Path
+) -> None:
+    other = combine([tiny_bert, other_bert], output=tmp_path / "other")
     with pytest.raises(InputError, match=r"was encoded with part-2 .* encode again"):
         found(tiny, indexed / "both", tmp_path / "no.parquet", model=str(other))
     with pytest.raises(InputError, match="was not built with this combination of these models"):
-        combine([tiny_bert, tiny_bert], output=tmp_path / "t", tune=tiny, split="train", index=indexed / "both")
+        combine([tiny_bert, other_bert], output=tmp_path / "t", tune=tiny, split="train", index=indexed / "both")
     with pytest.raises(InputError, match="is a combination encoder; needs a transformer"):
         train_dense(tmp_path / "examples.parquet", output=tmp_path / "no", model=str(other))
 

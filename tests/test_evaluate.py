@@ -187,7 +187,7 @@ def test_runs_of_the_same_name_are_named_with_their_folders(tiny: Path, tmp_path
     one, two = (write_run(tmp_path / name / "bm25.parquet", RUNS["bm25"]) for name in ("one", "two"))
     assert evaluate([tiny, one, two], split="test").runs == ["one/bm25", "two/bm25"]
     assert evaluate([tiny, f"a={one}", two], split="test").runs == ["a", "bm25"]
-    with pytest.raises(InputError, match="two runs are named"):
+    with pytest.raises(InputError, match="is listed twice"):
         evaluate([tiny, one, one], split="test")
 
 

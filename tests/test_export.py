@@ -288,7 +288,7 @@ def test_pyserini_opens_an_exported_index_and_finds_our_hits(dense: Path, tmp_pa
 def test_only_transformers_have_the_format_sentence_transformers(tiny: Path, tiny_lambda: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"encoder": "static", "index": tiny_lambda.parent / "bm25", "max_steps": 1, "dim": 4}
     static_lambda = train_lambda(tiny, output=tmp_path / "static", **settings)
-    both = combine([static_lambda, static_lambda], output=tmp_path / "both")
+    both = combine([static_lambda, tiny_lambda], output=tmp_path / "both")
     for model, kind in ((static_lambda, "static"), (both, "combination")):
         with pytest.raises(InputError, match=f"a {kind} encoder has no format sentence-transformers"):
             export(model, form="sentence-transformers", output=tmp_path / "no")

@@ -386,6 +386,7 @@ def test_runs_of_another_split_or_collection_are_refused(here: Path, monkeypatch
     monkeypatch.setattr("sys.stdin", io.StringIO("1\n"))
     done = hybrid("judge", "tiny", "--split", "train", *RUNS, "--output", "mine.tsv")
     assert "no query of the runs is in the collection; pass its --split" in done.err
+    assert not list(Path().glob("mine.tsv*")), "no file is started"
     Path("far.trec").write_text("001 Q0 nowhere 1 1 x\n")
     done = hybrid("judge", "tiny", "--split", "test", "far.trec", "--output", "far.tsv")
     assert "no document nowhere, which a run contains" in done.err

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,15 @@ def test_an_output_that_contains_an_input_is_refused_even_with_overwrite(tmp_pat
         with pytest.raises(InputError, match=r"replacing it would remove the input 'corpus' .*; name another output"):
             open_output(output, kind=Kind.LEXICAL_INDEX, inputs={"corpus": source}, overwrite=True)
     assert (folder / "vectors.bin").exists()
+
+
+def test_an_output_inside_the_folder_of_an_input_is_refused(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "index")
+    (tmp_path / "link").symlink_to(folder)
+    for output in (folder / "run.parquet", tmp_path / "link" / "run.parquet"):
+        with pytest.raises(InputError, match=r"is inside the input 'index' .*, which would change; name another"):
+            open_output(output, inputs={"index": folder})
+        open_output(output, inputs={"vectors": folder / "vectors.bin"})  # next to a file, as in a collection
 
 
 def test_a_name_with_another_extension_is_refused(tmp_path: Path) -> None:
@@ -203,20 +212,30 @@ def test_hidden_files_are_removed_before_the_folder_is_renamed(tmp_path: Path) -
     assert artifacts.read_manifest(tmp_path / "x").counts == {"steps": 3, "examples": 4}
 
 
-@pytest.mark.parametrize("old", ["file", "folder", "link"])
-@pytest.mark.parametrize("new", ["file", "folder"])
-def test_files_and_folders_replace_each_other(tmp_path: Path, old: str, new: str) -> None:
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("write", [write_run, write_folder])
+def test_an_artifact_is_replaced_and_a_link_to_it_stays(tmp_path: Path, link: bool, write: Callable[..., Path]) -> None:
     path = tmp_path / "x.parquet"
-    if old == "file":
-        write_run(path)
-    else:
-        write_folder(path if old == "folder" else tmp_path / "elsewhere")
-    if old == "link":
-        path.symlink_to(tmp_path / "elsewhere")
-    (write_run if new == "file" else write_folder)(path, overwrite=True)
-    assert path.is_file() is (new == "file")
-    assert path.is_symlink() is (old == "link"), "a link stays, and its target is replaced"
+    write(tmp_path / "elsewhere.parquet" if link else path)
+    if link:
+        path.symlink_to(tmp_path / "elsewhere.parquet")
+    write(path, overwrite=True, hits=2)
+    assert artifacts.read_manifest(path).options == {"hits": 2}
+    assert path.is_symlink() is link, "the target is replaced"
     assert scratch_in(tmp_path) == []
+
+
+def test_an_artifact_of_another_kind_is_not_replaced(tmp_path: Path) -> None:
+    run, index = write_run(tmp_path / "run.parquet"), write_folder(tmp_path / "index")
+    for overwrite in (False, True):
+        with pytest.raises(
+            InputError, match=r"run\.parquet: is a run; --overwrite replaces a dense index only; name an"
+        ):
+            open_output(run, kind=Kind.DENSE_INDEX, overwrite=overwrite)
+        with pytest.raises(InputError, match="index: is a dense index; --overwrite replaces an encoder only"):
+            open_output(index, kind=Kind.ENCODER, overwrite=overwrite)
+    with pytest.raises(InputError, match=r"run\.parquet: is a run; --overwrite replaces files of other tools only"):
+        open_output(run, foreign=True, overwrite=True)  # by `export`
 
 
 def test_a_replacement_killed_between_its_two_renames_is_undone(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.lexical.analysis import LazyAnalyzer
+from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.delete import delete
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.export import export
@@ -268,7 +269,7 @@ def test_an_index_refuses_another_encoder(built: dict[Any, Path], tiny: Path, tm
     other = write_checkpoint(tmp_path / "other", "splade", seed=2)
     with pytest.raises(InputError, match="was encoded with other weights than those of"):
         search(tiny, index=built["splade"], query="salt", model=str(other))
-    with pytest.raises(InputError, match="--rm3: only with a lexical index"):
+    with pytest.raises(InputError, match=r"--rm3: only with a lexical index, .*/splade is a learned sparse index$"):
         search(tiny, index=built["splade"], query="salt", rm3=True)
     (ids := tmp_path / "ids.txt").write_text("salt\n")
     with pytest.raises(InputError, match="has learned weights; encode the changed collection"):
@@ -277,6 +278,13 @@ def test_an_index_refuses_another_encoder(built: dict[Any, Path], tiny: Path, tm
         export(built["splade"], form="vespa", output=tmp_path / "vespa")
     with pytest.raises(InputError, match="has no Lucene index"):
         search(tiny, index=built["deepct"], query="salt", engine="lucene")
+
+
+def test_a_sparse_encoder_is_not_combined(tiny_bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "splade").mkdir()
+    (tmp_path / "splade" / "encoder.json").write_text('{"kind": "sparse"}')
+    with pytest.raises(InputError, match="is a sparse encoder; combine dense encoders, and fuse runs with sparse ones"):
+        combine([tiny_bert, tmp_path / "splade"], output=tmp_path / "both")
 
 
 @pytest.mark.parametrize(

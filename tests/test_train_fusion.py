@@ -272,6 +272,14 @@ def test_another_kind_of_pair_is_refused_unless_forced(
     assert "trained on another index" in " ".join(capsys.readouterr().err.split())
 
 
+def test_runs_of_equal_kinds_in_the_other_order_are_refused(made: Path, tmp_path: Path) -> None:
+    first, second, _ = lists(np.random.default_rng(7))
+    both = [written(tmp_path / f"{name}.parquet", run, "dense index") for name, run in (("a", first), ("b", second))]
+    fuser = train_fusion(both, output=tmp_path / "fuser", qrels=made / "qrels.tsv", methods=["minmax"])
+    with pytest.raises(InputError, match="was trained for a and b, in this order; pass the runs in it"):
+        fused(made, tmp_path / "l.parquet", *reversed(both), model=fuser)
+
+
 def test_lists_of_another_length_are_warned_about(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -350,7 +358,9 @@ def test_a_changed_fuser_is_refused(made: Path, tmp_path: Path, change: dict[str
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"judged": 1}, "has one judged query"),
+        ({"judged": 0}, "has 0 judged queries; judge more"),
+        ({"judged": 1}, "has 1 judged queries; judge more"),
+        ({"judged": "other"}, "the run starts with query 'q0', the qrels with 'other'"),
         ({"folds": 161}, "--folds 161: .* has 160 judged queries"),
         ({"judged": "none"}, "of every run is 0 for all 3 judged queries"),
         ({"methods": ["weighted-sum"]}, "--methods weighted-sum: has no weight per query"),
@@ -361,9 +371,12 @@ def test_judgments_and_methods_that_cannot_train_are_refused(
     made: Path, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     judged = options.pop("judged", None)
-    if judged == 1:
+    if judged in (0, 1):
         options |= {"qrels": tmp_path / "q.tsv"}
-        (tmp_path / "q.tsv").write_text("q1\t0\td1\t1\n")
+        (tmp_path / "q.tsv").write_text("q1\t0\td1\t1\n" * judged)
+    if judged == "other":
+        options |= {"qrels": tmp_path / "q.tsv", "folds": 2}
+        (tmp_path / "q.tsv").write_text("other\t0\td1\t1\nmore\t0\td1\t1\n")
     if judged == "none":
         options |= {"qrels": tmp_path / "q.tsv", "folds": 2}
         (tmp_path / "q.tsv").write_text("".join(f"q{n}\t0\tnone\t1\n" for n in range(3)))

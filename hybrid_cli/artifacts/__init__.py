@@ -6,6 +6,7 @@ renames, so a file or folder under its final name is always complete. Parquet, J
 time: the same inputs and options give the same bytes.
 """
 
+from hybrid_cli.artifacts.checks import check_place
 from hybrid_cli.artifacts.files import hard_link, replacing, restore, sizes
 from hybrid_cli.artifacts.integrity import check_file, check_parts, damage, one_version
 from hybrid_cli.artifacts.manifest import (
@@ -36,6 +37,7 @@ __all__ = [
     "Output",
     "check_file",
     "check_parts",
+    "check_place",
     "check_table",
     "damage",
     "describe_inputs",

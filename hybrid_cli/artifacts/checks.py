@@ -39,6 +39,11 @@ def check_replaceable(
         raise InputError(f"{path}: not a regular file, and --overwrite replaces files only; name another output")
     if compare:
         return
+    if existing is not None and (foreign or existing.kind != wanted.kind):
+        replaced = "files of other tools" if foreign else wanted.kind.phrase
+        raise InputError(
+            f"{path}: is {existing.kind.phrase}; --overwrite replaces {replaced} only; name another output"
+        )
     if path.exists() and not overwrite:
         raise InputError(f"{path}: {_difference(existing, wanted)}; pass --overwrite to replace it, or name another")
     if existing is None and path.is_dir() and not is_empty_folder(path):
@@ -91,13 +96,17 @@ def check_name(path: Path, kind: Kind) -> None:
 
 
 def check_place(path: Path, inputs: Mapping[str, Path | Named]) -> None:
-    """Refuse an output that cannot be written, or that would replace an input."""
+    """Refuse an output that cannot be written, that would replace an input, or that would add to the folder of one."""
     place = path.resolve()
     for role, source in inputs.items():
         source_path = source.path if isinstance(source, Named) else source
         if source_path.resolve().is_relative_to(place):
             raise InputError(
                 f"{path}: replacing it would remove the input '{role}' ({source_path}); name another output"
+            )
+        if source_path.is_dir() and place.is_relative_to(source_path.resolve()):
+            raise InputError(
+                f"{path}: is inside the input '{role}' ({source_path}), which would change; name another output"
             )
     folder = next(parent for parent in place.parents if parent.exists())
     if not folder.is_dir():
@@ -120,7 +129,7 @@ def _difference(existing: Manifest | None, wanted: Manifest) -> str:
     """Return the difference between the existing output and the requested one, in words."""
     if existing is None:
         return "already exists, without a manifest of hybrid"
-    if existing.kind != wanted.kind or existing.stage != wanted.stage:
+    if existing.stage != wanted.stage:
         return f"already exists: {existing.kind.phrase} made by `{existing.stage}`"
     if existing.format != FORMAT:
         return f"already exists, written by an older hybrid (manifest format {existing.format}, now {FORMAT})"

@@ -133,6 +133,13 @@ class Combination:
         return np.hstack([first, second]) if self.recipe.combine == "concat" else first + second
 
 
+def refuse_equal(parts: Sequence[Encoder], names: Sequence[Any]) -> None:
+    """Refuse to combine an encoder with itself, whose combination has the ranking of the encoder."""
+    first, second = parts
+    if first.fingerprint == second.fingerprint:
+        raise InputError(f"{names[0]} and {names[1]}: the same encoder, whose ranking would not change; name another")
+
+
 def write_combination(folder: Path, models: Sequence[Path], recipe: Recipe) -> None:
     """Write the combination of two model folders; their files are hard-linked where possible."""
     folder.mkdir(exist_ok=True)

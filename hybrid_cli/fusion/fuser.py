@@ -145,7 +145,7 @@ def check_pair(fuser: Fuser, path: Path, runs: Mapping[str, Path], force: bool) 
         force: warn instead of refusing.
 
     Raises:
-        InputError: not two runs, or runs of other systems.
+        InputError: not two runs, runs in another order, or runs of other systems.
     """
     if len(runs) != 2:
         raise InputError(f"{path}: is a fuser for two runs, got {len(runs)}")
@@ -156,6 +156,8 @@ def check_pair(fuser: Fuser, path: Path, runs: Mapping[str, Path], force: bool) 
             if not force:
                 raise InputError(f"{problem}; train again (`train-fusion`), or pass --force to use it anyway")
             console.warn(f"{problem}; its weights are not reliable for these runs")
+        elif list(fuser.runs) == list(runs)[::-1] and not force:
+            raise InputError(f"{path}: was trained for {' and '.join(fuser.runs)}, in this order; pass the runs in it")
         elif trained.index and here.index and trained.index != here.index:
             console.warn(
                 f"{path}: was trained on another index than that of {name}; train it on judged queries of this one"

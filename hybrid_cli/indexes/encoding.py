@@ -14,7 +14,7 @@ from hybrid_cli import cluster
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import expansion
-from hybrid_cli.encoders.composite import Combination, Recipe
+from hybrid_cli.encoders.composite import Combination, Recipe, refuse_equal
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
@@ -72,10 +72,12 @@ def set_all_threads(threads: int | None) -> None:
 def opened(settings: Encode, device: str, dtype: Any, changes: dict[str, Any]) -> tuple[Recipe, Encoder]:
     """Return the encoder of one or two models with a changed contract, and the recipe of a combination."""
     recipe = Recipe(settings.combine, settings.weight)
-    encoders = [
-        open_encoder(resolve(each), device=device, dtype=dtype, overrides=changes) for each in as_names(settings.model)
-    ]
-    return recipe, encoders[0] if len(encoders) == 1 else Combination(recipe, encoders)
+    models = as_names(settings.model)
+    encoders = [open_encoder(resolve(each), device=device, dtype=dtype, overrides=changes) for each in models]
+    if len(encoders) == 1:
+        return recipe, encoders[0]
+    refuse_equal(encoders, models)
+    return recipe, Combination(recipe, encoders)
 
 
 def on_cluster(settings: Encode) -> Encode:

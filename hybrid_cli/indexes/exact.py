@@ -76,6 +76,13 @@ def index_kinds(manifest: Manifest) -> frozenset[str]:
     return frozenset(kinds | ({"a binary index"} if is_binary(factory) else set()))
 
 
+def kind_in_words(index: Path, manifest: Manifest) -> str:
+    """Return `out/dense is a dense index`, for messages; an index of learned weights is not called lexical."""
+    kinds = index_kinds(manifest)
+    sparse = "a learned sparse index"
+    return f"{index} is {sparse if sparse in kinds else manifest.kind.phrase}"
+
+
 def exact_source(run: Path, index: Path, queries: Path | None = None) -> ExactSource:
     """Check that `run` was searched in `index`, and locate its queries.
 

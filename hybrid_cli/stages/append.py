@@ -7,7 +7,7 @@ from pathlib import Path
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.documents import Change, docids_of, write_change
-from hybrid_cli.indexes.exact import index_kinds, index_manifest
+from hybrid_cli.indexes.exact import index_kinds, index_manifest, kind_in_words
 from hybrid_cli.settings import Append, stage
 
 
@@ -23,7 +23,7 @@ def append(settings: Append) -> Path:
         HybridError: Java is missing, or a vector is not finite.
     """
     index, manifest = settings.index, index_manifest(settings.index)
-    settings.check_facts(f"{index} is {manifest.kind.phrase}", index_kind=index_kinds(manifest))
+    settings.check_facts(kind_in_words(index, manifest), index_kind=index_kinds(manifest))
     corpus = collections.corpus_path(settings.collection)
     known = docids_of(index)
     common = known.filter(known.is_in(collections.docids(corpus).implode()))

@@ -15,6 +15,7 @@ import polars as pl
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.collections import collection
+from hybrid_cli.encoders.models import model_input
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_json, typed
 from hybrid_cli.reporting.evaluate import show
@@ -87,8 +88,9 @@ def auto(settings: Auto) -> Path:
         Path of the report.
 
     Raises:
-        InputError: the documents cannot be read, or a stage refuses its input.
+        InputError: no such model, the documents cannot be read, or a stage refuses its input.
     """
+    artifacts.check_place(settings.output, {"model": model_input(settings.model)})
     return _Path(settings, time.monotonic()).follow()
 
 

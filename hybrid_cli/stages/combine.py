@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Recipe
-from hybrid_cli.encoders.contract import COMBINATION, kind_of
+from hybrid_cli.encoders.contract import COMBINATION, SPARSE, kind_of
 from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
@@ -46,6 +47,7 @@ def combine(settings: Combine) -> Path:
     """
     models = as_names(settings.models)
     folders = [resolve(model) for model in models]
+    _refuse_sparse(models, folders)
     inputs: dict[str, Path | artifacts.Named] = {
         f"model {number}": model_input(model) for number, model in enumerate(models, 1)
     }
@@ -64,6 +66,7 @@ def combine(settings: Combine) -> Path:
         open_encoder(folder, device=settings.device, overrides=changed)
         for folder, changed in zip(folders, recipe.changes, strict=True)
     ]
+    composite.refuse_equal(parts, models)
     encoder = Combination(recipe, parts)
     tuned: dict[str, Any] = {}
     if index is not None:
@@ -74,6 +77,12 @@ def combine(settings: Combine) -> Path:
     first, second = models
     console.note(f"combine: {output.path}: {recipe.combine} of {first} and {recipe.weight:g} times {second}")
     return output.path
+
+
+def _refuse_sparse(models: Sequence[str], folders: Sequence[Path]) -> None:
+    for model, folder in zip(models, folders, strict=True):
+        if kind_of(folder) == SPARSE:
+            raise InputError(f"{model}: is a sparse encoder; combine dense encoders, and fuse runs with sparse ones")
 
 
 def _recipe(settings: Combine, index: DenseIndex | None) -> Recipe:

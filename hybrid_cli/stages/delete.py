@@ -8,7 +8,7 @@ import polars as pl
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.documents import Change, docids_of, write_change
-from hybrid_cli.indexes.exact import index_kinds, index_manifest
+from hybrid_cli.indexes.exact import index_kinds, index_manifest, kind_in_words
 from hybrid_cli.input_files import read_text
 from hybrid_cli.settings import Delete, stage
 
@@ -25,7 +25,7 @@ def delete(settings: Delete) -> Path:
         HybridError: Java is missing.
     """
     index, manifest = settings.index, index_manifest(settings.index)
-    settings.check_facts(f"{index} is {manifest.kind.phrase}", index_kind=index_kinds(manifest))
+    settings.check_facts(kind_in_words(index, manifest), index_kind=index_kinds(manifest))
     lines = (line.removesuffix("\r") for line in read_text(settings.ids).split("\n"))
     ids = pl.Series("docid", [line for line in lines if line], dtype=pl.String).unique(maintain_order=True)
     unknown = ids.filter(~ids.is_in(docids_of(index).implode()))

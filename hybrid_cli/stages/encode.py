@@ -14,7 +14,7 @@ from hybrid_cli.artifacts import Kind, Manifest, Named, Output
 from hybrid_cli.artifacts.layout import INDEX_ENCODER
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
-from hybrid_cli.encoders.composite import Combination, Recipe
+from hybrid_cli.encoders.composite import Combination, Recipe, refuse_equal
 from hybrid_cli.encoders.contract import SPARSE, TRANSFORMER, Encoder, kind_of, read_contract
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.models import model_input, recorded_model, resolve
@@ -309,7 +309,9 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
     )
     if output.up_to_date:
         return _check_recall(settings, output)
-    encoder = Combination(recipe, [query_encoder(each, device=settings.device) for each in opened])
+    parts = [query_encoder(each, device=settings.device) for each in opened]
+    refuse_equal(parts, folders)
+    encoder = Combination(recipe, parts)
     total, truncated = len(opened[0].docids), max(each.info.truncated for each in opened)
     indexes.check_recipe(settings, encoder.dim, total)
     with output.folder() as (work, counts):

@@ -16,7 +16,7 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import check_common, refuse_mixed
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.measures import evaluate_hits, evaluate_positions, mean_of, parse_measures
+from hybrid_cli.evaluation.measures import check_overlap, evaluate_hits, evaluate_positions, mean_of, parse_measures
 from hybrid_cli.evaluation.retrieved import retrieved
 from hybrid_cli.evaluation.ties import note_ties
 from hybrid_cli.fusion import features, lists, tuning
@@ -309,7 +309,9 @@ def _tuned(job: _Job, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned, str | N
     """Return the result of tuning, and the reason why no prior is used."""
     settings = job.settings
     qids = qrels["qid"].unique(maintain_order=True)
-    opened = [runs.open_run(path).of_queries(qids) for path in job.runs.values()]
+    whole = [runs.open_run(path) for path in job.runs.values()]
+    check_overlap(pl.concat([run.qids for run in whole]), qrels)
+    opened = [run.of_queries(qids) for run in whole]
     Lists.of(opened, settings.depth).note_lengths("fuse", list(job.runs))
     alone = {
         name: _values(run, qrels, settings.measure)["value"].to_numpy()

@@ -48,10 +48,12 @@ def judge(settings: Judge) -> Path:
     named = runs.named(settings.runs)
     refuse_other_corpus(named.values(), corpus)
     opened = {name: runs.open_run(path) for name, path in named.items()}
+    texts = _Texts(queries, corpus)
+    found = _pools(settings, opened, texts)
     artifacts.lock_growing(settings.output)
     judgments = Judgments(settings.output)
     try:
-        session = _Session.of(settings, opened, judgments, _Texts(queries, corpus))
+        session = _Session.of(settings, opened, judgments, texts, found)
         if keyboard.is_interactive():
             _in_terminal(session)
         else:
@@ -60,6 +62,18 @@ def judge(settings: Judge) -> Path:
         judgments.close()
     _note(session)
     return settings.output
+
+
+def _pools(settings: Judge, opened: dict[str, Run], texts: _Texts) -> list[Pool]:
+    """Return the pools of the queries in the collection, the next first."""
+    found = pools(list(opened.values()), settings.depth, settings.seed, settings.order == "random")
+    known = [pool for pool in found if pool.qid in texts.queries]
+    if not known:
+        raise InputError("judge: no query of the runs is in the collection; pass its --split")
+    for name in (name for pool in known for name in (pool.qid, *pool.docids)):
+        if any(mark in name for mark in "\t\n\r"):
+            raise InputError(f"judge: the id {name!r} contains a tab or a line break; a qrels file cannot store it")
+    return known
 
 
 class _Texts:
@@ -99,15 +113,11 @@ class _Session:
     values: dict[tuple[str, tuple[tuple[str, int], ...]], np.ndarray] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, settings: Judge, opened: dict[str, Run], judgments: Judgments, texts: _Texts) -> _Session:
-        found = pools(list(opened.values()), settings.depth, settings.seed, settings.order == "random")
-        known = [pool for pool in found if pool.qid in texts.queries]
-        if not known:
-            raise InputError("judge: no query of the runs is in the collection; pass its --split")
-        for name in (name for pool in known for name in (pool.qid, *pool.docids)):
-            if any(mark in name for mark in "\t\n\r"):
-                raise InputError(f"judge: the id {name!r} contains a tab or a line break; a qrels file cannot store it")
-        session = cls(settings, opened, judgments, texts, known)
+    def of(
+        cls, settings: Judge, opened: dict[str, Run], judgments: Judgments, texts: _Texts, found: list[Pool]
+    ) -> _Session:
+        """Continue with the queries that an earlier call began."""
+        session = cls(settings, opened, judgments, texts, found)
         begun = {qid for qid, _ in judgments.grades}
         session.pools.sort(key=lambda pool: not (pool.qid in begun and session.waiting(pool)))  # stable
         return session

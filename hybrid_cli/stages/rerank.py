@@ -71,7 +71,7 @@ def rerank(settings: Rerank) -> Path:
 def _inputs(settings: Rerank) -> dict[str, Path | artifacts.Named]:
     """Return the inputs by role; texts come from options, or from the files recorded in the run."""
     if not settings.run.is_file():
-        raise InputError(f"{settings.run}: no such file; a run is needed here")
+        artifacts.check_table(settings.run, Kind.RUN)
     if settings.collection is not None:
         corpus = collections.corpus_path(settings.collection)
         refuse_other_corpus([settings.run], corpus)

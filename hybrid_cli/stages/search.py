@@ -20,7 +20,7 @@ from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.weights import chosen_weights, stored_recipe, weights_file, weights_path
 from hybrid_cli.indexes.documents import corpora_of, texts
-from hybrid_cli.indexes.exact import index_kinds, index_manifest
+from hybrid_cli.indexes.exact import index_kinds, index_manifest, kind_in_words
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.indexes.searcher import Searcher, open_hybrid, open_searcher, open_stored_queries, stored_queries
 from hybrid_cli.indexes.sharded import shards_of
@@ -75,7 +75,7 @@ def search(settings: Search) -> Any:
 
 
 def _subject(indexes: Sequence[Path], manifests: Sequence[Manifest]) -> str:
-    return ", ".join(f"{path} is {each.kind.phrase}" for path, each in zip(indexes, manifests, strict=True))
+    return ", ".join(kind_in_words(path, each) for path, each in zip(indexes, manifests, strict=True))
 
 
 def _inputs(settings: Search, source: Path) -> dict[str, Path | artifacts.Named]:

@@ -16,7 +16,7 @@ from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import check_common, refuse_mixed
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.measures import evaluate_hits, evaluate_positions, parse_measures
+from hybrid_cli.evaluation.measures import check_overlap, evaluate_hits, evaluate_positions, parse_measures
 from hybrid_cli.evaluation.retrieved import retrieved
 from hybrid_cli.fusion import features, learned, tuning
 from hybrid_cli.fusion.features import Matrix, Sources
@@ -100,7 +100,9 @@ class _Job:
         settings, names = self.settings, list(self.runs)
         qrels = self._qrels()
         qids = qrels["qid"].unique(maintain_order=True)
-        opened = [runs.open_run(path).of_queries(qids) for path in self.runs.values()]
+        whole = [runs.open_run(path) for path in self.runs.values()]
+        check_overlap(pl.concat([run.qids for run in whole]), qrels)
+        opened = [run.of_queries(qids) for run in whole]
         check_common({path: run.qids for path, run in zip(self.runs.values(), opened, strict=True)})
         alone = self._alone(opened, qrels, len(qids))
         joined = Lists.of(opened, settings.depth)
@@ -145,7 +147,9 @@ class _Job:
         qrels = collection.read_qrels(self.judged)
         queries = qrels["qid"].n_unique()
         if queries < 2:
-            raise InputError(f"train-fusion: {self.judged} has one judged query; judge more, or use `fuse --tune`")
+            raise InputError(
+                f"train-fusion: {self.judged} has {queries} judged queries; judge more, or use `fuse --tune`"
+            )
         if self.settings.folds > queries:
             raise InputError(
                 f"--folds {self.settings.folds}: {self.judged} has {queries:,} judged queries; pass at most {queries}"

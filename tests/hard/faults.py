@@ -16,6 +16,8 @@ from pathlib import Path
 from hybrid_cli.artifacts import disk
 from hybrid_cli.cli import main
 
+STDIN = "answers.txt"  # in the working directory
+
 
 class Faulty(disk.Disk):
     """Counts the operations; kills the process or fails at one of them."""
@@ -101,6 +103,7 @@ def run(words: list[str], device: Faulty, stop: tuple[float, int] | None = None,
 
 
 def _command(words: list[str], device: Faulty, err: str, count: str) -> None:
+    os.dup2(os.open(STDIN, os.O_RDONLY), 0)
     os.dup2(os.open(err, os.O_WRONLY), 2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115

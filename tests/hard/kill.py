@@ -39,8 +39,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch  # imported before the fork
 import transformers
-from faults import Ended, Faulty, run
-from kill_stages import INPUTS, STAGES, TRAIN
+from faults import STDIN, Ended, Faulty, run
+from kill_stages import ANSWERS, GROWING, INPUTS, STAGES, TRAIN
 from tiny_collection import write_tiny_source
 
 from hybrid_cli import artifacts, console
@@ -66,7 +66,7 @@ def bytes_of(path: Path) -> dict[str, bytes] | None:
     if not path.exists():
         return None
     files = {file.relative_to(path): file for file in path.rglob("*") if file.is_file()}
-    kept = {name for name in files if name.name != artifacts.MANIFEST and name.parts[0] != "lucene"}
+    kept = {name for name in files if name.name != artifacts.MANIFEST and "lucene" not in name.parts}
     return {str(name): files[name].read_bytes() for name in kept}
 
 
@@ -84,6 +84,7 @@ class Case:
     output: Path
     whole: dict[str, bytes] = field(default_factory=dict)
     old: dict[str, bytes] | None = None
+    grows: bool = False
     plain: Ended | None = None
     replaced: Ended | None = None
 
@@ -130,7 +131,9 @@ def attempt(case: Case, mode: str, draw: random.Random) -> str:
         ended = run(words, Faulty(mode, draw.randint(1, max(1, usual.operations))))
     check_end(ended, mode)
     left = bytes_of(case.output)
-    if not case.output.is_dir() or (case.output / artifacts.MANIFEST).exists() or left is None:
+    if case.grows and left is not None:
+        assert case.whole[""].startswith(left[""]), "the output is not a part of the whole one"
+    elif not case.output.is_dir() or (case.output / artifacts.MANIFEST).exists() or left is None:
         assert left in (before, case.whole), "the output is neither the old one nor the new one"
     check_names(case.output)
     must(words)
@@ -175,6 +178,7 @@ def check_names(output: Path) -> None:
 def prepare(folder: Path) -> None:
     """Write the inputs of all stages into the working directory."""
     write_tiny_source(folder)
+    Path(STDIN).write_text(ANSWERS)
     child = os.fork()
     if child == 0:
         code = 1
@@ -220,6 +224,7 @@ def cases(names: list[str]) -> dict[str, Case]:
         found[name] = Case(words, [*words[:-2], *older.split(), *words[-2:]] if older else None, output)
         if name == "index-bm25 (parameters)":
             found[name].older = None
+        found[name].grows = name in GROWING
     return found
 
 

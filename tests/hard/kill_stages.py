@@ -1,5 +1,8 @@
 """The commands that kill.py disturbs, and the commands that write their inputs."""
 
+ANSWERS = "1\n" * 100  # on standard input of every command, for `judge`
+GROWING = ("judge",)  # an interrupted call leaves the first lines of its output
+
 SEARCHED = "search tiny --split test --threads 1 --index"
 TUNED = "--tune --qrels tiny --split test"
 STEPS = "--batch-size 2 --max-steps 4 --checkpoint-steps 1 --precision fp32 --threads 1"
@@ -17,6 +20,8 @@ INPUTS = (
     f"{SEARCHED} bm25 --hits 1 --output top.parquet",
     "search tiny --split train --threads 1 --index bm25 --output train-run.parquet",
     f"train-reranker train.parquet --negatives 1 --max-length 48 --query-max-len 16 {STUDENT} --output reranker",
+    f"train-sparse train.parquet --architecture splade {STUDENT} --output splade",
+    "encode tiny --model splade --dtype fp32 --threads 1 --output splade-index",
 )
 RERANK = "rerank one.parquet --model reranker --dtype fp32 --threads 1 --shard-size 4"
 STAGES = {  # command, and options of an older output that --overwrite replaces; heavy ones are drawn less often
@@ -56,10 +61,23 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "delete": ("delete dense --ids gone.txt --threads 1 --output out", "", 2),
     "combine": ("combine bert bert-2 --output out", "--weight 2", 2),
     "train-dense": (f"train-dense train.parquet {TRAIN} --output out", "--seed 7", 2),
-    "train-lambda": (f"train-lambda tiny --labels labels {STUDENT} --output out", "--seed 7", 1),
+    "train-lambda": (
+        f"train-lambda tiny --labels labels --positives 1 --negatives 1 {STUDENT} --output out", "--seed 7", 1
+    ),
     "distill-lite": (f"distill-lite train.parquet --teacher bert-2 --dim 4 {STUDENT} --output out", "--seed 7", 1),
     "pretrain": (f"pretrain tiny {STUDENT} --output out", "--seed 7", 1),
-    "train-reranker": (INPUTS[-1].replace("--output reranker", "--output out"), "--seed 7", 1),
+    "train-reranker": (INPUTS[9].replace("--output reranker", "--output out"), "--seed 7", 1),
     "rerank": (f"{RERANK} --top-k 3 --output out.parquet", "--max-length 40", 2),
     "rerank (depths)": (f"{RERANK} --depths 1,2 --output out", "--max-length 40", 2),
+    "train-sparse": (INPUTS[10].replace("--output splade", "--output out"), "--seed 7", 1),
+    "encode (sparse)": (INPUTS[11].replace("--output splade-index", "--output out"), "--quantization 64", 2),
+    "search (sparse)": (f"{SEARCHED} splade-index --output out.parquet", "--hits 3", 2),
+    "index-bm25 (shards)": ("index-bm25 tiny --shards 2 --threads 1 --output out", "--language de", 1),
+    "export opensearch": ("export bm25 --dense dense --format opensearch --output out", "", 2),
+    "export vespa": ("export bm25 --dense dense --format vespa --output out", "", 2),
+    "export parquet": ("export bm25 --dense dense --format parquet --output out", "", 2),
+    "export anserini": ("export splade-index --format anserini --output out", "", 2),
+    "convert-checkpoint": ("convert-checkpoint bert --documents bert-2 out", "", 2),
+    "judge": ("judge tiny one.parquet two.parquet --split test --stop-after 3 --output out.tsv", "", 2),
+    "auto": ("auto docs.jsonl --model bert --max-steps 2 --threads 1 --output out", "", 1),
 }  # fmt: skip
