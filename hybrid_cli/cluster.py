@@ -70,9 +70,9 @@ def _in_order(
     """Yield the results in the order of the blocks, with `at_once` blocks in progress."""
     running: deque[Any] = deque()
     for item in items:
-        if len(running) == at_once:
-            yield result(running.popleft())
-        running.append(submit(item))
+        done = [result(running.popleft())] if len(running) == at_once else []
+        running.append(submit(item))  # before the caller writes the result
+        yield from done
     while running:
         yield result(running.popleft())
 

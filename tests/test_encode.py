@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import signal
@@ -87,6 +88,27 @@ def test_truncated_texts_are_counted(tmp_path: Path, tiny_bert: Path) -> None:
             doc_max_len=8,  # with [CLS] and [SEP]
         )
         assert artifacts.read_manifest(folder).counts["truncated"] == 1
+
+
+def test_a_shard_that_vanishes_while_texts_are_encoded_is_missed(
+    tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = corpus(tmp_path, 5)
+    options: dict[str, Any] = {"model": tiny_bert, "dtype": "fp32", "shard_size": 2}
+    module: Any = importlib.import_module("hybrid_cli.indexes.shards")
+    write = module.write_shard
+
+    def write_and_lose(path: Path, *values: Any, **facts: int) -> None:
+        write(path, *values, **facts)
+        if path.name == "part-00002.parquet":
+            (path.parent / "part-00000.parquet").unlink()
+
+    with monkeypatch.context() as lossy:
+        lossy.setattr(module, "write_shard", write_and_lose)
+        with pytest.raises(HybridError, match=r"part-00000\.parquet: was removed while the command ran; repeat"):
+            encode(source, output=tmp_path / "index", **options)
+    again = encode(source, output=tmp_path / "index", **options)
+    assert contents(again) == contents(encode(source, output=tmp_path / "plain", **options))
 
 
 def test_a_killed_run_resumes_with_the_first_missing_shard(tmp_path: Path, tiny_bert: Path) -> None:

@@ -70,6 +70,14 @@ def test_incomplete_labels_and_other_artifacts_are_refused(tmp_path: Path) -> No
     second.unlink()
     with pytest.raises(InputError, match=r"part-00001\.parquet: is missing"):
         Labels(folder)
+    opened = Labels(write_labels(tmp_path / "others", [row("a", 1)], [row("b", 1)]))
+    shard_path(opened.folder, 1).unlink()  # while a training reads them
+    with pytest.raises(InputError, match=r"part-00001\.parquet: is missing"):
+        list(opened.tables())
+    shard_path(folder, 0).rename(second)
+    pl.DataFrame({"qid": ["a"], "body": ["b"]}).write_parquet(shard_path(folder, 0))
+    with pytest.raises(InputError, match=r"part-00000\.parquet: has no column 'text' \(found: qid, body\)"):
+        Labels(folder)
 
 
 # ------------------------------------------------------------------------------------------------------------- teachers

@@ -19,7 +19,7 @@ from moto.server import ThreadedMotoServer
 from tiny_collection import write_tiny_source
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import remote, store
+from hybrid_cli.artifacts import manifest, remote, store
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.search import search
 
@@ -118,15 +118,25 @@ def with_index(bucket: Bucket, local: Path) -> None:
         bucket.put(f"data/{file.name}", file.read_bytes())
 
 
-def test_a_chain_of_stages_writes_the_bytes_of_local_files(bucket: Bucket, local: Path) -> None:
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_chain_of_stages_writes_the_bytes_of_local_files(
+    bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = run(bucket, 0, 1, 2, 3)
-    names = {str(path.relative_to(local)) for path in local.rglob("*") if path.is_file()}
-    assert bucket.names() == names
-    repeatable = {name for name in names if "/lucene/" not in name and not name.endswith("manifest.json")}
-    assert not [name for name in repeatable if bucket.get(name) != (local / name).read_bytes()]
+    wanted = contents(local)
+    assert bucket.names() == set(wanted)
+    repeatable = {name for name in wanted if "/lucene/" not in name and not name.endswith("manifest.json")}
+    assert not [name for name in repeatable if bucket.get(name) != wanted[name]]
     assert f"index-bm25: {bucket}/out/bm25: 12 documents" in done[1].err
     assert "mirror" not in "".join(each.out + each.err for each in done)
     shutil.rmtree(bucket.mirror)  # another machine
+    with monkeypatch.context() as worker:  # of a cluster
+        worker.setattr(manifest, "fetch_input", str)
+        remote.fetch_all(str(bucket.mirror), [f"{bucket}/out/bm25"])
+    assert set(contents(bucket.mirror / "s3" / bucket.name / "out/bm25")) == set(contents(local / "out/bm25"))
     assert f"search: {bucket}/out/bm25.parquet is up to date" in run(bucket, 2)[0].err
     found = search(index=Path(f"{bucket}/out/bm25"), query="oxygen", hits=1)
     assert found["text"].is_not_null().to_list() == [True]  # from the corpus that the manifest of the index names
@@ -163,8 +173,7 @@ def test_an_upload_that_was_killed_is_no_artifact_and_is_resumed(bucket: Bucket,
         pa_fs.FileSelector(f"{bucket.name}/out", recursive=True)) if each.type == pa_fs.FileType.File}  # fmt: skip
     again = run(bucket, 1)[0]
     assert "is up to date" in again.err
-    assert bucket.names("out") == {f"out/{path.relative_to(local / 'out')}"
-                                   for path in (local / "out/bm25").rglob("*") if path.is_file()}  # fmt: skip
+    assert bucket.names("out") == {f"out/bm25/{name}" for name in contents(local / "out/bm25")}
     for path, time in times.items():
         if not path.endswith(remote.MARKER):
             assert bucket.system.get_file_info(path).mtime_ns == time

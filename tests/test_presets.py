@@ -203,7 +203,13 @@ def test_dpr_reads_both_towers_from_a_checkpoint_of_its_authors(tokenizer: Any, 
     """The form of the DPR repository: `question_model` and `ctx_model` under `model_dict`, with an optimizer."""
     towers = {"question_model": bert(tokenizer, 0), "ctx_model": bert(tokenizer, 1)}
     state = {f"{name}.{key}": value for name, model in towers.items() for key, value in model.state_dict().items()}
-    training = {"optimizer_dict": {"state": {}}, "scheduler_dict": None, "offset": 0, "epoch": 40, "encoder_params": {}}
+    training: dict[str, Any] = {
+        "optimizer_dict": {"state": {}},
+        "scheduler_dict": None,
+        "offset": 0,
+        "epoch": 40,
+        "encoder_params": {},
+    }
     torch.save({"model_dict": state, **training}, tmp_path / "dpr_biencoder.40")
     base = saved(towers["ctx_model"], towers["ctx_model"].config, tokenizer, tmp_path / "base")
     folder = convert_checkpoint(tmp_path / "dpr_biencoder.40", tmp_path / "dpr", base=str(base))

@@ -102,6 +102,12 @@ def missing_shards(folder: Path, total: int, size: int) -> list[int]:
     return [number for number in range(-(-total // size)) if not shard_path(folder, number).exists()]
 
 
+def refuse_missing(folder: Path, total: int, size: int) -> None:
+    """Refuse a folder from which a shard was removed while texts were encoded; see `missing_shards`."""
+    if missing := missing_shards(folder, total, size):
+        raise HybridError(f"{shard_path(folder, missing[0])}: was removed while the command ran; repeat the command")
+
+
 def texts_of(numbers: Collection[int], total: int, size: int) -> int:
     """Return the number of texts in some shards of `size` texts, of `total` texts."""
     return sum(min(size, total - number * size) for number in numbers)

@@ -37,7 +37,7 @@ from hybrid_cli.indexes.encoding import (
 from hybrid_cli.indexes.exact import model_of, query_encoder
 from hybrid_cli.indexes.external import read_external, rows_of, write_external
 from hybrid_cli.indexes.lexical import DEEPCT_B, DEEPCT_K1, build_matrix, encode_weights
-from hybrid_cli.indexes.shards import encode_texts, link_vectors, truncate_vectors
+from hybrid_cli.indexes.shards import encode_texts, link_vectors, refuse_missing, truncate_vectors
 from hybrid_cli.indexes.workers import pick_devices
 from hybrid_cli.lexical.analysis import ENGLISH
 from hybrid_cli.reporting.tables import figure
@@ -119,6 +119,7 @@ def _encode(settings: Encode) -> Path:
             else:
                 encoded = blocks_encoder(settings, encoder, of_queries, resolved)
                 encode_texts(work, texts, encoded, of_queries, settings, advance)
+        refuse_missing(work, total, settings.shard_size)
         truncated = sum(int(indexes.shard_facts(path).get("truncated", 0)) for path in indexes.shards(work))
         info = _info(encoder, total, truncated)
         counts |= (_build(settings, work, info) if kind == Kind.DENSE_INDEX else info).counts()

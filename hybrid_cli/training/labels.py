@@ -62,9 +62,7 @@ class Labels:
 
     def read(self, shard: int) -> pl.DataFrame:
         """Return one shard: qid, text, source (null for given queries), docids and scores (lists, best first)."""
-        path = shard_path(self.folder, shard)
-        artifacts.check_file(path)
-        return pl.read_parquet(path)
+        return pl.read_parquet(artifacts.validate_parquet(shard_path(self.folder, shard)))
 
     def tables(self) -> Iterator[pl.DataFrame]:
         """Yield the shards in order; see `read`."""

@@ -100,7 +100,8 @@ class Miner:
         collection, parts = self.collection, []
         documents = collections.document_count(collection)
         drawn = len(examples) * sum(source.count for source in self.plan)
-        memory.require(_DOCUMENT_BYTES * documents + _NEGATIVE_BYTES * drawn, "mine-negatives")
+        needed = _DOCUMENT_BYTES * documents + _NEGATIVE_BYTES * drawn
+        console.forecast(needed, f"mine-negatives: {drawn:,} negatives", "use a smaller --num-negatives")
         with console.progress("read corpus", documents, "documents") as advance:
             for batch in collections.documents(collection):
                 frame = pl.DataFrame(pl.from_arrow(batch))
