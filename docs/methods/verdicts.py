@@ -63,6 +63,11 @@ CLAIMS = (
     Claim("lite", "drboost", "r-drboost"),
     Claim("bpr", "bpr", "signs"),
     Claim("lambda", "positives-10", "positives-1"),
+    *(
+        Claim(f"recommended-{name}", f"bm25+{better}", f"bm25+{worse}", "nDCG@10")
+        for name in ("scifact", "pydocs", "insuranceqa-5k", "openwiki")
+        for better, worse in (("nll", "before"), ("nll", "clear"), ("residual-nll", "nll"), ("roc", "nll"))
+    ),
 )
 
 
