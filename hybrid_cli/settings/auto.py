@@ -21,9 +21,9 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     evaluate and report. The command of each stage is printed before it runs: continue by hand from any of them. The
     same command resumes after an interruption.
 
-    Without `--queries` and `--qrels`, texts of the documents are the queries of training and tuning (pseudo-queries).
-    With fewer than 200 judged queries, these tune the weights and the model is trained on pseudo-queries; with more,
-    three fifths train, one fifth tunes and one fifth tests.
+    Without `--queries` and `--qrels`, texts of the documents are the queries of the training and of the report
+    (pseudo-queries), and both runs have equal weights. With fewer than 200 judged queries, these tune the weights and
+    the model is trained on pseudo-queries; with more, three fifths train, one fifth tunes and one fifth tests.
     """
 
     command = "auto"

@@ -110,19 +110,21 @@ class _Path:
         model = self._trained(plan)
         for corpus in dict.fromkeys([self._documents(plan.tune), documents]):
             self._run(self._encode(corpus, model))
-        tuned = [self._searched(plan.tune, name) for name in ("bm25", "dense")]
-        weights = self._at("weights.json")
-        self._run(
-            Fuse(
-                tuned, tune=True, qrels=plan.tune.collection, split=plan.tune.split, measure=self.settings.measure,
-                output=weights,
-            )
-        )  # fmt: skip
-        single = tuned
+        single = [self._searched(plan.tune, name) for name in ("bm25", "dense")]
+        method: dict[str, Any] = {"method": "minmax"}
+        if self._judged_tuning(plan):
+            weights = self._at("weights.json")
+            self._run(
+                Fuse(
+                    single, tune=True, qrels=plan.tune.collection, split=plan.tune.split,
+                    measure=self.settings.measure, output=weights,
+                )
+            )  # fmt: skip
+            method = {"weights": f"@{weights}"}
         if plan.test != plan.tune:
             single = [self._searched(plan.test, name) for name in ("bm25", "dense")]
         hybrid = self._at(f"hybrid.{plan.test.split}.parquet")
-        self._run(Fuse(single, weights=f"@{weights}", output=hybrid))
+        self._run(Fuse(single, output=hybrid, **method))
         return self._compared(plan, {"bm25": single[0], "dense": single[1], "hybrid": hybrid})
 
     def _run(self, made: S) -> Any:
@@ -144,6 +146,10 @@ class _Path:
     def _index(self, name: str, corpus: Path) -> Path:
         """Return `bm25` for the documents, `pseudo-bm25` for the documents without their pseudo-queries."""
         return self._at(name if corpus == self._at("collection") else f"{corpus.name}-{name}")
+
+    def _judged_tuning(self, plan: _Plan) -> bool:
+        """Tell if judged queries tune the weights; those of pseudo-queries can be worse than equal weights."""
+        return plan.tune.collection != self._at("pseudo")
 
     def _documents(self, queries: _Queries) -> Path:
         """Return the collection whose index serves these queries; folds share the documents of the collection."""
@@ -300,14 +306,16 @@ class _Path:
         show(self._run(measured), measured)
         report = self._at("report.html")
         self._run(Report(inputs, split=plan.test.split, baseline=["bm25", "dense"], output=report))
-        if plan.test == plan.tune:
+        judged = self._judged_tuning(plan)
+        if judged and plan.test == plan.tune:
             console.note(f"\nauto: the weights were tuned on split {plan.test.split} too; `held out` above is unbiased")
         indexes = ",".join(str(self._at(name)) for name in ("bm25", "dense"))
+        weights = f" --weights @{self._at('weights.json')}" if judged else ""
         console.note(
-            f"\nauto: {report}; to search:\nhybrid search {self._at('collection')} --index {indexes} --weights "
-            f'@{self._at("weights.json")} --query "..."'
+            f"\nauto: {report}; to search:\nhybrid search {self._at('collection')} --index {indexes}{weights} "
+            '--query "..."'
         )
-        if plan.test.collection == self._at("pseudo"):
+        if not judged:
             self._suggest_judging()
         return report
 
@@ -326,8 +334,8 @@ class _Path:
             Fuse(both, tune=True, qrels=judged, measure=self.settings.measure, output=self._at("judged.json")),
         ]
         console.note(
-            "\nauto: the weights were tuned on pseudo-queries. To tune and measure on your own queries (id and text in "
-            "queries.tsv), judge twenty:"
+            "\nauto: no judgments: both runs have equal weights. To tune and measure on your own queries (id and text "
+            "in queries.tsv), judge twenty:"
         )
         for step in steps:
             console.note(command_line(step))
