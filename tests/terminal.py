@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
-import pty
 import select
 import signal
-import sys
 import termios
 import time
+
+from processes import HYBRID, Started
 
 
 class Terminal:
     """A `hybrid` process in a terminal of 80 columns and 24 lines."""
 
     def __init__(self, *words: object):
-        self.process, self.terminal = pty.fork()
-        if self.process == 0:
-            termios.tcsetwinsize(0, (24, 80))
-            os.environ["TERM"] = "xterm"
-            os.execv(sys.executable, [sys.executable, "-m", "hybrid_cli", *map(str, words)])
+        self.terminal, other = os.openpty()
+        termios.tcsetwinsize(other, (24, 80))
+        self.process = Started(HYBRID, *words, terminal=os.ttyname(other), TERM="xterm")
+        self._other = [other]  # closed with the first output: the process has opened it
         self.received = b""
-        self.status: int | None = None
+        self.code: int | None = None  # after `end`
 
     def read(self, seconds: float = 0.05) -> bool:
         """Read output; return False at the end."""
@@ -31,6 +30,8 @@ class Terminal:
             data = os.read(self.terminal, 1 << 16)
         except OSError:  # the other side is closed
             return False
+        while self._other:
+            os.close(self._other.pop())
         self.received += data
         return bool(data)
 
@@ -50,20 +51,15 @@ class Terminal:
         deadline = time.monotonic() + 120
         while self.read():
             assert time.monotonic() < deadline, self.received
-        _, self.status = os.waitpid(self.process, 0)
+        self.code = self.process.wait().returncode
         os.close(self.terminal)
         return self.received.decode("utf-8", "replace")
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the process."""
-        os.kill(self.process, number)
+        self.process.send_signal(number)
 
     def kill(self) -> None:
         """End the process without warning."""
         self.send(signal.SIGKILL)
         self.end()
-
-    @property
-    def code(self) -> int | None:
-        """Return the exit code, after `end`."""
-        return None if self.status is None else os.waitstatus_to_exitcode(self.status)

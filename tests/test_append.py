@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ import pytest
 from command import hybrid
 from hypothesis import given
 from hypothesis import strategies as some
+from processes import run
 from small_postings import count
 
 from hybrid_cli import artifacts
@@ -237,7 +236,7 @@ def test_a_killed_append_loses_nothing_and_can_be_repeated(lexical: Path) -> Non
     before = artifacts.fingerprint(Path("bm25"))
     words = ["append", "bm25", "added.parquet", "--replace", "--output", "out", "--threads", "1"]
     for moment in ("build.lucene.update", "output.Output._publish"):
-        done = subprocess.run([sys.executable, "-c", KILLED.format(moment), *words], capture_output=True, check=False)
+        done = run(KILLED.format(moment), *words)
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert not Path("out").exists()
     assert artifacts.fingerprint(Path("bm25")) == before

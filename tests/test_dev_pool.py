@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from processes import run
 from tiny_collection import write_lines
 
 from hybrid_cli import artifacts
@@ -189,8 +188,8 @@ Trainer.step = step
 examples, model, output = sys.argv[1:]
 train_dense(examples, model=model, output=output, dev=examples, threads=1, **{PLAN!r})
 """
-    ended = subprocess.run([sys.executable, "-c", code, str(examples), str(tiny_bert), str(killed)], check=False)
-    assert ended.returncode == -signal.SIGKILL
+    ended = run(code, examples, tiny_bert, killed)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert (tmp_path / ".killed.partial" / ".frozen" / "start-000000.npy").is_file()
     train_dense(examples, output=killed, model=str(tiny_bert), **PLAN, dev=examples)
     for name in ("model.safetensors", "curve.parquet"):

@@ -6,8 +6,6 @@ import importlib
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -19,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from command import hybrid
+from processes import HYBRID, Started
 from safetensors.torch import load_file, save_file
 
 from hybrid_cli import artifacts, indexes
@@ -112,39 +111,28 @@ def test_a_shard_that_vanishes_while_texts_are_encoded_is_missed(
 
 
 def test_a_killed_run_resumes_with_the_first_missing_shard(tmp_path: Path, tiny_bert: Path) -> None:
-    source = corpus(tmp_path, 3000)
+    source = corpus(tmp_path, 1500)
     output = tmp_path / "index"
     shards = tmp_path / ".index.partial" / "vectors"
-    command = [
-        sys.executable,
-        "-m",
-        "hybrid_cli",
-        "encode",
-        str(source),
-        "--model",
-        str(tiny_bert),
-        "--output",
-        str(output),
-    ]
-    command += ["--shard-size", "100", "--dtype", "fp32", "--threads", "1", "--quiet"]
-    process = subprocess.Popen(command)
+    command = ["encode", source, "--model", tiny_bert, "--output", output, "--shard-size", 50, "--dtype", "fp32"]
+    process = Started(HYBRID, *command, "--threads", 1)
     while len(list(shards.glob("part-*.parquet"))) < 2 and process.poll() is None:
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    process.kill()
+    assert process.wait().returncode == -signal.SIGKILL
     finished = {path: path.stat().st_mtime_ns for path in shards.glob("part-*.parquet")}
     assert 2 <= len(finished) < 30
     assert not output.exists()
-    subprocess.run(command, check=True)
+    assert hybrid(*command, "--threads", 1).code == 0
     for path, written in finished.items():
         assert (output / "vectors" / path.name).stat().st_mtime_ns == written
-    plain = encode(source, output=tmp_path / "plain", model=tiny_bert, dtype="fp32", shard_size=100, threads=1)
+    plain = encode(source, output=tmp_path / "plain", model=tiny_bert, dtype="fp32", shard_size=50, threads=1)
     assert contents(output) == contents(plain)
 
 
 def test_two_devices_give_the_bytes_of_one_also_after_a_process_was_killed(tmp_path: Path, tiny_bert: Path) -> None:
-    source = corpus(tmp_path, 1500)
-    plan: dict[str, Any] = {"model": tiny_bert, "dtype": "fp32", "shard_size": 50, "threads": 1}
+    source = corpus(tmp_path, 600)
+    plan: dict[str, Any] = {"model": tiny_bert, "dtype": "fp32", "shard_size": 20, "threads": 1}
     shards = tmp_path / ".two.partial" / "vectors"
     before = children(os.getpid())
 
@@ -169,8 +157,8 @@ def test_two_devices_give_the_bytes_of_one_also_after_a_process_was_killed(tmp_p
 def test_the_processes_of_all_devices_end_with_a_killed_command(tmp_path: Path, tiny_bert: Path) -> None:
     source = corpus(tmp_path, 100_000)
     shards = tmp_path / ".index.partial" / "vectors"
-    command = [sys.executable, "-m", "hybrid_cli", "encode", source, "--model", tiny_bert, "--devices", "cpu,cpu"]
-    process = subprocess.Popen([*map(str, command), "--output", str(tmp_path / "index"), "--shard-size", "50"])
+    command = ["encode", source, "--model", tiny_bert, "--devices", "cpu,cpu", "--shard-size", 50]
+    process = Started(HYBRID, *command, "--output", tmp_path / "index")
     while not list(shards.glob("part-*.parquet")) and process.poll() is None:
         time.sleep(0.01)
     workers = children(process.pid)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import run
 
 from hybrid_cli import artifacts, indexes, runs
 from hybrid_cli.artifacts import Kind
@@ -197,7 +196,7 @@ def test_an_encoder_becomes_a_model_of_sentence_transformers(tiny_bert: Path, tm
 
 
 def test_an_exported_model_has_no_missing_weights_and_both_lengths(
-    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("sentence_transformers")
     from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -210,14 +209,15 @@ def test_an_exported_model_has_no_missing_weights_and_both_lengths(
     assert "encode_query cuts at 8 word pieces and encode_document at 100" in printed
     assert f'SentenceTransformer("{tmp_path / "model"}")' in printed
     code = (
-        "import sys, numpy; from sentence_transformers import SentenceTransformer as S; m = S(sys.argv[1])"
+        "import sys, numpy, transformers; transformers.logging.set_verbosity_warning()"
+        "; from sentence_transformers import SentenceTransformer as S; m = S(sys.argv[1])"
         "; t = sys.argv[2:]; numpy.save('q', m.encode_query(t)); numpy.save('d', m.encode_document(t))"
         "; print(m.max_seq_length)"
     )
     texts = ["salt in sea water " * 9, "two tides"]
-    command = [sys.executable, "-c", code, str(tmp_path / "model"), *texts]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout.split() == ["100"]
+    monkeypatch.chdir(tmp_path)
+    done = run(code, tmp_path / "model", *texts)
+    assert (done.returncode, done.stdout.split()) == (0, ["100"]), done.stderr
     assert "MISSING" not in done.stderr
     ours = TransformerEncoder.load(tmp_path / "encoder", device="cpu")
     np.testing.assert_allclose(np.load(tmp_path / "q.npy"), ours.encode_queries(texts), atol=1e-5)
@@ -274,9 +274,8 @@ def test_pyserini_opens_an_exported_index_and_finds_our_hits(dense: Path, tmp_pa
         "print(json.dumps([[(hit.docid, float(hit.score)) for hit in searcher.search(query[None], k=10)]"
         " for query in numpy.load(sys.argv[2])]))"
     )
-    command = [sys.executable, "-c", code, str(tmp_path / "faiss"), str(tmp_path / "queries.npy")]
-    environment = {**os.environ, "OPENAI_API_KEY": "unused"}  # pyserini 1.6 cannot be imported without one
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    key = "unused"  # pyserini 1.6 cannot be imported without one
+    done = run(code, tmp_path / "faiss", tmp_path / "queries.npy", OPENAI_API_KEY=key)
     assert done.returncode == 0, done.stderr[-2000:]
     theirs = json.loads(done.stdout.splitlines()[-1])
     ours = indexes.DenseIndex.open(dense).search(queries, ["0", "1", "2"], 10)

@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import numpy as np
 import polars as pl
 import pytest
+from processes import run
 from small_artifacts import open_output
 from tiny_collection import TINY_DOCUMENTS
 from typer.testing import CliRunner
@@ -381,15 +382,18 @@ def test_the_encoder_is_opened_once_for_all_blocks(made: Path, monkeypatch: pyte
 
 def test_threads_limit_polars_and_torch(made: Path, tmp_path: Path) -> None:
     code = (
-        "from hybrid_cli.cli import main; import sys\n"
-        f"sys.argv = ['hybrid', 'fuse', '{made}/bm25.parquet', '{made}/dense.parquet', '--method', 'weighted-sum', "
-        f"'--index', '{made}/bm25,{made}/dense', '--threads', '1', '--output', '{tmp_path}/f.parquet']\n"
+        "from hybrid_cli.cli import main\n"
         "try:\n    main()\nexcept SystemExit as done:\n    assert not done.code\n"
-        "import polars, torch; print(polars.thread_pool_size(), torch.get_num_threads())"
+        "import polars, sys; print(polars.thread_pool_size())\n"
+        "if 'torch' in sys.modules: import torch; print(torch.get_num_threads())"
     )
+    words = [*map(str, ("fuse", *both(made), "--threads", 1))]
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_THREADS")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout.split()[-2:] == ["1", "1"]
+    command = [sys.executable, "-c", code, *words, "--output", str(tmp_path / "polars.parquet")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.split() == ["1"]
+    words += ["--method", "weighted-sum", "--index", f"{made}/bm25,{made}/dense", "--output", f"{tmp_path}/t.parquet"]
+    assert run(f"import torch; torch.set_num_threads(2)\n{code}", *words).stdout.split()[-1] == "1"
 
 
 def test_a_fuser_with_the_features_of_indexes_needs_them_for_the_fusion(made: Path, tiny: Path, tmp_path: Path) -> None:

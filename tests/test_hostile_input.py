@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 import pytest
 from command import hybrid, refused
+from processes import HYBRID, run
 
 DEEP = "[" * 100_000 + "]" * 100_000
 LONG = "x" * 300
@@ -385,8 +386,9 @@ def test_tables_that_do_not_fit_into_memory_are_refused(here: Path) -> None:
 
 
 def test_a_failed_allocation_is_reported_in_one_line(here: Path) -> None:
-    command = "hybrid encode collection --model model --factory IVF2000000000,Flat --output out"
-    done = shell(f"ulimit -v 30000000; {command}")
+    command = "encode collection --model model --factory IVF2000000000,Flat --output out"
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (30_000_000 << 10,) * 2); "
+    done = run(limit + HYBRID, *command.split())
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done
     assert "not enough memory" in done.stderr
 
@@ -411,14 +413,15 @@ raise SystemExit(code)
 @pytest.mark.parametrize(
     "command", ["inspect run.parquet", "evaluate --qrels qrels.tsv run.parquet", "verify run.parquet"]
 )
-def test_a_file_without_permission_is_named_and_not_called_the_output(tmp_path: Path, made: Path, command: str) -> None:
+def test_a_file_without_permission_is_named_and_not_called_the_output(
+    tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
     """The first call, by root, imports the libraries, which another user may not be allowed to read."""
+    monkeypatch.chdir(tmp_path)
     tmp_path.chmod(0o755)
     shutil.copy(made / "bm25.parquet", tmp_path / "run.parquet")
     (tmp_path / "qrels.tsv").write_text("001\t0\t007\t1\n")
-    done = subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, *command.split()], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
+    done = run(AS_NOBODY, *command.split())
     message = done.stderr.partition("now\n")[2]
     assert (done.returncode, message.count("\n")) == (2, 1), done
     assert "permission denied" in message.lower()

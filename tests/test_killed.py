@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 from command import hybrid
+from processes import HYBRID, Started, run
 from tiny_collection import write_tiny_source
 
 from hybrid_cli import artifacts
@@ -79,19 +78,14 @@ def hidden() -> list[str]:
     return [path.name for path in Path().iterdir() if path.name.startswith(".")]
 
 
-def started(*arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "hybrid_cli", *map(str, arguments)],
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # also if the tests run under nohup
-    )
+def started(*arguments: object) -> Started:
+    return Started(HYBRID, *arguments)
 
 
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+def wait_for(path: Path, process: Started) -> None:
     deadline = time.monotonic() + 120
     while not path.exists():
-        assert process.poll() is None, f"ended before {path} existed: {process.communicate()[1]}"
+        assert process.poll() is None, f"ended before {path} existed: {process.wait().stderr}"
         assert time.monotonic() < deadline
         time.sleep(0.002)
 
@@ -107,8 +101,8 @@ def test_a_killed_stage_leaves_no_output_and_can_be_repeated(here: Path, stage: 
     whole = bytes_of(output)
     shutil.rmtree(output) if output.is_dir() else output.unlink()
     code = PROGRAM.format(KILLED_AT[moment])
-    process = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, check=False)
-    assert process.returncode == -signal.SIGKILL, process.stderr
+    ended = run(code, *words)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert not output.exists(), "an incomplete artifact was renamed"
     assert f".{output.name}.partial" in hidden()
     assert hybrid(*words).code == 0
@@ -121,7 +115,7 @@ def test_a_killed_replacement_keeps_the_old_output(here: Path) -> None:
     assert hybrid(*words, "--method", "rrf").code == 0
     old = bytes_of(Path("out.parquet"))
     code = PROGRAM.format(KILLED_AT["its last moment"])
-    subprocess.run([sys.executable, "-c", code, *words, "--overwrite"], capture_output=True, check=False)
+    run(code, *words, "--overwrite")
     assert bytes_of(Path("out.parquet")) == old
     assert artifacts.read_manifest(Path("out.parquet"), Kind.RUN).options["method"] == "rrf"
     assert hybrid(*words, "--overwrite").code == 0
@@ -133,7 +127,7 @@ def test_a_killed_index_bm25_ends_with_the_same_index(here: Path, made: Path) ->
     process = started("index-bm25", "tiny", "--output", "out", "--threads", 1)
     wait_for(Path(".out.partial/.source"), process)
     process.kill()
-    process.communicate()
+    process.wait()
     assert not Path("out").exists()
     assert hybrid("index-bm25", "tiny", "--output", "out", "--threads", 1).code == 0
     assert bytes_of(Path("out")) == bytes_of(made / "bm25")
@@ -156,7 +150,7 @@ def test_a_signal_in_prepare_is_one_line_and_leaves_no_files(here: Path, number:
     process = started("prepare", "msmarco", "corpus.tsv", "--output", "out")
     wait_for(Path(".out.partial/corpus"), process)
     process.send_signal(number)
-    assert (process.communicate()[1], process.returncode) == (line, 128 + number)
+    assert process.wait()[::2] == (128 + number, line)
     assert not Path("out").exists()
     assert hidden() == []
 
@@ -166,5 +160,5 @@ def test_a_signal_while_java_runs_is_one_line(here: Path, number: signal.Signals
     process = started("index-bm25", "tiny", "--output", "out", "--threads", 1)
     wait_for(Path(".out.partial/.source"), process)
     process.send_signal(number)
-    assert (process.communicate()[1], process.returncode) == (line, 128 + number)
+    assert process.wait()[::2] == (128 + number, line)
     assert not Path("out").exists()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 from command import hybrid
+from processes import run
 from small_artifacts import write_corpus, write_run
 from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES, write_lines
 
@@ -166,8 +165,8 @@ def test_an_interrupted_call_resumes_with_the_first_missing_shard(
     monkeypatch.setattr(SHARD, SMALL)
     plain, output = tmp_path / "plain", tmp_path / "labels"
     labels_of(tiny, plain, index=index)
-    process = subprocess.run([sys.executable, "-c", KILLED, tiny, index, output], capture_output=True, check=False)
-    assert process.returncode == -signal.SIGKILL, process.stderr
+    ended = run(KILLED, tiny, index, output)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert not output.exists()
     partial = tmp_path / ".labels.partial"
     done = [shard_path(partial, number) for number in range(2)]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from processes import Started
 from test_train_dense import write_examples
 from torch import distributed
 
@@ -82,19 +81,21 @@ def sources(tiny: Path, without_dropout: Path, tmp_path_factory: pytest.TempPath
 def trained(sources: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Return encoders of each command, trained in one process and in two, and the messages of the two processes."""
     folder = tmp_path_factory.mktemp("trained")
-    (folder / "run.py").write_text(RUN)
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    for launcher, name in ((sys.executable,), "one"), (torchrun, "two"):
+    with socket.create_server(("localhost", 0)) as free:
+        port = str(free.getsockname()[1])
+    of_torchrun = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    ranks = [of_torchrun | {"RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
+    messages = ""
+    for name, environments in ("one", [{}]), ("two", ranks):
         commands = [
             [part.format(**sources) for part in command] + [*PLAN, "--output", str(folder / f"{each}-{name}")]
             for each, command in COMMANDS.items()
         ]
-        done = subprocess.run(
-            [*launcher, str(folder / "run.py"), json.dumps(commands)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-    return folder, done.stderr
+        started = [Started(RUN, json.dumps(commands), **environment) for environment in environments]
+        ended = [process.wait() for process in started]
+        messages = "".join(each.stderr for each in ended)
+        assert not any(each.returncode for each in ended), messages
+    return folder, messages
 
 
 @pytest.mark.parametrize("name", COMMANDS)

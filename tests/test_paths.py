@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from command import hybrid
+from processes import HYBRID, run
 from small_artifacts import open_output, write_folder, write_run
 from tiny_collection import write_tiny_source
 
@@ -213,9 +212,11 @@ def test_search_fusion_and_lineage_work_from_another_folder(
         assert source in lineage
 
 
-def test_the_program_searches_an_index_of_another_folder(project: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hybrid_cli", "search", str(project / "data/tiny"), "--split", "test"]
-    command += ["--index", str(project / "out/dense"), "--output", "run.parquet"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+def test_the_program_searches_an_index_of_another_folder(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["search", project / "data/tiny", "--split", "test", "--index", project / "out/dense"]
+    done = run(HYBRID, *command, "--output", "run.parquet")
     assert done.returncode == 0, done.stderr
     assert artifacts.row_count(tmp_path / "run.parquet") == artifacts.row_count(project / "out/dense.parquet")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 from command import hybrid
+from processes import Started
 from safetensors.torch import load_file, save_file
 from small_artifacts import write_corpus
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
@@ -77,11 +75,11 @@ def test_a_killed_pretraining_resumes_and_ends_with_the_same_bytes(
         f"pretrain(sys.argv[1], output=sys.argv[3], model=sys.argv[2], threads=1, **{plan!r})"
     )
     resumed, partial = tmp_path / "killed", tmp_path / ".killed.partial"
-    process = subprocess.Popen([sys.executable, "-c", code, str(corpus), str(tiny_bert), str(resumed)])
+    process = Started(code, corpus, tiny_bert, resumed)
     deadline = time.monotonic() + 120
     while not (partial / layout.CHECKPOINT).exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
+    process.kill()
     process.wait()
     assert not resumed.exists(), "the training ended before it was killed"
     assert (partial / layout.CHECKPOINT).exists(), "no checkpoint was written"

@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import torch
 from command import hybrid, refused
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import run
 from small_artifacts import write_run
 from test_report import Page
 from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES
@@ -136,9 +135,8 @@ def test_a_killed_call_resumes_and_writes_the_same_bytes(made: Path, reranker: P
         f"rerank.rerank(sys.argv[1], model=sys.argv[2], output=sys.argv[3], **{options!r})"
     )
     out = tmp_path / "out.parquet"
-    words = [made / "dense.parquet", reranker, out]
-    died = subprocess.run([sys.executable, "-c", code, *map(str, words)], check=False, capture_output=True)
-    assert died.returncode == -signal.SIGKILL
+    died = run(code, made / "dense.parquet", reranker, out)
+    assert died.returncode == -signal.SIGKILL, died.stderr
     shards = sorted((tmp_path / ".out.parquet.partial" / ".scores").iterdir())
     assert len(shards) == 3
     written: list[str] = []

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import signal
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +30,7 @@ from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
+from hybrid_cli.training import rm3
 
 ENGINES: tuple[Engine, ...] = ("matrix", "lucene")
 
@@ -360,8 +362,12 @@ def test_a_dry_run_checks_the_inputs_and_writes_nothing(tiny: Path, dense: Path,
     assert not output.exists()
 
 
-def test_rm3_is_tuned_by_cross_validation(made: Path, tmp_path: Path) -> None:
+def test_rm3_is_tuned_by_cross_validation(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hits of a judged query come from parameters of the grid that the other fold selects."""
+    assert len(rm3.GRID) == 900  # (DualRM, section 4); a part of it here
+    grid = {"SIZES": rm3.SIZES[:2], "SHARES": rm3.SHARES[::4]}
+    for name, values in {**grid, "GRID": [*product(grid["SIZES"], *grid.values())]}.items():
+        monkeypatch.setattr(rm3, name, values)
     collection = made / "collection"
     tuned = search(
         collection,

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from itertools import islice
 from pathlib import Path
@@ -18,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
+from processes import Started
 from safetensors.torch import load_file, save_file
 
 from hybrid_cli import artifacts
@@ -116,12 +114,12 @@ def test_a_killed_training_resumes_and_ends_with_the_same_weights(
         f"train_dense(sys.argv[1], output=sys.argv[3], model=sys.argv[2], threads=1, **{plan!r})"
     )
     resumed = tmp_path / "killed"
-    process = subprocess.Popen([sys.executable, "-c", code, str(examples), str(tiny_bert), str(resumed)])
+    process = Started(code, examples, tiny_bert, resumed)
     partial = tmp_path / ".killed.partial"
     deadline = time.monotonic() + 120
     while not (partial / layout.CHECKPOINT).exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
+    process.kill()
     process.wait()
     assert not resumed.exists(), "the training ended before it was killed"
     assert (partial / layout.CHECKPOINT).exists(), "no checkpoint was written"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from processes import run
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import layout
@@ -121,10 +120,8 @@ def test_a_killed_residual_training_ends_with_the_same_bytes(
     plan = {**PLAN, "loss": "residual-nll", "max_steps": 14, "epochs": 14, "index": str(bm25), "threads": 1, **options}
     whole, resumed = tmp_path / "whole", tmp_path / "killed"
     train_dense(examples, output=whole, model=str(tiny_bert), **plan)
-    process = subprocess.run(
-        [sys.executable, "-c", KILLED.format(plan), str(examples), str(tiny_bert), str(resumed)], check=False
-    )
-    assert process.returncode == -signal.SIGKILL
+    ended = run(KILLED.format(plan), examples, tiny_bert, resumed)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert not resumed.exists()
     assert (tmp_path / ".killed.partial" / layout.CHECKPOINT).exists()
     train_dense(examples, output=resumed, model=str(tiny_bert), **plan)

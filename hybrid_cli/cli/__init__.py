@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 import typer
@@ -36,7 +37,7 @@ def main() -> None:
     _keep_pandas_out()
     try:
         with signals.raised() as ended:
-            code = app(prog_name="hybrid", standalone_mode=False)
+            code = _program()(prog_name="hybrid", standalone_mode=False)
             if code == _INTERRUPTED:
                 raise KeyboardInterrupt  # Typer caught it before the stage started
             sys.stdout.flush()
@@ -55,6 +56,12 @@ def main() -> None:
         if explained := _trouble_with_memory(error) or _trouble_with_files(error):
             _stop(*explained, error, debug)
         _stop(f"a bug in hybrid: {type(error).__name__}: {error} (--debug shows where)", 1, error, debug)
+
+
+@cache
+def _program() -> Any:
+    """Return the parser of all commands, made once per process."""
+    return typer.main.get_command(app)
 
 
 class _NoPandas:

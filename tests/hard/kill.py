@@ -40,7 +40,7 @@ import pyarrow.parquet as pq
 import torch  # imported before the fork
 import transformers
 from faults import STDIN, Ended, Faulty, run
-from kill_stages import ANSWERS, GROWING, INPUTS, STAGES, TRAIN
+from kill_stages import ANSWERS, GROWING, STAGES, inputs_of
 from tiny_collection import write_tiny_source
 
 from hybrid_cli import artifacts, console
@@ -175,8 +175,8 @@ def check_names(output: Path) -> None:
         assert list(artifacts.damage(output, manifest)) == []
 
 
-def prepare(folder: Path) -> None:
-    """Write the inputs of all stages into the working directory."""
+def prepare(folder: Path, names: Sequence[str]) -> None:
+    """Write the inputs of stages into the working directory."""
     write_tiny_source(folder)
     Path(STDIN).write_text(ANSWERS)
     child = os.fork()
@@ -188,9 +188,8 @@ def prepare(folder: Path) -> None:
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the model was not written"
-    for command in INPUTS:
+    for command in inputs_of(names):
         must(command.split())
-    must(f"train-dense train.parquet {TRAIN} --output bert-2".split())
     count = artifacts.row_count(collection.corpus_path(Path("tiny")))
     corpus = pq.read_table(collection.corpus_path(Path("tiny")))
     docids = corpus["docid"].to_pylist()
@@ -289,11 +288,12 @@ def cli() -> None:
     parser.add_argument("--folder", type=Path, help="parent of the working directory")
     given = parser.parse_args()
     import_stages()
+    names, modes = given.stages.split(","), given.modes.split(",")
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         os.chdir(folder)
-        prepare(Path(folder))
-        numbers, modes = range(given.first, given.kills), given.modes.split(",")
-        failures = attack(numbers, given.seed, given.stages.split(","), console.result, 60 * given.minutes, modes)
+        prepare(Path(folder), names)
+        numbers = range(given.first, given.kills)
+        failures = attack(numbers, given.seed, names, console.result, 60 * given.minutes, modes)
         os.chdir("/")
     raise SystemExit(failures > 0)
 

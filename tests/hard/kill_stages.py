@@ -1,5 +1,10 @@
 """The commands that kill.py disturbs, and the commands that write their inputs."""
 
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
 ANSWERS = "1\n" * 100  # on standard input of every command, for `judge`
 GROWING = ("judge",)  # an interrupted call leaves the first lines of its output
 
@@ -8,7 +13,7 @@ TUNED = "--tune --qrels tiny --split test"
 STEPS = "--batch-size 2 --max-steps 4 --checkpoint-steps 1 --precision fp32 --threads 1"
 STUDENT = f"--model bert {STEPS}"
 TRAIN = f"--loss nll {STUDENT}"
-INPUTS = (
+INPUTS = (  # each may read the outputs of earlier ones
     "prepare trec docs.jsonl --topics train=topics.train.tsv --topics test=topics.test.tsv "
     "--qrels train=qrels.train.txt --qrels test=qrels.test.txt --output tiny",
     "index-bm25 tiny --threads 1 --output bm25",
@@ -22,6 +27,7 @@ INPUTS = (
     f"train-reranker train.parquet --negatives 1 --max-length 48 --query-max-len 16 {STUDENT} --output reranker",
     f"train-sparse train.parquet --architecture splade {STUDENT} --output splade",
     "encode tiny --model splade --dtype fp32 --threads 1 --output splade-index",
+    f"train-dense train.parquet {TRAIN} --output bert-2",
 )
 RERANK = "rerank one.parquet --model reranker --dtype fp32 --threads 1 --shard-size 4"
 STAGES = {  # command, and options of an older output that --overwrite replaces; heavy ones are drawn less often
@@ -81,3 +87,18 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "judge": ("judge tiny one.parquet two.parquet --split test --stop-after 3 --output out.tsv", "", 2),
     "auto": ("auto docs.jsonl --model bert --max-steps 2 --threads 1 --output out", "", 1),
 }  # fmt: skip
+
+
+def inputs_of(names: Iterable[str]) -> list[str]:
+    """Return the commands that write the inputs of stages, in order."""
+    words = _words(" ".join(STAGES[name][0] for name in names))
+    found = []
+    for command in reversed(INPUTS):
+        if command.split()[-1] in words:
+            found.append(command)
+            words |= _words(command)
+    return found[::-1]
+
+
+def _words(commands: str) -> set[str]:
+    return set(re.split("[ ,=]", commands))
