@@ -13,6 +13,7 @@ from small_artifacts import HITS, open_output, scratch_in, write_folder, write_r
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind, disk, files
 from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.stages.encode import encode
 
 # ---------------------------------------------------------------------------------------------------- names and links
 
@@ -163,6 +164,26 @@ def test_a_replacement_in_two_steps_that_fails_is_undone_by_the_next_call(
     assert open_output(path, kind=Kind.DENSE_INDEX).up_to_date
     assert (path / "vectors.bin").read_text() == "old"
     assert scratch_in(tmp_path) == []
+
+
+class Full(disk.Disk):
+    """Has no space for an index of FAISS."""
+
+    def write(self, file: io.FileIO, data: memoryview) -> int:
+        if Path(str(file.name)).name == "index.faiss":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(file, data)
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "binary"])
+def test_an_index_is_not_cut_on_a_full_disk(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """FAISS prints an error when it closes a file, and returns as if it were complete."""
+    monkeypatch.setattr(disk, "device", Full())
+    with pytest.raises(OSError, match="No space left"):
+        encode(made / "dense", index_type=kind, output=tmp_path / "index")
+    assert not (tmp_path / "index").exists()
 
 
 def test_leftovers_are_removed_only_by_the_holder_of_the_lock(tmp_path: Path) -> None:

@@ -130,6 +130,10 @@ def test_documents_judged_earlier_leave_runs_and_judgments(tmp_path: Path) -> No
     assert found.counts["run"]["removed"] == 4
     with pytest.raises(InputError, match="has all judgments of"):
         evaluate([run], qrels=qrels, measures=["MRR@10"], residual_qrels=qrels)
+    for content in ("", "4\ta\t1\n"):
+        earlier.write_text(content)
+        with pytest.raises(InputError, match=r"earlier\.tsv: has no judgments of the queries of .*qrels\.tsv"):
+            evaluate([run], qrels=qrels, measures=["MRR@10"], residual_qrels=earlier)
 
 
 def test_accuracy_needs_answers_and_texts_but_no_qrels(tmp_path: Path) -> None:

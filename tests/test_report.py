@@ -298,6 +298,7 @@ def test_bad_input_is_refused(tiny: Path, study: Study, paths: list[Path], tmp_p
         ({"index": [f"bm25={study.encoder}"]}, "is an encoder .*; an index is needed here"),
         ({"model": [str(study.dense_index)]}, "has no curve.parquet; pass an encoder of a training command"),
         ({"measures": ["MRR@0"]}, "the cutoff must be 1 or more"),
+        ({"measures": ["MRR@9999999999"]}, "the cutoff 9999999999 is too large"),
         ({"baseline": ["none"]}, "no such run"),
     ):
         with pytest.raises(InputError, match=message):

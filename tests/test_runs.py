@@ -42,7 +42,7 @@ def test_runs_are_named_by_stems_and_by_folders_if_stems_are_equal(tmp_path: Pat
 def test_two_runs_with_the_same_name_are_refused() -> None:
     with pytest.raises(InputError, match="two runs are named 'a'"):
         runs.named(["a=x.parquet", "a=y.parquet"])
-    with pytest.raises(InputError, match=r"x\.parquet: is listed twice; list each run once"):
+    with pytest.raises(InputError, match=r"x\.parquet: is listed twice; list each file once"):
         runs.named(["x.parquet", "x.parquet"])
 
 

@@ -89,7 +89,7 @@ def aggregate(settings: Evaluate) -> Aggregate:
 
 
 def _read(name: str, path: Path) -> pl.DataFrame:
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"{path}: no such file; --aggregate reads the files that `evaluate --output` writes")
     table = pl.read_parquet(artifacts.check_table(path, Kind.MEASUREMENTS), glob=False)
     return table.select(part=pl.lit(name), run="run", measure="measure", qid="qid", value="value")

@@ -21,6 +21,7 @@ import pytrec_eval
 from hybrid_cli.errors import InputError
 
 _SCHEMA = {"measure": pl.String, "qid": pl.String, "value": pl.Float64}
+_LONG_CUTOFF = re.compile(r"[@_](\d{10,})")
 _SPELLING = re.compile(
     r"(?P<word>[a-z]+(?:[_-][a-z]+)*)(?:\(rel=(?P<level>\d{1,9})\)|\(p=(?P<p>0?\.\d{1,9})\))?(?:[@_.](?P<cutoff>\d{1,9}))?"
 )
@@ -152,6 +153,8 @@ def _known() -> str:
 def _parse(name: str, level: int) -> Measure | str:
     """Return the measure of a name, or the reason for refusing the name."""
     found, words = _SPELLING.fullmatch(name.strip().lower()), _words()
+    if found is None and (too_long := _LONG_CUTOFF.search(name)):
+        return f"the cutoff {too_long[1]} is too large"
     if found is None or found["word"] not in words:
         return _suggestion(name, words)
     known, cutoff = words[found["word"]], int(found["cutoff"]) if found["cutoff"] else None

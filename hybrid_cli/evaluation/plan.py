@@ -140,13 +140,18 @@ class Plan:
         """Return the judgments without those of the earlier round; None if no measure needs judgments.
 
         Raises:
-            InputError: the earlier round has judged all of them.
+            InputError: the earlier round has judged all of them, or none of their queries.
         """
         if self.qrels is None:
             return None
         found, earlier = collection.read_qrels(self.qrels), self._earlier()
         if earlier is None:
             return found
+        if not earlier["qid"].is_in(found["qid"].unique().implode()).any():
+            raise InputError(
+                f"--residual-qrels {self.residual}: has no judgments of the queries of {self.qrels}; pass an earlier "
+                "round of the same queries"
+            )
         left = found.join(earlier, on=["qid", "docid"], how="anti", maintain_order="left")
         if not len(left):
             raise InputError(

@@ -138,8 +138,7 @@ def _build_trained(folder: Path, index: Any, recipe: VectorIndex, factory: str, 
         for vectors in vector_blocks(folder, _AT_ONCE):
             index.add(vectors)
             advance(len(vectors))
-    with disk.by_name(folder / FAISS_INDEX) as file:
-        faiss.write_index(index, file)
+    _write(faiss.write_index, index, folder)
 
 
 def _sample(folder: Path, size: int, seed: int) -> Vectors:
@@ -187,5 +186,10 @@ def _build_binary(folder: Path, dim: int, factory: str, ef_construction: int, ad
         for vectors in vector_blocks(folder, _AT_ONCE):
             index.add(sign_bits(vectors))
             advance(len(vectors))
-    with disk.by_name(folder / FAISS_INDEX) as file:
-        faiss.write_index_binary(index, file)
+    _write(faiss.write_index_binary, index, folder)
+
+
+def _write(write: Callable[[Any, Any], None], index: Any, folder: Path) -> None:
+    """Write an index with a function of FAISS into our file; FAISS cuts its own on a full disk without an error."""
+    with disk.create(folder / FAISS_INDEX) as file:
+        write(index, load_faiss().PyCallbackIOWriter(file.write))

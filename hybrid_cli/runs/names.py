@@ -20,7 +20,7 @@ def named(paths: Sequence[str | Path]) -> dict[str, Path]:
     for name, path in given:
         chosen = name if name is not None else _short(path.with_suffix(""), plain)
         if taken.get(chosen) == path:
-            raise InputError(f"{path}: is listed twice; list each run once")
+            raise InputError(f"{path}: is listed twice; list each file once")
         if chosen in taken:
             raise InputError(f"two runs are named '{chosen}' ({taken[chosen]} and {path}); write name={path}")
         taken[chosen] = path
