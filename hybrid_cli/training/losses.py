@@ -123,7 +123,7 @@ def objective(options: LossOptions, temperature: float, unit: bool = False) -> O
     return added(relevance, partial(orthogonality, weight=options.ortho_weight))
 
 
-def usual_temperature(unit: bool, loss: str = "nll") -> float:
+def usual_temperature(unit: bool, loss: str = LossOptions.loss) -> float:
     """Return the default temperature: 1, as in the papers, or 0.05 for vectors of length 1.
 
     0.05 is our choice: inner products of such vectors do not exceed 1, so they would not reach a margin of 1
