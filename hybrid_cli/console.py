@@ -171,7 +171,7 @@ def progress(
                 note(f"{what}: {rate()}" + (f", {count / total:.0%}" if total else "") + ending())
 
         yield advance
-    if time.monotonic() - start > WORTH_A_LINE_SECONDS:
+    if count and time.monotonic() - start > WORTH_A_LINE_SECONDS:
         note(f"{what}: {rate()}{ending()}")
 
 

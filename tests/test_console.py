@@ -28,6 +28,16 @@ def test_sizes_have_decimal_units(count: float, words: str) -> None:
     assert console.size(count) == words
 
 
+def test_progress_without_a_unit_is_not_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "WORTH_A_LINE_SECONDS", -1)
+    for units in (0, 2):
+        with console.progress("delete", unit="documents") as advance:
+            advance(units)
+    assert capsys.readouterr().err.startswith("delete: 2 documents in ")
+
+
 def test_progress_of_a_short_step_is_not_printed_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with console.progress("count", 3, "items") as advance:
         for _ in range(3):

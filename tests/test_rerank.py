@@ -185,7 +185,9 @@ def test_each_depth_is_the_run_of_its_own_call(made: Path, reranker: Path, tmp_p
     assert artifacts.read_manifest(folder / "depth-1.parquet").counts["pairs"] == 6
 
 
-def test_the_report_shows_quality_and_cost_by_depth(made: Path, reranker: Path, tmp_path: Path) -> None:
+def test_the_report_shows_quality_and_cost_by_depth(
+    made: Path, reranker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     runs_of = {}
     for name in ("bm25", "dense"):
         depths = (1, 3) if name == "bm25" else (2,)
@@ -196,6 +198,7 @@ def test_the_report_shows_quality_and_cost_by_depth(made: Path, reranker: Path, 
     options: dict[str, Any] = {"split": "test", "measures": ["MRR@10", "R@100"], "reranked": folders}
     shown = Page(report(given, output=tmp_path / "report.html", **options))
     assert "reranked" in shown.sections
+    assert "bm25, 3 rescored: returned at most" in capsys.readouterr().err
     rows = shown.rows("reranked-quality")
     assert [(row["stage"], row["depth"]) for row in rows] == [
         ("bm25", 0), ("bm25", 1), ("bm25", 3), ("dense-by-depth", 0), ("dense-by-depth", 2)

@@ -37,10 +37,11 @@ class AtDepth:
     seconds: float
 
 
-def at_depths(folder: Path, plan: Plan) -> list[AtDepth]:
+def at_depths(first_stage: str, folder: Path, plan: Plan) -> list[AtDepth]:
     """Measure the reranked runs of a folder, and their first stage if it still exists.
 
     Args:
+        first_stage: its name, for messages.
         folder: written by `rerank --depths`.
         plan: measures and judgments.
 
@@ -52,17 +53,17 @@ def at_depths(folder: Path, plan: Plan) -> list[AtDepth]:
     first = made.input_path("run")
     if first is not None and first.exists():
         runs = {0: first, **runs}
-    named = {str(depth): path for depth, path in runs.items()}
+    named = {f"{first_stage}, {depth} rescored": path for depth, path in runs.items()}
     values, _ = measure(replace(plan, runs=named, pair=None, overlap_with=None))
     found = []
-    for name in named:
+    for name, depth in zip(named, runs, strict=True):
         own = values.filter(run=name)
-        counts = artifacts.read_manifest(runs[int(name)]).counts if int(name) else {"pairs": 0, "tokens": 0}
+        counts = artifacts.read_manifest(runs[depth]).counts if depth else {"pairs": 0, "tokens": 0}
         share = counts["tokens"] / max(made.counts["tokens"], 1)
         per_query = 1 / max(made.counts["queries"], 1)
         found.append(
             AtDepth(
-                int(name),
+                depth,
                 {column: mean_of(own, column) for column in plan.columns if column in own["measure"]},
                 counts["pairs"] * per_query,
                 counts["tokens"] * per_query,

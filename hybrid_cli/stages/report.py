@@ -58,7 +58,7 @@ def report(settings: Report) -> Path:
             name: (owners.get(folder.resolve()), pl.read_parquet(folder / layout.CURVE))
             for name, folder in curves.items()
         }
-        studies = {name: at_depths(folder, plan) for name, folder in reranked.items()}
+        studies = {name: at_depths(name, folder, plan) for name, folder in reranked.items()}
         parts = list(sections.sections(found, learned, held, _language(plan.runs), studies))
         for output in outputs:
             if not output.up_to_date:
