@@ -243,6 +243,19 @@ def test_few_queries_keep_the_fixed_weight(made: Path, tmp_path: Path, capsys: p
     assert "since fewer than 50 queries are judged" in " ".join(capsys.readouterr().out.split())
 
 
+def test_pseudo_queries_keep_the_fixed_weight(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same judgments that keep learned weights, marked as those of pseudo-queries."""
+    marked = tmp_path / "qrels.dev.parquet"
+    table = collection.read_qrels(made / "qrels.tsv").to_arrow()
+    manifest = Manifest(Kind.QRELS, "prepare", {"pseudo_queries": "title"}, {})
+    artifacts.write_parquet(marked, [table], artifacts.SCHEMAS[Kind.QRELS], manifest)
+    fuser, report = read_fuser(trained(made, "pseudo", qrels=marked))
+    assert report["gain_interval"][0] > 0
+    assert not report["learned"]
+    assert not fuser.model.trees
+    assert "since gains on pseudo-queries did not hold for real queries" in " ".join(capsys.readouterr().out.split())
+
+
 def test_judged_queries_are_warned_about_and_evaluate_knows_them(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -178,6 +178,8 @@ def _fuser_evidence(fuser: Fuser, report: Mapping[str, Any]) -> Iterator[str]:
         )
         return
     reason = "the gain is not significant" if report["enough"] else "fewer than 50 queries are judged"
+    if "pseudo_queries" in report and report["enough"] and low > 0:
+        reason = "gains on pseudo-queries did not hold for real queries"
     yield f"Chosen: the fixed weight for every query, since {reason}."
     needed = report["queries_to_tell"]
     if report["gain"] > 0 and needed is not None and needed > queries:

@@ -162,7 +162,8 @@ class TrainFusion(OnDevice, Threaded, Budgeted, Seeded, Writes):
     The method and a fixed weight are tuned as by `fuse --tune`. A model then predicts the weight of each query from
     both lists: score shapes, overlap, and the ranks of the top hits in the other list; with `--index`, also exact
     scores, query length and IDF statistics. It is kept if it is significantly better than the fixed weight on held-out
-    queries; otherwise, the fuser holds the fixed weight. `fuse --method learned --model FUSER` applies it.
+    queries, which are no pseudo-queries; otherwise, the fuser holds the fixed weight. `fuse --method learned --model
+    FUSER` applies it.
     """
 
     command = "train-fusion"

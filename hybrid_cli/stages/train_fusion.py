@@ -117,9 +117,12 @@ class _Job:
             table, values, selected.row, np.ones(table.queries, dtype=bool), settings.seed
         )
         report = _report(settings, table, selected.row, (fixed, learned_), alone)
-        kept = report["learned"] and bool(fitted.model.trees)
+        kind = collection.pseudo_queries(self.judged)
+        kept = (
+            report["learned"] and bool(fitted.model.trees) and not kind
+        )  # no gain on real queries (docs/no-labels.md)
         report |= {"learned": kept} | _described(fitted, features_, table.choices[selected.row])
-        if kind := collection.pseudo_queries(self.judged):
+        if kind:
             report["pseudo_queries"] = kind
         model = fitted.model
         if not kept:
