@@ -97,6 +97,7 @@ def _call(
 def _connected(settings: OnCluster) -> Iterator[Any]:
     """Connect to a cluster, or start one on this machine; yield the module `ray`."""
     address = settings.ray_address or _LOCAL
+    os.environ.setdefault("RAY_task_oom_retries", str(_RETRIES))  # Ray's own default has no end
     try:
         import ray
     except ModuleNotFoundError:

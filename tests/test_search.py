@@ -126,6 +126,17 @@ def test_matrix_and_lucene_give_the_same_run(
     np.testing.assert_allclose(found["matrix"]["score"], found["lucene"]["score"], atol=1e-4)
 
 
+def test_impacts_of_8_bits_find_nearly_the_same_hits(tiny: Path, lexical: Path, tmp_path: Path) -> None:
+    exact, rounded = (
+        runs.read_run(search(tiny, split="test", index=lexical, output=tmp_path / f"{bits}.parquet", impact_bits=bits))
+        for bits in (None, "8")
+    )
+    assert exact.select("qid", "docid").equals(rounded.select("qid", "docid"))
+    np.testing.assert_allclose(exact["score"], rounded["score"], rtol=0.02)
+    assert not exact["score"].equals(rounded["score"])
+    assert artifacts.read_manifest(tmp_path / "8.parquet").options["impact_bits"] == "8"
+
+
 def test_rm3_expands_queries_of_both_engines(tiny: Path, lexical: Path, tmp_path: Path) -> None:
     plain = runs.read_run(search(tiny, split="test", index=lexical, output=tmp_path / "plain.parquet"))
     found = []
@@ -153,6 +164,8 @@ def test_rm3_expands_queries_of_both_engines(tiny: Path, lexical: Path, tmp_path
         ("lexical", {"binary_k": 8}, "--binary-k: only with a binary index"),
         ("lexical", {"fb_docs": 3}, "--fb-docs: only with --rm3"),
         ("lexical", {"weights": "1,2"}, "--weights: only with --exact"),
+        ("dense", {"impact_bits": "8"}, "--impact-bits: only with a lexical index"),
+        ("lexical", {"impact_bits": "8", "rm3": True}, "--impact-bits: only with .*, not with .*--rm3"),
         ("lexical", {"exact": True, "engine": "lucene"}, "--engine: only with a lexical index, not with --exact"),
         ("both", {"ef_search": 8, "query": "salt", "output": None}, "--ef-search: only with an HNSW index"),
     ],

@@ -153,8 +153,9 @@ def open_searcher(path: Path, options: SearchOptions | None = None) -> Searcher:
         limit_threads(options.threads)
         indexes = tuple(open_dense(each, options) for each in shards)
         return DenseSearcher(indexes, query_encoder(indexes[0], options.model, options.device, options.weight))
-    if "shard" in index_manifest(shards[0]).counts and (options.rm3 or options.engine == "lucene"):
-        option = "--rm3" if options.rm3 else "--engine lucene"
+    whole = {"--rm3": options.rm3, "--engine lucene": options.engine == "lucene", "--impact-bits": options.impact_bits}
+    if "shard" in index_manifest(shards[0]).counts and any(whole.values()):
+        option = next(name for name, chosen in whole.items() if chosen)
         raise InputError(f"{option}: not with shards; build one index with `index-bm25`, without --shards")
     from hybrid_cli.lexical.feedback import Rm3
 
@@ -164,6 +165,10 @@ def open_searcher(path: Path, options: SearchOptions | None = None) -> Searcher:
             raise InputError(f"{path}: has no Lucene index, since its weights are learned; omit --engine lucene")
         return LuceneSearcher(path, options.k1, options.b, rm3, options.threads)
     opened = tuple(open_lexical(each, options.k1, options.b, options.model, options.device) for each in shards)
+    if options.impact_bits:
+        from hybrid_cli.lexical.index import LexicalIndex
+
+        opened = tuple(LexicalIndex(index.impacts.rounded(), index.docids, index.language) for index in opened)
     return LexicalSearcher(opened, rm3, options.threads)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ class Postings:
     terms: pl.Series
     indptr: Longs
     rows: Ints
-    tfs: Ints
+    tfs: npt.NDArray[np.integer]
     lengths: Ints
     positions: Longs | None = None
     collection: Statistics | None = None
@@ -329,6 +329,16 @@ class Impacts:
             _mapped(folder / "values.bin", np.float32),
             len(self.idf),
         )
+
+    def rounded(self) -> Impacts:
+        """Return impacts of 8 bits, multiples of 1/255 of the largest of their term; they need no document lengths."""
+        from hybrid_cli.lexical import kernels
+
+        postings = self.postings
+        weights, units = np.empty(len(postings.rows), np.uint8), np.empty(len(self.idf), np.float32)
+        matrix = Matrix(postings.indptr, postings.rows, postings.tfs, self.scale)
+        kernels.round_impacts(matrix, self.idf, units, weights)
+        return Impacts(replace(postings, tfs=weights), math.nan, math.nan, units, None)
 
     def values(self) -> Floats:
         """Return the impact of each posting, [nnz]: the weight of the term in the document, including IDF."""

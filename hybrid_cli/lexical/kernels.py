@@ -110,6 +110,19 @@ def values(indptr: Any, rows: Any, tfs: Any, idf: Any, scale: Any) -> Any:
 
 
 @_jit
+def round_impacts(matrix: Any, idf: Any, units: Any, weights: Any) -> None:
+    """Fill in the unit of each term, 1/255 of its largest impact, and all impacts as multiples of it."""
+    for term in range(len(idf)):
+        some, largest = range(matrix.indptr[term], matrix.indptr[term + 1]), np.float32(0)
+        for at in some:
+            largest = max(largest, _share(idf[term], matrix.tfs[at], matrix.scale, matrix.rows[at]))
+        units[term] = largest / np.float32(255)
+        for at in some:
+            share = _share(idf[term], matrix.tfs[at], matrix.scale, matrix.rows[at])
+            weights[at] = max(1, round(share / units[term]))
+
+
+@_jit
 def count(places: Any, rows: Any, counts: Any) -> None:
     """Add the number of postings of each document to `counts` at the document's place; places below 0 are skipped."""
     for at in range(len(rows)):

@@ -117,6 +117,14 @@ class SearchOptions(OnDevice, Threaded):
     b: float | None = option(
         None, "Overrides the b stored in the index.", panel=LEXICAL_INDEX, minimum=0, maximum=1, applies=_LEXICAL
     )
+    impact_bits: Literal["8"] | None = option(
+        None,
+        "Round BM25's impacts to 8 bits for a faster search of many queries; the rounding takes a byte of memory per "
+        "posting.",
+        panel=LEXICAL_INDEX,
+        shown="exact",
+        applies=when(index_kind="a lexical index", exact=False, engine="matrix", rm3=False),
+    )
     rm3: bool = option(
         False,
         "Expand queries with RM3 pseudo-relevance feedback.",

@@ -1,0 +1,92 @@
+"""Time and loss of a search with impacts of 8 bits (`search --impact-bits 8`) relative to exact ones, one thread.
+
+python benchmarks/impacts.py data/scifact=out/scifact-bm25 data/pydocs=out/pydocs-bm25
+
+The loss is measured on the test queries of the collections. The time is the CPU time of 512 random queries of four
+terms and 1,000 hits, in a million documents of random postings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.evaluation.measures import evaluate_run
+from hybrid_cli.lexical.impacts import Impacts, Postings
+from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.lexical.keys import Bags
+
+DOCUMENTS, TERMS, QUERIES, LENGTH = 1_000_000, 20_000, 512, 4
+MEASURES = ["nDCG@10", "Recall@1000"]
+
+
+def rounded(index: LexicalIndex) -> LexicalIndex:
+    return LexicalIndex(index.impacts.rounded(), index.docids, index.language)
+
+
+def loss(collection: Path, folder: Path) -> None:
+    queries = collections.read_queries(collections.queries_path(collection, "test")).select("qid", "text")
+    qrels = collections.read_qrels(collections.qrels_path(collection, "test"))
+    index = LexicalIndex.open(folder)
+    found = [each.search(queries, 1000, 1) for each in (index, rounded(index))]
+    first, second = (run.filter(pl.col("rank") <= 10).select("qid", "docid") for run in found)
+    means = [
+        dict(evaluate_run(run, qrels, MEASURES).group_by("measure").agg(pl.col("value").mean()).iter_rows())
+        for run in found
+    ]
+    for measure in MEASURES:
+        print(f"{collection.name}: {measure} {means[0][measure]:.4f} exact, {means[1][measure]:.4f} with 8 bits")
+    print(f"{collection.name}: {len(first.join(second, on=['qid', 'docid'])) / len(first):.1%} of the top 10 are equal")
+
+
+def random_index(draws: np.random.Generator) -> LexicalIndex:
+    df = np.minimum(DOCUMENTS // 3, 2 * DOCUMENTS // (np.arange(TERMS) + 3)) + 5
+    lists = [np.unique(draws.integers(0, DOCUMENTS, count)).astype(np.int32) for count in df]
+    rows, indptr = np.concatenate(lists), np.concatenate(([0], np.cumsum([len(each) for each in lists])))
+    tfs = draws.geometric(0.7, len(rows)).astype(np.int32)
+    lengths = np.bincount(rows, tfs, DOCUMENTS).astype(np.int32)
+    terms = pl.Series([f"{term:05d}" for term in range(TERMS)])
+    docids = pl.Series("docid", [f"{row:07d}" for row in range(DOCUMENTS)])
+    return LexicalIndex(Impacts.of(Postings(terms, indptr, rows, tfs, lengths), 0.9, 0.4), docids)
+
+
+def cpu_ms(call: Callable[[], Any]) -> float:
+    call()
+    times = []
+    for _ in range(5):
+        begin = time.process_time()
+        call()
+        times.append(time.process_time() - begin)
+    return 1000 * statistics.median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("collections", nargs="*", metavar="COLLECTION=INDEX")
+    for pair in parser.parse_args().collections:
+        collection, _, index = pair.partition("=")
+        loss(Path(collection), Path(index))
+    draws = np.random.default_rng(0)
+    exact = random_index(draws)
+    terms = np.sort(draws.integers(20, 2000, (QUERIES, LENGTH)), 1).ravel().astype(np.int32)
+    bags = Bags(np.arange(0, len(terms) + 1, LENGTH), terms, np.ones(len(terms), np.float32))
+    qids = pl.Series("qid", [str(number) for number in range(QUERIES)])
+    postings = len(exact.impacts.postings.rows)
+    print(f"{postings:,} postings: rounded in {cpu_ms(exact.impacts.rounded):,.0f} ms of CPU time")
+    before, after = (
+        cpu_ms(partial(each.search_bags, qids, bags, 1000, 1)) / QUERIES for each in (exact, rounded(exact))
+    )
+    print(f"{before:.3f} ms per query exact, {after:.3f} ms with 8 bits, ratio {after / before:.2f}")
+
+
+if __name__ == "__main__":
+    main()
