@@ -39,6 +39,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch  # imported before the fork
 import transformers
+from command import hybrid
 from faults import STDIN, Ended, Faulty, run
 from kill_stages import ANSWERS, GROWING, STAGES, inputs_of
 from tiny_collection import write_tiny_source
@@ -228,11 +229,12 @@ def cases(names: list[str]) -> dict[str, Case]:
 
 
 def import_stages() -> None:
-    """Import every stage, so that a forked process starts at once."""
+    """Import every stage and make the parser of the command line, so that a forked process starts at once."""
     from importlib import import_module
 
     for kind in COMMANDS:
         import_module(f"hybrid_cli.stages.{kind.command.split()[0].replace('-', '_')}")
+    hybrid("--version")
 
 
 def attack(
