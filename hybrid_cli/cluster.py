@@ -128,6 +128,10 @@ def _check_reachable(address: str) -> None:
         ) from None
 
 
+def _first_sentence(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__).partition(". ")[0]
+
+
 def _result(ray: Any, reference: Any) -> Any:
     errors = ray.exceptions
     try:
@@ -140,5 +144,5 @@ def _result(ray: Any, reference: Any) -> Any:
         raise
     except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError, errors.ObjectLostError) as error:
         raise HybridError(
-            f"a process of the Ray cluster ended {_RETRIES + 1} times ({str(error).splitlines()[0]}); {_LESS_MEMORY}"
+            f"a process of the Ray cluster ended {_RETRIES + 1} times ({_first_sentence(error)}); {_LESS_MEMORY}"
         ) from None

@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import typer
+import yaml
 
 from hybrid_cli import artifacts
 from hybrid_cli.cli.app import app
@@ -117,11 +118,22 @@ def _calls(words: list[str]) -> Iterator[str]:
             begin = place
 
 
+def texts(value: Any) -> Iterator[str]:
+    """Yield the texts in the values of a YAML file."""
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from texts(each)
+    elif isinstance(value, str):
+        yield value
+
+
 def typed() -> Iterator[tuple[str, str]]:
     for page in PAGES:
         for language, block in _FENCE.findall(page.read_text("utf-8")):
             if language in ("sh", "bash", "console"):
                 yield from ((named(page), line) for line in shell_lines(block.replace("\n$ ", "\n").removeprefix("$ ")))
+            if language == "yaml":
+                yield from ((named(page), text) for text in texts(yaml.safe_load(block)) if text.startswith("hybrid "))
     for script in SCRIPTS:
         yield from ((named(script), line) for line in shell_lines(script.read_text("utf-8")))
 
