@@ -53,6 +53,7 @@ def test_documents_become_a_hybrid_and_a_report(made: tuple[Path, Done]) -> None
         "encode", "search", "search", "fuse", "evaluate", "report", "search",
     ]  # fmt: skip
     assert not (folder / "weights.json").exists()
+    assert "training on pseudo-queries can make a model worse" in done.err
     assert "--method minmax" in next(line for line in commands(done) if " fuse " in line)
     for name, kind in {"model": Kind.ENCODER, "hybrid.dev.parquet": Kind.RUN, "report.html": Kind.REPORT}.items():
         assert artifacts.read_manifest(folder / name).kind == kind

@@ -194,6 +194,11 @@ class _Path:
         steps = self._steps(plan, examples)
         if not steps:
             return self.settings.model
+        if plan.train.collection == self._at("pseudo"):
+            console.note(
+                "\nauto: training on pseudo-queries can make a model worse (docs/no-labels.md); --max-steps 0 keeps "
+                "the start model"
+            )
         self._run(
             self._training(
                 examples, steps, self._at("model"),
