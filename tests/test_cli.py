@@ -268,3 +268,26 @@ def test_a_wrong_number_of_threads_does_not_reach_polars(monkeypatch: pytest.Mon
     monkeypatch.delenv("POLARS_MAX_THREADS")
     assert hybrid("index-bm25", "missing", "--threads", "1000000", "--output", "out").code != 0
     assert int(os.environ["POLARS_MAX_THREADS"]) <= (os.cpu_count() or 1)
+
+
+LEAVING = """
+import atexit, sys
+
+class Library:
+    def __del__(self):
+        print("torn down", flush=True)
+
+sys.modules["library"] = Library()
+atexit.register(print, "registered")
+from hybrid_cli.cli import run
+run()
+"""
+
+
+@pytest.mark.parametrize(("word", "code"), [("--version", 0), ("--none", 2)])
+def test_a_command_ends_without_the_teardown_of_libraries(word: str, code: int) -> None:
+    """The teardown of PyTorch takes a second; functions of `atexit` run."""
+    done = subprocess.run([sys.executable, "-c", LEAVING, word], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert done.stdout.endswith("registered\n")
+    assert "torn down" not in done.stdout
