@@ -16,7 +16,7 @@ from command import Done, hybrid
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.cli import main
+from hybrid_cli.cli import run
 from hybrid_cli.settings import COMMANDS, Evaluate, Settings
 from hybrid_cli.settings.common import Overwrites
 
@@ -244,11 +244,11 @@ def test_python_m_runs_the_same_program(judged: list[Path]) -> None:
     assert done.stderr == hybrid("evaluate", *judged, "--split", "nowhere").err
 
 
-def test_the_entry_point_calls_main() -> None:
+def test_the_entry_point_runs_one_command() -> None:
     from importlib.metadata import entry_points
 
     (program,) = entry_points(group="console_scripts", name="hybrid")
-    assert program.load() is main
+    assert program.load() is run
 
 
 @pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
