@@ -170,8 +170,9 @@ def test_a_pipe_is_refused_and_not_read(here: Path, name: str, command: str) -> 
         refused(*command.split(), words=f"{name}: is a pipe, not a regular file")
         assert writer.is_alive(), "the pipe was opened"
     finally:
-        os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))
-        writer.join()
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        writer.join()  # with a reader until then: the thread may open the pipe only now
+        os.close(reader)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems allow UTF-8 names only")
