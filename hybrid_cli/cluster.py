@@ -6,7 +6,9 @@ writes files. The machines of a cluster read inputs by the same paths as the cal
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +28,8 @@ Result = TypeVar("Result")
 _RETRIES = 4  # of a block whose process or machine ended
 _SECONDS = 5.0  # until an address counts as unreachable
 _LOCAL = "local"
+_FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+_HANDLER_BYTES = 256  # not less than C's `struct sigaction` on any system
 _LESS_MEMORY = "use fewer --ray-workers, or machines with more memory"
 
 
@@ -108,13 +112,29 @@ def _connected(settings: OnCluster) -> Iterator[Any]:
     if address == _LOCAL:
         options |= {"num_cpus": settings.ray_workers * (settings.threads or 1), "include_dashboard": False}
     try:
-        ray.init(address, **options)
+        with _signal_handlers_kept():
+            ray.init(address, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise InputError(f"--ray-address {address}: {str(error).splitlines()[0]}") from None
     try:
         yield ray
     finally:
-        ray.shutdown()
+        with _signal_handlers_kept():
+            ray.shutdown()
+
+
+@contextmanager
+def _signal_handlers_kept() -> Iterator[None]:
+    """Restore the handlers of memory faults, which Ray replaces: Java, running in this process, depends on its own."""
+    libc = ctypes.CDLL(None)
+    handlers = {number: ctypes.create_string_buffer(_HANDLER_BYTES) for number in _FAULTS}
+    for number, handler in handlers.items():
+        libc.sigaction(number, None, handler)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            libc.sigaction(number, handler, None)
 
 
 def _check_reachable(address: str) -> None:

@@ -15,6 +15,7 @@ from command import refused
 
 from hybrid_cli import artifacts, cluster
 from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.lexical import jvm
 from hybrid_cli.settings.cluster import OnCluster
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.label import label
@@ -66,6 +67,17 @@ def test_outputs_of_a_cluster_have_the_bytes_of_one_process(
         found = stage(made / "collection", **{**given, "output": output, "ray_address": machines.address})
         assert contents(found) == contents(local)
         assert len(contents(found)) == (1 if found.is_file() else len(list(local.rglob("*.parquet"))))
+
+
+def test_java_goes_on_after_a_cluster(machines: Any) -> None:
+    """Java finds null references by SIGSEGV, which Ray would handle as a crash and end the process."""
+    jvm.start()
+    import jnius
+
+    assert list(cluster.ordered(OnCluster(ray_address=machines.address), lambda: abs, [-1])) == [1]
+    for _ in range(3):
+        with pytest.raises(jnius.JavaException, match="null"):
+            jnius.autoclass("java.util.ArrayList")(None)
 
 
 def test_memory_that_a_block_lacks_is_an_error_of_one_line(machines: Any) -> None:
