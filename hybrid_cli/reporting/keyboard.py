@@ -45,17 +45,37 @@ def keys(redraw: Callable[[], None]) -> Iterator[Callable[[], str]]:
 
     before = {number: signal.signal(number, again) for number in _REDRAW}
     try:
-        tty.setcbreak(terminal, termios.TCSADRAIN)
-        yield lambda: _key(terminal)
+        with _signals() as arrived:
+            tty.setcbreak(terminal, termios.TCSADRAIN)
+            yield lambda: _key(terminal, arrived)
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, saved)
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _key(terminal: int) -> str:
+@contextmanager
+def _signals() -> Iterator[int]:
+    """Yield a pipe with one byte per signal: one that arrives just before `select` would not end it otherwise."""
+    reading, writing = os.pipe()
+    for end in (reading, writing):
+        os.set_blocking(end, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield reading
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reading)
+        os.close(writing)
+
+
+def _key(terminal: int, signals: int) -> str:
     while True:
-        select.select([terminal], [], [])  # Ctrl-C ends it; after a library's handler of SIGINT, `read` would go on
+        ready = select.select([terminal, signals], [], [])[0]  # `read` would go on after a library's handler of SIGINT
+        if signals in ready:
+            os.read(signals, 64)
+        if terminal not in ready:
+            continue
         byte = os.read(terminal, 1)
         if not byte or byte in _END_KEYS:
             return END
