@@ -125,8 +125,8 @@ def _connected(settings: OnCluster) -> Iterator[Any]:
 
 @contextmanager
 def _signal_handlers_kept() -> Iterator[None]:
-    """Restore the handlers of memory faults, which Ray replaces: Java, running in this process, depends on its own."""
-    libc = ctypes.CDLL(None)
+    """Restore the handlers that Ray replaces: of SIGTERM, and of memory faults, by which Java in this process works."""
+    libc, terminate = ctypes.CDLL(None), signal.getsignal(signal.SIGTERM)
     handlers = {number: ctypes.create_string_buffer(_HANDLER_BYTES) for number in _FAULTS}
     for number, handler in handlers.items():
         libc.sigaction(number, None, handler)
@@ -135,6 +135,8 @@ def _signal_handlers_kept() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             libc.sigaction(number, handler, None)
+        if signal.getsignal(signal.SIGTERM) != terminate:
+            signal.signal(signal.SIGTERM, terminate)
 
 
 def _check_reachable(address: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from command import refused
 
 from hybrid_cli import artifacts, cluster
+from hybrid_cli.cli import signals
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical import jvm
 from hybrid_cli.settings.cluster import OnCluster
@@ -33,6 +34,7 @@ def machines() -> Iterator[Any]:
     made: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     made.add_node(num_cpus=2)
     made.wait_for_nodes()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a machine in this process has a handler of its own
     yield made
     made.shutdown()
 
@@ -78,6 +80,16 @@ def test_java_goes_on_after_a_cluster(machines: Any) -> None:
     for _ in range(3):
         with pytest.raises(jnius.JavaException, match="null"):
             jnius.autoclass("java.util.ArrayList")(None)
+
+
+def test_a_signal_ends_a_command_on_a_cluster_as_elsewhere(machines: Any) -> None:
+    def run() -> None:
+        with signals.raised():
+            for _ in cluster.ordered(OnCluster(ray_address=machines.address), lambda: abs, [-1, -2]):
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(signals.Ended):
+        run()
 
 
 def test_memory_that_a_block_lacks_is_an_error_of_one_line(machines: Any) -> None:
