@@ -1,21 +1,25 @@
 # The zero-shot recipe of DualRM for TREC-COVID, round 2 (section 5): adapt the model to the target corpus, train CLEAR on another
 # collection, and search the target without any update.
 #
-#   make trec-covid DATA=TARGET TRAIN_DATA=FOLDER OUT=FOLDER [PASSAGES=FOLDER] [RESIDUAL=FILE] MODEL=allenai/scibert_scivocab_uncased
+#   make trec-covid DATA=TARGET TRAIN_DATA=FOLDER OUT=FOLDER [FULL=title,text,body] [PASSAGES=FOLDER] [RESIDUAL=FILE] \
+#       MODEL=allenai/scibert_scivocab_uncased
 #
 # DATA: collection to search, with title and abstract, and the split `test`. TRAIN_DATA: collection with the split `train`, such as MS MARCO.
+# FULL: fields of an index of the full texts, if the documents of DATA have further fields (`prepare files --document-columns`).
 # PASSAGES: the same documents made with `prepare --split-passages`; the lexical side then also has their best passages.
 # RESIDUAL: judgments of earlier rounds. The paper has the organizers' run as its lexical side; LEXICAL=sum is our default, since its
 # weight of .5 does not fit the scores of rrf.
 
 TRAIN_DATA ?=
+FULL ?=
 PASSAGES ?=
 RESIDUAL ?=
 ADAPT_EPOCHS ?= 10
 TRIPLES ?= 160000
 LEXICAL ?= sum
 covid := $(OUT)/trec-covid
-covid_fields := $(covid)/title+text.test.parquet $(covid)/text.test.parquet $(if $(PASSAGES),$(covid)/passages.test.parquet)
+covid_fields := $(covid)/title+text.test.parquet $(covid)/text.test.parquet $(if $(FULL),$(covid)/full.test.parquet) \
+    $(if $(PASSAGES),$(covid)/passages.test.parquet)
 covid_runs := lexical=$(covid)/lexical.parquet dense=$(covid)/clear.test.parquet hybrid=$(covid)/hybrid.parquet
 
 trec-covid: $(SETUP) $(filter %.parquet,$(subst =, ,$(covid_runs)))  ## zero-shot recipe of DualRM: adapt to DATA, train on TRAIN_DATA, search DATA
@@ -41,6 +45,9 @@ $(covid)/title+text-bm25/manifest.json: $(corpus) | $(SETUP)
 
 $(covid)/text-bm25/manifest.json: $(corpus) | $(SETUP)
 	$(HYBRID) index-bm25 $(DATA) --fields text --output $(@D) --overwrite
+
+$(covid)/full-bm25/manifest.json: $(corpus) | $(SETUP)
+	$(HYBRID) index-bm25 $(DATA) --fields $(FULL) --output $(@D) --overwrite
 
 $(covid)/%.test.parquet: $(covid)/%-bm25/manifest.json
 	$(HYBRID) search $(DATA) --split test --index $(<D) --hits 10000 --output $@ --overwrite

@@ -103,7 +103,7 @@ def test_other_fields_need_overwrite(tiny: Path, index: Path) -> None:
     [
         (["--k1", "-1"], "--k1"),
         (["--b", "1.5"], "--b"),
-        (["--fields", "body"], "--fields body: unknown; Choices: title, text"),
+        (["--fields", "body"], "no field 'body'; fields of this corpus: title, text"),
         (["--fields", "text,text"], "--fields text,text: list each field once"),
         (["--tune", "--k1", "1"], "--k1: not with --tune"),
         (["--split", "dev"], "--split: only with --tune"),

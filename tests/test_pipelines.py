@@ -312,19 +312,20 @@ def test_weights_of_pseudo_queries_are_tuned_on_their_own_documents_and_measured
     assert f"search {own} --split dev --index {own}.minilm " in calls[f"{own}.minilm.dev.parquet"]
 
 
-@pytest.mark.parametrize("passages", ["", "passages"])
-def test_the_zero_shot_recipe_of_trec_covid(tmp_path: Path, passages: str) -> None:
+@pytest.mark.parametrize(("passages", "full"), [("", ""), ("passages", "title=2,text,body")])
+def test_the_zero_shot_recipe_of_trec_covid(tmp_path: Path, passages: str, full: str) -> None:
     folders = {"TRAIN_DATA": tmp_path / "source"} | ({"PASSAGES": tmp_path / passages} if passages else {})
     for folder in folders.values():
         folder.mkdir()
         (folder / "manifest.json").touch()
-    settings: dict[str, object] = {"RESIDUAL": "round1.txt", **folders}
+    settings: dict[str, object] = {"RESIDUAL": "round1.txt", "FULL": full, **folders}
     lines = planned("trec-covid", tmp_path, **settings)
     assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
     calls = outputs(lines)
     out = tmp_path / "out" / "trec-covid"
     assert f"--model {out}/adapted " in calls[f"{out}/clear"]
     assert f"mine-negatives {tmp_path}/source " in calls[f"{out}/train.parquet"]
-    assert calls[f"{out}/lexical.parquet"].count(".test.parquet") == (3 if passages else 2)
+    assert calls[f"{out}/lexical.parquet"].count(".test.parquet") == (4 if passages else 2)
     assert (f"{out}/passages.test.parquet" in calls) == bool(passages)
+    assert (f"--fields {full} " in calls.get(f"{out}/full-bm25", "")) == bool(full)
     assert lines[-1].endswith("--residual-qrels round1.txt")

@@ -136,8 +136,11 @@ def test_wrong_parquet_is_refused_with_its_row(tmp_path: Path) -> None:
 
 
 def test_fields_have_known_names() -> None:
-    with pytest.raises(InputError, match="--document-columns words: unknown field; choices: id, title, text"):
-        PrepareFiles([Path("docs.csv")], document_columns={"words": "text"}, output=Path("made"))
+    with pytest.raises(InputError, match="--query-columns words: unknown field; choices: id, text, answers"):
+        PrepareFiles([Path("docs.csv")], query_columns={"words": "text"}, output=Path("made"))
+    for name in ("docid", "two words", ""):
+        with pytest.raises(InputError, match=f"--document-columns {name}: a field needs a name of letters, digits"):
+            PrepareFiles([Path("docs.csv")], document_columns={name: "text"}, output=Path("made"))
 
 
 # -------------------------------------------------------------------------------------------------------------- splits

@@ -5,7 +5,7 @@ Queries and judgments may also be separate files, in Parquet or in the usual tex
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import polars as pl
@@ -67,14 +67,15 @@ def _refuse_other_artifact(path: Path) -> None:
         raise InputError(f"{path}: is {manifest.kind.phrase} (made by `{manifest.stage}`); a collection is needed here")
 
 
-def documents(path: Path, batch_rows: int = 8192) -> Iterator[pa.RecordBatch]:
-    """Yield docid, title and text in the order of the corpus; a missing title or text becomes empty.
+def documents(path: Path, batch_rows: int = 8192, fields: Iterable[str] = ()) -> Iterator[pa.RecordBatch]:
+    """Yield docid, title, text and other fields in the order of the corpus; a missing value becomes empty.
 
     Raises:
-        InputError: no corpus, or a document without id.
+        InputError: no corpus, a document without id, or a corpus without one of the fields.
     """
-    schema = artifacts.SCHEMAS[Kind.CORPUS]
-    corpus_path(path)
+    check_fields(path, fields)
+    known = artifacts.SCHEMAS[Kind.CORPUS]
+    schema = pa.schema([*known, *((name, pa.string()) for name in fields if name not in known.names)])
     for part in _parts(path):
         row = 0
         with artifacts.reading(part):
@@ -86,6 +87,21 @@ def documents(path: Path, batch_rows: int = 8192) -> Iterator[pa.RecordBatch]:
             filled = [pc.fill_null(batch.column(name).cast(pa.string()), "") for name in schema.names]
             yield pa.RecordBatch.from_arrays(filled, schema=schema)
             row += len(batch)
+
+
+def check_fields(path: Path, fields: Iterable[str]) -> None:
+    """Check that a corpus has fields: title, text, and every other column of texts.
+
+    Raises:
+        InputError: no corpus, or one without one of the fields; the message lists its fields.
+    """
+    corpus_path(path)
+    for part in _parts(path):
+        found = pq.read_schema(part)
+        texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+        present = [each.name for each in found if each.name != "docid" and any(test(each.type) for test in texts)]
+        if missing := [name for name in fields if name not in present]:
+            raise InputError(f"{part}: no field '{missing[0]}'; fields of this corpus: {', '.join(present)}")
 
 
 def _next(batches: Iterator[pa.RecordBatch], part: Path) -> pa.RecordBatch | None:

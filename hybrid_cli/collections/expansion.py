@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,19 +20,22 @@ _LAYOUT = Layout(
 )
 
 
-def documents(collection: Path, expansion: Path | None, batch_rows: int = 8192) -> Iterator[pa.RecordBatch]:
+def documents(
+    collection: Path, expansion: Path | None, batch_rows: int = 8192, fields: Iterable[str] = ()
+) -> Iterator[pa.RecordBatch]:
     """Yield the documents of a collection, with the expansion after the text.
 
     Args:
         collection: collection or corpus.
         expansion: TSV, CSV, JSON lines or Parquet file of docid and text; several rows of a document are joined.
         batch_rows: rows per batch.
+        fields: fields of the documents to yield, besides title and text.
 
     Raises:
         InputError: an id that is not in the collection.
     """
     if expansion is None:
-        yield from collections.documents(collection, batch_rows)
+        yield from collections.documents(collection, batch_rows, fields)
         return
     added = _read(expansion)
     known = set(collections.docids(collection))
@@ -41,7 +44,7 @@ def documents(collection: Path, expansion: Path | None, batch_rows: int = 8192) 
             f"{expansion}: {len(unknown):,} documents are not in {collection} ({unknown[0]}, ...); pass the expansion "
             "of this collection"
         )
-    for batch in collections.documents(collection, batch_rows):
+    for batch in collections.documents(collection, batch_rows, fields):
         pairs = zip(batch.column("docid").to_pylist(), batch.column("text").to_pylist(), strict=True)
         texts = pa.array([" ".join([text, *added.get(docid, ())]).strip() for docid, text in pairs], pa.string())
         yield batch.set_column(batch.schema.get_field_index("text"), "text", texts)

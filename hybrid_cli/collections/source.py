@@ -29,12 +29,13 @@ class Place(NamedTuple):
 
 
 class Document(NamedTuple):
-    """A document, and its location in the source."""
+    """A document, its location in the source, and the values of the other fields of its source."""
 
     docid: str
     title: str
     text: str
     place: Place
+    others: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -87,6 +88,7 @@ class Source:
         options: resolved values for the manifest, in addition to the recorded settings.
         facts: counts for the manifest that the reader fills in while reading.
         preferred: returns the ids of documents that a sample contains first, besides the relevant ones.
+        fields: names of the documents' fields besides title and text.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Source:
     options: Mapping[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     preferred: Callable[[], Iterator[str]] = _none
+    fields: tuple[str, ...] = ()
 
 
 def checked_split(name: str) -> str:

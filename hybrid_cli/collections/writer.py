@@ -138,7 +138,7 @@ class CollectionWriter:
         folder.mkdir()
         for first in batches:
             part = chain([first], islice(batches, BATCHES_PER_PART - 1))
-            self._write_table(folder / layout.part(parts), part, Kind.CORPUS)
+            self._write_table(folder / layout.part(parts), part, Kind.CORPUS, first.schema)
             parts += 1
         self._refuse("duplicate documents", self.on_duplicate, _KEEP_ONE)
         if not parts:
@@ -149,15 +149,14 @@ class CollectionWriter:
         return docids
 
     def _batches(self, rows: Iterator[Document]) -> Iterator[pa.RecordBatch]:
+        schema = pa.schema([*artifacts.SCHEMAS[Kind.CORPUS], *((name, pa.string()) for name in self.source.fields)])
         while batch := list(islice(rows, BATCH_ROWS)):
             for row in batch:
                 self._check_text(row, "documents")
-            docids, titles, texts, _ = zip(*batch, strict=True)
+            docids, titles, texts, _, others = zip(*batch, strict=True)
             self.advance(len(batch))
-            yield pa.RecordBatch.from_arrays(
-                [pa.array(column, pa.string()) for column in (docids, titles, texts)],
-                schema=artifacts.SCHEMAS[Kind.CORPUS],
-            )
+            columns = [docids, titles, texts, *zip(*others, strict=True)]
+            yield pa.RecordBatch.from_arrays([pa.array(column, pa.string()) for column in columns], schema=schema)
 
     # -------------------------------------------------------------------------------------------- queries and qrels
 
@@ -213,12 +212,12 @@ class CollectionWriter:
 
     def _write_split(self, role: str, split: str, columns: dict[str, list[Any]], kind: Kind) -> None:
         table = pa.table(columns, schema=artifacts.SCHEMAS[kind])
-        self._write_table(self.folder / f"{role}.{split}.parquet", [table], kind)
+        self._write_table(self.folder / f"{role}.{split}.parquet", [table], kind, table.schema)
 
     # ------------------------------------------------------------------------------------------------------- checks
 
-    def _write_table(self, path: Path, batches: Any, kind: Kind) -> None:
-        artifacts.write_parquet(path, batches, artifacts.SCHEMAS[kind], replace(self.manifest, kind=kind))
+    def _write_table(self, path: Path, batches: Any, kind: Kind, schema: pa.Schema) -> None:
+        artifacts.write_parquet(path, batches, schema, replace(self.manifest, kind=kind))
 
     def _unique(
         self, rows: Callable[[], Iterator[Row]], key: Callable[[Row], Key], what: str, seen: set[Key]

@@ -26,6 +26,7 @@ from hybrid_cli.indexes.exact import index_kinds, limit_threads, query_encoder
 from hybrid_cli.indexes.shards import block_encoder, encode_texts, keep_vectors, shard_facts, shards
 from hybrid_cli.settings import Append, Delete, Encode, VectorIndex
 from hybrid_cli.settings.common import cpu_count
+from hybrid_cli.settings.retrieval import field_weight
 
 _DOCUMENTS_AT_ONCE = 8192
 
@@ -98,9 +99,9 @@ class Change:
         there = recorded is not None and (path is None or path.exists())
         return {"model": model_input(recorded)} if there and recorded is not None else {}
 
-    def documents(self) -> Iterable[pa.RecordBatch]:
-        """Return the added documents."""
-        return [] if self.added is None else collections.documents(self.added, _DOCUMENTS_AT_ONCE)
+    def documents(self, fields: Iterable[str] = ()) -> Iterable[pa.RecordBatch]:
+        """Return the added documents, with some of their fields besides title and text."""
+        return [] if self.added is None else collections.documents(self.added, _DOCUMENTS_AT_ONCE, fields)
 
 
 def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str, Path]) -> Path:
@@ -168,7 +169,8 @@ def _change_lexical(change: Change, work: Path, settings: Append | Delete, total
     artifacts.hard_link(index / layout.PARAMETERS, work / layout.PARAMETERS)
     base, threads = Base(index, change.removed), settings.threads or cpu_count()
     with console.progress(settings.command, total, "documents") as advance:
-        build(change.documents, work, options["fields"], options["language"], threads, advance, base)
+        added = partial(change.documents, [field_weight(each)[0] for each in options["fields"]])
+        build(added, work, options["fields"], options["language"], threads, advance, base)
     parameters = read_parameters(work)
     return LexicalIndex.load(work, options["language"], (parameters["k1"], parameters["b"])).counts()
 

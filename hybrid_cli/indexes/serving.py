@@ -37,7 +37,7 @@ class Served:
 
     Attributes:
         lexical: the lexical index.
-        fields: indexed fields of a document.
+        fields: indexed fields of a document, each as often as its weight.
         corpora: corpora of the documents; a later one replaces documents of earlier ones.
         dense: a dense index of the same documents, or None.
     """
@@ -202,8 +202,13 @@ def write_opensearch(served: Served, folder: Path, queries: pl.DataFrame | None,
     """Write `documents.ndjson` (bulk), `index.json`, and `queries.jsonl`; return the number of documents.
 
     Raises:
-        InputError: the index has another language than English.
+        InputError: the index has another language than English, or fields besides title and text.
     """
+    if others := [name for name in served.fields if name not in ("title", "text")]:
+        raise InputError(
+            f"--format opensearch: writes titles and texts, the index has the field '{others[0]}'; use --format "
+            "parquet or vespa"
+        )
     if served.lexical.language != ENGLISH:
         raise InputError(
             f"--format opensearch: BM25 is computed by an English analyzer, the index has language "

@@ -21,6 +21,7 @@ from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.analysis import STACKING, Analyzer
 from hybrid_cli.lexical.impacts import Postings, PostingsBuilder, save_array
+from hybrid_cli.settings.retrieval import weighted_fields
 
 Corpus = Callable[[], Iterable[pa.RecordBatch]]
 
@@ -55,9 +56,9 @@ def build(
     """Write `lucene/`, `impacts/` and `docids.parquet` into `folder`; parts completed by an earlier call are kept.
 
     Args:
-        corpus: returns an iterator over batches of documents (docid, title, text); called twice.
+        corpus: returns an iterator over batches of documents (docid, title, text, other fields); called twice.
         folder: output folder.
-        fields: title, text, or both joined by a line end.
+        fields: indexed fields, such as `title` or `title=3`; see `contents`.
         language: language of the analyzer.
         threads: CPU threads of Lucene.
         advance: called with the number of documents counted since the last call.
@@ -102,9 +103,9 @@ def build_shards(
     postings of one shard.
 
     Args:
-        corpus: returns an iterator over batches of documents (docid, title, text).
+        corpus: returns an iterator over batches of documents (docid, title, text, other fields).
         folder: output folder.
-        fields: title, text, or both joined by a line end.
+        fields: indexed fields, such as `title` or `title=3`; see `contents`.
         language: language of the analyzer.
         sizes: number of documents of each shard.
         advance: called with the number of documents counted since the last call.
@@ -149,9 +150,14 @@ def _store_statistics(folder: Path) -> None:
 
 
 def contents(batch: pa.RecordBatch, fields: Sequence[str]) -> pl.DataFrame:
-    """Return docid and the indexed text of each document."""
+    """Return docid and the indexed text of each document.
+
+    The text of a field with weight w is repeated w times (BM25F). Term frequencies and lengths are thus weighted sums
+    over the fields, before saturation, and Lucene's scores are those of the matrix.
+    """
     frame = pl.DataFrame(pl.from_arrow(batch))
-    return frame.select("docid", pl.concat_str([pl.col(name) for name in fields], separator="\n").alias("contents"))
+    columns = [pl.col(name) for name in weighted_fields(fields)]
+    return frame.select("docid", pl.concat_str(columns, separator="\n").alias("contents"))
 
 
 def _count(corpus: Corpus, fields: Sequence[str], analyzer: Analyzer, advance: Callable[[int], None]) -> Postings:

@@ -100,6 +100,8 @@ def _numbers(declared: Option, value: Any) -> tuple[float, ...]:
 
 def _items(value: Any) -> list[Any]:
     """Split texts at commas, so that `-m A -m B`, `-m A,B` and a list are the same."""
+    if isinstance(value, Mapping):
+        raise ValueError("needs a list")
     several = [value] if isinstance(value, str | Path) or not hasattr(value, "__iter__") else list(value)
     found: list[Any] = []
     for each in several:

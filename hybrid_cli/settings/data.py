@@ -167,7 +167,10 @@ class PrepareFiles(PrepareRows):
     queries: Sequence[str] = option((), "Files of queries.", metavar="[SPLIT=]FILE", recorded=False)
     qrels: Sequence[str] = option((), "Files of judgments.", metavar="[SPLIT=]FILE", recorded=False)
     document_columns: Mapping[str, str] = option(
-        {}, "Columns of documents: `id`, `title`, `text`.", metavar="FIELD=COLUMN", shown="by their names"
+        {},
+        "Columns of documents: `id`, `title`, `text`; any other name adds a field for `index-bm25 --fields`.",
+        metavar="FIELD=COLUMN",
+        shown="by their names",
     )
     query_columns: Mapping[str, str] = option(
         {}, "Columns of queries: `id`, `text`, `answers`.", metavar="FIELD=COLUMN", shown="by their names"
@@ -180,14 +183,25 @@ class PrepareFiles(PrepareRows):
     )
     quoted: bool | None = option(None, "Fields of TSV and CSV files may be in double quotes.", shown="CSV files only")
 
+    @property
+    def other_fields(self) -> tuple[str, ...]:
+        """Fields of documents besides id, title and text."""
+        return tuple(name for name in self.document_columns if name not in ("id", "title", "text"))
+
     def check(self) -> None:
-        """Refuse columns of unknown fields."""
+        """Refuse columns of unknown fields, and names that `index-bm25 --fields` cannot take."""
         super().check()
-        fields = {
-            "document_columns": ("id", "title", "text"),
-            "query_columns": ("id", "text", "answers"),
-            "qrels_columns": ("qid", "docid", "relevance"),
-        }
+        for name in self.other_fields:
+            if name == "docid" or not name.isidentifier():
+                raise InputError(
+                    f"--document-columns {name}: a field needs a name of letters, digits and '_', not docid"
+                )
+        if self.pseudo_queries is not None and self.other_fields:
+            raise InputError(
+                f"--pseudo-queries: not with the field '{self.other_fields[0]}', which may repeat the query; pass only "
+                "id, title and text with --document-columns"
+            )
+        fields = {"query_columns": ("id", "text", "answers"), "qrels_columns": ("qid", "docid", "relevance")}
         for name, known in fields.items():
             if unknown := sorted(set(getattr(self, name)) - set(known)):
                 raise InputError(f"--{name.replace('_', '-')} {unknown[0]}: unknown field; choices: {', '.join(known)}")

@@ -23,8 +23,28 @@ _LEXICAL, _DENSE = when(index_kind="a lexical index"), when(index_kind="a dense 
 _FEEDBACK, _TUNED = when(rm3=True, tune=False), when(tune=True)
 _ENCODED = (_DENSE, when(index_kind="a learned sparse index"))
 
-Field = Literal["title", "text"]
 Engine = Literal["matrix", "lucene"]
+_LARGEST_WEIGHT = 100  # of a field; its text is repeated
+
+
+def field_weight(text: str) -> tuple[str, int]:
+    """Return name and weight of a field, written `title` or `title=3`; raise ValueError for other texts."""
+    name, equals, weight = text.partition("=")
+    if not name.isidentifier():
+        raise ValueError("needs a field, or a field with a weight such as title=3")
+    if equals and not (weight.isdecimal() and 1 <= int(weight) <= _LARGEST_WEIGHT):
+        raise ValueError(f"needs a whole number from 1 to {_LARGEST_WEIGHT} as weight")
+    return name, int(weight or 1)
+
+
+def _field(text: str) -> str:
+    name, weight = field_weight(text)
+    return name if weight == 1 else f"{name}={weight}"
+
+
+def weighted_fields(fields: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of fields in order, each as often as its weight: `title=2,text` is title, title, text."""
+    return tuple(name for each in fields for name, weight in [field_weight(each)] for _ in range(weight))
 
 
 @dataclass(frozen=True)
@@ -40,6 +60,7 @@ class IndexBm25(Budgeted, Threaded, Writes):
     examples = (
         "hybrid index-bm25 data/pydocs --k1 0.9 --b 0.4 --output out/bm25",
         "hybrid index-bm25 data/pydocs --tune --split dev --output out/bm25-tuned",
+        "hybrid index-bm25 data/cord19 --fields title=3,text,body --output out/bm25-fields",
     )
 
     collection: Path = argument(REQUIRED, "Collection, or a corpus file.")
@@ -48,7 +69,13 @@ class IndexBm25(Budgeted, Threaded, Writes):
         0.9, "Saturation of term frequency; larger values saturate later.", minimum=0, applies=when(tune=False)
     )
     b: float = option(0.4, "Strength of document length normalization.", minimum=0, maximum=1, applies=when(tune=False))
-    fields: Sequence[Field] = option(("title", "text"), "Indexed fields of a document.")
+    fields: Sequence[str] = option(
+        ("title", "text"),
+        "Indexed fields of a document: title, text, and further columns of the corpus. `title=3` counts each word of "
+        "the title three times (BM25F).",
+        metavar="FIELD[=WEIGHT],...",
+        parse=_field,
+    )
     expansion: Path | None = option(
         None,
         "File of docid and text, such as queries of docT5query; the text is added to the document.",
@@ -81,9 +108,14 @@ class IndexBm25(Budgeted, Threaded, Writes):
     )
 
     def check(self) -> None:
-        """Refuse a field that is listed twice."""
-        if len(set(self.fields)) < len(self.fields):
+        """Refuse a field that is listed twice, and an expansion of a text that is not indexed."""
+        names = [field_weight(each)[0] for each in self.fields]
+        if len(set(names)) < len(names):
             raise InputError(f"--fields {','.join(self.fields)}: list each field once")
+        if self.expansion is not None and "text" not in names:
+            raise InputError(
+                f"--expansion: adds to the text, which --fields {','.join(self.fields)} leaves out; add text"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

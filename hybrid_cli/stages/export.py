@@ -25,6 +25,7 @@ from hybrid_cli.lexical.impacts import Postings
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Export, stage
 from hybrid_cli.settings.analysis import ENGINES, ExportFormat
+from hybrid_cli.settings.retrieval import weighted_fields
 
 QUERIES_AT_ONCE = 256
 _OPENED = {  # how another tool opens a format of one file or folder
@@ -317,7 +318,8 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
     if not corpora:
         raise InputError(f"{path}: its corpus is no longer at the recorded path; pass it with --collection")
     dense = DenseIndex.open(settings.dense) if settings.dense else None
-    served = serving.Served(LexicalIndex.open(path), manifest.options["fields"], corpora, dense)
+    fields = weighted_fields(manifest.options["fields"])
+    served = serving.Served(LexicalIndex.open(path), fields, corpora, dense)
     served.check()
     queries = None
     if settings.split is not None:

@@ -25,6 +25,7 @@ from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.reporting.tables import figure, signed
 from hybrid_cli.settings import IndexBm25, stage
 from hybrid_cli.settings.common import cpu_count
+from hybrid_cli.settings.retrieval import field_weight
 
 _DOCUMENTS_AT_ONCE = 8192
 _MATRIX_BYTES = 1.25  # of the postings while they are sorted, per byte of English text
@@ -88,6 +89,7 @@ def _heap(budget: int | None) -> str | None:
 
 def _inputs(settings: IndexBm25) -> dict[str, Path]:
     inputs = {"corpus": collections.corpus_path(settings.collection)}
+    collections.check_fields(settings.collection, _names(settings))
     inputs |= {"expansion": settings.expansion} if settings.expansion else {}
     if settings.tune:
         parse_measures([settings.tune_measure])
@@ -129,7 +131,7 @@ def _index_shards(settings: IndexBm25, shards: int, inputs: Mapping[str, Path]) 
         raise InputError(f"--shards {shards}: {inputs['corpus']} has {total:,} documents; use fewer shards")
     collections.docids(settings.collection)  # refuses repeated ids
     jvm.start(settings.java_heap)
-    corpus = partial(collections.documents, settings.collection, _DOCUMENTS_AT_ONCE)
+    corpus = partial(collections.documents, settings.collection, _DOCUMENTS_AT_ONCE, _names(settings))
     sizes = [total * (number + 1) // shards - total * number // shards for number in range(shards)]
     with target.folder() as (work, counts):
         with console.progress("index-bm25", total, "documents") as advance:
@@ -147,16 +149,22 @@ def _index_shards(settings: IndexBm25, shards: int, inputs: Mapping[str, Path]) 
 
 
 def _build(settings: IndexBm25, work: Path) -> None:
-    corpus = partial(expansion.documents, settings.collection, settings.expansion, _DOCUMENTS_AT_ONCE)
+    names = _names(settings)
+    corpus = partial(expansion.documents, settings.collection, settings.expansion, _DOCUMENTS_AT_ONCE, names)
     documents = len(collections.docids(settings.collection))
     if settings.memory is not None:
         needed = int(_MATRIX_BYTES * collections.text_bytes(settings.collection)) + settings.memory // 2
         memory.require(needed, "index-bm25 (matrix, and half of the budget for Java)")
     else:
-        needed = _BYTES + round(documents * _POSTING * _distinct_words(next(corpus()), settings.fields))
+        needed = _BYTES + round(documents * _POSTING * _distinct_words(next(corpus()), names))
         console.forecast(needed, f"index-bm25: {documents:,} documents", "use --shards")
     with console.progress("index-bm25", documents, "documents") as advance:
         build(corpus, work, settings.fields, settings.language, settings.threads or cpu_count(), advance)
+
+
+def _names(settings: IndexBm25) -> list[str]:
+    """Return the names of the indexed fields."""
+    return [field_weight(each)[0] for each in settings.fields]
 
 
 def _distinct_words(documents: pa.RecordBatch, fields: Sequence[str]) -> float:

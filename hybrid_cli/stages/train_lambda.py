@@ -21,10 +21,12 @@ from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.documents import check_corpus
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import TrainLambda, stage
+from hybrid_cli.settings.retrieval import weighted_fields
 from hybrid_cli.training import losses, parallel, static
 from hybrid_cli.training.batches import ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
@@ -108,7 +110,11 @@ def _train_static(settings: TrainLambda) -> Path:
         return settings.output
     index = LexicalIndex.open(settings.index)
     check_corpus(settings.index, collections.corpus_path(settings.collection))
-    fields = artifacts.read_manifest(settings.index, Kind.LEXICAL_INDEX).options["fields"]
+    fields = weighted_fields(artifacts.read_manifest(settings.index, Kind.LEXICAL_INDEX).options["fields"])
+    if others := [name for name in fields if name not in ("title", "text")]:
+        raise InputError(
+            f"{settings.index}: has the field '{others[0]}', but encoders read only title and text; index those"
+        )
     rows = min(settings.vocab_size, len(index.idf)) + settings.hash_buckets
     memory.require(_BYTES * rows * settings.dim, f"the tables of {rows:,} terms and {settings.dim:,} dimensions")
     encoder = StaticEncoder.over(index, fields, settings.dim, settings.vocab_size, settings.hash_buckets)

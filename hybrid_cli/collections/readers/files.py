@@ -83,6 +83,7 @@ def source(settings: PrepareFiles) -> Source:
         return _Opened(table, chosen_columns(table, layout, given))
 
     documents = [opened(path, DOCUMENTS, settings.document_columns) for path in settings.documents]
+    others = tuple(settings.other_fields)
     asked = _splits("--queries", settings.queries)
     judged = {split or DEFAULT_SPLIT: path for split, path in _splits("--qrels", settings.qrels).items()}
     queries = {split: opened(path, QUERIES, settings.query_columns) for split, path in asked.items()}
@@ -92,7 +93,7 @@ def source(settings: PrepareFiles) -> Source:
 
     def document_rows() -> Iterator[Document]:
         for each in documents:
-            yield from _documents(each)
+            yield from _documents(each, others)
 
     def judgments() -> Iterator[Judgment]:
         for split, each in qrels.items():
@@ -111,7 +112,7 @@ def source(settings: PrepareFiles) -> Source:
              for number, each in enumerate(documents, 1)}  # fmt: skip
     files |= {f"queries {split}".strip(): path for split, path in asked.items()}
     files |= {f"qrels {split}": path for split, path in judged.items()}
-    return Source("files", document_rows, query_rows, judgments, files)
+    return Source("files", document_rows, query_rows, judgments, files, fields=others)
 
 
 def _splits(option: str, values: Sequence[str]) -> dict[str, Path]:
@@ -135,13 +136,14 @@ def _split_of(path: Path) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def _documents(opened: _Opened) -> Iterator[Document]:
+def _documents(opened: _Opened, others: Sequence[str]) -> Iterator[Document]:
     docid, text, title = (opened.columns.get(field) for field in ("id", "text", "title"))
     assert docid is not None  # `chosen_columns` checks
     assert text is not None
     for place, row in opened.rows():
         named = cell(row, title, place, default="") if title else ""
-        yield Document(checked_id(cell(row, docid, place), place), named, cell(row, text, place), place)
+        rest = tuple(cell(row, opened.columns[name], place, default="") for name in others)
+        yield Document(checked_id(cell(row, docid, place), place), named, cell(row, text, place), place, rest)
 
 
 def _queries(split: str, opened: _Opened) -> Iterator[Query]:

@@ -1,0 +1,189 @@
+"""Fields of documents besides title and text, and their weights in one index of BM25."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from command import hybrid
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.errors import InputError
+from hybrid_cli.lexical import lucene
+from hybrid_cli.lexical.analysis import Analyzer
+from hybrid_cli.lexical.feedback import Rm3
+from hybrid_cli.lexical.impacts import quantized
+from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.stages.append import append
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.search import search
+from hybrid_cli.stages.train_lambda import train_lambda
+
+WEIGHTS = {"title": 3, "text": 1, "body": 2}
+FIELDS = ["title=3", "text", "body=2"]
+WORDS = ["virus", "vaccine", "mask", "trial", "children", "hospital", "dose", "spread", "school", "test"]
+QUERIES = pl.DataFrame({"qid": ["a", "b", "c"], "text": ["virus vaccine", "school test test", "the dose of a mask"]})
+
+
+def articles(path: Path, numbers: range) -> Path:
+    """Write articles with titles, abstracts and bodies of random words; some fields are empty or missing."""
+    draw = random.Random(numbers.start)
+    rows = [
+        {
+            "id": f"d{number}",
+            "title": " ".join(draw.choices(WORDS, k=draw.randint(1, 3))),
+            "abstract": " ".join(draw.choices(WORDS, k=draw.randint(2, 12))),
+            "body": " ".join(draw.choices(WORDS, k=draw.randint(0, 60))) if number % 7 else None,
+        }
+        for number in numbers
+    ]
+    pl.DataFrame(rows).write_ndjson(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("articles")
+    for name, numbers in (("first", range(30)), ("rest", range(30, 40)), ("whole", range(0))):
+        files = (
+            [articles(folder / f"{name}.jsonl", numbers)]
+            if numbers
+            else [folder / "first.jsonl", folder / "rest.jsonl"]
+        )
+        columns = ["--document-columns", "text=abstract,body=body"]
+        done = hybrid("prepare", "files", *files, *columns, "--output", folder / name)
+        assert done.code == 0, done.err
+        assert "title from 'title'" in done.err
+        assert "body from 'body'" in done.err
+    return folder
+
+
+@pytest.fixture(scope="module")
+def index(collection: Path) -> Path:
+    return index_bm25(collection / "whole", fields=FIELDS, output=collection / "bm25", threads=1)
+
+
+def test_the_corpus_has_the_other_fields(collection: Path) -> None:
+    rows = pl.read_parquet(collection / "whole" / "corpus.parquet")
+    assert rows.columns == ["docid", "title", "text", "body"]
+    assert rows.filter(pl.col("body") == "")["docid"][:2].to_list() == ["d0", "d7"]
+    assert collections.scan(collection / "whole").collect().columns == ["corpus_row", "docid", "title", "text"]
+
+
+def test_scores_are_bm25_of_weighted_term_frequencies_and_lengths(collection: Path, index: Path) -> None:
+    """The formula, computed from the counts of each field alone."""
+    rows = pl.read_parquet(collection / "whole" / "corpus.parquet")
+    analyzer = Analyzer()
+    counted = {name: analyzer.analyze(rows[name].to_list()) for name in WEIGHTS}
+    lengths = np.sum([[w * len(words) for words in counted[name]] for name, w in WEIGHTS.items()], axis=0)
+    assert len(set(lengths.tolist())) > 20
+    stored, average, k1, b = quantized(lengths), lengths.mean(), 0.9, 0.4
+    run = LexicalIndex.open(index).search(QUERIES, 100)
+    for qid, text in QUERIES.rows():
+        scores = np.zeros(len(rows))
+        for term in analyzer.analyze([text])[0]:
+            tf = np.sum([[w * words.count(term) for words in counted[name]] for name, w in WEIGHTS.items()], axis=0)
+            df = np.count_nonzero(tf)
+            idf = math.log(1 + (len(rows) - df + 0.5) / (df + 0.5))
+            scores += idf * tf / (tf + k1 * (1 - b + b * stored / average))
+        expected = {docid: score for docid, score in zip(rows["docid"], scores, strict=True) if score > 0}
+        found = dict(run.filter(pl.col("qid") == qid).select("docid", "score").iter_rows())
+        assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_an_index_of_repeated_texts_is_the_same(collection: Path, index: Path, tmp_path: Path) -> None:
+    rows = pl.read_parquet(collection / "whole" / "corpus.parquet")
+    names = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
+    repeated = rows.select("docid", title=pl.lit(""), text=pl.concat_str(names, separator=" . "))
+    repeated.write_parquet(tmp_path / "repeated.parquet")
+    other = index_bm25(tmp_path / "repeated.parquet", output=tmp_path / "bm25", threads=1)
+    assert LexicalIndex.open(other).search(QUERIES, 100).equals(LexicalIndex.open(index).search(QUERIES, 100))
+
+
+def test_lucene_and_rm3_use_the_weights(index: Path) -> None:
+    for rm3 in (None, Rm3(fb_terms=5, fb_docs=3, original_query_weight=0.5)):
+        mine = LexicalIndex.open(index).search(QUERIES, 100, rm3=rm3)
+        other = lucene.search(index, QUERIES, 100, rm3=rm3)
+        both = mine.join(other, on=["qid", "docid"], suffix="_lucene")
+        assert len(both) == len(mine) == len(other)
+        assert ((both["score"] - both["score_lucene"]).abs() <= 1e-4).all()
+
+
+def test_a_common_factor_of_all_weights_is_a_factor_of_k1(collection: Path, tmp_path: Path) -> None:
+    """Lengths up to 40 tokens are stored exactly, so that the scores are equal."""
+    plain = index_bm25(collection / "whole", output=tmp_path / "plain", k1=0.9, threads=1)
+    twice = index_bm25(collection / "whole", fields="title=2,text=2", output=tmp_path / "twice", k1=1.8, threads=1)
+    runs = [LexicalIndex.open(each).search(QUERIES, 100) for each in (plain, twice)]
+    both = runs[0].join(runs[1], on=["qid", "docid"], suffix="_twice")
+    assert len(both) == len(runs[0]) == len(runs[1])
+    assert ((both["score"] - both["score_twice"]).abs() <= 1e-6).all()
+
+
+def test_append_and_shards_read_the_same_fields(collection: Path, index: Path, tmp_path: Path) -> None:
+    first = index_bm25(collection / "first", fields=FIELDS, output=tmp_path / "first", threads=1)
+    appended = append(first, collection / "rest", output=tmp_path / "appended", threads=1)
+    expected = LexicalIndex.open(index).search(QUERIES, 100)
+    assert LexicalIndex.open(appended).search(QUERIES, 100).equals(expected)
+    index_bm25(collection / "whole", fields=FIELDS, shards=3, output=tmp_path / "shards")
+    QUERIES.write_ndjson(tmp_path / "queries.jsonl")
+    search(index=tmp_path / "shards" / "shard-*", queries=tmp_path / "queries.jsonl", output=tmp_path / "run.parquet")
+    assert pl.read_parquet(tmp_path / "run.parquet").equals(expected.cast({"rank": pl.Int32}))
+
+
+def test_a_weight_of_one_is_the_field_alone(collection: Path, tmp_path: Path) -> None:
+    index = index_bm25(collection / "whole", fields="title=1,body", output=tmp_path / "bm25", threads=1)
+    assert artifacts.read_manifest(index, Kind.LEXICAL_INDEX).options["fields"] == ["title", "body"]
+
+
+def test_a_static_encoder_reads_the_weights(collection: Path, tmp_path: Path) -> None:
+    index = index_bm25(collection / "whole", fields="title=2,text", output=tmp_path / "bm25", threads=1)
+    plan: dict[str, Any] = {"encoder": "static", "dim": 4, "max_steps": 1, "batch_size": 4}
+    folder = train_lambda(collection / "whole", index=index, output=tmp_path / "lambda", **plan)
+    assert '"fields": [\n    "title",\n    "title",\n    "text"\n  ]' in (folder / "encoder.json").read_text("utf-8")
+    done = hybrid("train-lambda", collection / "whole", "--index", collection / "bm25", "--encoder", "static",
+                  "--dim", 4, "--output", tmp_path / "no")  # fmt: skip
+    assert "has the field 'body', but encoders read only title and text" in done.err
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("title,plot", "no field 'plot'; fields of this corpus: title, text, body"),
+        ("docid", "no field 'docid'; fields of this corpus: title, text, body"),
+        ("title=0,text", "--fields title=0: needs a whole number from 1 to 100 as weight"),
+        ("title=1.5", "--fields title=1.5: needs a whole number from 1 to 100 as weight"),
+        ("title=", "--fields title=: needs a whole number from 1 to 100 as weight"),
+        ("title^3", "--fields title^3: needs a field, or a field with a weight such as title=3"),
+        ("title=2,title", "--fields title=2,title: list each field once"),
+    ],
+)
+def test_unusable_fields_are_refused(collection: Path, tmp_path: Path, fields: str, message: str) -> None:
+    done = hybrid("index-bm25", collection / "whole", "--fields", fields, "--output", tmp_path / "bm25")
+    assert done.code == 2
+    assert message in done.err
+    assert not (tmp_path / "bm25").exists()
+
+
+def test_a_mapping_is_not_taken_as_a_list_of_its_names(collection: Path, tmp_path: Path) -> None:
+    weights: Any = WEIGHTS
+    with pytest.raises(InputError, match=r"--fields .*: needs a list"):
+        index_bm25(collection / "whole", fields=weights, output=tmp_path / "bm25")
+
+
+def test_other_commands_refuse_what_they_cannot_read(collection: Path, index: Path, tmp_path: Path) -> None:
+    (tmp_path / "expansion.tsv").write_text("d1\tmore words\n")
+    rest = ["--expansion", tmp_path / "expansion.tsv", "--output", tmp_path / "out"]
+    done = hybrid("index-bm25", collection / "whole", "--fields", "body", *rest)
+    assert "--expansion: adds to the text, which --fields body leaves out; add text" in done.err
+    done = hybrid("export", index, "--format", "opensearch", "--output", tmp_path / "out")
+    assert "the index has the field 'body'; use --format parquet or vespa" in done.err
+    columns = ["--document-columns", "text=abstract,body=body", "--output", tmp_path / "out"]
+    done = hybrid("prepare", "files", collection / "first.jsonl", *columns, "--pseudo-queries", "title")
+    assert "--pseudo-queries: not with the field 'body', which may repeat the query" in done.err
