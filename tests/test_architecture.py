@@ -124,6 +124,7 @@ def test_a_library_is_imported_in_its_home_only(library: str) -> None:
     assert not [user for user in users if not any(user == home or user.startswith(f"{home}/") for home in homes)]
 
 
+@pytest.mark.slow
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from hybrid_cli.cli import app\n"
@@ -135,6 +136,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "heavy: []"
 
 
+@pytest.mark.slow
 def test_stages_without_a_model_start_without_heavy_libraries() -> None:
     heavy = {"torch", "altair", "faiss", "scipy"}
     names = ["prepare", "fuse", "concat_runs", "search", "judge", "evaluate", "inspect", "export", "doctor"]

@@ -23,8 +23,6 @@ from hybrid_cli.stages.label import label
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Any]:

@@ -132,6 +132,7 @@ def test_bf16_needs_compute_capability_8(gpu: str, native: bool) -> None:
     assert stage.has_bf16([gpu]) is native
 
 
+@pytest.mark.slow
 def test_nothing_heavy_is_imported() -> None:
     code = (
         "import sys; from hybrid_cli.cli import app\n"

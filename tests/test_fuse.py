@@ -63,6 +63,7 @@ def trec_file(path: Path, *rows: tuple[str, str, int, float]) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_exact_scores_follow_the_formula_for_all_candidates(
     made: Path, tiny: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
@@ -201,6 +202,7 @@ def test_rrf_is_tuned_with_its_constant(made: Path, tiny: Path, tmp_path: Path) 
     assert artifacts.read_manifest(output, Kind.RUN).options["rrf_k"] == 3
 
 
+@pytest.mark.slow
 def test_the_prior_is_used_for_a_lexical_and_a_dense_run_only(made: Path, tiny: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"qrels": tiny, "split": "test", "tune": True}
 
@@ -380,6 +382,7 @@ def test_the_encoder_is_opened_once_for_all_blocks(made: Path, monkeypatch: pyte
     assert opener.call_count == 1
 
 
+@pytest.mark.slow
 def test_threads_limit_polars_and_torch(made: Path, tmp_path: Path) -> None:
     code = (
         "from hybrid_cli.cli import main\n"
@@ -396,6 +399,7 @@ def test_threads_limit_polars_and_torch(made: Path, tmp_path: Path) -> None:
     assert run(f"import torch; torch.set_num_threads(2)\n{code}", *words).stdout.split()[-1] == "1"
 
 
+@pytest.mark.slow
 def test_a_fuser_with_the_features_of_indexes_needs_them_for_the_fusion(made: Path, tiny: Path, tmp_path: Path) -> None:
     given: dict[str, Any] = {"qrels": tiny, "split": "test", "folds": 2, "methods": ["minmax"], "index": indexes(made)}
     fuser, _ = read_fuser(train_fusion(both(made), output=tmp_path / "fixed", **given))

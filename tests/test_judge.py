@@ -211,6 +211,7 @@ def _answer_all(path: Path, pairs: list[tuple[str, str]]) -> None:
     judgments.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.7, 0.99, 1.0])
 def test_a_kill_at_any_operation_loses_no_earlier_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: float

@@ -136,6 +136,7 @@ def without(fields: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if key != name}
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_any_file_of_a_dense_index_or_encoder_is_found(
     tiny: Path, tmp_path: Path, tiny_lambda: Path, tiny_bert: Path
 ) -> None:
