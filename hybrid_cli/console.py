@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT_SECONDS = 30.0
 WORTH_A_LINE_SECONDS = 2.0
-MUCH_MEMORY = 1 << 29  # forecasts of less are not printed
+MUCH = 1 << 29  # bytes; forecasts of less are not printed
 
 shown: Callable[[str], str] = str  # the form of a message; `artifacts.remote` names the URLs of mirrored paths
 _quiet = False
@@ -86,20 +86,24 @@ def warn(message: str) -> None:
     print(shown(f"warning: {message}"), file=sys.stderr, flush=True)
 
 
-def forecast(needed: int, purpose: str, remedy: str = "") -> None:
-    """Print how much memory work will need, if it is much, and refuse work that does not fit.
+def forecast(needed: int, purpose: str, remedy: str = "", place: Path | None = None) -> None:
+    """Print how much memory or disk space work will need, if it is much, and refuse work that does not fit.
 
     Args:
-        needed: bytes in addition to those in use.
+        needed: bytes of memory in addition to those in use, or bytes of all files that the work writes.
         purpose: subject of the message.
         remedy: option that needs less.
+        place: file or folder that is written; None for memory.
 
     Raises:
         HybridError: less is available.
     """
-    if needed >= MUCH_MEMORY:
-        note(f"{purpose}: needs about {memory.shown(needed)} of memory")
-    memory.require(needed, purpose, remedy=remedy)
+    if needed >= MUCH:
+        note(f"{purpose}: needs about {memory.shown(needed)} of {'memory' if place is None else 'disk space'}")
+    if place is None:
+        memory.require(needed, purpose, remedy=remedy)
+    else:
+        memory.require_space(needed, place, purpose, remedy)
 
 
 def prompt(text: str) -> None:

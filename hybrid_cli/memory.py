@@ -1,4 +1,4 @@
-"""Memory that this process may still use, and settings of libraries that reserve less of it.
+"""Memory and disk space that this process may still use, and settings of libraries that reserve less memory.
 
 Polars ends the process where an allocation fails, so a stage compares its need with `available` before it starts. Under
 a budget (`--memory`), stages also choose the sizes of their blocks by `rows`.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
@@ -114,6 +115,27 @@ def require(needed: int, purpose: str, mapped: bool = False, remedy: str = "") -
                 f"not enough memory: {purpose} needs about {shown(needed)} more, and {name} leaves {shown(free)}; "
                 f"{advice}{f', or {remedy}' if remedy else ''}"
             )
+
+
+def require_space(needed: int, place: Path, purpose: str, remedy: str = "") -> None:
+    """Refuse work that writes more than fits on the disk.
+
+    Args:
+        needed: bytes of all files.
+        place: file or folder that is written; the files that an interrupted call left there count as written.
+        purpose: subject of the message.
+        remedy: option that needs less, for the message.
+
+    Raises:
+        HybridError: the file system has less space.
+    """
+    written = sum(file.stat().st_size for file in [place, *place.rglob("*")] if file.is_file())
+    folder = next(each for each in place.absolute().parents if each.is_dir())
+    if (free := shutil.disk_usage(folder).free) < needed - written:
+        raise HybridError(
+            f"not enough disk space: {purpose} needs about {shown(needed - written)} more, and {folder} has "
+            f"{shown(free)}; free space, or name another output{f', or {remedy}' if remedy else ''}"
+        )
 
 
 def available() -> Iterator[tuple[int, str, str]]:

@@ -147,7 +147,7 @@ def _shown(text: str) -> str:
 
 def _get(path: Path, found: Any, scheme: str) -> None:
     """Download an object, unless the file has its size and time."""
-    if path.is_file() and _same(path, found):
+    if _same(path, found):
         return
     if path.is_dir():
         disk.remove(path)
@@ -162,6 +162,9 @@ def _get(path: Path, found: Any, scheme: str) -> None:
 
 
 def _same(path: Path, found: Any) -> bool:
+    """Return whether a file has the size and the time of an object."""
+    if not path.is_file():
+        return False
     status = path.stat()
     return bool(status.st_size == found.size and status.st_mtime_ns == found.mtime_ns)
 
@@ -201,7 +204,10 @@ def fetch(url: str) -> None:
 def _mirror(url: str, found: Mapping[str, Any]) -> None:
     """Download the objects of a URL, and remove other files from the mirror."""
     place, (scheme, _, key) = place_of(url), url.partition("://")
-    calls = [partial(_get, place / name, each, scheme) for name, each in found.items() if name != MARKER]
+    wanted = {place / name: each for name, each in found.items() if name != MARKER}
+    missing = sum(each.size for path, each in wanted.items() if not _same(path, each))
+    console.forecast(missing, f"download {url}", "set HYBRID_CACHE", files.scratch_path(place))
+    calls = [partial(_get, path, each, scheme) for path, each in wanted.items()]
     (root() / scheme).mkdir(parents=True, exist_ok=True)
     with FileLock(root() / scheme / f".{key.split('/')[0]}.lock"):  # the processes of a machine share the mirror
         if not found:

@@ -80,36 +80,50 @@ def build(folder: Path, recipe: VectorIndex, advance: Callable[[int], None] = la
     return factory
 
 
-def check_recipe(recipe: VectorIndex, dim: int, count: int) -> None:
-    """Check that FAISS can build an index of `count` vectors of length `dim`.
+def check_recipe(recipe: VectorIndex, dim: int, count: int, place: Path, written: int = 0) -> None:
+    """Check that FAISS can build an index of `count` vectors of length `dim`, and that memory and disk hold it.
+
+    Args:
+        recipe: index type and parameters.
+        dim: length of the vectors.
+        count: number of vectors.
+        place: folder that is written.
+        written: bytes of the vectors that are written next to the index.
 
     Raises:
-        HybridError: FAISS is not installed.
+        HybridError: FAISS is not installed, or memory or disk space does not suffice.
         InputError: a parameter or the factory string is unusable.
     """
     pick_gpus(recipe.faiss_device)
+    smaller = "use --index-type sq8 or binary, or --vector-dtype float16"
     if recipe.index_type == "auto":
+        console.forecast(written, f"encode: {count:,} vectors", smaller, place)
         return
     factory = factory_string(recipe, dim, count)
     if not is_binary(factory):
         empty_index(factory, dim)
     least = "use --index-type flat, which is written as a stream" + (", sq8 or binary" if "HNSW" not in factory else "")
     console.forecast(construction_bytes(factory, dim, count), f"encode: building {factory}", least)
+    console.forecast(written + index_bytes(factory, dim, count), f"encode: {count:,} vectors and index", smaller, place)
 
 
 def construction_bytes(factory: str, dim: int, count: int) -> int:
     """Return the memory that FAISS needs to build an index of `count` vectors of length `dim`.
 
-    That is the codes, with ids (IVF) or links and places (HNSW, whose upper levels add 1 link in 2 M), and the training
-    sample. A flat index holds one shard.
+    That is the index and the training sample. A flat index holds one shard.
     """
     if factory == FLAT:
         return 0
+    sample = 0 if is_binary(factory) or (factory.endswith(f",{FLAT}") and "HNSW" in factory) else _TRAINING_VECTORS
+    return index_bytes(factory, dim, count) + 4 * dim * min(count, sample)
+
+
+def index_bytes(factory: str, dim: int, count: int) -> int:
+    """Return the bytes of an index: codes, and ids (IVF) or links and places (HNSW; upper levels: 1 link in 2 M)."""
     each = code_size(factory, dim) or 4 * dim
     if links := re.match(r"B?HNSW(\d+)", factory):
         each += 4 * 2 * int(links[1]) + 4 * 2 + 8 + 4
-    sample = 0 if is_binary(factory) or (factory.endswith(f",{FLAT}") and "HNSW" in factory) else _TRAINING_VECTORS
-    return count * (each + (8 if "IVF" in factory else 0)) + 4 * dim * min(count, sample)
+    return count * (each + (8 if "IVF" in factory else 0))
 
 
 def _build_trained(folder: Path, index: Any, recipe: VectorIndex, factory: str, advance: Callable[[int], None]) -> None:

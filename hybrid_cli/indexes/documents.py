@@ -20,7 +20,7 @@ from hybrid_cli.artifacts import Kind, Manifest, Named, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.models import model_input, recorded_model
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.construction import build
+from hybrid_cli.indexes.construction import build, check_recipe
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.exact import index_kinds, limit_threads, query_encoder
 from hybrid_cli.indexes.shards import block_encoder, encode_texts, keep_vectors, shard_facts, shards
@@ -136,6 +136,7 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
     if manifest.kind == Kind.LEXICAL_INDEX:
         from hybrid_cli.lexical import jvm
 
+        _forecast(settings, change, int(kept.sum()), total, output.partial)
         jvm.start(settings.java_heap)
         with output.folder(ignore=(layout.LUCENE,)) as (work, counts):
             counts |= _change_lexical(change, work, settings, total)
@@ -144,6 +145,7 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
         index = DenseIndex.open(change.index)
         encoder = query_encoder(index, settings.model, settings.device) if isinstance(settings, Append) else None
         recipe = _recipe(index, manifest, getattr(settings, "batch_tokens", None))
+        check_recipe(recipe, index.dim, int(kept.sum()) + total, output.partial, 4 * index.dim * total)
         with output.folder() as (work, counts):
             shards_kept = keep_vectors(change.index, work, kept.to_numpy())
             if encoder is not None:
@@ -157,6 +159,16 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
         f"{change.index}, {len(kept) - int(kept.sum()):,} removed, {total:,} added"
     )
     return output.path
+
+
+def _forecast(settings: Append | Delete, change: Change, kept: int, added: int, place: Path) -> None:
+    """Refuse a lexical index after a change that does not fit; added documents count as long as those of the index."""
+    from hybrid_cli.lexical.build import disk_of, memory_of
+
+    counts, purpose = change.manifest.counts, f"{settings.command}: {kept + added:,} documents"
+    each = counts["postings"] / max(1, counts["documents"])
+    console.forecast(memory_of(each * added, each * kept), purpose, "append fewer documents at once" if added else "")
+    console.forecast(disk_of(each * added, each * kept), purpose, place=place)
 
 
 def _change_lexical(change: Change, work: Path, settings: Append | Delete, total: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, Manifest, disk, layout
 from hybrid_cli.encoders.contract import differences
 from hybrid_cli.encoders.models import recorded_model, resolve
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 256  # texts between two updates of the progress bar
 _CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 1024, 1 << 14  # a token has a score for each term of the vocabulary
+_WEIGHT_BYTES = 16  # of memory: term and weight of each posting, in the order of the documents and of the terms
 DEEPCT_K1, DEEPCT_B = 10.0, 0.9  # for weights times 100 (DeepCT, README of its code)
 
 
@@ -97,7 +98,11 @@ def build_matrix(folder: Path, bm25: bool) -> Built:
         bm25: the weights are counts; k1 and b of DeepCT are stored with them.
     """
     builder, ids, truncated = PostingsBuilder(), [], 0
-    for path in sorted((folder / layout.WEIGHT_SHARDS).glob(layout.PARTS)):
+    paths = sorted((folder / layout.WEIGHT_SHARDS).glob(layout.PARTS))
+    footers = [pq.read_metadata(path) for path in paths]
+    found = sum(each.row_group(at).column(1).num_values for each in footers for at in range(each.num_row_groups))
+    console.forecast(_WEIGHT_BYTES * found, f"encode: impact matrix of {found:,} weights")
+    for path in paths:
         file = pq.ParquetFile(path, read_dictionary=["terms.list.element"])
         table = file.read()
         truncated += int((file.schema_arrow.metadata or {}).get(b"truncated", 0))

@@ -26,6 +26,7 @@ from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.shards import Advance
 from hybrid_cli.lexical.analysis import ENGLISH
 from hybrid_cli.lexical.english import STOP_WORDS
+from hybrid_cli.lexical.impacts import DocumentImpacts
 from hybrid_cli.lexical.index import LexicalIndex
 
 _BATCH = 2048  # documents, and queries, at once
@@ -39,12 +40,14 @@ class Served:
         lexical: the lexical index.
         fields: indexed fields of a document, each as often as its weight.
         corpora: corpora of the documents; a later one replaces documents of earlier ones.
+        work: folder for the impacts by document, which are memory-mapped.
         dense: a dense index of the same documents, or None.
     """
 
     lexical: LexicalIndex
     fields: Sequence[str]
     corpora: Sequence[Path]
+    work: Path
     dense: DenseIndex | None = None
 
     def check(self) -> None:
@@ -85,15 +88,15 @@ class Served:
 
     def _vectors(self, docids: pl.Series) -> list[pl.Series]:
         rows = runs.positions(docids, self.lexical.docids, "the lexical index has no document")
-        columns = _sparse(self._impacts[rows])
+        columns = _sparse(self._impacts.rows(rows))
         if self.dense is not None:
             places = runs.positions(docids, self.dense.docids, f"{self.dense.folder}: no document")
             columns.append(_dense(self.dense.vectors_of(places)))
         return columns
 
     @cached_property
-    def _impacts(self) -> Any:
-        return self.lexical.documents.tocsr()
+    def _impacts(self) -> DocumentImpacts:
+        return self.lexical.impacts.by_document(self.work)
 
     def queries(self, queries: pl.DataFrame, encoder: Any) -> pl.DataFrame:
         """Return qid, text, indices and values (term frequencies), and vector, for queries (qid, text)."""

@@ -24,6 +24,24 @@ from hybrid_cli.lexical.impacts import Postings, PostingsBuilder, save_array
 from hybrid_cli.settings.retrieval import weighted_fields
 
 Corpus = Callable[[], Iterable[pa.RecordBatch]]
+_MEMORY, _POSTING = 320 << 20, 41  # bytes of Java and the dictionary, and of each counted posting (docs/scale.md)
+_WRITTEN = 28  # bytes on the disk of each counted posting: the texts for Lucene, Lucene's index, the matrix
+_COPIED = 9  # bytes in memory and on the disk of each posting that is copied from another index
+
+
+def memory_of(counted: float, copied: float = 0.0) -> int:
+    """Return the bytes of memory for `build`.
+
+    Args:
+        counted: postings of the documents that are analyzed.
+        copied: postings of the kept documents of a base.
+    """
+    return _MEMORY + round(_POSTING * counted + _COPIED * copied)
+
+
+def disk_of(counted: float, copied: float = 0.0) -> int:
+    """Return the bytes that `build` writes; see `memory_of`."""
+    return round(_WRITTEN * counted + _COPIED * copied)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ impacts that are summed as they are (SPLADE, UniCOIL).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +23,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import artifacts, memory
+from hybrid_cli import artifacts, console, memory
 from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical.keys import Matrix
@@ -306,23 +306,25 @@ class Impacts:
         kernels.transpose(places, matrix, self.idf, ends[:-1].copy(), terms, values)
         return DocumentImpacts(ends, terms, values, len(self.idf))
 
+    def blocks(self) -> Iterator[DocumentImpacts]:
+        """Yield the impacts of consecutive documents: 8 bytes for each of 64 million postings, 4 bytes per document."""
+        from hybrid_cli.lexical import kernels
+
+        size = len(self.postings.lengths)
+        counts = np.zeros(size, np.int64)
+        kernels.count(np.arange(size, dtype=np.int32), self.postings.rows, counts)
+        ends = np.cumsum(counts)
+        full = np.searchsorted(ends, np.arange(_AT_ONCE, counts.sum(), _AT_ONCE), side="right")
+        bounds = np.unique([0, *full.tolist(), size]).tolist()
+        yield from (self.of_documents(np.arange(*pair)) for pair in pairwise(bounds))
+
     def by_document(self, folder: Path) -> DocumentImpacts:
-        """Write the impacts of all documents to `folder`, unless they are there, and memory-map them.
-
-        Memory holds 8 bytes for each of 64 million postings, and 4 bytes per document.
-        """
+        """Write the impacts of all documents to `folder`, unless they are there, and memory-map them; see `blocks`."""
         if not folder.exists():
-            from hybrid_cli.lexical import kernels
-
-            size = len(self.postings.lengths)
-            counts = np.zeros(size, np.int64)
-            kernels.count(np.arange(size, dtype=np.int32), self.postings.rows, counts)
-            ends = np.cumsum(counts)
-            full = np.searchsorted(ends, np.arange(_AT_ONCE, counts.sum(), _AT_ONCE), side="right")
-            bounds = np.unique([0, *full.tolist(), size]).tolist()
+            console.forecast(8 * len(self.postings.rows), "impacts by document", place=folder)
             with artifacts.replacing(folder) as scratch:
                 scratch.mkdir()
-                _save_blocks(scratch, (self.of_documents(np.arange(*pair)) for pair in pairwise(bounds)))
+                _save_blocks(scratch, self.blocks())
         return DocumentImpacts(
             np.load(folder / "ends.npy", mmap_mode="r"),
             _mapped(folder / "terms.bin", np.int32),

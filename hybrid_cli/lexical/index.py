@@ -129,17 +129,13 @@ class LexicalIndex:
             raise InputError(f"{folder}: is an index of BM25; needs one with learned weights, built by `hybrid encode`")
         with artifacts.one_version(folder, manifest):
             artifacts.check_parts(folder, layout.IMPACTS, layout.DOCIDS)
-            docids = pl.read_parquet(artifacts.validate_parquet(folder / layout.DOCIDS))["docid"]
-            impacts = Impacts.learned(Postings.open(folder / layout.IMPACTS), steps**-2)
-            return cls(impacts, docids, queries=queries)
+            postings = Postings.open(folder / layout.IMPACTS)
+            return cls(Impacts.learned(postings, steps**-2), _docids(folder), queries=queries)
 
     @classmethod
     def load(cls, folder: Path, language: str, parameters: tuple[float, float]) -> LexicalIndex:
         """Open the matrix in `folder` with (k1, b); the artifact may be incomplete."""
-        documents = artifacts.row_count(artifacts.validate_parquet(folder / layout.DOCIDS))
-        console.forecast(_DOCUMENT * documents, f"{folder}: search of {documents:,} documents", "search shards")
-        docids = pl.read_parquet(folder / layout.DOCIDS)["docid"]
-        return cls(Impacts.of(Postings.open(folder / layout.IMPACTS), *parameters), docids, language)
+        return cls(Impacts.of(Postings.open(folder / layout.IMPACTS), *parameters), _docids(folder), language)
 
     @property
     def k1(self) -> float:
@@ -203,8 +199,6 @@ class LexicalIndex:
             known["id"].to_numpy().astype(np.int32),
             known["boost"].to_numpy().astype(np.float32),
         )
-
-    # ------------------------------------------------------------------------------------------------------- search
 
     def search(
         self, queries: pl.DataFrame, hits: int, threads: int | None = None, rm3: Rm3 | None = None
@@ -369,6 +363,13 @@ class LexicalIndex:
         kept = np.arange(keys.shape[1]) < counts[:, None]
         rows = np.argsort(self._shared.order)[keyed.places_of(keys[kept])]
         return FirstHits(self._shared.feedback, weighted, counts, rows, keyed.scores_of(keys[kept]))
+
+
+def _docids(folder: Path) -> pl.Series:
+    """Return the ids of an index by row, if memory holds what a search needs."""
+    documents = artifacts.row_count(artifacts.validate_parquet(folder / layout.DOCIDS))
+    console.forecast(_DOCUMENT * documents, f"{folder}: search of {documents:,} documents", "search shards")
+    return pl.read_parquet(folder / layout.DOCIDS)["docid"]
 
 
 def quantization(manifest: Manifest) -> int | None:

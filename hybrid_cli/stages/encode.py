@@ -108,7 +108,7 @@ def _encode(settings: Encode) -> Path:
     if not total:
         raise InputError(f"{source}: has no texts to encode")
     if kind == Kind.DENSE_INDEX:
-        indexes.check_recipe(settings, encoder.dim, total)
+        indexes.check_recipe(settings, encoder.dim, total, output.partial, _bytes(settings, encoder.dim, total))
     with output.folder() as (work, counts):
         if len(folders) > 1:
             composite.write_combination(work / INDEX_ENCODER, folders, recipe)
@@ -223,7 +223,8 @@ def _import(settings: Encode, path: Path) -> Path:
             raise InputError(f"{path}: vectors of {info.dim} values; {model} computes {encoder.dim}")
         info = _info(encoder, info.vectors, 0)
     if kind == Kind.DENSE_INDEX:
-        indexes.check_recipe(settings, info.dim, info.vectors)
+        written = _bytes(settings, info.dim, info.vectors)
+        indexes.check_recipe(settings, info.dim, info.vectors, output.partial, written)
     with output.folder() as (work, counts):
         with console.progress("import", info.vectors, "vectors") as advance:
             write_external(work, vectors, rows, wanted, settings, advance)
@@ -243,6 +244,11 @@ def _dtype(settings: Encode) -> Any:
     here = settings.ray_address is None
     devices = pick_devices(settings.devices) or [pick_device(settings.device) if here else settings.device]
     return names[pick_dtype(settings.dtype, devices[0])]
+
+
+def _bytes(settings: Encode, dim: int, vectors: int) -> int:
+    """Return the bytes of stored vectors."""
+    return vectors * dim * (2 if settings.vector_dtype == "float16" else 4)
 
 
 def _info(encoder: Encoder, vectors: int, truncated: int) -> IndexInfo:
@@ -274,7 +280,8 @@ def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
         model = model_of(opened)
         encoder = open_encoder(model, device=settings.device, dtype=made.options["dtype"], overrides=changes)
         info = _info(encoder, info.vectors, info.truncated)
-    indexes.check_recipe(settings, info.dim, info.vectors)
+    written = 0 if length is None else _bytes(settings, length, info.vectors)
+    indexes.check_recipe(settings, info.dim, info.vectors, output.partial, written)
     with output.folder() as (work, counts):
         if length is None:
             link_vectors(old, work)
@@ -314,7 +321,7 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
     refuse_equal(parts, folders)
     encoder = Combination(recipe, parts)
     total, truncated = len(opened[0].docids), max(each.info.truncated for each in opened)
-    indexes.check_recipe(settings, encoder.dim, total)
+    indexes.check_recipe(settings, encoder.dim, total, output.partial, _bytes(settings, encoder.dim, total))
     with output.folder() as (work, counts):
         composite.write_combination(work / INDEX_ENCODER, [model_of(each) for each in opened], recipe)
         combine_vectors(opened, work, encoder.document_vectors, settings)

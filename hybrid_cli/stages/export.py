@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,7 +22,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.indexes import DenseIndex
 from hybrid_cli.json_files import read_object
-from hybrid_cli.lexical.impacts import Postings
+from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Export, stage
 from hybrid_cli.settings.analysis import ENGINES, ExportFormat
@@ -318,8 +319,8 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
     if not corpora:
         raise InputError(f"{path}: its corpus is no longer at the recorded path; pass it with --collection")
     dense = DenseIndex.open(settings.dense) if settings.dense else None
-    fields = weighted_fields(manifest.options["fields"])
-    served = serving.Served(LexicalIndex.open(path), fields, corpora, dense)
+    work, fields = scratch / layout.DOCUMENT_IMPACTS, weighted_fields(manifest.options["fields"])
+    served = serving.Served(LexicalIndex.open(path), fields, corpora, work, dense)
     served.check()
     queries = None
     if settings.split is not None:
@@ -335,22 +336,22 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
     }[settings.form]
     with console.progress("export", len(served.lexical.docids), "documents") as advance:
         count = write(served, scratch, queries, advance)
+    disk.remove(work)
     return f"{count:,} documents" + (f", {len(queries):,} queries" if queries is not None else "")
 
 
 def _anserini(path: Path, scratch: Path, settings: Export) -> str:
     """Write one document per line: id, contents (empty) and vector, an object of terms and integers."""
-    from scipy.sparse import csc_matrix
-
     postings = Postings.open(path / layout.IMPACTS)
     docids = pl.read_parquet(path / DOCIDS)["docid"]
-    shape = (len(docids), len(postings.terms))
-    rows = csc_matrix((postings.tfs, postings.rows, postings.indptr), shape=shape).tocsr()
+    names = iter(docids)
     with disk.create_text(scratch) as file:
-        for number, docid in enumerate(docids):
-            own = slice(rows.indptr[number], rows.indptr[number + 1])
-            vector = dict(zip(postings.terms.gather(rows.indices[own]), rows.data[own].tolist(), strict=True))
-            file.write(json.dumps({"id": docid, "contents": "", "vector": vector}, ensure_ascii=False) + "\n")
+        for block in Impacts.learned(postings, 1.0).blocks():  # a weight times 1
+            for begin, end in pairwise(block.ends.tolist()):
+                weights = block.values[begin:end].astype(int).tolist()
+                vector = dict(zip(postings.terms.gather(block.terms[begin:end]), weights, strict=True))
+                record = {"id": next(names), "contents": "", "vector": vector}
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
     return f"{len(docids):,} documents, {len(postings.rows):,} weights"
 
 

@@ -13,14 +13,14 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import artifacts, console, memory
+from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import expansion
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.lexical import jvm
-from hybrid_cli.lexical.build import Setting, Tuning, build, build_shards, tune
+from hybrid_cli.lexical.build import Corpus, Setting, Tuning, build, build_shards, disk_of, memory_of, tune
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.reporting.tables import figure, signed
 from hybrid_cli.settings import IndexBm25, stage
@@ -29,7 +29,6 @@ from hybrid_cli.settings.retrieval import field_weight
 
 _DOCUMENTS_AT_ONCE = 8192
 _MATRIX_BYTES = 1.25  # of the postings while they are sorted, per byte of English text
-_BYTES, _POSTING = 320 << 20, 41  # memory of Java and the dictionary, and of each posting (docs/scale.md)
 _HITS = 1000  # hits per query, for tuning on a measure without a cutoff
 _GRID_K1 = (0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0)
 _GRID_B = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -130,8 +129,9 @@ def _index_shards(settings: IndexBm25, shards: int, inputs: Mapping[str, Path]) 
     if shards > total:
         raise InputError(f"--shards {shards}: {inputs['corpus']} has {total:,} documents; use fewer shards")
     collections.docids(settings.collection)  # refuses repeated ids
-    jvm.start(settings.java_heap)
     corpus = partial(collections.documents, settings.collection, _DOCUMENTS_AT_ONCE, _names(settings))
+    _forecast(settings, corpus, total, shards, target.partial)
+    jvm.start(settings.java_heap)
     sizes = [total * (number + 1) // shards - total * number // shards for number in range(shards)]
     with target.folder() as (work, counts):
         with console.progress("index-bm25", total, "documents") as advance:
@@ -152,12 +152,7 @@ def _build(settings: IndexBm25, work: Path) -> None:
     names = _names(settings)
     corpus = partial(expansion.documents, settings.collection, settings.expansion, _DOCUMENTS_AT_ONCE, names)
     documents = len(collections.docids(settings.collection))
-    if settings.memory is not None:
-        needed = int(_MATRIX_BYTES * collections.text_bytes(settings.collection)) + settings.memory // 2
-        memory.require(needed, "index-bm25 (matrix, and half of the budget for Java)")
-    else:
-        needed = _BYTES + round(documents * _POSTING * _distinct_words(next(corpus()), names))
-        console.forecast(needed, f"index-bm25: {documents:,} documents", "use --shards")
+    _forecast(settings, corpus, documents, 1, work)
     with console.progress("index-bm25", documents, "documents") as advance:
         build(corpus, work, settings.fields, settings.language, settings.threads or cpu_count(), advance)
 
@@ -165,6 +160,16 @@ def _build(settings: IndexBm25, work: Path) -> None:
 def _names(settings: IndexBm25) -> list[str]:
     """Return the names of the indexed fields."""
     return [field_weight(each)[0] for each in settings.fields]
+
+
+def _forecast(settings: IndexBm25, corpus: Corpus, documents: int, shards: int, place: Path) -> None:
+    """Print the memory and the disk space for an index, from the first documents, and refuse what does not fit."""
+    postings = documents * _distinct_words(next(iter(corpus())), _names(settings))
+    needed, purpose = memory_of(postings / shards), f"index-bm25: {documents:,} documents"
+    if settings.memory is not None:  # Java gets half of the budget
+        needed = int(_MATRIX_BYTES * collections.text_bytes(settings.collection) / shards) + settings.memory // 2
+    console.forecast(needed, purpose, "use --shards" if shards == 1 else "use more --shards")
+    console.forecast(disk_of(postings), purpose, place=place)
 
 
 def _distinct_words(documents: pa.RecordBatch, fields: Sequence[str]) -> float:

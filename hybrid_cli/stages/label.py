@@ -26,6 +26,7 @@ from hybrid_cli.training.labels import MatrixTeacher, Queries, RunTeacher, Teach
 QUERIES_IN_A_SHARD = 8_192  # bounds the memory, together with the hits
 HITS_IN_A_SHARD = 1 << 22
 SHARDS_AT_ONCE = 2  # analysis, search and writing of one shard run one after the other
+_QUERY_BYTES, _HIT_BYTES = 100, 10  # on the disk
 QUESTIONS = "train"  # split with the queries whose lengths cropped sentences get
 
 Labeller: TypeAlias = Callable[[pl.DataFrame], pa.Table]  # from queries to their labels
@@ -49,6 +50,8 @@ def label(settings: Label) -> Path:
     if output.up_to_date:
         return output.path
     queries = _queries(settings, inputs)
+    needed = queries.total * (_QUERY_BYTES + _HIT_BYTES * settings.depth)
+    console.forecast(needed, f"label: {queries.total:,} queries", "use a lower --depth", output.partial)
     with output.folder() as (work, counts):
         start = partial(_labeller, settings.of_worker(), inputs)
         counts |= queries.counts | _write(settings, output, work, queries, start)

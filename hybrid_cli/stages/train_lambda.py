@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import torch
 
-from hybrid_cli import artifacts, console, memory
+from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
@@ -116,7 +116,8 @@ def _train_static(settings: TrainLambda) -> Path:
             f"{settings.index}: has the field '{others[0]}', but encoders read only title and text; index those"
         )
     rows = min(settings.vocab_size, len(index.idf)) + settings.hash_buckets
-    memory.require(_BYTES * rows * settings.dim, f"the tables of {rows:,} terms and {settings.dim:,} dimensions")
+    tables = f"train-lambda: tables of {rows:,} terms and {settings.dim:,} dimensions"
+    console.forecast(_BYTES * rows * settings.dim, tables, "use a smaller --vocab-size or --dim")
     encoder = StaticEncoder.over(index, fields, settings.dim, settings.vocab_size, settings.hash_buckets)
     texts = pl.concat([table["text"] for table in Labels(settings.labels).tables()]) if settings.labels else None
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import artifacts, draws, runs
+from hybrid_cli import artifacts, console, draws, runs
 from hybrid_cli.artifacts import SCHEMAS, Kind, Manifest, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import sentences
@@ -28,6 +28,7 @@ Longs: TypeAlias = npt.NDArray[np.int64]
 # Number of hits of each query, [Q]; docids and scores of all hits, query after query, best first.
 Hits: TypeAlias = tuple[npt.NDArray[np.integer], pl.Series, npt.NDArray[np.float32]]
 
+_DOCUMENT_BYTES = 70  # of an id, with copies, and the hash of a text
 _HASH = folded("text").hash().alias("hash")
 
 
@@ -225,6 +226,8 @@ class RunTeacher:
         self._lock = Lock()  # the run is read by one thread at a time
         if not self._run.hits:
             raise InputError(f"{path}: has hits for none of the {len(queries):,} queries; pass a run of these queries")
+        documents = collections.document_count(corpus)
+        console.forecast(_DOCUMENT_BYTES * documents, f"label: {documents:,} ids of the corpus")
         _refuse_unknown(self._run, corpus, path)
         self._texts = None if settings.keep_same_text else collections.scan(corpus).select("docid", _HASH).collect()
 

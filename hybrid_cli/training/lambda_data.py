@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from hybrid_cli import draws
+from hybrid_cli import console, draws
+from hybrid_cli.artifacts import layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.training import TrainLambda
@@ -39,6 +40,7 @@ class LabeledQueries:
                 f"{folder}: its lists have at most {depth} hits, --positives {plan.positives} and --negatives "
                 f"{plan.negatives} need {least}; pass smaller numbers, or `hybrid label --depth {least}`"
             )
+        console.forecast(collections.text_bytes(corpus), "train-lambda: texts", place=work / layout.TEXTS)
         self.texts = mapped_texts(work, (pl.DataFrame(pl.from_arrow(part)) for part in collections.documents(corpus)))
         self._rows = self.texts.select("docid").with_row_index("row")
         self._kept = [table.select(pl.col("docids").list.len() >= least).to_series() for table in self._labels.tables()]
