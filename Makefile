@@ -12,8 +12,9 @@ OUT ?= out/clear
 DEMO_STEPS ?= 50
 TABLES := clear ablations roc spar lambda-study static-lambda lite drboost memory-table robustness rerank sparse
 
-# Files of tests share fixtures, and start in the order of tests/conftest.py: the longest first.
-PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
+# Files of tests share fixtures, and start in the order of tests/conftest.py: the longest first. A process of tests that
+# crashes ends the run: with another in its place, the remaining tests may wait forever.
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 unexport PYTHONDONTWRITEBYTECODE  # the tests start many processes, which would compile the package again
 
 MAKEFLAGS += --no-builtin-rules
