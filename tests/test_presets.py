@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from published_models import QUERIES, TEXTS, TITLES, WEIGHTS, batch, bert, chain, close, opened, saved
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+from sentence_transformers.models import Dense, Normalize
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import (
@@ -38,7 +38,6 @@ from transformers import (
 )
 
 from hybrid_cli.encoders.contract import read_contract
-from hybrid_cli.encoders.pickles import read_weights
 from hybrid_cli.encoders.presets import PRESETS, preset_fields
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
@@ -47,50 +46,12 @@ from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
 
-QUERIES = ["inverse of a square matrix", "naïve café"]
-TITLES = ["linear algebra", ""]
-TEXTS = ["The inverse of a matrix exists if its determinant is not zero.", "A naïve estimate."]
-SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
-WIDE = {**SHAPE, "initializer_range": 0.3, "pad_token_id": 0, "max_position_embeddings": 8194}
-WEIGHTS = "model.safetensors"
-
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tiny_bert: Path) -> Any:
     return AutoTokenizer.from_pretrained(tiny_bert)
-
-
-def saved(model: nn.Module, config: Any, tokenizer: Any, folder: Path, prefix: str = "") -> Path:
-    """Write weights under a prefix, configuration and tokenizer."""
-    folder.mkdir(parents=True, exist_ok=True)
-    state = {prefix + name: value.clone() for name, value in model.state_dict().items()}
-    save_file(state, folder / WEIGHTS, metadata={"format": "pt"})
-    config.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def opened(folder: Path, preset: str | None) -> TransformerEncoder:
-    return TransformerEncoder.load(folder, **preset_fields(preset, folder))
-
-
-def batch(tokenizer: Any, texts: list[str], **options: Any) -> dict[str, Tensor]:
-    encoded = tokenizer(texts, padding=True, return_tensors="pt", return_token_type_ids=False, **options)
-    return {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"]}
-
-
-def close(ours: np.ndarray, reference: Tensor) -> None:
-    assert ours.shape == tuple(reference.shape)
-    assert float(np.abs(ours).max()) > 0.01
-    np.testing.assert_allclose(ours, reference.detach().numpy(), atol=2e-5)
-
-
-def bert(tokenizer: Any, seed: int = 0, kind: Any = BertModel, config: Any = BertConfig, **more: Any) -> Any:
-    torch.manual_seed(seed)
-    model: Any = kind(config(vocab_size=len(tokenizer), **{**WIDE, **more}))
-    return model.eval()
 
 
 # --------------------------------------------------------------------------------------------------- forms of weights
@@ -176,59 +137,6 @@ def test_training_starts_with_the_contract_of_a_preset(tokenizer: Any, made: Pat
     assert (contract.pooling, contract.dim, contract.query_max_len, contract.doc_max_len) == ("cls", 12, 32, 512)
 
 
-def test_dpr_scale_and_drboost_read_towers_and_projections_from_one_lightning_file(
-    tokenizer: Any, tiny_bert: Path, tmp_path: Path
-) -> None:
-    """The form of dpr-scale: a projection with LayerNorm in each tower, under `state_dict`."""
-    towers: dict[str, Any] = {}
-    for seed, side in enumerate(("query", "context")):
-        projection = nn.Sequential(nn.Linear(16, 4), nn.LayerNorm(4))
-        towers[f"{side}_encoder"] = nn.ModuleDict({"transformer": bert(tokenizer, seed), "project": projection})
-    state = nn.ModuleDict(towers).state_dict()
-    torch.save({"epoch": 1, "state_dict": OrderedDict(state), "hyper_parameters": {"k": 1}}, tmp_path / "learner.ckpt")
-    base = saved(towers["query_encoder"]["transformer"], towers["query_encoder"]["transformer"].config, tokenizer,
-                 tmp_path / "base")  # fmt: skip
-    folder = convert_checkpoint(tmp_path / "learner.ckpt", tmp_path / "learner", base=str(base))
-    encoder = opened(folder, "drboost")
-    assert (encoder.contract.dim, encoder.contract.tied) == (4, False)
-    for side, ours in (
-        ("query", encoder.encode_queries(QUERIES)),
-        ("context", encoder.encode_documents(["", ""], QUERIES)),
-    ):
-        tower = towers[f"{side}_encoder"]
-        close(ours, tower["project"](tower["transformer"](**batch(tokenizer, QUERIES)).last_hidden_state[:, 0]))
-
-
-def test_dpr_reads_both_towers_from_a_checkpoint_of_its_authors(tokenizer: Any, tmp_path: Path) -> None:
-    """The form of the DPR repository: `question_model` and `ctx_model` under `model_dict`, with an optimizer."""
-    towers = {"question_model": bert(tokenizer, 0), "ctx_model": bert(tokenizer, 1)}
-    state = {f"{name}.{key}": value for name, model in towers.items() for key, value in model.state_dict().items()}
-    training: dict[str, Any] = {
-        "optimizer_dict": {"state": {}},
-        "scheduler_dict": None,
-        "offset": 0,
-        "epoch": 40,
-        "encoder_params": {},
-    }
-    torch.save({"model_dict": state, **training}, tmp_path / "dpr_biencoder.40")
-    base = saved(towers["ctx_model"], towers["ctx_model"].config, tokenizer, tmp_path / "base")
-    folder = convert_checkpoint(tmp_path / "dpr_biencoder.40", tmp_path / "dpr", base=str(base))
-    encoder = opened(folder, "dpr")
-    question, context = (model(**batch(tokenizer, QUERIES)).last_hidden_state[:, 0] for model in towers.values())
-    close(encoder.encode_queries(QUERIES), question)
-    close(encoder.encode_documents(["", ""], QUERIES), context)
-
-
-def test_spar_joins_two_plain_towers(tokenizer: Any, tmp_path: Path) -> None:
-    models = [bert(tokenizer, seed) for seed in range(2)]
-    for model, name in zip(models, ("query", "context"), strict=True):
-        saved(model, model.config, tokenizer, tmp_path / name)
-    folder = convert_checkpoint(tmp_path / "query", tmp_path / "spar", documents=tmp_path / "context")
-    encoder = opened(folder, "spar")
-    close(encoder.encode_queries(QUERIES), models[0](**batch(tokenizer, QUERIES)).last_hidden_state[:, 0])
-    close(encoder.encode_documents(["", ""], TEXTS), models[1](**batch(tokenizer, TEXTS)).last_hidden_state[:, 0])
-
-
 def test_tct_colbert_fills_queries_and_leaves_its_marker_out_of_the_mean(tokenizer: Any, tmp_path: Path) -> None:
     model = bert(tokenizer)
     encoder = opened(saved(model, model.config, tokenizer, tmp_path / "tct"), "tct-colbert")
@@ -291,12 +199,6 @@ def test_a_preset_of_a_plain_checkpoint_sets_prefixes_pooling_and_length(
 
 
 # ---------------------------------------------------------------------------------------------- sentence-transformers
-
-
-def chain(folder: Path, source: Path, pooling: str, *modules: nn.Module) -> SentenceTransformer:
-    model = SentenceTransformer(modules=[Transformer(str(source)), Pooling(16, pooling), *modules], device="cpu")
-    model.save(str(folder))
-    return model
 
 
 CHAINS: dict[str, tuple[str, Callable[[], list[nn.Module]]]] = {
@@ -377,60 +279,3 @@ def test_a_preset_of_an_encoder_with_its_own_contract_is_refused(tiny_bert: Path
     chain(tmp_path / "dense", tiny_bert, "mean", Dense(16, 8), Normalize())
     with pytest.raises(InputError, match=r"has Dense after the pooling \(modules\.json\); the preset needs no module"):
         preset_fields("e5", tmp_path / "dense")
-
-
-# --------------------------------------------------------------------------------------------------------- conversion
-
-
-class Payload:
-    """An object whose unpickling would create a file."""
-
-    def __init__(self, file: Path):
-        self.file = file
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.file,)
-
-
-def test_a_pickled_model_folder_is_converted_with_its_modules(tiny_bert: Path, tmp_path: Path) -> None:
-    chain(tmp_path / "chain", tiny_bert, "mean", Dense(16, 8), Normalize())
-    expected = TransformerEncoder.load(tmp_path / "chain").encode_queries(TEXTS)
-    for folder in (tmp_path / "chain", tmp_path / "chain" / "2_Dense"):
-        torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
-        (folder / WEIGHTS).unlink()
-    with pytest.raises(InputError, match="hybrid convert-checkpoint"):
-        TransformerEncoder.load(tmp_path / "chain")
-    convert_checkpoint(tmp_path / "chain", tmp_path / "converted")
-    np.testing.assert_array_equal(TransformerEncoder.load(tmp_path / "converted").encode_queries(TEXTS), expected)
-    assert not any((tmp_path / "converted").rglob("*.bin"))
-
-
-def test_a_file_that_needs_unpickling_is_refused_and_runs_nothing(tiny_bert: Path, tmp_path: Path) -> None:
-    torch.save({"state_dict": load_file(tiny_bert / WEIGHTS), "code": Payload(tmp_path / "ran")}, tmp_path / "a.ckpt")
-    with pytest.raises(InputError, match=r"a\.ckpt: needs unpickling of objects \("):
-        convert_checkpoint(tmp_path / "a.ckpt", tmp_path / "out", base=str(tiny_bert))
-    assert not (tmp_path / "ran").exists()
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"state_dict": {"a": 1}}, "a is no tensor"),
-        ([1, 2], "has no weights"),
-        (b"no pickle", "is not a readable PyTorch file"),
-    ],
-)
-def test_a_file_without_weights_is_refused(content: Any, message: str, tmp_path: Path) -> None:
-    if isinstance(content, bytes):
-        (tmp_path / "a.bin").write_bytes(content)
-    else:
-        torch.save(content, tmp_path / "a.bin")
-    with pytest.raises(InputError, match=message):
-        read_weights(tmp_path / "a.bin")
-
-
-def test_a_file_without_a_configuration_needs_a_base(tmp_path: Path) -> None:
-    torch.save({"a": torch.zeros(1)}, tmp_path / "a.bin")
-    with pytest.raises(InputError, match=r"a\.bin: has no config\.json next to it; pass --base"):
-        convert_checkpoint(tmp_path / "a.bin", tmp_path / "out")

@@ -27,7 +27,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from hybrid_cli.encoders.layouts import LAYOUTS, layout_of, shapes, weight_files
+from hybrid_cli.encoders.layouts import LAYOUTS, LEARNERS, layout_of, shapes, weight_files
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import refuse_special
 from hybrid_cli.json_files import fits, read_object
@@ -144,8 +144,12 @@ def _read(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, dict[st
     Raises:
         InputError: the checkpoint has only the other tower, or a weight without a place in its layout.
     """
-    name = layout_of(shapes(folder))
-    if name not in LAYOUTS:
+    names = shapes(folder)
+    if any(name.startswith(LEARNERS) for name in names):
+        raise InputError(
+            f"{folder}: has several learners ({LEARNERS}*); convert it: hybrid convert-checkpoint {folder} OUT"
+        )
+    if (name := layout_of(names)) not in LAYOUTS:
         return None, {}
     layout = LAYOUTS[name]
     if (root := layout.towers.get(side, layout.towers.get(""))) is None:

@@ -145,7 +145,30 @@ def write_combination(folder: Path, models: Sequence[Path], recipe: Recipe) -> N
     folder.mkdir(exist_ok=True)
     for model, place in zip(models, parts(folder), strict=True):
         artifacts.hard_link(model, place)
+    _write_recipe(folder, recipe)
+
+
+def _write_recipe(folder: Path, recipe: Recipe) -> None:
     disk.write_text(folder / CONTRACT, json.dumps({"kind": COMBINATION, **asdict(recipe)}, indent=2) + "\n")
+
+
+def learners(folder: Path, count: int) -> list[Path]:
+    """Return the folders of the learners of an ensemble, in order: each level combines those before with the next."""
+    before, last = parts(folder)
+    return [folder] if count == 1 else [*learners(before, count - 1), last]
+
+
+def write_ensemble(folder: Path, count: int, contract: Mapping[str, Any]) -> None:
+    """Write the recipes of an ensemble whose learners are in their folders.
+
+    Args:
+        folder: folder of the ensemble.
+        count: number of learners, at least 2.
+        contract: fields that override the contracts of all learners.
+    """
+    _write_recipe(folder, Recipe(changes=(contract if count == 2 else {}, contract)))
+    if count > 2:
+        write_ensemble(parts(folder)[0], count - 1, contract)
 
 
 def read_recipe(folder: Path) -> Recipe:

@@ -13,6 +13,7 @@ from hybrid_cli.artifacts.layout import MODULES
 from hybrid_cli.errors import InputError
 
 PLAIN, TWO_PLAIN = "plain", "two plain towers"
+LEARNERS = "weak_encoders."  # of DrBoost in dpr-scale; a number and the names of one learner follow
 SIDES = ("query", "document")  # also the folders of an encoder with two towers
 
 

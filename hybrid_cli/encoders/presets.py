@@ -86,7 +86,7 @@ PRESETS = {
     "nomic": Preset(
         "nomic-ai/nomic-embed-text-v1", ("nomic_bert",), _unit("mean", 8192, "search_query: ", "search_document: ")
     ),
-    "rocketqa": Preset(
+    "rocketqa": Preset(  # lengths, segments and [CLS]: scripts and reader of RocketQA's authors, for MS MARCO and NQ
         "RocketQA's dual encoders (ERNIE), converted to transformers",
         ("ernie", BERT),
         _cls(32, 128, title_separator=" [SEP] ", segments=True),

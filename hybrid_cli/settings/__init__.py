@@ -13,10 +13,11 @@ from hybrid_cli.settings.data import (
     PrepareTrec,
     Split,
 )
-from hybrid_cli.settings.dense import Combine, ConvertCheckpoint, Encode, Presets, VectorIndex
+from hybrid_cli.settings.dense import Combine, Encode, VectorIndex
 from hybrid_cli.settings.fusion import ConcatRuns, Fuse, TrainFusion
 from hybrid_cli.settings.judging import Judge
 from hybrid_cli.settings.mining import Label, MineNegatives
+from hybrid_cli.settings.models import ConvertCheckpoint, Presets
 from hybrid_cli.settings.options import Settings
 from hybrid_cli.settings.perturb import Perturb
 from hybrid_cli.settings.reranking import Rerank, TrainReranker

@@ -21,7 +21,6 @@ from hybrid_cli.settings.common import (
     EncoderContract,
     NameOrPath,
     OnDevice,
-    Overwrites,
     Pooling,
     Precision,
     Seeded,
@@ -31,7 +30,6 @@ from hybrid_cli.settings.common import (
 from hybrid_cli.settings.options import (
     GIVEN,
     REQUIRED,
-    Settings,
     argument,
     option,
     redeclare,
@@ -209,42 +207,6 @@ class Combine(Budgeted, OnDevice, Writes):
             raise InputError(f"combine: needs two encoders, got {len(self.models)}")
         if self.tune is not None and self.index is None:
             raise InputError("--tune: needs --index, the index that `hybrid encode` built with both models")
-
-
-@dataclass(frozen=True)
-class Presets(Settings):
-    """List the presets: contracts of published models, for `--preset`, and published experiments, for `--config`."""
-
-    command = "presets"
-    panel = RETRIEVAL
-    examples = ("hybrid presets",)
-
-
-@dataclass(frozen=True)
-class ConvertCheckpoint(Overwrites):
-    """Convert a checkpoint to safetensors, or join the two towers of a published encoder.
-
-    Pickled weights (`pytorch_model.bin`, `.ckpt`) are read in a separate process, tensors only; a file with other
-    objects is refused. Configuration and tokenizer are copied from the folder of the checkpoint.
-    """
-
-    command = "convert-checkpoint"
-    panel = RETRIEVAL
-    examples = (
-        "hybrid convert-checkpoint downloads/ance models/ance",
-        "hybrid convert-checkpoint dpr-question models/dpr --documents dpr-context",
-        "hybrid convert-checkpoint lambda.ckpt models/lambda --base bert-base-uncased",
-    )
-
-    checkpoint: NameOrPath = argument(REQUIRED, "Pickled file, model folder, or Hugging Face id.")
-    output: Path = argument(REQUIRED, "Folder of the converted checkpoint.")
-    _: KW_ONLY
-    documents: NameOrPath | None = option(
-        None, "Document encoder, if CHECKPOINT is the query encoder of two published checkpoints.", recorded=False
-    )
-    base: NameOrPath | None = option(
-        None, "Model with configuration and tokenizer, for a file without config.json next to it.", recorded=False
-    )
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,19 @@
-"""`convert-checkpoint`: convert a pickled checkpoint to safetensors, and join the two towers of a published encoder."""
+"""`convert-checkpoint`: convert pickled checkpoints to safetensors, and join the towers or learners of an encoder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, disk, layout
-from hybrid_cli.encoders.layouts import PLAIN, SIDES, find, shapes
+from hybrid_cli.encoders import composite
+from hybrid_cli.encoders.checkpoint import few
+from hybrid_cli.encoders.layouts import LEARNERS, PLAIN, SIDES, find, layout_of, shapes, weight_files
 from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.encoders.pickles import convert
 from hybrid_cli.encoders.presets import PRESETS
@@ -17,12 +23,15 @@ from hybrid_cli.settings.common import NameOrPath
 
 _COPIED = (".json", ".txt", ".model", ".safetensors")
 _PICKLES = "pytorch_model*.bin"
+_LEARNER = "dpr-scale"  # form of DrBoost's learners
 _TOKENIZER = ("config.json", "tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "*.model")
 
 
 @stage(ConvertCheckpoint)
 def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
-    """Write a checkpoint in safetensors format; with `documents`, an encoder of two towers.
+    """Write a checkpoint in safetensors format: an encoder of two towers with `documents`, an ensemble with `learners`.
+
+    A file with several learners of DrBoost becomes an ensemble, too.
 
     Returns:
         Folder of the checkpoint, which `--model` takes.
@@ -32,6 +41,7 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
     """
     inputs = {"checkpoint": _input(settings.checkpoint)}
     inputs |= {"documents": _input(settings.documents)} if settings.documents else {}
+    inputs |= {f"learner {number}": _input(each) for number, each in enumerate(settings.learners, 2)}
     inputs |= {"base": _input(settings.base)} if settings.base else {}
     output = artifacts.open_output(
         settings.output,
@@ -49,12 +59,13 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
             if not left.name.startswith("."):
                 disk.remove(left)
         if settings.documents is None:
-            counts["weights"] = _write(_place(settings.checkpoint), work, base)
+            counts |= _write_learners([settings.checkpoint, *settings.learners], work, base)
         else:
-            for side, source in zip(SIDES, (settings.checkpoint, settings.documents), strict=True):
-                counts[f"{side} weights"] = _write(_place(source), work / side, base)
-    form = find(output.path)
-    console.note(f"convert-checkpoint: {output.path}: {sum(counts.values()):,} weights{_advice(form)}")
+            towers = dict(zip((work / side for side in SIDES), (settings.checkpoint, settings.documents), strict=True))
+            counts |= {f"{side} weights": count for side, count in zip(SIDES, _write(towers, base), strict=True)}
+    weights = sum(number for name, number in counts.items() if name.endswith("weights"))
+    learners = f", an ensemble of {counts['learners']} learners" if "learners" in counts else _advice(find(output.path))
+    console.note(f"convert-checkpoint: {output.path}: {weights:,} weights{learners}")
     return output.path
 
 
@@ -71,8 +82,21 @@ def _input(source: NameOrPath) -> Path | artifacts.Named:
     return Path(source) if Path(source).is_file() else model_input(str(source))
 
 
-def _write(source: Path, folder: Path, base: Path | None) -> int:
-    """Write the checkpoint `source`, a file or a folder, to `folder`; return the number of its weights."""
+def _write(sources: Mapping[Path, NameOrPath], base: Path | None) -> list[int]:
+    """Write checkpoints, files or folders, to the folders they are named for; return the number of weights of each."""
+    pickles: dict[Path, list[Path]] = {}
+    for folder, source in sources.items():
+        pickles |= _copied(_place(source), folder, base)
+    convert(pickles)
+    counts = [len(shapes(folder)) for folder in sources]
+    for count, source in zip(counts, sources.values(), strict=True):
+        if not count:
+            raise InputError(f"{source}: has no weights (*.safetensors or {_PICKLES}) with a config.json")
+    return counts
+
+
+def _copied(source: Path, folder: Path, base: Path | None) -> dict[Path, list[Path]]:
+    """Copy all files but pickles of a checkpoint; return the pickles to convert, by target."""
     pickles: dict[Path, list[Path]] = {}
     if source.is_dir():
         modules = [each for each in sorted(source.iterdir()) if (each / "config.json").is_file()]
@@ -91,10 +115,47 @@ def _write(source: Path, folder: Path, base: Path | None) -> int:
         pickles[folder / layout.WEIGHTS] = [source]
     if base is not None:
         _copy([file for pattern in _TOKENIZER for file in base.glob(pattern)], folder)
-    convert(pickles)
-    if not (count := len(shapes(folder))):
-        raise InputError(f"{source}: has no weights (*.safetensors or {_PICKLES}) with a config.json")
-    return count
+    return pickles
+
+
+def _write_learners(sources: Sequence[NameOrPath], work: Path, base: Path | None) -> dict[str, int]:
+    """Write one encoder, or the ensemble of the learners in one or several checkpoints; return the counts."""
+    folders = composite.learners(work, len(sources))
+    weights = sum(_write(dict(zip(folders, sources, strict=True)), base))
+    names = shapes(work) if len(sources) == 1 else {}
+    if numbers := {name.split(".")[1] for name in names if name.startswith(LEARNERS)}:
+        if unknown := [name for name in names if not name.startswith(LEARNERS)]:
+            raise InputError(
+                f"{sources[0]}: has learners ({LEARNERS}*) and weights of an unknown part ({few(unknown)})"
+            )
+        folders = composite.learners(work, len(numbers))
+        _split(work, folders)
+    if len(folders) == 1:
+        return {"weights": weights}
+    for number, folder in enumerate(folders, 1):
+        if (form := layout_of(shapes(folder))) != _LEARNER:
+            raise InputError(f"{sources[0]}: learner {number} has the form '{form}'; an ensemble needs '{_LEARNER}'")
+    composite.write_ensemble(work, len(folders), PRESETS["drboost"].contract)
+    return {"weights": weights, "learners": len(folders)}
+
+
+def _split(work: Path, folders: Sequence[Path]) -> None:
+    """Move the weights of each learner from `work` to its folder, with configuration and tokenizer."""
+    whole = [path.rename(path.with_suffix(".whole")) for path in weight_files(work)]
+    others = [path for path in work.iterdir() if path.suffix in _COPIED]
+    for number, folder in enumerate(folders):
+        prefix = f"{LEARNERS}{number}."
+        own: dict[str, Any] = {}
+        for file in whole:
+            with safe_open(file, "pt") as opened:
+                names = [name for name in opened.keys() if name.startswith(prefix)]  # noqa: SIM118 - no mapping
+                own |= {name.removeprefix(prefix): opened.get_tensor(name) for name in names}
+        if folder != work:
+            _copy(others, folder)
+        with disk.by_name(folder / layout.WEIGHTS) as target:
+            save_file(own, target, metadata={"format": "pt"})
+    for path in [*whole, *(others if len(folders) > 1 else ())]:
+        disk.remove(path)
 
 
 def _copy(files: Iterable[Path], folder: Path) -> None:

@@ -1,0 +1,216 @@
+"""`convert-checkpoint`: pickles become safetensors, and towers and learners in several files one encoder."""
+
+from __future__ import annotations
+
+import shutil
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from published_models import QUERIES, TEXTS, TITLES, WEIGHTS, batch, bert, chain, close, opened, saved
+from safetensors.torch import load_file, save_file
+from sentence_transformers.models import Dense, Normalize
+from torch import Tensor, nn
+from transformers import AutoTokenizer
+
+from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.pickles import read_weights
+from hybrid_cli.encoders.presets import preset_fields
+from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.errors import InputError
+from hybrid_cli.stages.convert_checkpoint import convert_checkpoint
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_bert: Path) -> Any:
+    return AutoTokenizer.from_pretrained(tiny_bert)
+
+
+def test_dpr_scale_and_drboost_read_towers_and_projections_from_one_lightning_file(
+    tokenizer: Any, tiny_bert: Path, tmp_path: Path
+) -> None:
+    """The form of dpr-scale: a projection with LayerNorm in each tower, under `state_dict`."""
+    towers: dict[str, Any] = {}
+    for seed, side in enumerate(("query", "context")):
+        projection = nn.Sequential(nn.Linear(16, 4), nn.LayerNorm(4))
+        towers[f"{side}_encoder"] = nn.ModuleDict({"transformer": bert(tokenizer, seed), "project": projection})
+    state = nn.ModuleDict(towers).state_dict()
+    torch.save({"epoch": 1, "state_dict": OrderedDict(state), "hyper_parameters": {"k": 1}}, tmp_path / "learner.ckpt")
+    base = saved(towers["query_encoder"]["transformer"], towers["query_encoder"]["transformer"].config, tokenizer,
+                 tmp_path / "base")  # fmt: skip
+    folder = convert_checkpoint(tmp_path / "learner.ckpt", tmp_path / "learner", base=str(base))
+    encoder = opened(folder, "drboost")
+    assert (encoder.contract.dim, encoder.contract.tied) == (4, False)
+    for side, ours in (
+        ("query", encoder.encode_queries(QUERIES)),
+        ("context", encoder.encode_documents(["", ""], QUERIES)),
+    ):
+        tower = towers[f"{side}_encoder"]
+        close(ours, tower["project"](tower["transformer"](**batch(tokenizer, QUERIES)).last_hidden_state[:, 0]))
+
+
+def learner(tokenizer: Any, seed: int) -> nn.ModuleDict:
+    """A learner of dpr-scale, with different weights for each seed."""
+    torch.manual_seed(seed)
+    return nn.ModuleDict(
+        {
+            f"{side}_encoder": nn.ModuleDict(
+                {
+                    "transformer": bert(tokenizer, 2 * seed + number),
+                    "project": nn.Sequential(nn.Linear(16, 4), nn.LayerNorm(4)),
+                }
+            )
+            for number, side in enumerate(("query", "context"))
+        }
+    )
+
+
+def published(learners: Sequence[Any], side: str, inputs: Any) -> Tensor:
+    """Return the vectors of dpr-scale's DrBoostTask: those of all learners, concatenated."""
+    towers = [each[f"{side}_encoder"] for each in learners]
+    return torch.cat([each["project"](each["transformer"](**inputs).last_hidden_state[:, 0]) for each in towers], dim=1)
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_drboost_concatenates_its_learners(tokenizer: Any, tmp_path: Path, files: int) -> None:
+    """A file of all learners, named as in dpr-scale's DrBoostTask, and one file per learner."""
+    learners = [learner(tokenizer, seed) for seed in range(3)]
+    whole = nn.ModuleDict({"weak_encoders": nn.ModuleList(learners)})
+    for number, module in enumerate([whole] if files == 1 else learners):
+        torch.save({"state_dict": OrderedDict(module.state_dict())}, tmp_path / f"{number}.ckpt")
+    towers: Any = learners[0]["query_encoder"]
+    base = saved(towers["transformer"], towers["transformer"].config, tokenizer, tmp_path / "base")
+    more = [tmp_path / f"{number}.ckpt" for number in range(1, files)]
+    options: dict[str, Any] = {"learners": more} if more else {}
+    folder = convert_checkpoint(tmp_path / "0.ckpt", tmp_path / "drboost", base=str(base), **options)
+    assert sorted(path.name for path in folder.iterdir()) == ["encoder.json", "manifest.json", "part-1", "part-2"]
+    encoder = open_encoder(folder)
+    close(encoder.encode_queries(QUERIES), published(learners, "query", batch(tokenizer, QUERIES)))
+    texts = [f"{TITLES[0]} [SEP] {TEXTS[0]}", TEXTS[1]]
+    close(encoder.encode_documents(TITLES, TEXTS), published(learners, "context", batch(tokenizer, texts)))
+    with pytest.raises(InputError, match=r"has a contract of its own \(encoder\.json\)"):
+        preset_fields("drboost", folder)
+
+
+def folder_of(weights: dict[str, Tensor], model: Path, folder: Path) -> Path:
+    """Write a checkpoint with the configuration and the tokenizer of a model."""
+    shutil.copytree(model, folder)
+    save_file({name: value.clone() for name, value in weights.items()}, folder / WEIGHTS, metadata={"format": "pt"})
+    return folder
+
+
+def test_learners_of_another_form_are_refused(tokenizer: Any, tiny_bert: Path, tmp_path: Path) -> None:
+    one = {f"weak_encoders.0.{name}": value for name, value in learner(tokenizer, 0).state_dict().items()}
+    third = {name.replace(".0.", ".2.", 1): value for name, value in one.items()}
+    foreign = folder_of({**one, "head.weight": torch.zeros(2)}, tiny_bert, tmp_path / "foreign")
+    gap = folder_of(one | third, tiny_bert, tmp_path / "gap")
+    for checkpoint, more, message in (
+        (foreign, [], r"weights of an unknown part \(head\.weight\)"),
+        (gap, [], "learner 2 has the form 'plain'; an ensemble needs 'dpr-scale'"),
+        (tiny_bert, [tiny_bert], "learner 1 has the form 'plain'"),
+    ):
+        options: dict[str, Any] = {"learners": more} if more else {}
+        with pytest.raises(InputError, match=message):
+            convert_checkpoint(checkpoint, tmp_path / "out", **options)
+        assert not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match=r"has several learners \(weak_encoders\.\*\); convert it"):
+        TransformerEncoder.load(gap)
+
+
+def test_one_learner_in_a_file_of_learners_is_a_plain_learner(tokenizer: Any, tmp_path: Path) -> None:
+    one: Any = learner(tokenizer, 0)
+    tower = one["query_encoder"]["transformer"]
+    base = saved(tower, tower.config, tokenizer, tmp_path / "base")
+    weights = {f"weak_encoders.0.{name}": value for name, value in one.state_dict().items()}
+    folder = convert_checkpoint(folder_of(weights, base, tmp_path / "one"), tmp_path / "out")
+    close(opened(folder, "drboost").encode_queries(QUERIES), published([one], "query", batch(tokenizer, QUERIES)))
+
+
+def test_dpr_reads_both_towers_from_a_checkpoint_of_its_authors(tokenizer: Any, tmp_path: Path) -> None:
+    """The form of the DPR repository: `question_model` and `ctx_model` under `model_dict`, with an optimizer."""
+    towers = {"question_model": bert(tokenizer, 0), "ctx_model": bert(tokenizer, 1)}
+    state = {f"{name}.{key}": value for name, model in towers.items() for key, value in model.state_dict().items()}
+    training: dict[str, Any] = {
+        "optimizer_dict": {"state": {}},
+        "scheduler_dict": None,
+        "offset": 0,
+        "epoch": 40,
+        "encoder_params": {},
+    }
+    torch.save({"model_dict": state, **training}, tmp_path / "dpr_biencoder.40")
+    base = saved(towers["ctx_model"], towers["ctx_model"].config, tokenizer, tmp_path / "base")
+    folder = convert_checkpoint(tmp_path / "dpr_biencoder.40", tmp_path / "dpr", base=str(base))
+    encoder = opened(folder, "dpr")
+    question, context = (model(**batch(tokenizer, QUERIES)).last_hidden_state[:, 0] for model in towers.values())
+    close(encoder.encode_queries(QUERIES), question)
+    close(encoder.encode_documents(["", ""], QUERIES), context)
+
+
+def test_spar_joins_two_plain_towers(tokenizer: Any, tmp_path: Path) -> None:
+    models = [bert(tokenizer, seed) for seed in range(2)]
+    for model, name in zip(models, ("query", "context"), strict=True):
+        saved(model, model.config, tokenizer, tmp_path / name)
+    folder = convert_checkpoint(tmp_path / "query", tmp_path / "spar", documents=tmp_path / "context")
+    encoder = opened(folder, "spar")
+    close(encoder.encode_queries(QUERIES), models[0](**batch(tokenizer, QUERIES)).last_hidden_state[:, 0])
+    close(encoder.encode_documents(["", ""], TEXTS), models[1](**batch(tokenizer, TEXTS)).last_hidden_state[:, 0])
+
+
+class Payload:
+    """An object whose unpickling would create a file."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.file,)
+
+
+def test_a_pickled_model_folder_is_converted_with_its_modules(tiny_bert: Path, tmp_path: Path) -> None:
+    chain(tmp_path / "chain", tiny_bert, "mean", Dense(16, 8), Normalize())
+    expected = TransformerEncoder.load(tmp_path / "chain").encode_queries(TEXTS)
+    for folder in (tmp_path / "chain", tmp_path / "chain" / "2_Dense"):
+        torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
+        (folder / WEIGHTS).unlink()
+    with pytest.raises(InputError, match="hybrid convert-checkpoint"):
+        TransformerEncoder.load(tmp_path / "chain")
+    convert_checkpoint(tmp_path / "chain", tmp_path / "converted")
+    np.testing.assert_array_equal(TransformerEncoder.load(tmp_path / "converted").encode_queries(TEXTS), expected)
+    assert not any((tmp_path / "converted").rglob("*.bin"))
+
+
+def test_a_file_that_needs_unpickling_is_refused_and_runs_nothing(tiny_bert: Path, tmp_path: Path) -> None:
+    torch.save({"state_dict": load_file(tiny_bert / WEIGHTS), "code": Payload(tmp_path / "ran")}, tmp_path / "a.ckpt")
+    with pytest.raises(InputError, match=r"a\.ckpt: needs unpickling of objects \("):
+        convert_checkpoint(tmp_path / "a.ckpt", tmp_path / "out", base=str(tiny_bert))
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"state_dict": {"a": 1}}, "a is no tensor"),
+        ([1, 2], "has no weights"),
+        (b"no pickle", "is not a readable PyTorch file"),
+    ],
+)
+def test_a_file_without_weights_is_refused(content: Any, message: str, tmp_path: Path) -> None:
+    if isinstance(content, bytes):
+        (tmp_path / "a.bin").write_bytes(content)
+    else:
+        torch.save(content, tmp_path / "a.bin")
+    with pytest.raises(InputError, match=message):
+        read_weights(tmp_path / "a.bin")
+
+
+def test_a_file_without_a_configuration_needs_a_base(tmp_path: Path) -> None:
+    torch.save({"a": torch.zeros(1)}, tmp_path / "a.bin")
+    with pytest.raises(InputError, match=r"a\.bin: has no config\.json next to it; pass --base"):
+        convert_checkpoint(tmp_path / "a.bin", tmp_path / "out")
