@@ -59,9 +59,9 @@ hard: $(SETUP)  ## 1,000 kills and disk faults in all stages (hours)
 fuzz: $(SETUP)  ## random and damaged input for every reader (SECONDS=600)
 	$(VENV)/bin/python tests/hard/fuzz.py --seconds $(or $(SECONDS),600)
 
-bench: $(SETUP)  ## compare speed with other tools (installs them; takes a while)
+bench: $(SETUP)  ## compare speed with other tools, which it installs: short runs, table in docs/performance.md (minutes)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA),bench]'
-	for each in bm25 encode rerank train fuse evaluate; do $(VENV)/bin/python benchmarks/$$each.py || exit 1; done
+	$(VENV)/bin/python benchmarks/quick.py
 
 gpu-test: $(SETUP)  ## compare one GPU with all: results, throughput, memory (DEVICES=0,1; DEVICES=cpu,cpu without GPUs)
 	$(VENV)/bin/python benchmarks/devices.py $(if $(DEVICES),--devices $(DEVICES))

@@ -1,8 +1,8 @@
 """Speed of BM25: search compared with Pyserini, Anserini and bm25s; indexing compared with Anserini.
 
-All tools search the same index with the same 2,000 queries at 1,000 hits, in turn, in one process. The fastest of
-several repetitions counts, since other programs can only slow a repetition down. The time of hybrid starts with the
-texts of the queries and ends with the run as a table; bm25s receives analyzed queries.
+All tools search the same index with the same 2,000 queries at 1,000 hits, in turn, in one process; medians over rounds.
+The time of hybrid starts with the texts of the queries and ends with the run as a table; bm25s receives analyzed
+queries.
 
     python benchmarks/bm25.py [--collection FOLDER] [--queries 2000] [--hits 1000] [--repeat 3] [--threads N]
 """
@@ -10,18 +10,21 @@ texts of the queries and ends with the run as a table; bm25s receives analyzed q
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import platform
 import shutil
+import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OPENAI_API_KEY", "none")  # pyserini.search.lucene does not import without one
 
 import polars as pl
+from ratios import Row, in_turns, ratios
 
 from hybrid_cli import console
 from hybrid_cli.artifacts import layout
@@ -33,18 +36,6 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 
 K1, B = 0.9, 0.4
-
-
-def best(repeat: int, tasks: dict[str, Callable[[], Any]]) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return the seconds of the fastest of `repeat` runs of each task, and the result of its last run."""
-    seconds: dict[str, float] = {}
-    results: dict[str, Any] = {}
-    for _ in range(repeat):
-        for name, task in tasks.items():
-            start = time.perf_counter()
-            results[name] = task()
-            seconds[name] = min(seconds.get(name, float("inf")), time.perf_counter() - start)
-    return seconds, results
 
 
 def processor() -> str:
@@ -64,6 +55,7 @@ def search_tasks(
     import bm25s
     from pyserini.search.lucene import LuceneSearcher
 
+    logging.getLogger("bm25s").setLevel(logging.WARNING)
     texts, qids = queries["text"].to_list(), queries["qid"].to_list()
     bags, tokens = opened.bags(texts), opened.analyze(texts)
     searcher = LuceneSearcher(str(index / layout.LUCENE))
@@ -103,27 +95,37 @@ def contents(opened: LexicalIndex, scratch: Path) -> list[list[str]]:
     return [build.contents(batch, ("title", "text"))["contents"].to_list() for batch in batches]
 
 
-def compare_search(index: Path, scratch: Path, options: argparse.Namespace) -> None:
+def compare_search(index: Path, scratch: Path, options: argparse.Namespace) -> list[Row]:
     queries = make_queries(scratch / "collection", options.queries)
     opened = LexicalIndex.open(index, K1, B)
     start = time.perf_counter()
     opened.search(queries.head(1), 10, 1)
     print(f"first query of the process: {time.perf_counter() - start:.2f} s")
     tasks = search_tasks(index, opened, queries, options.hits, options.threads, scratch)
-    seconds, results = best(options.repeat, tasks)
-    ours = seconds[f"hybrid, {options.threads} threads"]
+    times, results = in_turns(tasks, options.repeat)
+    ours = f"hybrid, {options.threads} threads"
     print(f"\nsearch: {len(queries):,} queries, {options.hits:,} hits, {len(opened.docids):,} documents")
-    for name, spent in seconds.items():
-        print(f"  {name:42} {len(queries) / spent:9,.0f} queries/s   hybrid is {spent / ours:6.1f} times as fast")
-    mine = results[f"hybrid, {options.threads} threads"]
+    for name, seconds in times.items():
+        ratio = statistics.median(ratios(seconds, times[ours]))
+        rate = len(queries) / statistics.median(seconds)
+        print(f"  {name:42} {rate:9,.0f} queries/s   hybrid is {ratio:6.1f} times as fast")
+    mine = results[ours]
     theirs = [(qid, *hit) for qid, hits in results["Pyserini batch_search"].items() for hit in hits]
     run = pl.DataFrame(theirs, schema=["qid", "docid", "score"], orient="row")
     same = run.select("qid", "docid").equals(mine.select("qid", "docid"))
     print(f"  the run of Pyserini has the same documents in the same order: {same} ({len(mine):,} hits)")
     print(f"  the run of --engine lucene is equal to the last bit: {mine.equals(results['hybrid --engine lucene'])}")
+    pairs = [
+        (ours, "Pyserini batch_search", "30"),
+        (ours, "Anserini SearchCollection", "3"),
+        (ours, f"bm25s (numba), {options.threads} threads, analysed", "1"),
+        ("hybrid, 1 thread", "bm25s (numba), 1 thread, analysed", "1"),
+    ]
+    task = f"BM25 search, {len(opened.docids):,} documents, {len(queries):,} queries, {options.hits:,} hits; "
+    return [Row(task + a, b, ratios(times[b], times[a]), goal, "bm25.py") for a, b, goal in pairs]
 
 
-def compare_indexing(scratch: Path, options: argparse.Namespace) -> None:
+def compare_indexing(scratch: Path, options: argparse.Namespace) -> list[Row]:
     collection, source = scratch / "collection", scratch / "json"
     source.mkdir()
     for part, batch in enumerate(collections.documents(collection)):
@@ -138,22 +140,25 @@ def compare_indexing(scratch: Path, options: argparse.Namespace) -> None:
     def hybrid() -> None:
         index_bm25(collection, output=scratch / "bm25", threads=options.threads, overwrite=True)
 
-    seconds, _ = best(options.repeat, {"IndexCollection": anserini, "hybrid index-bm25": hybrid})
+    times, _ = in_turns({"IndexCollection": anserini, "hybrid index-bm25": hybrid}, options.repeat)
     documents = collections.document_count(collection)
     print(f"\nindexing: {documents:,} documents, document vectors stored, {options.threads} threads")
-    for name, spent in seconds.items():
-        ratio = spent / seconds["IndexCollection"]
-        print(f"  {name:42} {documents / spent:9,.0f} documents/s   {ratio:.2f} times IndexCollection's time")
+    for name, seconds in times.items():
+        ratio = statistics.median(ratios(seconds, times["IndexCollection"]))
+        rate = documents / statistics.median(seconds)
+        print(f"  {name:42} {rate:9,.0f} documents/s   {ratio:.2f} times IndexCollection's time")
+    found = ratios(times["IndexCollection"], times["hybrid index-bm25"])
+    return [Row(f"index-bm25, {documents:,} documents", "IndexCollection alone", found, "0.63", "bm25.py")]
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--collection", type=Path, help="default: the docstrings of installed packages")
     parser.add_argument("--queries", type=int, default=2000)
     parser.add_argument("--hits", type=int, default=1000)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     console.set_quiet(True)
     print(processor())
     with tempfile.TemporaryDirectory() as name:
@@ -163,8 +168,7 @@ def main() -> None:
         else:
             prepare(PreparePythonDocs(output=scratch / "collection"))
         jvm.start()
-        compare_indexing(scratch, options)
-        compare_search(scratch / "bm25", scratch, options)
+        return compare_indexing(scratch, options) + compare_search(scratch / "bm25", scratch, options)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ import argparse
 import ast
 import statistics
 import sysconfig
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from ratios import Row, in_turns, ratios
 from sentence_transformers import SentenceTransformer
 
 from hybrid_cli.encoders.models import resolve
@@ -38,18 +38,12 @@ def docstrings() -> Iterator[str]:
                 yield text
 
 
-def seconds(encode: Callable[[], np.ndarray]) -> float:
-    begin = time.perf_counter()
-    encode()
-    return time.perf_counter() - begin
-
-
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--passages", type=int, default=600)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     torch.set_num_threads(arguments.threads)
     every = list(docstrings())
     texts = every[:: max(1, len(every) // arguments.passages)][: arguments.passages]
@@ -69,21 +63,26 @@ def main() -> None:
         "hybrid fp32": lambda: ours["fp32"].encode_documents(titles, texts, BATCH * MAX_LENGTH),
         "hybrid bf16": lambda: ours["bf16"].encode_documents(titles, texts, BATCH * MAX_LENGTH),
     }
-    vectors = {name: encode() for name, encode in ways.items()}
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(arguments.rounds):
-        for name, encode in ways.items():
-            times[name].append(seconds(encode))
+    times, vectors = in_turns(ways, arguments.rounds)
     base = "sentence-transformers fp32"
     print(f"{len(texts)} passages, {torch.get_num_threads()} threads, {arguments.rounds} rounds, medians")
     for name in ways:
-        ratio = statistics.median(a / b for a, b in zip(times[base], times[name], strict=True))
+        ratio = statistics.median(ratios(times[base], times[name]))
         norms = np.linalg.norm(vectors[base], axis=1) * np.linalg.norm(vectors[name], axis=1)
         cosines = (vectors[base] * vectors[name]).sum(1) / norms
         print(
             f"{name:28} {len(texts) / statistics.median(times[name]):7.1f} documents/s {ratio:6.2f} x"
             f"   cosine to {base}: mean {cosines.mean():.5f}, least {cosines.min():.5f}"
         )
+    pairs = [
+        ("hybrid fp32", base, "1.0"),
+        ("hybrid bf16", base, "1.8"),
+        ("hybrid bf16", "sentence-transformers bf16", "1.2"),
+    ]
+    return [
+        Row(f"encode, MiniLM, {len(texts)} passages; {a}", b, ratios(times[b], times[a]), goal, "encode.py")
+        for a, b, goal in pairs
+    ]
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 Also measures the additional time of `evaluate --complement` with two such runs, with the values of every query written
 to a file: without texts, and with as many passages as MS MARCO (`--passages 0` omits the second case).
 
-Each tool runs in its own process; the time covers the start of Python, all work and the printing of the means. The best
-wall time of several repetitions counts, so the compiled code of ranx is cached. The means must agree. ranx reads its
+Each tool runs in its own process, in turns; the time covers the start of Python, all work and the printing of the
+means. Medians over rounds; ranx compiles code at its first call on a machine. The means must agree. ranx reads its
 JSON format, or Parquet through pandas; hybrid reads Parquet, and also computes counts and Judged@10.
 
     python benchmarks/evaluate.py [--queries 6980] [--hits 1000] [--ranx json,parquet] [--passages 8841823]
@@ -16,15 +16,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from ratios import Row, ratios
 
 MEASURES = ("MRR@10", "nDCG@10", "R@100", "R@1000")
 RANX_MEASURES = ("mrr@10", "ndcg@10", "recall@100", "recall@1000")
@@ -124,7 +128,7 @@ def measured(command: list[str]) -> tuple[float, float, float, str]:
     return time.monotonic() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20, output
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--queries", type=int, default=6980)
     parser.add_argument("--hits", type=int, default=1000)
@@ -132,7 +136,7 @@ def main() -> None:
     parser.add_argument("--passages", type=int, default=8_841_823)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--folder", type=Path)
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.folder or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
@@ -140,25 +144,37 @@ def main() -> None:
             make_data(folder, options.queries, options.hits)
         if options.passages and not (folder / "queries.parquet").exists():
             make_texts(folder, options.passages)
-        compare(folder, options.ranx.split(",") if options.ranx else [], options.repeat)
+        rows = compare(folder, options.ranx.split(",") if options.ranx else [], options.repeat)
         compare_complement(folder, bool(options.passages), options.repeat)
+        return [replace(row, task=f"{row.task}, {options.queries:,} x {options.hits:,}") for row in rows]
 
 
-def compare(folder: Path, forms: list[str], repeat: int) -> None:
+def compare(folder: Path, forms: list[str], repeat: int) -> list[Row]:
     run, qrels = folder / "run.parquet", folder / "qrels.parquet"
     python = [sys.executable, "-c"]
     ours = [*python, HYBRID, "evaluate", "--qrels", str(qrels), str(run), "-m", ",".join(MEASURES), "--format", "json"]
-    seconds, cpu, gigabytes, output = min(measured(ours) for _ in range(repeat))
-    means = list(json.loads(output)["runs"][0]["means"].values())
-    show("hybrid", seconds, cpu, gigabytes, means)
+    commands = {"hybrid": ours}
     for form in forms:
         source = folder / ("run.json" if form == "json" else "run.parquet")
         theirs = [*python, RANX, form, str(source), str(folder / "qrels.json"), ",".join(RANX_MEASURES)]
-        other, other_cpu, memory, output = min(measured(theirs) for _ in range(repeat))
-        values = list(json.loads(output).values())
-        show(f"ranx ({form})", other, other_cpu, memory, values)
-        print(f"  hybrid is {other / seconds:.1f} times as fast ({other_cpu / cpu:.1f} in CPU time)")
+        commands[f"ranx ({form})"] = theirs
+    found: dict[str, list[tuple[float, float, float, str]]] = {name: [] for name in commands}
+    for _ in range(repeat):
+        for name, command in commands.items():
+            found[name].append(measured(command))
+    outputs = {name: json.loads(times[0][3]) for name, times in found.items()}
+    means = list(outputs.pop("hybrid")["runs"][0]["means"].values())
+    rows = []
+    for name, times in found.items():
+        values = means if name == "hybrid" else list(outputs[name].values())
+        wall, cpu, gigabytes = (statistics.median(each) for each in zip(*(each[:3] for each in times), strict=True))
+        show(name, wall, cpu, gigabytes, values)
         assert all(abs(a - b) < 1e-9 for a, b in zip(means, values, strict=True)), "the means differ"
+        if name != "hybrid":
+            walls = ratios([each[0] for each in times], [each[0] for each in found["hybrid"]])
+            rows.append(Row("evaluate, four measures", name, walls, "3", "evaluate.py"))
+            print(f"  {rows[-1]}")
+    return rows
 
 
 def compare_complement(folder: Path, texts: bool, repeat: int) -> None:

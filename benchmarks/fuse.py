@@ -1,8 +1,8 @@
 """Speed of `hybrid fuse` compared with ranx: load two runs of 6,980 queries x 1,000 hits, fuse by min-max, write.
 
 Each tool runs in its own process, reads and writes Parquet; the time covers the start of Python and all work. The
-output compares wall time, CPU time, peak memory and the fused runs. ranx compiles code at its first call on a machine;
-the best of `--repeat` calls counts.
+output compares wall time, CPU time, peak memory and the fused runs, as medians over `--repeat` rounds. ranx compiles
+code at its first call on a machine.
 
     python benchmarks/fuse.py [--queries 6980] [--hits 1000] [--repeat 2] [--folder DIR] [--no-ranx] [--learned]
 
@@ -13,11 +13,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+
+from ratios import Row, ratios
 
 HYBRID = "from hybrid_cli.cli import main; main()"
 RANX = """
@@ -116,7 +121,7 @@ def agreement(ours: Path, theirs: Path) -> float:
     return len(best.join(mine, on=["qid", "docid"], how="semi")) / len(best)
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--queries", type=int, default=6980)
     parser.add_argument("--hits", type=int, default=1000)
@@ -124,29 +129,36 @@ def main() -> None:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--no-ranx", action="store_true")
     parser.add_argument("--learned", action="store_true")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.folder or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "dense.parquet").exists():
             make_runs(folder, options.queries, options.hits)
-        compare(folder, options.repeat, not options.no_ranx)
+        rows = compare(folder, options.repeat, not options.no_ranx)
         if options.learned:
             compare_learned(folder, options.repeat)
+        return [replace(row, task=f"{row.task}, {options.queries:,} x {options.hits:,}") for row in rows]
 
 
-def compare(folder: Path, repeat: int, with_ranx: bool) -> None:
+def compare(folder: Path, repeat: int, with_ranx: bool) -> list[Row]:
     runs = [str(folder / "lexical.parquet"), str(folder / "dense.parquet")]
     ours, theirs = folder / "hybrid.parquet", folder / "ranx.parquet"
     python = [sys.executable, "-c"]
     arguments = ["fuse", *runs, "--method", "minmax", "--overwrite", "--output", str(ours)]
-    wall, processor, memory = min(measured([*python, HYBRID, *arguments]) for _ in range(repeat))
-    print(f"hybrid {wall:7.1f} s  {processor:7.1f} s processor  {memory:5.2f} GB", flush=True)
-    if with_ranx:
-        other = min(measured([*python, RANX, *runs, str(theirs)]) for _ in range(repeat))
-        print(f"ranx   {other[0]:7.1f} s  {other[1]:7.1f} s processor  {other[2]:5.2f} GB")
-        print(f"hybrid is {other[0] / wall:.1f} times as fast ({other[1] / processor:.1f} by processor time)")
-        print(f"of ranx's ten best documents of each query {agreement(ours, theirs):.4%} are hybrid's too")
+    commands = {"hybrid": [*python, HYBRID, *arguments], "ranx": [*python, RANX, *runs, str(theirs)]}
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in commands if with_ranx or name != "ranx"}
+    for _ in range(repeat):
+        for name, times in found.items():
+            times.append(measured(commands[name]))
+    for name, times in found.items():
+        wall, processor, memory = (statistics.median(each) for each in zip(*times, strict=True))
+        print(f"{name:6} {wall:7.1f} s  {processor:7.1f} s processor  {memory:5.2f} GB", flush=True)
+    if not with_ranx:
+        return []
+    print(f"of ranx's ten best documents of each query {agreement(ours, theirs):.4%} are hybrid's too")
+    wall_ratios = ratios(*([times[0] for times in found[name]] for name in ("ranx", "hybrid")))
+    return [Row("fuse, two runs, Parquet to Parquet", "ranx", wall_ratios, "10", "fuse.py")]
 
 
 def compare_learned(folder: Path, repeat: int) -> None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+from ratios import Row, in_turns, ratios
 
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.evaluation.measures import evaluate_run
@@ -59,20 +60,12 @@ def random_index(draws: np.random.Generator) -> LexicalIndex:
     return LexicalIndex(Impacts.of(Postings(terms, indptr, rows, tfs, lengths), 0.9, 0.4), docids)
 
 
-def cpu_ms(call: Callable[[], Any]) -> float:
-    call()
-    times = []
-    for _ in range(5):
-        begin = time.process_time()
-        call()
-        times.append(time.process_time() - begin)
-    return 1000 * statistics.median(times)
-
-
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("collections", nargs="*", metavar="COLLECTION=INDEX")
-    for pair in parser.parse_args().collections:
+    parser.add_argument("--repeat", type=int, default=5)
+    given = parser.parse_args(words)
+    for pair in given.collections:
         collection, _, index = pair.partition("=")
         loss(Path(collection), Path(index))
     draws = np.random.default_rng(0)
@@ -80,12 +73,24 @@ def main() -> None:
     terms = np.sort(draws.integers(20, 2000, (QUERIES, LENGTH)), 1).ravel().astype(np.int32)
     bags = Bags(np.arange(0, len(terms) + 1, LENGTH), terms, np.ones(len(terms), np.float32))
     qids = pl.Series("qid", [str(number) for number in range(QUERIES)])
+    indexes = {"exact": exact, "8 bits": rounded(exact)}
+    tasks: dict[str, Callable[[], Any]] = {
+        name: partial(index.search_bags, qids, bags, 1000, 1) for name, index in indexes.items()
+    }
+    times, _ = in_turns({**tasks, "rounding": exact.impacts.rounded}, given.repeat, time.process_time)
     postings = len(exact.impacts.postings.rows)
-    print(f"{postings:,} postings: rounded in {cpu_ms(exact.impacts.rounded):,.0f} ms of CPU time")
-    before, after = (
-        cpu_ms(partial(each.search_bags, qids, bags, 1000, 1)) / QUERIES for each in (exact, rounded(exact))
+    print(f"{postings:,} postings: rounded in {1e3 * statistics.median(times['rounding']):,.0f} ms of CPU time")
+    for name in tasks:
+        print(f"{name:8} {1e3 * statistics.median(times[name]) / QUERIES:.3f} ms of CPU time per query")
+    row = Row(
+        f"search --impact-bits 8, {postings:,} random postings, CPU time",
+        "exact impacts",
+        ratios(times["exact"], times["8 bits"]),
+        "",
+        "impacts.py",
     )
-    print(f"{before:.3f} ms per query exact, {after:.3f} ms with 8 bits, ratio {after / before:.2f}")
+    print(row)
+    return [row]
 
 
 if __name__ == "__main__":

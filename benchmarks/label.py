@@ -2,8 +2,8 @@
 
 Times of `hybrid label` include opening the index, splitting the corpus into sentences, sampling, analysis, search and
 writing, in a process with a running JVM. Pyserini receives the texts of a part of the same queries, and keeps its hits
-in memory. Both run in turn, and the fastest of several repetitions counts, since other programs can only slow a
-repetition down. Memory is the peak of a separate process, for a quarter of the queries and for all.
+in memory. Both run in turn; medians over rounds. Memory is the peak of a separate process, for a quarter of the queries
+and for all.
 
     python benchmarks/label.py [--collection FOLDER] [--queries N] [--depth 50] [--repeat 3] [--threads N]
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,8 @@ from pathlib import Path
 os.environ.setdefault("OPENAI_API_KEY", "none")  # pyserini.search.lucene does not import without one
 
 import polars as pl
-from bm25 import K1, B, best, processor
+from bm25 import K1, B, processor
+from ratios import in_turns
 
 from hybrid_cli import console
 from hybrid_cli.artifacts import layout
@@ -64,9 +66,9 @@ def compare(collection: Path, index: Path, scratch: Path, options: argparse.Name
         found = searcher.batch_search(texts, qids, options.depth, options.threads)
         return [[hit.docid for hit in found[qid]] for qid in qids]
 
-    seconds, results = best(options.repeat, {"hybrid label": ours, "Pyserini batch_search": theirs})
-    rates = {"hybrid label": len(mine) / seconds["hybrid label"]}
-    rates["Pyserini batch_search"] = len(part) / seconds["Pyserini batch_search"]
+    times, results = in_turns({"hybrid label": ours, "Pyserini batch_search": theirs}, options.repeat)
+    counts = {"hybrid label": len(mine), "Pyserini batch_search": len(part)}
+    rates = {name: count / statistics.median(times[name]) for name, count in counts.items()}
     print(f"\n{len(mine):,} sentences, depth {options.depth}, {options.threads} threads")
     for name, rate in rates.items():
         print(f"  {name:24} {rate:9,.0f} queries/s   hybrid is {rates['hybrid label'] / rate:5.1f} times as fast")

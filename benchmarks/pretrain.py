@@ -10,6 +10,7 @@ import platform
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import scipy
 import torch
+from ratios import Row, ratios
 from transformers import AutoModelForMaskedLM, AutoTokenizer, DataCollatorForLanguageModeling
 
 from hybrid_cli import artifacts
@@ -55,14 +57,14 @@ def bare(
     loss.item()
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> list[Row]:
     """Time alternating steps of both and print the ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--cocondenser", action="store_true", help="spans in pairs, both heads, the contrastive loss")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     folder, precision = resolve("minilm"), pick_dtype("auto", "cpu")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     documents = given.batch // 2 if given.cocondenser else given.batch
@@ -97,8 +99,15 @@ def main() -> None:
     for name, values in seconds.items():
         rates = [count / value for count, value in zip(pieces[1:], values, strict=True)]
         print(f"{name:8} {statistics.median(rates):8,.0f} word pieces/s (median)")
-    ratios = [bare / ours for ours, bare in zip(seconds["hybrid"], seconds["bare"], strict=True)]
-    print(f"hybrid / bare: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+    row = Row(
+        f"pretrain, MiniLM, {given.batch} spans of {given.length} word pieces, {precision}",
+        "bare transformers loop",
+        ratios(seconds["bare"], seconds["hybrid"]),
+        "",
+        "pretrain.py",
+    )
+    print(row)
+    return [row]
 
 
 if __name__ == "__main__":

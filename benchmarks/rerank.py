@@ -13,7 +13,7 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ import polars as pl
 import sentence_transformers
 import torch
 from encode import BATCH, MAX_LENGTH, docstrings
+from ratios import Row, in_turns, ratios
 
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 
@@ -35,12 +36,12 @@ def pairs_of(count: int) -> pl.DataFrame:
     return pl.DataFrame({"query": queries, "title": [""] * len(texts), "text": texts})
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=640)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     torch.set_num_threads(arguments.threads)
     pairs = pairs_of(arguments.pairs)
     rows = [(query, text) for query, _, text in pairs.iter_rows()]
@@ -52,21 +53,15 @@ def main() -> None:
         "sentence-transformers": lambda: theirs.predict(rows, batch_size=BATCH),
         "hybrid": lambda: ours.scores(pairs, BATCH * MAX_LENGTH, BATCH)[0],
     }
-    found = {name: score() for name, score in ways.items()}
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(arguments.rounds):
-        for name, score in ways.items():
-            begin = time.process_time()
-            score()
-            times[name].append(time.process_time() - begin)
+    times, found = in_turns(ways, arguments.rounds, time.process_time)
     print(f"{len(pairs)} pairs, {torch.get_num_threads()} threads, {arguments.rounds} rounds, CPU time")
     for name in ways:
-        ratios = [a / b for a, b in zip(times["sentence-transformers"], times[name], strict=True)]
-        print(
-            f"{name:24}{len(pairs) / statistics.median(times[name]):8.1f} pairs/s of CPU time"
-            f"{statistics.median(ratios):7.2f} x ({min(ratios):.2f} to {max(ratios):.2f})"
-        )
+        print(f"{name:24}{len(pairs) / statistics.median(times[name]):8.1f} pairs/s of CPU time")
     print(f"largest difference of two scores: {np.abs(found['hybrid'] - found['sentence-transformers']).max():.1e}")
+    compared = ratios(times["sentence-transformers"], times["hybrid"])
+    row = Row(f"rerank, MiniLM, {len(pairs)} pairs, CPU time", "CrossEncoder.predict", compared, "1.0", "rerank.py")
+    print(row)
+    return [row]
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any
 
 import scipy
 import torch
+from ratios import Row, ratios
 from torch.nn import functional
 from transformers import AutoModel, AutoTokenizer
 
@@ -65,11 +66,11 @@ def bare(
     loss.item()
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> list[Row]:
     """Time alternating steps of both and print the ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=6)
-    steps = parser.parse_args().steps
+    steps = parser.parse_args(words).steps
     batches = [groups(BATCH * (steps + 1))[i * BATCH : (i + 1) * BATCH] for i in range(steps + 1)]
     precision = pick_dtype("auto", "cpu")
     encoder = TransformerEncoder.load(
@@ -95,8 +96,15 @@ def main() -> None:
     print(f"MiniLM, batches of {BATCH} triples, {QUERY_LEN}/{DOC_LEN} word pieces, {steps} steps each")
     for name, values in seconds.items():
         print(f"{name:8} {BATCH / statistics.median(values):6.1f} triples/s (median)")
-    ratios = [bare / ours for ours, bare in zip(seconds["hybrid"], seconds["bare"], strict=True)]
-    print(f"hybrid / bare: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); goal 0.95")
+    row = Row(
+        f"train-dense, MiniLM, batches of {BATCH} triples, {precision}",
+        "bare PyTorch loop",
+        ratios(seconds["bare"], seconds["hybrid"]),
+        "0.95",
+        "train.py",
+    )
+    print(row)
+    return [row]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,56 @@
+"""Tasks measured in turns, and ratios as rows of the table of `make bench`."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison.
+
+    Attributes:
+        task: what was measured.
+        peer: what it is compared with.
+        ratios: time of the peer divided by the time of hybrid, in each round.
+        goal: smallest ratio that the project wants, or "".
+        script: name of the script.
+    """
+
+    task: str
+    peer: str
+    ratios: Sequence[float]
+    goal: str
+    script: str
+
+    def __str__(self) -> str:
+        least, most = min(self.ratios), max(self.ratios)
+        goal = f"; goal {self.goal}" if self.goal else ""
+        return f"{self.task} / {self.peer}: {statistics.median(self.ratios):.2f} ({least:.2f} to {most:.2f}){goal}"
+
+
+def in_turns(
+    tasks: Mapping[str, Callable[[], Any]], rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """Run each task once to warm up, then all tasks in turn, so that a busy period of the machine affects all.
+
+    Returns:
+        Seconds of each task in each round, and the result of its first run.
+    """
+    results = {name: task() for name, task in tasks.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in tasks}
+    for _ in range(rounds):
+        for name, task in tasks.items():
+            begin = clock()
+            task()
+            seconds[name].append(clock() - begin)
+    return seconds, results
+
+
+def ratios(peer: Sequence[float], ours: Sequence[float]) -> list[float]:
+    """Return the ratio of two tasks in each round."""
+    return [a / b for a, b in zip(peer, ours, strict=True)]
