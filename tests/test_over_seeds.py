@@ -53,10 +53,10 @@ def test_rows_have_mean_deviation_ratio_and_marks(inputs: list[Path]) -> None:
         for cells in (re.split(r" *\| *", line.strip("| ")) for line in printed.splitlines() if line.startswith("|"))
     }
     assert table["row"] == ["seeds", "RoC@10", "MRR@10", "Success@10"]
-    assert table["bm25"] == ["1", "", ".5000", ".5000"]
+    assert table["bm25 (a)"] == ["1", "", ".5000", ".5000"]
     assert table["A"] == ["2", ".5714 ± .1010", ".6000 ± .1414", ".6000 ± .1414"]  # 5/10 and 9/14
-    assert table["bm25+A"] == ["2", ".5714 ± .1010", ".8500 ± .1414 a", ".8500 ± .1414 a"]
-    assert "a: better than bm25" in printed
+    assert table["bm25+A"] == ["2", ".5714 ± .1010", ".8500ᵃ ± .1414", ".8500ᵃ ± .1414"]
+    assert "ᵃ better than bm25 (↓ᵃ worse): p < 0.05" in printed
     assert "Bonferroni" in printed
 
 

@@ -12,10 +12,18 @@ from hybrid_cli import console
 from hybrid_cli.evaluation.aggregate import Aggregate
 from hybrid_cli.evaluation.over_seeds import OverSeeds
 from hybrid_cli.evaluation.robustness import MARK, Robustness
-from hybrid_cli.evaluation.summary import LETTERS, Summary
+from hybrid_cli.evaluation.summary import Summary
 from hybrid_cli.reporting import aggregate, summary, tables
 from hybrid_cli.reporting.latex import latex_table, summary_latex, titled_latex
-from hybrid_cli.reporting.summary import legend, lettered, significant, test_in_words
+from hybrid_cli.reporting.summary import (
+    legend,
+    lettered,
+    marks,
+    marks_in_words,
+    significant,
+    test_in_words,
+    with_letter,
+)
 from hybrid_cli.reporting.tables import csv_text, figure, markdown_table, without_nan
 from hybrid_cli.settings.analysis import Evaluate
 
@@ -181,21 +189,23 @@ def _legend(found: Robustness) -> Iterator[str]:
 
 
 def show_seeds(found: OverSeeds) -> None:
-    """Print one row per variant, and the legend."""
-    columns, rows = _seeds_cells(found)
-    tables.show(columns, rows, left=1)
+    """Print one row per variant, and the legend; deviations go below the means where the table would be too wide."""
+    columns, rows = _seeds_cells(found, " ")
+    if not tables.fits(columns, rows):
+        columns, rows = _seeds_cells(found, "\n")
+    tables.show(columns, rows, left=len(columns))
     tables.prose(_seeds_legend(found))
 
 
 def seeds_markdown(found: OverSeeds) -> str:
     """Return one row per variant, and the legend."""
-    columns, rows = _seeds_cells(found)
+    columns, rows = _seeds_cells(found, " ")
     return "\n\n".join([markdown_table(columns, rows), *_seeds_legend(found)])
 
 
 def seeds_latex(found: OverSeeds) -> str:
     """Return one row per variant, and the legend."""
-    return titled_latex({"": latex_table(*_seeds_cells(found))}, _seeds_legend(found))
+    return titled_latex({"": latex_table(*_seeds_cells(found, " "))}, _seeds_legend(found))
 
 
 def seeds_json(found: OverSeeds) -> str:
@@ -216,41 +226,31 @@ def seeds_csv(found: OverSeeds) -> str:
     return csv_text(found.table.to_dicts())
 
 
-def _seeds_cells(found: OverSeeds) -> tuple[list[str], list[list[str]]]:
-    marks = _seeds_marks(found)
+def _seeds_cells(found: OverSeeds, between: str) -> tuple[list[str], list[list[str]]]:
+    """Return the columns, and rows of means with marks and deviations."""
+    letters = marks(found.comparisons, found.baselines, found.test, found.alpha)
     cells: dict[tuple[str, str], str] = {}
     seeds: dict[str, int] = {}
     for each in found.table.iter_rows(named=True):
         key = each["row"], each["measure"]
-        deviation = "" if each["deviation"] is None else f" ± {figure(each['deviation'])}"
-        cells[key] = f"{figure(each['mean'])}{deviation} {marks.get(key, '')}".strip()
+        deviation = "" if each["deviation"] is None else f"{between}± {figure(each['deviation'])}"
+        cells[key] = f"{figure(each['mean'])}{letters.get(key, '')}{deviation}"
         seeds[each["row"]] = each["seeds"]
     rows = [
-        [row, str(seeds[row]), *(cells.get((row, measure), "") for measure in found.measures)] for row in found.rows
+        [with_letter(row, found.baselines), str(seeds[row])]
+        + [cells.get((row, measure), "") for measure in found.measures]
+        for row in found.rows
     ]
     return ["row", "seeds", *found.measures], rows
 
 
-def _seeds_marks(found: OverSeeds) -> dict[tuple[str, str], str]:
-    """Return (row, measure) -> letters of the baselines it is above; with a minus those it is below."""
-    if not len(found.comparisons):
-        return {}
-    p = pl.col(f"p_{found.test}_corrected")
-    letters: dict[tuple[str, str], str] = {}
-    differ = found.comparisons.filter(p.is_not_nan() & (p < found.alpha))
-    for row, measure, baseline, difference in differ.select("run", "measure", "baseline", "difference").iter_rows():
-        letter = ("" if difference > 0 else "-") + LETTERS[found.baselines.index(baseline)]
-        letters[row, measure] = letters.get((row, measure), "") + letter
-    return letters
-
-
 def _seeds_legend(found: OverSeeds) -> list[str]:
     lines = ["Mean ± standard deviation over the seeds."]
-    test = {"t": "paired t-test", "permutation": "sign-flip permutation test"}[found.test]
-    correction = "not corrected" if found.correction == "none" else f"{found.correction.capitalize()} per measure"
-    lines += [
-        f"{letter}: better than {name} (-{letter}: worse), p < {found.alpha:g}, two-sided {test} on each query's mean "
-        f"over the seeds, {correction}."
-        for letter, name in zip(LETTERS, found.baselines, strict=False)
-    ]
+    if found.baselines:
+        test = {"t": "paired t-test", "permutation": "sign-flip permutation test"}[found.test]
+        correction = "not corrected" if found.correction == "none" else f"{found.correction.capitalize()} per measure"
+        lines.append(
+            f"{marks_in_words(found.baselines)}: p < {found.alpha:g}, two-sided {test} on each query's mean over the "
+            f"seeds, {correction}."
+        )
     return lines

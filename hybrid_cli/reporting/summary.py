@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -130,9 +130,9 @@ def _show_means(summary: Summary) -> None:
 
 def figures(summary: Summary) -> dict[str, dict[str, str]]:
     """Return run -> measure -> mean, with the letters of baselines that differ significantly."""
-    means, marks = summary.means, significant(summary)
+    means, letters = summary.means, significant(summary)
     return {
-        run: {name: figure(means[run, name]) + marks.get((run, name), "") for name in summary.measures}
+        run: {name: figure(means[run, name]) + letters.get((run, name), "") for name in summary.measures}
         for run in summary.runs
     }
 
@@ -143,16 +143,33 @@ def half_widths(summary: Summary) -> dict[tuple[str, str], str]:
 
 
 def significant(summary: Summary) -> dict[tuple[str, str], str]:
+    """Return (run, measure) -> marks of the baselines that differ significantly."""
+    return marks(summary.comparisons, summary.baselines, summary.settings["test"], summary.settings["alpha"])
+
+
+def marks(comparisons: pl.DataFrame, baselines: Sequence[str], test: str, alpha: float) -> dict[tuple[str, str], str]:
     """Return (run, measure) -> letters of baselines that are significantly lower, then of those that are higher."""
-    marks: dict[tuple[str, str], list[str]] = {}
-    if not len(summary.comparisons):
+    found: dict[tuple[str, str], list[str]] = {}
+    if not len(comparisons):
         return {}
-    p = pl.col(f"p_{summary.settings['test']}_corrected")
-    found = summary.comparisons.filter(p.is_not_nan() & (p < summary.settings["alpha"]))
-    for run, measure, baseline, difference in found.select("run", "measure", "baseline", "difference").iter_rows():
-        letter = RAISED[LETTERS[summary.baselines.index(baseline)]]
-        marks.setdefault((run, measure), []).append(letter if difference > 0 else BELOW + letter)
-    return {key: "".join(sorted(letters, key=lambda mark: mark.startswith(BELOW))) for key, letters in marks.items()}
+    p = pl.col(f"p_{test}_corrected")
+    differ = comparisons.filter(p.is_not_nan() & (p < alpha))
+    for run, measure, baseline, difference in differ.select("run", "measure", "baseline", "difference").iter_rows():
+        letter = RAISED[LETTERS[baselines.index(baseline)]]
+        found.setdefault((run, measure), []).append(letter if difference > 0 else BELOW + letter)
+    return {key: "".join(sorted(letters, key=lambda mark: mark.startswith(BELOW))) for key, letters in found.items()}
+
+
+def marks_in_words(baselines: Sequence[str], more: str = "better than", less: str = "worse") -> str:
+    """Return the meaning of the letters: `ᵃ better than bm25, ᵇ better than dense (↓ᵃ worse)`.
+
+    Args:
+        baselines: names, in the order of their letters.
+        more, less: phrases for a mean above and below the baseline's.
+    """
+    letters = [RAISED[letter] for letter, _ in zip(LETTERS, baselines, strict=False)]
+    words = ", ".join(f"{letter} {more} {name}" for letter, name in zip(letters, baselines, strict=True))
+    return f"{words} ({BELOW}{letters[0]} {less})"
 
 
 def leaders(summary: Summary) -> set[tuple[str, str]]:
@@ -164,9 +181,12 @@ def leaders(summary: Summary) -> set[tuple[str, str]]:
 
 def lettered(summary: Summary, run: str) -> str:
     """Return the name of a run, with its letter if it is a baseline."""
-    if run not in summary.baselines or not len(summary.comparisons):
-        return run
-    return f"{run} ({LETTERS[summary.baselines.index(run)]})"
+    return with_letter(run, summary.baselines) if len(summary.comparisons) else run
+
+
+def with_letter(run: str, baselines: Sequence[str]) -> str:
+    """Return the name of a run, with its letter if it is among the baselines."""
+    return f"{run} ({LETTERS[baselines.index(run)]})" if run in baselines else run
 
 
 def legend(summary: Summary, more: str = "better than", less: str = "worse") -> Iterator[str]:
@@ -181,12 +201,10 @@ def legend(summary: Summary, more: str = "better than", less: str = "worse") -> 
         f"({settings['resamples']:,} samples of the queries, seed {settings['seed']})."
     )
     if len(summary.comparisons):
-        marks = [RAISED[letter] for letter, _ in zip(LETTERS, summary.baselines, strict=False)]
-        letters = ", ".join(f"{mark} {more} {name}" for mark, name in zip(marks, summary.baselines, strict=True))
         family = len(summary.comparisons) // len(summary.measures)
         yield (
-            f"{letters} ({BELOW}{marks[0]} {less}): p < {settings['alpha']:g}, two-sided {test_in_words(settings)}, "
-            + (f"{_correction_in_words(settings['correction'], family)}; n = {_sizes(summary)}.")
+            f"{marks_in_words(summary.baselines, more, less)}: p < {settings['alpha']:g}, two-sided "
+            f"{test_in_words(settings)}, {_correction_in_words(settings['correction'], family)}; n = {_sizes(summary)}."
         )
     if "pseudo_queries" in settings:
         yield tables.pseudo_note(settings["pseudo_queries"])

@@ -78,16 +78,21 @@ def show(
 
     out = stdout()
     names, gap = list(columns), 2
-    if sum(_widths(names, rows, gap)) > out.width:
+    if not fits(names, rows):
         names = [names[0], *map(stack, names[1:])]
-        gap = 2 if sum(_widths(names, rows, gap)) <= out.width else 1
-    for chosen in _pieces(_widths(names, rows, gap), out.width):
+        gap = 2 if fits(names, rows) else 1
+    for chosen in _pieces(_widths(names, rows, gap), out.width - (gap == 1)):  # without padding, the edges add a column
         table = Table(box=SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False)
         for place in chosen:
             table.add_column(Text(names[place]), justify="left" if place < left else "right", no_wrap=True)
         for row in rows:
             table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in (row[n] for n in chosen)))
         out.print(table)
+
+
+def fits(columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> bool:
+    """Return whether `show` prints the table in one piece with its usual gaps."""
+    return sum(_widths(columns, rows, 2)) <= stdout().width
 
 
 def _widths(names: Sequence[str], rows: Sequence[Sequence[str | Text]], gap: int) -> list[int]:
