@@ -53,7 +53,8 @@ lint: $(SETUP)  ## ruff format, ruff check, mypy (strict)
 test: $(SETUP)  ## all tests, on all cores
 	$(VENV)/bin/python -m pytest $(PARALLEL)
 
-hard: $(SETUP)  ## 1,000 kills and disk faults in all stages (hours)
+hard: $(SETUP)  ## RM3 against Lucene on 1,000 queries; 1,000 kills and disk faults in all stages (hours)
+	HYBRID_HARD=1 $(VENV)/bin/python -m pytest -q tests/test_lucene.py -k 1000_queries
 	$(VENV)/bin/python tests/hard/kill.py --kills 1000
 
 fuzz: $(SETUP)  ## random and damaged input for every reader (SECONDS=600)

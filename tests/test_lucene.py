@@ -152,6 +152,15 @@ def test_rm3_of_the_matrix_equals_anserinis(index: Path, questions: pl.DataFrame
         assert len(same) >= 0.995 * len(both)  # weights that differ in the last bit change ties at the cut
 
 
+@pytest.mark.skipif("HYBRID_HARD" not in os.environ, reason="takes a minute; `make hard` runs it")
+def test_rm3_of_the_matrix_equals_anserinis_on_1000_queries(index: Path, questions: pl.DataFrame) -> None:
+    some = questions.head(12).vstack(questions.slice(100, 988))
+    assert len(some) == 1000
+    matrix = LexicalIndex.open(index).search(some, 20, rm3=RM3)
+    assert len(matrix) > 17_000
+    assert_equal_runs(matrix, lucene.search(index, some, 20, rm3=RM3), tolerance=1e-6)
+
+
 def test_batches_of_texts_are_analyzed_like_single_texts() -> None:
     texts = ["The Who's cats", "", "the", "a 7h4e0b2r1i6d9 in the text", "running, ran; 3.14 U.S.A.", "é 😀"] * 20
     analyzer = Analyzer()

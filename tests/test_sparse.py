@@ -22,11 +22,13 @@ from hybrid_cli.encoders.literal import LiteralTerms
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation.summary import Summary
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.lexical.analysis import LazyAnalyzer
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.delete import delete
 from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.evaluate import evaluate
 from hybrid_cli.stages.export import export
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -250,6 +252,9 @@ def test_every_command_reads_the_index(
     )  # fmt: skip
     mixed = runs.read_run(fused).join(ranked, on=["qid", "docid"])
     assert (mixed["score"] - mixed["score_right"]).abs().max() < 1e-5  # type: ignore[operator]
+    compared = evaluate([tiny, made / "dense.parquet", run], split="test", complement=("dense", "run"))
+    assert isinstance(compared, Summary)
+    assert compared.complement is not None
     mined = mine_negatives(
         tiny, split="train", index=index, sources="bm25:2", depth=5, output=tmp_path / "train.parquet"
     )
