@@ -80,6 +80,7 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
     settings = SearchOptions(exact=len(folders) > 1, **options)
     kinds = frozenset[str]().union(*map(index_kinds, manifests))
     settings.check_facts(", ".join(map(str, folders)), index_kind=kinds)
+    documents.refuse_other_corpora(dict(zip(folders, manifests, strict=True)))
     corpora = tuple(documents.corpora_of(manifests).values())
     if len(folders) != 1:
         if not folders:

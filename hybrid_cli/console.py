@@ -112,6 +112,15 @@ def prompt(text: str) -> None:
         print(text, end="", file=sys.stderr, flush=True)
 
 
+def counted(**counts: int) -> str:
+    """Format counts by their nouns in the singular: `1 query, 2,567 hits` for `query=1, hit=2567`."""
+    return ", ".join(f"{count:,} {noun if count == 1 else _plural(noun)}" for noun, count in counts.items())
+
+
+def _plural(noun: str) -> str:
+    return f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
+
+
 def duration(seconds: float) -> str:
     """Format a duration: `4.2s`, `1m 36s`, `2h 05m`."""
     if seconds < 60:

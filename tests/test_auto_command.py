@@ -143,7 +143,7 @@ def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(
     assert steps["seconds_per_step"] > 0
     assert "no time to train in --minutes 0.001, so the start model is used" in done.err
     assert re.search(r"the other stages take about [\d.]+ minutes; .* --minutes \d+ allows one pass", done.err)
-    assert "examples, 1 steps" in done.err
+    assert "examples, 1 step, kept" in done.err
     assert "examples, 3 steps" not in done.err
     assert not (tmp_path / "out/speed").exists()
     called = {line.split()[1]: line for line in commands(done)}
@@ -184,6 +184,7 @@ def test_many_judged_queries_train_tune_and_test_on_different_folds(
         ({"queries": "q.tsv"}, "--queries: only with --qrels"),
         ({"max_steps": 3, "minutes": 5}, "--minutes: not with --max-steps"),
         ({"minutes": 0}, "--minutes"),
+        ({"max_steps": 0, "layers": 2}, "--layers: only with training; --max-steps 0 keeps the start model"),
     ],
 )
 def test_options_that_do_not_belong_together_are_refused(options: dict[str, object], message: str) -> None:

@@ -28,6 +28,11 @@ def test_sizes_have_decimal_units(count: float, words: str) -> None:
     assert console.size(count) == words
 
 
+def test_counts_of_one_are_singular() -> None:
+    assert console.counted(query=1, hit=2567) == "1 query, 2,567 hits"
+    assert console.counted(query=0, step=1) == "0 queries, 1 step"
+
+
 def test_progress_without_a_unit_is_not_printed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,7 +113,7 @@ def test_learners_of_another_form_are_refused(tokenizer: Any, tiny_bert: Path, t
     for checkpoint, more, message in (
         (foreign, [], r"weights of an unknown part \(head\.weight\)"),
         (gap, [], "learner 2 has the form 'plain'; an ensemble needs 'dpr-scale'"),
-        (tiny_bert, [tiny_bert], "learner 1 has the form 'plain'"),
+        (tiny_bert, [shutil.copytree(tiny_bert, tmp_path / "copy")], "learner 1 has the form 'plain'"),
     ):
         options: dict[str, Any] = {"learners": more} if more else {}
         with pytest.raises(InputError, match=message):
@@ -208,6 +208,12 @@ def test_a_file_without_weights_is_refused(content: Any, message: str, tmp_path:
         torch.save(content, tmp_path / "a.bin")
     with pytest.raises(InputError, match=message):
         read_weights(tmp_path / "a.bin")
+
+
+def test_one_checkpoint_is_not_both_towers(tiny_bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tiny_bert)
+    with pytest.raises(InputError, match=r"link: is given twice; each tower or learner needs a checkpoint of its own"):
+        convert_checkpoint(str(tiny_bert), tmp_path / "out", documents=str(tmp_path / "link"))
 
 
 def test_a_file_without_a_configuration_needs_a_base(tmp_path: Path) -> None:

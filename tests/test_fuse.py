@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -147,6 +148,19 @@ def test_raw_scores_of_unequal_scales_warn(tmp_path: Path, capsys: pytest.Captur
     assert "warning" not in capsys.readouterr().err
 
 
+def test_scores_beyond_32_bits_and_one_run_under_two_names_are_refused(tmp_path: Path) -> None:
+    large = trec_file(tmp_path / "large.trec", ("q", "a", 1, 3e38))
+    other = trec_file(tmp_path / "other.trec", ("q", "a", 1, 3e38))
+    for options, message in (
+        ({"runs": [large, other]}, "query q, document a: the score would be inf; use smaller weights or scores"),
+        ({"runs": [large, other], "weights": "1e308,1e308"}, "--weights 1e.308,1e.308: needs .*none over 2147483647"),
+        ({"runs": [large, f"again={large}"]}, r"large\.trec: is listed twice; list each file once"),
+    ):
+        with pytest.raises(InputError, match=message):
+            fuse(output=tmp_path / "f.parquet", method="combsum", normalize="none", **options)
+        assert not (tmp_path / "f.parquet").exists()
+
+
 def mean_reciprocal_rank(run: Path, qrels: Path) -> float:
     return float(evaluate_run(runs.read_run(run), pl.read_parquet(qrels), ["MRR@10"])["value"].to_numpy().mean())
 
@@ -283,8 +297,9 @@ def test_a_published_grid_tries_its_weights_only(
     trials = {tuple(trial["weights"]) for trial in json.loads(path.read_text("utf-8"))["trials"]}
     assert sorted(trials) == [pytest.approx(pair) for pair in sorted(weights)]
     assert len(trials) == {"clear": 9, "roc": 21, "spar": 19}[grid]
+    third = shutil.copy(both(made)[0], tmp_path / "third.parquet")
     with pytest.raises(InputError, match=f"--grid {grid}: needs two runs, lexical and dense, got 3"):
-        fuse([*both(made), f"third={both(made)[0]}"], output=tmp_path / "w3.json", tune=True, grid=grid, **settings)
+        fuse([*both(made), third], output=tmp_path / "w3.json", tune=True, grid=grid, **settings)
 
 
 def test_tuning_with_exact_scores(made: Path, tiny: Path, tmp_path: Path) -> None:

@@ -40,6 +40,11 @@ ARGUMENTS = [
     ("index-bm25 collection --output ..", "..: names a folder only"),
     ("index-bm25 collection --output /", "/: names a folder only"),
     ("export bm25.parquet --format trec --output .", ".: names a folder only"),
+    ("index-bm25 collection --output no/../out", "no/../out: no such folder: no; name another output"),
+    (
+        "fuse bm25.parquet dense.parquet --output ./no/such/../../o.parquet",
+        "no such folder: no/such; name another output",
+    ),
     (f"index-bm25 collection --output {LONG}", "file name too long"),
     (f"index-bm25 collection --output {LONG[:250]}", "file name too long; name another output"),
     (f"fuse bm25.parquet dense.parquet --output {LONG[:240]}.parquet", "file name too long"),

@@ -181,7 +181,7 @@ def test_indexes_and_options_that_do_not_fit_together_are_refused(
             search(tiny, index=names, exact=True, output=tmp_path / "x.parquet", **{"split": "test", **options})
 
     dense, bm25 = indexed / "dense", indexed / "bm25"
-    refused("other documents than", dense, made / "bm25")
+    refused("bm25: has another corpus than .*dense .*; build both indexes from one corpus", dense, made / "bm25")
     refused("one or more dense indexes, and at most one lexical index", bm25)
     refused("one or more dense indexes, and at most one lexical index", dense, bm25, bm25)
     refused("needs numbers >= 0", dense, bm25, weights="1,nan")

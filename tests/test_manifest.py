@@ -87,7 +87,7 @@ def test_check_table_names_the_file_its_kind_and_the_kind_that_is_needed(tmp_pat
     (tmp_path / "run.txt").write_text("q1 Q0 a 1 3 t\n")
     (tmp_path / "empty").mkdir()
     for name, kind, words in (
-        ("missing.parquet", Kind.RUN, "missing.parquet: no such file or folder"),
+        ("missing.parquet", Kind.RUN, "missing.parquet: no such file; a run file is needed here"),
         ("cut.parquet", Kind.RUN, "cut.parquet: the content changed on the disk after it was written"),
         ("run.parquet", Kind.QRELS, r"run.parquet: is a run \(made by `search`\); a qrels file is needed here"),
         ("run.txt", Kind.RUN, "run.txt: is not a Parquet file; a run file is needed here"),

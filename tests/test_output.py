@@ -93,6 +93,7 @@ def test_a_folder_that_hybrid_did_not_write_is_never_replaced(tmp_path: Path) ->
 
 def test_an_output_that_contains_an_input_is_refused_even_with_overwrite(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "data")
+    (tmp_path / "x").mkdir()
     for output, source in (
         (folder, folder / "vectors.bin"),
         (folder, folder),

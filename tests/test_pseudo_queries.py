@@ -78,7 +78,7 @@ def test_titles_become_queries_and_are_removed_from_the_documents(
     reasons = {"no title": 1, "rest of under 5 words": 1, "repeated in the rest": 1}
     assert counts_of(made)["pseudo_queries"]["left_out"] == reasons
     printed = capsys.readouterr().err
-    assert "taken out of 1 documents; documents without one: no title: 1; repeated in the rest: 1; rest of" in printed
+    assert "taken out of 1 document; documents without one: no title: 1; repeated in the rest: 1; rest of" in printed
 
 
 def test_the_first_sentence_is_removed_once(tmp_path: Path) -> None:

@@ -402,13 +402,9 @@ def test_rm3_is_tuned_by_cross_validation(made: Path, tmp_path: Path, monkeypatc
     )  # fmt: skip
     same = run.join(runs.read_run(fixed), on=list(run.columns), how="semi")
     assert same["qid"].n_unique() >= one["queries"] - 1  # a query of stop words has no hits
+    refused: dict[str, Any] = {"split": "test", "index": made / "bm25", "rm3": True, "tune": True}
+    refused["output"] = tmp_path / "x.parquet"
     with pytest.raises(InputError, match="--fb-terms"):
-        search(
-            collection,
-            split="test",
-            index=made / "bm25",
-            rm3=True,
-            tune=True,
-            fb_terms=5,
-            output=tmp_path / "x.parquet",
-        )
+        search(collection, fb_terms=5, **refused)
+    with pytest.raises(InputError, match=r"--folds 6: .*qrels.test.parquet has 5 judged queries; pass at most 5"):
+        search(collection, folds=6, **refused)

@@ -86,7 +86,12 @@ def test_without_recorded_queries_the_query_ids_are_compared(
     assert "queries are in all" not in capsys.readouterr().err
     few = write_run(tmp_path / "c.parquet", [(f"q{n}", "d", 1, 1.0) for n in range(6, 10)])
     fuse([first, few], output=tmp_path / "few.parquet")
-    assert "only 4 of 10 queries are in all 2 runs" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "only 4 of 10 queries are in all 2 runs" in printed
+    assert "no document in common" not in printed
+    apart = write_run(tmp_path / "e.parquet", [(f"q{n}", "x", 1, 1.0) for n in range(10)])
+    fuse([first, apart], output=tmp_path / "apart.parquet")
+    assert "warning: the runs have no document in common; check that they are of one corpus" in capsys.readouterr().err
     other = write_run(tmp_path / "d.parquet", [("r1", "d", 1, 1.0)])
     with pytest.raises(InputError, match=r"a\.parquet: has no query of the other runs: it starts with query 'q0'"):
         fuse([first, other], output=tmp_path / "f.parquet")

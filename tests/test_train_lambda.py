@@ -134,6 +134,11 @@ def test_a_transformer_starts_as_the_static_encoder_and_adds_to_it(
     assert np.abs(added.encode_queries(texts)).max() > 0
     start = open_encoder(train_lambda(output=tmp_path / "start", base=str(base), **{**plan, "learning_rate": 1e-12}))
     np.testing.assert_allclose(start.encode_queries(texts), static_only.encode_queries(texts), atol=1e-5)
+    weights = next(base.glob("*.safetensors"))
+    content = weights.read_bytes()
+    weights.unlink()  # a part of the output has a hard link to it
+    weights.write_bytes(content[:-1])
+    train_lambda(output=output, base=str(base), **plan)  # up to date: the damaged base is not opened
     with pytest.raises(InputError, match="--dim: not with --base"):
         train_lambda(output=tmp_path / "no", base=str(base), dim=3, **plan)
 

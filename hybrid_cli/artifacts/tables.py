@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hybrid_cli.artifacts import checksums, disk
@@ -16,6 +17,7 @@ from hybrid_cli.artifacts.integrity import check_file
 from hybrid_cli.artifacts.manifest import METADATA_KEY, Manifest, find_manifest, parquet_metadata
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import refuse_special
 
 ROWS_PER_GROUP = 1 << 16
 _REPEATING = {  # dictionary-encoded columns; all columns cost a third more time and a quarter more space
@@ -62,6 +64,9 @@ def check_table(path: Path, kind: Kind) -> Path:
     Raises:
         InputError: the file is missing, truncated or of another kind, or a column is missing or of another type.
     """
+    refuse_special(path)
+    if not path.exists():
+        raise InputError(f"{path}: no such file; a {kind} file is needed here")
     check_file(path)
     manifest = find_manifest(path)
     if path.is_dir():
@@ -129,6 +134,7 @@ def write_parquet(
         ) as writer,
     ):
         for group in _regroup(batches, schema):
+            _refuse_infinite(group)
             with pa.ipc.new_stream(_HashSink(digest), schema) as stream:
                 stream.write_table(group)
             writer.write_table(group)
@@ -137,6 +143,17 @@ def write_parquet(
         writer.add_key_value_metadata({METADATA_KEY: manifest.to_footer(), checksums.KEY: checksums.EMPTY})
     checksums.seal(path, file.hexdigest())
     return manifest
+
+
+def _refuse_infinite(rows: pa.Table) -> None:
+    """Refuse hits with a score that is infinite or not a number; other tables have no scores.
+
+    Raises:
+        InputError: names query and document.
+    """
+    if "score" in rows.column_names and not pc.all(finite := pc.is_finite(rows["score"])).as_py():
+        qid, docid, _, score = (column[pc.index(finite, False).as_py()].as_py() for column in rows.columns)
+        raise InputError(f"query {qid}, document {docid}: the score would be {score}; use smaller weights or scores")
 
 
 class _HashSink:

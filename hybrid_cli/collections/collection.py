@@ -262,6 +262,8 @@ def read_qrels(file: Path) -> pl.DataFrame:
         rows = list(judgment_rows(file))
         frame = pl.DataFrame([row[1:] for row in rows], schema=_QRELS, orient="row")
     _refuse_nulls(frame, tuple(_QRELS), file)
+    if frame.is_empty():
+        raise InputError(f"{file}: no judgments; pass a file with some")
     frame = frame.unique(maintain_order=True)
     _refuse_repeated(frame, ["qid", "docid"], file)
     return frame

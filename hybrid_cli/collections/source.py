@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from heapq import nsmallest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
@@ -73,6 +73,9 @@ class Judgment(NamedTuple):
         return f"{self.qid} {self.docid}"
 
 
+Row = TypeVar("Row", Query, Judgment)
+
+
 def _none() -> Iterator[Any]:
     return iter(())
 
@@ -100,6 +103,30 @@ class Source:
     facts: dict[str, Any] = field(default_factory=dict)
     preferred: Callable[[], Iterator[str]] = _none
     fields: tuple[str, ...] = ()
+
+
+def without_empty_files(source: Source) -> Source:
+    """Return a source that refuses a file of queries or judgments without any, before rows are sampled.
+
+    Raises (while a stream is read):
+        InputError: such a file.
+    """
+
+    def checked(rows: Callable[[], Iterator[Row]], what: str, roles: Set[str]) -> Callable[[], Iterator[Row]]:
+        def stream() -> Iterator[Row]:
+            left: dict[Path | str, None] = {
+                path: None for role, path in source.files.items() if role.split()[0] in roles
+            }
+            for row in rows():
+                left.pop(row.place.file, None)
+                yield row
+            for path in left:
+                raise InputError(f"{path}: no {what}; replace or omit the file")
+
+        return stream
+
+    queries = checked(source.queries, "queries", {"queries", "questions", "topics", "training"})
+    return replace(source, queries=queries, judgments=checked(source.judgments, "judgments", {"qrels", "triples"}))
 
 
 def checked_split(name: str) -> str:

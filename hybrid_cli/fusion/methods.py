@@ -17,6 +17,7 @@ from operator import add, mul
 import polars as pl
 
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings.conversion import LARGEST
 from hybrid_cli.settings.fusion import Fuse, Missing, Normalization
 
 Transform = Callable[[pl.Expr, pl.Expr], pl.Expr]
@@ -287,9 +288,11 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.normalization is not None and METHODS[self.method].fixed:
             raise InputError(f"--method {self.method}: has a fixed normalization; omit --normalize")
-        bad = [weight for weight in self.weights if not (math.isfinite(weight) and weight >= 0)]
+        bad = [weight for weight in self.weights if not 0 <= weight <= LARGEST]
         if bad or not any(self.weights):
-            raise InputError(f"--weights {_listed(self.weights)}: needs numbers >= 0, at least one > 0")
+            raise InputError(
+                f"--weights {_listed(self.weights)}: needs numbers >= 0, at least one > 0, none over {LARGEST}"
+            )
 
     @property
     def sums_raw_scores(self) -> bool:

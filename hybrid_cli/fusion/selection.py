@@ -10,10 +10,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hybrid_cli.errors import InputError
 
 Values = NDArray[np.float64]
 _TIE = 1e-12
@@ -21,6 +24,21 @@ _NORMAL = NormalDist()
 _REPEATS = 20  # partitions into folds
 _ENOUGH = 50  # judged queries; the held-out score of fewer is too noisy to prefer a single run (docs/few-labels.md)
 CONFIDENCE, POWER = 0.95, 0.8
+
+
+def check_folds(folds: int, judged: Path, queries: int) -> None:
+    """Refuse more folds than judged queries.
+
+    Args:
+        folds: value of --folds.
+        judged: file of the judgments, for the message.
+        queries: number of judged queries.
+
+    Raises:
+        InputError: more folds than queries.
+    """
+    if folds > queries:
+        raise InputError(f"--folds {folds}: {judged} has {queries:,} judged queries; pass at most {queries}")
 
 
 @dataclass(frozen=True)

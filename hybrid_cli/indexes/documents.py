@@ -40,6 +40,20 @@ def corpora_of(manifests: Iterable[Manifest]) -> dict[str, Path]:
     return {}
 
 
+def refuse_other_corpora(indexes: Mapping[Path, Manifest]) -> None:
+    """Refuse to search indexes of different corpora together; an index without one recorded corpus is not checked.
+
+    Raises:
+        InputError: names both indexes and both corpora.
+    """
+    known = [(index, manifest) for index, manifest in indexes.items() if "corpus" in manifest.inputs]
+    for index, manifest in known[1:]:
+        first, other = known[0]
+        if manifest.inputs["corpus"]["fingerprint"] != other.inputs["corpus"]["fingerprint"]:
+            paths = f"{manifest.input_path('corpus')}, not {other.input_path('corpus')}"
+            raise InputError(f"{index}: has another corpus than {first} ({paths}); build both indexes from one corpus")
+
+
 def texts(corpora: Iterable[Path], docids: pl.Series) -> pl.DataFrame:
     """Return docid, title and text of documents; a later corpus replaces the documents of earlier ones."""
     found = pl.concat([collections.texts(corpus, docids) for corpus in corpora])
@@ -154,9 +168,10 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
                     encoded = partial(map, block_encoder(encoder, False, recipe.batch_tokens))
                     encode_texts(work, batches, encoded, False, recipe, advance, shards_kept)
             counts |= _build_dense(index, work, recipe, int(kept.sum()) + total).counts()
+    left = int(kept.sum())
     console.note(
-        f"{settings.command}: {output.path}: {int(kept.sum()) + total:,} documents: {int(kept.sum()):,} of "
-        f"{change.index}, {len(kept) - int(kept.sum()):,} removed, {total:,} added"
+        f"{settings.command}: {output.path}: {console.counted(document=left + total)}: {left:,} of {change.index}, "
+        f"{len(kept) - left:,} removed, {total:,} added"
     )
     return output.path
 

@@ -1,8 +1,20 @@
 """Runs: one row per hit, ordered by query and rank."""
 
 from hybrid_cli.runs.files import open_run, read_run
-from hybrid_cli.runs.names import named, pick
+from hybrid_cli.runs.names import named, named_once, pick
 from hybrid_cli.runs.run import Run
 from hybrid_cli.runs.tables import SCHEMA, empty, positions, ranked, reranked
 
-__all__ = ["SCHEMA", "Run", "empty", "named", "open_run", "pick", "positions", "ranked", "read_run", "reranked"]
+__all__ = [
+    "SCHEMA",
+    "Run",
+    "empty",
+    "named",
+    "named_once",
+    "open_run",
+    "pick",
+    "positions",
+    "ranked",
+    "read_run",
+    "reranked",
+]

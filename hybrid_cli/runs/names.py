@@ -27,6 +27,19 @@ def named(paths: Sequence[str | Path]) -> dict[str, Path]:
     return taken
 
 
+def named_once(paths: Sequence[str | Path]) -> dict[str, Path]:
+    """Name runs that are combined; see `named`.
+
+    Raises:
+        InputError: two runs have the same name, or one file has two names.
+    """
+    found = named(paths)
+    for path in found.values():
+        if list(found.values()).count(path) > 1:
+            raise InputError(f"{path}: is listed twice; list each file once")
+    return found
+
+
 def pick(given: str, known: Mapping[str, Path], option: str) -> Path:
     """Find a run by its name in `known`, or by a path or `name=path`.
 

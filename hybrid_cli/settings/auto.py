@@ -11,6 +11,7 @@ from hybrid_cli.settings.data import PSEUDO, PseudoQueries
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
 
 START = "Start"
+TRAINING = "training"  # fact: not --max-steps 0
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     max_steps: int | None = option(
         None, "Number of training steps; 0 keeps the start model.", minimum=0, shown="as many as --minutes allows"
     )
+    layers: int | None = redeclare(StartModel, "layers", None, applies=(when(steps=TRAINING),))
     measure: str = option("nDCG@10", "Measure that the weights maximize.", parse=MEASURE)
     pseudo_queries: PseudoQueries | None = option(
         None,
@@ -55,3 +57,7 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
         panel=PSEUDO,
         shown="title if most documents have one, else sentence",
     )
+
+    def check(self) -> None:
+        """Refuse options of a training that does not take place."""
+        self.check_facts("--max-steps 0 keeps the start model", steps=TRAINING if self.max_steps != 0 else "")

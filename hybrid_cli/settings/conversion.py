@@ -188,7 +188,7 @@ def _number(declared: Option, kind: type[int] | type[float], value: Any) -> int 
             raise ValueError(f"needs a number {wanted}")
         if above is not None and number <= above:
             raise ValueError(f"needs a number {wanted}")
-    if kind is int and declared.parse is None and abs(number) > LARGEST:
+    if declared.parse is None and abs(number) > LARGEST:
         raise ValueError(f"needs a number <= {LARGEST}")
     return number
 

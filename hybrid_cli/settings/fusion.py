@@ -18,6 +18,7 @@ Grid = Literal["linear", "log", "reciprocal", "clear", "roc", "spar"]
 
 FUSION = "Fusion"
 ABSENT, COMPARED = "Documents missing from a list", "Comparison"
+MOST_K = 1_000_000  # the scores of further ranks would be equal in 32 bits
 EXACT = "--missing exact"  # fact: the rule for missing documents, by --missing or by the method
 _EXACT = when(rule=EXACT)
 _LEARNED = when(method="learned")
@@ -107,7 +108,7 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
         None, "Normalization of each list; overrides the method's.", shown="the method's"
     )
     rrf_k: float = option(
-        60.0, "Constant k in 1 / (k + rank).", above=-1, applies=(when(method="rrf"), when(tune=GIVEN))
+        60.0, "Constant k in 1 / (k + rank).", above=-1, maximum=MOST_K, applies=(when(method="rrf"), when(tune=GIVEN))
     )
     depth: int = option(1000, "Hits read from each run.", minimum=1)
     hits: int = option(1000, "Hits kept per query.", "--hits", "-k", minimum=1)

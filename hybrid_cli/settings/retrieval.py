@@ -19,6 +19,7 @@ SEVERAL, LEXICAL_INDEX, DENSE_INDEX = "Several indexes", "Lexical index", "Dense
 FAISS_DEVICE = (
     "Device of FAISS, if its build supports GPUs. `auto`: all GPUs, if any; `cpu`; `gpu`: all GPUs; `0,1`: these GPUs."
 )
+MOST_K1 = 1000  # beyond it, 32 bits cannot tell small impacts from 0
 _LEXICAL, _DENSE = when(index_kind="a lexical index"), when(index_kind="a dense index")
 _FEEDBACK, _TUNED = when(rm3=True, tune=False), when(tune=True)
 _ENCODED = (_DENSE, when(index_kind="a learned sparse index"))
@@ -66,7 +67,11 @@ class IndexBm25(Budgeted, Threaded, Writes):
     collection: Path = argument(REQUIRED, "Collection, or a corpus file.")
     _: KW_ONLY
     k1: float = option(
-        0.9, "Saturation of term frequency; larger values saturate later.", minimum=0, applies=when(tune=False)
+        0.9,
+        "Saturation of term frequency; larger values saturate later.",
+        minimum=0,
+        maximum=MOST_K1,
+        applies=when(tune=False),
     )
     b: float = option(0.4, "Strength of document length normalization.", minimum=0, maximum=1, applies=when(tune=False))
     fields: Sequence[str] = option(
@@ -144,7 +149,12 @@ class SearchOptions(OnDevice, Threaded):
         applies=when(index_kind="a lexical index", exact=False),
     )
     k1: float | None = option(
-        None, "Overrides the k1 stored in the index.", panel=LEXICAL_INDEX, minimum=0, applies=_LEXICAL
+        None,
+        "Overrides the k1 stored in the index.",
+        panel=LEXICAL_INDEX,
+        minimum=0,
+        maximum=MOST_K1,
+        applies=_LEXICAL,
     )
     b: float | None = option(
         None, "Overrides the b stored in the index.", panel=LEXICAL_INDEX, minimum=0, maximum=1, applies=_LEXICAL

@@ -49,7 +49,9 @@ def concat_runs(settings: ConcatRuns) -> Path:
     blocks = (_aggregated(block, settings) for part in parts for block in part.blocks())
     written = output.write((block.to_arrow() for block in blocks), queries=len(home))
     hits = written.counts["rows"]
-    console.note(f"concat-runs: {output.path}: {len(home):,} queries, {hits:,} hits of {len(parts)} runs")
+    console.note(
+        f"concat-runs: {output.path}: {console.counted(query=len(home), hit=hits)} of {console.counted(run=len(parts))}"
+    )
     return output.path
 
 

@@ -39,6 +39,7 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
     Raises:
         InputError: a file is damaged or needs unpickling of objects, or the checkpoint has no weights.
     """
+    _refuse_repeated([settings.checkpoint, *([settings.documents] if settings.documents else []), *settings.learners])
     inputs = {"checkpoint": _input(settings.checkpoint)}
     inputs |= {"documents": _input(settings.documents)} if settings.documents else {}
     inputs |= {f"learner {number}": _input(each) for number, each in enumerate(settings.learners, 2)}
@@ -65,13 +66,20 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
             counts |= {f"{side} weights": count for side, count in zip(SIDES, _write(towers, base), strict=True)}
     weights = sum(number for name, number in counts.items() if name.endswith("weights"))
     learners = f", an ensemble of {counts['learners']} learners" if "learners" in counts else _advice(find(output.path))
-    console.note(f"convert-checkpoint: {output.path}: {weights:,} weights{learners}")
+    console.note(f"convert-checkpoint: {output.path}: {console.counted(weight=weights)}{learners}")
     return output.path
 
 
 def _advice(form: str) -> str:
     names = [name for name, preset in PRESETS.items() if form in preset.layouts]
     return f", form '{form}'; use it with --preset {' or '.join(names)}" if names and form != PLAIN else ""
+
+
+def _refuse_repeated(sources: Sequence[NameOrPath]) -> None:
+    places = [_place(source).resolve() for source in sources]
+    for number, place in enumerate(places):
+        if place in places[:number]:
+            raise InputError(f"{sources[number]}: is given twice; each tower or learner needs a checkpoint of its own")
 
 
 def _place(source: NameOrPath) -> Path:

@@ -74,8 +74,8 @@ def distill_lite(settings: DistillLite) -> Path:
 
     state = session.train(prepare)
     console.note(
-        f"distill-lite: {settings.output}: {student.dim} dimensions from {teacher.dim}, {len(examples):,} examples, "
-        f"{state.step:,} steps, kept step {state.best_step:,}"
+        f"distill-lite: {settings.output}: {student.dim} dimensions from {teacher.dim}, "
+        f"{console.counted(example=len(examples), step=state.step)}, kept step {state.best_step:,}"
     )
     return settings.output
 

@@ -164,8 +164,9 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
         counts |= built.counts() | {"encoder": encoder.fingerprint, "contract": encoder.describe()}
         counts |= {"k1": DEEPCT_K1, "b": DEEPCT_B} if contract.counts else {"quantization": steps}
     console.note(
-        f"encode: {output.path}: {total:,} documents, {counts['postings'] / total:.1f} terms per document, "
-        f"{built.truncated / total:.1%} truncated; {contract.architecture}, {dtype}"
+        f"encode: {output.path}: {console.counted(document=total)}, "
+        f"{counts['postings'] / total:.1f} terms per document, {built.truncated / total:.1%} truncated; "
+        f"{contract.architecture}, {dtype}"
     )
     return output.path
 
@@ -291,7 +292,7 @@ def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
             artifacts.hard_link(old / INDEX_ENCODER, work / INDEX_ENCODER)
         info = _build(settings, work, info)
         counts |= info.counts()
-    console.note(f"encode: {output.path}: {info.vectors:,} vectors of {old}, {info.factory}")
+    console.note(f"encode: {output.path}: {console.counted(vector=info.vectors)} of {old}, {info.factory}")
     return output.path
 
 
@@ -326,7 +327,10 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
         composite.write_combination(work / INDEX_ENCODER, [model_of(each) for each in opened], recipe)
         combine_vectors(opened, work, encoder.document_vectors, settings)
         counts |= _build(settings, work, _info(encoder, total, truncated)).counts()
-    console.note(f"encode: {output.path}: {total:,} vectors of {folders[0]} and {folders[1]}, {encoder.dim} dimensions")
+    console.note(
+        f"encode: {output.path}: {console.counted(vector=total)} of {folders[0]} and {folders[1]}, "
+        f"{encoder.dim} dimensions"
+    )
     return output.path
 
 
@@ -378,7 +382,9 @@ def _recall(folder: Path, info: IndexInfo, seed: int) -> dict[str, float]:
     if recall:
         shares = ", ".join(f"{name} {figure(share)}" for name, share in recall.items())
         asked = min(info.vectors, indexes.RECALL_SAMPLE)
-        console.note(f"encode: {info.factory}: {shares} against exact search, for {asked:,} documents as queries")
+        console.note(
+            f"encode: {info.factory}: {shares} against exact search, for {console.counted(document=asked)} as queries"
+        )
     else:
         console.note(f"encode: {info.factory}: an exact index; --recall-check measures approximate ones")
     return recall

@@ -79,5 +79,7 @@ def _measured(plan: Plan, settings: Evaluate) -> tuple[pl.DataFrame, Mapping[str
         return pl.read_parquet(output.path), artifacts.read_manifest(output.path, Kind.MEASUREMENTS).counts
     values, found = measure(plan)
     output.write([values.to_arrow()], **found)
-    console.note(f"evaluate: {output.path}: {len(values):,} values of {len(plan.runs)} runs")
+    console.note(
+        f"evaluate: {output.path}: {console.counted(value=len(values))} of {console.counted(run=len(plan.runs))}"
+    )
     return values, found

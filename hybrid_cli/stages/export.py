@@ -142,7 +142,7 @@ def _written(run: Run, scratch: Path, separator: str, columns: Callable[[pl.Data
     with disk.create(scratch) as file:
         for block in run.blocks():
             _write_columns(columns(block), file, separator)
-    return f"{len(run.queries):,} queries, {run.hits:,} hits"
+    return console.counted(query=len(run.queries), hit=run.hits)
 
 
 def _refuse_ids(frame: pl.DataFrame, pattern: str, path: Path, form: ExportFormat, cause: str) -> None:
@@ -180,7 +180,7 @@ def _trec_qrels(path: Path, scratch: Path, settings: Export) -> str:
     lines = qrels.select("qid", pl.lit("0"), "docid", "relevance")
     with disk.create(scratch) as file:
         _write_columns(lines, file, " ")
-    return f"{len(qrels):,} judgments"
+    return console.counted(judgment=len(qrels))
 
 
 def _write_columns(frame: pl.DataFrame, file: BinaryIO, separator: str) -> None:
@@ -207,7 +207,7 @@ def _dpr_run(path: Path, scratch: Path, settings: Export) -> str:
             file.write(opening + json.dumps(record, ensure_ascii=False))
             opening = ",\n"
         file.write("\n]\n" if run.hits else "[]\n")
-    return f"{len(queries):,} questions, {run.hits:,} passages"
+    return console.counted(question=len(queries), passage=run.hits)
 
 
 def _dpr_texts(run: Run, collection: Path, path: Path) -> pl.DataFrame:
@@ -303,7 +303,7 @@ def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
     disk.copy(path / FAISS_INDEX, scratch / "index")
     with disk.create(scratch / "docid") as file:
         pl.read_parquet(path / DOCIDS).select("docid").write_csv(file, include_header=False, quote_style="never")
-    return f"{len(index.docids):,} vectors of {index.dim}"
+    return f"{console.counted(vector=len(index.docids))} of {index.dim}"
 
 
 def _served(path: Path, scratch: Path, settings: Export) -> str:
@@ -337,7 +337,7 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
     with console.progress("export", len(served.lexical.docids), "documents") as advance:
         count = write(served, scratch, queries, advance)
     disk.remove(work)
-    return f"{count:,} documents" + (f", {len(queries):,} queries" if queries is not None else "")
+    return console.counted(document=count, **({"query": len(queries)} if queries is not None else {}))
 
 
 def _anserini(path: Path, scratch: Path, settings: Export) -> str:
@@ -352,7 +352,7 @@ def _anserini(path: Path, scratch: Path, settings: Export) -> str:
                 vector = dict(zip(postings.terms.gather(block.terms[begin:end]), weights, strict=True))
                 record = {"id": next(names), "contents": "", "vector": vector}
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
-    return f"{len(docids):,} documents, {len(postings.rows):,} weights"
+    return console.counted(document=len(docids), weight=len(postings.rows))
 
 
 _WRITERS: dict[tuple[Kind, ExportFormat], Writer] = {

@@ -25,7 +25,7 @@ from hybrid_cli.fusion.fuser import FUSER_ROLE, Fuser, check_lengths, check_pair
 from hybrid_cli.fusion.lists import Lists, Scorer
 from hybrid_cli.fusion.methods import LEARNED, METHODS, Recipe
 from hybrid_cli.fusion.prior import prior_of
-from hybrid_cli.fusion.selection import Choice, Table, Values, select
+from hybrid_cli.fusion.selection import Choice, Table, Values, check_folds, select
 from hybrid_cli.fusion.tuning import Family
 from hybrid_cli.fusion.weights import Tuned, chosen_weights, read_tuned, stored_recipe, weights_file, weights_path
 from hybrid_cli.indexes.exact import ExactSource, exact_scorer, exact_sources, limit_threads, texts_of
@@ -78,7 +78,7 @@ class _Job:
 
     @classmethod
     def of(cls, settings: Fuse) -> _Job:
-        named = runs.named(settings.runs)
+        named = runs.named_once(settings.runs)
         if len(named) < 2:
             raise InputError("fuse: needs two or more runs, got 1")
         fuser = _fuser(settings, named)
@@ -188,9 +188,11 @@ def _fuse(job: _Job, output: artifacts.Output) -> None:
 
         written = output.write(blocks(), queries=len(joined.qids))
     common = float(np.concatenate(shares).mean()) if shares else 0.0
+    if shares and not common:
+        console.warn("the runs have no document in common; check that they are of one corpus")
     console.note(
-        f"fuse: {output.path}: {len(joined.qids):,} queries, {written.counts['rows']:,} hits of {len(job.runs)} runs; "
-        f"the runs share {common:.1%} of their documents; missing: {job.recipe.missing}"
+        f"fuse: {output.path}: {console.counted(query=len(joined.qids), hit=written.counts['rows'])} of "
+        f"{len(job.runs)} runs; the runs share {common:.1%} of their documents; missing: {job.recipe.missing}"
     )
 
 
@@ -293,10 +295,8 @@ def _tune(job: _Job, judged: Path | None) -> Path:
     if not output.up_to_date:
         qrels = collection.read_qrels(judged)
         queries = qrels["qid"].n_unique()
-        if "folds" in settings.given and settings.folds > queries:
-            raise InputError(
-                f"--folds {settings.folds}: {judged} has {queries:,} judged queries; pass at most {queries}"
-            )
+        if "folds" in settings.given:
+            check_folds(settings.folds, judged, queries)
         tuned, reason = _tuned(job, qrels, judged)
         found = tuned.content() | {"no_prior": reason}
         found |= {"pseudo_queries": kind} if (kind := collection.pseudo_queries(judged)) else {}

@@ -144,7 +144,7 @@ def _index_shards(settings: IndexBm25, shards: int, inputs: Mapping[str, Path]) 
             manifest = target.manifest.of_part(shard, settings.output / shard.name, Kind.LEXICAL_INDEX, own)
             disk.write_text(shard / artifacts.MANIFEST, manifest.to_json())
         counts |= {"documents": total, "shards": shards, "k1": settings.k1, "b": settings.b}
-    console.note(f"index-bm25: {settings.output}: {total:,} documents in {shards} shards")
+    console.note(f"index-bm25: {settings.output}: {console.counted(document=total)} in {shards} shards")
     return settings.output
 
 
@@ -216,15 +216,15 @@ def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reu
         means, gains, (k1, b), best = tuning.means, tuning.gains, tuning.baseline, tuning.best
         console.note(
             f"index-bm25: {settings.tune_measure} {figure(means[best])} with k1={best[0]:g} b={best[1]:g} on "
-            f"{tuning.queries:,} queries ({figure(means[tuning.baseline])} with k1={k1:g} b={b:g}); held-out gain "
-            f"{signed(tuning.held_out_gain, 4)} (halves {signed(gains[0], 4)}, {signed(gains[1], 4)})"
+            f"{console.counted(query=tuning.queries)} ({figure(means[tuning.baseline])} with k1={k1:g} b={b:g}); "
+            f"held-out gain {signed(tuning.held_out_gain, 4)} (halves {signed(gains[0], 4)}, {signed(gains[1], 4)})"
         )
         if tuning.held_out_gain <= 0 and best != tuning.baseline:
             console.warn(f"no gain on held-out queries from tuning; kept k1={k1:g} b={b:g}")
     counts = index.counts()
     built = (
-        f"{counts['documents']:,} documents ({counts['empty documents']:,} empty), {counts['terms']:,} terms, "
-        f"{counts['tokens']:,} tokens"
+        f"{console.counted(document=counts['documents'])} ({counts['empty documents']:,} empty), "
+        + console.counted(term=counts["terms"], token=counts["tokens"])
     )
     what = "stored only k1 and b" if reused else built
     console.note(f"index-bm25: {settings.output}: {what}; k1={index.k1:g} b={index.b:g}")

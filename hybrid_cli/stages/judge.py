@@ -243,8 +243,8 @@ def _note(session: _Session) -> None:
     status = judging.status(judged, session.settings.stop_after, session.weight())
     count = len(grades) - skipped
     console.note(
-        f"judge: {session.settings.output}: {count:,} judgments"
-        + (f", {skipped:,} hits skipped" if skipped else "")
+        f"judge: {session.settings.output}: {console.counted(judgment=count)}"
+        + (f", {console.counted(hit=skipped)} skipped" if skipped else "")
         + f"; {status}"
     )
     if judged >= session.settings.stop_after:

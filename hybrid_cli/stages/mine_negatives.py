@@ -152,6 +152,6 @@ def _report(tally: Tally, counts: Mapping[str, Any], path: Path) -> None:
     if skipped := counts["queries_without_positive"]:
         console.note(f"mine-negatives: {skipped:,} queries have no relevant document and were skipped")
     console.note(
-        f"mine-negatives: {path}: {counts['rows']:,} examples of {counts['queries']:,} queries with "
-        f"{counts['negatives']:,} negatives"
+        f"mine-negatives: {path}: {console.counted(example=counts['rows'])} of "
+        f"{console.counted(query=counts['queries'])} with " + console.counted(negative=counts["negatives"])
     )

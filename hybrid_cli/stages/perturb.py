@@ -202,7 +202,7 @@ def _counts(queries: pl.DataFrame, attacked: Sequence[Attacked]) -> dict[str, An
 def _note(path: str, counts: dict[str, Any]) -> None:
     own = [f"{number:,} {name.replace('_', ' ')}" for name, number in list(counts.items())[3:]]
     console.note(
-        f"perturb: {path}: {counts['queries']:,} queries, {counts['changed']:,} changed "
+        f"perturb: {path}: {console.counted(query=counts['queries'])}, {counts['changed']:,} changed "
         f"({counts['unchanged_rate']:.1%} unchanged)" + (f"; {', '.join(own)}" if own else "")
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, disk
 from hybrid_cli.collections.pseudo_queries import with_pseudo_queries
-from hybrid_cli.collections.source import Source, in_passages, sampled
+from hybrid_cli.collections.source import Source, in_passages, sampled, without_empty_files
 from hybrid_cli.collections.writer import CollectionWriter, clear
 from hybrid_cli.settings import stage
 from hybrid_cli.settings.data import Prepare, PrepareRows
@@ -28,7 +28,9 @@ def prepare(settings: Prepare) -> Path:
     Raises:
         InputError: the source cannot be read, or its rows contradict each other.
     """
-    source = in_passages(with_pseudo_queries(sampled(_source(settings), settings), settings), settings)
+    source = in_passages(
+        with_pseudo_queries(sampled(without_empty_files(_source(settings)), settings), settings), settings
+    )
     output = artifacts.output_of(settings, Kind.COLLECTION, source.files, {**source.options, **settings.recorded()})
     if output.up_to_date:
         return output.path
@@ -57,15 +59,18 @@ def _source(settings: Prepare) -> Source:
 
 def _note(settings: Prepare, counts: dict[str, Any], problems: list[str]) -> None:
     queries, judgments = counts["queries"], counts["judgments"]
-    splits = [f"{split} {number:,} ({judgments.get(split, 0):,} judgments)" for split, number in queries.items()]
+    splits = [
+        f"{split} {number:,} ({console.counted(judgment=judgments.get(split, 0))})" for split, number in queries.items()
+    ]
     console.note(
-        f"{settings.command}: {counts['documents']:,} documents; queries: {', '.join(splits) or 'none'} "
+        f"{settings.command}: {console.counted(document=counts['documents'])}; queries: {', '.join(splits) or 'none'} "
         f"-> {settings.output}"
     )
     if made := counts.get("pseudo_queries"):
         left_out = "; ".join(f"{reason}: {number:,}" for reason, number in made["left_out"].items())
         console.note(
-            f"  pseudo-queries ({settings.pseudo_queries}): taken out of {made['documents_changed']:,} documents"
+            f"  pseudo-queries ({settings.pseudo_queries}): taken out of "
+            + console.counted(document=made["documents_changed"])
             + (f"; documents without one: {left_out}" if left_out else "")
         )
     for line in problems:

@@ -65,7 +65,9 @@ def pretrain(settings: Pretrain) -> Path:
         return ahead(corpus.batches(done))
 
     state = session.train(lambda _: Job(learner, batches, session.steps(len(corpus)), save, validator))
-    console.note(f"pretrain: {settings.output}: {corpus.documents:,} documents, {state.step:,} steps{_gain(state)}")
+    console.note(
+        f"pretrain: {settings.output}: {console.counted(document=corpus.documents, step=state.step)}{_gain(state)}"
+    )
     return settings.output
 
 

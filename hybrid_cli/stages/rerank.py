@@ -279,8 +279,9 @@ class _Job:
         counts, cut = self.counts(self.settings.deepest), int(self.facts("truncated"))
         pairs, seconds = counts["pairs"], self.facts("seconds")
         console.note(
-            f"rerank: {path}: {counts['queries']:,} queries, {pairs:,} pairs ({pairs / max(seconds, 1e-9):,.0f}/s)"
-            + (f", {cut:,} documents cut to --max-length" if cut else "")
+            f"rerank: {path}: {console.counted(query=counts['queries'], pair=pairs)} "
+            f"({pairs / max(seconds, 1e-9):,.0f}/s)"
+            + (f", {console.counted(document=cut)} cut to --max-length" if cut else "")
         )
         if empty := counts.get("queries_without_text"):
             console.warn(f"{empty:,} queries have no text; their hits keep the order of {self.settings.run}")

@@ -18,8 +18,9 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
+from hybrid_cli.fusion.selection import check_folds
 from hybrid_cli.fusion.weights import chosen_weights, stored_recipe, weights_file, weights_path
-from hybrid_cli.indexes.documents import corpora_of, texts
+from hybrid_cli.indexes.documents import corpora_of, refuse_other_corpora, texts
 from hybrid_cli.indexes.exact import index_kinds, index_manifest, kind_in_words
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.indexes.searcher import Searcher, open_hybrid, open_searcher, open_stored_queries, stored_queries
@@ -52,6 +53,7 @@ def search(settings: Search) -> Any:
         raise InputError(f"--exact: {several[0]} has shards; build one index of all documents")
     kinds = frozenset[str]().union(*map(index_kinds, manifests))
     settings.check_facts(_subject(settings.indexes, manifests), index_kind=kinds)
+    refuse_other_corpora(dict(zip(settings.indexes, manifests, strict=True)))
     if settings.prints:
         hits = _printed(settings, manifests)
         return _asked(hits) if settings.interactive else hits(settings.query or "")
@@ -136,16 +138,19 @@ def _write(
                 advance(len(asked))
 
     written = output.write(blocks(), queries=len(queries), **_parameters(settings, manifests))
+    without = len(queries) - sum(answered)
     console.note(
-        f"search: {output.path}: {len(queries):,} queries, {written.counts['rows']:,} hits"
-        + (f", {len(queries) - sum(answered):,} queries without hits" if sum(answered) < len(queries) else "")
+        f"search: {output.path}: {console.counted(query=len(queries), hit=written.counts['rows'])}"
+        + (f", {console.counted(query=without)} without hits" if without else "")
     )
 
 
 def _write_tuned(output: Output, settings: Search, source: Path) -> None:
     """Write the run of RM3 with parameters from cross-validation."""
     queries = collections.read_queries(source).select("qid", "text")
-    qrels = collections.read_qrels(_qrels(settings))
+    qrels = collections.read_qrels(judged := _qrels(settings))
+    if "folds" in settings.given:
+        check_folds(settings.folds, judged, queries.join(qrels, on="qid", how="semi")["qid"].n_unique())
     index = open_lexical(settings.indexes[0], settings.k1, settings.b)
     plain = evaluate_run(index.search(queries, settings.hits, settings.threads), qrels, [settings.measure])
     with console.progress("tune RM3", len(GRID), "settings") as advance:
@@ -154,8 +159,9 @@ def _write_tuned(output: Output, settings: Search, source: Path) -> None:
     output.write([run.to_arrow()], queries=len(queries), k1=index.k1, b=index.b, rm3=selected)
     without = float(plain["value"].sum()) / len(tuned.judged)  # type: ignore[arg-type]
     console.note(
-        f"search: {output.path}: {len(queries):,} queries, {len(run):,} hits; {settings.measure} {figure(score)} with "
-        f"RM3 by cross-validation, {figure(without)} without, on {len(tuned.judged):,} judged queries"
+        f"search: {output.path}: {console.counted(query=len(queries), hit=len(run))}; "
+        f"{settings.measure} {figure(score)} with RM3 by cross-validation, {figure(without)} without, on "
+        f"{len(tuned.judged):,} judged queries"
     )
 
 

@@ -94,7 +94,7 @@ def train_dense(settings: TrainDense) -> Path:
 
     state = session.train(prepare)
     console.note(
-        f"train-dense: {settings.output}: {len(examples):,} examples, {state.step:,} steps, "
+        f"train-dense: {settings.output}: {console.counted(example=len(examples), step=state.step)}, "
         f"kept step {state.best_step:,}"
     )
     return settings.output

@@ -25,7 +25,7 @@ from hybrid_cli.fusion.learned import Fitted, Model
 from hybrid_cli.fusion.lists import Lists, repeated
 from hybrid_cli.fusion.methods import METHODS, Recipe
 from hybrid_cli.fusion.prior import prior_of
-from hybrid_cli.fusion.selection import Choice, Table, Values, interval, queries_to_tell, select
+from hybrid_cli.fusion.selection import Choice, Table, Values, check_folds, interval, queries_to_tell, select
 from hybrid_cli.fusion.tuning import Family
 from hybrid_cli.indexes.exact import exact_scorer, exact_sources, limit_threads, texts_of
 from hybrid_cli.reporting import terminal
@@ -47,7 +47,7 @@ def train_fusion(settings: TrainFusion) -> Path:
     Raises:
         InputError: not two runs of the same queries, or judgments that cannot train a fusion.
     """
-    named = runs.named(settings.runs)
+    named = runs.named_once(settings.runs)
     if len(named) != 2:
         raise InputError(f"train-fusion: needs two runs, got {len(named)}; `fuse --tune` takes more")
     parse_measures([settings.measure])
@@ -153,10 +153,7 @@ class _Job:
             raise InputError(
                 f"train-fusion: {self.judged} has {queries} judged queries; judge more, or use `fuse --tune`"
             )
-        if self.settings.folds > queries:
-            raise InputError(
-                f"--folds {self.settings.folds}: {self.judged} has {queries:,} judged queries; pass at most {queries}"
-            )
+        check_folds(self.settings.folds, self.judged, queries)
         return qrels
 
     def _alone(self, opened: Sequence[Run], qrels: pl.DataFrame, queries: int) -> dict[str, float]:

@@ -61,8 +61,7 @@ def train_lambda(settings: TrainLambda) -> Path:
 
 def _train_transformer(settings: TrainLambda) -> Path:
     assert settings.labels is not None
-    base = open_encoder(settings.base) if settings.base is not None else None
-    fixed = {"dim": base.dim, "normalize": False} if base is not None else {}
+    fixed = {"normalize": False} if settings.base is not None else {}
     contract = read_contract(resolve(settings.model)).changed(**contract_changes(settings), **fixed)
     inputs = {**_inputs(settings), "model": model_input(settings.model)}
     session = Session(
@@ -72,8 +71,9 @@ def _train_transformer(settings: TrainLambda) -> Path:
         return settings.output
     labels = settings.labels
     index = open_lexical(settings.index) if settings.index else None
+    base = open_encoder(settings.base) if settings.base is not None else None
     torch.manual_seed(settings.seed)  # initializes a projection
-    encoder = load_start(settings, **asdict(contract))
+    encoder = load_start(settings, **asdict(contract if base is None else contract.changed(dim=base.dim)))
     if base is not None:
         encoder.start_at_zero()
     found: dict[str, int] = {}
@@ -98,7 +98,9 @@ def _train_transformer(settings: TrainLambda) -> Path:
         return found
 
     state = session.train(prepare)
-    _note(settings, state, f"{found['queries']:,} queries ({found['dropped']:,} with too few hits dropped)")
+    _note(
+        settings, state, f"{console.counted(query=found['queries'])} ({found['dropped']:,} with too few hits dropped)"
+    )
     return settings.output
 
 
@@ -133,7 +135,7 @@ def _train_static(settings: TrainLambda) -> Path:
         return {"terms": len(encoder.terms), "dim": encoder.dim}
 
     state = session.train(prepare, "cpu")
-    _note(settings, state, f"static, {len(encoder.terms):,} terms, {encoder.dim} dimensions")
+    _note(settings, state, f"static, {console.counted(term=len(encoder.terms))}, {encoder.dim} dimensions")
     return settings.output
 
 
@@ -178,4 +180,6 @@ def _validator(settings: TrainLambda, index: LexicalIndex | None, encoder: Encod
 
 
 def _note(settings: TrainLambda, state: State, data: str) -> None:
-    console.note(f"train-lambda: {settings.output}: {data}, {state.step:,} steps, kept step {state.best_step:,}")
+    console.note(
+        f"train-lambda: {settings.output}: {data}, {console.counted(step=state.step)}, kept step {state.best_step:,}"
+    )

@@ -57,7 +57,7 @@ def train_reranker(settings: TrainReranker) -> Path:
     )
     state = session.train(lambda _: job)
     console.note(
-        f"train-reranker: {settings.output}: {len(examples):,} examples, {state.step:,} steps, "
+        f"train-reranker: {settings.output}: {console.counted(example=len(examples), step=state.step)}, "
         f"kept step {state.best_step:,}"
     )
     return settings.output
@@ -68,5 +68,5 @@ def _validator(settings: TrainReranker, model: CrossEncoder) -> Validator | None
         return None
     ranking = DevRanking(settings.dev, settings.dev_queries, model)
     queries = ranking.pairs["qid"].n_unique()
-    console.note(f"validation: {queries:,} queries with {len(ranking.pairs):,} documents")
+    console.note(f"validation: {console.counted(query=queries)} with {console.counted(document=len(ranking.pairs))}")
     return Validator(ranking.measure, settings.eval_steps, "dev_MRR@10" if settings.keep == "best" else None)

@@ -53,7 +53,7 @@ def train_sparse(settings: TrainSparse) -> Path:
     keep_first_layers(network.backbone, settings.layers)
     state = session.train(lambda work: _job(settings, session, encoder, examples, work))
     console.note(
-        f"train-sparse: {settings.output}: {len(examples):,} examples, {state.step:,} steps, "
+        f"train-sparse: {settings.output}: {console.counted(example=len(examples), step=state.step)}, "
         f"kept step {state.best_step:,}"
     )
     return settings.output

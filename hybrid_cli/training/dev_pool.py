@@ -217,7 +217,9 @@ def validator(
     limit = POOL if isinstance(settings, TrainSparse) else limit  # weights of a whole corpus do not fit as vectors
     dev = DevSet.of(settings.dev, settings.dev_queries, lexical, limit, settings.threads)
     bm25 = _bm25(lexical, projection, dev.documents["docid"])
-    console.note(f"validation: {len(dev.queries):,} queries, {_ORIGINS[dev.origin].format(len(dev.documents))}")
+    console.note(
+        f"validation: {console.counted(query=len(dev.queries))}, {_ORIGINS[dev.origin].format(len(dev.documents))}"
+    )
     pool = DevPool(dev, encoder, bm25, work)
     criterion = "dev_MRR@10" if bm25 is None else "dev_hybrid_MRR@10"
     return Validator(

@@ -72,6 +72,10 @@ class TunedFeedback:
         """Return the run, its score, and the selected parameters with their numbers of judged queries.
 
         Queries without judgments have the parameters that are best on all judged ones.
+
+        Args:
+            folds: number of folds; at most the number of judged queries.
+            seed: random seed of the folds.
         """
         rows = self.table.crossed(folds, seed)
         score = float(self.table.values[rows, np.arange(len(rows))].mean())
