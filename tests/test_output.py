@@ -192,6 +192,16 @@ def test_a_failure_inside_a_folder_keeps_the_old_one_and_the_files_to_resume_fro
     assert scratch_in(tmp_path) == []
 
 
+@pytest.mark.parametrize("part", ["", "{"])
+def test_a_manifest_that_was_written_in_part_is_not_resumed_from(tmp_path: Path, part: str) -> None:
+    """As after an error of the disk."""
+    interrupted(tmp_path / "x", Trouble(), hits=2)
+    (tmp_path / ".x.partial" / MANIFEST).write_text(part)
+    with open_output(tmp_path / "x", kind=Kind.DENSE_INDEX, hits=2).folder() as (work, _):
+        assert (work / "shard").exists()
+        assert artifacts.find_manifest(work) is None
+
+
 def test_an_unusable_input_leaves_no_scratch_folder(tmp_path: Path) -> None:
     interrupted(tmp_path / "index", InputError("row 7: has no docid"))
     assert not list(tmp_path.iterdir())

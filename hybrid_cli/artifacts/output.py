@@ -165,6 +165,7 @@ class Output:
         if not work.exists():
             work.mkdir(parents=True)
             disk.write_text(key, self.manifest.key())
+        disk.remove(work / MANIFEST)  # of a call that failed while it wrote the manifest
         try:
             yield work
         except DamageError:  # the damaged file can be restored
