@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from small_artifacts import open_output, write_corpus, write_run
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import SCHEMAS, Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
@@ -154,6 +154,15 @@ def test_a_run_keeps_its_order_down_to_the_depth(tmp_path: Path, corpus: Path) -
     assert labelled(batch, teacher.hits(batch))["scores"].to_pylist() == [[0.5], [9.0, 9.0]]
     without = RunTeacher(run, batch, corpus, label_settings(depth=2, keep_same_text=False))
     assert lists(without.hits(batch)) == [["d5"], ["d0", "d2"], []]
+
+
+def test_a_run_of_another_tool_in_the_order_of_the_queries_stays_in_its_file(tmp_path: Path, corpus: Path) -> None:
+    batch = queries(*(f"query {number}" for number in range(11)))  # q10 is before q2 in the order of the ids
+    rows = [{"qid": qid, "docid": "d0", "rank": 1, "score": 1.0} for qid in batch["qid"]]
+    pl.DataFrame(rows, schema=runs.SCHEMA).write_parquet(tmp_path / "run.parquet")
+    teacher = RunTeacher(tmp_path / "run.parquet", batch, corpus, label_settings(depth=2))
+    assert not teacher._run.in_memory
+    assert lists(teacher.hits(batch)) == [["d0"]] * 11
 
 
 def test_a_run_of_other_documents_or_other_queries_is_refused(tmp_path: Path, corpus: Path) -> None:

@@ -30,11 +30,15 @@ def read_run(path: Path) -> pl.DataFrame:
     return open_run(path).table()
 
 
-def open_run(path: Path) -> Run:
+def open_run(path: Path, by_qid: bool = True) -> Run:
     """Open a run and check all of it: Parquet with a run's columns, or a TREC file with six columns.
 
     Hits of a Parquet file that are in order stay in the file. A TREC file, and a run of another tool in another order,
     is held in memory: ordered by rank, or by score where ranks are missing or repeated.
+
+    Args:
+        path: the file.
+        by_qid: order the queries of a run of another tool by their ids, which holds its hits in memory if they are not.
 
     Raises:
         HybridError: not enough memory.
@@ -55,7 +59,7 @@ def open_run(path: Path) -> Run:
             kept.append(block.select("docid", "score"))
     if not text:
         run = survey.run(_ParquetReader(path), in_memory=False)
-        return run if made is not None else run.by_qid()
+        return run if made is not None or not by_qid else run.by_qid()
     table = pl.concat([pl.DataFrame(schema={n: SCHEMA[n] for n in ("docid", "score")}), *kept], rechunk=True)
     return survey.run(of_table(table)).by_qid()
 

@@ -28,7 +28,7 @@ Longs: TypeAlias = npt.NDArray[np.int64]
 # Number of hits of each query, [Q]; docids and scores of all hits, query after query, best first.
 Hits: TypeAlias = tuple[npt.NDArray[np.integer], pl.Series, npt.NDArray[np.float32]]
 
-_DOCUMENT_BYTES = 70  # of an id, with copies, and the hash of a text
+_DOCUMENT_BYTES, _QUERY_BYTES = 70, 200  # of an id and the hash of a text; of a query and the place of its hits
 _HASH = folded("text").hash().alias("hash")
 
 
@@ -222,12 +222,13 @@ class RunTeacher:
     """
 
     def __init__(self, path: Path, queries: pl.DataFrame, corpus: Path, settings: Label):
-        self._run, self._depth = runs.open_run(path).in_order(queries["qid"]), settings.depth
+        self._run, self._depth = runs.open_run(path, by_qid=False).in_order(queries["qid"]), settings.depth
         self._lock = Lock()  # the run is read by one thread at a time
         if not self._run.hits:
             raise InputError(f"{path}: has hits for none of the {len(queries):,} queries; pass a run of these queries")
         documents = collections.document_count(corpus)
-        console.forecast(_DOCUMENT_BYTES * documents, f"label: {documents:,} ids of the corpus")
+        needed = _DOCUMENT_BYTES * documents + _QUERY_BYTES * len(queries)
+        console.forecast(needed, f"label: {len(queries):,} queries and {documents:,} ids", "use fewer queries at once")
         _refuse_unknown(self._run, corpus, path)
         self._texts = None if settings.keep_same_text else collections.scan(corpus).select("docid", _HASH).collect()
 
