@@ -138,7 +138,7 @@ def test_wrong_parquet_is_refused_with_its_row(tmp_path: Path) -> None:
 def test_fields_have_known_names() -> None:
     with pytest.raises(InputError, match="--query-columns words: unknown field; choices: id, text, answers"):
         PrepareFiles([Path("docs.csv")], query_columns={"words": "text"}, output=Path("made"))
-    for name in ("docid", "two words", ""):
+    for name in ("docid", "corpus_row", "two words", ""):
         with pytest.raises(InputError, match=f"--document-columns {name}: a field needs a name of letters, digits"):
             PrepareFiles([Path("docs.csv")], document_columns={name: "text"}, output=Path("made"))
 

@@ -14,6 +14,7 @@ from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redec
 OnDuplicate = Literal["error", "first", "last"]
 OnDangling = Literal["error", "drop", "keep"]
 TopicField = Literal["title", "desc", "narr"]
+_RESERVED = ("docid", "corpus_row")  # columns of the corpus, as it is stored and read
 _ASCII = bytes(range(9, 11)) + bytes(range(32, 127))
 SampleFrom = Literal["random", "contexts"]
 PseudoQueries = Literal["title", "first-sentence", "sentence", "heading"]
@@ -192,9 +193,10 @@ class PrepareFiles(PrepareRows):
         """Refuse columns of unknown fields, and names that `index-bm25 --fields` cannot take."""
         super().check()
         for name in self.other_fields:
-            if name == "docid" or not name.isidentifier():
+            if name in _RESERVED or not name.isidentifier():
                 raise InputError(
-                    f"--document-columns {name}: a field needs a name of letters, digits and '_', not docid"
+                    f"--document-columns {name}: a field needs a name of letters, digits and '_', other than "
+                    f"{' and '.join(_RESERVED)}"
                 )
         if self.pseudo_queries is not None and self.other_fields:
             raise InputError(
