@@ -6,13 +6,15 @@
 #
 # DATA: collection to search, with title and abstract, and the split `test`. TRAIN_DATA: collection with the split `train`, such as MS MARCO.
 # FULL: fields of an index of the full texts, if the documents of DATA have further fields (`prepare files --document-columns`).
-# PASSAGES: the same documents made with `prepare --split-passages`; the lexical side then also has their best passages.
+# PASSAGES: the same documents made with `prepare --split-passages`; the lexical side then also has their best passages. A passage keeps all
+# other fields: PASSAGE_FIELDS=title,abstract,text indexes it with title and abstract, as the organizers do.
 # RESIDUAL: judgments of earlier rounds. The paper has the organizers' run as its lexical side; LEXICAL=sum is our default, since its
 # weight of .5 does not fit the scores of rrf.
 
 TRAIN_DATA ?=
 FULL ?=
 PASSAGES ?=
+PASSAGE_FIELDS ?= title,text
 RESIDUAL ?=
 ADAPT_EPOCHS ?= 10
 TRIPLES ?= 160000
@@ -53,7 +55,7 @@ $(covid)/%.test.parquet: $(covid)/%-bm25/manifest.json
 	$(HYBRID) search $(DATA) --split test --index $(<D) --hits 10000 --output $@ --overwrite
 
 $(covid)/passages-bm25/manifest.json: $(PASSAGES)/manifest.json | $(SETUP)
-	$(HYBRID) index-bm25 $(PASSAGES) --output $(@D) --overwrite
+	$(HYBRID) index-bm25 $(PASSAGES) --fields $(PASSAGE_FIELDS) --output $(@D) --overwrite
 
 $(covid)/passages.test.parquet: $(covid)/passages-bm25/manifest.json
 	$(HYBRID) search $(DATA) --split test --index $(<D) --hits 10000 --output $(covid)/all-passages.parquet --overwrite

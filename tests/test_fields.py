@@ -77,6 +77,19 @@ def test_the_corpus_has_the_other_fields(collection: Path) -> None:
     assert collections.scan(collection / "whole").collect().columns == ["corpus_row", "docid", "title", "text"]
 
 
+def test_passages_keep_the_other_fields(collection: Path, tmp_path: Path) -> None:
+    columns = ["--document-columns", "text=abstract,body=body", "--split-passages", "4"]
+    done = hybrid("prepare", "files", collection / "first.jsonl", *columns, "--output", tmp_path / "passages")
+    assert done.code == 0, done.err
+    passages = pl.read_parquet(tmp_path / "passages" / "corpus.parquet")
+    whole = pl.read_parquet(collection / "first" / "corpus.parquet")
+    assert len(passages) > len(whole)
+    found = passages.with_columns(pl.col("docid").str.split("#").list.first()).join(whole, on="docid", suffix="_whole")
+    assert len(found) == len(passages)
+    assert found["body"].equals(found["body_whole"])
+    assert found["title"].equals(found["title_whole"])
+
+
 def test_scores_are_bm25_of_weighted_term_frequencies_and_lengths(collection: Path, index: Path) -> None:
     """The formula, computed from the counts of each field alone."""
     rows = pl.read_parquet(collection / "whole" / "corpus.parquet")

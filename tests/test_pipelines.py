@@ -318,7 +318,12 @@ def test_the_zero_shot_recipe_of_trec_covid(tmp_path: Path, passages: str, full:
     for folder in folders.values():
         folder.mkdir()
         (folder / "manifest.json").touch()
-    settings: dict[str, object] = {"RESIDUAL": "round1.txt", "FULL": full, **folders}
+    settings: dict[str, object] = {
+        "RESIDUAL": "round1.txt",
+        "FULL": full,
+        "PASSAGE_FIELDS": "title,abstract",
+        **folders,
+    }
     lines = planned("trec-covid", tmp_path, **settings)
     assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
     calls = outputs(lines)
@@ -327,5 +332,6 @@ def test_the_zero_shot_recipe_of_trec_covid(tmp_path: Path, passages: str, full:
     assert f"mine-negatives {tmp_path}/source " in calls[f"{out}/train.parquet"]
     assert calls[f"{out}/lexical.parquet"].count(".test.parquet") == (4 if passages else 2)
     assert (f"{out}/passages.test.parquet" in calls) == bool(passages)
+    assert ("--fields title,abstract " in calls.get(f"{out}/passages-bm25", "")) == bool(passages)
     assert (f"--fields {full} " in calls.get(f"{out}/full-bm25", "")) == bool(full)
     assert lines[-1].endswith("--residual-qrels round1.txt")

@@ -149,7 +149,7 @@ def roles(kind: str, files: Mapping[str, Path]) -> dict[str, Path]:
 def in_passages(source: Source, settings: Prepare) -> Source:
     """Return a source whose documents are split into passages, or the source itself if none are requested.
 
-    A passage keeps the title of its document, and inherits its judgments (BERT-MaxP, section 3.2).
+    A passage keeps the title and the other fields of its document, and inherits its judgments (BERT-MaxP, section 3.2).
 
     Args:
         source: collection of documents.
