@@ -4,8 +4,8 @@ Also measures the additional time of `evaluate --complement` with two such runs,
 to a file: without texts, and with as many passages as MS MARCO (`--passages 0` omits the second case).
 
 Each tool runs in its own process, in turns; the time covers the start of Python, all work and the printing of the
-means. Medians over rounds; ranx compiles code at its first call on a machine. The means must agree. ranx reads its
-JSON format, or Parquet through pandas; hybrid reads Parquet, and also computes counts and Judged@10.
+means. Medians over rounds after a first one. The means must agree. ranx reads its JSON format, or Parquet through
+pandas; hybrid reads Parquet, and also computes counts and Judged@10.
 
     python benchmarks/evaluate.py [--queries 6980] [--hits 1000] [--ranx json,parquet] [--passages 8841823]
                                   [--folder DIR]
@@ -159,9 +159,10 @@ def compare(folder: Path, forms: list[str], repeat: int) -> list[Row]:
         theirs = [*python, RANX, form, str(source), str(folder / "qrels.json"), ",".join(RANX_MEASURES)]
         commands[f"ranx ({form})"] = theirs
     found: dict[str, list[tuple[float, float, float, str]]] = {name: [] for name in commands}
-    for _ in range(repeat):
+    for number in range(repeat + 1):
         for name, command in commands.items():
-            found[name].append(measured(command))
+            times_of = measured(command)
+            found[name] += [times_of] if number else []  # ranx compiles code at its first call on a machine
     outputs = {name: json.loads(times[0][3]) for name, times in found.items()}
     means = list(outputs.pop("hybrid")["runs"][0]["means"].values())
     rows = []

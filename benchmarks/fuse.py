@@ -1,8 +1,7 @@
 """Speed of `hybrid fuse` compared with ranx: load two runs of 6,980 queries x 1,000 hits, fuse by min-max, write.
 
 Each tool runs in its own process, reads and writes Parquet; the time covers the start of Python and all work. The
-output compares wall time, CPU time, peak memory and the fused runs, as medians over `--repeat` rounds. ranx compiles
-code at its first call on a machine.
+output compares wall time, CPU time, peak memory and the fused runs: medians over `--repeat` rounds after a first one.
 
     python benchmarks/fuse.py [--queries 6980] [--hits 1000] [--repeat 2] [--folder DIR] [--no-ranx] [--learned]
 
@@ -148,10 +147,11 @@ def compare(folder: Path, repeat: int, with_ranx: bool) -> list[Row]:
     arguments = ["fuse", *runs, "--method", "minmax", "--overwrite", "--output", str(ours)]
     commands = {"hybrid": [*python, HYBRID, *arguments], "ranx": [*python, RANX, *runs, str(theirs)]}
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in commands if with_ranx or name != "ranx"}
-    for _ in range(repeat):
+    for _ in range(repeat + 1):
         for name, times in found.items():
             times.append(measured(commands[name]))
     for name, times in found.items():
+        del times[0]  # ranx compiles code at its first call on a machine
         wall, processor, memory = (statistics.median(each) for each in zip(*times, strict=True))
         print(f"{name:6} {wall:7.1f} s  {processor:7.1f} s processor  {memory:5.2f} GB", flush=True)
     if not with_ranx:
