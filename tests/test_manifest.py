@@ -70,7 +70,13 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
         artifacts.read_manifest(folder)
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[1, 2]", b"{}", b'{"kind": "cake"}', b"\xff\xfe"])
+NO_PATH = (
+    b'{"kind": "run", "stage": "search", "options": {}, "format": %d, "inputs": {"index": {"fingerprint": "0"}}}'
+    % FORMAT
+)
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[1, 2]", b"{}", b'{"kind": "cake"}', b"\xff\xfe", NO_PATH])
 def test_a_damaged_manifest_is_named(tmp_path: Path, damage: bytes) -> None:
     folder = write_folder(tmp_path / "index")
     (folder / MANIFEST).write_bytes(damage)

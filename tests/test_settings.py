@@ -95,6 +95,8 @@ def test_names_with_files_are_given_as_text_or_mapping() -> None:
         ({"cups": 0}, "--cups 0: needs a number >= 1"),
         ({"cups": "1.5"}, "--cups 1.5: needs a whole number"),
         ({"cups": "1_0"}, "--cups 1_0: needs a whole number"),
+        ({"output": "s3://"}, "--output s3://: needs a bucket, as in s3://BUCKET/KEY"),
+        ({"output": "gs:///x"}, "--output gs:///x: needs a bucket"),
         ({"cups": "٣"}, "needs a whole number"),
         ({"cups": True}, "--cups True: needs a whole number"),
         ({"cups": 2.0}, "needs a whole number"),

@@ -263,6 +263,9 @@ def _parse_manifest(text: str, path: Path, any_format: bool) -> Manifest:
         newer = isinstance(written, int) and written > FORMAT  # whose other fields may be unknown here
         stored = fields.pop("checksum", _IN_FOOTER) if isinstance(fields, dict) else _IN_FOOTER
         manifest = None if newer else replace(typed(Manifest, fields, MANIFEST), location=path.resolve())
+        for role, source in ({} if manifest is None else manifest.inputs).items():
+            if "fingerprint" not in source or not {"path", "name"} & set(source):
+                raise InputError(f"input '{role}' needs a fingerprint, and a path or a name")
     except InputError as error:
         raise DamageError(f"{path}: its manifest is damaged ({error}); restore or rebuild the artifact") from None
     if manifest is None:

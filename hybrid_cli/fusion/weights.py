@@ -139,8 +139,8 @@ def _by_name(given: str, names: Sequence[str]) -> tuple[float, ...]:
         name, _, weight = part.strip().rpartition("=")
         if name not in names:
             close = get_close_matches(name, names, n=1, cutoff=0.5)
-            hint = f"did you mean {close[0]}? " if close else ""
-            raise InputError(f"--weights {part}: no such run; {hint}The runs are {', '.join(names)}")
+            hint = f"did you mean {close[0]}? The" if close else "the"
+            raise InputError(f"--weights {part}: no such run; {hint} runs are {', '.join(names)}")
         if name in weights:
             raise InputError(f"--weights {given}: {name} is given twice")
         weights[name] = float(weight)

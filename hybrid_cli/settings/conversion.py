@@ -15,6 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.declaration import REQUIRED, Option, shown_value, spelling
 
+_NO_BUCKET = re.compile(r"(s3|gs)://(/|$)")
 # A path in an object store, with text before it as in `run:s3://BUCKET/KEY`; a Path has lost its second slash.
 URL = re.compile(r"(?P<before>@|[^\s/@]+[=:])?(?P<scheme>s3|gs):/{1,2}(?P<key>[^/].*)", re.DOTALL)
 LARGEST = 2**31 - 1  # of whole numbers: Lucene and FAISS count in 32 bits
@@ -145,6 +146,8 @@ def _one(declared: Option, kind: Any, value: Any) -> Any:
     if kind is Path:
         if not isinstance(value, str | PathLike) or str(value) == "":
             raise ValueError("needs a path")
+        if _NO_BUCKET.match(str(value)):
+            raise ValueError("needs a bucket, as in s3://BUCKET/KEY")
         return Path(_valid(str(value)))
     if kind is str:
         return _valid(str(value))

@@ -319,6 +319,8 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
     if not corpora:
         raise InputError(f"{path}: its corpus is no longer at the recorded path; pass it with --collection")
     dense = DenseIndex.open(settings.dense) if settings.dense else None
+    if settings.dense:
+        documents.refuse_other_corpora({path: manifest, settings.dense: artifacts.read_manifest(settings.dense)})
     work, fields = scratch / layout.DOCUMENT_IMPACTS, weighted_fields(manifest.options["fields"])
     served = serving.Served(LexicalIndex.open(path), fields, corpora, work, dense)
     served.check()

@@ -252,7 +252,8 @@ def qrels(drawn: tuple[Any, Any, Rows], four: bool, edits: Edits) -> None:
     """Judgments in three or four columns."""
     rows = [(q, 0, d, grade) for q, d, grade in drawn[2]] if four else drawn[2]
     content = edited(tabbed(*rows), edits)
-    check_table("q.txt", content, not edits, collection.read_qrels, lambda found: ("again.tsv", tabbed(*found.rows())))
+    valid = bool(rows) and not edits
+    check_table("q.txt", content, valid, collection.read_qrels, lambda found: ("again.tsv", tabbed(*found.rows())))
 
 
 @st.composite
