@@ -98,12 +98,12 @@ def forecast(needed: int, purpose: str, remedy: str = "", place: Path | None = N
     Raises:
         HybridError: less is available.
     """
-    if needed >= MUCH:
-        note(f"{purpose}: needs about {memory.shown(needed)} of {'memory' if place is None else 'disk space'}")
     if place is None:
         memory.require(needed, purpose, remedy=remedy)
     else:
         memory.require_space(needed, place, purpose, remedy)
+    if needed >= MUCH:
+        note(f"{purpose}: needs about {memory.shown(needed)} of {'memory' if place is None else 'disk space'}")
 
 
 def prompt(text: str) -> None:

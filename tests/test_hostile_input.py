@@ -388,7 +388,7 @@ def test_closed_standard_streams_do_not_become_files(here: Path) -> None:
 
 def test_tables_that_do_not_fit_into_memory_are_refused(here: Path) -> None:
     command = "train-lambda collection --encoder static --index bm25 --dim 64 --hash-buckets 2147483647 --output out"
-    refused(*command.split(), words="not enough memory: the tables of 2,147,483,", code=1)
+    refused(*command.split(), words="not enough memory: train-lambda: tables of 2,147,483,", code=1)
 
 
 def test_a_failed_allocation_is_reported_in_one_line(here: Path) -> None:

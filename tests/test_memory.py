@@ -126,7 +126,7 @@ def test_files_that_do_not_fit_on_the_disk_are_refused(tmp_path: Path, capsys: p
         HybridError, match=rf"a large index needs about .* more, and {tmp_path} has .* MiB; free space,"
     ):
         console.forecast(2 * free, "a large index", "use --index-type sq8", output)
-    assert capsys.readouterr().err == f"a large index: needs about {memory.shown(2 * free)} of disk space\n"
+    assert capsys.readouterr().err == "", "the error names the need"
     output.mkdir(parents=True)
     with (output / "shard").open("wb") as file:
         os.truncate(

@@ -130,9 +130,10 @@ def test_shards_that_do_not_fit_are_refused(here: Path, words: str, message: str
 
 def test_other_commands_refuse_shards_in_one_line(here: Path) -> None:
     searched("shards")
+    shutil.copy("run.parquet", "copy.parquet")
     for command, message in {
-        "fuse a=run.parquet b=run.parquet --missing exact --index shards,bm25": "shards: is a sharded lexical index",
-        "fuse a=run.parquet b=run.parquet --missing exact --index bm25,bm25": "run.parquet: was searched in shards",
+        "fuse a=run.parquet b=copy.parquet --missing exact --index shards,bm25": "shards: is a sharded lexical index",
+        "fuse a=run.parquet b=copy.parquet --missing exact --index bm25,bm25": "run.parquet: was searched in shards",
         "append shards/shard-00000 tiny --replace": "shards/shard-00000: is a shard",
         "mine-negatives tiny --split train --index shards": "shards: is a sharded lexical index",
         "index-bm25 tiny --shards 13": "--shards 13: tiny/corpus.parquet has 12 documents",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -371,7 +372,7 @@ def test_a_changed_fuser_is_refused(made: Path, tmp_path: Path, change: dict[str
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"judged": 0}, "has 0 judged queries; judge more"),
+        ({"judged": 0}, "no judgments; pass a file with some"),
         ({"judged": 1}, "has 1 judged queries; judge more"),
         ({"judged": "other"}, "the run starts with query 'q0', the qrels with 'other'"),
         ({"folds": 161}, "--folds 161: .* has 160 judged queries"),
@@ -418,7 +419,8 @@ def test_options_that_contradict_a_fuser_are_refused(
 
 def test_one_run_and_three_runs_are_refused(made: Path, tmp_path: Path) -> None:
     both = [made / "bm25.parquet", made / "dense.parquet"]
+    third = shutil.copy(both[0], tmp_path / "x.parquet")
     with pytest.raises(InputError, match="needs two runs, got 3"):
-        train_fusion([*both, f"x={both[0]}"], qrels=made / "qrels.tsv", output=tmp_path / "x")
+        train_fusion([*both, third], qrels=made / "qrels.tsv", output=tmp_path / "x")
     with pytest.raises(InputError, match="is a fuser for two runs, got 3"):
-        fused(made, tmp_path / "l.parquet", *both, f"x={both[0]}")  # type: ignore[arg-type]
+        fused(made, tmp_path / "l.parquet", *both, third)  # type: ignore[arg-type]

@@ -73,7 +73,7 @@ def place_of(path: Path) -> Path:
     """
     if path.name in ("", ".."):
         raise InputError(f"{path}: names a folder only; add a name, as in FOLDER/NAME")
-    for folder in path.parents:
+    for folder in reversed(path.parents):
         if folder.name == ".." and not folder.parent.exists():
             raise InputError(f"{path}: no such folder: {folder.parent}; name another output")
     try:

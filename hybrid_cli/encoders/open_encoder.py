@@ -12,9 +12,7 @@ from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Pair
 from hybrid_cli.encoders.contract import COMBINATION, PAIR, SPARSE, STATIC, Encoder, kind_of
 from hybrid_cli.encoders.models import resolve
-from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.static import StaticEncoder
-from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import EncoderContract, OnDevice, Precision
 from hybrid_cli.settings.declaration import spelling
@@ -48,6 +46,8 @@ def _open(folder: Path, device: str, dtype: Precision, changes: dict[str, Any]) 
     kind = kind_of(folder)
     architecture = changes.pop("architecture", None)
     if kind == SPARSE or architecture is not None:
+        from hybrid_cli.encoders.sparse import SparseEncoder  # transformers, which takes seconds to import
+
         return SparseEncoder.load(folder, device=device, dtype=dtype, architecture=architecture, **changes)
     if kind == STATIC:
         length = changes.pop("truncate_dim", None)
@@ -67,6 +67,8 @@ def _open(folder: Path, device: str, dtype: Precision, changes: dict[str, Any]) 
         return Pair(*(open_encoder(folder / side, device=device, dtype=dtype) for side in PAIR_SIDES))
     if "weight" in changes:
         raise InputError(f"--weight: only with a combination of two encoders; {folder} is one encoder")
+    from hybrid_cli.encoders.transformer import TransformerEncoder
+
     return TransformerEncoder.load(folder, device=device, dtype=dtype, **changes)
 
 
