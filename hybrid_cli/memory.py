@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hybrid_cli.errors import HybridError
 
@@ -26,6 +27,12 @@ _ALLOCATORS = {
     "MALLOC_ARENA_MAX": "1",  # of child processes; glibc reserves 64 MiB per arena
     "_RJEM_MALLOC_CONF": "background_thread:false",  # of polars; it prints an error for each thread it cannot start
 }
+_TORCH = 1 << 30  # bytes of address space of PyTorch, transformers and a small model
+# Messages of PyTorch, FAISS and mmap, and of an import.
+_EXHAUSTED = (
+    "can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "bad_alloc",
+    "failed to map segment",
+)  # fmt: skip
 _PART = 4  # of the free budget; a block and the copies made of it need several parts
 _budget: int | None = None  # of the running stage, for all threads
 
@@ -80,13 +87,21 @@ def address_limit() -> int | None:
     return None if limit == resource.RLIM_INFINITY else limit
 
 
+def scarce_addresses() -> int | None:
+    """Return the bytes of address space that are left under a low limit; None without one."""
+    limit = address_limit()
+    if limit is None or limit >= _LOW:
+        return None
+    return max(limit - _fields(Path("/proc/self/status")).get("VmSize", 0), 0)
+
+
 def economize(environment: MutableMapping[str, str]) -> None:
     """Under a low limit of the address space, let libraries reserve less; variables that are set stay.
 
     Call it before numpy, pyarrow and polars are imported.
     """
     limit = address_limit()
-    if limit is None or limit >= _LOW:
+    if limit is None or scarce_addresses() is None:
         return
     for name, value in _ALLOCATORS.items():
         environment.setdefault(name, value)
@@ -95,6 +110,19 @@ def economize(environment: MutableMapping[str, str]) -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries than glibc lack it or ignore it
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 1)
+    sys.addaudithook(_before_import)
+
+
+def _before_import(event: str, arguments: tuple[Any, ...]) -> None:
+    """Refuse PyTorch where its libraries do not fit: those that start with less end the process, or never answer."""
+    if event == "import" and arguments[0].partition(".")[0] == "torch" and "torch" not in sys.modules:
+        require(_TORCH, "PyTorch", mapped=True)
+
+
+def exhausted(error: BaseException) -> bool:
+    """Return whether an error of a library is a failed allocation."""
+    named = isinstance(error, OSError | RuntimeError | ImportError)
+    return isinstance(error, MemoryError) or (named and any(words in str(error).lower() for words in _EXHAUSTED))
 
 
 def require(needed: int, purpose: str, mapped: bool = False, remedy: str = "") -> None:

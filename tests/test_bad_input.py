@@ -272,7 +272,7 @@ def test_an_invalid_run_is_refused_with_row_and_ids(
 
 
 def test_a_run_named_bm25_is_read_as_a_run(here: Path) -> None:
-    command = ["mine-negatives", "collection", "--split", "train", "--output", "out.parquet"]
+    command = ["mine-negatives", "collection", "--split", "test", "--output", "out.parquet"]
     assert hybrid(*command, "--sources", "run:bm25.parquet:2").code == 0
 
 
@@ -282,6 +282,18 @@ def test_a_run_of_other_queries_is_refused(here: Path) -> None:
 
 
 # --------------------------------------------------------------------------------------------------- models and indexes
+
+
+def test_tuned_weights_are_refused_for_the_other_order_of_kinds(here: Path) -> None:
+    tune = ["fuse", "bm25.parquet", "dense.parquet", "--tune", "--qrels", "collection", "--split", "test"]
+    assert hybrid(*tune, "--output", "w.json").code == 0
+    for name in ("bm25", "dense"):
+        (here / f"new-{name}.parquet").symlink_to(here / f"{name}.parquet")
+    swapped = ["new-dense.parquet", "new-bm25.parquet", "--weights", "@w.json"]
+    words = "w.json: was tuned for the order lexical index, dense index, not dense index, lexical index"
+    refused("fuse", *swapped, "--output", "x.parquet", words=words)
+    refused("search", "--index", "dense", "--index", "bm25", "--query", "moon", "--weights", "@w.json", words=words)
+    assert hybrid("fuse", *swapped[1::-1], *swapped[2:], "--output", "x.parquet").code == 0
 
 
 def test_an_index_of_another_model_is_refused(here: Path, made: Path) -> None:

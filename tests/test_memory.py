@@ -89,6 +89,23 @@ def test_a_limit_that_is_too_low_is_named_in_one_line(folder: Path, megabytes: i
     assert not (folder / "x.parquet").exists()
 
 
+@pytest.mark.parametrize(("megabytes", "code"), [(800, 1), (2048, 0)])
+def test_java_starts_under_a_low_limit_or_is_refused_in_one_line(
+    tiny: Path, tmp_path: Path, megabytes: int, code: int
+) -> None:
+    done = limited(megabytes, tmp_path, "index-bm25", str(tiny), "--threads", "1", "-o", "bm25", "--quiet")
+    assert (done.returncode, done.stdout) == (code, ""), done
+    assert done.stderr.startswith("hybrid: not enough memory: Java needs about 448 MiB more, and" if code else "")
+    assert done.stderr.count("\n") == code
+    assert (tmp_path / "bm25").exists() == (code == 0)
+
+
+def test_pytorch_is_not_loaded_where_its_libraries_do_not_fit(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    done = limited(1024, tmp_path, "encode", str(tiny), "--model", str(tiny_bert), "-o", "dense", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done
+    assert done.stderr.startswith("hybrid: not enough memory: PyTorch needs about 1,024 MiB more, and the limit of the")
+
+
 def test_the_limit_of_a_container_leaves_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of a cgroup of 1 GiB with 900 MiB in use, 200 MiB of them cached files."""
     monkeypatch.setattr(memory, "_CGROUP", tmp_path)

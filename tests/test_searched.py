@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -20,7 +21,9 @@ from hybrid_cli.stages.inspect import inspect
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.perturb import perturb
+from hybrid_cli.stages.report import report
 from hybrid_cli.stages.search import search
+from hybrid_cli.stages.train_fusion import train_fusion
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +121,57 @@ def test_a_run_of_another_corpus_is_not_used_with_a_collection(made: Path, tmp_p
             use(other)
         assert not out.exists(), name
     evaluate([other], qrels=data / "qrels.test.parquet")
+
+
+@pytest.mark.parametrize("name", ["data", "bm25", "examples.parquet"])
+def test_an_artifact_of_another_kind_is_not_called_a_run_of_another_corpus(
+    made: Path, tmp_path: Path, name: str
+) -> None:
+    run, other, out = made / "test.parquet", made / name, tmp_path / "out"
+    if name == "examples.parquet":
+        other = mine_negatives(made / "data", split="train", sources=["random:2"], output=tmp_path / name)
+    uses: list[Callable[[], object]] = [
+        lambda: fuse([run, other], output=tmp_path / "f.parquet"),
+        lambda: concat_runs([run, other], output=tmp_path / "f.parquet"),
+        lambda: train_fusion([other, run], qrels=made / "data", split="test", output=out),
+        lambda: evaluate([made / "data", other], split="test"),
+        lambda: evaluate([made / "data", run], split="test", overlap_with=str(other)),
+        lambda: report([made / "data", other, run], split="test", output=tmp_path / "r.html"),
+        lambda: mine_negatives(made / "data", split="test", sources=[f"run:{other}:2"], output=tmp_path / "x.parquet"),
+    ]
+    for use in uses:
+        with pytest.raises(InputError, match=rf"{name}: is .*; a run file is needed here"):
+            use()
+
+
+def test_a_fusion_is_not_measured_with_judgments_of_another_corpus_or_other_queries(made: Path, tmp_path: Path) -> None:
+    runs, out = [made / "test.parquet", made / "short.parquet"], tmp_path / "f.parquet"
+    for tune, output in ((False, out), (True, tmp_path / "w.json")):
+        with pytest.raises(InputError, match=r"test\.parquet: was searched in another corpus"):
+            fuse(runs, qrels=made / "fewer", split="test", tune=tune, output=output)
+    with pytest.raises(InputError, match=r"test\.parquet: was searched in another corpus"):
+        train_fusion(runs, qrels=made / "fewer", split="test", output=tmp_path / "fuser")
+    with pytest.raises(InputError, match=r"test\.parquet: the run has no hits for any of the 6 judged queries: it"):
+        fuse(runs, qrels=made / "data", split="train", output=out)
+    assert not list(tmp_path.iterdir())
+
+
+def test_exact_scores_are_not_computed_from_other_queries(made: Path, tmp_path: Path) -> None:
+    runs = [made / "test.parquet", made / "short.parquet"]
+    exact: dict[str, Any] = {"missing": "exact", "index": [made / "bm25"] * 2}
+    with pytest.raises(InputError, match=r"test\.parquet: was searched with other queries .* than .*changed\.q\.parq"):
+        fuse(runs, queries=made / "changed.q.parquet", output=tmp_path / "f.parquet", **exact)
+    pl.read_parquet(made / "data" / "queries.test.parquet").write_parquet(tmp_path / "copy.parquet")
+    fuse(runs, queries=tmp_path / "copy.parquet", output=tmp_path / "f.parquet", **exact)
+
+
+def test_a_report_refuses_an_index_in_which_the_run_was_not_searched(made: Path, tmp_path: Path) -> None:
+    named = f"test={made / 'fewer-bm25'}"
+    with pytest.raises(InputError, match=r"test\.parquet: was not searched in .*fewer-bm25"):
+        report([made / "data", made / "test.parquet"], split="test", index=[named], output=tmp_path / "r.html")
+
+
+def test_negatives_are_not_drawn_from_a_run_of_another_split(made: Path, tmp_path: Path) -> None:
+    sources = [f"run:{made / 'test.parquet'}:2"]
+    with pytest.raises(InputError, match=r"test\.parquet: has no query of the split: it starts with query '00"):
+        mine_negatives(made / "data", split="train", sources=sources, output=tmp_path / "x.parquet")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import polars as pl
 import pytest
@@ -74,6 +76,9 @@ def test_sign_flip_is_robust_to_rounding_of_ties() -> None:
 
 def test_equal_runs_and_single_queries() -> None:
     assert paired_t(np.zeros((10, 1)))[0] == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert paired_t(np.full((300, 1), 0.25) - 1e-17)[0] == 0
     assert np.isnan(paired_t(np.ones((1, 1)))[0])
 
 

@@ -135,6 +135,22 @@ def held(index: Path, lucene: bool = False) -> Held:
     return Held(index, parts, [name for name in parts if name in needed], documents)
 
 
+def refuse_other_index(run: Path, index: Path) -> None:
+    """Refuse an index in which a run was not searched; a run without recorded indexes is not checked.
+
+    Raises:
+        InputError: names the run and the index.
+    """
+    made = find_manifest(run)
+    searched = {
+        recorded["fingerprint"]
+        for role, recorded in (made.inputs.items() if made else ())
+        if recorded["kind"] in _INDEXES and role.startswith("index")
+    }
+    if searched and fingerprint(index) not in searched:
+        raise InputError(f"{run}: was not searched in {index}; pass its own index, or omit --index")
+
+
 def curves(run: Path) -> list[Path]:
     """Return the encoders used for a run that have a learning curve."""
     encoders = [path for index in indexes_of(run) for path, kind in _inputs(index) if kind == Kind.ENCODER]

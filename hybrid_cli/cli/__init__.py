@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from hybrid_cli import console
+from hybrid_cli import console, memory
 from hybrid_cli.cli import signals, streams
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import HybridError
@@ -28,8 +28,6 @@ _INTERRUPTED = 130
 _LONGEST_WORD = 240
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _SHORT_WRITES = ("requested and", "inline_container")  # messages of numpy and torch about a full disk
-# Messages of PyTorch and FAISS, and of an import.
-_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "failed to map segment")
 
 
 def run() -> NoReturn:
@@ -110,10 +108,9 @@ def _keep_pandas_out() -> None:
 
 def _trouble_with_memory(error: Exception) -> tuple[str, int] | None:
     """Return message and exit code for an allocation that failed."""
-    text = str(error)
-    named = isinstance(error, RuntimeError | ImportError) and any(words in text for words in _MEMORY)
-    if not named and not isinstance(error, MemoryError):
+    if not memory.exhausted(error):
         return None
+    text = str(error)
     detail = f" ({text.splitlines()[0]})" if text else ""
     return f"not enough memory{detail}; free memory, or use smaller batches, inputs or models", 1
 

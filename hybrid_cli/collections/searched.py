@@ -9,8 +9,8 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Manifest, layout
-from hybrid_cli.collections.collection import read_queries
+from hybrid_cli.artifacts import Kind, Manifest, layout
+from hybrid_cli.collections.collection import corpus_path, read_queries
 from hybrid_cli.errors import InputError
 
 _FEW = 0.5  # of the queries of all runs: below it, a warning
@@ -47,6 +47,8 @@ def refuse_other_corpora(runs: Mapping[str, Path]) -> None:
 
 
 def _refuse(runs: Mapping[str, Path], find: Callable[[Path], Source | None], what: str) -> None:
+    for path in runs.values():
+        _refuse_other_kind(path)
     known = [(name, source) for name, path in runs.items() if (source := find(path)) is not None]
     for name, source in known[1:]:
         first, other = known[0]
@@ -55,6 +57,35 @@ def _refuse(runs: Mapping[str, Path], find: Callable[[Path], Source | None], wha
                 f"{runs[name]}: has {what} than {runs[first]} ({source.path}, not {other.path}); use runs of the "
                 "same collection and split, or export this run with --format trec to use it anyway"
             )
+
+
+def _refuse_other_kind(run: Path) -> None:
+    """Refuse an artifact that is no run: the queries and the corpus among its inputs have another meaning."""
+    made = artifacts.find_manifest(run)
+    if made is not None and made.kind != Kind.RUN:
+        artifacts.check_table(run, Kind.RUN)
+
+
+def refuse_other_judgments(runs: Iterable[Path], judged: Path) -> None:
+    """Refuse a run that was searched in another corpus than that of the collection `judged`; files are not checked."""
+    if judged.is_dir():
+        refuse_other_corpus(runs, corpus_path(judged))
+
+
+def refuse_other_queries(run: Path, queries: Path) -> None:
+    """Refuse queries with other texts than those with which a run was searched, where these are recorded.
+
+    Raises:
+        InputError: names the run and both files.
+    """
+    _refuse_other_kind(run)
+    known = texts_of(run)
+    if known is None or artifacts.fingerprint(known) == artifacts.fingerprint(queries):
+        return
+    if not _same_texts(Source(known, ""), Source(queries, "")):
+        raise InputError(
+            f"{run}: was searched with other queries ({known}) than {queries}; pass the queries of the run"
+        )
 
 
 def refuse_other_corpus(runs: Iterable[Path], corpus: Path) -> None:
@@ -71,6 +102,7 @@ def refuse_other_corpus(runs: Iterable[Path], corpus: Path) -> None:
         return
     expected = artifacts.fingerprint(corpus)
     for run in runs:
+        _refuse_other_kind(run)
         source = corpus_of(run)
         if source is not None and source.fingerprint != expected:
             raise InputError(

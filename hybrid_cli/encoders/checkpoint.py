@@ -27,8 +27,9 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from hybrid_cli import memory
 from hybrid_cli.encoders.layouts import LAYOUTS, LEARNERS, layout_of, shapes, weight_files
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import refuse_special
 from hybrid_cli.json_files import fits, read_object
 
@@ -112,9 +113,11 @@ def loading(folder: Path) -> Iterator[None]:
     """Turn an error of transformers about the files of a model into one line."""
     try:
         yield
-    except (MemoryError, InputError):
+    except HybridError:
         raise
     except Exception as error:  # transformers and tokenizers raise every class for files that are damaged
+        if memory.exhausted(error):
+            raise
         raise InputError(f"{folder}: no readable model ({_first_line(error)})") from None
 
 
@@ -206,8 +209,12 @@ def refuse_pickles(folder: Path) -> None:
         refuse_special(path)
     if (folder / "config.json").is_file() and not weight_files(folder):
         raise InputError(
-            f"{folder}: has no model.safetensors; pickles (pytorch_model.bin) are not opened. Convert them: hybrid "
-            f"convert-checkpoint {folder} OUT"
+            f"{folder}: has no model.safetensors; "
+            + (
+                f"pickles (pytorch_model.bin) are not opened. Convert them: hybrid convert-checkpoint {folder} OUT"
+                if any(folder.glob("*.bin"))
+                else "save the complete checkpoint"
+            )
         )
     for name in _named_files(folder):
         if not name.endswith(".safetensors") or Path(name).name != name:

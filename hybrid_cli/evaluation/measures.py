@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import groupby
 from operator import attrgetter
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -267,20 +268,23 @@ def _with_stops(judged: pl.DataFrame) -> pl.DataFrame:
     return judged.with_columns(stop=pl.Series(np.exp2(grades - highest) - np.exp2(-highest)))
 
 
-def check_overlap(answered: pl.Series, qrels: pl.DataFrame) -> None:
+def check_overlap(answered: pl.Series, qrels: pl.DataFrame, run: Path | None = None) -> None:
     """Refuse qrels without a query of the run.
 
     Args:
         answered: ids of the queries with hits; may repeat.
         qrels: qid, docid, relevance.
+        run: the run, for the message.
     """
     if len(qrels) == 0:
         raise InputError("the qrels are empty")
     if answered.is_in(qrels["qid"].unique().implode()).any():
         return
-    first = f"the run starts with query '{answered[0]}'" if len(answered) else "the run is empty"
+    first = f"it starts with query '{answered[0]}'" if len(answered) else "it is empty"
+    judged = qrels["qid"].n_unique()
+    queries = f"any of the {judged:,} judged queries" if judged > 1 else "the judged query"
     raise InputError(
-        f"the run has no hits for any of the {qrels['qid'].n_unique():,} judged queries: {first}, the qrels with "
+        f"{f'{run}: ' if run else ''}the run has no hits for {queries}: {first}, and the qrels start with "
         f"'{qrels['qid'][0]}'; pass the qrels of the same split"
     )
 

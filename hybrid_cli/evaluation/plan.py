@@ -11,7 +11,7 @@ import polars as pl
 
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.searched import check_common, refuse_mixed, refuse_other_corpus
+from hybrid_cli.collections.searched import check_common, refuse_mixed, refuse_other_judgments
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import accuracy
 from hybrid_cli.evaluation.complementarity import RBO_DEPTH, rbo
@@ -79,8 +79,7 @@ class Plan:
         settings.check_facts(subject=f"--measures is {listed}", measured=ACC if by_answers else "")
         judged, named, pair = _inputs(settings)
         qrels, queries, corpus = _files(judged, settings, wanted)
-        if judged.is_dir():
-            refuse_other_corpus(named.values(), collection.corpus_path(judged))
+        refuse_other_judgments(named.values(), judged)
         against = (overlap_with, runs.pick(overlap_with, named, "--overlap-with")) if overlap_with else None
         refuse_mixed({name: named[name] for name in pair or ()})
         refuse_mixed(dict([against]) | named if against else {})

@@ -7,6 +7,7 @@ the draws, so that their results are comparable.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 
 import numpy as np
@@ -31,7 +32,8 @@ def paired_t(differences: np.ndarray) -> np.ndarray:
         return np.full(differences.shape[1], np.nan)
     from scipy import stats  # most of the start of `evaluate`, and needed for two runs or more
 
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of differences that are all equal, for which p is 0
         p = stats.ttest_1samp(differences, 0.0, axis=0).pvalue
     return np.asarray(np.where(differences.any(0), p, 1.0))
 

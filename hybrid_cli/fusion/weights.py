@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts import Kind, lineage
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.fuser import FUSER_ROLE, read_fuser
 from hybrid_cli.fusion.methods import METHODS, Recipe
@@ -184,6 +184,23 @@ def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any]) ->
         )
     k = found["rrf_k"] if fits(found.get("rrf_k"), float) else Recipe.rrf_k
     return Recipe(found["method"], tuple(found["weights"]), found["missing"], found.get("normalize"), k)
+
+
+def refuse_other_order(path: Path, kinds: Sequence[str]) -> None:
+    """Refuse systems of the kinds of a tuning in another order; runs that are gone since then are not checked.
+
+    Args:
+        path: file written by `fuse --tune`.
+        kinds: `lexical index` or `dense index` of each weighted run or index, in order.
+
+    Raises:
+        InputError: the file holds the weight of another kind for some of them.
+    """
+    made = artifacts.read_manifest(path, Kind.WEIGHTS)
+    runs = [made.input_path(f"run {number}") for number in range(1, len(kinds) + 1)]
+    tuned = [lineage.system_of(run).kind for run in runs if run is not None and run.exists()]
+    if tuned != list(kinds) and sorted(tuned) == sorted(kinds):
+        raise InputError(f"{path}: was tuned for the order {', '.join(tuned)}, not {', '.join(kinds)}; use its order")
 
 
 def tuned_queries(run: Path) -> list[str]:

@@ -15,6 +15,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.artifacts.layout import INDEX_ENCODER
 from hybrid_cli.collections import collection
+from hybrid_cli.collections.searched import refuse_other_queries
 from hybrid_cli.encoders.contract import differences
 from hybrid_cli.encoders.models import recorded_model, resolve
 from hybrid_cli.errors import InputError
@@ -92,7 +93,7 @@ def exact_source(run: Path, index: Path, queries: Path | None = None) -> ExactSo
         queries: overrides the recorded queries; needed for a run without a manifest.
 
     Raises:
-        InputError: another index, queries that are missing or have changed, or a search with feedback.
+        InputError: another index, other queries or missing ones, or a search with feedback.
     """
     manifest = index_manifest(index)
     made = artifacts.find_manifest(run)
@@ -109,6 +110,8 @@ def exact_source(run: Path, index: Path, queries: Path | None = None) -> ExactSo
         raise InputError(f"{run}: was not searched in {index}; pass --index in the order of the runs")
     if made.options.get("rm3"):
         raise InputError(f"{run}: was searched with --rm3, which has no exact scores; use another --missing")
+    if queries is not None:
+        refuse_other_queries(run, queries)
     return ExactSource(index, manifest, queries or _recorded_queries(run, made), made.options, recorded_model(made))
 
 

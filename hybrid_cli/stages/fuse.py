@@ -13,8 +13,9 @@ import polars as pl
 
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.searched import check_common, refuse_mixed
+from hybrid_cli.collections.searched import check_common, refuse_mixed, refuse_other_judgments
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import check_overlap, evaluate_hits, evaluate_positions, mean_of, parse_measures
 from hybrid_cli.evaluation.retrieved import retrieved
@@ -27,7 +28,15 @@ from hybrid_cli.fusion.methods import LEARNED, METHODS, Recipe
 from hybrid_cli.fusion.prior import prior_of
 from hybrid_cli.fusion.selection import Choice, Table, Values, check_folds, select
 from hybrid_cli.fusion.tuning import Family
-from hybrid_cli.fusion.weights import Tuned, chosen_weights, read_tuned, stored_recipe, weights_file, weights_path
+from hybrid_cli.fusion.weights import (
+    Tuned,
+    chosen_weights,
+    read_tuned,
+    refuse_other_order,
+    stored_recipe,
+    weights_file,
+    weights_path,
+)
 from hybrid_cli.indexes.exact import ExactSource, exact_scorer, exact_sources, limit_threads, texts_of
 from hybrid_cli.json_files import read_json
 from hybrid_cli.reporting import terminal
@@ -50,19 +59,18 @@ def fuse(settings: Fuse) -> Path:
     """
     job = _Job.of(settings)
     qrels = collection.qrels_path(settings.qrels, settings.split) if settings.qrels is not None else None
+    if settings.qrels is not None:
+        refuse_other_judgments(job.runs.values(), settings.qrels)
     parse_measures([settings.measure])
     if settings.tune:
         return _tune(job, qrels)
-    output = artifacts.output_of(
-        settings,
-        Kind.RUN,
-        job.inputs() | weights_file(settings.weights),
-        job.options(),
-    )
+    inputs = job.inputs() | weights_file(settings.weights)
+    output = artifacts.output_of(settings, Kind.RUN, inputs, job.options())
+    judged = None if qrels is None else collection.read_qrels(qrels)
     if not output.up_to_date:
-        _fuse(job, output)
-    if qrels is not None:
-        _compare(job, collection.read_qrels(qrels))
+        _fuse(job, output, judged)
+    if judged is not None:
+        _compare(job, judged)
     return settings.output
 
 
@@ -126,7 +134,9 @@ def _recipe(settings: Fuse, named: Mapping[str, Path]) -> Recipe:
     if path := weights_path(settings.weights):
         values = settings.values()
         given = {name: values[name] for name in sorted(settings.given) if name in _PARAMETERS}
-        return stored_recipe(path, list(named), given)
+        recipe = stored_recipe(path, list(named), given)
+        refuse_other_order(path, [system_of(run).kind for run in named.values()])
+        return recipe
     missing = settings.missing or METHODS[settings.method].missing
     recipe = Recipe(settings.method, (1.0,) * len(named), missing, settings.normalize, settings.rrf_k)
     return chosen_weights(settings.weights, recipe, list(named))
@@ -169,8 +179,11 @@ def _exact_sources(
 # --------------------------------------------------------------------------------------------------------------- fusing
 
 
-def _fuse(job: _Job, output: artifacts.Output) -> None:
+def _fuse(job: _Job, output: artifacts.Output, judged: pl.DataFrame | None) -> None:
     opened = {path: runs.open_run(path) for path in job.runs.values()}
+    if judged is not None:
+        for path, run in opened.items():
+            check_overlap(run.qids, judged, path)
     check_common({path: run.qids for path, run in opened.items()})
     _warn_tuned(job, pl.concat([run.qids for run in opened.values()]))
     joined = Lists.of(list(opened.values()), job.settings.depth)

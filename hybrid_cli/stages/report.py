@@ -89,6 +89,7 @@ def _held(named: Mapping[str, Path], given: Sequence[str]) -> dict[str, list[Hel
         name, equals, folder = text.partition("=")
         if not equals or name not in named:
             raise InputError(f"--index {text}: needs RUN=FOLDER; the runs are {', '.join(named)}")
+        lineage.refuse_other_index(named[name], Path(folder))
         chosen.setdefault(name, []).append(lineage.held(Path(folder)))
     return {name: indexes for name, indexes in (held | chosen).items() if indexes}
 

@@ -19,7 +19,7 @@ from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.selection import check_folds
-from hybrid_cli.fusion.weights import chosen_weights, stored_recipe, weights_file, weights_path
+from hybrid_cli.fusion.weights import chosen_weights, refuse_other_order, stored_recipe, weights_file, weights_path
 from hybrid_cli.indexes.documents import corpora_of, refuse_other_corpora, texts
 from hybrid_cli.indexes.exact import index_kinds, index_manifest, kind_in_words
 from hybrid_cli.indexes.lexical import open_lexical
@@ -54,6 +54,8 @@ def search(settings: Search) -> Any:
     kinds = frozenset[str]().union(*map(index_kinds, manifests))
     settings.check_facts(_subject(settings.indexes, manifests), index_kind=kinds)
     refuse_other_corpora(dict(zip(settings.indexes, manifests, strict=True)))
+    if path := weights_path(settings.weights):
+        refuse_other_order(path, [manifest.kind for manifest in manifests])
     if settings.prints:
         hits = _printed(settings, manifests)
         return _asked(hits) if settings.interactive else hits(settings.query or "")

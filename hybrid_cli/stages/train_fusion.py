@@ -14,7 +14,7 @@ from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.searched import check_common, refuse_mixed
+from hybrid_cli.collections.searched import check_common, refuse_mixed, refuse_other_judgments
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import check_overlap, evaluate_hits, evaluate_positions, parse_measures
 from hybrid_cli.evaluation.retrieved import retrieved
@@ -54,6 +54,7 @@ def train_fusion(settings: TrainFusion) -> Path:
     families = _families(settings)
     refuse_mixed(named)
     judged = collection.qrels_path(settings.qrels, settings.split)
+    refuse_other_judgments(named.values(), settings.qrels)
     override = collection.queries_path(settings.queries, settings.split) if settings.queries is not None else None
     exact = exact_sources(named, settings.index, override) if settings.index else []
     inputs = {f"run {number}": path for number, path in enumerate(named.values(), 1)}

@@ -239,6 +239,11 @@ def _block_miner(miner: Miner) -> Callable[[pl.DataFrame], tuple[pl.DataFrame, T
 def _run(path: Path, queries: pl.DataFrame) -> Run:
     """Open a run for reading in the order of the queries."""
     found = runs.open_run(path)
+    if len(found.qids) and not found.qids.is_in(queries["qid"].implode()).any():
+        raise InputError(
+            f"{path}: has no query of the split: it starts with query '{found.qids[0]}', the split with "
+            f"'{queries['qid'][0]}'; pass a run of the same queries"
+        )
     in_order = found.in_order(queries["qid"])
     return replace(found.of_queries(queries["qid"]), reader=in_order.reader, in_memory=in_order.in_memory)
 
