@@ -230,6 +230,8 @@ def test_the_prior_is_used_for_a_lexical_and_a_dense_run_only(made: Path, tiny: 
     assert (shrunk["prior_queries"], shrunk["no_prior"]) == (15, None)
     assert shrunk["share_of_prior"] == pytest.approx(15 / 20)
     assert tuned("b.json", *both(made), prior_queries=0)["no_prior"] == "--prior-queries is 0"
+    moved = [Path(shutil.copy(path, tmp_path)) for path in both(made)]  # without their indexes
+    assert tuned("moved.json", *moved)["no_prior"] is None
     again = search(tiny, split="test", index=made / "dense", hits=HITS, output=tmp_path / "again.parquet")
     assert "one of a lexical and one of a dense index" in tuned("c.json", both(made)[1], again)["no_prior"]
     assert "--missing changes the methods" in tuned("d.json", *both(made), missing="min")["no_prior"]

@@ -20,7 +20,8 @@ from hybrid_cli.collections.judgments import SKIPPED, Judgments, skipped_path
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.evaluation.pools import pools
-from hybrid_cli.fusion.weight_range import WEIGHTS, prior_values, query_values, weight_range
+from hybrid_cli.fusion.weight_range import WEIGHTS, WeightRange, prior_values, query_values, weight_range
+from hybrid_cli.reporting import judging as screens
 from hybrid_cli.reporting.judging import View, screen
 
 
@@ -314,6 +315,8 @@ def test_the_prior_of_other_collections_moves_the_weight_of_few_queries() -> Non
     assert weight_range(values).chosen == pytest.approx(0.9)
     assert weight_range(values, prior).chosen == pytest.approx(0.3)  # it counts for 5 queries
     assert weight_range(values * 10, prior).chosen == pytest.approx(0.9)
+    single = weight_range(values[:1], prior)
+    assert (single.low, single.high) == (0.0, 1.0)  # one query has no standard error
 
 
 @pytest.mark.parametrize(("kinds", "known"), [(("lexical index", "dense index"), True), (("dense index",) * 2, False)])
@@ -334,11 +337,18 @@ def test_the_prior_is_for_a_lexical_and_a_dense_run(tmp_path: Path, kinds: tuple
 def test_the_weight_is_shown_for_two_runs_and_unjudged_queries_have_none(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "best weight" not in judged(monkeypatch, "1q").err
-    assert f"best weight of {SECOND} " in judged(monkeypatch, "1" * 50, "--stop-after", 2).err
+    assert "weight of" not in judged(monkeypatch, "1q").err
+    assert f"; weight of {SECOND} ." in judged(monkeypatch, "1" * 50, "--stop-after", 2).err
     monkeypatch.setattr("sys.stdin", io.StringIO("1\n" * 50))
     done = hybrid("judge", "tiny", "--split", "test", RUNS[0], "--output", "one.tsv", "--stop-after", 2)
-    assert "best weight" not in done.err
+    assert "weight of" not in done.err
+
+
+def test_the_status_fits_into_a_terminal_of_80_columns() -> None:
+    line = screens.status(999, 1000, ("a-run-with-a-long-name", WeightRange(0.75, 0.55, 0.85)))
+    assert line == "999 of 1000 queries judged; weight of a-run-with-a-lo… .75 (.55 to .85)"
+    assert screens.status(1, 20, ("b", WeightRange(0.5, 0.0, 1.0))).endswith("; weight of b .50 (any fits so far)")
+    assert screens.status(9, 20, ("b", WeightRange(0.5, 0.5, 0.5))).endswith("; weight of b .50")
 
 
 # ---------------------------------------------------------------------------------------------------------- bad input

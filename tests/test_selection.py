@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.selection import Choice, Table, interval, queries_to_tell, select, worth_of_more
+from hybrid_cli.fusion.weights import Tuned
+from hybrid_cli.reporting import terminal
 
 GRID = [round(step / 10, 1) for step in range(11)]
 
@@ -146,3 +149,28 @@ def test_additional_queries_are_worth_less_if_there_are_many() -> None:
     assert many is not None
     assert 0 <= many < few
     assert worth_of_more(Table(choices(), hill(5)), 10, 5, 1) is None
+
+
+def printed(values: np.ndarray, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what `fuse --tune` prints for values of the choices [choices, queries]."""
+    table = Table(choices(), values)
+    selected = select(table, 5, 1)
+    recipe = Recipe("minmax", table.choices[selected.row].weights, "zero")
+    alone = {"a": values[0], "b": values[-1]}
+    qids = [str(number) for number in range(table.queries)]
+    terminal.show_tuned({**Tuned(table, selected, recipe, alone, qids, "nDCG@10", 5, 1).content(), "no_prior": "-"})
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_the_held_out_score_is_printed_with_its_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(hill(60), capsys)
+    assert "Held-out score: .5917 [.5361, .6473]. Gain over b alone: +.1545 [+.1354, +.1736], distinguishable" in text
+    assert "(95% intervals over 60 judged queries)" in text
+
+
+def test_a_loss_and_equal_values_are_not_called_a_gain(capsys: pytest.CaptureFixture[str]) -> None:
+    loss = printed(hill(10, top=1.0, width=0.1, noise=1.0, seed=2), capsys)
+    assert "Gain over b alone: -." in loss
+    assert "A difference of this size needs about" in loss
+    assert "Expected from ten more judged queries: no measurable gain." in printed(hill(10, noise=0.0), capsys)
+    assert "-.0000" not in printed(np.full((len(GRID), 3), 0.3) + hill(3, noise=1e-9) * 1e-9, capsys)

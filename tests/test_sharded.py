@@ -12,6 +12,7 @@ from command import hybrid
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.collections import collection
 from hybrid_cli.runs import read_run
 from hybrid_cli.stages.encode import encode
@@ -58,6 +59,7 @@ def test_lexical_shards_have_the_run_of_one_index(here: Path, options: list[str]
     whole = searched("bm25", *options)
     assert len(whole) > 5
     assert searched("shards", *options).equals(whole)
+    assert system_of(Path("run.parquet")).kind == Kind.LEXICAL_INDEX
     assert searched("shards/shard-*", *options).equals(whole)
     single = searched("shards/shard-00001", *options)
     both = single.join(whole, on=["qid", "docid"], suffix="_whole")

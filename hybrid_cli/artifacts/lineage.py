@@ -67,12 +67,10 @@ def _indexes(run: Path) -> dict[Path, Held]:
 
 def sides(runs: Mapping[str, Path]) -> tuple[str, str] | None:
     """Return the only run of a dense index and the only run of a lexical index; None without exactly one of each."""
-    of: dict[str, list[str]] = {kind: [] for kind in _INDEXES}
+    of: dict[str, list[str]] = {}
     for name, path in runs.items():
-        for _, kind in _inputs(path) if not _from_runs(path) else ():
-            if kind in _INDEXES:
-                of[kind].append(name)
-    dense, lexical = of[Kind.DENSE_INDEX], of[Kind.LEXICAL_INDEX]
+        of.setdefault(system_of(path).kind, []).append(name)
+    dense, lexical = of.get(Kind.DENSE_INDEX, []), of.get(Kind.LEXICAL_INDEX, [])
     return (dense[0], lexical[0]) if len(dense) == len(lexical) == 1 else None
 
 
@@ -82,7 +80,7 @@ class System:
 
     Attributes:
         kind: `lexical index`, `dense index`, `several runs` for a fused run, or `unknown origin` without a manifest.
-        index: fingerprint of the index.
+        index: fingerprint of the index; of shards, of the first.
         encoder: fingerprint of the encoder of a dense index, if the index still exists.
     """
 
@@ -100,16 +98,20 @@ class System:
 
 
 def system_of(run: Path) -> System:
-    """Return the index and encoder of a run, from manifests."""
+    """Return the index and encoder of a run, from manifests; the kind is known without the index."""
     manifest = find_manifest(run)
-    index = manifest.inputs.get("index", {}) if manifest is not None else {}
-    if manifest is None or index.get("kind") not in _INDEXES:
-        return System(_SEVERAL if manifest is not None and _from_runs(run) else _UNKNOWN)
+    recorded = list(manifest.inputs.values()) if manifest is not None else []
+    if any(each["kind"] == Kind.RUN for each in recorded):
+        return System(_SEVERAL)
+    indexes = [each for each in recorded if each["kind"] in _INDEXES]
+    kinds = {each["kind"] for each in indexes}
+    if len(kinds) != 1:
+        return System(_UNKNOWN)
     encoder = None
-    if index["kind"] == Kind.DENSE_INDEX:
+    if kinds == {Kind.DENSE_INDEX}:
         there = (find_manifest(path) for path, kind in _inputs(run) if kind == Kind.DENSE_INDEX)
         encoder = next((each.counts.get("encoder") for each in there if each is not None), None)
-    return System(str(index["kind"]), index["fingerprint"], encoder if isinstance(encoder, str) else None)
+    return System(str(kinds.pop()), indexes[0]["fingerprint"], encoder if isinstance(encoder, str) else None)
 
 
 def _from_runs(path: Path) -> bool:

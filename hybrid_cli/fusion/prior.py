@@ -90,8 +90,10 @@ def prior_of(runs: Mapping[str, Path], measure: str, choices: Sequence[Choice]) 
         return None, "it is for two runs, one of a lexical and one of a dense index"
     prior = read_prior(measure)
     found = None if prior is None else prior.values(choices, list(runs).index(sides[0]))
+    if found is not None:
+        return found, None
     uncovered = {each.family for each in choices} - set(prior.curves if prior is not None else ())
-    return found, None if found is not None else f"it does not cover {', '.join(sorted(uncovered))}"
+    return None, f"it does not cover {', '.join(sorted(uncovered))} (name other --methods to use it)"
 
 
 @cache

@@ -28,7 +28,7 @@ class WeightRange:
 
     Attributes:
         chosen: middle of the plateau.
-        low, high: ends of the plateau; see `selection.Plateau`.
+        low, high: ends of the plateau; see `selection.Plateau`. One judged query has no standard error: 0 and 1.
     """
 
     chosen: float
@@ -44,7 +44,8 @@ def weight_range(values: Sequence[np.ndarray], prior: np.ndarray | None = None) 
         prior: mean value of every weight on other collections, of `prior_values`; None without one.
     """
     plateau = Table(_CHOICES, np.stack(values, axis=1), prior, Fuse.prior_queries).plateau()
-    return WeightRange(WEIGHTS[plateau.chosen], WEIGHTS[plateau.rows[0]], WEIGHTS[plateau.rows[-1]])
+    rows = plateau.rows if len(values) > 1 else range(len(WEIGHTS))
+    return WeightRange(WEIGHTS[plateau.chosen], WEIGHTS[rows[0]], WEIGHTS[rows[-1]])
 
 
 def prior_values(runs: Mapping[str, Path], measure: str) -> np.ndarray | None:

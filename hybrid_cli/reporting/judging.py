@@ -105,14 +105,14 @@ def status(judged: int, wanted: int, weight: tuple[str, WeightRange] | None) -> 
         return text
     name, found = weight
     name = name if len(name) <= 16 else f"{name[:15]}…"
-    return f"{text}; best weight of {name} {figure(found.chosen, 2)}, {span(found)}"
+    return f"{text}; weight of {name} {figure(found.chosen, 2)}{_span(found)}"
 
 
-def span(found: WeightRange) -> str:
+def _span(found: WeightRange) -> str:
     """Return the weights that the judgments cannot tell from the best one, in words."""
     if (found.low, found.high) == (0.0, 1.0):
-        return "any fits so far"
-    return f"{figure(found.low, 2)} to {figure(found.high, 2)} fit as well"
+        return " (any fits so far)"
+    return f" ({figure(found.low, 2)} to {figure(found.high, 2)})" if found.low < found.high else ""
 
 
 def _head(view: View, width: int) -> list[Text]:

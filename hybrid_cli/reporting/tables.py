@@ -25,7 +25,8 @@ def figure(value: float, digits: int = 4) -> str:
 
 
 def signed(value: float, digits: int = 3) -> str:
-    """Format a difference: `+.250`, `-.250`."""
+    """Format a difference: `+.250`, `-.250`, and `.000` if it rounds to 0."""
+    value = round(value, digits) + 0.0  # no negative zero
     return ("+" if value > 0 else "") + figure(value, digits)
 
 

@@ -118,13 +118,14 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
     else:
         low, high = tuned["gain_interval"]
         clear = "distinguishable from none" if tuned["gain_distinguishable"] else "not distinguishable from none"
+        ends = ", ".join(figure(end) for end in tuned["held_out_interval"])
         yield (
-            f"Gain over {best} alone on held-out queries: {signed(tuned['gain'], 4)} [{signed(low, 4)}, "
-            f"{signed(high, 4)}], 95% interval over {queries:,} judged queries: {clear}."
+            f"Held-out score: {figure(tuned['held_out'])} [{ends}]. Gain over {best} alone: {signed(tuned['gain'], 4)} "
+            f"[{signed(low, 4)}, {signed(high, 4)}], {clear} (95% intervals over {queries:,} judged queries)."
         )
     needed = tuned["queries_to_tell"]
     if needed is not None and needed > queries and not tuned["gain_distinguishable"]:
-        yield f"A gain of this size needs about {needed:,} judged queries ({needed - queries:,} more; power .8)."
+        yield f"A difference of this size needs about {needed:,} judged queries ({needed - queries:,} more; power .8)."
     if tuned["prior_queries"]:
         yield (
             f"Evidence: {1 - tuned['share_of_prior']:.0%} from the judged queries, {tuned['share_of_prior']:.0%} from "
@@ -132,11 +133,14 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
         )
     else:
         yield f"Evidence: the judged queries alone; no prior of other collections, since {tuned['no_prior']}."
-    if tuned["worth_of_ten_more"] is not None:
-        yield f"Expected from ten more judged queries: {signed(tuned['worth_of_ten_more'], 4)} {tuned['measure']}."
+    worth = tuned["worth_of_ten_more"]
+    if worth is not None:
+        gain = f"{signed(worth, 4)} {tuned['measure']}" if worth >= _SHOWN_GAIN else "no measurable gain"
+        yield f"Expected from ten more judged queries: {gain}."
 
 
 _SHOWN_FEATURES = 10
+_SHOWN_GAIN = 0.00005  # smaller ones would be printed as 0
 
 
 def show_fuser(fuser: Fuser, report: Mapping[str, Any]) -> None:
