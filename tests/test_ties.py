@@ -75,3 +75,7 @@ def test_evaluate_and_fuse_print_ranges_wider_than_002(here: Path) -> None:
     assert done.code == 0, done.err
     assert note in " ".join(done.err.split())
     assert "plain: depends" not in done.err
+    words = ["fuse", "tied.trec", "plain.trec", "--tune", "--output", "w.json", "--qrels", "qrels.tsv"]
+    done = hybrid(*words)
+    assert done.code == 0, done.err
+    assert note in " ".join(done.err.split())

@@ -270,19 +270,19 @@ def test_another_kind_of_pair_is_refused_unless_forced(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     swapped = (made / "dense.parquet", made / "bm25.parquet")
-    with pytest.raises(InputError, match="a run of lexical index, not of dense index"):
+    with pytest.raises(InputError, match="for the other order of the runs; pass bm25 and then dense"):
         fused(made, tmp_path / "l.parquet", *swapped)
+    other = {"q1": dict(runs.read_run(made / "dense.parquet").filter(qid="q1").select("docid", "score").iter_rows())}
+    dense = [written(tmp_path / f"{name}.parquet", other, "dense index", name) for name in "xy"]
+    with pytest.raises(InputError, match=r"for a run of a lexical index, not of a dense index as run 1 \(x\)"):
+        fused(made, tmp_path / "l.parquet", *dense)
     fused(made, tmp_path / "l.parquet", *swapped, force=True)
     assert "weights are not reliable" in " ".join(capsys.readouterr().err.split())
     unknown = tmp_path / "a.trec"
     unknown.write_text("q1 Q0 d1 1 2.0 a\n")
     with pytest.raises(InputError, match="not of unknown origin"):
         fused(made, tmp_path / "l.parquet", unknown, made / "dense.parquet")
-    other = runs.read_run(made / "dense.parquet")
-    there = {"q1": dict(other.filter(qid="q1").select("docid", "score").iter_rows())}
-    fused(
-        made, tmp_path / "o.parquet", made / "bm25.parquet", written(tmp_path / "o2.parquet", there, "dense index", "2")
-    )
+    fused(made, tmp_path / "o.parquet", made / "bm25.parquet", dense[0])
     assert "trained on another index" in " ".join(capsys.readouterr().err.split())
 
 
@@ -290,7 +290,7 @@ def test_runs_of_equal_kinds_in_the_other_order_are_refused(made: Path, tmp_path
     first, second, _ = lists(np.random.default_rng(7))
     both = [written(tmp_path / f"{name}.parquet", run, "dense index") for name, run in (("a", first), ("b", second))]
     fuser = train_fusion(both, output=tmp_path / "fuser", qrels=made / "qrels.tsv", methods=["minmax"])
-    with pytest.raises(InputError, match="was trained for a and b, in this order; pass the runs in it"):
+    with pytest.raises(InputError, match="for the other order of the runs; pass a and then b"):
         fused(made, tmp_path / "l.parquet", *reversed(both), model=fuser)
 
 

@@ -91,10 +91,14 @@ class System:
     def difference(self, other: System) -> str | None:
         """Return the difference of `other` in words, for messages; None if both have one kind, and one encoder."""
         if self.kind != other.kind:
-            return f"a run of {self.kind}, not of {other.kind}"
+            return f"a run of {self._phrase}, not of {other._phrase}"
         if self.encoder and other.encoder and self.encoder != other.encoder:
             return "a run of a dense index of another encoder"
         return None
+
+    @property
+    def _phrase(self) -> str:
+        return self.kind if self.kind in (_SEVERAL, _UNKNOWN) else Kind(self.kind).phrase
 
 
 def system_of(run: Path) -> System:

@@ -149,19 +149,25 @@ def check_pair(fuser: Fuser, path: Path, runs: Mapping[str, Path], force: bool) 
     """
     if len(runs) != 2:
         raise InputError(f"{path}: is a fuser for two runs, got {len(runs)}")
-    for number, (trained, (name, run)) in enumerate(zip(fuser.systems, runs.items(), strict=True), 1):
-        here = system_of(run)
+    systems = [system_of(run) for run in runs.values()]
+    if not force and _fit(fuser, systems[::-1]):
+        order = list(runs)[::-1]
+        if list(fuser.runs) == order or not _fit(fuser, systems):
+            raise InputError(f"{path}: was trained for the other order of the runs; pass {' and then '.join(order)}")
+    for number, (trained, here, name) in enumerate(zip(fuser.systems, systems, runs, strict=True), 1):
         if difference := trained.difference(here):
             problem = f"{path}: was trained for {difference} as run {number} ({name})"
             if not force:
                 raise InputError(f"{problem}; train again (`train-fusion`), or pass --force to use it anyway")
             console.warn(f"{problem}; its weights are not reliable for these runs")
-        elif list(fuser.runs) == list(runs)[::-1] and not force:
-            raise InputError(f"{path}: was trained for {' and '.join(fuser.runs)}, in this order; pass the runs in it")
         elif trained.index and here.index and trained.index != here.index:
             console.warn(
                 f"{path}: was trained on another index than that of {name}; train it on judged queries of this one"
             )
+
+
+def _fit(fuser: Fuser, systems: Sequence[System]) -> bool:
+    return not any(map(System.difference, fuser.systems, systems))
 
 
 def check_lengths(fuser: Fuser, path: Path, lengths: Mapping[str, int]) -> None:

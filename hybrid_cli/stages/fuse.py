@@ -278,15 +278,14 @@ def _compare(job: _Job, qrels: pl.DataFrame) -> None:
 
 
 def _score(name: str, path: Path, qrels: pl.DataFrame, measure: str) -> float:
-    """Return the mean of a run, and note a range over the orders of equal scores."""
-    run = retrieved(runs.open_run(path), qrels, 0)
-    note_ties(name, run.judged, qrels, [measure])
-    return mean_of(evaluate_hits(run.judged, run.lengths["qid"], qrels, [measure]), measure)
+    """Return the mean of a run."""
+    return mean_of(_values(name, runs.open_run(path), qrels, measure), measure)
 
 
-def _values(run: Run, qrels: pl.DataFrame, measure: str) -> pl.DataFrame:
-    """Return the value of every judged query."""
+def _values(name: str, run: Run, qrels: pl.DataFrame, measure: str) -> pl.DataFrame:
+    """Return the value of every judged query, and note a range over the orders of equal scores."""
     found = retrieved(run, qrels, 0)
+    note_ties(name, found.judged, qrels, [measure])
     return evaluate_hits(found.judged, found.lengths["qid"], qrels, [measure])
 
 
@@ -327,7 +326,7 @@ def _tuned(job: _Job, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned, str | N
     opened = [run.of_queries(qids) for run in whole]
     Lists.of(opened, settings.depth).note_lengths("fuse", list(job.runs))
     alone = {
-        name: _values(run, qrels, settings.measure)["value"].to_numpy()
+        name: _values(name, run, qrels, settings.measure)["value"].to_numpy()
         for name, run in zip(job.runs, opened, strict=True)
     }
     if not any(values.any() for values in alone.values()):
