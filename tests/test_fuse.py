@@ -116,7 +116,7 @@ def test_the_manifest_has_the_options_and_an_equal_output_is_kept(
         fuse(both(made), output=output, hits=4)
 
 
-def test_scores_of_single_runs_are_printed(
+def test_scores_of_single_pairare_printed(
     made: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = fuse(both(made), output=tmp_path / "f.parquet", qrels=tiny, split="test", measure="nDCG@3")
@@ -261,12 +261,17 @@ def test_judged_queries_without_a_hit_are_refused(made: Path, tmp_path: Path) ->
     assert not (tmp_path / "w.json").exists()
 
 
-def test_runs_of_different_depth_are_tuned_with_a_note(
+def test_pairof_different_depth_are_tuned_and_fused_with_a_note(
     made: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     short = search(tiny, split="test", index=made / "dense", hits=1, output=tmp_path / "dense.parquet")
-    fuse([both(made)[0], short], output=tmp_path / "w.json", qrels=tiny, split="test", tune=True)
-    assert "the longest lists differ: bm25 3, dense 1 hits" in capsys.readouterr().err
+    note, pair = "the longest lists differ: bm25 3, dense 1 hits", [both(made)[0], short]
+    fuse(pair, output=tmp_path / "w.json", qrels=tiny, split="test", tune=True)
+    assert note in capsys.readouterr().err
+    fuse(pair, output=tmp_path / "f.parquet")
+    assert note in capsys.readouterr().err
+    fuse(pair, output=tmp_path / "e.parquet", method="weighted-sum", index=indexes(made), missing="exact")
+    assert note not in capsys.readouterr().err
 
 
 def test_a_file_of_an_earlier_version_is_refused(made: Path, tmp_path: Path) -> None:
@@ -312,7 +317,7 @@ def test_tuning_with_exact_scores(made: Path, tiny: Path, tmp_path: Path) -> Non
     assert score == pytest.approx(json.loads(weights.read_text("utf-8"))["score"])
 
 
-def test_foreign_runs_with_odd_ids_and_several_lists(tmp_path: Path) -> None:
+def test_foreign_pairwith_odd_ids_and_several_lists(tmp_path: Path) -> None:
     first = trec_file(tmp_path / "a.trec", ("007", "NA", 1, 3.0), ("007", "1e5", 2, 2.0))
     second = trec_file(tmp_path / "b.trec", ("007", "null", 1, 3.0), ("7", "NA", 1, 2.0))
     third = trec_file(tmp_path / "c.trec", ("007", "1e5", 1, 0.5))
@@ -347,7 +352,7 @@ def test_bad_input_is_refused_before_any_work(
     assert not list(tmp_path.iterdir())
 
 
-def test_distances_infinite_scores_and_single_runs_are_refused(made: Path, tmp_path: Path) -> None:
+def test_distances_infinite_scores_and_single_pairare_refused(made: Path, tmp_path: Path) -> None:
     distances = trec_file(tmp_path / "l2.trec", ("q", "a", 1, 0.1), ("q", "b", 2, 0.9))
     fine = trec_file(tmp_path / "fine.trec", ("q", "a", 1, 0.9), ("q", "b", 2, 0.1))
     with pytest.raises(InputError, match=r"l2.trec: scores rise with the rank, as distances do"):

@@ -15,7 +15,7 @@ from tiny_collection import corpus_of, counts_of, write_lines
 from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import PrepareBeir
+from hybrid_cli.settings import PrepareBeir, PrepareFiles
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.split import split
 
@@ -79,6 +79,10 @@ def test_titles_become_queries_and_are_removed_from_the_documents(
     assert counts_of(made)["pseudo_queries"]["left_out"] == reasons
     printed = capsys.readouterr().err
     assert "taken out of 1 document; documents without one: no title: 1; repeated in the rest: 1; rest of" in printed
+    assert "the queries of the source are left out" in printed
+    (folder / "documents.jsonl").write_text((folder / "corpus.jsonl").read_text("utf-8"), "utf-8")
+    prepare(PrepareFiles([folder / "documents.jsonl"], pseudo_queries="title", output=tmp_path / "files"))
+    assert "left out" not in capsys.readouterr().err  # there are none
 
 
 def test_the_first_sentence_is_removed_once(tmp_path: Path) -> None:

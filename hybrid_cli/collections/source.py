@@ -105,6 +105,10 @@ class Source:
     fields: tuple[str, ...] = ()
 
 
+QUERY_ROLES = frozenset({"queries", "questions", "topics", "training"})  # first words of the roles of files
+_JUDGMENT_ROLES = frozenset({"qrels", "triples"})
+
+
 def without_empty_files(source: Source) -> Source:
     """Return a source that refuses a file of queries or judgments without any, before rows are sampled.
 
@@ -125,8 +129,8 @@ def without_empty_files(source: Source) -> Source:
 
         return stream
 
-    queries = checked(source.queries, "queries", {"queries", "questions", "topics", "training"})
-    return replace(source, queries=queries, judgments=checked(source.judgments, "judgments", {"qrels", "triples"}))
+    queries = checked(source.queries, "queries", QUERY_ROLES)
+    return replace(source, queries=queries, judgments=checked(source.judgments, "judgments", _JUDGMENT_ROLES))
 
 
 def checked_split(name: str) -> str:

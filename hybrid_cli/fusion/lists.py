@@ -74,7 +74,7 @@ class Lists:
         if 2 * min(self.longest) < max(self.longest):
             listed = ", ".join(f"{name} {hits:,}" for name, hits in zip(names, self.longest, strict=True))
             console.note(
-                f"{stage}: the longest lists differ: {listed} hits; the weights hold for lists of these lengths"
+                f"{stage}: the longest lists differ: {listed} hits; scores and weights depend on these lengths"
             )
 
     def blocks(self) -> Iterator[pl.DataFrame]:

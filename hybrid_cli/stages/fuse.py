@@ -189,6 +189,8 @@ def _fuse(job: _Job, output: artifacts.Output, judged: pl.DataFrame | None) -> N
     joined = Lists.of(list(opened.values()), job.settings.depth)
     if job.fuser and job.settings.model:
         check_lengths(job.fuser, job.settings.model, dict(zip(job.runs, joined.longest, strict=True)))
+    elif job.recipe.missing != "exact":  # which completes the lists
+        joined.note_lengths("fuse", list(job.runs))
     _check_scores(job, joined, equal=job.settings.weights is None and job.fuser is None)
     shares: list[np.ndarray] = []
     with console.progress("fuse", len(joined.qids), "queries") as advance:

@@ -9,7 +9,7 @@ from typing import Any
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, disk
 from hybrid_cli.collections.pseudo_queries import with_pseudo_queries
-from hybrid_cli.collections.source import Source, in_passages, sampled, without_empty_files
+from hybrid_cli.collections.source import QUERY_ROLES, Source, in_passages, sampled, without_empty_files
 from hybrid_cli.collections.writer import CollectionWriter, clear
 from hybrid_cli.settings import stage
 from hybrid_cli.settings.data import Prepare, PrepareRows
@@ -46,7 +46,7 @@ def prepare(settings: Prepare) -> Path:
         except BaseException:  # remove an incomplete collection, which is large and cannot be resumed
             disk.remove(work)
             raise
-    _note(settings, counts, writer.problems.lines())
+    _note(settings, source, counts, writer.problems.lines())
     return output.path
 
 
@@ -57,7 +57,7 @@ def _source(settings: Prepare) -> Source:
     return source
 
 
-def _note(settings: Prepare, counts: dict[str, Any], problems: list[str]) -> None:
+def _note(settings: Prepare, source: Source, counts: dict[str, Any], problems: list[str]) -> None:
     queries, judgments = counts["queries"], counts["judgments"]
     splits = [
         f"{split} {number:,} ({console.counted(judgment=judgments.get(split, 0))})" for split, number in queries.items()
@@ -73,5 +73,7 @@ def _note(settings: Prepare, counts: dict[str, Any], problems: list[str]) -> Non
             + console.counted(document=made["documents_changed"])
             + (f"; documents without one: {left_out}" if left_out else "")
         )
+        if any(role.split()[0] in QUERY_ROLES for role in source.files):
+            console.note("  the queries of the source are left out; prepare it without --pseudo-queries to use them")
     for line in problems:
         console.note(f"  {line}")

@@ -151,9 +151,7 @@ class _Job:
         qrels = collection.read_qrels(self.judged)
         queries = qrels["qid"].n_unique()
         if queries < 2:
-            raise InputError(
-                f"train-fusion: {self.judged} has {queries} judged queries; judge more, or use `fuse --tune`"
-            )
+            raise InputError(f"train-fusion: {self.judged} has a single judged query; judge more, or use `fuse --tune`")
         check_folds(self.settings.folds, self.judged, queries)
         return qrels
 
