@@ -173,9 +173,19 @@ def test_many_judged_queries_train_tune_and_test_on_different_folds(
     assert done.code == 0, done.err
     lines = commands(done)
     assert [line.split("--split ")[1].split()[0] for line in lines if " --split " in line] == [
-        "judged", "train-1", "dev-1", "dev-1", "dev-1", "dev-1", "test-1", "test-1", "test-1", "test-1",
+        "judged", "dev-1", "dev-1", "dev-1", "test-1", "test-1", "test-1", "test-1",
     ]  # fmt: skip
     assert not (tmp_path / "out/pseudo").exists()
+
+
+def test_without_training_judged_queries_need_neither_pseudo_queries_nor_negatives(
+    source: Path, tmp_path: Path
+) -> None:
+    done = auto(source, tmp_path / "out", "--max-steps", 0, judged=True)
+    assert done.code == 0, done.err
+    assert [line.split()[1] for line in commands(done)] == [
+        "prepare", "index-bm25", "encode", "search", "search", "fuse", "fuse", "evaluate", "report", "search",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,9 @@ class _Path:
             self._run(Split(documents, splits=[JUDGED], folds=FOLDS, output=folds, **self._set("seed")))
             dev = _Queries(folds, "dev-1")
             return _Plan(_Queries(folds, "train-1"), dev, dev, _Queries(folds, "test-1"))
+        if judged and self.settings.max_steps == 0:
+            every = _Queries(documents, JUDGED)
+            return _Plan(every, every, every, every)
         self._run(self._source(pseudo, self.settings.pseudo_queries or _kind(documents)))
         dev = _Queries(pseudo, "dev")
         judged_queries = _Queries(documents, JUDGED) if judged else dev
@@ -189,6 +192,8 @@ class _Path:
 
     def _trained(self, plan: _Plan) -> str:
         """Train the model in the time that is left; return it, or the start model if there is no time."""
+        if self.settings.max_steps == 0:
+            return self.settings.model
         examples = self._mined(plan.train, "train.parquet")
         dev = self._mined(plan.dev, "dev.parquet", num_negatives=DEV_NEGATIVES)
         steps = self._steps(plan, examples)
