@@ -201,13 +201,13 @@ def test_changed_indexes_work_together(here: Path, one_thread: None) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("append bm25 after.parquet", " documents are in bm25 already"),
+        ("append bm25 after.parquet", " already in bm25 ("),
         (
             "append bm25 added.parquet --replace --model model",
             "--model: only with a dense index; bm25 is",
         ),
         ("append collection added.parquet", "collection: is a collection"),
-        ("delete bm25 --ids unknown.txt", "unknown.txt: 1 ids are not in bm25 ('nowhere', ...)"),
+        ("delete bm25 --ids unknown.txt", "unknown.txt: 1 id not in bm25 ('nowhere', ...)"),
         ("delete bm25 --ids all.txt", "bm25: no documents would be left; name fewer ids"),
         ("delete bm25 --ids empty.txt", "empty.txt: contains no ids"),
         ("delete bm25 --ids missing.txt", "missing.txt: no such file"),

@@ -221,7 +221,7 @@ def test_mine_negatives_counts_judgments_of_unknown_documents(here: Path) -> Non
     done = hybrid("mine-negatives", "changed", "--split", "test", "--sources", "random:2", "--output", "x.parquet")
     assert (
         done.code,
-        "changed: 1 relevant documents are not in the corpus (lost); their examples are skipped" in done.err,
+        "changed: skips 1 relevant document outside of the corpus (lost)" in done.err,
     ) == (
         0,
         True,
@@ -257,7 +257,7 @@ READING_RUNS = ("fuse", "evaluate", "mine-negatives run:", "export")
     [
         (
             {"score": pl.when(SECOND).then(float("nan")).otherwise("score")},
-            "1 scores are not finite numbers, the first in row 2",
+            "1 score not finite, the first in row 2",
         ),
         ({"docid": pl.lit("a")}, "query 001 lists document a more than once (row 1)"),
         ({"docid": pl.when(SECOND).then(None).otherwise("docid")}, "run.parquet, row 2: docid is missing; fix the run"),

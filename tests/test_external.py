@@ -85,10 +85,11 @@ def test_vectors_that_do_not_fit_are_refused(tiny: Path, tmp_path: Path) -> None
     cases: list[tuple[np.ndarray, list[str] | None, str]] = [
         (right[:11], None, "11 vectors, .* has 12 ids; pass --ids FILE"),
         (right[:11], docids, "12 ids, .* has 11 vectors"),
-        (right, [*docids[:-1], "nothing"], r"ids are not in .*corpus\.parquet \('nothing', \.\.\.\)"),
-        (right[:11], docids[:11], rf"1 ids are not in .*\('{docids[11]}', \.\.\.\)"),
+        (right, [*docids[:-1], "nothing"], r"1 id not in .*corpus\.parquet \('nothing', \.\.\.\)"),
+        (right[:11], docids[:11], rf"1 id not in .*\('{docids[11]}', \.\.\.\)"),
         (right, [*docids[:-1], docids[0]], rf"line 12: id '{docids[0]}' occurs twice"),
-        (infinite, None, rf"id {docids[3]}: the vector is not finite"),
+        (infinite, None, rf"v\.npy: row 4 \(id {docids[3]}\) is not finite; correct the file"),
+        (right.astype("float64") * 1e300, None, rf"id {docids[0]}: the vector is not finite, the first of 12"),
         (right[0], None, "8 of float32; rows of floating-point numbers are needed"),
         (right.astype("int64"), None, "12 x 8 of int64; rows of floating-point numbers are needed"),
     ]

@@ -38,7 +38,7 @@ def test_another_seed_draws_other_folds() -> None:
 
 
 def test_more_folds_than_queries_are_refused() -> None:
-    with pytest.raises(InputError, match="--folds 4: there are only 3 judged queries"):
+    with pytest.raises(InputError, match="--folds 4: more than 3 judged queries"):
         folds.random_folds({"a", "b", "c"}, 4, 0)
 
 

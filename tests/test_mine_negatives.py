@@ -236,8 +236,8 @@ def test_queries_without_a_positive_and_positives_outside_the_corpus_are_counted
     assert "t1" not in set(pl.read_parquet(output)["qid"])
     assert artifacts.read_manifest(output).counts["queries_without_positive"] == 1
     printed = capsys.readouterr().err
-    assert "1 relevant documents are not in the corpus (lost); their examples are skipped" in printed
-    assert "1 queries have no relevant document" in printed
+    assert "partial: skips 1 relevant document outside of the corpus (lost)" in printed
+    assert "skipped 1 query without a relevant document" in printed
 
 
 def test_a_short_list_is_reported_and_not_padded(
@@ -246,7 +246,7 @@ def test_a_short_list_is_reported_and_not_padded(
     output = mine_negatives(tiny, split="train", sources="random:50", output=tmp_path / "x.parquet")
     lengths = pl.read_parquet(output).select("qid", pl.col("negatives").list.len())
     assert set(lengths.iter_rows()) == {(qid, 10 if qid == "t2" else 11) for qid in lengths["qid"]}
-    assert "7 examples have fewer negatives than requested" in capsys.readouterr().err
+    assert "7 examples with fewer negatives than requested" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------------------- settings

@@ -82,13 +82,23 @@ def test_a_file_of_another_program_is_replaced_only_with_overwrite(tmp_path: Pat
     assert runs.read_run(path).height == 3
 
 
+def test_a_file_of_another_program_is_never_replaced_by_a_folder(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    path.write_text("my thesis")
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="index: is a file that hybrid did not write, and the output is a folder"):
+            write_folder(path, overwrite=overwrite)
+    assert path.read_text() == "my thesis"
+
+
 def test_a_folder_that_hybrid_did_not_write_is_never_replaced(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     open_output(home, kind=Kind.DENSE_INDEX, overwrite=True)  # an empty one is replaced
     (home / "thesis.tex").write_text("words")
-    with pytest.raises(InputError, match="home: is a folder that hybrid did not write; remove it, or name another"):
-        open_output(home, kind=Kind.DENSE_INDEX, overwrite=True)
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="home: is a folder that hybrid did not write; remove it, or name another"):
+            open_output(home, kind=Kind.DENSE_INDEX, overwrite=overwrite)
 
 
 def test_an_output_that_contains_an_input_is_refused_even_with_overwrite(tmp_path: Path) -> None:

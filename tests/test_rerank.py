@@ -270,7 +270,7 @@ def test_a_query_without_text_keeps_its_order(place: Path) -> None:
     options = ["--model", "reranker", "--collection", "collection", "--queries", "queries.parquet"]
     done = hybrid("rerank", "run.parquet", *options, "--output", "out.parquet")
     assert done.code == 0
-    assert "1 queries have no text; their hits keep the order of run.parquet" in done.err
+    assert "1 query without text; such hits keep the order of run.parquet" in done.err
     found = runs.read_run(Path("out.parquet"))
     assert found.filter(qid="e").rows() == [("e", "007", 1, 2.0), ("e", "salt", 2, 1.0)]
     assert artifacts.read_manifest("out.parquet").counts["queries_without_text"] == 1

@@ -98,8 +98,8 @@ def in_whole_queries(table: pl.DataFrame) -> bool:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (("q2", "b", 2, float("nan")), r"1 scores are not finite numbers, the first in row 4 \(query q2, document b\)"),
-        (("q2", "b", 2, float("inf")), "1 scores are not finite numbers, the first in row 4"),
+        (("q2", "b", 2, float("nan")), r"1 score not finite, the first in row 4 \(query q2, document b\)"),
+        (("q2", "b", 2, float("inf")), "1 score not finite, the first in row 4"),
         (("q2", "a", 2, 0.5), r"query q2 lists document a more than once \(row 3\)"),
         (("q2", "b", 3, 0.5), "was changed after `search` wrote it: its rows are not in the order"),
         (("q2", "b", 1, 0.5), "was changed after `search` wrote it: its rows are not in the order"),

@@ -136,7 +136,7 @@ def test_another_number_of_folds_needs_overwrite(tiny: Path, tmp_path: Path) -> 
         ({"splits": ["all", "test"]}, "--split all: includes every split; omit --split test"),
         ({"splits": ["test"], "folds": 1}, "--folds 1: needs a number >= 2"),
         ({"splits": ["test"], "folds_file": [JUDGED], "seed": 1}, "--seed: not with --folds-file"),
-        ({"splits": ["test"], "folds": 6}, "--folds 6: there are only 5 judged queries"),
+        ({"splits": ["test"], "folds": 6}, "--folds 6: more than 5 judged queries"),
         (
             {"splits": ["test"], "folds_file": [["001", "t1"], ["002"]]},
             r"folds\.json: unknown: 1 query \(t1\)",

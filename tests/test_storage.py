@@ -151,7 +151,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_output(tmp_path: Path) -> Non
 def test_scores_that_are_not_finite_are_refused_with_row_and_ids(tmp_path: Path, bad: float | None) -> None:
     frame = pl.DataFrame(pl.from_arrow(run_table()))
     frame = frame.with_columns(score=pl.Series([3.0, bad, 1.0], dtype=pl.Float32))
-    with pytest.raises(InputError, match=r"x\.parquet: 1 scores are not finite.* row 2 \(query q1, document b\)"):
+    with pytest.raises(InputError, match=r"x\.parquet: 1 score not finite.* row 2 \(query q1, document b\)"):
         runs.read_run(foreign(tmp_path / "x.parquet", frame))
 
 
@@ -184,7 +184,8 @@ def test_ranks_are_renumbered_from_1(tmp_path: Path) -> None:
         (b"q1 Q0 a 1 5 t\n\nq1 Q0 b 2\n", "run.trec, line 3: 4 fields; a TREC run has six"),
         (b"q1 Q0 \xff 1 5 t\n", "run.trec, line 1: not a TREC run"),
         (b"PAR1\x00\x01\x01\xfe\n", "run.trec, line 1: not a TREC run"),
-        (b"q1 Q0 a 1 high t\n", "scores are not finite numbers"),
+        (b"q1 Q0 a 1 high t\n", "score not finite"),
+        (b"\n \n", "run.trec: not a TREC run: the file is empty"),
     ],
 )
 def test_a_file_that_is_no_trec_run_is_refused_with_its_line(tmp_path: Path, content: bytes, words: str) -> None:

@@ -376,7 +376,7 @@ def test_a_changed_fuser_is_refused(made: Path, tmp_path: Path, change: dict[str
         ({"judged": 1}, "has a single judged query; judge more"),
         ({"judged": "other"}, "it starts with query 'q0', and the qrels start with 'other'"),
         ({"folds": 161}, "--folds 161: .* has 160 judged queries"),
-        ({"judged": "none"}, "of every run is 0 for all 3 judged queries"),
+        ({"judged": "none"}, "of every run is 0 for 3 judged queries"),
         ({"methods": ["weighted-sum"]}, "--methods weighted-sum: has no weight per query"),
         ({"methods": ["combmnz"]}, "--methods combmnz: has no weight per query"),
     ],

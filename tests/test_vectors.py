@@ -306,7 +306,7 @@ def test_an_impossible_index_is_refused_in_one_line(recipe: VectorIndex, words: 
 
 
 def test_too_few_vectors_for_product_codes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="20 vectors are too few to train PQ4"):
+    with pytest.raises(InputError, match="20 vectors: too few to train PQ4"):
         build(tmp_path / "index", random_vectors(20), VectorIndex(index_type="pq"))
 
 

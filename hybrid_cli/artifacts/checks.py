@@ -44,10 +44,12 @@ def check_replaceable(
         raise InputError(
             f"{path}: is {existing.kind.phrase}; --overwrite replaces {replaced} only; name another output"
         )
-    if path.exists() and not overwrite:
-        raise InputError(f"{path}: {_difference(existing, wanted)}; pass --overwrite to replace it, or name another")
     if existing is None and path.is_dir() and not is_empty_folder(path):
         raise InputError(f"{path}: is a folder that hybrid did not write; remove it, or name another")
+    if existing is None and path.is_file() and not foreign and not _suffix(wanted.kind):
+        raise InputError(f"{path}: is a file that hybrid did not write, and the output is a folder; name another")
+    if path.exists() and not overwrite:
+        raise InputError(f"{path}: {_difference(existing, wanted)}; pass --overwrite to replace it, or name another")
 
 
 def refuse_foreign_file(path: Path, existing: Manifest | None) -> None:
@@ -93,9 +95,14 @@ def place_of(path: Path) -> Path:
 
 def check_name(path: Path, kind: Kind) -> None:
     """Refuse a file extension that does not match the kind: readers locate the manifest by the extension."""
-    suffix = _SUFFIXES.get(kind, ".parquet" if kind in SCHEMAS else "")
+    suffix = _suffix(kind)
     if not path.name.endswith(suffix):
         raise InputError(f"{path}: the name must end with {suffix}")
+
+
+def _suffix(kind: Kind) -> str:
+    """Return the extension of a kind of files; empty for a kind of folders."""
+    return _SUFFIXES.get(kind, ".parquet" if kind in SCHEMAS else "")
 
 
 def check_place(path: Path, inputs: Mapping[str, Path | Named]) -> None:

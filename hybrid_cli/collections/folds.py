@@ -9,6 +9,7 @@ from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Any
 
+from hybrid_cli import console
 from hybrid_cli.collections.readers.text_files import lines, open_binary
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
@@ -28,7 +29,9 @@ def random_folds(qids: Set[str], count: int, seed: int) -> Folds:
         InputError: more folds than queries.
     """
     if count > len(qids):
-        raise InputError(f"--folds {count}: there are only {len(qids)} judged queries; use fewer folds")
+        raise InputError(
+            f"--folds {count}: more than {console.counted(**{'judged query': len(qids)})}; use fewer folds"
+        )
     drawn = sorted(qids, key=lambda qid: (draw(seed, qid), qid))
     return [drawn[first::count] for first in range(count)]
 

@@ -359,5 +359,6 @@ def note_depth(name: str, longest: int, cutoffs: Mapping[str, int]) -> None:
     if deeper := [measure for measure, cutoff in cutoffs.items() if cutoff > longest]:
         verb = "is" if len(deeper) == 1 else "are"
         console.note(
-            f"{name}: returned at most {longest:,} hits per query; {', '.join(deeper)} {verb} computed on shorter lists"
+            f"{name}: returned at most {console.counted(hit=longest)} per query; {', '.join(deeper)} {verb} computed "
+            "on shorter lists"
         )

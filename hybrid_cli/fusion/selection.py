@@ -16,6 +16,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from hybrid_cli import console
 from hybrid_cli.errors import InputError
 
 Values = NDArray[np.float64]
@@ -38,7 +39,9 @@ def check_folds(folds: int, judged: Path, queries: int) -> None:
         InputError: more folds than queries.
     """
     if folds > queries:
-        raise InputError(f"--folds {folds}: {judged} has {queries:,} judged queries; pass at most {queries}")
+        raise InputError(
+            f"--folds {folds}: {judged} has {console.counted(**{'judged query': queries})}; pass at most {queries}"
+        )
 
 
 @dataclass(frozen=True)

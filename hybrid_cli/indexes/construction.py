@@ -136,15 +136,16 @@ def _build_trained(folder: Path, index: Any, recipe: VectorIndex, factory: str, 
         sample = _sample(folder, max(_TRAINING_VECTORS, wanted), recipe.seed)
         if len(sample) < wanted:
             console.warn(
-                f"{factory} is trained on {len(sample):,} vectors; FAISS recommends {wanted:,}. Check its recall with "
-                "--recall-check"
+                f"{factory} is trained on {console.counted(vector=len(sample))}; FAISS recommends {wanted:,}. "
+                "Check its recall with --recall-check"
             )
         try:
             with quiet(), training_on(gpus, index):
                 index.train(sample)
         except RuntimeError as error:
             raise InputError(
-                f"{len(sample)} vectors are too few to train {factory} ({reason(error)}); use --index-type flat or sq8"
+                f"{console.counted(vector=len(sample))}: too few to train {factory} ({reason(error)}); use "
+                "--index-type flat or sq8"
             ) from None
     if nlist := inverted_lists(index):
         set_parameter(index, "nprobe", min(recipe.nprobe, nlist))

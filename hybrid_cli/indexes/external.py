@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from hybrid_cli import console
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.faiss import check_metric, load_faiss, reason
 from hybrid_cli.indexes.shards import Advance, check_finite, shard_path, write_shard
@@ -77,7 +78,7 @@ def rows_of(vectors: np.ndarray, path: Path, ids: Path | None, wanted: pl.Series
     for some, others, where, lack in ((listed, wanted, ids, texts), (wanted, listed, texts, ids)):
         unknown = some.filter(~some.is_in(others.implode()))
         if len(unknown):
-            raise InputError(f"{where}: {len(unknown):,} ids are not in {lack} ('{unknown[0]}', ...)")
+            raise InputError(f"{where}: {console.counted(id=len(unknown))} not in {lack} ('{unknown[0]}', ...)")
     found = pl.DataFrame({"id": wanted}).join(
         listed.to_frame().with_row_index("row"), on="id", how="left", maintain_order="left"
     )
@@ -98,12 +99,20 @@ def write_external(
         advance: called with the number of written vectors.
 
     Raises:
-        HybridError: a vector is not finite.
+        InputError: a vector of the file is not finite.
+        HybridError: a vector is not finite in the type of the stored vectors.
     """
     for number, begin in enumerate(range(0, len(ids), settings.shard_size)):
         names = ids.slice(begin, settings.shard_size)
+        given = vectors[rows[begin : begin + len(names)]]
+        if not (finite := np.isfinite(given).all(1)).all():
+            at = int(finite.argmin())
+            raise InputError(
+                f"{settings.from_vectors}: row {rows[begin + at] + 1:,} (id {names[at]}) is not finite; correct the "
+                "file"
+            )
         with np.errstate(over="ignore"):  # an overflow is infinite, which is refused
-            part = vectors[rows[begin : begin + len(names)]].astype(settings.vector_dtype)
+            part = given.astype(settings.vector_dtype)
         check_finite(part, names, "id", "remove it, or use --vector-dtype float32")
         write_shard(shard_path(folder, number), names.to_arrow(), part, truncated=0)
         advance(len(names))

@@ -192,8 +192,8 @@ def check_finite(vectors: np.ndarray, ids: pl.Series, what: str, remedy: str) ->
     finite = np.isfinite(vectors).all(1)
     if not finite.all():
         raise HybridError(
-            f"{what} {ids[int(finite.argmin())]}: the vector is not finite, as are {int((~finite).sum()) - 1} others; "
-            f"{remedy}"
+            f"{what} {ids[int(finite.argmin())]}: the vector is not finite, the first of {int((~finite).sum()):,} such "
+            f"vectors; {remedy}"
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from hybrid_cli import artifacts, memory
+from hybrid_cli import artifacts, console, memory
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import opened
@@ -140,14 +140,15 @@ def _parquet_rows(path: Path, columns: list[str], begin: int, count: int) -> pl.
 
 def _text_parts(path: Path) -> Iterator[pl.DataFrame]:
     """Yield the lines of `qid Q0 docid rank score tag`, separated by white space; ids are strings."""
-    above = 0
+    above, blank = 0, True
     with opened(path) as file:
         while data := file.read(_TEXT_BYTES):
             data += file.readline()
             if not data.isspace():
+                blank = False
                 yield _parsed(data, path, above)
             above += data.count(b"\n")
-    if not path.stat().st_size:
+    if blank:
         raise InputError(f"{path}: not a TREC run: the file is empty")
 
 
@@ -186,7 +187,7 @@ def _checked(run: pl.DataFrame, path: Path) -> pl.DataFrame:
     if len(bad):
         row = bad.row(0, named=True)
         raise InputError(
-            f"{path}: {len(bad)} scores are not finite numbers, the first in row {row['row']} "
+            f"{path}: {console.counted(score=len(bad))} not finite, the first in row {row['row']} "
             f"(query {row['qid']}, document {row['docid']}); fix the run"
         )
     twice = rows.filter(pl.struct("qid", "docid").is_duplicated())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.documents import Change, docids_of, write_change
@@ -29,7 +30,7 @@ def append(settings: Append) -> Path:
     common = known.filter(known.is_in(collections.docids(corpus).implode()))
     if len(common) and not settings.replace:
         raise InputError(
-            f"{corpus}: {len(common):,} documents are in {index} already ({common[0]}, ...); pass --replace to "
-            "replace them"
+            f"{corpus}: {console.counted(document=len(common))} already in {index} ({common[0]}, ...); pass --replace "
+            "to replace them"
         )
     return write_change(settings, Change(index, manifest, common, corpus), {})

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
+from hybrid_cli import console
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.documents import Change, docids_of, write_change
 from hybrid_cli.indexes.exact import index_kinds, index_manifest, kind_in_words
@@ -31,7 +32,8 @@ def delete(settings: Delete) -> Path:
     unknown = ids.filter(~ids.is_in(docids_of(index).implode()))
     if len(unknown):
         raise InputError(
-            f"{settings.ids}: {len(unknown):,} ids are not in {index} ('{unknown[0]}', ...); remove their lines"
+            f"{settings.ids}: {console.counted(id=len(unknown))} not in {index} ('{unknown[0]}', ...); remove "
+            "their lines"
         )
     if not len(ids):
         raise InputError(f"{settings.ids}: contains no ids; write one per line")

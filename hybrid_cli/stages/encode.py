@@ -124,8 +124,8 @@ def _encode(settings: Encode) -> Path:
         info = _info(encoder, total, truncated)
         counts |= (_build(settings, work, info) if kind == Kind.DENSE_INDEX else info).counts()
     console.note(
-        f"encode: {output.path}: {total:,} {'documents' if kind == Kind.DENSE_INDEX else 'queries'}, {encoder.dim} "
-        f"dimensions, {dtype}, {truncated / total:.1%} truncated"
+        f"encode: {output.path}: {console.counted(**{'document' if kind == Kind.DENSE_INDEX else 'query': total})}, "
+        f"{encoder.dim} dimensions, {dtype}, {truncated / total:.1%} truncated"
     )
     return output.path
 

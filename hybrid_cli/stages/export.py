@@ -197,7 +197,8 @@ def _dpr_run(path: Path, scratch: Path, settings: Export) -> str:
     missing = run.queries.join(queries, on="qid", how="anti", maintain_order="left")["qid"]
     if len(missing):
         raise InputError(
-            f"{collection}: {len(missing):,} queries of {path} are missing ({missing[0]}, ...); pass their --split"
+            f"{collection}: lacks {console.counted(query=len(missing))} of {path} ({missing[0]}, ...); pass their "
+            "--split"
         )
     queries = queries.join(run.queries, on="qid", how="semi", maintain_order="left")
     run = run.in_order(queries["qid"])
@@ -216,7 +217,7 @@ def _dpr_texts(run: Run, collection: Path, path: Path) -> pl.DataFrame:
     texts = collections.texts(collection, docids)
     absent = docids.filter(~docids.is_in(texts["docid"].implode())).unique().sort()
     if len(absent):
-        raise InputError(f"{collection}: {len(absent):,} documents of {path} are missing ({absent[0]}, ...)")
+        raise InputError(f"{collection}: lacks {console.counted(document=len(absent))} of {path} ({absent[0]}, ...)")
     return texts
 
 

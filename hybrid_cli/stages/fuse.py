@@ -333,8 +333,8 @@ def _tuned(job: _Job, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned, str | N
     }
     if not any(values.any() for values in alone.values()):
         raise InputError(
-            f"--tune: {settings.measure} of every run is 0 for all {len(qids):,} judged queries of {judged}; pass the "
-            "judgments of these runs' queries, or another --measure"
+            f"--tune: {settings.measure} of every run is 0 for {console.counted(**{'judged query': len(qids)})} of "
+            f"{judged}; pass the judgments of these runs' queries, or another --measure"
         )
     choices, values = _measured(job, opened, qrels)
     prior, reason = _prior(job, choices)

@@ -58,8 +58,8 @@ def label(settings: Label) -> Path:
         if not counts["labelled"]:
             raise InputError(f"{settings.collection}: the teacher has no hit for any of {counts['queries']:,} queries")
     console.note(
-        f"label: {output.path}: {counts['labelled']:,} queries with {counts['hits']:,} hits; "
-        f"{counts['without_hits']:,} queries without a hit dropped"
+        f"label: {output.path}: {console.counted(query=counts['labelled'])} with {console.counted(hit=counts['hits'])}"
+        f"; {console.counted(query=counts['without_hits'])} without a hit dropped"
     )
     return output.path
 

@@ -146,11 +146,14 @@ def _report(tally: Tally, counts: Mapping[str, Any], path: Path) -> None:
     random = tally.counts[RANDOM]
     terminal.show_tally({name: each for name, each in tally.counts.items() if each["drawn"] or name != RANDOM})
     if replaced := random[REPLACEMENTS]:
-        console.warn(f"{replaced:,} negatives are random documents, because their source had too few candidates")
+        console.warn(
+            f"random documents replace {console.counted(negative=replaced)}, because their source had too few "
+            "candidates"
+        )
     if short := random[SHORT]:
-        console.warn(f"{short:,} examples have fewer negatives than requested")
+        console.warn(f"{console.counted(example=short)} with fewer negatives than requested")
     if skipped := counts["queries_without_positive"]:
-        console.note(f"mine-negatives: {skipped:,} queries have no relevant document and were skipped")
+        console.note(f"mine-negatives: skipped {console.counted(query=skipped)} without a relevant document")
     console.note(
         f"mine-negatives: {path}: {console.counted(example=counts['rows'])} of "
         f"{console.counted(query=counts['queries'])} with " + console.counted(negative=counts["negatives"])

@@ -284,4 +284,6 @@ class _Job:
             + (f", {console.counted(document=cut)} cut to --max-length" if cut else "")
         )
         if empty := counts.get("queries_without_text"):
-            console.warn(f"{empty:,} queries have no text; their hits keep the order of {self.settings.run}")
+            console.warn(
+                f"{console.counted(query=empty)} without text; such hits keep the order of {self.settings.run}"
+            )

@@ -165,8 +165,8 @@ class _Job:
             found[name] = float(values.to_numpy().mean())
         if not any(found.values()):
             raise InputError(
-                f"train-fusion: {measure} of every run is 0 for all {queries:,} judged queries of {self.judged}; pass "
-                "the judgments of these runs' queries, or another --measure"
+                f"train-fusion: {measure} of every run is 0 for {console.counted(**{'judged query': queries})} of "
+                f"{self.judged}; pass the judgments of these runs' queries, or another --measure"
             )
         return found
 

@@ -257,7 +257,7 @@ def _known(examples: pl.DataFrame, corpus: pl.DataFrame, where: Path) -> pl.Data
         if not len(known):
             raise InputError(f"{where}: has none of the relevant documents ({names}); check the collection")
         console.warn(
-            f"{where}: {len(missing):,} relevant documents are not in the corpus ({names}); their examples are skipped"
+            f"{where}: skips {console.counted(**{'relevant document': len(missing)})} outside of the corpus ({names})"
         )
     return known.drop("example").with_row_index("example")
 
