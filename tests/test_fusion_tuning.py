@@ -127,6 +127,19 @@ def test_the_methods_that_tuning_tries(options: dict[str, Any], methods: list[st
     assert all(each.grid == "log" for each in families if each.recipe.method == "weighted-sum")
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "minmax", "rrf_k": 20}, "--rrf-k: only with the method rrf; --tune tries minmax"),
+        ({"methods": ["zscore", "sum"], "rrf_k": 20}, "--tune tries zscore, sum"),
+        ({"method": "minmax", "methods": ["rrf"]}, "--methods: not with --method, which tries one"),
+    ],
+)
+def test_options_that_no_tried_method_uses_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tuning.families(Fuse(["a", "b"], output=Path("w.json"), tune=True, **options), 2)
+
+
 def test_weights_may_name_the_runs_in_any_order() -> None:
     names = ["bm25", "dense"]
     assert chosen_weights("dense=0.7,bm25=.3", recipe("minmax"), names).weights == (0.3, 0.7)

@@ -63,8 +63,10 @@ def families(settings: Fuse, runs: int) -> list[Family]:
     Raises:
         InputError: an unknown method, or options that exclude each other.
     """
-    recipes = []
-    for method in _methods(settings):
+    recipes, methods = [], _methods(settings)
+    if "rrf_k" in settings.given and "rrf" not in methods:
+        raise InputError(f"--rrf-k: only with the method rrf; --tune tries {', '.join(methods)}")
+    for method in methods:
         constants = (settings.rrf_k,) if "rrf_k" in settings.given or method != "rrf" else _RRF_K
         missing = settings.missing or METHODS[method].missing
         recipes += [Recipe(method, (1.0,) * runs, missing, settings.normalize, k) for k in constants]
@@ -80,6 +82,8 @@ def default_grid(recipe: Recipe) -> Grid:
 
 
 def _methods(settings: Fuse) -> list[str]:
+    if {"method", "methods"} <= settings.given:
+        raise InputError("--methods: not with --method, which tries one; omit either")
     if "method" in settings.given:
         return [settings.method]
     if "normalize" in settings.given:
