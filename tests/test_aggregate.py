@@ -70,4 +70,5 @@ def test_unusable_input_is_refused(inputs: list[str], tmp_path: Path, monkeypatc
     refused(*words, "--measures", "P@5", words="no file has a value of P@5")
     refused(*words, "--split", "test", words="--split: not with --aggregate")
     refused(*words, "nothing.parquet", words="nothing.parquet: no such file; --aggregate reads")
+    refused(*words, f"b={inputs[0].partition('=')[2]}", words="a.parquet: is listed twice")
     refused("evaluate", "--aggregate", f"macro={other}", words="macro and micro are names of means")

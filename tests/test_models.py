@@ -110,6 +110,22 @@ def test_weights_of_layers_that_are_not_in_the_config_are_refused(copy: Path, pr
         TransformerEncoder.load(copy)
 
 
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(copy: Path) -> None:
+    content = json.loads((copy / "tokenizer.json").read_text())
+    content["model"]["vocab"]["zzz"] = 40_000
+    (copy / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"model: the tokenizer has ids up to 40,000, and the model has 30,522 tokens"):
+        TransformerEncoder.load(copy)
+
+
+def test_integer_weights_are_refused(copy: Path) -> None:
+    weights = load_file(copy / "model.safetensors")
+    name = "encoder.layer.0.attention.self.query.weight"
+    save_file({**weights, name: weights[name].to(torch.int8)}, copy / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=rf"model: the weights {name} are integers \(I8\); save them in fp32 or bf16"):
+        TransformerEncoder.load(copy)
+
+
 def test_pretraining_heads_are_still_skipped(copy: Path) -> None:
     weights = load_file(copy / "model.safetensors")
     heads = {"cls.predictions.bias": torch.zeros(3), "c_head.0.output.dense.weight": torch.zeros(2, 2)}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from tokenizers.normalizers import Lowercase, Sequence
 from torch import Tensor
@@ -87,6 +87,8 @@ def load_checkpoint(folder: Path, side: str) -> Loaded:
             **unused,
         )
     tokenizer = load_tokenizer(folder)
+    _refuse_other_tokenizer(folder, tokenizer, backbone)
+    _refuse_integers(folder)
     refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
     refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
     left_out = _refuse_unknown(folder, report["unexpected_keys"], config.model_type in _ENCODERS)
@@ -232,6 +234,25 @@ def _named_files(folder: Path) -> set[str]:
     if (config := folder / "config.json").exists() and (named := read_object(config).get("transformers_weights")):
         found.add(str(named))
     return found
+
+
+def _refuse_other_tokenizer(folder: Path, tokenizer: Any, backbone: PreTrainedModel) -> None:
+    """Refuse a tokenizer with ids beyond the embeddings: a text with such a token would end the encoding."""
+    embeddings: Any = backbone.get_input_embeddings()
+    if (last := max(tokenizer.get_vocab().values())) >= embeddings.num_embeddings:
+        raise InputError(
+            f"{folder}: the tokenizer has ids up to {last:,}, and the model has {embeddings.num_embeddings:,} tokens; "
+            "save the tokenizer of this model"
+        )
+
+
+def _refuse_integers(folder: Path) -> None:
+    """Refuse quantized weights without their scales, which would be read as numbers."""
+    for file in weight_files(folder):
+        with safe_open(file, "np") as opened:
+            for key in opened.keys():  # noqa: SIM118 - no mapping
+                if key.endswith(".weight") and (kind := opened.get_slice(key).get_dtype())[0] in "IU":
+                    raise InputError(f"{folder}: the weights {key} are integers ({kind}); save them in fp32 or bf16")
 
 
 def refuse_more_layers(folder: Path, unexpected: Collection[str], known: Collection[str]) -> None:

@@ -52,7 +52,7 @@ def aggregate(settings: Evaluate) -> Aggregate:
     Raises:
         InputError: not measurements, or a collection without one of the runs or measures.
     """
-    named = runs.named(settings.inputs)
+    named = runs.named_once(settings.inputs)
     if MACRO in named or MICRO in named:
         raise InputError(f"--aggregate: {MACRO} and {MICRO} are names of means; rename the collection")
     values = pl.concat([_read(name, path) for name, path in named.items()])

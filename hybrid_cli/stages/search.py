@@ -103,6 +103,8 @@ def _queries_source(settings: Search) -> Path:
     if queries is not None and queries.is_dir():
         manifest = artifacts.find_manifest(queries)
         if manifest is not None and manifest.kind == Kind.VECTORS:
+            if settings.split is not None:
+                raise InputError(f"{queries}: query vectors have no splits; omit --split {settings.split}")
             return queries
     if queries is None and settings.collection is None:
         raise InputError("search: no queries; pass a collection with --split, a file with --queries, or use --query")
