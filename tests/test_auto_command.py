@@ -176,6 +176,8 @@ def test_many_judged_queries_train_tune_and_test_on_different_folds(
         "judged", "dev-1", "dev-1", "dev-1", "test-1", "test-1", "test-1", "test-1",
     ]  # fmt: skip
     assert not (tmp_path / "out/pseudo").exists()
+    done = auto(source, tmp_path / "out", "--pseudo-queries", "title", judged=True)
+    assert (done.code, "--pseudo-queries: not with 6 judged queries or more" in done.err) == (2, True)
 
 
 def test_without_training_judged_queries_need_neither_pseudo_queries_nor_negatives(
@@ -194,6 +196,10 @@ def test_without_training_judged_queries_need_neither_pseudo_queries_nor_negativ
         ({"queries": "q.tsv"}, "--queries: only with --qrels"),
         ({"max_steps": 3, "minutes": 5}, "--minutes: not with --max-steps"),
         ({"minutes": 0}, "--minutes"),
+        (
+            {"max_steps": 0, "queries": "q.tsv", "qrels": "q.txt", "pseudo_queries": "title"},
+            "--pseudo-queries: not with --qrels and --max-steps 0",
+        ),
         ({"max_steps": 0, "layers": 2}, "--layers: only with training; --max-steps 0 keeps the start model"),
     ],
 )

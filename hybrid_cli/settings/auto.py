@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
+from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import MEASURE, Budgeted, OnDevice, Seeded, StartModel, Threaded, Writes
 from hybrid_cli.settings.data import PSEUDO, PseudoQueries
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
@@ -61,3 +62,7 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     def check(self) -> None:
         """Refuse options of a training that does not take place."""
         self.check_facts("--max-steps 0 keeps the start model", steps=TRAINING if self.max_steps != 0 else "")
+        if self.pseudo_queries is not None and self.qrels is not None and self.max_steps == 0:
+            raise InputError(
+                "--pseudo-queries: not with --qrels and --max-steps 0, which use judged queries only; omit it"
+            )

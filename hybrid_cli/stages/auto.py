@@ -162,6 +162,8 @@ class _Path:
         self._run(self._source(documents))
         judged = self._judged(documents)
         if judged >= ENOUGH:
+            if self.settings.pseudo_queries is not None:
+                raise InputError(f"--pseudo-queries: not with {ENOUGH} judged queries or more, which train; omit it")
             folds = self._at("folds")
             self._run(Split(documents, splits=[JUDGED], folds=FOLDS, output=folds, **self._set("seed")))
             dev = _Queries(folds, "dev-1")
