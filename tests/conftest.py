@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 from tiny_collection import TINY_JUDGEMENTS, TINY_QUERIES, write_tiny_source
+from tiny_tokenizer import tiny_tokenizer
 
 if TYPE_CHECKING:
     from report_study import Study
@@ -18,9 +20,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test` runs one process per core
 SLOW = [  # files that `make check` leaves out; the longest first
-    "test_cluster", "test_report_page", "test_encode", "test_kill", "test_memory", "test_train_roc",
-    "test_object_store", "test_vectors", "test_lucene", "test_train_frozen", "test_examples", "test_sparse",
-    "test_auto_command", "test_search", "test_presets", "test_reranker", "test_train_fusion", "test_report",
+    "test_cluster", "test_report_page", "test_encode", "test_kill", "test_memory", "test_train_roc", "test_judge",
+    "test_object_store", "test_vectors", "test_lucene", "test_train_frozen", "test_fuse", "test_examples",
+    "test_sparse", "test_auto_command", "test_search", "test_presets", "test_reranker", "test_train_fusion",
+    "test_report",
     "test_pretrain", "test_train_lambda", "test_train_dense", "test_hostile_input", "test_run_files", "test_sharded",
     "test_export", "test_append", "test_combination", "test_models", "test_hybrid_search", "test_dev_pool",
     "test_killed", "test_tower", "test_judge_terminal", "test_fusion_lists", "test_distill_lite", "test_concat_runs",
@@ -47,6 +50,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
 
 
+def pytest_collection_finish() -> None:
+    """Exclude the imported libraries from garbage collection, which would search their objects again in each test."""
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A collection of 12 passages (one without text) and 6 queries in each of train and test.
@@ -65,14 +73,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A BERT of two layers and 16 dimensions, seeded, with MiniLM's vocabulary."""
+    """A BERT of two layers and 16 dimensions, seeded, with a part of MiniLM's vocabulary."""
     import torch
-    from transformers import AutoTokenizer, BertConfig, BertModel
-
-    from hybrid_cli.encoders.models import resolve
+    from transformers import BertConfig, BertModel
 
     folder = tmp_path_factory.mktemp("tiny_bert")
-    tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"))
+    tokenizer = tiny_tokenizer()
     torch.manual_seed(0)
     shape = BertConfig(
         vocab_size=len(tokenizer),

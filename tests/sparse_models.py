@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertForTokenClassification, BertModel
-
-from hybrid_cli.encoders.models import resolve
+from tiny_tokenizer import tiny_tokenizer
+from transformers import BertConfig, BertForMaskedLM, BertForTokenClassification, BertModel
 
 ARCHITECTURES = ("splade", "unicoil", "deepct")
 
@@ -26,9 +25,9 @@ def shape(tokenizer: Any, **more: Any) -> BertConfig:
     )
 
 
-def write_checkpoint(folder: Path, architecture: str, seed: int = 1) -> Path:
+def write_checkpoint(folder: Path, architecture: str, seed: int = 3) -> Path:
     """Write a checkpoint with transformers' own class, or with UniCOIL's names of the weights."""
-    tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"))
+    tokenizer = tiny_tokenizer()
     torch.manual_seed(seed)
     if architecture == "splade":
         whole = BertForMaskedLM(shape(tokenizer))

@@ -240,8 +240,8 @@ def test_a_vector_that_is_not_finite_stops_the_run_and_names_the_document(
 ) -> None:
     broken = shutil.copytree(tiny_bert, tmp_path / "broken")
     weights = load_file(broken / "model.safetensors")
-    sodium = TransformerEncoder.load(tiny_bert).document_tower.tokenizer("sodium")["input_ids"][1]
-    weights["embeddings.word_embeddings.weight"][sodium] = float("nan")
+    salt = TransformerEncoder.load(tiny_bert).document_tower.tokenizer("salt")["input_ids"][1]
+    weights["embeddings.word_embeddings.weight"][salt] = float("nan")
     save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(HybridError, match=r"^document NA: the vector is not finite, the first of 2 such vectors"):
         encode(tiny, output=tmp_path / "index", model=str(broken), dtype="fp32", devices=devices)

@@ -42,11 +42,11 @@ def test_with_a_share_of_1_exactly_the_matches_are_masked() -> None:
 
 @pytest.mark.parametrize("markers", ["replace", "prepend"])
 def test_markers_and_prefixes_are_not_masked(tiny_bert: Path, markers: Markers) -> None:
-    contract = Contract(markers=markers, query_prefix="inverse: ", doc_prefix="inverse matrix ")
+    contract = Contract(markers=markers, query_prefix="question: ", doc_prefix="question water ")
     tokenizer = Tower.load(tiny_bert, contract).tokenizer
-    shown = pieces(contract, tokenizer, 1.0, "river", "inverse river")
-    head = ["[unused2]", "inverse", "matrix"] if markers == "replace" else ["[CLS]", "[unused2]", "inverse", "matrix"]
-    assert shown == [*head, "inverse", "[MASK]", "[SEP]"], (
+    shown = pieces(contract, tokenizer, 1.0, "river", "question river")
+    head = ["[unused2]", "question", "water"] if markers == "replace" else ["[CLS]", "[unused2]", "question", "water"]
+    assert shown == [*head, "question", "[MASK]", "[SEP]"], (
         "the query's prefix matches nothing, the prefix of the document is not masked"
     )
 

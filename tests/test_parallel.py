@@ -70,7 +70,7 @@ def sources(tiny: Path, without_dropout: Path, tmp_path_factory: pytest.TempPath
     folder = tmp_path_factory.mktemp("sources")
     return {
         "examples": str(write_examples(folder / "examples.parquet")),
-        "dev": str(write_examples(folder / "dev.parquet", 6, seed=1)),
+        "dev": str(write_examples(folder / "dev.parquet", 6, seed=3)),
         "model": str(without_dropout),
         "collection": str(tiny),
         "index": str(index_bm25(tiny, output=folder / "bm25", threads=1)),

@@ -20,6 +20,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.lexical.english import STOP_WORDS
 from hybrid_cli.settings import TrainReranker
 from hybrid_cli.settings.reranking import RerankerLoss
 from hybrid_cli.stages.train_reranker import train_reranker
@@ -138,7 +139,8 @@ def test_matched_words_of_documents_are_masked(examples: Path, tiny_bert: Path) 
     )
     mask, changed = model.tokenizer.mask_token_id, 0
     for pair, ids in zip(plain.encodings, masked["input_ids"], strict=True):
-        query = {number for number, side in zip(pair.ids, pair.sequence_ids, strict=True) if side == 0}
+        rows = zip(pair.ids, pair.tokens, pair.sequence_ids, strict=True)
+        query = {number for number, piece, side in rows if side == 0 and piece not in STOP_WORDS}
         wanted = [
             mask if side == 1 and number in query else number
             for number, side in zip(pair.ids, pair.sequence_ids, strict=True)

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -368,10 +369,13 @@ def library_versions() -> dict[str, str]:
     """Return the versions of hybrid and of the libraries that affect results."""
     from hybrid_cli.version import __version__
 
-    found = {"hybrid": __version__}
-    for library in _LIBRARIES:
-        try:
-            found[library] = version(library)
-        except PackageNotFoundError:
-            continue
-    return found
+    found = {library: _version(library) for library in _LIBRARIES}
+    return {"hybrid": __version__} | {library: number for library, number in found.items() if number}
+
+
+@cache
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None

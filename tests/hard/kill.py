@@ -43,6 +43,7 @@ from command import hybrid
 from faults import STDIN, Ended, Faulty, run
 from kill_stages import ANSWERS, GROWING, STAGES, inputs_of
 from tiny_collection import write_tiny_source
+from tiny_tokenizer import tiny_tokenizer
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.collections import collection
@@ -200,9 +201,7 @@ def prepare(folder: Path, names: Sequence[str]) -> None:
 
 
 def _tiny_bert(folder: Path) -> None:
-    from hybrid_cli.encoders.models import resolve
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(resolve("minilm"))
+    tokenizer = tiny_tokenizer()
     torch.manual_seed(0)
     shape = transformers.BertConfig(
         vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
