@@ -97,7 +97,7 @@ def test_predefined_folds_are_read_in_order(tmp_path: Path, name: str, content: 
         ("a.json", "[[", "not readable JSON"),
         ("a.json", [["1", "2"]], "fewer than two folds"),
         ("a.txt", "", "fewer than two folds"),
-        ("a.txt", "1 1\n2\n", r"a\.txt, line 2: 1 columns; needs query id and fold"),
+        ("a.txt", "1 1\n2\n", r"a\.txt, line 2: 1 column; needs query id and fold"),
         ("a.txt", "1 0 1\n", r"a\.txt, line 1: 3 columns"),
     ],
 )

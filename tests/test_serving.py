@@ -124,7 +124,7 @@ def test_opensearch_has_a_bulk_file_and_the_analysis_of_anserini(here: Path) -> 
     [
         ("dense --format vespa", "dense: a dense index has no format 'vespa'"),
         ("bm25 --format parquet --split test", "--split test: needs --collection"),
-        ("bm25 --format parquet --collection first.parquet", "first.parquet: texts of 5 documents are missing"),
+        ("bm25 --format parquet --collection first.parquet", "first.parquet: no texts of 5 documents"),
         ("part --format parquet --dense dense", "dense: has another corpus than part"),
         ("bm25 --format parquet --dense codes", "codes: sign codes"),
         ("bm25 --format trec", "available: opensearch, vespa, parquet"),

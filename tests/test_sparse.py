@@ -442,5 +442,5 @@ def test_an_expansion_is_added_to_the_documents(models: dict[Any, Path], tiny: P
     index = encode(tiny, model=str(models["deepct"]), architecture="deepct", expansion=rows, output=tmp_path / "deepct")
     assert "zirconium" in open_lexical(index).impacts.postings.terms
     rows.write_text("salt\tx\nunknown\ty\n", "utf-8")
-    with pytest.raises(InputError, match=r"1 documents are not in .* \(unknown, ...\)"):
+    with pytest.raises(InputError, match=r"1 document not in .* \(unknown, ...\)"):
         index_bm25(tiny, expansion=rows, output=tmp_path / "other", threads=1)

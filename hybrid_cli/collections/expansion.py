@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers.tables import Layout, cell, chosen_columns, open_table
 from hybrid_cli.collections.readers.text_files import DOCID_FIELDS
@@ -41,8 +42,8 @@ def documents(
     known = set(collections.docids(collection))
     if unknown := [docid for docid in added if docid not in known]:
         raise InputError(
-            f"{expansion}: {len(unknown):,} documents are not in {collection} ({unknown[0]}, ...); pass the expansion "
-            "of this collection"
+            f"{expansion}: {console.counted(document=len(unknown))} not in {collection} ({unknown[0]}, ...); pass the "
+            "expansion of this collection"
         )
     for batch in collections.documents(collection, batch_rows, fields):
         pairs = zip(batch.column("docid").to_pylist(), batch.column("text").to_pylist(), strict=True)

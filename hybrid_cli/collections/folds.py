@@ -97,7 +97,7 @@ def _line_folds(file: Path) -> Folds:
     for place, line in lines(file):
         fields = line.split("\t") if "\t" in line else line.split()
         if len(fields) != 2:
-            raise InputError(f"{place}: {len(fields)} columns; needs query id and fold")
+            raise InputError(f"{place}: {console.counted(column=len(fields))}; needs query id and fold")
         folds.setdefault(fields[1], []).append(fields[0])
     numbers = {name: int(name) for name in folds if name.isdecimal() and len(name) < _LONGEST_NUMBER}
     order = sorted(folds, key=lambda name: (numbers.get(name, float("inf")), name))

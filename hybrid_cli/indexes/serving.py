@@ -18,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli import runs
+from hybrid_cli import console, runs
 from hybrid_cli.artifacts import disk
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
@@ -82,8 +82,8 @@ class Served:
                     yield frame.with_columns(self._vectors(frame["docid"]))
         if found < len(known):
             raise InputError(
-                f"{self.corpora[-1]}: texts of {len(known) - found:,} documents are missing; pass the collection of "
-                "the index with --collection"
+                f"{self.corpora[-1]}: no texts of {console.counted(document=len(known) - found)}; pass the collection "
+                "of the index with --collection"
             )
 
     def _vectors(self, docids: pl.Series) -> list[pl.Series]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from hybrid_cli import artifacts, runs
+from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import jvm
@@ -69,7 +69,9 @@ def build(source: Path, folder: Path, language: str, threads: int) -> None:
         raise HybridError(f"{folder}: Lucene failed: {str(error).splitlines()[0]}") from None
     failed = indexing.getCounters().errors.get()
     if failed:
-        raise HybridError(f"{folder}: Lucene could not index {failed} documents; raise --java-heap, or check the disk")
+        raise HybridError(
+            f"{folder}: Lucene could not index {console.counted(document=failed)}; raise --java-heap, or check the disk"
+        )
 
 
 def update(folder: Path, removed: Iterable[str], added: Path | None) -> None:

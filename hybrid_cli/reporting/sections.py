@@ -393,4 +393,5 @@ def _of(count: int, queries: int) -> str:
 def _contest(summary: Summary, match: Match) -> str:
     measure = summary.measures[0]
     wins, ties, losses = tally(changes(summary.values, match.run, match.bases, measure))
-    return f"{match.run} is better than {match.base} on {wins:,} queries, worse on {losses:,}, and ties on {ties:,}."
+    better = console.counted(query=wins)
+    return f"{match.run} is better than {match.base} on {better}, worse on {losses:,}, and ties on {ties:,}."

@@ -267,4 +267,6 @@ def _refuse_unknown(opened: Run, corpus: Path, run: Path) -> None:
     unknown = found.filter(~found.is_in(collections.docids(corpus).implode()))
     if len(unknown):
         names = ", ".join(unknown.head(3)) + (", ..." if len(unknown) > 3 else "")
-        raise InputError(f"{run}: {len(unknown):,} documents are not in {corpus} ({names}); pass a run of this corpus")
+        raise InputError(
+            f"{run}: {console.counted(document=len(unknown))} not in {corpus} ({names}); pass a run of this corpus"
+        )

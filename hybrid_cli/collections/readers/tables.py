@@ -129,8 +129,8 @@ def _named(rows: Iterator[tuple[Place, list[str]]], names: tuple[str, ...], head
     for place, fields in islice(rows, int(header), None):
         if len(fields) != len(names):
             raise InputError(
-                f"{place}: {len(fields)} columns, the first row has {len(names)}; a field with separators needs double "
-                "quotes (and --quoted in a TSV file)"
+                f"{place}: {console.counted(column=len(fields))}, the first row has {len(names)}; a "
+                "field with separators needs double quotes (and --quoted in a TSV file)"
             )
         yield place, dict(zip(names, fields, strict=True))
 
