@@ -39,6 +39,13 @@ def test_minilm_has_the_vectors_of_sentence_transformers() -> None:
     np.testing.assert_allclose(encoder.encode_documents([""] * len(TEXTS), TEXTS), expected, atol=1e-5)
 
 
+def test_all_files_of_a_saved_encoder_are_as_readable_as_other_new_files(tiny_bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "new").touch()
+    TransformerEncoder.load(tiny_bert).save(tmp_path / "model")
+    modes = {path.stat().st_mode for path in (tmp_path / "model").rglob("*") if path.is_file()}
+    assert modes == {(tmp_path / "new").stat().st_mode}
+
+
 @pytest.mark.parametrize(
     "overrides",
     [

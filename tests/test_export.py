@@ -148,7 +148,7 @@ def test_dpr_needs_the_texts_of_all_hits(tiny: Path, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run.parquet", [("003", "nowhere", 2.5)])
     with pytest.raises(InputError, match=r"--format dpr: needs --collection"):
         export(run, form="dpr", output=tmp_path / "run.json")
-    with pytest.raises(InputError, match=r"1 documents of .* are missing \(nowhere"):
+    with pytest.raises(InputError, match=r"lacks 1 document of .* \(nowhere"):
         export(run, form="dpr", output=tmp_path / "run.json", collection=tiny, split="test")
 
 

@@ -191,7 +191,7 @@ def test_indexes_and_options_that_do_not_fit_together_are_refused(
     refused("--k1: only with a lexical index", dense, k1=1.0)
     refused("--model: only with one dense index; --exact searches 2", dense, dense, model="minilm")
     stored = encode(tiny, split="test", model="minilm", output=tmp_path / "vectors")
-    refused("--exact needs the texts of the queries", dense, queries=stored)
+    refused("--exact needs the texts of the queries", dense, queries=stored, split=None)
     assert not (tmp_path / "x.parquet").exists()
 
 

@@ -258,7 +258,7 @@ def test_all_unknown_names_are_reported_at_once_with_suggestions() -> None:
 def test_a_run_without_judged_queries_is_refused_with_example_ids() -> None:
     with pytest.raises(InputError, match=r"any of the 3 judged queries.*'9'.*'q1'"):
         evaluate_run(table({"9": ["a"]}), QRELS, ["AP"])
-    with pytest.raises(InputError, match="the run is empty"):
+    with pytest.raises(InputError, match="it is empty"):
         evaluate_run(table({}), QRELS, ["AP"])
     with pytest.raises(InputError, match="qrels are empty"):
         evaluate_run(TREC_ORDER, QRELS.clear(), ["AP"])

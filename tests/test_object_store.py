@@ -9,6 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,15 @@ def test_a_store_that_denies_access_is_one_line(bucket: Bucket, server: str) -> 
             store.objects(f"{bucket}/data")
     finally:
         actions_without_check(1 << 60)
+
+
+def test_google_cloud_without_a_network_is_one_line_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "GOOGLE_PATIENCE", timedelta(seconds=1))
+    monkeypatch.setenv("CLOUD_STORAGE_EMULATOR_ENDPOINT", "http://127.0.0.1:1")
+    done = hybrid("search", "--index", "gs://bucket/bm25", "--query", "the")
+    assert (done.code, done.err.count("\n")) == (1, 1), done
+    assert "gs://bucket/bm25: " in done.err
+    assert "and repeat the command" in done.err
 
 
 def test_a_command_with_several_outputs_needs_a_local_folder(bucket: Bucket) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
 _HERE = -100  # AT_FDCWD
+_umask = os.umask(0o077)  # it can be read only by a change
+os.umask(_umask)
 
 
 class Disk:
@@ -157,6 +159,9 @@ def by_name(path: Path) -> Iterator[Any]:
     """Yield `path` as text, for a library that opens the file, or the files of a folder, itself."""
     device.write_by_library(path)
     yield str(path)
+    for file in [path, *path.rglob("*")]:
+        if file.is_file() and file.stat().st_mode & 0o077 == 0:  # of safetensors: only for its owner
+            file.chmod(0o666 & ~_umask)
 
 
 def remove(path: Path) -> None:

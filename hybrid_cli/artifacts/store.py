@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,20 @@ import pyarrow.fs as pa_fs
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import opened
 
+GOOGLE_PATIENCE = timedelta(seconds=30)  # of Google's client, which otherwise tries again for 15 minutes
 _BLOCK = 1 << 20
 _REASONS = (  # parts of a message, the reason, and the advice
     ("NO_SUCH_BUCKET", "no such bucket", "create it, or check its name and region"),
     ("ACCESS_DENIED", "access denied", "check the credentials, such as AWS_ACCESS_KEY_ID"),
     ("INVALID_ACCESS_KEY_ID", "access denied", "check the credentials, such as AWS_ACCESS_KEY_ID"),
     ("SIGNATURE_DOES_NOT_MATCH", "access denied", "check the credentials, such as AWS_SECRET_ACCESS_KEY"),
+    ("PERMISSION_DENIED", "access denied", "check the credentials, such as GOOGLE_APPLICATION_CREDENTIALS"),
+    (
+        "Could not create a OAuth2 access token",
+        "no access token of Google Cloud",
+        "check GOOGLE_APPLICATION_CREDENTIALS (file of a key) and the network, and repeat the command",
+    ),
+    ("UNAVAILABLE", "the object store does not answer", "check the network, and repeat the command"),
     ("NETWORK_CONNECTION", "the object store does not answer", "check AWS_ENDPOINT_URL, and repeat the command"),
 )
 
@@ -27,7 +36,7 @@ _REASONS = (  # parts of a message, the reason, and the advice
 @cache
 def _filesystem(scheme: str, endpoint: str, region: str) -> pa_fs.FileSystem:
     if scheme == "gs":
-        return pa_fs.GcsFileSystem()
+        return pa_fs.GcsFileSystem(retry_time_limit=GOOGLE_PATIENCE)
     protocol, _, host = endpoint.rpartition("://")
     options: dict[str, Any] = {"region": region} if region else {}
     if host:
@@ -55,7 +64,7 @@ def _explained(url: str) -> Iterator[None]:
         text = " ".join(str(error).split())
         for words, reason, advice in _REASONS:
             if words in text:
-                kind = HybridError if words == "NETWORK_CONNECTION" else InputError
+                kind = HybridError if advice.endswith("repeat the command") else InputError
                 raise kind(f"{url}: {reason}; {advice}") from None
         if getattr(error, "filename", None):  # of a local file
             raise
