@@ -72,6 +72,12 @@ def test_a_part_of_an_artifact_is_never_replaced(tmp_path: Path) -> None:
     for name in (whole / "vectors.bin", tmp_path / "link.bin"):
         with pytest.raises(InputError, match=r"is a part of the dense index .*index; name another output"):
             open_output(name, foreign=True, overwrite=True)
+    manifest = whole / "manifest.json"
+    manifest.write_text(manifest.read_text()[:-20])
+    with pytest.raises(InputError, match=r"may be a part of an artifact .*damaged.*; name another output"):
+        open_output(whole / "vectors.bin", foreign=True, overwrite=True)
+    manifest.write_text('{"name": "a page that can be installed", "icons": []}')
+    open_output(whole / "vectors.bin", foreign=True, overwrite=True)
 
 
 # ------------------------------------------------------------------------------------------------------------- writing

@@ -10,7 +10,8 @@ from pathlib import Path
 from hybrid_cli.artifacts.files import is_empty_folder, lock_file
 from hybrid_cli.artifacts.manifest import FORMAT, MANIFEST, Manifest, Named, find_manifest, foreign_file
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import DamageError, InputError
+from hybrid_cli.input_files import read_bytes
 
 _SUFFIXES = {Kind.WEIGHTS: ".json", Kind.REPORT: ".html", Kind.LABELS: ""}  # teacher labels are a folder of tables
 _LONG_NAME = 60  # characters shown of a name that is too long
@@ -62,7 +63,16 @@ def _refuse_part(path: Path) -> None:
     """Refuse to replace a file of an artifact: the rest of the artifact would not fit it any more."""
     real = Path(os.path.realpath(path))
     for folder in real.parents:
-        whole = existing_manifest(folder) if (folder / MANIFEST).is_file() else None
+        if not (folder / MANIFEST).is_file():
+            continue
+        try:
+            whole = find_manifest(folder, any_format=True)
+        except DamageError as error:
+            if b'"checksum"' in read_bytes(folder / MANIFEST):  # else it belongs to another tool
+                raise InputError(f"{path}: may be a part of an artifact ({error}); name another output") from None
+            continue
+        except InputError:
+            continue
         if whole is not None and whole.files is not None and real.relative_to(folder).as_posix() in whole.files:
             raise InputError(f"{path}: is a part of the {whole.kind} {folder}; name another output")
 
