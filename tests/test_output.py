@@ -126,7 +126,7 @@ def test_an_output_inside_the_folder_of_an_input_is_refused(tmp_path: Path) -> N
 def test_a_name_with_another_extension_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"run: the name must end with \.parquet"):
         open_output(tmp_path / "run")
-    with pytest.raises(InputError, match=r"w\.parquet: the name must end with \.json"):
+    with pytest.raises(InputError, match=r"w\.parquet: the name must end with \.json; the output is of the kind fusion weights"):
         open_output(tmp_path / "w.parquet", kind=Kind.WEIGHTS)
     with pytest.raises(InputError, match=r"r: the name must end with \.html"):
         open_output(tmp_path / "r", kind=Kind.REPORT)

@@ -107,7 +107,7 @@ def check_name(path: Path, kind: Kind) -> None:
     """Refuse a file extension that does not match the kind: readers locate the manifest by the extension."""
     suffix = _suffix(kind)
     if not path.name.endswith(suffix):
-        raise InputError(f"{path}: the name must end with {suffix}")
+        raise InputError(f"{path}: the name must end with {suffix}; the output is of the kind {kind}")
 
 
 def _suffix(kind: Kind) -> str:
