@@ -70,7 +70,7 @@ def test_a_part_of_an_artifact_is_never_replaced(tmp_path: Path) -> None:
     whole = write_folder(tmp_path / "index")
     (tmp_path / "link.bin").symlink_to("index/vectors.bin")
     for name in (whole / "vectors.bin", tmp_path / "link.bin"):
-        with pytest.raises(InputError, match=r"is a part of the dense index .*index; name another output"):
+        with pytest.raises(InputError, match=r"is a part of the dense index .*index; name an output next to it"):
             open_output(name, foreign=True, overwrite=True)
     manifest = whole / "manifest.json"
     manifest.write_text(manifest.read_text()[:-20])

@@ -178,6 +178,11 @@ def test_an_existing_output_is_kept_without_overwrite(tied: Path, tmp_path: Path
 def test_a_format_that_does_not_fit_the_kind_is_refused(tied: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a run has no format 'pyserini'; available: trec, msmarco, dpr"):
         export(tied, form="pyserini", output=tmp_path / "x")
+    queries = tmp_path / "queries.parquet"
+    output = artifacts.open_output(queries, Kind.QUERIES, "test", inputs={}, options={})
+    output.write([pa.table([["q1"], ["text"], [None]], schema=artifacts.SCHEMAS[Kind.QUERIES])])
+    with pytest.raises(InputError, match="queries have no format 'trec'; available: none"):
+        export(queries, form="trec", output=tmp_path / "x")
 
 
 def test_an_encoder_becomes_a_model_of_sentence_transformers(tiny_bert: Path, tmp_path: Path) -> None:

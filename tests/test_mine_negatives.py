@@ -276,8 +276,10 @@ def test_sources_are_parsed(options: dict[str, Any], plan: list[Source]) -> None
     ("options", "message"),
     [
         ({}, "--sources bm25: needs --index, a lexical index"),
-        ({"sources": "bm25,random:2"}, "--sources bm25: needs a number of negatives, as in bm25:6,random:2"),
+        ({"sources": "bm25,random:2"}, "--sources bm25: needs a number of negatives between 1 and 2147483647, as"),
         ({"sources": "bm25:0"}, "--sources bm25:0: needs a number of negatives"),
+        ({"sources": "random:x"}, "--sources random:x: needs a number of negatives between 1 and"),
+        ({"sources": "random:99999999999"}, "--sources random:99999999999: needs a number of negatives between 1 and"),
         ({"sources": "bm26:2"}, "--sources bm26:2: unknown; choices: bm25:N, random:N, run:PATH:N"),
         ({"sources": "run:"}, "--sources run:: unknown"),
         ({"sources": "bm25:1,bm25:2"}, "bm25 is listed 2 times; list each source once"),

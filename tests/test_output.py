@@ -101,6 +101,26 @@ def test_a_folder_that_hybrid_did_not_write_is_never_replaced(tmp_path: Path) ->
             open_output(home, kind=Kind.DENSE_INDEX, overwrite=overwrite)
 
 
+def test_a_folder_whose_manifest_is_damaged_is_kept_and_the_manifest_named(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "index")
+    (folder / MANIFEST).write_text((folder / MANIFEST).read_text()[:-20])
+    for overwrite in (False, True):
+        with pytest.raises(
+            InputError, match=r"index: is a folder whose manifest\.json cannot be read; restore it, remo"
+        ):
+            write_folder(tmp_path / "index", overwrite=overwrite)
+    assert (folder / "vectors.bin").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs the file system /proc")
+def test_a_folder_in_which_no_file_can_be_created_is_not_called_in_use(tmp_path: Path) -> None:
+    for place in ("/proc/x.parquet", "/proc/new/x.parquet"):
+        with pytest.raises(
+            InputError, match=r"x\.parquet: no file can be created in /proc.* \(.*\); name another output"
+        ):
+            open_output(Path(place))
+
+
 def test_an_output_that_contains_an_input_is_refused_even_with_overwrite(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "data")
     (tmp_path / "x").mkdir()
@@ -120,7 +140,21 @@ def test_an_output_inside_the_folder_of_an_input_is_refused(tmp_path: Path) -> N
     for output in (folder / "run.parquet", tmp_path / "link" / "run.parquet"):
         with pytest.raises(InputError, match=r"is inside the input 'index' .*, which would change; name another"):
             open_output(output, inputs={"index": folder})
-        open_output(output, inputs={"vectors": folder / "vectors.bin"})  # next to a file, as in a collection
+
+
+def test_an_output_inside_a_finished_artifact_is_refused(tmp_path: Path) -> None:
+    """A foreign file in the folder would keep the artifact from being replaced."""
+    index = write_folder(tmp_path / "index")
+    (tmp_path / "link").symlink_to(index)
+    (index / "runs").mkdir()
+    words = r"run\.parquet: is inside the dense index .*index; name an output next to it"
+    for output in (index / "run.parquet", index / "runs" / "run.parquet", tmp_path / "link" / "run.parquet"):
+        for overwrite in (False, True):
+            with pytest.raises(InputError, match=words):
+                open_output(output, overwrite=overwrite)
+    (index / "runs").rmdir()
+    write_run(tmp_path / "run.parquet")
+    write_folder(index, other=1, overwrite=True)  # the artifact itself
 
 
 def test_a_name_with_another_extension_is_refused(tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def test_hits_beyond_the_run_are_noted(place: Path) -> None:
             "dense.parquet --depths 5,500",
             "--depths 500: dense.parquet has at most 12 hits per query; pass depths up to",
         ),
-        ("dense.parquet --depths 5,5", "--depths 5,5: list each depth once"),
+        ("dense.parquet --depths 5,5", "--depths 5: is listed twice; list each value once"),
         ("dense.parquet --depths 5 --top-k 3", "--top-k: only with one depth"),
         ("nothing.parquet", "nothing.parquet: no such file; a run file is needed here"),
         ("train.parquet", "train.parquet: is training examples"),

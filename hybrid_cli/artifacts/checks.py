@@ -34,7 +34,6 @@ def check_replaceable(
         InputError: `path` may not be replaced.
     """
     refuse_foreign_file(path, existing)
-    _refuse_part(path)
     special = path.exists() and not path.is_file() and not path.is_dir()
     if special or (foreign and not compare and path.is_dir() and not is_empty_folder(path)):
         raise InputError(f"{path}: not a regular file, and --overwrite replaces files only; name another output")
@@ -46,6 +45,10 @@ def check_replaceable(
             f"{path}: is {existing.kind.phrase}; --overwrite replaces {replaced} only; name another output"
         )
     if existing is None and path.is_dir() and not is_empty_folder(path):
+        if (path / MANIFEST).exists():
+            raise InputError(
+                f"{path}: is a folder whose {MANIFEST} cannot be read; restore it, remove the folder, or name another"
+            )
         raise InputError(f"{path}: is a folder that hybrid did not write; remove it, or name another")
     if existing is None and path.is_file() and not foreign and not _suffix(wanted.kind):
         raise InputError(f"{path}: is a file that hybrid did not write, and the output is a folder; name another")
@@ -59,8 +62,8 @@ def refuse_foreign_file(path: Path, existing: Manifest | None) -> None:
         raise InputError(f"{path}: {name} is not part of the {existing.kind}; move it, or name another output")
 
 
-def _refuse_part(path: Path) -> None:
-    """Refuse to replace a file of an artifact: the rest of the artifact would not fit it any more."""
+def _refuse_inside(path: Path) -> None:
+    """Refuse to change a folder artifact: the rest would not fit a replaced file, and another file is foreign in it."""
     real = Path(os.path.realpath(path))
     for folder in real.parents:
         if not (folder / MANIFEST).is_file():
@@ -73,8 +76,9 @@ def _refuse_part(path: Path) -> None:
             continue
         except InputError:
             continue
-        if whole is not None and whole.files is not None and real.relative_to(folder).as_posix() in whole.files:
-            raise InputError(f"{path}: is a part of the {whole.kind} {folder}; name another output")
+        if whole is not None:
+            where = "a part of" if real.relative_to(folder).as_posix() in (whole.files or ()) else "inside"
+            raise InputError(f"{path}: is {where} the {whole.kind} {folder}; name an output next to it")
 
 
 def place_of(path: Path) -> Path:
@@ -116,7 +120,7 @@ def _suffix(kind: Kind) -> str:
 
 
 def check_place(path: Path, inputs: Mapping[str, Path | Named]) -> None:
-    """Refuse an output that cannot be written, that would replace an input, or that would add to the folder of one."""
+    """Refuse an output that cannot be written, would replace an input, or is inside an artifact or an input."""
     place = path.resolve()
     for role, source in inputs.items():
         source_path = source.path if isinstance(source, Named) else source
@@ -128,6 +132,7 @@ def check_place(path: Path, inputs: Mapping[str, Path | Named]) -> None:
             raise InputError(
                 f"{path}: is inside the input '{role}' ({source_path}), which would change; name another output"
             )
+    _refuse_inside(path)
     folder = next(parent for parent in place.parents if parent.exists())
     if not folder.is_dir():
         raise InputError(f"{folder}: is a file, so it cannot contain {path}; name another output")

@@ -199,7 +199,7 @@ def read_manifest(path: str | Path, kind: Kind | None = None, any_format: bool =
     """
     manifest = find_manifest(path, any_format)
     wanted = (
-        f"{kind.phrase} {'are' if kind.phrase == kind else 'is'} needed here"
+        f"{kind.phrase} {'are' if kind.is_plural else 'is'} needed here"
         if kind
         else "an artifact of hybrid is needed here"
     )

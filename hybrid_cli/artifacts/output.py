@@ -243,8 +243,13 @@ class Output:
 
 def _acquired(path: Path, place: Path) -> BaseFileLock:
     """Return the lock of an output path, acquired; its file names the process and the host."""
-    place.parent.mkdir(parents=True, exist_ok=True)
     file = files.lock_file(place)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()  # first: the library takes a file that cannot be created for one that another process holds
+    except (FileNotFoundError, PermissionError) as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"{path}: no file can be created in {place.parent} ({reason}); name another output") from None
     lock = FileLock(file, blocking=False, thread_local=False)
     try:
         lock.acquire()

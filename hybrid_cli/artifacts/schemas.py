@@ -35,9 +35,14 @@ class Kind(StrEnum):
     @property
     def phrase(self) -> str:
         """Return the name with its article: `a run`, `an encoder`, `training examples`."""
-        if self in _PLURAL:
+        if self.is_plural:
             return str(self)
         return f"{'an' if self == Kind.ENCODER else 'a'} {self}"
+
+    @property
+    def is_plural(self) -> bool:
+        """Test whether the name is a plural: `training examples have`, `a run has`."""
+        return self in _PLURAL
 
 
 _PLURAL = {

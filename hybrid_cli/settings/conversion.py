@@ -64,7 +64,8 @@ def converted(name: str, declared: Option, kind: Any, value: Any) -> Any:
             return value if isinstance(value, str) else _numbers(declared, value)
         if is_list(kind):
             items = list(value) if declared.positional and not isinstance(value, str | Path) else _items(value)
-            return tuple(_item(declared, bare_type(get_args(kind)[0]), item) for item in items)
+            of = bare_type(get_args(kind)[0])
+            return _distinct(declared, of, [_item(declared, of, item) for item in items])
         if is_pair(kind):
             arms = get_args(kind)
             if isinstance(value, str) or len(value) != len(arms):
@@ -91,6 +92,15 @@ def _item(declared: Option, kind: Any, item: Any) -> Any:
         return _one(declared, kind, item)
     except (ValueError, TypeError) as error:
         raise _BadItem(item, error) from None
+
+
+def _distinct(declared: Option, kind: Any, items: list[Any]) -> tuple[Any, ...]:
+    """Refuse a repeated choice or whole number; texts and paths may repeat, such as two processes on one device."""
+    if kind is int or get_origin(kind) is Literal or declared.choices is not None:
+        for place, item in enumerate(items):
+            if item in items[:place]:
+                raise _BadItem(item, ValueError("is listed twice; list each value once"))
+    return tuple(items)
 
 
 def _numbers(declared: Option, value: Any) -> tuple[float, ...]:

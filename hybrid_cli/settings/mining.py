@@ -11,6 +11,7 @@ from typing import Any, Literal
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.cluster import OnCluster
 from hybrid_cli.settings.common import BM25, Budgeted, Seeded, Writes
+from hybrid_cli.settings.conversion import LARGEST
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
 
 QueriesFrom = Literal["all", "sampled", "cropped"]
@@ -213,6 +214,12 @@ class MineNegatives(Budgeted, Seeded, OnCluster, Writes):
             )
         return sources
 
+    @property
+    def fewer(self) -> str:
+        """Return advice for fewer negatives, for messages."""
+        numbered = any(_numbered(item)[1] is not None for item in self.sources)
+        return "use smaller numbers in --sources" if numbered else "use a smaller --num-negatives"
+
     def recorded(self, **facts: Any) -> dict[str, Any]:
         """Return the options for the manifest; `sources` maps each name to its number of negatives."""
         counts = {source.name: source.count for source in self.plan()}
@@ -220,20 +227,27 @@ class MineNegatives(Budgeted, Seeded, OnCluster, Writes):
 
 
 def _source(item: str, default: int | None) -> Source:
-    head, separator, tail = item.rpartition(":")
-    numbered = bool(separator) and tail.isdecimal()
-    name, count = (head, int(tail)) if numbered else (item, default)
+    name, number = _numbered(item)
+    count = default if number is None else number
     prefix, _, path = name.partition(":")
-    if name not in (BM25, RANDOM) and (prefix not in (RUN, GIVEN_FILE) or not path):
+    if prefix not in (BM25, RANDOM) and (prefix not in (RUN, GIVEN_FILE) or not path):
         raise InputError(f"--sources {item}: unknown; choices: bm25:N, random:N, run:PATH:N, given:PATH:N")
-    if count is None or count < 1:
-        raise InputError(f"--sources {item}: needs a number of negatives, as in bm25:6,random:2")
+    if count is None or not 1 <= count <= LARGEST or (prefix in (BM25, RANDOM) and path):
+        raise InputError(
+            f"--sources {item}: needs a number of negatives between 1 and {LARGEST}, as in bm25:6,random:2"
+        )
     if name in (BM25, RANDOM):
         return Source(name, count)
     if prefix == GIVEN_FILE:
         return Source(GIVEN_FILE, count, given=Path(path))
     stem = Path(path).stem
     return Source(f"{RUN}:{stem}" if stem in (BM25, RANDOM) else stem, count, Path(path))
+
+
+def _numbered(item: str) -> tuple[str, int | None]:
+    """Return a source without its number, and the number of negatives; None for a source without a number."""
+    name, separator, number = item.rpartition(":")
+    return (name, int(number)) if separator and number.isdecimal() and number.isascii() else (item, None)
 
 
 @dataclass(frozen=True)

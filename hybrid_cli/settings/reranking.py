@@ -7,7 +7,6 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import (
     OBJECTIVE,
     VALIDATION,
@@ -178,8 +177,3 @@ class Rerank(OnDevice, Threaded, Budgeted, Pairs, Writes):
     def deepest(self) -> int:
         """Return the largest number of rescored hits per query."""
         return max(self.depths, default=self.top_k)
-
-    def check(self) -> None:
-        """Refuse a depth that is listed twice."""
-        if len(set(self.depths)) < len(self.depths):
-            raise InputError(f"--depths {','.join(map(str, self.depths))}: list each depth once")

@@ -59,8 +59,9 @@ def export(settings: Export) -> Path:
     write = _WRITERS.get((kind, settings.form))
     if write is None:
         ours = ", ".join(form for known, form in _WRITERS if known == kind) or "none"
+        subject = f"{kind.phrase} {'have' if kind.is_plural else 'has'}"
         raise InputError(
-            f"{path}: {kind.phrase} has no format '{settings.form}'; available: {ours}{_ready(path, settings.form)}"
+            f"{path}: {subject} no format '{settings.form}'; available: {ours}{_ready(path, settings.form)}"
         )
     settings.check_facts(subject=f"{path} is {kind.phrase}", artifact=kind.phrase)
     if settings.form == "dpr" and settings.collection is None:

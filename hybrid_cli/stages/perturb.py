@@ -111,7 +111,9 @@ def _write_part(path: Path, table: pl.DataFrame, manifest: Manifest) -> None:
 
 def _names(settings: Perturb) -> list[AttackName]:
     """Return the attacks, with sets expanded; refuse options of attacks that are not computed."""
-    names = list(dict.fromkeys(each for name in settings.attacks for each in _members(name)))
+    names = [each for name in settings.attacks for each in _members(name)]
+    if repeated := next((name for place, name in enumerate(names) if name in names[:place]), None):
+        raise InputError(f"--attack {','.join(settings.attacks)}: contains {repeated} twice; list each attack once")
     if unknown := [name for name in settings.attacked_queries if name not in names]:
         raise InputError(f"--attacked-queries {unknown[0]}=...: not among the attacks ({', '.join(names)})")
     computed = tuple(name for name in names if name not in settings.attacked_queries)

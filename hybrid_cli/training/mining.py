@@ -101,7 +101,7 @@ class Miner:
         documents = collections.document_count(collection)
         drawn = len(examples) * sum(source.count for source in self.plan)
         needed = _DOCUMENT_BYTES * documents + _NEGATIVE_BYTES * drawn
-        console.forecast(needed, f"mine-negatives: {drawn:,} negatives", "use a smaller --num-negatives")
+        console.forecast(needed, f"mine-negatives with {drawn:,} negatives", self.settings.fewer)
         with console.progress("read corpus", documents, "documents") as advance:
             for batch in collections.documents(collection):
                 frame = pl.DataFrame(pl.from_arrow(batch))
