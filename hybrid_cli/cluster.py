@@ -25,7 +25,7 @@ before_start: Callable[[], object] = dict  # called in each process of a cluster
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_RETRIES = 4  # of a block whose process or machine ended
+RETRIES = 4  # of a block whose process or machine ended
 _SECONDS = 5.0  # until an address counts as unreachable
 _LOCAL = "local"
 _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
@@ -56,7 +56,7 @@ def ordered(
     if settings.ray_address is not None:
         with _connected(settings) as ray:
             task = ray.remote(_call).options(
-                num_cpus=settings.threads or 1, num_gpus=int(gpu), max_retries=_RETRIES, scheduling_strategy="SPREAD"
+                num_cpus=settings.threads or 1, num_gpus=int(gpu), max_retries=RETRIES, scheduling_strategy="SPREAD"
             )
             call = partial(task.remote, uuid4().hex, ray.put((before_start, start)), os.getcwd())
             yield from _in_order(call, partial(_result, ray), items, settings.ray_workers)
@@ -101,7 +101,7 @@ def _call(
 def _connected(settings: OnCluster) -> Iterator[Any]:
     """Connect to a cluster, or start one on this machine; yield the module `ray`."""
     address = settings.ray_address or _LOCAL
-    os.environ.setdefault("RAY_task_oom_retries", str(_RETRIES))  # Ray's own default has no end
+    os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))  # Ray's own default has no end
     try:
         import ray
     except ModuleNotFoundError:
@@ -166,5 +166,5 @@ def _result(ray: Any, reference: Any) -> Any:
         raise
     except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError, errors.ObjectLostError) as error:
         raise HybridError(
-            f"a process of the Ray cluster ended {_RETRIES + 1} times ({_first_sentence(error)}); {_LESS_MEMORY}"
+            f"a process of the Ray cluster ended {RETRIES + 1} times ({_first_sentence(error)}); {_LESS_MEMORY}"
         ) from None

@@ -16,7 +16,7 @@ FULL ?=
 PASSAGES ?=
 PASSAGE_FIELDS ?= title,text
 RESIDUAL ?=
-ADAPT_EPOCHS ?= 10
+ADAPT ?= --epochs 10
 TRIPLES ?= 160000
 LEXICAL ?= sum
 covid := $(OUT)/trec-covid
@@ -28,7 +28,7 @@ trec-covid: $(SETUP) $(filter %.parquet,$(subst =, ,$(covid_runs)))  ## zero-sho
 	@$(evaluate) $(covid_runs) --measures P@5,nDCG@10,R@1000 --baseline lexical $(if $(RESIDUAL),--residual-qrels $(RESIDUAL))
 
 $(covid)/adapted/manifest.json: $(corpus) | $(SETUP)
-	$(HYBRID) pretrain $(DATA) --model $(MODEL) --epochs $(ADAPT_EPOCHS) --seed $(SEED) --output $(@D) --overwrite
+	$(HYBRID) pretrain $(DATA) --model $(MODEL) $(ADAPT) --seed $(SEED) --output $(@D) --overwrite
 
 $(covid)/source-bm25/manifest.json: $(TRAIN_DATA)/manifest.json | $(SETUP)
 	$(HYBRID) index-bm25 $(TRAIN_DATA) --output $(@D) --overwrite

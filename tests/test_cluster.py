@@ -26,11 +26,11 @@ from hybrid_cli.stages.search import search
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Any]:
-    """A cluster of two machines with two cores each, on this machine."""
+    """A cluster of two machines with one core each, on this machine."""
     from ray.cluster_utils import Cluster
 
-    made: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    made.add_node(num_cpus=2)
+    made: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    made.add_node(num_cpus=1)
     made.wait_for_nodes()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a machine in this process has a handler of its own
     yield made
@@ -90,7 +90,9 @@ def test_a_signal_ends_a_command_on_a_cluster_as_elsewhere(machines: Any) -> Non
         run()
 
 
-def test_memory_that_a_block_lacks_is_an_error_of_one_line(machines: Any) -> None:
+def test_memory_that_a_block_lacks_is_an_error_of_one_line(machines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "RETRIES", 1)
+
     def fail(number: int) -> int:
         if number < 0:
             raise InputError(f"{number} is negative")
@@ -104,7 +106,7 @@ def test_memory_that_a_block_lacks_is_an_error_of_one_line(machines: Any) -> Non
         list(cluster.ordered(settings, failing(fail), [-3]))
     with pytest.raises(HybridError, match=r"^not enough memory in a process of the Ray cluster; use fewer"):
         list(cluster.ordered(settings, failing(fail), [1]))
-    with pytest.raises(HybridError, match=r"^a process of the Ray cluster ended 5 times .*; use fewer --ray-workers"):
+    with pytest.raises(HybridError, match=r"^a process of the Ray cluster ended 2 times .*; use fewer --ray-workers"):
         list(cluster.ordered(settings, failing(fail), [0]))
 
 
