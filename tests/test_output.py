@@ -126,7 +126,7 @@ def test_an_output_that_contains_an_input_is_refused_even_with_overwrite(tmp_pat
     (tmp_path / "x").mkdir()
     for output, source in (
         (folder, folder / "vectors.bin"),
-    with pytest.raises(InputError, match=r"w\.parquet: the name must end with \.json; .* of the kind fusion weights"):
+        (folder, folder),
         (tmp_path / "x" / ".." / "data", folder),
     ):
         with pytest.raises(InputError, match=r"replacing it would remove the input 'corpus' .*; name another output"):
@@ -160,7 +160,7 @@ def test_an_output_inside_a_finished_artifact_is_refused(tmp_path: Path) -> None
 def test_a_name_with_another_extension_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"run: the name must end with \.parquet"):
         open_output(tmp_path / "run")
-    with pytest.raises(InputError, match=r"w\.parquet: the name must end with \.json; the output is of the kind fusion weights"):
+    with pytest.raises(InputError, match=r"w\.parquet: the name must end with \.json; .* of the kind fusion weights"):
         open_output(tmp_path / "w.parquet", kind=Kind.WEIGHTS)
     with pytest.raises(InputError, match=r"r: the name must end with \.html"):
         open_output(tmp_path / "r", kind=Kind.REPORT)
