@@ -15,7 +15,7 @@ from published_models import QUERIES, TEXTS, TITLES, WEIGHTS, batch, bert, chain
 from safetensors.torch import load_file, save_file
 from sentence_transformers.models import Dense, Normalize
 from torch import Tensor, nn
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, BertForSequenceClassification
 
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.pickles import read_weights
@@ -162,6 +162,19 @@ def test_spar_joins_two_plain_towers(tokenizer: Any, tmp_path: Path) -> None:
     close(encoder.encode_documents(["", ""], TEXTS), models[1](**batch(tokenizer, TEXTS)).last_hidden_state[:, 0])
 
 
+def test_joined_towers_keep_their_own_contracts(tiny_bert: Path, tmp_path: Path) -> None:
+    for name, pooling in (("query", "cls"), ("documents", "cls"), ("mean", "mean")):
+        chain(tmp_path / name, tiny_bert, pooling, Normalize())
+    settings = tmp_path / "query" / "config_sentence_transformers.json"
+    settings.write_text('{"prompts": {"query": "find: "}}')
+    folder = convert_checkpoint(tmp_path / "query", tmp_path / "out", documents=tmp_path / "documents")
+    contract = TransformerEncoder.load(folder).contract
+    assert (contract.pooling, contract.normalize, contract.tied) == ("cls", True, False)
+    assert (contract.query_prefix, contract.doc_prefix) == ("find: ", "")
+    with pytest.raises(InputError, match=r"the query tower has pooling='cls', not 'mean' as the document tower; join"):
+        convert_checkpoint(tmp_path / "query", tmp_path / "other", documents=tmp_path / "mean")
+
+
 class Payload:
     """An object whose unpickling would create a file."""
 
@@ -214,6 +227,28 @@ def test_one_checkpoint_is_not_both_towers(tiny_bert: Path, tmp_path: Path) -> N
     (tmp_path / "link").symlink_to(tiny_bert)
     with pytest.raises(InputError, match=r"link: is given twice; each tower or learner needs a checkpoint of its own"):
         convert_checkpoint(str(tiny_bert), tmp_path / "out", documents=str(tmp_path / "link"))
+
+
+def test_only_transformer_encoders_are_joined(tokenizer: Any, tiny_bert: Path, tmp_path: Path) -> None:
+    """A sparse encoder, a reranker, and a cross-encoder, whose classifier an encoder does not apply."""
+    sparse, reranker = (shutil.copytree(tiny_bert, tmp_path / name) for name in ("sparse", "reranker"))
+    (sparse / "encoder.json").write_text('{"kind": "sparse"}')
+    (reranker / "reranker.json").write_text("{}")
+    cross = BertForSequenceClassification(AutoConfig.from_pretrained(tiny_bert, num_labels=1))
+    saved(cross, cross.config, tokenizer, tmp_path / "cross")
+    for name, message in (
+        ("sparse", "is a sparse encoder; --documents joins transformer encoders"),
+        ("reranker", "is a reranker; an encoder is needed here"),
+        ("cross", r"has weights of an unknown part \(classifier\.bias, classifier\.weight\)"),
+    ):
+        for query, documents in ((tiny_bert, tmp_path / name), (tmp_path / name, tiny_bert)):
+            with pytest.raises(InputError, match=rf"^{tmp_path / name}: {message}"):
+                convert_checkpoint(query, tmp_path / "out", documents=documents)
+        assert not (tmp_path / "out").exists()
+    wide = bert(tokenizer, hidden_size=24)
+    saved(wide, wide.config, tokenizer, tmp_path / "wide")
+    with pytest.raises(InputError, match=r"wide: has vectors of 24 values, and .* of 16; join towers of one encoder"):
+        convert_checkpoint(tiny_bert, tmp_path / "out", documents=tmp_path / "wide")
 
 
 def test_a_file_without_a_configuration_needs_a_base(tmp_path: Path) -> None:

@@ -233,6 +233,17 @@ PARTS: list[tuple[str, str | bytes, str]] = [
     ("sentence_bert_config.json", '{"max_seq_length": "x"}', "max_seq_length 'x' is not between 4 and"),
     ("config_sentence_transformers.json", '{"prompts": ["x"]}', "prompts need an object of texts"),
     ("config_sentence_transformers.json", '{"prompts": {"query": 1}}', "prompts need an object of texts"),
+    (
+        "config_sentence_transformers.json",
+        '{"similarity_fn_name": "manhattan"}',
+        "similarity_fn_name 'manhattan' is not",
+    ),
+    ("config_sentence_transformers.json", '{"similarity_fn_name": [1]}', "similarity_fn_name a list is not supported"),
+    (
+        "config_sentence_transformers.json",
+        '{"prompts": {"query": "q: "}, "default_prompt_name": "search"}',
+        "default_prompt_name 'search' is not among the prompts (query); correct it",
+    ),
     ("encoder.json", "x", "encoder.json: is not readable JSON"),
     ("encoder.json", b"\xff\xfe", "encoder.json: is not readable JSON"),
     ("encoder.json", DEEP, "encoder.json: is not readable JSON (nested too deeply)"),

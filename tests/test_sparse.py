@@ -155,7 +155,7 @@ def test_models_of_sentence_transformers_are_read_as_they_are(models: dict[Any, 
     from sentence_transformers.sentence_transformer.modules import Router
     from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 
-    whole = Theirs(str(models["splade"]))
+    whole = Theirs(str(models["splade"]), prompts={"query": "tides: ", "document": "blood: "})
     whole.save(str(tmp_path / "whole"))
     tokenizer: Any = AutoTokenizer.from_pretrained(models["splade"])
     table = SparseStaticEmbedding(tokenizer, weight=torch.arange(len(tokenizer)) / len(tokenizer))

@@ -243,7 +243,33 @@ def read_contract(folder: Path) -> Contract:
         return contract
     if (folder / MODULES).is_file():
         return _from_sentence_transformers(folder)
-    return Contract(**layouts.structure(folder))
+    return _of_towers(folder) or Contract(**layouts.structure(folder))
+
+
+def _of_towers(folder: Path) -> Contract | None:
+    """Return the contract of two joined towers that have contracts of their own; None if neither has one.
+
+    Raises:
+        InputError: the contracts differ in other fields than prefixes, lengths and the title separator.
+    """
+    sides = [folder / side for side in layouts.SIDES] if layouts.is_two_folders(folder) else []
+    own = [read_contract(side) for side in sides if (side / CONTRACT).is_file() or (side / MODULES).is_file()]
+    if not own:
+        return None
+    query, document = own[0], own[-1]
+    joined = replace(
+        document, tied=False, query_prefix=query.query_prefix, query_max_len=query.query_max_len
+    )  # as `document` except for queries
+    other = replace(
+        query,
+        tied=False,
+        doc_prefix=document.doc_prefix,
+        doc_max_len=document.doc_max_len,
+        title_separator=document.title_separator,
+    )
+    if found := differences(other.to_dict(), joined.to_dict()):
+        raise InputError(f"{folder}: the query tower has {found[0]} as the document tower; join towers of one encoder")
+    return joined
 
 
 def modules_of(folder: Path) -> list[tuple[str, Path]]:
@@ -268,19 +294,41 @@ def _from_sentence_transformers(folder: Path) -> Contract:
     (_, transformer), (_, pooling), *others = modules_of(folder)
     kinds = tuple(kind for kind, _ in others)
     normalize = kinds[-1:] == ("Normalize",)
-    texts = _object(folder / "config_sentence_transformers.json").get("prompts") or {}
-    if not fits(texts, dict[str, str]):
-        raise InputError(f"{folder / 'config_sentence_transformers.json'}: prompts need an object of texts")
+    query_prefix, doc_prefix = prompts_of(folder)
     query_length, length = (_max_length(transformer, name) for name in ("query_length", "document_length"))
     return Contract(
-        pooling=_pooling(folder, _object(pooling / "config.json"), any(texts.values())),
+        pooling=_pooling(folder, _object(pooling / "config.json"), bool(query_prefix or doc_prefix)),
         normalize=normalize,
-        query_prefix=texts.get("query", ""),
-        doc_prefix=next((texts[name] for name in ("document", "passage", "corpus") if name in texts), ""),
+        query_prefix=query_prefix,
+        doc_prefix=doc_prefix,
         query_max_len=query_length,
         doc_max_len=length,
         modules=kinds[:-1] if normalize else kinds,
     )
+
+
+def prompts_of(folder: Path) -> tuple[str, str]:
+    """Return the prompts of a sentence-transformers model for queries and for documents; empty if it has none.
+
+    Raises:
+        InputError: prompts of another form, a default prompt that is not among them, or a similarity that is not the
+            inner product or the cosine.
+    """
+    file = folder / "config_sentence_transformers.json"
+    stored = _object(file)
+    texts: dict[str, str] = stored.get("prompts") or {}
+    if not fits(texts, dict[str, str]):
+        raise InputError(f"{file}: prompts need an object of texts")
+    default, similarity = stored.get("default_prompt_name"), stored.get("similarity_fn_name")
+    if default is not None and default not in (*texts, "query", "document"):
+        known = ", ".join(texts) or "none"
+        raise InputError(f"{file}: default_prompt_name {named(default)} is not among the prompts ({known}); correct it")
+    if similarity not in (None, "cosine", "dot"):
+        raise InputError(
+            f"{file}: similarity_fn_name {named(similarity)} is not supported; scores are inner products (dot, cosine)"
+        )
+    names = ("document", "passage", "corpus")
+    return texts.get("query", ""), next((texts[name] for name in names if name in texts), "")
 
 
 def _pooling(folder: Path, config: Mapping[str, Any], prompts: bool) -> Pooling:

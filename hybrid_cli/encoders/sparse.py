@@ -26,7 +26,7 @@ from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT, IDF_TABLE, MODULES
 from hybrid_cli.encoders import sparse_towers as towers
 from hybrid_cli.encoders.checkpoint import load_tokenizer, silence_transformers
-from hybrid_cli.encoders.contract import LONGEST, SPARSE, TextForm
+from hybrid_cli.encoders.contract import LONGEST, SPARSE, TextForm, prompts_of
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.literal import LiteralTerms
 from hybrid_cli.encoders.models import resolve
@@ -121,8 +121,15 @@ def _from_sentence_transformers(folder: Path) -> SparseContract:
     length = read_object(file).get("max_seq_length") if file.is_file() else None
     length = length if fits(length, int) and length is not None and 4 <= length <= LONGEST else 256
     table = any(kind == "SparseStaticEmbedding" for _, kind in routes["query"])
+    query_prefix, doc_prefix = prompts_of(folder)
     return SparseContract(
-        query_max_len=length, doc_max_len=length, pooling=how, saturation=_SATURATION[activation], query_table=table
+        query_prefix=query_prefix,
+        doc_prefix=doc_prefix,
+        query_max_len=length,
+        doc_max_len=length,
+        pooling=how,
+        saturation=_SATURATION[activation],
+        query_table=table,
     )
 
 

@@ -13,10 +13,12 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.checkpoint import few
+from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
 from hybrid_cli.encoders.layouts import LEARNERS, PLAIN, SIDES, find, layout_of, shapes, weight_files
 from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.encoders.pickles import convert
 from hybrid_cli.encoders.presets import PRESETS
+from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import ConvertCheckpoint, stage
 from hybrid_cli.settings.common import NameOrPath
@@ -62,8 +64,7 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
         if settings.documents is None:
             counts |= _write_learners([settings.checkpoint, *settings.learners], work, base)
         else:
-            towers = dict(zip((work / side for side in SIDES), (settings.checkpoint, settings.documents), strict=True))
-            counts |= {f"{side} weights": count for side, count in zip(SIDES, _write(towers, base), strict=True)}
+            counts |= _write_towers((settings.checkpoint, settings.documents), work, base)
     weights = sum(number for name, number in counts.items() if name.endswith("weights"))
     learners = f", an ensemble of {counts['learners']} learners" if "learners" in counts else _advice(find(output.path))
     console.note(f"convert-checkpoint: {output.path}: {console.counted(weight=weights)}{learners}")
@@ -124,6 +125,35 @@ def _copied(source: Path, folder: Path, base: Path | None) -> dict[Path, list[Pa
     if base is not None:
         _copy([file for pattern in _TOKENIZER for file in base.glob(pattern)], folder)
     return pickles
+
+
+def _write_towers(sources: Sequence[NameOrPath], work: Path, base: Path | None) -> dict[str, int]:
+    """Write the query and the document tower of one encoder; return the counts.
+
+    Raises:
+        InputError: a checkpoint is no transformer encoder, or the lengths of the vectors differ.
+    """
+    for source in sources:
+        if (place := _place(source)).is_dir() and (kind := kind_of(place)) != TRANSFORMER:
+            raise InputError(f"{source}: is a {kind} encoder; --documents joins transformer encoders")
+    weights = _write({work / side: source for side, source in zip(SIDES, sources, strict=True)}, base)
+    try:
+        contract = read_contract(work)
+        towers = {side: Tower.load(work / side, contract, side) for side in SIDES}
+    except InputError as error:
+        text = str(error)
+        for side, source in zip(SIDES, sources, strict=True):
+            text = text.replace(str(work / side), str(source))
+        raise InputError(text.replace(str(work), f"{sources[0]} and {sources[1]}")) from None
+    query, document = (tower.dim for tower in towers.values())
+    if query != document:
+        raise InputError(
+            f"{sources[1]}: has vectors of {document} values, and {sources[0]} of {query}; join towers of one encoder"
+        )
+    for tower, source in zip(towers.values(), sources, strict=True):
+        if tower.left_out:
+            console.note(f"{source}: skipped pretraining heads: {', '.join(tower.left_out)}")
+    return {f"{side} weights": count for side, count in zip(SIDES, weights, strict=True)}
 
 
 def _write_learners(sources: Sequence[NameOrPath], work: Path, base: Path | None) -> dict[str, int]:
