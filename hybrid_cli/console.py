@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT_SECONDS = 30.0
 WORTH_A_LINE_SECONDS = 2.0
+_LOG_START = 40  # bytes: at least time and level of a line
 MUCH = 1 << 29  # bytes; forecasts of less are not printed
 
 shown: Callable[[str], str] = str  # the form of a message; `artifacts.remote` names the URLs of mirrored paths
@@ -43,7 +45,7 @@ def log_to(path: Path | None) -> None:
     """Append every message to a file, details too, whatever is printed; None ends this.
 
     Raises:
-        InputError: the file cannot be written.
+        InputError: the file cannot be written, or is no log.
     """
     global _log
     _log = None
@@ -52,10 +54,19 @@ def log_to(path: Path | None) -> None:
     if kind := special(path):
         raise InputError(f"--log-file {path}: is {kind}, not a regular file; pass another path")
     try:
+        if path.exists() and not _is_log(path):
+            raise InputError(f"--log-file {path}: exists and is not a log of hybrid; pass another path")
         with path.open("a", encoding="utf-8"):
             _log = path
     except OSError as error:
         raise InputError(f"--log-file {path}: {(error.strerror or str(error)).lower()}; pass another path") from None
+
+
+def _is_log(path: Path) -> bool:
+    """Return whether a file is empty, or begins with a line of `log`; text at the end of other files damages them."""
+    with path.open("rb") as file:
+        start = file.read(_LOG_START)
+    return not start or re.match(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ [a-z]+ ", start) is not None
 
 
 def log(level: str, message: str) -> None:

@@ -136,6 +136,12 @@ def test_a_config_file_may_contain_all_arguments_and_options(judged: list[Path],
         ("measures: &m [R@3]\nformat: *m\n", "settings.yaml, line 2: *m is an alias; write the value itself"),
         (ALIASES, "settings.yaml, line 2: *x0 is an alias; write the value itself"),
         ("relevance-level: high\n", "--relevance-level high: needs a whole number"),
+        ("relevance-level: 0x1\n", "--relevance-level 0x1: needs a whole number"),
+        ("relevance-level: 1:30\n", "--relevance-level 1:30: needs a whole number"),
+        ("split: 0012\n", "no qrels of split '0012'"),
+        ("split: 2020-01-01 00:00:00\n", "no qrels of split '2020-01-01 00:00:00'"),
+        ("split: no\n", "--split False: needs a text; in a config file, put it in quotes"),
+        ("split: [test]\n", "--split test: needs a text; in a config file, put it in quotes"),
     ],
 )
 def test_an_invalid_config_file_is_refused_in_one_line(

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from command import hybrid
+from command import hybrid, refused
 
 from hybrid_cli import console
 
@@ -87,9 +87,20 @@ def test_details_are_printed_and_logged(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_log_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    refused = hybrid("doctor", "--log-file", tmp_path / "no" / "run.log")
-    assert (refused.code, refused.err.splitlines()) == (
+    done = hybrid("doctor", "--log-file", tmp_path / "no" / "run.log")
+    assert (done.code, done.err.splitlines()) == (
         2,
         [f"hybrid: --log-file {tmp_path / 'no' / 'run.log'}: no such file or directory; pass another path"],
     )
     assert "--quiet: not with --verbose" in hybrid("doctor", "-q", "-v").err
+
+
+def test_messages_are_appended_to_logs_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("note.txt").write_text("mine\n")
+    Path("settings.yaml").write_text("log-file: [a, b]\n")
+    refused("doctor", "--log-file", "note.txt", words="--log-file note.txt: exists and is not a log of hybrid")
+    refused("doctor", "--log-file", "", words="--log-file: needs a path")
+    refused("doctor", "--config", "settings.yaml", words="--log-file: needs a path")
+    command = ("fuse", "a.run", "b.run", "--overwrite", "--output", "./out.parquet", "--log-file", "out.parquet")
+    refused(*command, words="--log-file out.parquet: is the output")

@@ -30,7 +30,7 @@ def test_a_config_file_fills_options_and_the_command_line_wins(tmp_path: Path) -
         ("rrf-k: 5\n", "--rrf-k: only with --method rrf, or with --tune; --method is minmax"),
         ("rrf-q: 5\n", "`hybrid fuse` has no option rrf-q; did you mean rrf-k?"),
         ("weights: [1, x]\n", "--weights x: needs a number"),
-        ("weights: 3\n", "--weights 3: needs a list of numbers"),
+        ("weights: 3\n", "--weights 3: pass one weight for each of a, b"),
         ("method: {a: b}\n", "--method {'a': 'b'}: needs a text"),
         ("quiet: maybe\n", "--quiet maybe: needs true or false"),
         ("hits: 0\n", "--hits 0: needs a number >= 1"),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import hybrid
+from command import hybrid, refused
 from report_study import ATTACK, Study
 from test_evaluate import RUNS, write_run
 
@@ -262,6 +262,15 @@ def test_png_files_may_be_added_later(
     notes = capsys.readouterr().err
     assert notes.count(f"{output} is up to date") == 2
     assert notes.count(f"{folder} is up to date") == 1
+
+
+@pytest.mark.parametrize("png", ["report.html", "report.html/figures", "."])
+def test_a_page_and_its_figures_do_not_replace_each_other(
+    tiny: Path, paths: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, png: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = f"--png {png}: would contain or replace the page report.html"
+    refused("report", tiny, paths[0], "--split", "test", "--png", png, "--output", "report.html", words=words)
 
 
 def test_no_text_ends_a_script_element(whole: Path) -> None:

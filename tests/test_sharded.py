@@ -60,7 +60,8 @@ def test_lexical_shards_have_the_run_of_one_index(here: Path, options: list[str]
     assert len(whole) > 5
     assert searched("shards", *options).equals(whole)
     assert system_of(Path("run.parquet")).kind == Kind.LEXICAL_INDEX
-    assert searched("shards/shard-*", *options).equals(whole)
+    assert searched("shards/*", *options).equals(whole)
+    assert searched("shard?", *options).equals(whole)
     single = searched("shards/shard-00001", *options)
     both = single.join(whole, on=["qid", "docid"], suffix="_whole")
     assert len(both)

@@ -15,7 +15,10 @@ from hybrid_cli.settings.declaration import bare_name
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses aliases, which can expand to any size."""
+    """Reads numbers and dates as text, which the options convert as on the command line: `010` is 10, not 8.
+
+    Refuses aliases, which can expand to any size.
+    """
 
     path: Path
 
@@ -25,6 +28,12 @@ class _Loader(yaml.SafeLoader):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise InputError(f"{self.path}, {_line(event)}: *{event.anchor} is an alias; write the value itself")
         return super().compose_node(parent, index)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, words) for tag, words in several if tag.rpartition(":")[2] not in ("int", "float", "timestamp")]
+    for first, several in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -170,11 +170,22 @@ def _shared(typed: dict[str, Any], configured: dict[str, Any]) -> dict[str, bool
     if found["quiet"] and found["verbose"]:
         raise InputError("--quiet: not with --verbose")
     log, from_file = typed.pop("log_file", None), configured.pop("log_file", None)
-    path = log or from_file
     console.set_quiet(found["quiet"])  # `main` reads --debug before parsing can fail
     console.set_verbose(found["verbose"])
-    console.log_to(None if path is None else Path(str(path)))
+    output = typed.get("output") or configured.get("output")
+    console.log_to(_log_path(from_file if log is None else log, output))
     return found
+
+
+def _log_path(given: Any, output: Any) -> Path | None:
+    """Return the path of the log file; refuse that of the output, which would be replaced or damaged."""
+    if given is None:
+        return None
+    if not isinstance(given, str) or not given:
+        raise InputError("--log-file: needs a path")
+    if output and os.path.realpath(given) == os.path.realpath(str(output)):
+        raise InputError(f"--log-file {given}: is the output; pass another path")
+    return Path(given)
 
 
 def in_help_order(kind: type[Settings]) -> list[tuple[str, Option]]:

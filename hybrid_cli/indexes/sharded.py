@@ -26,7 +26,8 @@ def shards_of(index: Path) -> tuple[Path, ...]:
         InputError: no such index, a shard is missing, or shards that do not belong together.
     """
     if has_magic(str(index)) and not index.exists():
-        found = tuple(map(Path, sorted(glob(str(index)))))
+        folders = (path for path in sorted(map(Path, glob(str(index)))) if path.is_dir())
+        found = tuple(shard for folder in folders for shard in shards_of(folder))
         if not found:
             raise InputError(f"{index}: no index has such a name")
     elif index.is_dir() and artifacts.read_manifest(index).kind == Kind.SHARDS:

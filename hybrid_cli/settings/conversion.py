@@ -16,6 +16,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.settings.declaration import REQUIRED, Option, shown_value, spelling
 
 _NO_BUCKET = re.compile(r"(s3|gs)://(/|$)")
+_OTHER_URL = re.compile(r"(?!(s3|gs):)[A-Za-z][A-Za-z0-9+.-]+:/")  # libraries open such paths as URLs
 # A path in an object store, with text before it as in `run:s3://BUCKET/KEY`; a Path has lost its second slash.
 URL = re.compile(r"(?P<before>@|[^\s/@]+[=:])?(?P<scheme>s3|gs):/{1,2}(?P<key>[^/].*)", re.DOTALL)
 LARGEST = 2**31 - 1  # of whole numbers: Lucene and FAISS count in 32 bits
@@ -158,8 +159,14 @@ def _one(declared: Option, kind: Any, value: Any) -> Any:
             raise ValueError("needs a path")
         if _NO_BUCKET.match(str(value)):
             raise ValueError("needs a bucket, as in s3://BUCKET/KEY")
+        if Path(value).parts[:1] == ("~",):  # libraries open it below the home folder
+            raise ValueError("needs the home folder in place of ~, as in $HOME/NAME")
+        if _OTHER_URL.match(str(Path(value))):
+            raise ValueError("needs a path, or a URL that begins with s3:// or gs://")
         return Path(_valid(str(value)))
     if kind is str:
+        if isinstance(value, bool) or not isinstance(value, str | PathLike | int | float):
+            raise ValueError("needs a text; in a config file, put it in quotes")
         return _valid(str(value))
     return value
 

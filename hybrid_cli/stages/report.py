@@ -47,6 +47,7 @@ def report(settings: Report) -> Path:
     options = settings.recorded(measured=ACC if plan.by_answers else "") | plan.options()
     options |= {"complement": plan.pair, "baseline": baselines}
     kinds = {settings.output: Kind.REPORT} | ({settings.png: Kind.FIGURES} if settings.png else {})
+    _refuse_overlap(settings.output, settings.png)
     outputs = [
         artifacts.open_output(path, kind, "report", inputs=inputs, options=options, overwrite=settings.overwrite)
         for path, kind in kinds.items()
@@ -64,6 +65,14 @@ def report(settings: Report) -> Path:
             if not output.up_to_date:
                 _write(output, _title(settings), found, parts)
     return settings.output
+
+
+def _refuse_overlap(page_path: Path, figures: Path | None) -> None:
+    """Refuse a page and a folder of figures of which one would replace the other."""
+    if figures is not None:
+        whole, folder = page_path.resolve(), figures.resolve()
+        if whole.is_relative_to(folder) or folder.is_relative_to(whole):
+            raise InputError(f"--png {figures}: would contain or replace the page {page_path}; name another folder")
 
 
 def _title(settings: Report) -> str:
