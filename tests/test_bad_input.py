@@ -169,8 +169,12 @@ def change_corpus(change: Callable[[pl.DataFrame], pl.DataFrame]) -> Path:
             lambda corpus: corpus.with_columns(docid=pl.when(pl.col("docid") != "null").then("docid")),
             "corpus.parquet, row 3: no docid",
         ),
+        (
+            lambda corpus: corpus.with_columns(docid=pl.col("docid").replace("null", "")),
+            "corpus.parquet, row 3: no docid",
+        ),
     ],
-    ids=["empty", "twice", "without id"],
+    ids=["empty", "twice", "without id", "empty id"],
 )
 def test_a_corpus_that_cannot_be_indexed_is_refused_and_leaves_no_files(
     here: Path, command: str, change: Callable[[pl.DataFrame], pl.DataFrame], words: str
@@ -261,8 +265,9 @@ READING_RUNS = ("fuse", "evaluate", "mine-negatives run:", "export")
         ),
         ({"docid": pl.lit("a")}, "query 001 lists document a more than once (row 1)"),
         ({"docid": pl.when(SECOND).then(None).otherwise("docid")}, "run.parquet, row 2: docid is missing; fix the run"),
+        ({"qid": pl.when(SECOND).then(pl.lit("")).otherwise("qid")}, "run.parquet, row 2: qid is missing; fix the run"),
     ],
-    ids=["nan", "twice", "no id"],
+    ids=["nan", "twice", "no id", "empty id"],
 )
 def test_an_invalid_run_is_refused_with_row_and_ids(
     here: Path, command: str, columns: dict[str, Any], words: str

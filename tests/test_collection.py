@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -178,6 +179,22 @@ def test_invalid_json_is_reported_with_its_line(tmp_path: Path, text: str, messa
     (tmp_path / "q.jsonl").write_text(text)
     with pytest.raises(InputError, match=message):
         collection.read_queries(tmp_path / "q.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"qid": ["1"], "docid": [""], "relevance": [1]}, "row 1: no docid"),
+        ({"qid": ["1"], "docid": ["a"], "relevance": [1 << 31]}, "row 1: relevance 2147483648 is not within 32 bits"),
+        ({"qid": ["1", ""], "text": ["a", "b"]}, "row 2: no qid"),
+        ({"qid": pl.Series([], dtype=pl.String), "text": pl.Series([], dtype=pl.String)}, "no queries; pass a file"),
+    ],
+)
+def test_invalid_tables_are_reported_with_their_row(tmp_path: Path, rows: dict[str, Any], message: str) -> None:
+    pl.DataFrame(rows).write_parquet(tmp_path / "t.parquet")
+    read = collection.read_qrels if "relevance" in rows else collection.read_queries
+    with pytest.raises(InputError, match=message):
+        read(tmp_path / "t.parquet")
 
 
 def test_bytes_that_are_not_utf8_are_reported_with_their_line(tmp_path: Path) -> None:

@@ -115,9 +115,9 @@ def test_an_index_is_not_a_run(tmp_path: Path) -> None:
             {"score": None},
             r"has no column 'score' \(found: qid, docid, rank\); a run file needs qid, docid, rank, score",
         ),
-        ({"qid": pl.Int64}, "column 'qid' is int64, a run needs string"),
-        ({"rank": pl.Float64}, "column 'rank' is double, a run needs int32"),
-        ({"score": pl.String}, "column 'score' is .*string.*, a run needs float"),
+        ({"qid": pl.Int64}, "column 'qid' is int64, a run file needs string"),
+        ({"rank": pl.Float64}, "column 'rank' is double, a run file needs int32"),
+        ({"score": pl.String}, "column 'score' is .*string.*, a run file needs float"),
     ],
 )
 def test_wrong_columns_are_named_with_the_type_that_is_needed(
@@ -128,6 +128,13 @@ def test_wrong_columns_are_named_with_the_type_that_is_needed(
         frame = frame.drop(name) if kind is None else frame.cast({name: kind})
     with pytest.raises(InputError, match=words):
         artifacts.check_table(foreign(tmp_path / "x.parquet", frame), Kind.RUN)
+
+
+def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    table = run_table()
+    pq.write_table(table.append_column("docid", table["qid"]), tmp_path / "x.parquet")
+    with pytest.raises(InputError, match="has several columns 'docid'; rename or remove all but one"):
+        artifacts.check_table(tmp_path / "x.parquet", Kind.RUN)
 
 
 def test_tables_of_others_may_have_large_strings_other_integers_and_more_columns(tmp_path: Path) -> None:

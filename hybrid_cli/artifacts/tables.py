@@ -80,6 +80,8 @@ def check_table(path: Path, kind: Kind) -> Path:
         raise InputError(f"{path}: is not a Parquet file; a {kind} file is needed here")
     found = parquet_metadata(path).schema.to_arrow_schema()
     for column in SCHEMAS[kind]:
+        if found.names.count(column.name) > 1:
+            raise InputError(f"{path}: has several columns '{column.name}'; rename or remove all but one")
         if column.name not in found.names:
             if column.name == "answers":
                 continue
@@ -89,7 +91,7 @@ def check_table(path: Path, kind: Kind) -> Path:
             )
         if not _fits(found.field(column.name).type, column.type):
             raise InputError(
-                f"{path}: column '{column.name}' is {found.field(column.name).type}, a {kind} needs {column.type}"
+                f"{path}: column '{column.name}' is {found.field(column.name).type}, a {kind} file needs {column.type}"
             )
     return path
 

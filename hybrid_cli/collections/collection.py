@@ -239,6 +239,8 @@ def read_queries(file: Path) -> pl.DataFrame:
     else:
         rows = list(query_rows(file))
         frame = pl.DataFrame([row[1:] for row in rows], schema=_QUERIES, orient="row")
+    if frame.is_empty():
+        raise InputError(f"{file}: no queries; pass a file with some")
     _refuse_nulls(frame, ("qid", "text"), file)
     _refuse_repeated(frame, ["qid"], file)
     return frame
@@ -257,6 +259,7 @@ def read_qrels(file: Path) -> pl.DataFrame:
         artifacts.check_table(file, Kind.QRELS)
         with artifacts.reading(file):
             frame = pl.read_parquet(file, columns=list(_QRELS), glob=False)
+            _refuse_large(frame, file)
             frame = frame.select(pl.col(name).cast(kind) for name, kind in _QRELS.items())
     else:
         rows = list(judgment_rows(file))
@@ -270,10 +273,22 @@ def read_qrels(file: Path) -> pl.DataFrame:
 
 
 def _refuse_nulls(frame: pl.DataFrame, names: tuple[str, ...], file: Path) -> None:
+    """Refuse missing values, and empty ids."""
     for name in names:
-        if frame[name].null_count():
-            row = frame[name].is_null().arg_max()
-            raise InputError(f"{file}, row {(row or 0) + 1}: no {name}")
+        lacking = frame[name].is_null()
+        if name in ("qid", "docid"):
+            lacking |= frame[name] == ""
+        if lacking.any():
+            raise InputError(f"{file}, row {(lacking.arg_max() or 0) + 1}: no {name}")
+
+
+def _refuse_large(judgments: pl.DataFrame, file: Path) -> None:
+    """Refuse grades outside of 32 bits."""
+    grades = judgments["relevance"]
+    fitting = grades.cast(pl.Int32, strict=False)
+    if (lost := fitting.is_null() & grades.is_not_null()).any():
+        row = lost.arg_max() or 0
+        raise InputError(f"{file}, row {row + 1}: relevance {grades[row]} is not within 32 bits")
 
 
 def _refuse_repeated(frame: pl.DataFrame, key: list[str], file: Path) -> None:

@@ -180,7 +180,7 @@ def _parsed(data: bytes, path: Path, above: int) -> pl.DataFrame:
 def _checked(run: pl.DataFrame, path: Path) -> pl.DataFrame:
     """Check a run of another tool; order it by rank, or by score where ranks are missing or repeated."""
     rows = run.with_row_index("row", offset=1)
-    lacking = rows.filter(pl.any_horizontal(pl.col("qid", "docid").is_null()))
+    lacking = rows.filter(pl.any_horizontal(pl.col("qid", "docid").fill_null("") == ""))
     if len(lacking):
         raise InputError(f"{path}, row {lacking['row'][0]}: {_first_null(lacking)} is missing; fix the run")
     bad = rows.filter(pl.col("score").cast(pl.Float32).is_finite().fill_null(False).not_())
@@ -205,4 +205,4 @@ def _checked(run: pl.DataFrame, path: Path) -> pl.DataFrame:
 
 
 def _first_null(rows: pl.DataFrame) -> str:
-    return "qid" if rows["qid"][0] is None else "docid"
+    return "docid" if rows["qid"][0] else "qid"

@@ -170,6 +170,8 @@ class Survey:
         """
         if block.null_count().sum_horizontal().item() or not block["score"].is_finite().all():
             return False
+        if (block["docid"] == "").any() or (block["qid"] == "").any():
+            return False
         spans = block.select(pl.col("qid").rle().alias("span")).unnest("span")
         lengths = spans["len"].to_numpy()
         if spans["value"].n_unique() < len(spans) or not self._seen.isdisjoint(spans["value"]):
