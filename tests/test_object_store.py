@@ -193,6 +193,7 @@ def test_a_store_that_stops_answering_loses_no_work(
             monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
         put(path, url)
 
+    monkeypatch.setattr(store, "S3_ATTEMPTS", 1)
     monkeypatch.setattr(store, "put", stop)
     done = hybrid(*CHAIN[1].format(bucket).split())
     assert done.code == 1

@@ -16,6 +16,7 @@ from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import opened
 
 GOOGLE_PATIENCE = timedelta(seconds=30)  # of Google's client, which otherwise tries again for 15 minutes
+S3_ATTEMPTS = 5  # of each operation, with growing pauses
 _BLOCK = 1 << 20
 _REASONS = (  # parts of a message, the reason, and the advice
     ("NO_SUCH_BUCKET", "no such bucket", "create it, or check its name and region"),
@@ -38,7 +39,8 @@ def _filesystem(scheme: str, endpoint: str, region: str) -> pa_fs.FileSystem:
     if scheme == "gs":
         return pa_fs.GcsFileSystem(retry_time_limit=GOOGLE_PATIENCE)
     protocol, _, host = endpoint.rpartition("://")
-    options: dict[str, Any] = {"region": region} if region else {}
+    options: dict[str, Any] = {"retry_strategy": pa_fs.AwsStandardS3RetryStrategy(max_attempts=S3_ATTEMPTS)}
+    options |= {"region": region} if region else {}
     if host:
         options |= {"endpoint_override": host.rstrip("/"), "scheme": protocol or "https"}
     return pa_fs.S3FileSystem(**options)

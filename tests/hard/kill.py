@@ -4,7 +4,7 @@
 
 Each attempt runs one command in a forked process. The process is killed before, in or after one operation on the disk,
 or at a random moment; or the operation fails (no space, input/output error); or the process gets SIGTERM; or the size
-of its files is limited (RLIMIT_FSIZE); or with `--modes "full disk"` the disk of the working directory is full. Then
+of its files is limited (RLIMIT_FSIZE); or with `--modes all` the disk of the working directory is full. Then
 
 - the output has its old content, no content, or the new content;
 - an error is reported in one line, not as a bug;
@@ -285,11 +285,12 @@ def cli() -> None:
     parser.add_argument("--minutes", type=float, default=math.inf, help="end after the attempt that exceeds this time")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stages", default=",".join(name for name in STAGES if STAGES[name][2]))
-    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--modes", default=",".join(MODES), help="list, or all")
     parser.add_argument("--folder", type=Path, help="parent of the working directory")
     given = parser.parse_args()
     import_stages()
-    names, modes = given.stages.split(","), given.modes.split(",")
+    names = given.stages.split(",")
+    modes = (*MODES, FULL_DISK) if given.modes == "all" else given.modes.split(",")
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         os.chdir(folder)
         prepare(Path(folder), names)
