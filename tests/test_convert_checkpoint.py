@@ -162,12 +162,15 @@ def test_spar_joins_two_plain_towers(tokenizer: Any, tmp_path: Path) -> None:
     close(encoder.encode_documents(["", ""], TEXTS), models[1](**batch(tokenizer, TEXTS)).last_hidden_state[:, 0])
 
 
-def test_joined_towers_keep_their_own_contracts(tiny_bert: Path, tmp_path: Path) -> None:
+def test_joined_towers_keep_their_own_contracts(
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name, pooling in (("query", "cls"), ("documents", "cls"), ("mean", "mean")):
         chain(tmp_path / name, tiny_bert, pooling, Normalize())
     settings = tmp_path / "query" / "config_sentence_transformers.json"
     settings.write_text('{"prompts": {"query": "find: "}}')
     folder = convert_checkpoint(tmp_path / "query", tmp_path / "out", documents=tmp_path / "documents")
+    assert "--preset" not in capsys.readouterr().err, "a preset would replace the contract"
     contract = TransformerEncoder.load(folder).contract
     assert (contract.pooling, contract.normalize, contract.tied) == ("cls", True, False)
     assert (contract.query_prefix, contract.doc_prefix) == ("find: ", "")

@@ -118,6 +118,42 @@ def test_queries_that_are_documents_are_removed_from_their_lists(tmp_path: Path,
     assert evaluate([data, run], measures=["MRR@10"], remove_query=True).means["run", "MRR@10"] == 1
 
 
+def test_runs_and_files_of_another_collection_are_refused_or_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run.parquet", {"1": ["a"], "9": ["b"]})
+    qrels, earlier, queries, corpus = (
+        tmp_path / name for name in ("qrels.tsv", "earlier.tsv", "q.parquet", "c.parquet")
+    )
+
+    def warnings(judgments: str, **options: Any) -> list[str]:
+        qrels.write_text(judgments, "utf-8")
+        evaluate([run], qrels=qrels, measures=["MRR@10"], **options)
+        return [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+
+    with pytest.raises(
+        InputError, match=r"run\.parquet: the run has no hits for any of the 2 judged queries: it starts"
+    ):
+        warnings("3\ta\t1\n4\ta\t1\n")
+    assert warnings("1\ta\t1\n3\ta\t1\n") == []
+    few = "warning: run: has hits for only 1 of 3 judged queries; the others score 0"
+    assert warnings("1\ta\t1\n3\ta\t1\n4\ta\t1\n") == [few]
+    none = "warning: run: none of its hits has a judgment; check that run and qrels are of one collection"
+    assert warnings("1\tz\t1\n") == [none]
+    earlier.write_text("1\tx\t1\n")
+    (removed,) = warnings("1\ta\t1\n", residual_qrels=earlier)
+    assert "removed nothing, since it has no document of the runs or judgments; check that it is of this" in removed
+    pl.DataFrame({"qid": ["1"], "text": ["?"], "answers": [["Nile"]]}).write_parquet(queries)
+    pl.DataFrame({"docid": ["x"], "title": [""], "text": ["the Nile"]}).write_parquet(corpus)
+    other = write_run(tmp_path / "other.parquet", {"1": ["b"]})
+    with pytest.raises(
+        InputError, match=r"c\.parquet: has no document of the runs or judgments, such as 'a'; pass their"
+    ):
+        warnings("1\ta\t1\n", complement=(str(run), str(other)), queries=queries, corpus=corpus)
+    with pytest.raises(InputError, match=r"c\.parquet: has no document of the runs or judgments"):
+        evaluate([queries, run], queries=queries, corpus=corpus, measures=["acc@1"])
+
+
 def test_documents_judged_earlier_leave_runs_and_judgments(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run.parquet", {"1": ["a", "b", "c"], "2": ["d", "e"], "3": ["f"]})
     qrels, earlier = tmp_path / "qrels.tsv", tmp_path / "earlier.tsv"

@@ -158,6 +158,18 @@ def texts(path: Path, docids: pl.Series) -> pl.DataFrame:
         return scan(path).drop("corpus_row").filter(wanted).collect(engine="streaming")
 
 
+def texts_of_hits(path: Path, docids: pl.Series) -> pl.DataFrame:
+    """Return the texts of documents of runs or judgments; see `texts`.
+
+    Raises:
+        InputError: the corpus has none of the documents.
+    """
+    found = texts(path, docids)
+    if len(docids) and not len(found):
+        raise InputError(f"{path}: has no document of the runs or judgments, such as '{docids[0]}'; pass their corpus")
+    return found
+
+
 # -------------------------------------------------------------------------------------------------- queries and qrels
 
 

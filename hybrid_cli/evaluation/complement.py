@@ -285,14 +285,15 @@ def relevant_documents(plan: Plan, heads: Mapping[str, pl.DataFrame]) -> pl.Data
     assert plan.corpus is not None
     asked = accuracy.with_answers(collection.read_queries(plan.queries))
     hits = pl.concat([head.select("qid", "docid") for head in heads.values()]).unique(maintain_order=True)
-    passages = accuracy.passages(collection.texts(plan.corpus, hits["docid"]), plan.answer_match)
+    passages = accuracy.passages(collection.texts_of_hits(plan.corpus, hits["docid"]), plan.answer_match)
     return accuracy.answer_qrels(hits, asked, passages, plan.answer_match)
 
 
 def known_texts(texts: Texts | None, docids: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return qid, text of the queries and docid, title, text of the documents; empty frames without texts."""
     if texts is not None:
-        return collection.read_queries(texts.queries).select("qid", "text"), collection.texts(texts.corpus, docids)
+        queries = collection.read_queries(texts.queries).select("qid", "text")
+        return queries, collection.texts_of_hits(texts.corpus, docids)
     console.note(
         "complement: no texts, so queries and documents are shown by their ids and not grouped by length and terms; "
         "pass a collection, or --queries FILE and --corpus FILE"

@@ -275,6 +275,7 @@ def measure(plan: Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
             advance(1)
     if qrels is not None:
         _note_unjudged(counts, qrels, plan)
+        _warn_nothing_removed(counts, qrels, plan)
     return pl.concat(frames), {"runs": counts, "nothing_relevant": _without_relevant(qrels, plan.level)}
 
 
@@ -300,10 +301,20 @@ def _values(
         else:
             note_ties(name, run.judged, qrels, names, plan.level)
         counts |= coverage(run.lengths, qrels["qid"]) | {HOLE: mean_of(judged, HOLE)}
+        _warn_other_collection(name, run, counts)
         values.append(judged.filter(pl.col("measure").is_in(names)))
     order = {measure.name: position for position, measure in enumerate(plan.measures)}
     place = pl.col("measure").replace_strict(order, return_dtype=pl.Int32)
     return pl.concat(values).sort(place, maintain_order=True), counts
+
+
+def _warn_other_collection(name: str, run: Retrieved, counts: Mapping[str, float]) -> None:
+    """Warn about signs of qrels of another collection or split: few common queries, or no common document."""
+    if counts["answered"] < counts["judged"] / 2:
+        found = f"{counts['answered']:,} of {counts['judged']:,}"
+        console.warn(f"{name}: has hits for only {found} judged queries; the others score 0")
+    if not len(run.judged):
+        console.warn(f"{name}: none of its hits has a judgment; check that run and qrels are of one collection")
 
 
 def _condensed(values: pl.DataFrame, run: Retrieved, qrels: pl.DataFrame, plan: Plan) -> pl.DataFrame:
@@ -330,6 +341,17 @@ def _note_unjudged(counts: Mapping[str, Mapping[str, float]], qrels: pl.DataFram
     )
 
 
+def _warn_nothing_removed(counts: Mapping[str, Mapping[str, float]], qrels: pl.DataFrame, plan: Plan) -> None:
+    """Warn about an earlier round with no document of the runs or judgments, probably of another collection."""
+    if plan.residual is None or plan.qrels is None or any(found["removed"] for found in counts.values()):
+        return
+    if len(qrels) == len(collection.read_qrels(plan.qrels)):
+        console.warn(
+            f"--residual-qrels {plan.residual}: removed nothing, since it has no document of the runs or judgments; "
+            "check that it is of this collection"
+        )
+
+
 def _overlap(run: pl.DataFrame, other: pl.DataFrame, values: pl.DataFrame) -> pl.DataFrame:
     """Return the rank-biased overlap of the queries of the first measure; 0 for queries without hits."""
     queries = values.filter(pl.col("measure") == pl.col("measure").first()).select("qid")
@@ -343,7 +365,7 @@ def _passages(plan: Plan, asked: pl.DataFrame) -> dict[str, str]:
     assert plan.corpus is not None
     depth = accuracy.depth(plan.measures)
     docids = [accuracy.candidates(plan.read(name, depth).head, asked, plan.measures) for name in plan.runs]
-    texts = collection.texts(plan.corpus, pl.concat(docids).unique())
+    texts = collection.texts_of_hits(plan.corpus, pl.concat(docids).unique())
     return accuracy.passages(texts, plan.answer_match)
 
 

@@ -66,12 +66,16 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
         else:
             counts |= _write_towers((settings.checkpoint, settings.documents), work, base)
     weights = sum(number for name, number in counts.items() if name.endswith("weights"))
-    learners = f", an ensemble of {counts['learners']} learners" if "learners" in counts else _advice(find(output.path))
+    learners = f", an ensemble of {counts['learners']} learners" if "learners" in counts else _advice(output.path)
     console.note(f"convert-checkpoint: {output.path}: {console.counted(weight=weights)}{learners}")
     return output.path
 
 
-def _advice(form: str) -> str:
+def _advice(folder: Path) -> str:
+    """Return the presets of the form of a checkpoint in words; empty if towers have contracts of their own."""
+    if any((folder / side / name).is_file() for side in SIDES for name in (layout.CONTRACT, layout.MODULES)):
+        return ""
+    form = find(folder)
     names = [name for name, preset in PRESETS.items() if form in preset.layouts]
     return f", form '{form}'; use it with --preset {' or '.join(names)}" if names and form != PLAIN else ""
 
