@@ -379,6 +379,9 @@ def test_bad_input_is_one_line(
     [
         ("mine.parquet", None, "the name must end with .tsv or .txt"),
         ("mine.tsv", "not judgments at all, indeed\n", "judgments have three"),
+        ("mine.tsv", "id\ttext\n1\ta", "line 1: 2 columns; judgments have three"),
+        ("mine.tsv", "a note", "line 1: 2 columns; judgments have three"),
+        ("mine.tsv", "001\t0\tlungs\t3\n001\t0\tsalt\tgood", "line 2: relevance 'good' is not a whole number"),
         ("absent/../tiny", None, "no such folder: absent"),
     ],
 )
@@ -391,6 +394,7 @@ def test_an_output_that_cannot_be_used(
     assert done.code == 2
     assert message in done.err
     assert content is None or Path(name).read_text() == content
+    assert not skipped_path(Path(name)).exists()
 
 
 def test_runs_of_another_split_or_collection_are_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ Pair = tuple[str, str]  # qid, docid
 SKIPPED = -1
 _SUFFIXES = (".tsv", ".txt")
 _COMPLETE = re.compile(r"[^\t\n]+\t0\t[^\t\n]+\t(?:-1|[0-3])")  # grades have one digit, so that no part of a line fits
+_PART = re.compile(r"[^\t\n]+(?:\t(?:0(?:\t(?:[^\t\n]+(?:\t-?)?)?)?)?)?")  # a line that a power failure has cut
 _OTHER = re.compile(r"\S+ +(?:\S+ +)?\S+ +-?[0-9]+")  # written by hand or by another tool, with spaces
 
 
@@ -41,9 +42,12 @@ class Judgments:
         """
         if path.suffix not in _SUFFIXES:
             raise InputError(f"{path}: the name must end with {' or '.join(_SUFFIXES)}")
-        for each in (path, skipped_path(path)):
+        begun = skipped_path(path).exists()
+        for each in (path, skipped_path(path)):  # before either file is started
             if each.exists():
-                opened(each).close()  # before either file is started
+                opened(each).close()
+                if not begun:  # a file of a person, which is not changed unless all of it is judgments
+                    list(judgment_rows(each))
         self.grades: dict[Pair, int] = {}
         self._files = [_open(each) for each in (skipped_path(path), path)]
         for each in (skipped_path(path), path):
@@ -93,7 +97,7 @@ def _open(path: Path) -> disk.Growing:
         tail = content[begin:].decode("utf-8", "replace")
         if _COMPLETE.fullmatch(tail) or (b"\t" not in content and _OTHER.fullmatch(tail)):
             file.add("\n")
-        else:
+        elif _PART.fullmatch(tail):  # any other line is reported by its reader
             console.warn(f"{path}: the last line is incomplete and was removed: {tail!r}")
             file.cut(begin)
     return file
