@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from command import hybrid, refused
+from small_artifacts import write_folder
 
 from hybrid_cli import console
 
@@ -100,6 +101,8 @@ def test_messages_are_appended_to_logs_only(tmp_path: Path, monkeypatch: pytest.
     Path("note.txt").write_text("mine\n")
     Path("settings.yaml").write_text("log-file: [a, b]\n")
     refused("doctor", "--log-file", "note.txt", words="--log-file note.txt: exists and is not a log of hybrid")
+    write_folder(Path("index"))
+    refused("doctor", "--log-file", "index/run.log", words="--log-file index/run.log: is inside the dense index")
     refused("doctor", "--log-file", "", words="--log-file: needs a path")
     refused("doctor", "--config", "settings.yaml", words="--log-file: needs a path")
     command = ("fuse", "a.run", "b.run", "--overwrite", "--output", "./out.parquet", "--log-file", "out.parquet")

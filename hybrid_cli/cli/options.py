@@ -178,13 +178,18 @@ def _shared(typed: dict[str, Any], configured: dict[str, Any]) -> dict[str, bool
 
 
 def _log_path(given: Any, output: Any) -> Path | None:
-    """Return the path of the log file; refuse that of the output, which would be replaced or damaged."""
+    """Return the path of the log file; refuse the path of the output, and a new file inside an artifact."""
     if given is None:
         return None
     if not isinstance(given, str) or not given:
         raise InputError("--log-file: needs a path")
     if output and os.path.realpath(given) == os.path.realpath(str(output)):
         raise InputError(f"--log-file {given}: is the output; pass another path")
+    if not os.path.exists(given):
+        try:
+            artifacts.check_place(Path(given), {})
+        except InputError as error:
+            raise InputError(f"--log-file {error}") from None
     return Path(given)
 
 
