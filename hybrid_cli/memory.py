@@ -21,7 +21,7 @@ _MIB, _GIB = 1 << 20, 1 << 30
 _LOW = 8 * _GIB  # limits below it change the settings of the allocators
 _CGROUP = Path("/sys/fs/cgroup")
 _M_ARENA_MAX = -8  # malloc.h of glibc
-_POOLS = ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS")
+_POOLS = ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # OMP: of FAISS and PyTorch
 _ALLOCATORS = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",  # mimalloc reserves 1 GiB at once
     "MALLOC_ARENA_MAX": "1",  # of child processes; glibc reserves 64 MiB per arena

@@ -64,6 +64,19 @@ def limited(megabytes: int, folder: Path, *arguments: str) -> subprocess.Complet
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of the address space")
+def test_a_low_limit_limits_the_threads_of_all_libraries() -> None:
+    """Eight threads of FAISS, each with a buffer of OpenBLAS, ended a dense search under 2.4 GB with a signal."""
+    script = (
+        "import os, resource; os.sched_getaffinity = lambda _: set(range(8)); "
+        "resource.setrlimit(resource.RLIMIT_AS, (5 << 29,) * 2); from hybrid_cli import memory; "
+        "found = {'POLARS_MAX_THREADS': '5'}; memory.economize(found); "
+        "print(*sorted(f'{name}={value}' for name, value in found.items() if 'THREADS' in name))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["OMP_NUM_THREADS=2", "OPENBLAS_NUM_THREADS=2", "POLARS_MAX_THREADS=5"]
+
+
 @pytest.mark.parametrize("megabytes", [1024, 3072])
 def test_long_runs_are_fused_and_measured_under_a_low_limit(folder: Path, megabytes: int) -> None:
     output = f"fused.{megabytes}.parquet"
