@@ -320,11 +320,19 @@ def test_the_name_of_a_hub_model_is_refused_offline(here: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize(
     ("device", "words"),
-    [("gpu", "unknown; use auto, cpu, cuda, cuda:N or mps"), ("cuda:99", "not available on this machine")],
+    [
+        ("gpu", "unknown; use auto, cpu, cuda, cuda:N or mps"),
+        ("cuda:99", "not available on this machine"),
+    ],
 )
 def test_an_unknown_or_missing_device_is_refused(here: Path, device: str, words: str) -> None:
     for command in (typed("encode --model", "model"), typed("train-dense", "train.parquet")):
         refused(*command, "--device", device, words=f"--device {device}: {words}")
+
+
+def test_options_of_sparse_encoders_are_refused_with_a_dense_one(here: Path) -> None:
+    command = typed("encode --model", "model")
+    refused(*command, "--quantization", 64, words="--quantization: only with a learned sparse encoder; model is dense")
 
 
 def damaged(made: Path, name: str, file: str, *, cut: bool) -> Path:

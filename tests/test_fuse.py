@@ -334,6 +334,8 @@ def test_foreign_pairwith_odd_ids_and_several_lists(tmp_path: Path) -> None:
         ({"index": ["bm25", "dense"]}, "--index: only with --missing exact"),
         ({"weights": "1"}, "--weights 1: pass one weight for each of"),
         ({"weights": "1,x"}, "needs numbers such as"),
+        ({"weights": "1_0,1"}, "needs numbers such as"),
+        ({"weights": "\u0663,1"}, "needs numbers such as"),
         ({"method": "nothing"}, "unknown; .*minmax"),
         ({"tune": True}, "needs --qrels"),
         ({"measure": "MRR@"}, "--measure MRR@: unknown; did you mean MRR"),

@@ -239,12 +239,24 @@ def test_counts_of_judged_answered_unanswered_and_unjudged_queries() -> None:
 def test_all_unknown_names_are_reported_at_once_with_suggestions() -> None:
     with pytest.raises(InputError) as caught:
         parse_measures(
-            ["nDGC@10", "P", "nonsense", "Rprec@4", "P@0", "recal_100", "nDCG(rel=2)", "AP(rel=0)", "nDCG@5"]
+            [
+                "nDGC@10",
+                "P",
+                "nonsense",
+                "P@\u0663",
+                "Rprec@4",
+                "P@0",
+                "recal_100",
+                "nDCG(rel=2)",
+                "AP(rel=0)",
+                "nDCG@5",
+            ]
         )
     message = str(caught.value)
     assert "'nDGC@10' (did you mean nDCG@10?)" in message
     assert "'P' (needs a cutoff: P@10)" in message
     assert "'nonsense' (unknown)" in message
+    assert "'P@\u0663' (" in message
     assert "'Rprec@4' (takes no cutoff: Rprec)" in message
     assert "'P@0' (the cutoff must be 1 or more)" in message
     assert "'recal_100' (did you mean R@100?)" in message

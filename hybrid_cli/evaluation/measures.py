@@ -24,7 +24,8 @@ from hybrid_cli.errors import InputError
 _SCHEMA = {"measure": pl.String, "qid": pl.String, "value": pl.Float64}
 _LONG_CUTOFF = re.compile(r"[@_](\d{10,})")
 _SPELLING = re.compile(
-    r"(?P<word>[a-z]+(?:[_-][a-z]+)*)(?:\(rel=(?P<level>\d{1,9})\)|\(p=(?P<p>0?\.\d{1,9})\))?(?:[@_.](?P<cutoff>\d{1,9}))?"
+    r"(?P<word>[a-z]+(?:[_-][a-z]+)*)(?:\(rel=(?P<level>\d{1,9})\)|\(p=(?P<p>0?\.\d{1,9})\))?(?:[@_.](?P<cutoff>\d{1,9}))?",
+    re.ASCII,
 )
 
 

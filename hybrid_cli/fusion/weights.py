@@ -125,11 +125,18 @@ def _parsed(given: str | Sequence[float], recipe: Recipe, names: Sequence[str]) 
     try:
         if "=" in given:
             return _by_name(given, names)
-        return tuple(float(weight) for weight in given.split(","))
+        return tuple(_number(weight) for weight in given.split(","))
     except ValueError:
         raise InputError(
             f"--weights {given}: needs numbers such as 0.5,1 or {names[0]}=0.5,..., or @FILE written by --tune"
         ) from None
+
+
+def _number(text: str) -> float:
+    """Return a weight; unlike `float`, refuse `1_0` and other digits than ASCII's."""
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+    return float(text)
 
 
 def _by_name(given: str, names: Sequence[str]) -> tuple[float, ...]:
@@ -143,7 +150,7 @@ def _by_name(given: str, names: Sequence[str]) -> tuple[float, ...]:
             raise InputError(f"--weights {part}: no such run; {hint} runs are {', '.join(names)}")
         if name in weights:
             raise InputError(f"--weights {given}: {name} is given twice")
-        weights[name] = float(weight)
+        weights[name] = _number(weight)
     if missing := [name for name in names if name not in weights]:
         raise InputError(f"--weights {given}: has no weight for {', '.join(missing)}")
     return tuple(weights[name] for name in names)

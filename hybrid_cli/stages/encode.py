@@ -85,6 +85,9 @@ def _encode(settings: Encode) -> Path:
     folders = [resolve(model) for model in models]
     if settings.architecture is not None or SPARSE in map(kind_of, folders):
         return _encode_sparse(settings, source, kind)
+    for name in ("quantization", "expansion"):
+        if getattr(settings, name) is not None:
+            raise InputError(f"--{name}: only with a learned sparse encoder; {models[0]} is dense")
     changes = {**preset_fields(settings.preset, folders[0]), **settings.contract()}
     if kind == Kind.DENSE_INDEX:
         settings = _with_type(settings, len(folders) == 1 and _trained_for_codes(folders[0]))
