@@ -81,20 +81,26 @@ def detail(message: str) -> None:
     """Print a detail on stderr if the command is verbose."""
     log("detail", message)
     if _verbose:
-        print(shown(message), file=sys.stderr, flush=True)
+        _print(message)
 
 
 def note(message: str) -> None:
     """Print a note on stderr."""
     log("note", message)
     if not _quiet:
-        print(shown(message), file=sys.stderr, flush=True)
+        _print(message)
 
 
 def warn(message: str) -> None:
     """Print a warning on stderr, also when quiet."""
     log("warning", message)
-    print(shown(f"warning: {message}"), file=sys.stderr, flush=True)
+    _print(f"warning: {message}")
+
+
+def _print(message: str) -> None:
+    """Print a message on stderr without control characters, which names of files and ids may contain."""
+    text = "".join(each if each.isprintable() or each == "\n" else " " for each in shown(message))
+    print(text, file=sys.stderr, flush=True)
 
 
 def forecast(needed: int, purpose: str, remedy: str = "", place: Path | None = None) -> None:

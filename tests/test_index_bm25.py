@@ -112,6 +112,7 @@ def test_other_fields_need_overwrite(tiny: Path, index: Path) -> None:
         (["--tune", "--split", "train", "--tune-measure", "MRP@10"], "did you mean"),
         (["--language", "tlh"], "--language tlh: unknown. Anserini's analyzers: "),
         (["--java-heap", "much"], "--java-heap much"),
+        (["--java-heap", "99999g"], "--java-heap 99999g: this machine has "),
     ],
 )
 def test_unusable_options_are_refused(tiny: Path, tmp_path: Path, arguments: list[str], message: str) -> None:

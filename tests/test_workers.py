@@ -21,6 +21,22 @@ def job_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
 
 
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        (["0", "cuda:0"], r"--devices 0,cuda:0: cuda:0 is named twice"),
+        (["cpu", "1"], r"--devices cpu,1: vectors differ between types of devices"),
+    ],
+)
+def test_devices_that_cannot_share_the_work_are_refused(
+    monkeypatch: pytest.MonkeyPatch, devices: list[str], message: str
+) -> None:
+    monkeypatch.setattr(workers, "pick_device", str)  # every device exists
+    assert workers.pick_devices(["0", "1"]) == ["cuda:0", "cuda:1"]
+    with pytest.raises(InputError, match=message):
+        workers.pick_devices(devices)
+
+
 def children(process: int) -> set[int]:
     """Return the child processes of a process."""
     found = (path.read_text() for path in Path(f"/proc/{process}/task").glob("*/children"))

@@ -28,11 +28,14 @@ def pick_device(device: str) -> str:
     if device == "auto" or device.startswith("cuda"):
         number = int(os.environ.get("LOCAL_RANK", "0"))
         found = _own_gpu(device, torch.cuda.device_count(), number, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    unknown = f"--device {device}: unknown; use auto, cpu, cuda, cuda:N or mps"
+    if found.partition(":")[0] == "meta":  # tensors without values
+        raise InputError(unknown)
     try:
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError) as error:  # a PyTorch without CUDA raises an AssertionError
         if "device type at start of device string" in str(error):
-            raise InputError(f"--device {device}: unknown; use auto, cpu, cuda, cuda:N or mps") from None
+            raise InputError(unknown) from None
         reason = str(error).splitlines()[0]
         raise InputError(f"--device {device}: not available on this machine ({reason}); use auto or cpu") from None
     return found

@@ -98,12 +98,15 @@ def start(heap: str | None = None) -> None:
         heap: maximum heap in Java's notation (`4g`); None for Java's default, a quarter of the memory.
 
     Raises:
-        InputError: `heap` is not a size.
+        InputError: `heap` is not a size, or exceeds the memory of this machine.
         HybridError: no Java runtime, no jar, a JVM without Anserini is already running, or a limit of the address space
             (`ulimit -v`) that is too low.
     """
     if heap is not None and not _HEAP.fullmatch(heap):
         raise InputError(f"--java-heap {heap}: needs a size such as 800m or 4g")
+    most = memory.of_machine()
+    if heap is not None and most is not None and _bytes(heap) > most:  # a JVM that cannot reserve it ends the process
+        raise InputError(f"--java-heap {heap}: this machine has {memory.shown(most)} of memory; pass less")
     import jnius_config
 
     if jnius_config.vm_running:

@@ -112,15 +112,9 @@ class Queries:
 
 
 def given_queries(file: Path, settings: Label) -> Queries:
-    """Return the queries of a file, or `max_queries` of them.
-
-    Raises:
-        InputError: the file has no queries.
-    """
+    """Return the queries of a file, or `max_queries` of them."""
     nothing = {"source": pl.lit(None, pl.String), "row": pl.lit(None, pl.Int64)}
     table = collections.read_queries(file).select("qid", "text").with_columns(**nothing)
-    if not len(table):
-        raise InputError(f"{file}: has no queries")
     return _drawn([table], len(table), {"available": len(table)}, settings)
 
 

@@ -234,14 +234,14 @@ def _parquet(found: pl.DataFrame) -> tuple[str, bytes]:
     return "again.parquet", data.getvalue()
 
 
-@target(st.lists(st.tuples(ID, TEXT), max_size=4, unique_by=lambda row: row[0]), st.lists(EDIT, max_size=3))
+@target(st.lists(st.tuples(ID, TEXT), min_size=1, max_size=4, unique_by=lambda row: row[0]), st.lists(EDIT, max_size=3))
 def queries_jsonl(rows: Rows, edits: Edits) -> None:
     """Queries as JSON lines."""
     content = edited(json_lines([{"id": qid, "text": text} for qid, text in rows]), edits)
     check_table("queries.jsonl", content, not edits, collection.read_queries, _queries_written)
 
 
-@target(st.lists(st.tuples(ID, LINE), max_size=4, unique_by=lambda row: row[0]), st.lists(EDIT, max_size=3))
+@target(st.lists(st.tuples(ID, LINE), min_size=1, max_size=4, unique_by=lambda row: row[0]), st.lists(EDIT, max_size=3))
 def queries_tsv(rows: Rows, edits: Edits) -> None:
     """Queries in columns."""
     check_table("q.tsv", edited(tabbed(*rows), edits), not edits, collection.read_queries, _queries_written)
