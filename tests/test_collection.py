@@ -84,7 +84,7 @@ def test_a_folder_without_corpus_is_refused(tmp_path: Path) -> None:
 
 
 def test_queries_in_place_of_a_corpus_are_refused(tiny: Path) -> None:
-    with pytest.raises(InputError, match=r"is queries .*; a corpus file is needed here"):
+    with pytest.raises(InputError, match=r"holds queries .*; a corpus file is needed here"):
         collection.corpus_path(tiny / "queries.test.parquet")
 
 

@@ -316,5 +316,5 @@ def test_options_of_other_formats_are_refused(
 
 
 def test_options_of_runs_are_refused_for_qrels(tied_qrels: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--hits: only with .* a run; .* is qrels"):
+    with pytest.raises(InputError, match=r"--hits: only with .* a run; .* holds qrels"):
         export(tied_qrels, form="trec", output=tmp_path / "x", hits=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -40,6 +41,8 @@ ARGUMENTS = [
     ("index-bm25 collection --output ..", "..: names a folder only"),
     ("index-bm25 collection --output /", "/: names a folder only"),
     ("export bm25.parquet --format trec --output .", ".: names a folder only"),
+    ("evaluate collection --split test ''", "run '': needs the path of a file"),
+    ("fuse bm25.parquet . --output o.parquet", "run '.': needs the path of a file"),
     ("index-bm25 collection --output no/../out", "no/../out: no such folder: no; name another output"),
     (
         "fuse bm25.parquet dense.parquet --output ./no/such/../../o.parquet",
@@ -83,7 +86,7 @@ def test_an_argument_that_cannot_be_used_is_refused(here: Path, command: str, wo
     Path("loop").symlink_to("loop")
     Path("loop.parquet").symlink_to("loop.parquet")
     write("docs.jsonl", '{"id": "1", "text": "x"}\n')
-    done = refused(*command.split(), words=words)
+    done = refused(*shlex.split(command), words=words)
     assert len(done.err) < 800
 
 
@@ -412,6 +415,7 @@ def test_a_failed_allocation_is_reported_in_one_line(here: Path) -> None:
 
 AS_NOBODY = """
 import os, sys
+import shlex
 from pathlib import Path
 from hybrid_cli.cli import main
 for allowed in (True, False):

@@ -104,7 +104,7 @@ def test_check_table_names_the_file_its_kind_and_the_kind_that_is_needed(tmp_pat
 
 
 def test_an_index_is_not_a_run(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="index: is a dense index folder; a run file is needed here"):
+    with pytest.raises(InputError, match="index: is the folder of a dense index; a run file is needed here"):
         artifacts.check_table(write_folder(tmp_path / "index"), Kind.RUN)
 
 

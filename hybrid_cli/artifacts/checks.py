@@ -42,7 +42,7 @@ def check_replaceable(
     if existing is not None and (foreign or existing.kind != wanted.kind):
         replaced = "files of other tools" if foreign else wanted.kind.phrase
         raise InputError(
-            f"{path}: is {existing.kind.phrase}; --overwrite replaces {replaced} only; name another output"
+            f"{path}: {existing.kind.predicate}; --overwrite replaces {replaced} only; name another output"
         )
     if existing is None and path.is_dir() and not is_empty_folder(path):
         if (path / MANIFEST).exists():

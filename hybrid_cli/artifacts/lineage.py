@@ -134,7 +134,7 @@ def held(index: Path, lucene: bool = False) -> Held:
     """
     manifest = read_manifest(index)
     if manifest.kind not in _INDEXES:
-        raise InputError(f"{index}: is {manifest.kind.phrase} (written by `{manifest.stage}`); an index is needed here")
+        raise InputError(f"{index}: {manifest.kind.predicate} (written by `{manifest.stage}`); an index is needed here")
     parts = sizes(index)
     needed = _LUCENE_READS if lucene else _READ[manifest.kind]
     documents = manifest.counts.get("documents", manifest.counts.get("vectors", 0))

@@ -206,7 +206,7 @@ def read_manifest(path: str | Path, kind: Kind | None = None, any_format: bool =
     if manifest is None:
         raise InputError(f"{path}: has no manifest, so it was not written by hybrid; {wanted}")
     if kind is not None and manifest.kind != kind:
-        raise InputError(f"{path}: is {manifest.kind.phrase} (made by `{manifest.stage}`); {wanted}")
+        raise InputError(f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); {wanted}")
     return manifest
 
 

@@ -40,6 +40,11 @@ class Kind(StrEnum):
         return f"{'an' if self == Kind.ENCODER else 'a'} {self}"
 
     @property
+    def predicate(self) -> str:
+        """Return the end of a sentence about an artifact: `is a run`, `holds training examples`."""
+        return f"{'holds' if self.is_plural else 'is'} {self.phrase}"
+
+    @property
     def is_plural(self) -> bool:
         """Test whether the name is a plural: `training examples have`, `a run has`."""
         return self in _PLURAL

@@ -70,11 +70,11 @@ def check_table(path: Path, kind: Kind) -> Path:
     check_file(path)
     manifest = find_manifest(path)
     if path.is_dir():
-        found_kind = f"{manifest.kind.phrase} folder" if manifest else "a folder"
+        found_kind = f"the folder of {manifest.kind.phrase}" if manifest else "a folder"
         raise InputError(f"{path}: is {found_kind}; a {kind} file is needed here")
     if manifest is not None and manifest.kind != kind:
         raise InputError(
-            f"{path}: is {manifest.kind.phrase} (made by `{manifest.stage}`); a {kind} file is needed here"
+            f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); a {kind} file is needed here"
         )
     if path.suffix != ".parquet":
         raise InputError(f"{path}: is not a Parquet file; a {kind} file is needed here")

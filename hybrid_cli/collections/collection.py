@@ -64,7 +64,7 @@ def _parts(path: Path) -> list[Path]:
 def _refuse_other_artifact(path: Path) -> None:
     manifest = artifacts.find_manifest(path)
     if manifest is not None and manifest.kind != Kind.COLLECTION:
-        raise InputError(f"{path}: is {manifest.kind.phrase} (made by `{manifest.stage}`); a collection is needed here")
+        raise InputError(f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); a collection is needed here")
 
 
 def documents(path: Path, batch_rows: int = 8192, fields: Iterable[str] = ()) -> Iterator[pa.RecordBatch]:

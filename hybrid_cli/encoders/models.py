@@ -43,7 +43,7 @@ def resolve(name: str | Path, local: bool = False) -> Path:
 def _refuse_other_artifact(folder: Path) -> None:
     manifest = find_manifest(folder)
     if manifest is not None and manifest.kind not in (Kind.ENCODER, Kind.RERANKER):
-        raise InputError(f"{folder}: is {manifest.kind.phrase} (made by `{manifest.stage}`); a model is needed here")
+        raise InputError(f"{folder}: {manifest.kind.predicate} (made by `{manifest.stage}`); a model is needed here")
 
 
 def input_path(manifest: Manifest, role: str) -> Path | None:

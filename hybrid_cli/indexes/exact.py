@@ -60,9 +60,9 @@ def index_manifest(path: Path) -> Manifest:
     """
     manifest = artifacts.read_manifest(path)
     if manifest.kind == Kind.SHARDS:
-        raise InputError(f"{path}: is {manifest.kind.phrase}, which only `search` reads; build it without --shards")
+        raise InputError(f"{path}: {manifest.kind.predicate}, which only `search` reads; build it without --shards")
     if manifest.kind not in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
-        raise InputError(f"{path}: is {manifest.kind.phrase} (made by `{manifest.stage}`); an index is needed here")
+        raise InputError(f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); an index is needed here")
     return manifest
 
 

@@ -37,7 +37,7 @@ def shards_of(index: Path) -> tuple[Path, ...]:
     manifests = [index_manifest(path) for path in found]
     for path, manifest in zip(found[1:], manifests[1:], strict=True):
         if manifest.kind != manifests[0].kind:
-            raise InputError(f"{path}: is {manifest.kind.phrase}, {found[0]} is {manifests[0].kind.phrase}")
+            raise InputError(f"{path}: {manifest.kind.predicate}, {found[0]} is {manifests[0].kind.phrase}")
     if manifests[0].kind == Kind.LEXICAL_INDEX:
         _check_lexical(index, found, manifests)
     else:

@@ -12,7 +12,7 @@ def named(paths: Sequence[str | Path]) -> dict[str, Path]:
     """Name runs: by the name of `name=path`, or by the file's stem, with parent folders where stems are equal.
 
     Raises:
-        InputError: two runs have the same name.
+        InputError: two runs have the same name, or a path names no file.
     """
     given = [_name_and_path(str(path)) for path in paths]
     plain = [path.with_suffix("") for name, path in given if name is None]
@@ -55,8 +55,10 @@ def pick(given: str, known: Mapping[str, Path], option: str) -> Path:
 def _name_and_path(text: str) -> tuple[str | None, Path]:
     name, mark, path = text.partition("=")
     if not (name and mark and path) or Path(text).exists():
-        return None, Path(text)
-    return name, Path(path)
+        name, path = "", text
+    if not Path(path).name:  # an empty text, such as an unset variable of a shell, or `.`
+        raise InputError(f"run '{text}': needs the path of a file")
+    return name or None, Path(path)
 
 
 def _short(path: Path, others: Sequence[Path]) -> str:

@@ -63,7 +63,7 @@ def export(settings: Export) -> Path:
         raise InputError(
             f"{path}: {subject} no format '{settings.form}'; available: {ours}{_ready(path, settings.form)}"
         )
-    settings.check_facts(subject=f"{path} is {kind.phrase}", artifact=kind.phrase)
+    settings.check_facts(subject=f"{path} {kind.predicate}", artifact=kind.phrase)
     if settings.form == "dpr" and settings.collection is None:
         raise InputError("--format dpr: needs --collection, for texts and answers")
     artifact = path if path == settings.path else artifacts.Named(str(settings.path), path)
