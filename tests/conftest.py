@@ -45,7 +45,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Run one process more than cores for all tests, some of which wait for other processes."""
-    return (os.cpu_count() or 1) + (config.option.markexpr != "not slow")
+    return (os.cpu_count() or 1) + int(config.option.markexpr != "not slow")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
