@@ -42,12 +42,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.option.markexpr == "not slow" and collection_path.stem in SLOW else None
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Run one process more than cores for all tests, some of which wait for other processes."""
-    return (os.cpu_count() or 1) + int(config.option.markexpr != "not slow")
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark slow modules, which `make check` leaves out, and start them first, so that all cores end together."""
     for item in items:

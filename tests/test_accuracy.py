@@ -63,3 +63,9 @@ def test_a_document_missing_from_the_corpus_is_refused() -> None:
 def test_questions_without_any_answer_are_refused() -> None:
     with pytest.raises(InputError, match="no query has any"):
         with_answers(QUERIES.filter(pl.col("qid").is_in(["q4", "q5"])))
+
+
+def test_a_run_of_other_queries_is_refused() -> None:
+    words = "no hits for any of the questions: it starts with query 'q9', and the questions start with 'q1'; pass"
+    with pytest.raises(InputError, match=words):
+        evaluate_answers(RUN.filter(qid="q9"), with_answers(QUERIES), passages(TEXTS), AT)

@@ -100,10 +100,15 @@ def evaluate_answers(
         measure, qid, value (0 or 1); see `evaluate_run`.
 
     Raises:
-        InputError: a document of the run is not in the collection.
+        InputError: a document of the run is not in the collection, or the run has other queries.
     """
     wanted = [measure for measure in measures if measure.family == ACCURACY]
     hits = in_order(run, depth(wanted)).join(queries, on="qid", how="semi")
+    if len(run) and not len(hits):
+        raise InputError(
+            f"the run has no hits for any of the questions: it starts with query '{run['qid'][0]}', and the questions "
+            f"start with '{queries['qid'][0]}'; pass the queries of the same split"
+        )
     listed = hits.group_by("qid", maintain_order=True).agg(pl.col("docid").sort_by("position"))
     ranking = dict(listed.iter_rows())
     first = [
