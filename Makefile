@@ -75,6 +75,8 @@ clean:  ## remove the outputs of the pipelines (not .venv)
 
 tables: $(SETUP)  ## all studies on DATA (hours), then the papers' tables next to their figures
 	@for table in $(TABLES); do $(MAKE) --no-print-directory $$table || exit 1; done
+	@$(MAKE) --no-print-directory robustness SEED=$(firstword $(SEEDS)) FROM=$(OUT)/lite/seed-$(firstword $(SEEDS)) \
+	    SYSTEMS='bm25 dpr dpr32 lite drboost-2' HYBRIDS='bm25+dpr bm25+dpr32 bm25+lite bm25+drboost-2'
 	@$(MAKE) --no-print-directory tables-page
 
 include pipelines/common.mk

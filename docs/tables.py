@@ -78,8 +78,8 @@ TABLES = (
         (
             Row("BM25", "bm25", (0.191, 0.864, 0.506, 0.377)),
             Row("BM25+RM3", "bm25+rm3", (0.166, 0.861, 0.555, 0.452)),
-            Row("DeepCT", "deepct", (0.243, 0.913, 0.551, 0.422)),
-            Row("DeepCT+RM3", "deepct+rm3", (0.232, 0.914, 0.601, 0.481)),
+            Row("DeepCT", "sparse/deepct", (0.243, 0.913, 0.551, 0.422)),
+            Row("DeepCT+RM3", "sparse/deepct-rm3", (0.232, 0.914, 0.601, 0.481)),
             Row("start model, untrained", "before"),
             Row("BM25 + start model, min-max", "bm25+before.minmax"),
             Row("BM25 + start model, tuned sum", "bm25+before"),
@@ -107,8 +107,8 @@ TABLES = (
         ("MAP",),
         (
             Row("BM25", "bm25", (26.59,)),
-            Row("SparTerm", "sparterm", (26.33,)),
-            Row("SparTerm + I", "sparterm+I", (26.78,)),
+            Row("SparTerm", "sparse/sparterm", (26.33,)),
+            Row("SparTerm + I", "sparse/sparterm-i", (26.78,)),
             Row("interactive BERT", "rerank/bm25.pointwise.parquet", (41.76,)),
             Row("interactive BERT + I", "rerank/bm25.masked.parquet", (42.20,)),
         ),
@@ -138,7 +138,8 @@ TABLES = (
         (
             Row("DPR + BM25", SPAR_RUNS + "bm25+dense", (80.9, 87.9)),
             Row("BM25", "bm25", (62.9, 78.3)),
-            Row("UniCOIL", "unicoil"),
+            Row("UniCOIL", "sparse/unicoil"),
+            Row("Lambda taught by UniCOIL", "sparse/unicoil-lambda"),
             Row("Lambda", SPAR_RUNS + "lambda", (62.0, 77.4)),
             Row("static Lambda", SPAR_RUNS + "static"),
             Row("DPR", SPAR_RUNS + "dense", (78.3, 85.6)),
@@ -180,11 +181,11 @@ DROPS = {  # row of `make robustness` -> R@100, mean drop recomputed from the pr
     "dpr32": (80.8, 10.2),
     "lite": (83.4, 7.4),
     "drboost-2": (84.5, 6.6),
-    "dense": (86.1, 5.3),
+    "dpr": (86.1, 5.3),
     "bm25+dpr32": (86.2, 5.9),
     "bm25+lite": (87.2, 5.4),
     "bm25+drboost-2": (87.5, 4.5),
-    "bm25+dense": (88.3, 4.3),
+    "bm25+dpr": (88.3, 4.3),
 }
 
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from test_docs import ROOT, complaint, shell_lines
+
+sys.path.insert(0, str(ROOT / "docs"))
+
+import tables
 
 if shutil.which("make") is None:
     pytest.skip("make is not installed", allow_module_level=True)
@@ -241,6 +246,17 @@ def test_tables_makes_every_table(tmp_path: Path) -> None:
         assert f"{folder}/measurements.parquet --over-seeds" in done.stdout
     assert "--memory-table" in done.stdout
     assert "--robustness" in done.stdout
+
+
+def test_tables_makes_the_run_of_every_row(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "spar/seed-1").mkdir(parents=True)
+    (out / "spar/seed-1/concat.test.parquet").touch()  # LITE has a row of SPAR after `make spar`
+    lines = make("tables", tmp_path, SEEDS="1").stdout
+    expected = [row.run.replace("*", "1") for table in tables.TABLES for row in table.rows]
+    expected = [run if run.endswith(".parquet") else f"{run}.test.parquet" for run in expected]
+    expected += [f"robustness/{row}.parquet" for row in tables.DROPS]
+    assert [run for run in expected if f"{out / run} " not in lines.replace("\n", " ")] == []
 
 
 def test_the_makefile_calls_no_script_of_benchmarks_in_a_pipeline() -> None:
