@@ -111,10 +111,10 @@ def test_memory_that_a_block_lacks_is_an_error_of_one_line(machines: Any, monkey
 
 
 def test_vectors_of_a_machine_that_ends_are_encoded_by_the_others(
-    machines: Any, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    machines: Any, made: Path, tiny_lambda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Texts without a result are encoded again; every text has one vector."""
-    options: dict[str, Any] = {"model": str(made / "model"), "dtype": "fp32", "shard_size": 1, "threads": 1}
+    options: dict[str, Any] = {"model": str(tiny_lambda), "shard_size": 1, "threads": 1}
     local = encode(made / "collection", output=tmp_path / "local", **options)
     module: Any = import_module("hybrid_cli.indexes.shards")
     write, written = module.write_shard, []

@@ -106,11 +106,9 @@ def bm25(tiny_lambda: Path) -> Path:
     "options",
     [
         {},
-        {"scorer_schedule": "learned"},
-        {"scorer_schedule": "random", "accumulate": 2},
         {"scorer_schedule": "anneal", "dynamic_negatives": 2},
         {"scorer_schedule": "learned", "dynamic_negatives": 1, "accumulate": 2},
-        {"loss": "residual-margin", "in_batch": True, "scorer_schedule": "random"},
+        {"loss": "residual-margin", "in_batch": True, "scorer_schedule": "random", "accumulate": 2},
     ],
 )
 def test_a_killed_residual_training_ends_with_the_same_bytes(
