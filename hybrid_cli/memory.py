@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.errors import HybridError
+from hybrid_cli.errors import HybridError, InputError
 
 _MIB, _GIB = 1 << 20, 1 << 30
 _LOW = 8 * _GIB  # limits below it change the settings of the allocators
@@ -95,18 +95,37 @@ def scarce_addresses() -> int | None:
     return max(limit - _fields(Path("/proc/self/status")).get("VmSize", 0), 0)
 
 
+def most_threads() -> int | None:
+    """Return the number of threads that a low limit of the address space allows, one per GiB; None without one."""
+    limit = address_limit()
+    return None if limit is None or limit >= _LOW else max(1, limit // _GIB)
+
+
+def require_threads(threads: int | None) -> None:
+    """Refuse more threads than the address space holds: FAISS ends the process where a thread does not start."""
+    most = most_threads()
+    if threads is not None and most is not None and threads > most:
+        raise InputError(
+            f"--threads {threads}: `ulimit -v` leaves addresses for {most}; use --threads {most}, or raise the limit"
+        )
+
+
 def economize(environment: MutableMapping[str, str]) -> None:
-    """Under a low limit of the address space, let libraries reserve less; variables that are set stay.
+    """Under a low limit of the address space, let libraries reserve less, and start fewer threads.
+
+    Variables of the allocators that are set stay. A larger number of threads does not: it ends the process.
 
     Call it before numpy, pyarrow and polars are imported.
     """
-    limit = address_limit()
-    if limit is None or scarce_addresses() is None:
+    threads = most_threads()
+    if threads is None:
         return
     for name, value in _ALLOCATORS.items():
         environment.setdefault(name, value)
     for name in _POOLS:
-        environment.setdefault(name, str(min(len(os.sched_getaffinity(0)), max(1, limit // _GIB))))
+        wanted = environment.get(name, "")
+        cores = int(wanted) if wanted.isdecimal() and int(wanted) else len(os.sched_getaffinity(0))
+        environment[name] = str(min(cores, threads))
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries than glibc lack it or ignore it
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 1)

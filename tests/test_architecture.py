@@ -202,6 +202,17 @@ def test_the_library_never_exits() -> None:
     ]
 
 
+def test_every_check_of_settings_includes_that_of_its_base_classes() -> None:
+    checks = [
+        (path, node)
+        for path in sorted((ROOT / "settings").glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name == "check" and path.name != "options.py"
+    ]
+    assert checks
+    assert [f"{path}:{node.lineno}" for path, node in checks if "super().check()" not in ast.unparse(node)] == []
+
+
 def test_exceptions_are_caught_by_name() -> None:
     """Only the command line catches everything, to report a bug in one line.
 

@@ -70,11 +70,22 @@ def test_a_low_limit_limits_the_threads_of_all_libraries() -> None:
     script = (
         "import os, resource; os.sched_getaffinity = lambda _: set(range(8)); "
         "resource.setrlimit(resource.RLIMIT_AS, (5 << 29,) * 2); from hybrid_cli import memory; "
-        "found = {'POLARS_MAX_THREADS': '5'}; memory.economize(found); "
+        "found = {'POLARS_MAX_THREADS': '5', 'OPENBLAS_NUM_THREADS': '1'}; memory.economize(found); "
         "print(*sorted(f'{name}={value}' for name, value in found.items() if 'THREADS' in name))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["OMP_NUM_THREADS=2", "OPENBLAS_NUM_THREADS=2", "POLARS_MAX_THREADS=5"]
+    assert done.stdout.split() == ["OMP_NUM_THREADS=2", "OPENBLAS_NUM_THREADS=1", "POLARS_MAX_THREADS=2"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of the address space")
+def test_more_threads_than_the_address_space_holds_are_refused(made: Path) -> None:
+    """FAISS ended a search with a segmentation fault."""
+    search = ["search", "collection", "--split", "test", "--index", "dense", "--output", "run.parquet", "--threads"]
+    done = limited(2100, made, *search, "8")
+    assert done.returncode == 2
+    assert done.stderr.endswith(
+        "--threads 8: `ulimit -v` leaves addresses for 2; use --threads 2, or raise the limit\n"
+    )
 
 
 @pytest.mark.parametrize("megabytes", [1024, 3072])

@@ -61,6 +61,7 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
 
     def check(self) -> None:
         """Refuse options of a training that does not take place."""
+        super().check()
         self.check_facts("--max-steps 0 keeps the start model", steps=TRAINING if self.max_steps != 0 else "")
         if self.pseudo_queries is not None and self.qrels is not None and self.max_steps == 0:
             raise InputError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from hybrid_cli import memory
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.options import (
     GENERAL,
@@ -71,6 +72,11 @@ class Threaded(Settings):
     threads: int | None = option(
         None, "CPU threads.", panel=GENERAL, minimum=1, maximum=1024, shown="all cores", recorded=False
     )
+
+    def check(self) -> None:
+        """Refuse more threads than the address space holds."""
+        super().check()
+        memory.require_threads(self.threads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,12 +163,9 @@ class Optimization(Seeded):
     default_epochs: ClassVar[int] = 1
 
     epochs: int | None = option(
-        None,
-        "Passes over the training data.",
-        panel=OPTIMIZATION,
-        minimum=1,
+        None, "Passes over the training data.", panel=OPTIMIZATION, minimum=1,
         shown="1, or as many as --max-steps needs",
-    )
+    )  # fmt: skip
     max_steps: int | None = option(
         None, "Number of steps; fewer if --epochs ends first.",
         panel=OPTIMIZATION, minimum=1,
@@ -240,11 +243,7 @@ class Architecture(EncoderContract, StartModel):
     """The encoder to train; defaults come from the start model."""
 
     tied: bool | None = option(
-        None,
-        "One tower for queries and documents, or two.",
-        "--tied/--untied",
-        panel=ENCODER,
-        shown="the model's",
+        None, "One tower for queries and documents, or two.", "--tied/--untied", panel=ENCODER, shown="the model's"
     )
     markers: Markers | None = option(
         None,

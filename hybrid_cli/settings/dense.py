@@ -203,6 +203,7 @@ class Combine(Budgeted, OnDevice, Writes):
 
     def check(self) -> None:
         """Require two models, and an index for tuning."""
+        super().check()
         if len(self.models) != 2:
             raise InputError(f"combine: needs two encoders, got {len(self.models)}")
         if self.tune is not None and self.index is None:
@@ -348,6 +349,7 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
 
     def check(self) -> None:
         """Refuse more than two models, or a command without input."""
+        super().check()
         if (count := len(as_names(self.model))) > 2:
             raise InputError(f"--model: needs one or two encoders, got {count}")
         if self.collection is None and self.queries is None:

@@ -146,6 +146,7 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
 
     def check(self) -> None:
         """Refuse a learned method without its fuser, and options that the fuser determines."""
+        super().check()
         if self.method != "learned":
             return
         if self.tune:

@@ -151,6 +151,7 @@ class MineNegatives(Budgeted, Seeded, OnCluster, Writes):
 
     def check(self) -> None:
         """Refuse ambiguous sources, and options of other sources."""
+        super().check()
         names = [source.name for source in self.plan()]
         if BM25 in names and not self.indexes:
             raise InputError("--sources bm25: needs --index, a lexical index of the collection (`hybrid index-bm25`)")
@@ -315,5 +316,6 @@ class Label(Budgeted, Seeded, OnCluster, Writes):
 
     def check(self) -> None:
         """Refuse a command without a teacher, or with two."""
+        super().check()
         if (self.index is None) == (self.run is None):
             raise InputError("label: needs one teacher, --index (BM25) or --run (another ranking)")

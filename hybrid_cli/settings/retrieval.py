@@ -114,6 +114,7 @@ class IndexBm25(Budgeted, Threaded, Writes):
 
     def check(self) -> None:
         """Refuse a field that is listed twice, and an expansion of a text that is not indexed."""
+        super().check()
         names = [field_weight(each)[0] for each in self.fields]
         if len(set(names)) < len(names):
             raise InputError(f"--fields {','.join(self.fields)}: list each field once")
@@ -323,6 +324,7 @@ class Search(SearchOptions, OnCluster, Budgeted, Overwrites):
 
     def check(self) -> None:
         """Refuse a search without an output, or of several indexes where one is needed."""
+        super().check()
         if self.query is not None and not self.query.strip():
             raise InputError("--query: the query is empty; pass a text")
         if self.prints and self.exact:
