@@ -111,6 +111,13 @@ def test_without_texts_ids_are_shown(tiny: Path, paths: list[Path], capsys: pyte
     assert [means.to_dicts() for _, means in named.groups] == [means.to_dicts() for _, means in whole.groups]
 
 
+def test_queries_of_another_collection_are_refused(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
+    other = tmp_path / "other.tsv"
+    other.write_text("x1\tmoon\n")
+    with pytest.raises(InputError, match=r"other\.tsv: has no query of the runs, such as '00\d'; pass their queries$"):
+        compare(paths, qrels=tiny / "qrels.test.parquet", queries=other, corpus=tiny / "corpus.parquet")
+
+
 def test_without_java_the_grouping_by_terms_is_skipped(
     tiny: Path, paths: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ import polars as pl
 from hybrid_cli import console
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import check_common
-from hybrid_cli.errors import HybridError
+from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation import accuracy, buckets
 from hybrid_cli.evaluation.buckets import Buckets
 from hybrid_cli.evaluation.complementarity import (
@@ -242,8 +242,7 @@ def complement(plan: Plan, values: pl.DataFrame, texts: Texts | None, show_queri
     picked = pick(values, others, plan.pair, measure, show_queries)
     hits = first_hits(heads, relevant, picked, SHOWN_HITS)
     targets = buckets.targets(relevant) if plan.qrels else relevant.clear()
-    queries, documents = known_texts(texts, pl.concat([targets["docid"], hits["docid"]]))
-    queries = queries.join(first[dense], on="qid", how="semi")
+    queries, documents = known_texts(texts, first[dense]["qid"], pl.concat([targets["docid"], hits["docid"]]))
     halves = buckets.easy_hard(first[sparse], sparse)
     groups = [halves, *grouped(targets, queries, documents)]
     return Complement(
@@ -289,10 +288,18 @@ def relevant_documents(plan: Plan, heads: Mapping[str, pl.DataFrame]) -> pl.Data
     return accuracy.answer_qrels(hits, asked, passages, plan.answer_match)
 
 
-def known_texts(texts: Texts | None, docids: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return qid, text of the queries and docid, title, text of the documents; empty frames without texts."""
+def known_texts(texts: Texts | None, qids: pl.Series, docids: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return qid, text of the queries and docid, title, text of the documents; empty frames without texts.
+
+    Raises:
+        InputError: the files have none of the queries, or none of the documents.
+    """
     if texts is not None:
-        queries = collection.read_queries(texts.queries).select("qid", "text")
+        queries = (
+            collection.read_queries(texts.queries).select("qid", "text").filter(pl.col("qid").is_in(qids.implode()))
+        )
+        if len(qids) and not len(queries):
+            raise InputError(f"{texts.queries}: has no query of the runs, such as '{qids[0]}'; pass their queries")
         return queries, collection.texts_of_hits(texts.corpus, docids)
     console.note(
         "complement: no texts, so queries and documents are shown by their ids and not grouped by length and terms; "

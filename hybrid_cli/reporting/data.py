@@ -156,12 +156,13 @@ def _texts(
         names = ("qid", "text"), ("docid", "title", "text")
         queries, documents = (pl.DataFrame(schema=dict.fromkeys(columns, pl.String())) for columns in names)
         return queries, documents, found
+    qids = summary.values["qid"].unique()
     if compared or plan.qrels is None:
-        return *known_texts(texts, shown), found
+        return *known_texts(texts, qids, shown), found
     judged = plan.judged()
     assert judged is not None
     targets = buckets.targets(judged, plan.level)
-    queries, documents = known_texts(texts, pl.concat([shown, targets["docid"]]))
+    queries, documents = known_texts(texts, qids, pl.concat([shown, targets["docid"]]))
     groups = grouped(targets, queries.join(targets, on="qid", how="semi"), documents)
     return queries, documents, [(group, buckets.means(summary.values, group, summary.measures[0])) for group in groups]
 
