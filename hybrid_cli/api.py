@@ -20,7 +20,7 @@ from hybrid_cli.settings import Encode, SearchOptions, TrainDense
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder
-    from hybrid_cli.settings.common import Precision
+    from hybrid_cli.settings.common import EncodingPrecision
 
 PathLike = str | os.PathLike[str]
 
@@ -92,14 +92,14 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
 
 
 def open_encoder(
-    model: PathLike = TrainDense.model, *, device: str = Encode.device, dtype: Precision = Encode.dtype
+    model: PathLike = TrainDense.model, *, device: str = Encode.device, dtype: EncodingPrecision = Encode.dtype
 ) -> Encoder:
     """Open an encoder: `encode_queries(texts)` and `encode_documents(titles, texts)` return float32 arrays [n, d].
 
     Args:
         model: `minilm`, a folder, or a Hugging Face id.
         device: `auto`, `cpu`, `cuda`, ...
-        dtype: `auto`, `fp32`, `bf16` or `fp16`.
+        dtype: `auto`, `fp32`, `bf16`, `fp16` or `int8`.
 
     Raises:
         InputError: no such model, or an unusable device or dtype.

@@ -42,10 +42,11 @@ ONLY_IN = {
     "pickle": (),
     "fcntl": (),
     "ray": ("cluster",),
+    "onnxruntime": ("encoders/int8",),
 }
 HEAVY = (
     "torch", "transformers", "faiss", "jnius", "polars", "scipy", "pyserini", "pandas", "sklearn", "numba", "altair",
-    "jinja2", "vl_convert", "ray",
+    "jinja2", "vl_convert", "ray", "onnxruntime",
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from hybrid_cli.encoders.contract import COMBINATION, PAIR, SPARSE, STATIC, Enco
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import EncoderContract, OnDevice, Precision
+from hybrid_cli.settings.common import INT8, EncoderContract, EncodingPrecision, OnDevice
 from hybrid_cli.settings.declaration import spelling
 
 
@@ -22,7 +22,7 @@ def open_encoder(
     name: str | Path,
     *,
     device: str = OnDevice.device,
-    dtype: Precision = "fp32",
+    dtype: EncodingPrecision = "fp32",
     overrides: Mapping[str, Any] | None = None,
 ) -> Encoder:
     """Open an encoder of any kind.
@@ -30,7 +30,8 @@ def open_encoder(
     Args:
         name: `minilm`, a folder, or a Hugging Face id.
         device: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.
-        dtype: precision of a transformer; `auto` is bf16 where the processor supports it natively, else fp32.
+        dtype: precision of a transformer; `auto` is bf16 where the processor supports it natively, else fp32; for
+            `int8` see `int8.quantize`.
         overrides: contract fields that override those of the encoder; the `architecture` of a sparse one.
 
     Raises:
@@ -42,16 +43,20 @@ def open_encoder(
         return _open(folder, device, dtype, dict(overrides or {}))
 
 
-def _open(folder: Path, device: str, dtype: Precision, changes: dict[str, Any]) -> Encoder:
+def _open(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
     kind = kind_of(folder)
     architecture = changes.pop("architecture", None)
     if kind == SPARSE or architecture is not None:
         from hybrid_cli.encoders.sparse import SparseEncoder  # transformers, which takes seconds to import
 
+        if dtype == INT8:
+            raise InputError(f"--dtype int8: not with a sparse encoder, such as {folder}; use --dtype fp32")
         return SparseEncoder.load(folder, device=device, dtype=dtype, architecture=architecture, **changes)
     if kind == STATIC:
         length = changes.pop("truncate_dim", None)
         _refuse(folder, changes, kind)
+        if dtype == INT8:
+            raise InputError(f"--dtype int8: not with a static encoder, such as {folder}; omit the option")
         return StaticEncoder.load(folder, length)
     if kind == COMBINATION:
         weight = changes.pop("weight", None)
@@ -69,6 +74,12 @@ def _open(folder: Path, device: str, dtype: Precision, changes: dict[str, Any]) 
         raise InputError(f"--weight: only with a combination of two encoders; {folder} is one encoder")
     from hybrid_cli.encoders.transformer import TransformerEncoder
 
+    if dtype == INT8:
+        from hybrid_cli.encoders.int8 import quantize
+
+        encoder = TransformerEncoder.load(folder, device=device, **changes)
+        quantize(encoder)
+        return encoder
     return TransformerEncoder.load(folder, device=device, dtype=dtype, **changes)
 
 

@@ -134,8 +134,7 @@ class Tower(nn.Module):
             input_ids: [n, L]
             attention_mask: [n, L]
         """
-        types = {"token_type_ids": self._segments(input_ids)} if self.contract.segments else {}
-        states = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **types).last_hidden_state
+        states = self.backbone(**self.inputs(input_ids, attention_mask)).last_hidden_state
         if skipped := self.contract.skip_tokens:
             attention_mask = torch.cat([torch.zeros_like(attention_mask[:, :skipped]), attention_mask[:, skipped:]], 1)
         pooled = pool(states.float(), attention_mask, self.contract.pooling)
@@ -148,6 +147,11 @@ class Tower(nn.Module):
         if self.distillation_head is None or not self.training:
             return vectors
         return torch.cat([vectors, self.distillation_head(pooled)], dim=-1)
+
+    def inputs(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+        """Return the inputs of the transformer, each [n, L]."""
+        types = {"token_type_ids": self._segments(input_ids)} if self.contract.segments else {}
+        return {"input_ids": input_ids, "attention_mask": attention_mask, **types}
 
     def _segments(self, input_ids: Tensor) -> Tensor:
         """Return token types [n, L]: 0 up to the first separator, 1 after it."""

@@ -157,7 +157,9 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
     else:
         limit_threads(settings.threads)
         index = DenseIndex.open(change.index)
-        encoder = query_encoder(index, settings.model, settings.device) if isinstance(settings, Append) else None
+        encoder = None
+        if isinstance(settings, Append):
+            encoder = query_encoder(index, settings.model, settings.device, of_documents=True)
         recipe = _recipe(index, manifest, getattr(settings, "batch_tokens", None))
         check_recipe(recipe, index.dim, int(kept.sum()) + total, output.partial, 4 * index.dim * total)
         with output.folder() as (work, counts):

@@ -16,6 +16,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import expansion
 from hybrid_cli.encoders.composite import Combination, Recipe, refuse_equal
 from hybrid_cli.encoders.contract import Encoder
+from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
@@ -31,7 +32,7 @@ from hybrid_cli.indexes.shards import (
     texts_of,
 )
 from hybrid_cli.settings import Encode
-from hybrid_cli.settings.common import as_names, cpu_count
+from hybrid_cli.settings.common import INT8, as_names, cpu_count
 from hybrid_cli.settings.conversion import plain
 
 
@@ -67,6 +68,26 @@ def set_all_threads(threads: int | None) -> None:
     if threads:
         torch.set_num_threads(threads)
         set_threads(threads)
+
+
+def precision(settings: Encode, quantized: bool = True) -> Any:
+    """Return the precision with `auto` resolved, because it affects the vectors.
+
+    Args:
+        settings: settings of the command.
+        quantized: `int8` is possible: a dense encoder computes vectors of texts.
+
+    Raises:
+        InputError: int8 where it is not possible.
+    """
+    if settings.dtype == INT8:
+        if not quantized:
+            raise InputError("--dtype int8: only for texts encoded by a dense transformer; use --dtype fp32")
+        return INT8
+    names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+    here = settings.ray_address is None
+    devices = workers.pick_devices(settings.devices) or [pick_device(settings.device) if here else settings.device]
+    return names[pick_dtype(settings.dtype, devices[0])]
 
 
 def opened(settings: Encode, device: str, dtype: Any, changes: dict[str, Any]) -> tuple[Recipe, Encoder]:

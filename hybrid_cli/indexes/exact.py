@@ -24,7 +24,7 @@ from hybrid_cli.indexes.faiss import FLAT, is_binary, set_threads
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, shards
 from hybrid_cli.lexical.index import quantization
-from hybrid_cli.settings.common import OnDevice
+from hybrid_cli.settings.common import INT8, EncodingPrecision, OnDevice
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder
@@ -215,7 +215,11 @@ def _asked(queries: Path, qids: pl.Series | None) -> pl.DataFrame:
 
 
 def query_encoder(
-    index: DenseIndex, model: str | Path | None = None, device: str = OnDevice.device, weight: float | None = None
+    index: DenseIndex,
+    model: str | Path | None = None,
+    device: str = OnDevice.device,
+    weight: float | None = None,
+    of_documents: bool = False,
 ) -> Encoder:
     """Open the encoder of a dense index.
 
@@ -224,6 +228,7 @@ def query_encoder(
         model: overrides the recorded model, and the combination stored in the index.
         device: device of the encoder.
         weight: overrides the weight of a combination's second encoder.
+        of_documents: open it for documents; queries of an int8 index are encoded in fp32.
 
     Raises:
         InputError: weights or contract of the encoder differ from those of the index.
@@ -238,7 +243,8 @@ def query_encoder(
     options = _options(index)
     model = model or model_of(index)
     changes = {**options["contract"], **({} if weight is None else {"weight": weight})}
-    encoder = open_encoder(model, device=device, dtype=options["dtype"], overrides=changes)
+    dtype: EncodingPrecision = "fp32" if options["dtype"] == INT8 and not of_documents else options["dtype"]
+    encoder = open_encoder(model, device=device, dtype=dtype, overrides=changes)
     if encoder.fingerprint != index.fingerprint:
         raise InputError(refusal(index, str(model), encoder.describe()))
     return encoder

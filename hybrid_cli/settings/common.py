@@ -27,6 +27,8 @@ from hybrid_cli.settings.options import (
 MEASURE = parsed_by("hybrid_cli.evaluation.measures", "measure_name")
 Pooling = Literal["mean", "cls", "max", "last"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
+INT8: Literal["int8"] = "int8"
+EncodingPrecision = Literal[Precision, "int8"]
 CombineMode = Literal["concat", "sum"]
 NameOrPath = str | Path  # a model name, `name=path`, or a path; settings store it as text
 
@@ -362,10 +364,8 @@ class LossOptions(Settings):
     mask_matches: float = option(
         By("loss", {"roc": 0.15}, 0.0),
         "Fraction of the query's words that are masked in documents during training (RoC).",
-        panel=OBJECTIVE,
-        minimum=0,
-        maximum=1,
-    )
+        panel=OBJECTIVE, minimum=0, maximum=1,
+    )  # fmt: skip
     index: Path | None = option(
         None,
         "Lexical index: BM25's vectors for the orthogonality, its scores of all documents of a batch for `--scorer "

@@ -19,10 +19,10 @@ from hybrid_cli.settings.common import (
     Budgeted,
     CombineMode,
     EncoderContract,
+    EncodingPrecision,
     NameOrPath,
     OnDevice,
     Pooling,
-    Precision,
     Seeded,
     Writes,
     as_names,
@@ -314,9 +314,10 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
     title_separator: str | None = redeclare(EncoderContract, "title_separator", None, applies=(_CONTRACT,))
     query_max_len: int | None = redeclare(EncoderContract, "query_max_len", None, applies=(_CONTRACT,))
     doc_max_len: int | None = redeclare(EncoderContract, "doc_max_len", None, applies=(_CONTRACT,))
-    dtype: Precision = option(
+    dtype: EncodingPrecision = option(
         "auto",
-        "Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32.",
+        "Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32. `int8`: 8-bit "
+        "weights of a transformer on a CPU, for those without bf16; `search` then encodes queries in fp32.",
         panel=COMPUTATION,
         applies=when(input=TEXTS),
     )

@@ -94,7 +94,7 @@ def torch_and_gpu() -> list[Check]:
         checks.append(Check("GPU", False, "no NVIDIA driver", needed=False, advice="training runs on the CPU"))
     native = has_bf16(gpus)
     found = "native" if native else "emulated or slow"
-    return [*checks, Check("bf16", native, found, needed=False, advice="" if native else "use --dtype fp32")]
+    return [*checks, Check("bf16", native, found, needed=False, advice="" if native else "encode with --dtype int8")]
 
 
 def has_bf16(gpus: list[str]) -> bool:

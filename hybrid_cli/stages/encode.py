@@ -16,7 +16,6 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Recipe, refuse_equal
 from hybrid_cli.encoders.contract import SPARSE, TRANSFORMER, Encoder, kind_of, read_contract
-from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.models import model_input, recorded_model, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.presets import preset_fields
@@ -30,6 +29,7 @@ from hybrid_cli.indexes.encoding import (
     encode_on,
     on_cluster,
     opened,
+    precision,
     set_all_threads,
     source_of,
     texts_in,
@@ -91,7 +91,7 @@ def _encode(settings: Encode) -> Path:
     changes = {**preset_fields(settings.preset, folders[0]), **settings.contract()}
     if kind == Kind.DENSE_INDEX:
         settings = _with_type(settings, len(folders) == 1 and _trained_for_codes(folders[0]))
-    dtype = _dtype(settings)
+    dtype = precision(settings)
     output = artifacts.output_of(
         settings,
         kind,
@@ -137,7 +137,7 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
     """Write the weights of a corpus by a sparse encoder as an impact matrix."""
     names = as_names(settings.model)
     _check_sparse(settings, names, kind)
-    changes, dtype = settings.contract(), _dtype(settings)
+    changes, dtype = settings.contract(), precision(settings, quantized=False)
     contract = read_sparse_contract(resolve(names[0]), settings.architecture).changed(**changes)
     steps = _steps(settings, contract.counts)
     options = {
@@ -205,7 +205,7 @@ def _import(settings: Encode, path: Path) -> Path:
         raise InputError(f"--{option}: only with the --model that computed {path}")
     if model is not None:
         changes = {**preset_fields(settings.preset, resolve(model)), **changes}
-    dtype: Any = _dtype(settings) if model else ""
+    dtype: Any = precision(settings, quantized=False) if model else ""
     output = artifacts.output_of(
         settings,
         kind,
@@ -242,14 +242,6 @@ def _trained_for_codes(model: Path) -> bool:
     return kind_of(model) == TRANSFORMER and read_contract(model).binary
 
 
-def _dtype(settings: Encode) -> Any:
-    """Return the precision with `auto` resolved, because it affects the vectors."""
-    names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-    here = settings.ray_address is None
-    devices = pick_devices(settings.devices) or [pick_device(settings.device) if here else settings.device]
-    return names[pick_dtype(settings.dtype, devices[0])]
-
-
 def _bytes(settings: Encode, dim: int, vectors: int) -> int:
     """Return the bytes of stored vectors."""
     return vectors * dim * (2 if settings.vector_dtype == "float16" else 4)
@@ -282,7 +274,7 @@ def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
         opened = DenseIndex.open(old)
         query_encoder(opened, device=settings.device)  # refuses a model that has changed
         model = model_of(opened)
-        encoder = open_encoder(model, device=settings.device, dtype=made.options["dtype"], overrides=changes)
+        encoder = open_encoder(model, device=settings.device, overrides=changes)
         info = _info(encoder, info.vectors, info.truncated)
     written = 0 if length is None else _bytes(settings, length, info.vectors)
     indexes.check_recipe(settings, info.dim, info.vectors, output.partial, written)

@@ -1,0 +1,157 @@
+"""Transformers with 8-bit weights, computed by ONNX Runtime: for processors without bf16."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.errors import HybridError, InputError
+
+_LEAST_COSINE = 0.9  # far below what quantization costs, and above what a wrong conversion reaches
+_PROBES = (
+    "how does a hybrid of two rankings work",
+    "A first-stage retriever returns a thousand candidates from millions of passages within milliseconds. Its lexical "
+    "part counts the words that query and passage share; its dense part compares two vectors, and finds passages that "
+    "use other words for the same thing.",
+    "exact match",
+)
+
+
+def quantize(encoder: TransformerEncoder) -> None:
+    """Replace the transformers of an encoder by 8-bit copies.
+
+    Matrices have one scale per output, activations one per batch. The weights use 7 of the 8 bits, because processors
+    without VNNI add two products in 16 bits. Pooling, projection and normalization stay in PyTorch with fp32.
+
+    Args:
+        encoder: an encoder in fp32 on a CPU.
+
+    Raises:
+        InputError: a GPU, or ONNX Runtime is not installed.
+        HybridError: ONNX cannot express the transformer, or its copy returns other vectors.
+    """
+    if encoder.device.type != "cpu":
+        raise InputError(f"--dtype int8: computed on CPUs only; use --dtype fp16 with --device {encoder.device}")
+    for tower in dict.fromkeys((encoder.query_tower, encoder.document_tower)):
+        rows, _ = tower.tokenize(_PROBES, "document")
+        batch = tower.tokenizer.pad({"input_ids": rows}, return_tensors="pt")
+        probe = batch["input_ids"], batch["attention_mask"]
+        with torch.inference_mode():
+            expected = tower(*probe)
+            tower.backbone = _Backbone(tower.backbone, tower.inputs(*probe))  # type: ignore[assignment]
+            cosine = float(nn.functional.cosine_similarity(expected, tower(*probe)).min())
+        if not cosine >= _LEAST_COSINE:
+            raise HybridError(
+                f"--dtype int8: the 8-bit vectors differ from those of fp32 (cosine {cosine:.2f}); use --dtype fp32"
+            )
+
+
+class _Backbone(nn.Module):
+    """An 8-bit copy of a transformer, with what a tower reads of the original."""
+
+    def __init__(self, original: PreTrainedModel, probe: dict[str, Tensor]):
+        super().__init__()
+        self.config = original.config
+        self.dtype = torch.float32
+        self.embeddings = getattr(original, "embeddings", None)  # for the number of positions
+        self.place = nn.Parameter(torch.zeros(0), requires_grad=False)  # for the device
+        self._session = _session(original, probe)
+
+    def forward(self, **inputs: Tensor) -> Any:
+        """Return an object with `last_hidden_state`, [n, L, h]."""
+        (states,) = self._session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
+        return SimpleNamespace(last_hidden_state=torch.from_numpy(states))
+
+
+class _States(nn.Module):
+    """A transformer that returns its last states only."""
+
+    def __init__(self, backbone: nn.Module, names: list[str]):
+        super().__init__()
+        self.backbone, self.names = backbone, names
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        states: Tensor = self.backbone(**dict(zip(self.names, inputs, strict=True))).last_hidden_state
+        return states
+
+
+def _session(backbone: PreTrainedModel, probe: dict[str, Tensor]) -> Any:
+    """Export a transformer, quantize its matrices, and open it on the threads of PyTorch."""
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401  (of torch.onnx)
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+    except ImportError:
+        raise InputError("--dtype int8: needs ONNX Runtime; run pip install 'hybrid_cli[int8]'") from None
+    names = list(probe)
+    rows, columns = torch.export.Dim("rows"), torch.export.Dim("columns")
+    with tempfile.TemporaryDirectory() as folder, _plain_attention(backbone), _without_noise():
+        whole, small = Path(folder, "whole.onnx"), Path(folder, "int8.onnx")
+        try:
+            torch.onnx.export(
+                _States(backbone, names).eval(),
+                tuple(probe.values()),
+                whole,
+                input_names=names,
+                output_names=["states"],
+                dynamic_shapes=(({0: rows, 1: columns},) * len(names),),
+                dynamo=True,
+                verbose=False,
+            )
+            quantize_dynamic(
+                whole,
+                small,
+                per_channel=True,
+                reduce_range=True,
+                weight_type=QuantType.QInt8,
+                op_types_to_quantize=["MatMul", "Gemm"],
+                extra_options={"MatMulConstBOnly": True},
+            )
+        except (torch.onnx.errors.OnnxExporterError, RuntimeError, ValueError) as error:
+            raise HybridError(
+                f"--dtype int8: {type(backbone).__name__} has no form in ONNX ({type(error).__name__}); "
+                "use --dtype fp32"
+            ) from None
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # spinning threads slow others down
+        return onnxruntime.InferenceSession(small, options, providers=["CPUExecutionProvider"])
+
+
+@contextlib.contextmanager
+def _plain_attention(backbone: PreTrainedModel) -> Iterator[None]:
+    """Use attention made of matrix products and a softmax, which ONNX Runtime computes faster than that of PyTorch."""
+    before = getattr(backbone.config, "_attn_implementation", None)
+    if before is None:
+        yield
+        return
+    backbone.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        backbone.set_attn_implementation(before)
+
+
+@contextlib.contextmanager
+def _without_noise() -> Iterator[None]:
+    """Silence the exporter and the quantizer, which warn of what does not concern a user."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        before = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(before)
