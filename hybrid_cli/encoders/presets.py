@@ -78,6 +78,7 @@ PRESETS = {
     "cocondenser": Preset("Luyu/co-condenser-marco-retriever", (BERT,), _cls(32, 128, title_separator=" [SEP] ")),
     "gtr": Preset("sentence-transformers/gtr-t5-base", ("t5",), _unit("mean", 512), modules=("Dense",)),
     "sentence-t5": Preset("sentence-transformers/sentence-t5-base", ("t5",), _unit("mean", 256), modules=("Dense",)),
+    # Pooling, prefixes and lengths: evaluation scripts of E5's authors, model mapping of BGE's authors.
     "e5": Preset("intfloat/e5-base-v2", (BERT, XLM), _unit("mean", 512, "query: ", "passage: ")),
     "bge": Preset("BAAI/bge-base-en-v1.5", (BERT,), _unit("cls", 512, _SEARCH)),
     "bge-m3": Preset("BAAI/bge-m3", (XLM,), _unit("cls", 8192)),
