@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.models import Pooling, Transformer
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
@@ -55,7 +53,10 @@ def bert(tokenizer: Any, seed: int = 0, kind: Any = BertModel, config: Any = Ber
     return model.eval()
 
 
-def chain(folder: Path, source: Path, pooling: str, *modules: nn.Module) -> SentenceTransformer:
+def chain(folder: Path, source: Path, pooling: str, *modules: nn.Module) -> Any:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Pooling, Transformer
+
     model = SentenceTransformer(modules=[Transformer(str(source)), Pooling(16, pooling), *modules], device="cpu")
     model.save(str(folder))
     return model

@@ -13,7 +13,6 @@ import pytest
 import torch
 from published_models import QUERIES, TEXTS, TITLES, WEIGHTS, batch, bert, chain, close, opened, saved
 from safetensors.torch import load_file, save_file
-from sentence_transformers.models import Dense, Normalize
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, BertForSequenceClassification
 
@@ -165,6 +164,8 @@ def test_spar_joins_two_plain_towers(tokenizer: Any, tmp_path: Path) -> None:
 def test_joined_towers_keep_their_own_contracts(
     tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from sentence_transformers.models import Normalize
+
     for name, pooling in (("query", "cls"), ("documents", "cls"), ("mean", "mean")):
         chain(tmp_path / name, tiny_bert, pooling, Normalize())
     settings = tmp_path / "query" / "config_sentence_transformers.json"
@@ -189,6 +190,8 @@ class Payload:
 
 
 def test_a_pickled_model_folder_is_converted_with_its_modules(tiny_bert: Path, tmp_path: Path) -> None:
+    from sentence_transformers.models import Dense, Normalize
+
     chain(tmp_path / "chain", tiny_bert, "mean", Dense(16, 8), Normalize())
     expected = TransformerEncoder.load(tmp_path / "chain").encode_queries(TEXTS)
     for folder in (tmp_path / "chain", tmp_path / "chain" / "2_Dense"):

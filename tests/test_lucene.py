@@ -182,9 +182,10 @@ def words_of_all_shapes(count: int) -> list[str]:
 
 
 def test_english_without_java_equals_lucene(docstrings: list[tuple[str, str, str]]) -> None:
-    """Over 20,000 made-up words, every word of the docstrings, and every docstring that needs no Lucene."""
-    lucenes, texts = Analyzer(), [" ".join(words_of_all_shapes(20_000))]
-    texts += [text for *_, text in docstrings] + [" ".join(re.findall("[A-Za-z]+", text)) for *_, text in docstrings]
+    """6,000 made-up words, the words of every third docstring, and the docstrings of them that need no Lucene."""
+    lucenes, texts = Analyzer(), [" ".join(words_of_all_shapes(6_000))]
+    some = [text for *_, text in docstrings[::3]]
+    texts += some + [" ".join(re.findall("[A-Za-z]+", text)) for text in some]
     texts += [
         "SHA256 of a 3-word (re)write/merge?",
         "e.g. one, two; three: four.",
@@ -196,7 +197,7 @@ def test_english_without_java_equals_lucene(docstrings: list[tuple[str, str, str
     texts += ["a_b", "x,y", "1;2", "caf\u00e9", "a\u00a0b", "end.", "end.\n", "a\rb", "x" * 300, "\x1c", "dogs' tails"]
     own = [(text, found[0]) for text in texts if (found := english.analyze([text])) is not None]
     assert [tokens for _, tokens in own] == lucenes.analyze([text for text, _ in own])
-    assert len(own) > len(docstrings)
+    assert len(own) > len(some)
     assert {len(text) for text, _ in own} >= {len(texts[0]), len("SHA256 of a 3-word (re)write/merge?")}
     assert english.analyze(["a_b"]) is None
 

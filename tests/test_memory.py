@@ -88,7 +88,7 @@ def test_more_threads_than_the_address_space_holds_are_refused(made: Path) -> No
     )
 
 
-@pytest.mark.parametrize("megabytes", [1024, 3072])
+@pytest.mark.parametrize("megabytes", [1024])
 def test_long_runs_are_fused_and_measured_under_a_low_limit(folder: Path, megabytes: int) -> None:
     output = f"fused.{megabytes}.parquet"
     fused = limited(megabytes, folder, "fuse", "a.trec", "b.trec", "--method", "rrf", "-o", output, "--quiet")

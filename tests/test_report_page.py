@@ -123,7 +123,7 @@ def test_every_query_is_a_dot_and_every_count_is_labeled(open_page: Callable[...
 
 
 CHARTS = {'"field":"recall"': '"field":"recal"', '"field":"bytes"': '"field":"byte"'}
-CONTENT = '<main><img src="https://example.org/pixel.png" alt=""><p style="width: 1300px">.</p>'
+CONTENT = '<main><script>window.broken = 1</script><img src="https://example.org/"><p style="width: 1300px">.</p>'
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,9 @@ CONTENT = '<main><img src="https://example.org/pixel.png" alt=""><p style="width
     [
         ({'"mark":{"type":"bar"': '"mark":{"type":"tick"'}, []),
         (CHARTS | {'"mark":{"type":"bar"': '"mark":{"type":"barr"'}, ["recall-by-depth", "memory", "is empty"]),
-        ({"<main>": CONTENT}, ["Content Security Policy", "pixels wide"]),
-        ({"<main>": "<main><script>window.broken = 1</script>"}, ["Content Security Policy"]),
+        ({"<main>": CONTENT}, ["script", "image", "pixels wide"]),
     ],
-    ids=["no fault", "charts", "content", "script"],
+    ids=["no fault", "charts", "content"],
 )
 def test_a_broken_page_has_faults(
     open_page: Callable[..., OpenPage], html: Path, tmp_path: Path, changes: dict[str, str], wanted: list[str]
