@@ -38,6 +38,7 @@ _LIBRARIES = (
     "pyarrow",
     "polars",
     "numpy",
+    "onnxruntime",
     "sentencex",
     "altair",
 )
