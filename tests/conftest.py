@@ -31,7 +31,8 @@ SLOW = [  # files that `make check` leaves out; the longest first
     "test_bpr", "test_bad_input", "test_impacts", "test_nested", "test_storage", "test_index_bm25", "test_encoder",
     "test_api", "test_mine_negatives", "test_whole_words", "test_rerank", "test_paths", "test_pretraining",
     "test_perturb_several", "test_label", "test_python_docs", "test_prepare_sample", "test_pipelines",
-    "test_cross_validation", "test_damage", "test_prepare", "test_convert_checkpoint", "test_fields",
+    "test_cross_validation", "test_damage", "test_prepare", "test_convert_checkpoint", "test_fields", "test_workers",
+    "test_int8",
 ]  # fmt: skip
 settings.register_profile("hybrid", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("hybrid")
