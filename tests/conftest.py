@@ -20,19 +20,18 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test` runs one process per core
 SLOW = [  # files that `make check` leaves out; the longest first
-    "test_cluster", "test_report_page", "test_encode", "test_kill", "test_memory", "test_train_roc", "test_judge",
-    "test_object_store", "test_vectors", "test_lucene", "test_train_frozen", "test_fuse", "test_examples",
-    "test_sparse", "test_auto_command", "test_search", "test_presets", "test_reranker", "test_train_fusion",
-    "test_report",
-    "test_pretrain", "test_train_lambda", "test_train_dense", "test_hostile_input", "test_run_files", "test_sharded",
-    "test_export", "test_append", "test_combination", "test_models", "test_hybrid_search", "test_dev_pool",
-    "test_killed", "test_tower", "test_judge_terminal", "test_fusion_lists", "test_distill_lite", "test_concat_runs",
-    "test_cli", "test_fuzz", "test_boost", "test_diagnostics", "test_translation", "test_parallel", "test_serving",
-    "test_bpr", "test_bad_input", "test_impacts", "test_nested", "test_storage", "test_index_bm25", "test_encoder",
-    "test_api", "test_mine_negatives", "test_whole_words", "test_rerank", "test_paths", "test_pretraining",
+    "test_cluster", "test_kill", "test_memory", "test_lucene", "test_train_frozen", "test_report_page",
+    "test_examples", "test_encode", "test_train_lambda", "test_auto_command", "test_convert_checkpoint",
+    "test_train_dense", "test_int8", "test_killed", "test_object_store", "test_append", "test_sparse",
+    "test_train_roc", "test_fuse", "test_vectors", "test_pretrain", "test_export", "test_fusion_lists",
+    "test_hostile_input", "test_report", "test_parallel", "test_combination", "test_cli", "test_hybrid_search",
+    "test_judge_terminal", "test_search", "test_concat_runs", "test_run_files", "test_train_fusion", "test_models",
+    "test_distill_lite", "test_judge", "test_presets", "test_reranker", "test_sharded", "test_dev_pool", "test_tower",
+    "test_fuzz", "test_boost", "test_diagnostics", "test_translation", "test_serving", "test_bpr", "test_bad_input",
+    "test_impacts", "test_nested", "test_storage", "test_index_bm25", "test_encoder", "test_api",
+    "test_mine_negatives", "test_whole_words", "test_rerank", "test_paths", "test_pretraining",
     "test_perturb_several", "test_label", "test_python_docs", "test_prepare_sample", "test_pipelines",
-    "test_cross_validation", "test_damage", "test_prepare", "test_convert_checkpoint", "test_fields", "test_workers",
-    "test_int8",
+    "test_cross_validation", "test_damage", "test_prepare", "test_fields", "test_workers",
 ]  # fmt: skip
 settings.register_profile("hybrid", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("hybrid")
