@@ -19,14 +19,15 @@ from hybrid_cli.collections.readers.text_files import (
     records,
 )
 
-_HARD = "hard_negative_ctxs"
+_HARD, _OTHER = "hard_negative_ctxs", "negative_ctxs"
 _PASSAGE_ID = ("passage_id", "psg_id", *DOCID_FIELDS)
 
 
 def given_negatives(path: Path) -> pl.DataFrame:
     """Return the negatives of a training file, in its order.
 
-    DPR's questions have no ids: they are numbered from 0, as `prepare dpr --training` numbers them.
+    DPR's questions have no ids: they are numbered from 0, as `prepare dpr --training` numbers them. A question without
+    hard negatives has its other negatives (`hard_neg_fallback` of DPR's code, dpr/models/biencoder.py).
 
     Returns:
         qid, docid, rank (from 1), score (null).
@@ -46,7 +47,10 @@ def given_negatives(path: Path) -> pl.DataFrame:
 
 def _dpr(path: Path) -> Iterator[tuple[str, str]]:
     for number, (place, record) in enumerate(array_records(path)):
-        for each in passages(record, _HARD, place):
+        own = passages(record, _HARD, place)
+        if not own and _OTHER in record:
+            own = passages(record, _OTHER, place)
+        for each in own:
             yield str(number), id_of(each, _PASSAGE_ID, place)
 
 
