@@ -100,6 +100,20 @@ def test_without_recorded_queries_the_query_ids_are_compared(
         fuse([first, other], output=tmp_path / "f.parquet")
 
 
+def test_runs_of_the_same_queries_may_answer_different_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As with one index per field: the title answers one query, and the text the other."""
+    pl.DataFrame({"docid": ["d"], "title": ["heart"], "text": ["oxygen"]}).write_parquet(tmp_path / "corpus.parquet")
+    pl.DataFrame({"qid": ["1", "2"], "text": ["heart", "oxygen"]}).write_parquet(tmp_path / "queries.parquet")
+    runs = []
+    for field in ("title", "text"):
+        index = index_bm25(tmp_path / "corpus.parquet", fields=[field], output=tmp_path / field, threads=1)
+        output = tmp_path / f"{field}.parquet"
+        runs.append(search(queries=tmp_path / "queries.parquet", index=index, output=output))
+    fused = fuse(runs, method="sum", output=tmp_path / "sum.parquet")
+    assert pl.read_parquet(fused)["qid"].to_list() == ["1", "2"]
+    assert "only 0 of 2 queries are in all 2 runs" in capsys.readouterr().err
+
+
 def test_runs_of_another_corpus_are_not_concatenated(made: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"fewer\.parquet: has another corpus than .*train\.parquet"):
         concat_runs([made / "train.parquet", made / "fewer.parquet"], output=tmp_path / "all.parquet")

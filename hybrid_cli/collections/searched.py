@@ -114,6 +114,9 @@ def refuse_other_corpus(runs: Iterable[Path], corpus: Path) -> None:
 def check_common(queries: Mapping[Path, pl.Series]) -> None:
     """Refuse a run without a common query with the others; warn if less than half of all queries are in all runs.
 
+    Runs that record their queries are not refused: `refuse_mixed` compares these, and a search may find no hit for the
+    queries of another one.
+
     Args:
         queries: path of each run -> ids of its queries, each once; empty runs do not count.
 
@@ -121,7 +124,10 @@ def check_common(queries: Mapping[Path, pl.Series]) -> None:
         InputError: names the run, with an example of both sides.
     """
     given = {path: qids for path, qids in queries.items() if len(qids)}
+    recorded = [path for path in given if queries_of(path) is not None]
     for path, qids in given.items():
+        if path in recorded and len(recorded) > 1:
+            continue
         others = [other for each, other in given.items() if each != path]
         if others and not qids.is_in(pl.concat(others).unique().implode()).any():
             raise InputError(
