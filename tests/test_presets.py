@@ -82,6 +82,8 @@ def test_one_tower_of_dpr_is_refused_in_both_places(dpr: tuple[Path, Any, Any], 
         InputError, match=r"has the query tower only \(question_encoder\.\*\); join both towers: hybrid"
     ):
         TransformerEncoder.load(dpr[0] / "question")
+    with pytest.raises(InputError, match=r"has the document tower only \(ctx_encoder\.\*\); join both towers: hybrid"):
+        preset_fields("dpr", dpr[0] / "context")
     shutil.copytree(dpr[0] / "context", tmp_path / "two" / "query")
     shutil.copytree(dpr[0] / "context", tmp_path / "two" / "document")
     with pytest.raises(InputError, match="has the weights of the document tower, not of the query tower"):

@@ -111,13 +111,14 @@ def preset_fields(name: str | None, folder: Path) -> dict[str, Any]:
         folder: folder of the checkpoint.
 
     Raises:
-        InputError: the checkpoint is of another form than the preset.
+        InputError: the checkpoint is of another form than the preset, or one tower of two.
     """
     if name is None:
         return {}
     preset = PRESETS[name]
     if (folder / CONTRACT).is_file():
         raise InputError(f"--preset {name}: {folder} has a contract of its own (encoder.json); remove --preset")
+    layouts.structure(folder)  # refuses one tower of two
     form = layouts.find(folder)
     if form not in preset.layouts:
         raise InputError(
