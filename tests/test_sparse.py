@@ -340,28 +340,49 @@ class Boosts:
         return {term: int(boost) for term, boost in boosts.select("term", "boost").iter_rows()}
 
 
-def test_pyserini_ranks_the_exported_weights_as_we_do(
-    models: dict[Any, Path], built: dict[Any, Path], tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def lucene_index(index: Path, folder: Path, impact: bool) -> str:
+    """Export an index, and index the documents with Anserini."""
     from hybrid_cli.lexical import jvm
 
-    monkeypatch.setenv("OPENAI_API_KEY", "none")  # Pyserini does not import without one
-    (tmp_path / "json").mkdir()
-    export(built["splade"], form="anserini", output=tmp_path / "json" / "docs.jsonl")
+    (folder / "json").mkdir()
+    export(index, form="anserini", output=folder / "json" / "docs.jsonl")
     settings = jvm.java_class("io.anserini.index.IndexCollection$Args")()
     settings.collectionClass, settings.generatorClass = "JsonVectorCollection", "DefaultLuceneDocumentGenerator"
-    settings.input, settings.index, settings.threads = str(tmp_path / "json"), str(tmp_path / "lucene"), 1
-    settings.impact = settings.pretokenized = settings.quiet = True
+    settings.input, settings.index, settings.threads = str(folder / "json"), str(folder / "lucene"), 1
+    settings.impact, settings.pretokenized, settings.quiet = impact, True, True
     jvm.java_class("io.anserini.index.IndexCollection")(settings).run()
-    from pyserini.search.lucene import LuceneImpactSearcher
+    return str(folder / "lucene")
 
-    searcher = LuceneImpactSearcher(str(tmp_path / "lucene"), Boosts(open_model(models, "splade")), min_idf=-1)
+
+@pytest.mark.parametrize("architecture", ["splade", "deepct"])
+def test_pyserini_ranks_the_exported_weights_as_we_do(
+    models: dict[Any, Path],
+    built: dict[Any, Path],
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    architecture: str,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")  # Pyserini does not import without one
+    learned = architecture == "splade"
+    folder = lucene_index(built[architecture], tmp_path, impact=learned)
+    assert ("--impact" in capsys.readouterr().err) is learned
+    from pyserini.analysis import JWhiteSpaceAnalyzer
+    from pyserini.search.lucene import LuceneImpactSearcher, LuceneSearcher
+
+    if learned:
+        searcher = LuceneImpactSearcher(folder, Boosts(open_model(models, architecture)), min_idf=-1)
+    else:
+        searcher = LuceneSearcher(folder)
+        searcher.set_bm25(10, 0.9)
+        searcher.set_analyzer(JWhiteSpaceAnalyzer())
     for text in collections.read_queries(collections.queries_path(tiny, "test"))["text"]:
-        ours = search(tiny, index=built["splade"], query=text, hits=12)
-        theirs = searcher.search(text, k=12)
+        ours = search(tiny, index=built[architecture], query=text, hits=12)
+        theirs = searcher.search(text if learned else " ".join(LazyAnalyzer().analyze([text])[0]), k=12)
         assert [hit.docid for hit in theirs] == ours["docid"].to_list()
-        scores = np.array([hit.score for hit in theirs])
-        np.testing.assert_allclose(scores / 128**2, ours["score"].to_numpy(), rtol=1e-6)
+        scores = np.array([hit.score for hit in theirs]) / (128**2 if learned else 1)
+        np.testing.assert_allclose(scores, ours["score"].to_numpy(), rtol=1e-6, atol=0 if learned else 1e-4)
 
 
 # ------------------------------------------------------------------------------------------------------------ training

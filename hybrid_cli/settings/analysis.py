@@ -287,7 +287,7 @@ class Export(Budgeted, Writes):
     pid, rank. `dpr`: a run as the JSON of DPR's retriever, with texts and has_answer. `sentence-transformers`: an
     encoder. `pyserini`: a dense index that FaissSearcher opens. `opensearch`, `vespa`, `parquet` (Qdrant, Milvus,
     LanceDB): the documents of a lexical index with their impacts, and with the vectors of `--dense`. `anserini`: the
-    weights of a lexical index as JSON lines, for Anserini's impact search.
+    weights of a lexical index as JSON lines, for Anserini's impact search; of BM25 and DeepCT the counts, for its BM25.
     """
 
     command = "export"

@@ -37,8 +37,9 @@ _OPENED = {  # how another tool opens a format of one file or folder
     "pyserini": "  from pyserini.search.faiss import FaissSearcher; "
     'FaissSearcher("{path}", query_encoder=None).search(VECTORS, k=10)  (Java 21 or later)',
     "anserini": "  in a folder of its own: python -m pyserini.index.lucene --collection JsonVectorCollection "
-    "--input FOLDER --index INDEX --generator DefaultLuceneDocumentGenerator --impact --pretokenized",
+    "--input FOLDER --index INDEX --generator DefaultLuceneDocumentGenerator --pretokenized",
 }
+_LEARNED, _COUNTS = " --impact", "; then BM25 of analyzed queries: the weights are counts"  # of documents for Anserini
 _FOLDERS = ("sentence-transformers", "pyserini", *ENGINES)  # formats of several files
 
 Writer = Callable[[Path, Path, Export], str]  # artifact, output, settings -> description of the written content
@@ -84,7 +85,8 @@ def export(settings: Export) -> Path:
         count = write(path, scratch, settings)
     console.note(f"export: {output.path}: {count} ({settings.form})")
     if settings.form in _OPENED:
-        console.note(_OPENED[settings.form].format(path=output.path))
+        counts = _COUNTS if (path / layout.PARAMETERS).is_file() else _LEARNED
+        console.note(_OPENED[settings.form].format(path=output.path) + (counts if settings.form == "anserini" else ""))
     if settings.form == "sentence-transformers" and (folder := path / layout.CONTRACT).is_file():
         contract = read_contract(folder.parent)
         if contract.tied and contract.query_max_len != contract.doc_max_len:
