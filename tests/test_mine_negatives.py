@@ -371,12 +371,35 @@ def test_sets_over_other_corpora_keep_their_documents_apart(tiny: Path, tmp_path
     assert len(Examples(output)) == len(rows)
 
 
+def test_each_of_several_sets_has_the_negatives_of_its_own_file(tiny: Path, tmp_path: Path) -> None:
+    """As DPR-multi: the query ids of the files are those of their sets."""
+    items, wanted = [], {"nq": ["lungs", "salt"], "web": ["dense", "salt"]}
+    for name, negatives in wanted.items():
+        shutil.copytree(tiny, tmp_path / name)
+        lines = [f"t1\t007\t{docid}" for docid in negatives]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+        items.append(f"given:{tmp_path / name}.tsv")
+    rows = pl.read_parquet(
+        mine_negatives(
+            [tmp_path / name for name in wanted], split="train", sources=[f"{item}:2" for item in items],
+            output=tmp_path / "x.parquet",
+        )
+    )  # fmt: skip
+    for name, negatives in wanted.items():
+        drawn = rows.filter(qid=f"{name}:t1")["negatives"][0].struct.field("docid")
+        assert sorted(drawn) == negatives
+    kinds = {source.name: source.count for source in MineNegatives(
+        [tmp_path / name for name in wanted], sources=items, output=tmp_path / "y").plan()}  # fmt: skip
+    assert kinds == {"given": 8}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"sources": "random:1"}, "2 collections are named 'tiny'; their ids are kept apart by the name"),
         ({"sources": "run:a.parquet:1"}, "--sources a: only with one collection"),
-        ({"sources": "given:train.json:1"}, "--sources given: only with one collection"),
+        ({"sources": "given:train.json:1"}, "--sources given: needs one file for each of the 2 collections"),
+        ({"sources": "given:a.json:1,given:b.json:2"}, "needs the same number of negatives for each file"),
         ({"sources": "random:1", "queries": "q"}, "--queries and --qrels: only with one collection"),
         ({"index": ["a", "b", "c"]}, "--index: 3 indexes for 2 collections; pass one, or one each"),
     ],

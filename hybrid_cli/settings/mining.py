@@ -75,7 +75,8 @@ class MineNegatives(Budgeted, Seeded, OnCluster, Writes):
     sources: Sequence[str] = option(
         (BM25,),
         "`bm25`, `random` (uniform over the corpus), `run:PATH`, or `given:PATH`, the negatives of a training file "
-        "(DPR's JSON, Tevatron's JSON lines, MS MARCO's triples); several with numbers: `bm25:6,random:2`.",
+        "(DPR's JSON, Tevatron's JSON lines, MS MARCO's triples); several with numbers: `bm25:6,random:2`. Several "
+        "collections need one file each, in order: `given:nq.json:1,given:webq.json:1`.",
         panel=SOURCES,
         metavar="SOURCE,...",
     )
@@ -170,14 +171,31 @@ class MineNegatives(Budgeted, Seeded, OnCluster, Writes):
             )
         if len(self.collections) == 1:
             return
-        if own := [source.name for source in self.plan() if source.run or source.given]:
+        if own := [source.name for source in self.plan() if source.run]:
             raise InputError(f"--sources {own[0]}: only with one collection, whose query ids it has")
+        files = sum(_is_given(item) for item in self.sources)
+        if files not in (0, len(self.collections)):
+            raise InputError(
+                f"--sources given: needs one file for each of the {len(self.collections)} collections, in order; got "
+                f"{files}"
+            )
         if self.queries is not None or self.qrels is not None:
             raise InputError("--queries and --qrels: only with one collection; --split names those of each collection")
         name, times = Counter(path.name for path in self.collections).most_common(1)[0]
         if times > 1:
             raise InputError(f"mine-negatives: {times} collections are named '{name}'; their ids are kept apart by the "
                              "name, so rename one")  # fmt: skip
+
+    def of_collection(self, number: int) -> MineNegatives:
+        """Return the settings of one collection, with its index and the training file of its negatives."""
+        index = self.indexes[number : number + 1] if len(self.indexes) == len(self.collections) else self.indexes
+        return self.changed(collection=(self.collections[number],), index=index, sources=self._sources_of(number))
+
+    def _sources_of(self, number: int) -> list[str]:
+        """Return the items of `--sources` for a collection: of the training files of several ones, its own."""
+        files = [place for place, item in enumerate(self.sources) if _is_given(item)]
+        others = {*files} - {*files[number : number + 1]} if len(self.collections) > 1 else set()
+        return [item for place, item in enumerate(self.sources) if place not in others]
 
     def with_depth(self, documents: int) -> MineNegatives:
         """Return the settings with the depth for a collection of `documents` documents, if none is set.
@@ -202,9 +220,11 @@ class MineNegatives(Budgeted, Seeded, OnCluster, Writes):
             InputError: unknown source, a number missing or below 1, a source twice, or a sum other than
                 `num_negatives`.
         """
-        text = ",".join(self.sources)
-        default = (self.num_negatives or NUM_NEGATIVES) if len(self.sources) == 1 else None
-        sources = [_source(item, default) for item in self.sources]
+        text, items = ",".join(self.sources), self._sources_of(0)
+        default = (self.num_negatives or NUM_NEGATIVES) if len(items) == 1 else None
+        sources = [_source(item, default) for item in items]
+        if len(items) < len(self.sources) and len({_numbered(each)[1] for each in self.sources if _is_given(each)}) > 1:
+            raise InputError(f"--sources {text}: needs the same number of negatives for each file")
         name, times = Counter(source.name for source in sources).most_common(1)[0]
         if times > 1:
             raise InputError(f"--sources {text}: {name} is listed {times} times; list each source once")
@@ -243,6 +263,11 @@ def _source(item: str, default: int | None) -> Source:
         return Source(GIVEN_FILE, count, given=Path(path))
     stem = Path(path).stem
     return Source(f"{RUN}:{stem}" if stem in (BM25, RANDOM) else stem, count, Path(path))
+
+
+def _is_given(item: str) -> bool:
+    """Test whether a source is a training file."""
+    return item.startswith(f"{GIVEN_FILE}:")
 
 
 def _numbered(item: str) -> tuple[str, int | None]:

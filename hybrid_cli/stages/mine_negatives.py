@@ -59,13 +59,9 @@ def mine_negatives(settings: MineNegatives) -> Path:
 
 
 def _single(settings: MineNegatives) -> list[MineNegatives]:
-    """Return the settings of each collection, with its index and depth."""
-    count = len(settings.collections)
-    indexes = settings.indexes * (1 if len(settings.indexes) == count else count)
+    """Return the settings of each collection, with its own inputs and depth."""
     return [
-        settings.changed(collection=(path,), index=indexes[number : number + 1]).with_depth(
-            collections.document_count(path)
-        )
+        settings.of_collection(number).with_depth(collections.document_count(path))
         for number, path in enumerate(settings.collections)
     ]
 
