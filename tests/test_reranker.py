@@ -190,6 +190,23 @@ def test_only_the_document_is_cut_after_an_overlong_query(reranker: Path) -> Non
     np.testing.assert_allclose(scores, [model.scores(PAIRS[row])[0][0] for row in range(len(PAIRS))], atol=1e-5)
 
 
+def test_scores_in_bf16_have_more_than_8_significant_bits(reranker: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    """Of a head of one layer, and of one of two layers."""
+    from transformers import AutoTokenizer, RobertaConfig, RobertaForSequenceClassification
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
+    shape: Any = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    shape |= {"vocab_size": len(tokenizer), "num_labels": 1, "initializer_range": 0.3, "pad_token_id": 0}
+    torch.manual_seed(0)
+    RobertaForSequenceClassification(RobertaConfig(**shape)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    for folder in (reranker, tmp_path):
+        rounded, exact = (CrossEncoder.load(folder, device="cpu", dtype=each) for each in ("bf16", "fp32"))  # type: ignore[arg-type]
+        found = torch.from_numpy(rounded.scores(PAIRS)[0])
+        assert (found != found.bfloat16()).any()
+        np.testing.assert_allclose(found, exact.scores(PAIRS)[0], atol=0.05)
+
+
 # ------------------------------------------------------------------------------------------------------------- refusals
 
 

@@ -131,7 +131,15 @@ class CrossEncoder(nn.Module):
         if stored.max_length > longest:
             raise InputError(f"--max-length {stored.max_length}: the model has positions for {longest} tokens")
         place = pick_device(device)
-        return cls(stored, backbone, tokenizer).to(device=place, dtype=pick_dtype(dtype, place)).eval()
+        model = cls(stored, backbone, tokenizer).to(device=place, dtype=pick_dtype(dtype, place)).eval()
+        return model if train else model._with_exact_head()
+
+    def _with_exact_head(self) -> CrossEncoder:
+        """Compute the head in float32: scores in bf16 have 8 significant bits, so many hits of a query would tie."""
+        for name, part in self.backbone.named_children():
+            if name != self.backbone.base_model_prefix:
+                part.float().register_forward_pre_hook(lambda _, states: tuple(each.float() for each in states))
+        return self
 
     @property
     def device(self) -> torch.device:
