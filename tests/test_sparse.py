@@ -193,6 +193,11 @@ def test_other_checkpoints_are_refused(
         SparseEncoder.load(folder, architecture="unicoil", device="cpu")
 
 
+def test_without_its_architecture_the_option_is_named(models: dict[Any, Path]) -> None:
+    with pytest.raises(InputError, match=r"a learned sparse encoder; pass --architecture unicoil$"):
+        open_encoder(models["unicoil"])
+
+
 def test_a_plain_transformer_has_no_head_to_search_with(tiny_bert: Path) -> None:
     with pytest.raises(InputError, match="has no masked-language-model head; train one with `hybrid train-sparse`"):
         SparseEncoder.load(tiny_bert, architecture="splade", device="cpu")

@@ -89,6 +89,7 @@ def load_checkpoint(folder: Path, side: str) -> Loaded:
     tokenizer = load_tokenizer(folder)
     _refuse_other_tokenizer(folder, tokenizer, backbone)
     _refuse_integers(folder)
+    _refuse_sparse(folder, report["unexpected_keys"])
     refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
     refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
     left_out = _refuse_unknown(folder, report["unexpected_keys"], config.model_type in _ENCODERS)
@@ -263,6 +264,14 @@ def refuse_more_layers(folder: Path, unexpected: Collection[str], known: Collect
         raise InputError(
             f"{folder}: the checkpoint has {len(more)} weights of layers that config.json does not have ({more[0]}, "
             "...); correct num_hidden_layers, or keep fewer layers with --layers when training"
+        )
+
+
+def _refuse_sparse(folder: Path, unexpected: Collection[str]) -> None:
+    """Refuse a checkpoint of UniCOIL, which is no dense encoder, and name the option that opens it."""
+    if "tok_proj.weight" in unexpected:
+        raise InputError(
+            f"{folder}: weights of UniCOIL (tok_proj), a learned sparse encoder; pass --architecture unicoil"
         )
 
 
