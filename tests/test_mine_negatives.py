@@ -409,6 +409,11 @@ def test_ambiguous_training_sets_are_refused(options: dict[str, Any], message: s
         MineNegatives([Path("a/tiny"), Path("b/tiny")], output=Path("x.parquet"), **options)
 
 
+def test_a_set_whose_name_could_be_part_of_an_id_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"a colon ends the name of a set in its query ids; rename 'a:b'$"):
+        MineNegatives([tmp_path / "a", tmp_path / "a:b"], sources="random:1", output=tmp_path / "x")
+
+
 GIVEN: dict[str, str] = {
     "dpr.json": json.dumps(
         [

@@ -181,6 +181,8 @@ class MineNegatives(Budgeted, Seeded, OnCluster, Writes):
             )
         if self.queries is not None or self.qrels is not None:
             raise InputError("--queries and --qrels: only with one collection; --split names those of each collection")
+        if colon := [path.name for path in self.collections if ":" in path.name]:
+            raise InputError(f"mine-negatives: a colon ends the name of a set in its query ids; rename '{colon[0]}'")
         name, times = Counter(path.name for path in self.collections).most_common(1)[0]
         if times > 1:
             raise InputError(f"mine-negatives: {times} collections are named '{name}'; their ids are kept apart by the "
