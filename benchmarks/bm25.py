@@ -60,7 +60,12 @@ def search_tasks(
     bags, tokens = opened.bags(texts), opened.analyze(texts)
     searcher = LuceneSearcher(str(index / layout.LUCENE))
     searcher.set_bm25(K1, B)
-    corpus = [opened.analyze(batch) for batch in contents(opened, scratch)]
+    # One string per term: millions of documents would otherwise hold a copy for each posting.
+    terms: dict[str, str] = {}
+    corpus = [
+        [[terms.setdefault(term, term) for term in document] for document in opened.analyze(batch)]
+        for batch in contents(opened, scratch)
+    ]
     retriever = bm25s.BM25(method="lucene", k1=K1, b=B, backend="numba")
     retriever.index([document for batch in corpus for document in batch], show_progress=False)
     known = [[token for token in query if token in retriever.vocab_dict] or [""] for query in tokens]
@@ -140,7 +145,8 @@ def compare_indexing(scratch: Path, options: argparse.Namespace) -> list[Row]:
     def hybrid() -> None:
         index_bm25(collection, output=scratch / "bm25", threads=options.threads, overwrite=True)
 
-    times, _ = in_turns({"IndexCollection": anserini, "hybrid index-bm25": hybrid}, options.repeat)
+    rounds = options.index_repeat or options.repeat
+    times, _ = in_turns({"IndexCollection": anserini, "hybrid index-bm25": hybrid}, rounds)
     documents = collections.document_count(collection)
     print(f"\nindexing: {documents:,} documents, document vectors stored, {options.threads} threads")
     for name, seconds in times.items():
@@ -157,6 +163,7 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
     parser.add_argument("--queries", type=int, default=2000)
     parser.add_argument("--hits", type=int, default=1000)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--index-repeat", type=int, help="rounds of indexing; default: --repeat")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args(words)
     console.set_quiet(True)

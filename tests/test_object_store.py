@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -16,6 +18,7 @@ from typing import Any
 import pyarrow.fs as pa_fs
 import pytest
 from command import hybrid
+from gcp_storage_emulator.server import create_server
 from moto.server import ThreadedMotoServer
 from tiny_collection import write_tiny_source
 
@@ -61,6 +64,19 @@ def server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
+def google(server: str) -> Iterator[str]:
+    """A server with the interface of Google Cloud Storage; `server` restores the variables."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    made = create_server("127.0.0.1", port, in_memory=True)
+    made.start()
+    os.environ["CLOUD_STORAGE_EMULATOR_ENDPOINT"] = f"http://127.0.0.1:{port}"
+    yield f"127.0.0.1:{port}"
+    made.stop()
+
+
+@pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The outputs of the chain in a local folder."""
     folder = tmp_path_factory.mktemp("local")
@@ -73,11 +89,8 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Bucket:
     """A bucket with the source files, and the folder of the mirror."""
 
-    def __init__(self, server: str, name: str, mirror: Path):
-        self.name, self.mirror = name, mirror
-        self.system = pa_fs.S3FileSystem(
-            endpoint_override=server, scheme="http", region="us-east-1", allow_bucket_creation=True
-        )
+    def __init__(self, scheme: str, system: pa_fs.FileSystem, name: str, mirror: Path):
+        self.scheme, self.system, self.name, self.mirror = scheme, system, name, mirror
         self.system.create_dir(name)
 
     def put(self, key: str, content: bytes) -> None:
@@ -93,18 +106,36 @@ class Bucket:
         return {each.path.removeprefix(f"{self.name}/") for each in found if each.type == pa_fs.FileType.File}
 
     def __str__(self) -> str:
-        return f"s3://{self.name}"
+        return f"{self.scheme}://{self.name}"
+
+
+def filled(scheme: str, system: pa_fs.FileSystem, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """Return a new bucket with the source files; its mirror is in `folder`."""
+    monkeypatch.setenv("HYBRID_CACHE", str(folder / "mirror"))
+    name = re.sub("[^a-z0-9]+", "-", folder.name.lower())[:40].rstrip("-")
+    made = Bucket(scheme, system, f"{name}-bucket", folder / "mirror")
+    (folder / "source").mkdir()
+    write_tiny_source(folder / "source")
+    for file in (folder / "source").iterdir():
+        made.put(file.name, file.read_bytes())
+    return made
 
 
 @pytest.fixture
 def bucket(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    monkeypatch.setenv("HYBRID_CACHE", str(tmp_path / "mirror"))
-    made = Bucket(server, tmp_path.name.replace("_", "-")[:40].lower().rstrip("-") + "-bucket", tmp_path / "mirror")
-    (tmp_path / "source").mkdir()
-    write_tiny_source(tmp_path / "source")
-    for file in (tmp_path / "source").iterdir():
-        made.put(file.name, file.read_bytes())
-    return made
+    system = pa_fs.S3FileSystem(endpoint_override=server, scheme="http", region="us-east-1", allow_bucket_creation=True)
+    return filled("s3", system, tmp_path, monkeypatch)
+
+
+@pytest.fixture(params=["s3", "gs"])
+def any_bucket(
+    request: pytest.FixtureRequest, server: str, google: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Bucket:
+    if request.param == "s3":
+        made: Bucket = request.getfixturevalue("bucket")
+        return made
+    system = pa_fs.GcsFileSystem(anonymous=True, endpoint_override=google, scheme="http", project_id="tests")
+    return filled("gs", system, tmp_path, monkeypatch)
 
 
 def run(bucket: object, *steps: int) -> list[Any]:
@@ -124,28 +155,30 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_chain_of_stages_writes_the_bytes_of_local_files(
-    bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
+    any_bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = run(bucket, 0, 1, 2, 3)
+    done = run(any_bucket, 0, 1, 2, 3)
     wanted = contents(local)
-    assert bucket.names() == set(wanted)
+    assert any_bucket.names() == set(wanted)
     repeatable = {name for name in wanted if "/lucene/" not in name and not name.endswith("manifest.json")}
-    assert not [name for name in repeatable if bucket.get(name) != wanted[name]]
-    assert f"index-bm25: {bucket}/out/bm25: 12 documents" in done[1].err
+    assert not [name for name in repeatable if any_bucket.get(name) != wanted[name]]
+    assert f"index-bm25: {any_bucket}/out/bm25: 12 documents" in done[1].err
     assert "mirror" not in "".join(each.out + each.err for each in done)
-    shutil.rmtree(bucket.mirror)  # another machine
+    shutil.rmtree(any_bucket.mirror)  # another machine
     with monkeypatch.context() as worker:  # of a cluster
         worker.setattr(manifest, "fetch_input", str)
-        remote.fetch_all(str(bucket.mirror), [f"{bucket}/out/bm25"])
-    assert set(contents(bucket.mirror / "s3" / bucket.name / "out/bm25")) == set(contents(local / "out/bm25"))
-    assert f"search: {bucket}/out/bm25.parquet is up to date" in run(bucket, 2)[0].err
-    found = search(index=Path(f"{bucket}/out/bm25"), query="oxygen", hits=1)
+        remote.fetch_all(str(any_bucket.mirror), [f"{any_bucket}/out/bm25"])
+    assert set(contents(any_bucket.mirror / any_bucket.scheme / any_bucket.name / "out/bm25")) == set(
+        contents(local / "out/bm25")
+    )
+    assert f"search: {any_bucket}/out/bm25.parquet is up to date" in run(any_bucket, 2)[0].err
+    found = search(index=Path(f"{any_bucket}/out/bm25"), query="oxygen", hits=1)
     assert found["text"].is_not_null().to_list() == [True]  # from the corpus that the manifest of the index names
 
 
-def test_unchanged_inputs_are_downloaded_once(bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_index(bucket, local)
-    run(bucket, 1)
+def test_unchanged_inputs_are_downloaded_once(any_bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_index(any_bucket, local)
+    run(any_bucket, 1)
     read, blocks = [], store.blocks
 
     def noted(url: str) -> Iterator[bytes]:
@@ -153,33 +186,33 @@ def test_unchanged_inputs_are_downloaded_once(bucket: Bucket, local: Path, monke
         return blocks(url)
 
     monkeypatch.setattr(store, "blocks", noted)
-    run(bucket, 2)
+    run(any_bucket, 2)
     assert read == []
-    bucket.put("data/queries.test.parquet", (local / "data/queries.test.parquet").read_bytes() + b" ")
-    assert hybrid(*CHAIN[2].format(bucket).replace("bm25.parquet", "other.parquet").split()).code == 1  # damaged
-    assert read == [f"{bucket}/data/queries.test.parquet"]
+    any_bucket.put("data/queries.test.parquet", (local / "data/queries.test.parquet").read_bytes() + b" ")
+    assert hybrid(*CHAIN[2].format(any_bucket).replace("bm25.parquet", "other.parquet").split()).code == 1  # damaged
+    assert read == [f"{any_bucket}/data/queries.test.parquet"]
 
 
-def test_an_upload_that_was_killed_is_no_artifact_and_is_resumed(bucket: Bucket, local: Path) -> None:
-    with_index(bucket, local)
-    command = CHAIN[1].format(bucket).split()
+def test_an_upload_that_was_killed_is_no_artifact_and_is_resumed(any_bucket: Bucket, local: Path) -> None:
+    with_index(any_bucket, local)
+    command = CHAIN[1].format(any_bucket).split()
     ended = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
-    assert f"out/bm25/{remote.MARKER}" in bucket.names("out")
-    assert "out/bm25/manifest.json" not in bucket.names("out")
-    refused = hybrid(*CHAIN[2].format(bucket).split())
+    assert f"out/bm25/{remote.MARKER}" in any_bucket.names("out")
+    assert "out/bm25/manifest.json" not in any_bucket.names("out")
+    refused = hybrid(*CHAIN[2].format(any_bucket).split())
     assert (refused.code, refused.err.count("\n")) == (2, 1)
-    assert f"{bucket}/out/bm25: an upload to it has not finished; repeat the command" in refused.err
-    times = {each.path: each.mtime_ns for each in bucket.system.get_file_info(
-        pa_fs.FileSelector(f"{bucket.name}/out", recursive=True)) if each.type == pa_fs.FileType.File}  # fmt: skip
-    again = run(bucket, 1)[0]
+    assert f"{any_bucket}/out/bm25: an upload to it has not finished; repeat the command" in refused.err
+    times = {each.path: each.mtime_ns for each in any_bucket.system.get_file_info(
+        pa_fs.FileSelector(f"{any_bucket.name}/out", recursive=True)) if each.type == pa_fs.FileType.File}  # fmt: skip
+    again = run(any_bucket, 1)[0]
     assert "is up to date" in again.err
-    assert bucket.names("out") == {f"out/bm25/{name}" for name in contents(local / "out/bm25")}
+    assert any_bucket.names("out") == {f"out/bm25/{name}" for name in contents(local / "out/bm25")}
     for path, time in times.items():
         if not path.endswith(remote.MARKER):
-            assert bucket.system.get_file_info(path).mtime_ns == time
-    run(bucket, 2)
-    assert bucket.get("out/bm25.parquet") == (local / "out/bm25.parquet").read_bytes()
+            assert any_bucket.system.get_file_info(path).mtime_ns == time
+    run(any_bucket, 2)
+    assert any_bucket.get("out/bm25.parquet") == (local / "out/bm25.parquet").read_bytes()
 
 
 def test_a_store_that_stops_answering_loses_no_work(
@@ -206,41 +239,41 @@ def test_a_store_that_stops_answering_loses_no_work(
     assert "out/bm25/manifest.json" in bucket.names("out")
 
 
-def test_an_output_in_the_store_is_replaced_as_a_local_one(bucket: Bucket, local: Path) -> None:
-    with_index(bucket, local)
-    run(bucket, 1)
-    other = [*CHAIN[1].format(bucket).split(), "--fields", "text"]
+def test_an_output_in_the_store_is_replaced_as_a_local_one(any_bucket: Bucket, local: Path) -> None:
+    with_index(any_bucket, local)
+    run(any_bucket, 1)
+    other = [*CHAIN[1].format(any_bucket).split(), "--fields", "text"]
     assert (
         "already exists with other options or inputs: fields=['title', 'text'], now ['text']; pass --overwrite"
         in hybrid(*other).err
     )
-    shutil.rmtree(bucket.mirror)
-    bucket.put("out/bm25/notes.txt", b"mine")
+    shutil.rmtree(any_bucket.mirror)
+    any_bucket.put("out/bm25/notes.txt", b"mine")
     done = hybrid(*other, "--overwrite")
-    assert f"{bucket}/out/bm25: notes.txt is not part of the lexical index; move it" in done.err
-    bucket.system.delete_file(f"{bucket.name}/out/bm25/notes.txt")
+    assert f"{any_bucket}/out/bm25: notes.txt is not part of the lexical index; move it" in done.err
+    any_bucket.system.delete_file(f"{any_bucket.name}/out/bm25/notes.txt")
     assert hybrid(*other, "--overwrite").code == 0
-    assert f"out/bm25/{remote.MARKER}" not in bucket.names("out")
-    shutil.rmtree(bucket.mirror)
+    assert f"out/bm25/{remote.MARKER}" not in any_bucket.names("out")
+    shutil.rmtree(any_bucket.mirror)
     assert "is up to date" in hybrid(*other).err
-    assert artifacts.read_manifest(remote.place_of(f"{bucket}/out/bm25")).options["fields"] == ["text"]
+    assert artifacts.read_manifest(remote.place_of(f"{any_bucket}/out/bm25")).options["fields"] == ["text"]
 
 
 @pytest.mark.parametrize(
     ("index", "message"),
     [
         (
-            "s3://no-such-bucket/bm25",
-            "s3://no-such-bucket/bm25: no such bucket; create it, or check its name and region",
+            "{0.scheme}://no-such-bucket/bm25",
+            "{0.scheme}://no-such-bucket/bm25: no such bucket; create it, or check its name and region",
         ),
         ("{0}/none", "{0}/none: no such file or folder"),
         ("{0}/../bm25", "has '..' in its path"),
     ],
 )
-def test_a_path_that_the_store_lacks_is_refused_in_one_line(bucket: Bucket, index: str, message: str) -> None:
-    done = hybrid("search", "--index", index.format(bucket), "--query", "the")
+def test_a_path_that_the_store_lacks_is_refused_in_one_line(any_bucket: Bucket, index: str, message: str) -> None:
+    done = hybrid("search", "--index", index.format(any_bucket), "--query", "the")
     assert (done.code, done.err.count("\n")) == (2, 1), done
-    assert message.format(bucket) in done.err
+    assert message.format(any_bucket) in done.err
 
 
 def test_a_store_that_denies_access_is_one_line(bucket: Bucket, server: str) -> None:

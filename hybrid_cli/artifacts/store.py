@@ -18,6 +18,10 @@ from hybrid_cli.input_files import opened
 GOOGLE_PATIENCE = timedelta(seconds=30)  # of Google's client, which otherwise tries again for 15 minutes
 S3_ATTEMPTS = 5  # of each operation, with growing pauses
 _BLOCK = 1 << 20
+_PLACES = {  # scheme -> variables of the endpoint, and of the region
+    "s3": (("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), ("AWS_REGION", "AWS_DEFAULT_REGION")),
+    "gs": (("CLOUD_STORAGE_EMULATOR_ENDPOINT",), ()),
+}
 _REASONS = (  # parts of a message, the reason, and the advice
     ("NO_SUCH_BUCKET", "no such bucket", "create it, or check its name and region"),
     ("ACCESS_DENIED", "access denied", "check the credentials, such as AWS_ACCESS_KEY_ID"),
@@ -37,7 +41,9 @@ _REASONS = (  # parts of a message, the reason, and the advice
 @cache
 def _filesystem(scheme: str, endpoint: str, region: str) -> pa_fs.FileSystem:
     if scheme == "gs":
-        return pa_fs.GcsFileSystem(retry_time_limit=GOOGLE_PATIENCE)
+        return pa_fs.GcsFileSystem(
+            anonymous=bool(endpoint), retry_time_limit=GOOGLE_PATIENCE
+        )  # an emulator: no accounts
     protocol, _, host = endpoint.rpartition("://")
     options: dict[str, Any] = {"retry_strategy": pa_fs.AwsStandardS3RetryStrategy(max_attempts=S3_ATTEMPTS)}
     options |= {"region": region} if region else {}
@@ -48,9 +54,10 @@ def _filesystem(scheme: str, endpoint: str, region: str) -> pa_fs.FileSystem:
 
 def _open(url: str) -> tuple[pa_fs.FileSystem, str]:
     """Return the file system of a URL, and the path in it; the environment has the endpoint and the region."""
-    names = (("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), ("AWS_REGION", "AWS_DEFAULT_REGION"))
-    endpoint, region = (next((os.environ[name] for name in each if os.environ.get(name)), "") for each in names)
     scheme, _, key = url.partition("://")
+    endpoint, region = (
+        next((os.environ[name] for name in each if os.environ.get(name)), "") for each in _PLACES[scheme]
+    )
     if scheme == "s3" and not endpoint and not region:
         with _explained(url):
             region = pa_fs.resolve_s3_region(key.split("/")[0])
