@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_postings import count
 
-from hybrid_cli.lexical import kernels
+from hybrid_cli.lexical import kernels, ranking
 from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.impacts import Impacts, Postings
 
@@ -64,7 +65,7 @@ def test_search_equals_sorting_every_sum(
     postings = impacts.postings
     matrix = keyed.Matrix(postings.indptr, postings.rows, postings.tfs, impacts.scale)
     packed = keyed.Queries(ends, terms.astype(np.int32), impacts.idf[terms])
-    kernels.search(hits, order, packed, matrix, *flat(barred), counts, best)
+    ranking.search(hits, order, packed, matrix, *flat(barred), counts, best)
     for number, query in enumerate(queries):
         keys = best[number, : counts[number]]
         found = list(zip(keyed.places_of(keys).tolist(), keyed.scores_of(keys).tolist(), strict=True))
@@ -113,7 +114,7 @@ def test_numpy_finds_the_same_bits_as_numba(seed: int, size: int, hits: int, k1:
     matrix = keyed.Matrix(postings.indptr, postings.rows, postings.tfs, impacts.scale)
     order = rng.permutation(size).astype(np.int32)
     counts, best = np.zeros((2, 5), np.int32), np.zeros((2, 5, hits), np.uint64)
-    kernels.search(hits, order, packed, matrix, *flat([[]] * 5), counts[0], best[0])
+    ranking.search(hits, order, packed, matrix, *flat([[]] * 5), counts[0], best[0])
     keyed.search(hits, order, packed, matrix, counts[1], best[1])
     assert counts[0].tolist() == counts[1].tolist()
     assert best[0].tolist() == best[1].tolist()
@@ -121,7 +122,7 @@ def test_numpy_finds_the_same_bits_as_numba(seed: int, size: int, hits: int, k1:
 
 def test_a_search_in_blocks_equals_one_over_all_documents() -> None:
     """Blocks with few and many postings, a block without any, and documents excluded at the edges of blocks."""
-    block, rng = kernels._BLOCK, np.random.default_rng(5)
+    block, rng = ranking.BLOCK, np.random.default_rng(5)
     size = 3 * block + 5
     rare = [3, block - 1, block, 3 * block, size - 1]
     lists = [rare, [*range(block, block + block // 4)], [*range(0, block, 50), *range(3 * block, size)]]
@@ -135,8 +136,37 @@ def test_a_search_in_blocks_equals_one_over_all_documents() -> None:
     ends, asked = flat(queries)
     matrix = keyed.Matrix(indptr, rows.astype(np.int32), tfs, impacts.scale)
     packed = keyed.Queries(ends, asked.astype(np.int32), impacts.idf[asked])
-    kernels.search(hits, order, packed, matrix, *flat(barred), counts, best)
+    ranking.search(hits, order, packed, matrix, *flat(barred), counts, best)
     for number, query in enumerate(queries):
         keys = best[number, : counts[number]]
         found = list(zip(keyed.places_of(keys).tolist(), keyed.scores_of(keys).tolist(), strict=True))
         assert found == plain(impacts, query, barred[number], order, hits)
+
+
+@pytest.mark.parametrize("hits", [1, 10, 400])
+@pytest.mark.parametrize("sort", [True, False])
+def test_a_search_that_skips_postings_equals_one_over_all_postings(hits: int, sort: bool) -> None:
+    """Frequent terms cannot reach the best scores alone, in most blocks; some documents are excluded, many equal."""
+    rng, size = np.random.default_rng(hits), 5 * ranking.BLOCK + 77
+    lists = [np.sort(rng.choice(size, min(size, 6 * 3**term // 2), replace=False)) for term in range(11) for _ in "ab"]
+    indptr, rows = flat([each.tolist() for each in lists])
+    tfs, lengths = rng.geometric(0.6, len(rows)).astype(np.int32), rng.integers(5, 12, size).astype(np.int32)
+    terms = pl.Series("term", [f"t{term:02}" for term in range(len(lists))])
+    impacts = Impacts.of(Postings(terms, indptr, rows.astype(np.int32), tfs, lengths), 0.9, 0.4)
+    queries = [rng.choice(len(lists), rng.integers(1, 8), replace=False) for _ in range(60)]
+    if sort:
+        queries = [query[np.argsort(-impacts.idf[query], kind="stable")] for query in queries]
+    ends, asked = flat([query.tolist() for query in queries])
+    packed = keyed.Queries(ends, asked.astype(np.int32), impacts.idf[asked])
+    matrix = keyed.Matrix(indptr, rows.astype(np.int32), tfs, impacts.scale)
+    order, most = rng.permutation(size).astype(np.int32), hits + 3
+    wanted_counts, wanted = np.zeros(60, np.int32), np.zeros((60, most), np.uint64)
+    keyed.search(most, order, packed, matrix, wanted_counts, wanted)
+    row_at = np.argsort(order)
+    barred = [row_at[keyed.places_of(wanted[query, :3])].tolist() if query % 2 else [] for query in range(60)]
+    counts, best = np.zeros(60, np.int32), np.zeros((60, hits), np.uint64)
+    ranking.search(hits, order, packed, matrix, *flat(barred), counts, best)
+    for query, excluded in enumerate(barred):
+        skipped = len(excluded)
+        expected = wanted[query, skipped : wanted_counts[query]][:hits]
+        assert best[query, : counts[query]].tolist() == expected.tolist()

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -226,17 +225,17 @@ class LexicalIndex:
 
     def search_bags(self, qids: pl.Series, bags: Bags, hits: int, threads: int | None = None) -> pl.DataFrame:
         """Search as `search` does, with analyzed queries."""
-        bounds = [*range(0, len(bags), _part_size(len(bags), threads)), len(bags)]
-        parts = ((qids[begin:end], bags.part(begin, end)) for begin, end in pairwise(bounds))
-        return self._search_parts(parts, hits, threads)
+        return self._search_parts([(qids, bags)], hits, threads)
 
     def _search_parts(self, parts: Iterable[tuple[pl.Series, Bags]], hits: int, threads: int | None) -> pl.DataFrame:
         """Rank parts of the queries in threads, while the next parts are analyzed; return the run."""
-        if (threads or cpu_count()) == 1:
+        workers = threads or cpu_count()
+        if workers == 1:
             frames = [self._ranked(*part, hits) for part in parts]
         else:
-            with ThreadPoolExecutor(threads or cpu_count()) as pool:
-                frames = [each.result() for each in [pool.submit(self._ranked, *part, hits) for part in parts]]
+            with ThreadPoolExecutor(workers) as pool:
+                pieces = ((qids[i:j], bags.part(i, j)) for qids, bags in parts for i, j in bags.pieces(4 * workers))
+                frames = [each.result() for each in [pool.submit(self._ranked, *piece, hits) for piece in pieces]]
         return pl.concat([runs.empty(), *frames])
 
     def _ranked(self, qids: pl.Series, bags: Bags, hits: int) -> pl.DataFrame:
@@ -270,7 +269,7 @@ class LexicalIndex:
         """Search as `hits` does, without looking up docids.
 
         Returns:
-            Number of hits of each query [Q]; keys of `kernels.search` [Q, hits], best first.
+            Number of hits of each query [Q]; keys of `ranking.search` [Q, hits], best first.
         """
         hits = max(1, min(hits, len(self.docids)))
         counts = np.zeros(len(bags), np.int32)
@@ -278,30 +277,30 @@ class LexicalIndex:
         if len(bags) <= FEW_QUERIES and barred is None:
             keyed.search(hits, self._shared.order, *self.kernel_arguments(bags), counts, best)
             return counts, best
-        from hybrid_cli.lexical import kernels
+        from hybrid_cli.lexical import ranking
 
         workers = max(1, min(threads or cpu_count(), len(bags)))
         ends, rows = (np.zeros(len(bags) + 1, np.int64), np.zeros(0, np.int64)) if barred is None else barred
-        bounds = [len(bags) * at // (4 * workers) for at in range(4 * workers + 1)]
 
         def work(begin: int, end: int) -> None:
             part, barred_ends = bags.part(begin, end), ends[begin : end + 1]
             arguments = *self.kernel_arguments(part), barred_ends, rows
-            kernels.search(hits, self._shared.order, *arguments, counts[begin:end], best[begin:end])
+            ranking.search(hits, self._shared.order, *arguments, counts[begin:end], best[begin:end])
 
         if workers == 1:
             work(0, len(bags))
             return counts, best
         with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(work, bounds[:-1], bounds[1:]))
+            list(pool.map(lambda piece: work(*piece), bags.pieces(4 * workers)))
         return counts, best
 
     def kernel_arguments(self, bags: Bags) -> tuple[keyed.Queries, keyed.Matrix]:
-        """Return analyzed queries and the impact matrix in the form of the kernels."""
+        """Return analyzed queries, their terms by falling weight, and the matrix, in the form of the kernels."""
         postings = self.impacts.postings
         weights = bags.boosts * self.impacts.idf[bags.terms]
+        by_weight = np.lexsort((-weights, np.repeat(np.arange(len(bags)), np.diff(bags.ends))))
         matrix = keyed.Matrix(postings.indptr, postings.rows, postings.tfs, self.impacts.scale)
-        return keyed.Queries(bags.ends, bags.terms, weights), matrix
+        return keyed.Queries(bags.ends, bags.terms[by_weight], weights[by_weight]), matrix
 
     # -------------------------------------------------------------------------------------------------- exact scores
 

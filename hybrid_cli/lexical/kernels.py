@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numba
 import numpy as np
 
-from hybrid_cli.lexical.keys import HALF, SIGN, SMALLEST, Array
+from hybrid_cli.lexical.keys import HALF, SIGN, Array
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -32,7 +32,7 @@ class Best(NamedTuple):
     keys: Array
 
 
-def _jit(function: Function) -> Function:
+def jit(function: Function) -> Function:
     """Compile on the first call and cache the code for later processes."""
     compile_: Any = numba.njit(cache=True, nogil=True, error_model="numpy")
     compiled: Function = compile_(function)
@@ -40,11 +40,9 @@ def _jit(function: Function) -> Function:
 
 
 _ONE = np.float32(1)
-_BLOCK = 1 << 15  # documents whose sums (256 KiB) stay in the second-level cache
-_SCAN = 8  # a sequential read of a sum takes less than 1/8 of the time of a random read
 
 
-@_jit
+@jit
 def scatter(first: int, distinct: Any, words: Any, counts: Any, cursor: Any, rows: Any, tfs: Any) -> None:
     """Write the postings of documents `first`, `first` + 1, ... at each term's `cursor`, and advance it."""
     at = 0
@@ -57,7 +55,7 @@ def scatter(first: int, distinct: Any, words: Any, counts: Any, cursor: Any, row
             at += 1
 
 
-@_jit
+@jit
 def copy_postings(source: Any, renumbered: Any, places: Any, cursor: Any, rows: Any, tfs: Any) -> None:
     """Write postings at the `cursor` of each term, and advance it.
 
@@ -81,7 +79,7 @@ def copy_postings(source: Any, renumbered: Any, places: Any, cursor: Any, rows: 
             cursor[places[term]] = at
 
 
-@_jit
+@jit
 def kept_counts(indptr: Any, rows: Any, kept: Any) -> Any:
     """Return the number of postings of each term, [V] int64, in documents that are `kept` [N]."""
     out = np.zeros(len(indptr) - 1, np.int64)
@@ -91,38 +89,38 @@ def kept_counts(indptr: Any, rows: Any, kept: Any) -> Any:
     return out
 
 
-@_jit
-def _share(weight: Any, tf: Any, scale: Any, row: Any) -> Any:
+@jit
+def share(weight: Any, tf: Any, scale: Any, row: Any) -> Any:
     """Return a term's share of a document's score. Compiled apart for `scale` None, so the test costs nothing."""
     if scale is None:
         return weight * np.float32(tf)
     return weight - weight / (_ONE + np.float32(tf) * scale[row])
 
 
-@_jit
+@jit
 def values(indptr: Any, rows: Any, tfs: Any, idf: Any, scale: Any) -> Any:
     """Return the impact of each posting, [nnz] float32."""
     out = np.empty(len(rows), np.float32)
     for term in range(len(idf)):
         for at in range(indptr[term], indptr[term + 1]):
-            out[at] = _share(idf[term], tfs[at], scale, rows[at])
+            out[at] = share(idf[term], tfs[at], scale, rows[at])
     return out
 
 
-@_jit
+@jit
 def round_impacts(matrix: Any, idf: Any, units: Any, weights: Any) -> None:
     """Fill in the unit of each term, 1/255 of its largest impact, and all impacts as multiples of it."""
     for term in range(len(idf)):
         some, largest = range(matrix.indptr[term], matrix.indptr[term + 1]), np.float32(0)
         for at in some:
-            largest = max(largest, _share(idf[term], matrix.tfs[at], matrix.scale, matrix.rows[at]))
+            largest = max(largest, share(idf[term], matrix.tfs[at], matrix.scale, matrix.rows[at]))
         units[term] = largest / np.float32(255)
         for at in some:
-            share = _share(idf[term], matrix.tfs[at], matrix.scale, matrix.rows[at])
-            weights[at] = max(1, round(share / units[term]))
+            impact = share(idf[term], matrix.tfs[at], matrix.scale, matrix.rows[at])
+            weights[at] = max(1, round(impact / units[term]))
 
 
-@_jit
+@jit
 def count(places: Any, rows: Any, counts: Any) -> None:
     """Add the number of postings of each document to `counts` at the document's place; places below 0 are skipped."""
     for at in range(len(rows)):
@@ -131,7 +129,7 @@ def count(places: Any, rows: Any, counts: Any) -> None:
             counts[place] += 1
 
 
-@_jit
+@jit
 def transpose(places: Any, matrix: Any, idf: Any, cursor: Any, terms: Any, impacts: Any) -> None:
     """Write term and impact of each posting at the `cursor` of its document's place, and advance it."""
     indptr, rows, tfs, scale = matrix.indptr, matrix.rows, matrix.tfs, matrix.scale
@@ -140,12 +138,12 @@ def transpose(places: Any, matrix: Any, idf: Any, cursor: Any, terms: Any, impac
             place = places[rows[at]]
             if place >= 0:
                 terms[cursor[place]] = term
-                impacts[cursor[place]] = _share(idf[term], tfs[at], scale, rows[at])
+                impacts[cursor[place]] = share(idf[term], tfs[at], scale, rows[at])
                 cursor[place] += 1
 
 
-@_jit
-def _keep_largest(keys: Any, found: int, hits: int) -> None:
+@jit
+def keep_largest(keys: Any, found: int, hits: int) -> None:
     """Move the `hits` largest of the first `found` keys to the front: the smallest of them first, others in any order.
 
     Requires found > hits. (`_select_largest` is up to 3 times as fast, but does not change the duration of a search.)
@@ -153,142 +151,7 @@ def _keep_largest(keys: Any, found: int, hits: int) -> None:
     keys[:hits] = np.partition(keys[:found], found - hits)[found - hits :]
 
 
-@_jit
-def _add(query: int, block: Any, queries: Any, matrix: Any, cursors: Any, sums: Any) -> int:
-    """Add each term's share of the score to the sums of the documents of a block; return the number of postings.
-
-    Cursors [terms of the query, 2] hold the first posting of each term in the block and the first one after it.
-    """
-    terms, weights, postings = queries.terms, queries.weights, 0
-    indptr, rows, tfs, scale = matrix.indptr, matrix.rows, matrix.tfs, matrix.scale
-    first, end = block
-    for mine in range(len(cursors)):
-        at = queries.ends[query] + mine
-        weight, last, begin = weights[at], indptr[terms[at] + 1], cursors[mine, 1]
-        posting = begin
-        while posting < last and rows[posting] < end:
-            row = rows[posting]
-            sums[row - first] += _share(weight, tfs[posting], scale, row)
-            posting += 1
-        cursors[mine, 0], cursors[mine, 1] = begin, posting
-        postings += posting - begin
-    return postings
-
-
-@_jit
-def _collect(block: Any, rows: Any, order: Any, sums: Any, cursors: Any, keys: Any, kept: Any) -> Any:
-    """Turn the sums of a block into keys, and reset the sums to 0.
-
-    Documents below the worst of the best hits so far are skipped; `keys` has room for twice as many keys as are kept.
-
-    Args:
-        block: first document, first document after the block, and whether all sums are read, or only those of postings.
-        rows: documents of the postings.
-        order: [N] place of each document in the tie order.
-        sums: [B] scores.
-        cursors: [terms, 2] postings of the block; see `_add`.
-        keys: keys so far.
-        kept: number of keys so far, score that documents must reach, and number of hits to keep.
-
-    Returns:
-        The number of keys, and the score that later documents must reach.
-    """
-    score = np.empty(1, np.float32)
-    bits = score.view(np.uint32)
-    first, end, scan = block
-    found, floor, hits = kept
-    for term in range(1 if scan else len(cursors)):
-        begin, stop = (0, end - first) if scan else (cursors[term, 0], cursors[term, 1])
-        for at in range(begin, stop):
-            place = at if scan else rows[at] - first
-            if np.float32(sums[place]) >= floor:
-                score[0] = np.float32(sums[place])
-                keys[found] = (np.uint64(bits[0]) << np.uint64(32)) | np.uint64(0xFFFFFFFF - order[first + place])
-                found += 1
-                if found == len(keys):
-                    found, floor = hits, _trim(keys, hits, score, bits)
-            sums[place] = 0
-    return found, floor
-
-
-@_jit
-def _rank(query: int, hits: int, order: Any, queries: Any, matrix: Any, barred: Any, room: Any) -> int:
-    """Put the keys of a query's best documents first, in any order; return their number.
-
-    Only blocks with a posting are visited, so the time depends on the postings and not on the size of the corpus.
-
-    Args:
-        query: number of the query.
-        hits, order, queries, matrix: see `search`.
-        barred: rows of excluded documents.
-        room: sums [B] of zeros, cursors [terms, 2] and keys [2 * hits].
-    """  # fmt: skip
-    sums, cursors, keys = room
-    begin, size, documents = queries.ends[query], len(sums), len(order)
-    cursors = cursors[: queries.ends[query + 1] - begin]
-    for mine in range(len(cursors)):
-        cursors[mine, 1] = matrix.indptr[queries.terms[begin + mine]]
-    found, floor = 0, SMALLEST
-    while True:
-        row = documents
-        for mine in range(len(cursors)):
-            if cursors[mine, 1] < matrix.indptr[queries.terms[begin + mine] + 1]:
-                row = min(row, matrix.rows[cursors[mine, 1]])
-        if row == documents:
-            break
-        first = row // size * size
-        end = min(first + size, documents)
-        postings = _add(query, (first, end), queries, matrix, cursors, sums)
-        for excluded in barred:
-            if first <= excluded < end:
-                sums[excluded - first] = 0
-        block = (first, end, postings * _SCAN > end - first)
-        found, floor = _collect(block, matrix.rows, order, sums, cursors, keys, (found, floor, hits))
-    if found > hits:
-        _keep_largest(keys, found, hits)
-        found = hits
-    return found
-
-
-@_jit
-def _trim(keys: Any, hits: int, score: Any, bits: Any) -> Any:
-    """Move the best `hits` keys to the front; return the score that later documents must reach."""
-    _keep_largest(keys, len(keys), hits)
-    bits[0] = np.uint32(keys[0] >> np.uint64(32))
-    return score[0]
-
-
-@_jit
-def search(
-    hits: int, order: Any, queries: Any, matrix: Any, barred_ends: Any, barred: Any, counts: Any, best: Any
-) -> None:
-    """Rank documents for queries.
-
-    Args:
-        hits: documents kept per query.
-        order: [N] place of each document in the tie order.
-        queries: `keys.Queries`.
-        matrix: `keys.Matrix`.
-        barred_ends, barred: rows of the documents excluded from the hits of a query: `barred` from barred_ends[i] to
-            barred_ends[i+1] for query i.
-        counts: [Q] receives the number of hits.
-        best: [Q, hits] receives keys (see `lexical.keys`), best first.
-    """
-    longest = 0
-    for query in range(len(counts)):
-        longest = max(longest, queries.ends[query + 1] - queries.ends[query])
-    sums = np.zeros(min(_BLOCK, max(1, len(order))), np.float64)
-    cursors, keys = np.empty((longest, 2), np.int64), np.empty(2 * hits, np.uint64)
-    for query in range(len(counts)):
-        excluded = barred[barred_ends[query] : barred_ends[query + 1]]
-        found = _rank(query, hits, order, queries, matrix, excluded, (sums, cursors, keys))
-        ordered = np.sort(keys[:found])
-        for place in range(found):
-            best[query, place] = ordered[found - 1 - place]
-        counts[query] = found
-
-
-@_jit
+@jit
 def score_pairs(numbers: Any, documents: Any, queries: Any, matrix: Any) -> Any:
     """Return the score of each pair of a query's number and a document's row, [P] float32; 0 without a match."""
     ends, terms, weights = queries.ends, queries.terms, queries.weights
@@ -305,24 +168,24 @@ def score_pairs(numbers: Any, documents: Any, queries: Any, matrix: Any) -> Any:
                 else:
                     high = middle
             if low < indptr[terms[at] + 1] and rows[low] == row:
-                total += _share(weights[at], tfs[low], scale, row)
+                total += share(weights[at], tfs[low], scale, row)
         out[pair] = np.float32(total)
     return out
 
 
-@_jit
+@jit
 def _ordered(bits: Any) -> Any:
     """Map the bits of a float32 to an integer with the order of signed floats."""
     return ~bits if bits >> np.uint32(31) else bits | SIGN
 
 
-@_jit
+@jit
 def _unordered(bits: Any) -> Any:
     """Invert `_ordered`."""
     return bits ^ SIGN if bits >> np.uint32(31) else ~bits
 
 
-@_jit
+@jit
 def _select_largest(keys: Any, hits: int) -> None:
     """Move the `hits` largest keys to the front, in any order (Hoare's selection). Requires len(keys) > hits.
 
@@ -352,7 +215,7 @@ def _select_largest(keys: Any, hits: int) -> None:
             return
 
 
-@_jit
+@jit
 def keep_best(
     dense: Any, weight: float, order: Any, hits: int, queries: Any, cursors: Any, matrix: Any, best: Any
 ) -> None:
@@ -381,7 +244,7 @@ def keep_best(
             posting, last, idf = cursors[at], indptr[terms[at] + 1], weights[at]
             while posting < last and rows[posting] < first + size:
                 row = rows[posting]
-                sums[row - first] += _share(idf, tfs[posting], scale, row)
+                sums[row - first] += share(idf, tfs[posting], scale, row)
                 posting += 1
             cursors[at] = posting
         found, floor, mine = counts[query], floors[query], keys[query]

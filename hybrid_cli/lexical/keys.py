@@ -6,7 +6,9 @@ order as the floats do, so the largest key is the best hit.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +18,7 @@ Array = npt.NDArray[Any]
 HALF = np.uint64(32)
 SIGN = np.uint32(1 << 31)
 LOWEST = np.uint64(0xFFFFFFFF)
+_FEWEST = 8  # queries of a piece
 SMALLEST = np.finfo(np.float32).tiny  # positive and normal: subnormal numbers are slow
 
 
@@ -34,6 +37,11 @@ class Bags:
         """Return queries `begin` to `end` (exclusive)."""
         first, last = self.ends[begin], self.ends[end]
         return Bags(self.ends[begin : end + 1] - first, self.terms[first:last], self.boosts[first:last])
+
+    def pieces(self, number: int) -> Iterator[tuple[int, int]]:
+        """Yield begin and end of at most `number` pieces of equal size, each of a few queries or more."""
+        number = max(1, min(number, len(self) // _FEWEST))
+        return pairwise([len(self) * at // number for at in range(number + 1)])
 
 
 class Queries(NamedTuple):
@@ -76,7 +84,7 @@ def places_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
 
 
 def search(hits: int, order: Array, queries: Queries, matrix: Matrix, counts: Array, best: Array) -> None:
-    """Rank documents as `kernels.search` does, with the same arithmetic and so the same bits; see there."""
+    """Rank documents as `ranking.search` does, with the same arithmetic and so the same bits; see there."""
     for query in range(len(counts)):
         found, shares = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
         for at in range(queries.ends[query], queries.ends[query + 1]):
