@@ -89,7 +89,7 @@ def read_ids(folder: Path) -> pl.Series:
 
 
 _AT_ONCE = 1024  # texts between two updates of the progress bar
-_CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 2048, 1 << 16
+CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 1024, 1 << 16
 
 Texts: TypeAlias = "pa.RecordBatch | pa.Table"  # columns id, title, text
 Advance: TypeAlias = Callable[[int], None]
@@ -176,7 +176,7 @@ def block_encoder(encoder: Encoder, of_queries: bool, batch_tokens: int | None) 
         of_queries: encode the texts as queries, not as documents.
         batch_tokens: tokens per batch; None for the default of the device.
     """
-    tokens = batch_tokens or (_CPU_BATCH_TOKENS if encoder.device.type == "cpu" else _GPU_BATCH_TOKENS)
+    tokens = batch_tokens or (CPU_BATCH_TOKENS if encoder.device.type == "cpu" else _GPU_BATCH_TOKENS)
 
     def encoded(block: Block) -> Encoded:
         titles, texts = block

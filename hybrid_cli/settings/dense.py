@@ -340,7 +340,7 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
         panel=COMPUTATION,
         minimum=1,
         applies=when(input=TEXTS, from_vectors=None),
-        shown="2048 on a CPU, 65536 on a GPU",
+        shown="1024 on a CPU, 65536 on a GPU",
         recorded=False,
     )
 

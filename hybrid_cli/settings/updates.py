@@ -41,7 +41,7 @@ class Append(OnDevice, Threaded, Writes):
         "Tokens per batch, padding included; changes vectors by rounding only.",
         minimum=1,
         applies=_DENSE,
-        shown="2048 on a CPU, 65536 on a GPU",
+        shown="1024 on a CPU, 65536 on a GPU",
         recorded=False,
     )
     java_heap: str | None = option(
