@@ -1,8 +1,8 @@
 """Documents per second: `TransformerEncoder.encode_documents` and `SentenceTransformer.encode`.
 
 Model (minilm), passages (docstrings of the standard library) and maximum length (128 word pieces) are the same. Batches
-are the defaults of the tools: 32 passages, and the 1,024 tokens of `hybrid encode` on a CPU. The tools alternate, so that
-a busy period of the machine affects both; the ratio is the median over rounds.
+are the defaults of the tools: 32 passages, and the 1,024 tokens of `hybrid encode` on a CPU. The tools alternate, so
+that a busy period of the machine affects both; the ratio is the median over rounds.
 
     python benchmarks/encode.py --passages 600 --rounds 5
 """
