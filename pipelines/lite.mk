@@ -57,8 +57,8 @@ $(lite)/dpr32/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
 $(lite)/lite/manifest.json: $(OUT)/train-$(SEED).parquet $(lite)/drboost-2/manifest.json $(OUT)/dev.parquet
 	$(HYBRID) distill-lite $(lite_options) --teacher $(lite)/drboost-2 --dim $(LITE_DIM) --seed $(SEED) --overwrite
 
-$(lite)/spar.test.parquet: $(OUT)/spar/seed-$(SEED)/concat.test.parquet
-	cp $< $@
+$(lite)/spar.test.parquet: $(OUT)/spar/seed-$(SEED)/concat-index/manifest.json $(OUT)/spar/seed-$(SEED)/concat-tuned/manifest.json
+	$(HYBRID) search $(DATA) --split test --index $(<D) --model $(lastword $(^D)) --output $@ --overwrite
 
 # Errors of an encoder X: its first 100 hits on the training queries as hard negatives
 

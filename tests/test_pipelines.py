@@ -265,6 +265,7 @@ def test_the_makefile_calls_no_script_of_benchmarks_in_a_pipeline() -> None:
         if file.name == "prior.mk":  # makes a file of the package, not a result of a user
             continue
         assert "benchmarks/" not in text, file.name
+        assert not re.search(r"^\t@?(cp|mv) ", text, re.MULTILINE), file.name  # a run records relative paths
         assert not re.search(r"\$\((eval|call)\b|^define\b", text, re.MULTILINE), file.name
 
 
