@@ -41,9 +41,8 @@ _REASONS = (  # parts of a message, the reason, and the advice
 @cache
 def _filesystem(scheme: str, endpoint: str, region: str) -> pa_fs.FileSystem:
     if scheme == "gs":
-        return pa_fs.GcsFileSystem(
-            anonymous=bool(endpoint), retry_time_limit=GOOGLE_PATIENCE
-        )  # an emulator: no accounts
+        emulated = bool(endpoint)  # an emulator has no accounts
+        return pa_fs.GcsFileSystem(anonymous=emulated, retry_time_limit=GOOGLE_PATIENCE)
     protocol, _, host = endpoint.rpartition("://")
     options: dict[str, Any] = {"retry_strategy": pa_fs.AwsStandardS3RetryStrategy(max_attempts=S3_ATTEMPTS)}
     options |= {"region": region} if region else {}

@@ -152,6 +152,22 @@ def keep_largest(keys: Any, found: int, hits: int) -> None:
 
 
 @jit
+def first_from(rows: Any, low: int, high: int, row: Any) -> int:
+    """Return the first posting from `low` with a document not before `row`, or `high`; near ones are found first."""
+    step, end = 1, low
+    while end < high and rows[end] < row:
+        low, end, step = end + 1, end + step, 2 * step
+    high = min(high, end)
+    while low < high:
+        middle = (low + high) >> 1
+        if rows[middle] < row:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@jit
 def score_pairs(numbers: Any, documents: Any, queries: Any, matrix: Any) -> Any:
     """Return the score of each pair of a query's number and a document's row, [P] float32; 0 without a match."""
     ends, terms, weights = queries.ends, queries.terms, queries.weights
@@ -160,15 +176,10 @@ def score_pairs(numbers: Any, documents: Any, queries: Any, matrix: Any) -> Any:
     for pair in range(len(numbers)):
         row, total = documents[pair], 0.0
         for at in range(ends[numbers[pair]], ends[numbers[pair] + 1]):
-            low, high = indptr[terms[at]], indptr[terms[at] + 1]
-            while low < high:
-                middle = (low + high) >> 1
-                if rows[middle] < row:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low < indptr[terms[at] + 1] and rows[low] == row:
-                total += share(weights[at], tfs[low], scale, row)
+            last = indptr[terms[at] + 1]
+            posting = first_from(rows, indptr[terms[at]], last, row)
+            if posting < last and rows[posting] == row:
+                total += share(weights[at], tfs[posting], scale, row)
         out[pair] = np.float32(total)
     return out
 

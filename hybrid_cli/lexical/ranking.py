@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid_cli.lexical.kernels import jit, keep_largest, share
+from hybrid_cli.lexical.kernels import first_from, jit, keep_largest, share
 from hybrid_cli.lexical.keys import SMALLEST
 
 BLOCK = 1 << 15  # documents whose sums (256 KiB) stay in the second-level cache
@@ -18,22 +18,6 @@ _LOOKUP = 50  # looking up a document among the postings of a block takes as lon
 _SAMPLE = 2  # postings for each hit that give a first estimate of the worst score
 _BELOW = 1 - 1e-6  # a score is a float32: it may be larger than its sum
 _SCAN = 4  # a sequential read of a sum takes less than a quarter of the time of a random read
-
-
-@jit
-def _first_from(rows: Any, low: int, high: int, row: Any) -> int:
-    """Return the first posting from `low` with a document not before `row`, or `high`; near ones are found first."""
-    step, end = 1, low
-    while end < high and rows[end] < row:
-        low, end, step = end + 1, end + step, 2 * step
-    high = min(high, end)
-    while low < high:
-        middle = (low + high) >> 1
-        if rows[middle] < row:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 @jit
@@ -54,7 +38,7 @@ def _add(query: int, block: Any, queries: Any, matrix: Any, cursors: Any, sums: 
     for mine in range(len(cursors)):
         at = queries.ends[query] + mine
         weight, last, begin = weights[at], indptr[terms[at] + 1], cursors[mine, 1]
-        stop = _first_from(rows, begin, last, end)
+        stop = first_from(rows, begin, last, end)
         for posting in range(begin, stop):
             row = np.uint32(rows[posting])
             sums[row - np.uint32(first)] += share(weight, tfs[posting], scale, row)
@@ -135,8 +119,8 @@ def _complete(query: int, block: Any, needed: int, floor: Any, queries: Any, mat
             break
         at = queries.ends[query] + mine
         weight, last = queries.weights[at], indptr[queries.terms[at] + 1]
-        begin = _first_from(rows, cursors[mine, 1], last, first)
-        stop = _first_from(rows, begin, last, end)
+        begin = first_from(rows, cursors[mine, 1], last, first)
+        stop = first_from(rows, begin, last, end)
         cursors[mine, 1] = stop
         whole = stop - begin < _LOOKUP * some
         if whole:
@@ -149,7 +133,7 @@ def _complete(query: int, block: Any, needed: int, floor: Any, queries: Any, mat
             if whole:
                 score += sums[place]
             else:
-                posting = _first_from(rows, begin, stop, first + place)
+                posting = first_from(rows, begin, stop, first + place)
                 if posting < stop and rows[posting] == first + place:
                     score += share(weight, tfs[posting], scale, rows[posting])
             if score >= least:
@@ -164,7 +148,10 @@ def _complete(query: int, block: Any, needed: int, floor: Any, queries: Any, mat
 
 @jit
 def _collect_some(first: int, places: Any, order: Any, sums: Any, keys: Any, kept: Any) -> Any:
-    """Turn the sums of some documents of a block into keys, as `_collect` does, and reset these sums to 0."""
+    """Turn the sums of some documents of a block into keys, as `_collect` does, and reset these sums to 0.
+
+    The loops are written twice: a shared function for one key made a search at 1,000 hits 6 to 8% slower.
+    """
     score = np.empty(1, np.float32)
     bits = score.view(np.uint32)
     found, floor, hits = kept
