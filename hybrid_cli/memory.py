@@ -19,7 +19,7 @@ from hybrid_cli.errors import HybridError, InputError
 
 _MIB, _GIB = 1 << 20, 1 << 30
 _LOW = 8 * _GIB  # limits below it change the settings of the allocators
-_CGROUP = Path("/sys/fs/cgroup")
+CGROUP = Path("/sys/fs/cgroup")
 _M_ARENA_MAX = -8  # malloc.h of glibc
 _POOLS = ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # OMP: of FAISS and PyTorch
 _ALLOCATORS = {
@@ -194,9 +194,9 @@ def available() -> Iterator[tuple[int, str, str]]:
         yield max(limit - used, 0), "the limit of the address space (ulimit -v)", "raise it"
     if free := _fields(Path("/proc/meminfo")).get("MemAvailable"):
         yield free, "the machine", "free memory, or use smaller inputs"
-    largest, current = _number(_CGROUP / "memory.max"), _number(_CGROUP / "memory.current")
+    largest, current = _number(CGROUP / "memory.max"), _number(CGROUP / "memory.current")
     if largest is not None and current is not None:
-        cached = _fields(_CGROUP / "memory.stat").get("file", 0)
+        cached = _fields(CGROUP / "memory.stat").get("file", 0)
         yield max(largest - current + cached, 0), "the limit of the container (cgroup)", "raise it"
 
 

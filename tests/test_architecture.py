@@ -297,3 +297,28 @@ def test_torch_loads_weights_only() -> None:
     ]
     assert calls
     assert not [place for place, words in calls if words.get("weights_only") != "True"]
+
+
+def _private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def _privates(node: ast.AST) -> Iterator[str]:
+    """Yield the private names of another module that a node of a test or benchmark uses."""
+    if isinstance(node, ast.ImportFrom) and node.module is not None:
+        yield from filter(_private, [*node.module.split("."), *(each.name for each in node.names)])
+    elif isinstance(node, ast.Attribute) and _private(node.attr) and ast.unparse(node) != "os._exit":
+        if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
+            yield node.attr
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("setattr", "getattr", "delattr"):
+        texts = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        yield from (name for text in texts for name in text.split(".") if _private(name))
+
+
+@pytest.mark.parametrize("folder", ["tests", "benchmarks"])
+def test_nothing_outside_a_module_uses_its_privates(folder: str) -> None:
+    files = sorted((ROOT.parent / folder).rglob("*.py"))
+    assert files
+    found = [f"{file.name}:{node.lineno} {name}"  # type: ignore[attr-defined]
+             for file in files for node in ast.walk(tree(file)) for name in _privates(node)]  # fmt: skip
+    assert not found

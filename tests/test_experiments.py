@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hybrid_cli.cli.options import _configured
+from hybrid_cli.cli.options import configured_values
 from hybrid_cli.errors import InputError
 from hybrid_cli.presets import experiments
 from hybrid_cli.settings import COMMANDS, Settings
@@ -31,7 +31,7 @@ SECTIONS = [(name, command) for name, file in experiments().items() for command 
 
 def settings(name: str, command: str) -> Any:
     """Return the settings object of a section."""
-    kind, values = KINDS[command], _configured(name, KINDS[command])
+    kind, values = KINDS[command], configured_values(name, KINDS[command])
     needed = {key: "x" for key, each in kind.declared().items() if each.default is REQUIRED and key not in values}
     unused = (command == "fuse" and not values.get("tune")) or values.get("loss") in ("nll", "bpr", "residual-margin")
     return kind(**{**needed, **({} if unused else OTHERS.get(command, {})), **values})
@@ -82,10 +82,10 @@ def test_an_experiment_has_the_published_values(name: str, command: str, publish
 def test_a_file_of_several_commands_gives_each_its_own_options(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("train-dense:\n  loss: nll\n")
-    assert _configured(str(file), KINDS["train-dense"]) == {"loss": "nll"}
+    assert configured_values(str(file), KINDS["train-dense"]) == {"loss": "nll"}
     with pytest.raises(InputError, match=r"mine\.yaml: has no options of `hybrid fuse`; it has those of train-dense"):
-        _configured(str(file), KINDS["fuse"])
+        configured_values(str(file), KINDS["fuse"])
     file.write_text("combine: sum\n")  # an option of `encode` with the name of a command
-    assert _configured(str(file), KINDS["encode"]) == {"combine": "sum"}
+    assert configured_values(str(file), KINDS["encode"]) == {"combine": "sum"}
     with pytest.raises(InputError, match="nothing"):
-        _configured("nothing", KINDS["fuse"])
+        configured_values("nothing", KINDS["fuse"])

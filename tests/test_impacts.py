@@ -221,7 +221,7 @@ def test_impacts_by_document_equal_those_by_term(documents: list[list[str]], at_
     some = index.impacts.of_documents(wanted)
     assert (some.rows(np.arange(len(wanted))) != whole[wanted]).nnz == 0
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(impacts, "_AT_ONCE", at_once)  # tokens of a block of documents
+        patch.setattr(impacts, "POSTINGS_AT_ONCE", at_once)  # tokens of a block of documents
         for _ in ("written", "found"):
             mapped = index.impacts.by_document(Path(folder) / "impacts")
             assert (mapped.rows(np.arange(len(documents))) != whole).nnz == 0

@@ -161,7 +161,7 @@ def test_a_run_of_another_tool_in_the_order_of_the_queries_stays_in_its_file(tmp
     rows = [{"qid": qid, "docid": "d0", "rank": 1, "score": 1.0} for qid in batch["qid"]]
     pl.DataFrame(rows, schema=runs.SCHEMA).write_parquet(tmp_path / "run.parquet")
     teacher = RunTeacher(tmp_path / "run.parquet", batch, corpus, label_settings(depth=2))
-    assert not teacher._run.in_memory
+    assert not teacher.run.in_memory
     assert lists(teacher.hits(batch)) == [["d0"]] * 11
 
 

@@ -203,15 +203,15 @@ def test_english_without_java_equals_lucene(docstrings: list[tuple[str, str, str
 
 
 def test_java_starts_only_for_texts_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(language: str) -> None:
-        raise HybridError(f"Java for {language}")
+    def refuse(name: str) -> None:
+        raise HybridError(f"Java for {name}")
 
-    monkeypatch.setattr("hybrid_cli.lexical.analysis._java_analyzer", refuse)
+    monkeypatch.setattr(jvm, "java_class", refuse)
     assert LazyAnalyzer().analyze(["Parsing JSON strings"]) == [["pars", "json", "string"]]
     tokens, lengths = LazyAnalyzer().tokens(["", "two words"])
     assert (tokens.to_pylist(), lengths.tolist()) == (["two", "word"], [0, 2])
     for language, texts in (("en", ["os.path"]), ("en", ["word"] * (FEW_TEXTS + 1)), ("de", ["Wort"])):
-        with pytest.raises(HybridError, match=f"Java for {language}"):
+        with pytest.raises(HybridError, match=r"Java for io\.anserini"):
             LazyAnalyzer(language).analyze(texts)
 
 

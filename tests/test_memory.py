@@ -132,7 +132,7 @@ def test_pytorch_is_not_loaded_where_its_libraries_do_not_fit(tiny: Path, tiny_b
 
 def test_the_limit_of_a_container_leaves_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of a cgroup of 1 GiB with 900 MiB in use, 200 MiB of them cached files."""
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
     (tmp_path / "memory.max").write_text(f"{1 << 30}\n")
     (tmp_path / "memory.current").write_text(f"{900 << 20}\n")
     (tmp_path / "memory.stat").write_text(f"anon {700 << 20}\nfile {200 << 20}\n")

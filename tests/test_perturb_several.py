@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,10 @@ from hybrid_cli.artifacts import MANIFEST, layout
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations import wordnet
-from hybrid_cli.perturbations.attack import MissingResource
+from hybrid_cli.perturbations.attack import Attack, Inputs, MissingResource, Rewrite
 from hybrid_cli.perturbations.attacks import ATTACKS
 from hybrid_cli.settings.perturb import Attack as AttackName
 from hybrid_cli.settings.perturb import AttackOrSet
-from hybrid_cli.stages import perturb as stage
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.perturb import perturb
 from hybrid_cli.stages.search import search
@@ -144,14 +144,17 @@ def test_an_interrupted_call_leaves_no_folder_and_continues(
     whole = perturb(tiny, split="test", attacks=attacks, output=tmp_path / "whole")
     computed = []
 
-    def counting(name: AttackName, *others: Any) -> Any:
-        computed.append(name)
-        if computed == attacks:
-            raise KeyboardInterrupt
-        return attack(name, *others)
+    def counting(name: AttackName, attack: Attack) -> Attack:
+        def start(inputs: Inputs) -> Rewrite:
+            computed.append(name)
+            if computed == attacks:
+                raise KeyboardInterrupt
+            return attack.start(inputs)
 
-    attack = stage._attack
-    monkeypatch.setattr(stage, "_attack", counting)
+        return replace(attack, start=start)
+
+    for name in ("char-swap", "shuffle"):
+        monkeypatch.setitem(ATTACKS, name, counting(name, ATTACKS[name]))
     with pytest.raises(KeyboardInterrupt):
         perturb(tiny, split="test", attacks=attacks, output=tmp_path / "q")
     assert not (tmp_path / "q").exists()

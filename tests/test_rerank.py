@@ -26,7 +26,6 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections.searched import corpus_of, queries_of
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.stages import rerank as stage
 from hybrid_cli.stages.report import report
 from hybrid_cli.stages.rerank import rerank
 
@@ -129,29 +128,31 @@ def test_a_killed_call_resumes_and_writes_the_same_bytes(made: Path, reranker: P
     whole = rerank(made / "dense.parquet", model=str(reranker), output=tmp_path / "whole.parquet", **options)
     code = (
         "import os, signal, sys; from hybrid_cli.stages import rerank\n"
-        "write, done = rerank._Job._write_shard, []\n"
-        "def dying(*arguments):\n    write(*arguments); done.append(1); len(done) == 3 and os.kill(os.getpid(), 9)\n"
-        "rerank._Job._write_shard = dying\n"
+        "scores, done = rerank.CrossEncoder.scores, []\n"
+        "def dying(*arguments):\n    len(done) == 3 and os.kill(os.getpid(), 9)\n"
+        "    done.append(1)\n    return scores(*arguments)\n"
+        "rerank.CrossEncoder.scores = dying\n"
         f"rerank.rerank(sys.argv[1], model=sys.argv[2], output=sys.argv[3], **{options!r})"
     )
     out = tmp_path / "out.parquet"
     died = run(code, made / "dense.parquet", reranker, out)
     assert died.returncode == -signal.SIGKILL, died.stderr
-    shards = sorted((tmp_path / ".out.parquet.partial" / ".scores").iterdir())
-    assert len(shards) == 3
-    written: list[str] = []
-    write = stage._Job._write_shard
+    done = pl.concat([*map(pl.read_parquet, (tmp_path / ".out.parquet.partial" / ".scores").iterdir())])
+    scored: list[float] = []
+    scores = CrossEncoder.scores
 
-    def counted(job: Any, path: Path, *rows: pl.DataFrame) -> None:
-        written.append(path.name)
-        write(job, path, *rows)
+    def counted(model: CrossEncoder, *arguments: Any) -> Any:
+        found = scores(model, *arguments)
+        scored.extend(found[0].tolist())
+        return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stage._Job, "_write_shard", counted)
+        patch.setattr(CrossEncoder, "scores", counted)
         rerank(made / "dense.parquet", model=str(reranker), output=out, **options)
     assert out.read_bytes() == whole.read_bytes()
-    assert written
-    assert not {path.name for path in shards} & set(written)
+    heads = runs.read_run(out).filter(pl.col("rank") <= 5)
+    assert sorted([*done["score"], *scored]) == pytest.approx(sorted(heads["score"]))
+    assert min(len(done), len(scored)) > 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.parquet", "whole.parquet"]
 
 

@@ -149,11 +149,11 @@ def test_other_commands_refuse_shards_in_one_line(here: Path) -> None:
 
 
 def test_completed_shards_survive_an_interruption(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(folder: Path) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as interrupted:
-        interrupted.setattr("hybrid_cli.lexical.build._store_statistics", interrupt)
+        interrupted.setattr("hybrid_cli.lexical.build.save_array", interrupt)
         with pytest.raises(KeyboardInterrupt):
             index_bm25(Path("tiny"), output=tmp_path / "again", k1=1.2, shards=3)
     monkeypatch.setattr("hybrid_cli.lexical.build.PostingsBuilder.finish", None)

@@ -117,7 +117,7 @@ def test_the_stored_trees_predict_as_the_trained_forest(made: Path) -> None:
     inputs, targets = rng.normal(size=(80, 5)), rng.normal(size=(80, 2))
     forest = RandomForestRegressor(4, min_samples_leaf=3, random_state=1).fit(inputs.astype(np.float32), targets)
     for each in forest.estimators_:
-        tree = learned._tree(each.tree_, 2)
+        tree = learned.Tree.of(each.tree_, 2)
         stored = learned.Tree.read(json.loads(json.dumps(tree.content())), 5, 2, "here")
         assert stored.predict(inputs.astype(np.float32)) == pytest.approx(each.predict(inputs), abs=1e-6)
 

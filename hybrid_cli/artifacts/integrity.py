@@ -14,7 +14,7 @@ from hybrid_cli.input_files import read_bytes
 
 CHECKED_BYTES = 1 << 30  # larger files are checked by `hybrid verify` only: a search must not read all of a large index
 _THREADS = 4
-_checked: set[tuple[str, int, int, int]] = set()
+checked: set[tuple[str, int, int, int]] = set()
 
 
 def check_file(path: Path) -> None:
@@ -25,9 +25,9 @@ def check_file(path: Path) -> None:
     """
     if not path.is_file() or path.suffix != ".parquet":
         return
-    if (state := _state(path)) not in _checked:
+    if (state := _state(path)) not in checked:
         checksums.check(path)
-        _checked.add(state)
+        checked.add(state)
 
 
 def check_parts(folder: Path, *parts: str) -> None:
@@ -90,11 +90,11 @@ def _refuse_other_version(folder: Path, manifest: Manifest | None) -> None:
 
 
 def _small_damage(file: Path, value: str) -> str | None:
-    if file.is_file() and (file.stat().st_size > CHECKED_BYTES or _state(file) in _checked):
+    if file.is_file() and (file.stat().st_size > CHECKED_BYTES or _state(file) in checked):
         return None
     problem = _damage(file, value)
     if problem is None:
-        _checked.add(_state(file))
+        checked.add(_state(file))
     return problem
 
 

@@ -121,7 +121,7 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
     """
 
     def command(**typed: Any) -> None:
-        configured = _configured(typed.pop("config"), kind)
+        configured = configured_values(typed.pop("config"), kind)
         shared = _shared(typed, configured)
         started = time.monotonic()
         try:
@@ -321,7 +321,7 @@ def _complete(values: dict[str, Any], kind: type[Settings]) -> dict[str, Any]:
     return values
 
 
-def _configured(config: str | None, kind: type[Settings]) -> dict[str, Any]:
+def configured_values(config: str | None, kind: type[Settings]) -> dict[str, Any]:
     """Return the values of a YAML file of `option: value`, by field name."""
     if config is None:
         return {}

@@ -58,6 +58,18 @@ class Tree:
         return {name: getattr(self, name).tolist() for name in (*_NODES, "values")}
 
     @classmethod
+    def of(cls, tree: Any, curves: int) -> Tree:
+        """Return a tree of scikit-learn: the `tree_` of an estimator with one value per curve."""
+        leaf = tree.children_left < 0
+        return cls(
+            feature=np.where(leaf, -1, tree.feature).astype(np.int64),
+            threshold=np.where(leaf, 0.0, tree.threshold),
+            below=np.where(leaf, np.cumsum(leaf) - 1, tree.children_left).astype(np.int64),
+            above=np.where(leaf, -1, tree.children_right).astype(np.int64),
+            values=tree.value.reshape(-1, curves)[leaf].round(6),
+        )
+
+    @classmethod
     def read(cls, stored: Any, features: int, curves: int, where: object) -> Tree:
         """Return a tree of JSON values; its nodes must lead to leaves.
 
@@ -170,23 +182,10 @@ def fit(features: Matrix, values: Values, means: Values, fixed: int, seed: int) 
     forest = RandomForestRegressor(
         TREES, min_samples_leaf=LEAF, max_features=SHARE, bootstrap=True, random_state=seed, n_jobs=1
     ).fit(single, np.squeeze(gains @ curves.T, axis=1) if len(curves) == 1 else gains @ curves.T)
-    trees = [_tree(each.tree_, len(curves)) for each in forest.estimators_]
+    trees = [Tree.of(each.tree_, len(curves)) for each in forest.estimators_]
     model = Model(means, curves, trees, fixed, SHRINKAGE)
     weights = model.rows(features).astype(np.float64)
     return Fitted(model, forest.feature_importances_, _correlations(features, weights))
-
-
-def _tree(tree: Any, curves: int) -> Tree:
-    """Return a tree of scikit-learn."""
-    leaf = tree.children_left < 0
-    rows = np.cumsum(leaf) - 1
-    return Tree(
-        np.where(leaf, -1, tree.feature).astype(np.int64),
-        np.where(leaf, 0.0, tree.threshold),
-        np.where(leaf, rows, tree.children_left).astype(np.int64),
-        np.where(leaf, -1, tree.children_right).astype(np.int64),
-        tree.value.reshape(-1, curves)[leaf].round(6),
-    )
 
 
 def _correlations(features: Matrix, weights: Values) -> Values:

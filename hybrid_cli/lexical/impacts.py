@@ -28,7 +28,7 @@ from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical.keys import Matrix
 
-_AT_ONCE = 1 << 26  # postings whose order is changed in memory
+POSTINGS_AT_ONCE = 1 << 26  # postings whose order is changed in memory
 _ARRAYS = ("indptr", "rows", "tfs", "lengths")
 
 Ints = npt.NDArray[np.int32]
@@ -314,7 +314,7 @@ class Impacts:
         counts = np.zeros(size, np.int64)
         kernels.count(np.arange(size, dtype=np.int32), self.postings.rows, counts)
         ends = np.cumsum(counts)
-        full = np.searchsorted(ends, np.arange(_AT_ONCE, counts.sum(), _AT_ONCE), side="right")
+        full = np.searchsorted(ends, np.arange(POSTINGS_AT_ONCE, counts.sum(), POSTINGS_AT_ONCE), side="right")
         bounds = np.unique([0, *full.tolist(), size]).tolist()
         yield from (self.of_documents(np.arange(*pair)) for pair in pairwise(bounds))
 

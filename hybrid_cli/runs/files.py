@@ -15,7 +15,7 @@ from hybrid_cli.input_files import opened
 from hybrid_cli.runs.run import ROW_BYTES, Run, Survey, block_rows, of_table
 from hybrid_cli.runs.tables import SCHEMA, ranked
 
-_TEXT_BYTES = 1 << 22  # of a TREC file, parsed at once
+TEXT_BYTES = 1 << 22  # of a TREC file, parsed at once
 _HELD = 1.5  # bytes in memory per byte of a TREC file whose rows are in order
 _SORTED = 8  # the same for rows that must be sorted
 _SORTED_ROW = 240  # bytes in memory per row of a Parquet file that must be sorted
@@ -142,7 +142,7 @@ def _text_parts(path: Path) -> Iterator[pl.DataFrame]:
     """Yield the lines of `qid Q0 docid rank score tag`, separated by white space; ids are strings."""
     above, blank = 0, True
     with opened(path) as file:
-        while data := file.read(_TEXT_BYTES):
+        while data := file.read(TEXT_BYTES):
             data += file.readline()
             if not data.isspace():
                 blank = False

@@ -211,25 +211,28 @@ class RunTeacher:
         corpus: the corpus file.
         settings: depth; whether a query keeps passages with the same text.
 
+    Attributes:
+        run: hits of the queries.
+
     Raises:
         InputError: not a run, a document that is not in the corpus, or a run of other queries.
     """
 
     def __init__(self, path: Path, queries: pl.DataFrame, corpus: Path, settings: Label):
-        self._run, self._depth = runs.open_run(path, by_qid=False).in_order(queries["qid"]), settings.depth
+        self.run, self._depth = runs.open_run(path, by_qid=False).in_order(queries["qid"]), settings.depth
         self._lock = Lock()  # the run is read by one thread at a time
-        if not self._run.hits:
+        if not self.run.hits:
             raise InputError(f"{path}: has hits for none of the {len(queries):,} queries; pass a run of these queries")
         documents = collections.document_count(corpus)
         needed = _DOCUMENT_BYTES * documents + _QUERY_BYTES * len(queries)
         console.forecast(needed, f"label: {len(queries):,} queries and {documents:,} ids", "use fewer queries at once")
-        _refuse_unknown(self._run, corpus, path)
+        _refuse_unknown(self.run, corpus, path)
         self._texts = None if settings.keep_same_text else collections.scan(corpus).select("docid", _HASH).collect()
 
     def hits(self, queries: pl.DataFrame) -> Hits:
         """Return the hits of the run for some of the queries (qid, text)."""
         with self._lock:
-            blocks = self._run.in_order(queries["qid"]).blocks()
+            blocks = self.run.in_order(queries["qid"]).blocks()
             found = pl.concat([runs.empty(), *(self._best(block, queries) for block in blocks)])
         lengths = found.group_by("qid").len()
         counted = queries.select("qid").join(lengths, on="qid", how="left", maintain_order="left")["len"].fill_null(0)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from command import hybrid
@@ -50,7 +51,7 @@ def test_a_search_never_mixes_two_versions(
     assert whole[0] != whole[1]
     index = shutil.copytree(versions / f"old-{kind}", tmp_path / "index")
     shutil.copytree(versions / f"new-{kind}", tmp_path / "replacement")
-    monkeypatch.setattr(artifacts.integrity, "_checked", set())
+    monkeypatch.setattr(artifacts.integrity, "checked", set())
     steps = 0
 
     def replacing(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,4 +85,4 @@ def test_an_index_that_is_replaced_between_open_and_search(versions: Path, tmp_p
     assert disk.device.exchange(tmp_path / "replacement", index)
     assert artifacts.read_manifest(index, Kind.DENSE_INDEX).counts == opened.manifest.counts  # type: ignore[union-attr]
     with pytest.raises(HybridError, match="was replaced while it was read"):
-        _ = opened._index
+        opened.search(np.zeros((1, opened.info.dim), np.float32), ["q"], 1)
