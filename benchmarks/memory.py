@@ -1,15 +1,17 @@
 """Peak memory of each stage for growing collections of random text, and its growth per document.
 
-python benchmarks/memory.py [--documents 20000,200000] [--csv FILE] [--plot FILE]
+python benchmarks/memory.py [--documents 20000,200000] [--folder FOLDER] [--csv FILE] [--plot FILE]
 
 Words follow Zipf's law, lengths of documents a lognormal distribution with a median of 50 words. Vectors of documents
 are random, with MiniLM's 384 dimensions; the encoder of queries has one layer and reads 8 tokens. Memory is what a
-process cannot share or drop: anonymous pages, without memory-mapped files.
+process cannot share or drop: anonymous pages, without memory-mapped files. With `--folder` and `--csv`, a call resumes
+after an interruption.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -24,7 +27,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from transformers import AutoTokenizer, BertConfig, BertModel
+from ratios import Row
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel, PreTrainedModel
 
 from hybrid_cli.encoders.models import resolve
 
@@ -32,14 +36,29 @@ WORDS, EXPONENT, SHIFT = 1_000_000, 1.07, 2.7  # of the Zipf-Mandelbrot distribu
 MEDIAN_LENGTH, SPREAD, QUERIES = 50, 0.45, 1000
 SYLLABLES = [first + second for first in "bdfgklmnprstvz" for second in "aeiou"]
 STAGES = {  # name -> arguments; {n} is the folder of a size
+    "prepare": "prepare files {n}/data/corpus.parquet --output {n}/prepared",
     "index-bm25": "index-bm25 {n}/data --threads 1 --output {n}/bm25",
-    "encode, flat": ("encode {n}/data --from-vectors {n}/vectors.npy --model {model} --threads 1 --output {n}/flat"),
+    "append, BM25": "append {n}/bm25 {n}/new --threads 1 --output {n}/appended",
+    "delete, BM25": "delete {n}/bm25 --ids {n}/ids.txt --threads 1 --output {n}/deleted",
+    "encode, flat": "encode {n}/data --from-vectors {n}/vectors.npy --model {model} --threads 1 --output {n}/flat",
+    "append, flat": "append {n}/flat {n}/new --threads 1 --output {n}/appended-flat",
     "encode, sq8": "encode {n}/flat --index-type sq8 --threads 1 --output {n}/sq8",
     "search, BM25": "search {n}/data --split train --index {n}/bm25 --threads 1 --output {n}/bm25.parquet",
     "search, flat": "search {n}/data --split train --index {n}/flat --threads 1 --output {n}/flat.parquet",
     "search, sq8": "search {n}/data --split train --index {n}/sq8 --threads 1 --output {n}/sq8.parquet",
+    "search --exact": (
+        "search {n}/data --split train --exact --index {n}/bm25,{n}/flat --threads 1 --output {n}/exact.parquet"
+    ),
+    "fuse": "fuse a={n}/bm25.parquet b={n}/flat.parquet --output {n}/fused.parquet",
+    "fuse --missing exact": (
+        "fuse a={n}/bm25.parquet b={n}/flat.parquet --missing exact --index {n}/bm25,{n}/flat --threads 1 "
+        "--output {n}/both.parquet"
+    ),
+    "rerank": "rerank {n}/bm25.parquet --model {reranker} --top-k 2 --threads 1 --output {n}/reranked.parquet",
+    "evaluate": "evaluate {n}/data --split train {n}/bm25.parquet {n}/flat.parquet",
     "mine-negatives": "mine-negatives {n}/data --split train --index {n}/bm25 --threads 1 --output {n}/train.parquet",
     "label": "label {n}/data --index {n}/bm25 --max-queries 20000 --threads 1 --output {n}/labels",
+    "label --run": "label {n}/data --split train --run {n}/bm25.parquet --threads 1 --output {n}/labels-run",
     "train-dense": (
         "train-dense {n}/train.parquet --model {model} --loss nll --max-steps 3 --threads 1 --output {n}/dense"
     ),
@@ -48,7 +67,13 @@ STAGES = {  # name -> arguments; {n} is the folder of a size
         "--threads 1 --output {n}/lambda"
     ),
     "pretrain": "pretrain {n}/data --model {model} --max-steps 3 --max-length 16 --threads 1 --output {n}/pretrained",
+    "export": "export {n}/bm25 --format opensearch --output {n}/export",
+    "verify": "verify {n}/bm25",
+    "encode": "encode {n}/data --model {model} --threads 1 --output {n}/encoded",
 }
+NEW = 1000  # documents of `append` and of `delete`
+SCRIPT = "memory.py"
+LIMIT = 8 << 30  # bytes for index and matrix of two million documents
 
 
 def word(rank: int) -> str:
@@ -74,7 +99,7 @@ def texts(count: int, seed: int) -> Iterator[list[str]]:
 
 def write_collection(folder: Path, count: int) -> None:
     """Write a collection whose queries are the first words of documents."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     schema = pa.schema([(name, pa.string()) for name in ("docid", "title", "text")])
     queries: list[str] = []
     with pq.ParquetWriter(folder / "corpus.parquet", schema) as writer:
@@ -90,6 +115,15 @@ def write_collection(folder: Path, count: int) -> None:
     pl.DataFrame({"qid": qids, "docid": docids, "relevance": 1}).write_parquet(folder / "qrels.train.parquet")
 
 
+def write_changes(folder: Path) -> None:
+    """Write documents to append, and ids to delete."""
+    (folder / "new").mkdir(exist_ok=True)
+    (block,) = texts(NEW, 1)
+    frame = pl.DataFrame({"docid": [f"new-{row}" for row in range(NEW)], "title": "", "text": block})
+    frame.write_parquet(folder / "new" / "corpus.parquet")
+    (folder / "ids.txt").write_text("".join(f"document-{row}\n" for row in range(NEW)))
+
+
 def write_vectors(file: Path, count: int) -> None:
     """Write random vectors of documents."""
     values = np.lib.format.open_memmap(file, "w+", np.float32, (count, 384))
@@ -99,14 +133,15 @@ def write_vectors(file: Path, count: int) -> None:
         rng.standard_normal(out=part, dtype=np.float32)
 
 
-def write_model(folder: Path) -> None:
-    """Write an encoder that computes little."""
+def write_model(folder: Path, kind: type[PreTrainedModel], **options: Any) -> None:
+    """Write a model that computes little."""
     tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"), model_max_length=16)
     torch.manual_seed(0)
     shape = BertConfig(
         vocab_size=len(tokenizer), hidden_size=384, num_hidden_layers=1, num_attention_heads=1, intermediate_size=16
     )
-    BertModel(shape, add_pooling_layer=False).save_pretrained(folder)
+    shape.num_labels = 1
+    kind(shape, **options).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 8}')
 
@@ -115,7 +150,9 @@ def peak(words: Sequence[str]) -> tuple[int, float]:
     """Run hybrid; return the largest anonymous memory of the process in bytes, and the seconds."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     start, largest = time.monotonic(), 0
-    process = subprocess.Popen([sys.executable, "-m", "hybrid_cli", *words, "--quiet"], env=environment)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hybrid_cli", *words, "--quiet"], env=environment, stdout=subprocess.DEVNULL
+    )
     while process.poll() is None:
         try:
             status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
@@ -140,34 +177,66 @@ def plot(rows: pl.DataFrame, file: Path) -> None:
     drawn.properties(width=420, height=300).save(str(file))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def inputs(folder: Path, sizes: Sequence[int]) -> None:
+    """Write the models, and the collections and vectors of each size, that `folder` lacks."""
+    if not (folder / "reranker").exists():
+        write_model(folder / "model", BertModel, add_pooling_layer=False)
+        write_model(folder / "reranker", BertForSequenceClassification)
+    for size in sizes:
+        if not (folder / str(size) / "vectors.npy").exists():
+            write_collection(folder / str(size) / "data", size)
+            write_changes(folder / str(size))
+            write_vectors(folder / str(size) / "vectors.npy", size)
+
+
+def growth(rows: pl.DataFrame) -> None:
+    """Print the growth of each stage between two sizes."""
+    for (stage,), part in rows.sort("documents").group_by("stage", maintain_order=True):
+        for before, last in itertools.pairwise(part.iter_rows(named=True)):
+            rate = (last["bytes"] - before["bytes"]) / (last["documents"] - before["documents"])
+            print(f"{stage:20} {before['documents']:>10,} to {last['documents']:>10,}: {rate:8.1f} bytes per document")
+
+
+def main(words: Sequence[str] | None = None) -> list[Row]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--documents", default="20000,200000")
     parser.add_argument("--stages", default=";".join(STAGES), help="names, separated by semicolons")
-    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--folder", type=Path, help="keep the inputs and outputs here")
+    parser.add_argument("--csv", type=Path, help="write the rows here; those that it has are not measured again")
     parser.add_argument("--plot", type=Path)
-    arguments = parser.parse_args()
-    sizes, rows = [int(size) for size in arguments.documents.split(",")], []
-    with tempfile.TemporaryDirectory() as folder:
-        write_model(Path(folder) / "model")
-        for size in sizes:
-            place = Path(folder) / str(size)
-            write_collection(place / "data", size)
-            write_vectors(place / "vectors.npy", size)
-            for stage in arguments.stages.split(";"):
-                command = STAGES[stage]
-                found, seconds = peak(command.format(n=place, model=Path(folder) / "model").split())
-                rows.append({"stage": stage, "documents": size, "bytes": found, "seconds": round(seconds, 1)})
-                print(f"{stage:20} {size:>10,} {found / 2**20:8,.0f} MiB {seconds:6.0f} s", flush=True)
-                if arguments.csv:
-                    pl.DataFrame(rows).write_csv(arguments.csv)
-    table = pl.DataFrame(rows)
-    for (stage,), part in table.group_by("stage", maintain_order=True):
-        first, last = part.row(0, named=True), part.row(-1, named=True)
-        growth = (last["bytes"] - first["bytes"]) / max(1, last["documents"] - first["documents"])
-        print(f"{stage:20} {growth:8.1f} bytes per document")
+    arguments = parser.parse_args(words)
+    sizes = [int(size) for size in arguments.documents.split(",")]
+    rows = pl.DataFrame(schema={"stage": pl.String, "documents": pl.Int64, "bytes": pl.Int64, "seconds": pl.Float64})
+    if arguments.csv and arguments.csv.exists():
+        rows = pl.read_csv(arguments.csv, schema=rows.schema)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = arguments.folder or Path(scratch)
+        inputs(folder, sizes)
+        models = {name: folder / name for name in ("model", "reranker")}
+        for size, stage in itertools.product(sizes, arguments.stages.split(";")):
+            if len(rows.filter(stage=stage, documents=size)):
+                continue
+            command = STAGES[stage].format(n=folder / str(size), **models).split()
+            found, seconds = peak([*command, *(["--overwrite"] if "--output" in command else [])])
+            row = {"stage": stage, "documents": size, "bytes": found, "seconds": round(seconds, 1)}
+            rows = pl.concat([rows, pl.DataFrame([row], schema=rows.schema)])
+            print(f"{stage:20} {size:>10,} {found / 2**20:8,.0f} MiB {seconds:6.0f} s", flush=True)
+            if arguments.csv:
+                rows.write_csv(arguments.csv)
+    growth(rows)
     if arguments.plot:
-        plot(table, arguments.plot)
+        plot(rows, arguments.plot)
+    limited = rows.filter(pl.col("stage").is_in(["index-bm25", "search, BM25"])).iter_rows(named=True)
+    return [
+        Row(
+            f"peak memory of {row['stage']}, {row['documents']:,} documents",
+            "8 GiB",
+            [LIMIT / row["bytes"]],
+            "1",
+            SCRIPT,
+        )
+        for row in limited
+    ]
 
 
 if __name__ == "__main__":
