@@ -4,7 +4,8 @@ All tools search the same index with the same 2,000 queries at 1,000 hits, in tu
 The time of hybrid starts with the texts of the queries and ends with the run as a table. bm25s receives analyzed
 queries, and so does hybrid where it is compared with bm25s.
 
-    python benchmarks/bm25.py [--collection FOLDER] [--queries 2000] [--hits 1000] [--repeat 3] [--threads N]
+    python benchmarks/bm25.py [--collection FOLDER | --documents N] [--queries 2000] [--hits 1000] [--repeat 3]
+        [--threads N]
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 os.environ.setdefault("OPENAI_API_KEY", "none")  # pyserini.search.lucene does not import without one
 
 import polars as pl
+from memory import write_collection
 from ratios import Row, in_turns, ratios
 
 from hybrid_cli import console
@@ -85,11 +87,11 @@ def search_tasks(
     return {
         f"hybrid, {threads} threads": lambda: opened.search(queries, hits, threads),
         "hybrid, 1 thread": lambda: opened.search(queries, hits, 1),
-        f"hybrid, {threads} threads, analysed": lambda: opened.search_bags(queries["qid"], bags, hits, threads),
-        "hybrid, 1 thread, analysed": lambda: opened.search_bags(queries["qid"], bags, hits, 1),
-        "hybrid, 1 thread, analysed, arrays": lambda: opened.keys(bags, hits, 1),
-        "bm25s (numba), 1 thread, analysed": lambda: retrieve(1),
-        f"bm25s (numba), {threads} threads, analysed": lambda: retrieve(threads),
+        f"hybrid, {threads} threads, analyzed": lambda: opened.search_bags(queries["qid"], bags, hits, threads),
+        "hybrid, 1 thread, analyzed": lambda: opened.search_bags(queries["qid"], bags, hits, 1),
+        "hybrid, 1 thread, analyzed, arrays": lambda: opened.keys(bags, hits, 1),
+        "bm25s (numba), 1 thread, analyzed": lambda: retrieve(1),
+        f"bm25s (numba), {threads} threads, analyzed": lambda: retrieve(threads),
         "hybrid --engine lucene": lambda: lucene.search(index, queries, hits, threads),
         "Pyserini batch_search": batch_search,
         "Anserini SearchCollection": lambda: jvm.java_class("io.anserini.search.SearchCollection").main(driver),
@@ -124,8 +126,8 @@ def compare_search(index: Path, scratch: Path, options: argparse.Namespace) -> l
     pairs = [
         (ours, "Pyserini batch_search", "30"),
         (ours, "Anserini SearchCollection", "3"),
-        (f"{ours}, analysed", f"bm25s (numba), {options.threads} threads, analysed", "1"),
-        ("hybrid, 1 thread, analysed", "bm25s (numba), 1 thread, analysed", "1"),
+        (f"{ours}, analyzed", f"bm25s (numba), {options.threads} threads, analyzed", "1"),
+        ("hybrid, 1 thread, analyzed", "bm25s (numba), 1 thread, analyzed", "1"),
     ]
     task = f"BM25 search, {len(opened.docids):,} documents, {len(queries):,} queries, {options.hits:,} hits; "
     return [Row(task + a, b, ratios(times[b], times[a]), goal, "bm25.py") for a, b, goal in pairs]
@@ -161,6 +163,7 @@ def compare_indexing(scratch: Path, options: argparse.Namespace) -> list[Row]:
 def main(words: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--collection", type=Path, help="default: the docstrings of installed packages")
+    parser.add_argument("--documents", type=int, help="random text with Zipfian words, as in memory.py, in its place")
     parser.add_argument("--queries", type=int, default=2000)
     parser.add_argument("--hits", type=int, default=1000)
     parser.add_argument("--repeat", type=int, default=3)
@@ -173,6 +176,8 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
         scratch = Path(name)
         if options.collection:
             (scratch / "collection").symlink_to(options.collection.resolve())
+        elif options.documents:
+            write_collection(scratch / "collection", options.documents)
         else:
             prepare(PreparePythonDocs(output=scratch / "collection"))
         jvm.start()

@@ -1,6 +1,6 @@
 """Speed of `encode` on a Ray cluster of this machine relative to one process on the same cores, start-up aside.
 
-python benchmarks/cluster.py data/scifact [--documents 2048] [--workers 2] [--doc-max-len 64] [--repeats 3]
+python benchmarks/cluster.py [--collection FOLDER] [--documents 2048] [--workers 2] [--doc-max-len 64] [--repeats 3]
 
 One process with N threads and N workers with one thread each encode the same documents in turn, in shards of 256. The
 time from the first shard to the last leaves out the start of Ray and the loading of the model. CPU time is that of the
@@ -13,16 +13,18 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import psutil
+from ratios import Row
 
 from hybrid_cli import console
 from hybrid_cli.collections.collection import corpus_path
-from hybrid_cli.settings import PrepareFiles
+from hybrid_cli.settings import PrepareFiles, PreparePythonDocs
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.prepare import prepare
 
@@ -45,19 +47,20 @@ def seconds(corpus: Path, output: Path, **options: Any) -> tuple[float, float]:
     return noted[-1][0] - noted[0][0], noted[-1][1] - noted[0][1]
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("collection", type=Path)
+    parser.add_argument("--collection", type=Path, help="default: the docstrings of installed packages")
     parser.add_argument("--documents", type=int, default=2048)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--doc-max-len", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     console.set_quiet(True)
     ratios: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         sample = Path(folder) / "sample"
-        prepare(PrepareFiles([corpus_path(given.collection)], sample=given.documents, output=sample))
+        collection = given.collection or prepare(PreparePythonDocs(output=Path(folder) / "docs"))
+        prepare(PrepareFiles([corpus_path(collection)], sample=given.documents, output=sample))
         shared = {"corpus": sample, "output": Path(folder) / "index", "doc_max_len": given.doc_max_len}
         for number in range(given.repeats):
             local = seconds(**shared, threads=given.workers)
@@ -69,6 +72,12 @@ def main() -> None:
     print(
         f"{given.documents:,} documents, {given.workers} cores: Ray takes {wall:.2f} of the time, {cpu:.2f} of the CPU"
     )
+    task = f"encode on Ray, {given.workers} workers, {given.documents:,} documents"
+    peer = f"one process of {given.workers} threads"
+    return [
+        Row(task, peer, [1 / each[0] for each in ratios], "0.87", "cluster.py"),
+        Row(f"{task}, CPU time", peer, [1 / each[1] for each in ratios], "", "cluster.py"),
+    ]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """One device and several: equal results, throughput and memory of training, encoding and FAISS (`make gpu-test`).
 
-python benchmarks/devices.py [--devices 0,1] [--steps 40] [--texts 20000]
+python benchmarks/devices.py [--devices 0,1] [--parts training] [--steps 40] [--texts 20000]
 
 `--devices cpu,cpu` compares one process with two, in training each on a core of its own. The exit code is 1 if results
 differ.
@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import torch
+from ratios import Row
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
@@ -68,6 +69,7 @@ class Commands:
 
     def __init__(self, folder: Path, devices: Sequence[str]):
         self.folder, self.devices, self.failed = folder, devices, False
+        self.rows: list[Row] = []
         self.script = folder / "run.py"
         self.script.write_text(RUN)
         self.on_cpu = devices[0] == "cpu"
@@ -120,11 +122,14 @@ class Commands:
         print(f"{'equal' if same else 'DIFFERENT':>9}  {name}: {detail}", flush=True)
 
     def compare(self, name: str, unit: str, count: float, one: Measured, several: Measured) -> None:
-        """Print throughput and memory of one device and of all."""
-        number = len(self.devices)
+        """Print throughput and memory of one device and of all; add their ratio to the rows."""
+        number, ratio = len(self.devices), one.seconds / several.seconds
+        kind = "processes" if self.on_cpu else "GPUs"
+        goal = "1.6" if self.on_cpu and name == "train-dense" else ""
+        self.rows.append(Row(f"{name}, {number} {kind}", "one", [ratio], goal, "devices.py"))
         print(
             f"{'':>9}  {name}: {count / one.seconds:,.0f} {unit}/s on 1 device, {count / several.seconds:,.0f} on "
-            f"{number} ({one.seconds / several.seconds:.2f} times); processor seconds {one.processor:.1f} and "
+            f"{number} ({ratio:.2f} times); processor seconds {one.processor:.1f} and "
             f"{several.processor:.1f}; memory (MiB) {one.memory} and {several.memory}",
             flush=True,
         )
@@ -207,27 +212,33 @@ def searching(commands: Commands, queries: Path) -> None:
     commands.check("inverted lists", abs(recalls[0] - recalls[1]) < 0.01, f"recall@100 {recalls[0]} and {recalls[1]}")
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> list[Row]:
     everything = ",".join(map(str, range(torch.cuda.device_count()))) or "cpu,cpu"
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", default=everything)
+    parser.add_argument("--parts", default="training,encoding,searching", help="the last needs the second")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--texts", type=int, default=20_000)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     devices = arguments.devices.split(",")
     names = [platform.processor() if name == "cpu" else torch.cuda.get_device_name(int(name)) for name in devices]
     print(f"devices {names}, torch {torch.__version__}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     with tempfile.TemporaryDirectory() as folder:
         commands = Commands(Path(folder), devices)
         collection = prepare(PreparePythonDocs(package=["scipy"], only=True, output=commands.folder / "docs"))
-        training(commands, collection, arguments.steps)
+        if "training" in arguments.parts:
+            training(commands, collection, arguments.steps)
         rows = pl.read_parquet(collection / "corpus.parquet")
         corpus = rows[[number % len(rows) for number in range(arguments.texts)]]
         corpus = corpus.with_columns(docid=pl.format("d{}", pl.int_range(len(corpus))))
         corpus.write_parquet(commands.folder / "corpus.parquet")
-        encoding(commands, commands.folder / "corpus.parquet", arguments.texts)
-        searching(commands, collection / "queries.train.parquet")
-    sys.exit(commands.failed)
+        if "encoding" in arguments.parts:
+            encoding(commands, commands.folder / "corpus.parquet", arguments.texts)
+        if "searching" in arguments.parts:
+            searching(commands, collection / "queries.train.parquet")
+    if commands.failed:
+        raise SystemExit(1)
+    return commands.rows
 
 
 if __name__ == "__main__":

@@ -109,9 +109,9 @@ def write_collection(folder: Path, count: int) -> None:
             writer.write_table(pa.table({"docid": ids, "title": [""] * len(block), "text": block}, schema=schema))
             queries += [" ".join(text.split()[:6]) for text in block[:QUERIES]]
             row += len(block)
-    qids = [f"q{number}" for number in range(QUERIES)]
-    pl.DataFrame({"qid": qids, "text": queries[:QUERIES]}).write_parquet(folder / "queries.train.parquet")
-    docids = [f"document-{row}" for row in range(QUERIES)]
+    qids = [f"q{number}" for number in range(min(QUERIES, count))]
+    pl.DataFrame({"qid": qids, "text": queries[: len(qids)]}).write_parquet(folder / "queries.train.parquet")
+    docids = [f"document-{row}" for row in range(len(qids))]
     pl.DataFrame({"qid": qids, "docid": docids, "relevance": 1}).write_parquet(folder / "qrels.train.parquet")
 
 

@@ -1,10 +1,11 @@
 """The quick form of the benchmarks (`make bench`): short runs in turn, and a table of ratios in docs/performance.md.
 
-python benchmarks/quick.py [--parts bm25,encode] [--threads N] [--state out/bench.json] [--page docs/performance.md]
+python benchmarks/quick.py [--large] [--parts bm25,encode] [--threads N] [--state FILE] [--page docs/performance.md]
 
 Each part runs one script of this folder with few queries, texts or steps, in a process of its own. Parts that an
 earlier call finished are kept in the state file, until all are finished. A part that fails, for example because another
-tool is not installed, is left out of the table.
+tool is not installed, is left out of the table. `--large` (`make bench LARGE=1`) measures BM25 with two million
+documents in half an hour, and writes a table of its own.
 """
 
 from __future__ import annotations
@@ -31,14 +32,19 @@ PARTS = {
     "rerank": ("--pairs", "128", "--rounds", "3"),
     "train": ("--steps", "5"),
     "pretrain": ("--steps", "5"),
-    "fuse": ("--queries", "700", "--repeat", "2"),
-    "evaluate": ("--queries", "700", "--passages", "0", "--ranx", "parquet", "--repeat", "2"),
+    "devices": ("--devices", "cpu,cpu", "--parts", "training", "--steps", "8"),
+    "cluster": ("--documents", "1024", "--repeats", "2"),
+    "fuse": ("--queries", "400", "--repeat", "2"),
+    "evaluate": ("--queries", "400", "--passages", "0", "--ranx", "parquet", "--repeat", "2"),
     "impacts": ("--repeat", "3"),
     "dimensions": ("--vectors", "50000", "--dims", "768,32", "--repeat", "3"),
 }
+LARGE = {
+    "memory": ("--documents", "2000000", "--stages", "index-bm25;search, BM25"),
+    "bm25": ("--documents", "2000000", "--queries", "200", "--repeat", "3", "--index-repeat", "1"),
+}
 THREADED = ("bm25", "encode", "rerank")  # with the option --threads
 PACKAGES = ("torch", "transformers", "sentence-transformers", "faiss-cpu", "pyserini", "bm25s", "ranx")
-BEGIN, END = "<!-- make bench -->\n", "<!-- end of make bench -->\n"
 
 
 def measured(part: str, words: tuple[str, ...]) -> list[Row]:
@@ -82,26 +88,35 @@ def table(rows: list[Row], seconds: float, threads: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(page: Path, section: str) -> None:
+def markers(call: str) -> tuple[str, str]:
+    """Return the lines around the table that a call of make writes."""
+    return f"<!-- {call} -->\n", f"<!-- end of {call} -->\n"
+
+
+def write(page: Path, section: str, call: str = "make bench") -> None:
     """Replace the text between the markers of a page."""
-    before, _, rest = page.read_text("utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
+    first, last = markers(call)
+    before, begin, rest = page.read_text("utf-8").partition(first)
+    _, end, after = rest.partition(last)
     if not end:
-        raise SystemExit(f"{page}: lacks the lines {BEGIN.strip()} and {END.strip()}")
-    page.write_text(before + BEGIN + section + end + after, "utf-8")
+        raise SystemExit(f"{page}: lacks the lines {first.strip()} and {last.strip()}")
+    page.write_text(before + begin + section + end + after, "utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--large", action="store_true", help="two million documents")
+    parser.add_argument("--parts", help="default: all")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--state", type=Path, default=Path("out/bench.json"))
+    parser.add_argument("--state", type=Path, help="default: out/bench.json, or out/bench-large.json")
     parser.add_argument("--page", type=Path, default=Path("docs/performance.md"))
     given = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(given.threads)
-    state: dict[str, Any] = json.loads(given.state.read_text()) if given.state.exists() else {}
-    for part in given.parts.split(","):
-        words = (*PARTS[part], *(("--threads", str(given.threads)) if part in THREADED else ()))
+    call, parts = ("make bench LARGE=1", LARGE) if given.large else ("make bench", PARTS)
+    file = given.state or Path("out/bench-large.json" if given.large else "out/bench.json")
+    state: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    for part in given.parts.split(",") if given.parts else parts:
+        words = (*parts[part], *(("--threads", str(given.threads)) if part in THREADED else ()))
         if state.get(part, {}).get("words") == list(words):
             print(f"{part}: finished by an earlier call", flush=True)
             continue
@@ -116,13 +131,13 @@ def main() -> None:
         seconds = round(time.monotonic() - begin, 1)
         print(f"{part}: {seconds} s", flush=True)
         state[part] = {"words": list(words), "seconds": seconds, "rows": [asdict(row) for row in rows]}
-        given.state.parent.mkdir(parents=True, exist_ok=True)
-        given.state.write_text(json.dumps(state, indent=1))
-    done = [state[part] for part in PARTS if part in state]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(state, indent=1))
+    done = [state[part] for part in parts if part in state]
     rows = [Row(**row) for each in done for row in each["rows"]]
-    write(given.page, table(rows, sum(each["seconds"] for each in done), given.threads))
-    if state.keys() >= PARTS.keys():
-        given.state.unlink()
+    write(given.page, table(rows, sum(each["seconds"] for each in done), given.threads), call)
+    if state.keys() >= parts.keys():
+        file.unlink()
 
 
 if __name__ == "__main__":
