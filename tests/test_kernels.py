@@ -170,3 +170,22 @@ def test_a_search_that_skips_postings_equals_one_over_all_postings(hits: int, so
         skipped = len(excluded)
         expected = wanted[query, skipped : wanted_counts[query]][:hits]
         assert best[query, : counts[query]].tolist() == expected.tolist()
+
+
+def test_a_sample_of_the_best_documents_loses_no_hit() -> None:
+    """The documents of the sample are the best of the corpus, so the first estimate of the worst hit is too high."""
+    size, hits, rng = 51_200, 1000, np.random.default_rng(3)
+    first = np.arange(1, 32, 2) * size // 32  # of the 16 parts of the sample
+    sampled = (first[:, None] + np.arange(40)).ravel()
+    tfs = np.ones(size, np.int32)
+    tfs[sampled] = 20
+    lengths = rng.integers(20, 60, size).astype(np.int32)
+    indptr, rows = np.array([0, size]), np.arange(size, dtype=np.int32)
+    impacts = Impacts.of(Postings(pl.Series("term", ["a"]), indptr, rows, tfs, lengths), 0.9, 0.4)
+    packed = keyed.Queries(np.array([0, 1]), np.zeros(1, np.int32), impacts.idf)
+    matrix = keyed.Matrix(indptr, rows, tfs, impacts.scale)
+    order, counts, best = rows[::-1].copy(), np.zeros(1, np.int32), np.zeros((1, hits), np.uint64)
+    ranking.search(hits, order, packed, matrix, np.zeros(2, np.int64), np.zeros(0, np.int64), counts, best)
+    found = list(zip(keyed.places_of(best[0]).tolist(), keyed.scores_of(best[0]).tolist(), strict=True))
+    assert counts[0] == hits
+    assert found == plain(impacts, [0], [], order, hits)

@@ -15,7 +15,7 @@ from hybrid_cli.lexical.keys import SMALLEST
 
 BLOCK = 1 << 15  # documents whose sums (256 KiB) stay in the second-level cache
 _LOOKUP = 50  # looking up a document among the postings of a block takes as long as adding 50 postings
-_SAMPLE = 2  # postings for each hit that give a first estimate of the worst score
+_SAMPLED, _PARTS = 32, 16  # one of 32 documents gives a first estimate of the worst score, in 16 parts of the corpus
 _BELOW = 1 - 1e-6  # a score is a float32: it may be larger than its sum
 _SCAN = 4  # a sequential read of a sum takes less than a quarter of the time of a random read
 
@@ -226,24 +226,40 @@ def _rank(query: int, number: int, kept: Any, order: Any, queries: Any, matrix: 
 
 
 @jit
-def _reached(query: int, number: int, hits: int, order: Any, queries: Any, matrix: Any, barred: Any, room: Any) -> Any:
-    """Return a score that `hits` documents reach with the first terms alone; tried if these have few postings."""
-    indptr, terms = matrix.indptr, queries.terms[queries.ends[query] :]
-    if matrix.scale is None:
-        return SMALLEST
-    postings = 0
+def _guess(query: int, number: int, hits: int, order: Any, queries: Any, matrix: Any, barred: Any, room: Any) -> Any:
+    """Return a score that probably a few more than `hits` documents reach, as estimated from a sample of documents.
+
+    The sample is spread over the corpus. It is not taken for few postings, of which most become hits.
+    """
+    sums, cursors, _, _, _, keys = room
+    begin, documents, postings = queries.ends[query], len(order), 0
+    cursors = cursors[:number]
     for mine in range(number):
-        if queries.weights[queries.ends[query] + mine] < 0:
-            return SMALLEST
-        postings += indptr[terms[mine] + 1] - indptr[terms[mine]]
-    first, some = 0, 0
-    while first < number and some < _SAMPLE * hits:
-        some += indptr[terms[first] + 1] - indptr[terms[first]]
-        first += 1
-    if _SAMPLE * some > postings or _rank(query, first, (SMALLEST, hits), order, queries, matrix, barred, room) < hits:
+        term = queries.terms[begin + mine]
+        cursors[mine, 1] = matrix.indptr[term]
+        postings += matrix.indptr[term + 1] - matrix.indptr[term]
+    if matrix.scale is None or postings < _SAMPLED * hits * number:
         return SMALLEST
+    size = min(len(sums), documents // (_PARTS * _SAMPLED))
+    expected = hits * _PARTS * size / documents
+    wanted = int(expected + 3 * np.sqrt(expected)) + 1  # three standard deviations more than expected
     score = np.empty(1, np.float32)
-    score.view(np.uint32)[0] = np.uint32(room[-1][:hits].min() >> np.uint64(32))
+    found, floor = 0, SMALLEST
+    for part in range(_PARTS):
+        first = documents * (2 * part + 1) // (2 * _PARTS)
+        end = first + size
+        for mine in range(number):
+            last = matrix.indptr[queries.terms[begin + mine] + 1]
+            cursors[mine, 1] = first_from(matrix.rows, cursors[mine, 1], last, first)
+        _add(query, (first, end), queries, matrix, cursors, sums)
+        for excluded in barred:
+            if first <= excluded < end:
+                sums[excluded - first] = 0
+        block = (first, end, False)
+        found, floor = _collect(block, matrix.rows, order, sums, cursors, keys, (found, floor, hits))
+    if found < wanted:
+        return SMALLEST
+    score.view(np.uint32)[0] = np.uint32(np.partition(keys[:found], found - wanted)[found - wanted] >> np.uint64(32))
     return score[0]
 
 
@@ -274,8 +290,10 @@ def search(
     for query in range(len(counts)):
         excluded = barred[barred_ends[query] : barred_ends[query + 1]]
         number = queries.ends[query + 1] - queries.ends[query]
-        floor = _reached(query, number, hits, order, queries, matrix, excluded, room)
+        floor = _guess(query, number, hits, order, queries, matrix, excluded, room)
         found = _rank(query, number, (floor, hits), order, queries, matrix, excluded, room)
+        if found < hits and floor > SMALLEST:  # the estimate was too high
+            found = _rank(query, number, (SMALLEST, hits), order, queries, matrix, excluded, room)
         ordered = np.sort(keys[:found])
         for place in range(found):
             best[query, place] = ordered[found - 1 - place]
