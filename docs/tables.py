@@ -258,7 +258,8 @@ def cells(where: Collection, table: Table, name: str) -> Iterator[Cell]:
             spread = stats.t.ppf(0.5 + CONFIDENCE / 2, len(own) - 1) * own.std(ddof=1) / len(own) ** 0.5
             p = 1.0 if np.allclose(own, base) else min(1.0, stats.ttest_rel(own, base).pvalue * (len(rows) - 1))
             mean = float(own.mean())
-            yield Cell(table.title, row.name, column, mean, mean - spread, mean + spread, float(p), len(own), runs)
+            ends = max(0.0, mean - spread), min(1.0, mean + spread)  # every measure is between 0 and 1
+            yield Cell(table.title, row.name, column, mean, *ends, float(p), len(own), runs)
         if with_roc and "bm25" not in row.run:
             dense, lexical = values[number][_BEHIND_ROC], values[-1][_BEHIND_ROC]
             share = float((dense * (1 - lexical)).sum() / dense.sum()) if dense.sum() else float("nan")
