@@ -1,10 +1,11 @@
 """Speed of `encode` on a Ray cluster of this machine relative to one process on the same cores, start-up aside.
 
-python benchmarks/cluster.py [--collection FOLDER] [--documents 2048] [--workers 2] [--doc-max-len 64] [--repeats 3]
+python benchmarks/cluster.py [--collection FOLDER] [--documents 2048] [--workers 1] [--doc-max-len 64] [--repeats 3]
 
 One process with N threads and N workers with one thread each encode the same documents in turn, in shards of 256. The
-time from the first shard to the last leaves out the start of Ray and the loading of the model. CPU time is that of the
-command and all its processes, Ray's included: other programs affect it less than the wall-clock time.
+time from the first shard to the last leaves out the start of Ray and the loading of the model; of several workers, it also
+leaves out the other shards that were computed with the first, so the default is one. CPU time is that of the command and
+all its processes, Ray's included: other programs affect it less than the wall-clock time.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--collection", type=Path, help="default: the docstrings of installed packages")
     parser.add_argument("--documents", type=int, default=2048)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--doc-max-len", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args(words)
@@ -72,8 +73,9 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
     print(
         f"{given.documents:,} documents, {given.workers} cores: Ray takes {wall:.2f} of the time, {cpu:.2f} of the CPU"
     )
-    task = f"encode on Ray, {given.workers} workers, {given.documents:,} documents"
-    peer = f"one process of {given.workers} threads"
+    plural = "s" * (given.workers > 1)
+    task = f"encode on Ray, {given.workers} worker{plural}, {given.documents:,} documents"
+    peer = f"one process of {given.workers} thread{plural}"
     return [
         Row(task, peer, [1 / each[0] for each in ratios], "0.87", "cluster.py"),
         Row(f"{task}, CPU time", peer, [1 / each[1] for each in ratios], "", "cluster.py"),
