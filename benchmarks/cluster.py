@@ -3,9 +3,9 @@
 python benchmarks/cluster.py [--collection FOLDER] [--documents 2048] [--workers 1] [--doc-max-len 64] [--repeats 3]
 
 One process with N threads and N workers with one thread each encode the same documents in turn, in shards of 256. The
-time from the first shard to the last leaves out the start of Ray and the loading of the model; of several workers, it also
-leaves out the other shards that were computed with the first, so the default is one. CPU time is that of the command and
-all its processes, Ray's included: other programs affect it less than the wall-clock time.
+time from the first shard to the last leaves out the start of Ray and the loading of the model; of several workers, it
+also leaves out the other shards that were computed with the first, so the default is one. CPU time is that of the
+command and all its processes, Ray's included: other programs affect it less than the wall-clock time.
 """
 
 from __future__ import annotations

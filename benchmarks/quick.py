@@ -32,7 +32,7 @@ PARTS = {
     "rerank": ("--pairs", "128", "--rounds", "3"),
     "train": ("--steps", "5"),
     "pretrain": ("--steps", "5"),
-    "devices": ("--devices", "cpu,cpu", "--parts", "training", "--steps", "8"),
+    "devices": ("--devices", "cpu,cpu", "--parts", "training", "--steps", "4"),
     "cluster": ("--documents", "1024", "--repeats", "2"),
     "fuse": ("--queries", "400", "--repeat", "2"),
     "evaluate": ("--queries", "400", "--passages", "0", "--ranx", "parquet", "--repeat", "2"),
