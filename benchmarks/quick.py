@@ -33,7 +33,7 @@ PARTS = {
     "train": ("--steps", "5"),
     "pretrain": ("--steps", "5"),
     "devices": ("--devices", "cpu,cpu", "--parts", "training", "--steps", "4"),
-    "cluster": ("--documents", "1024", "--repeats", "2"),
+    "cluster": ("--documents", "768", "--repeats", "2"),
     "fuse": ("--queries", "400", "--repeat", "2"),
     "evaluate": ("--queries", "400", "--passages", "0", "--ranx", "parquet", "--repeat", "2"),
     "impacts": ("--repeat", "3"),
