@@ -24,6 +24,7 @@ from hybrid_cli.json_files import read_json
 from hybrid_cli.settings.common import Optimization
 from hybrid_cli.training import diagnostics, parallel
 from hybrid_cli.training.batches import passes
+from hybrid_cli.training.dropout import FastDropout
 from hybrid_cli.training.losses import Terms
 
 VALIDATIONS = 10
@@ -217,7 +218,9 @@ class Trainer(Generic[Batch]):
         """Make one optimizer step over some batches; return the mean of each term of the loss and diagnostic."""
         totals: dict[str, float] = {}
         for batch in batches:
-            for name, value in self.learner.backward(batch, self._scaled, step).items():
+            with FastDropout():
+                terms = self.learner.backward(batch, self._scaled, step)
+            for name, value in terms.items():
                 totals[name] = totals.get(name, 0.0) + value.item() / self.plan.accumulate
         if not all(np.isfinite(value) for value in totals.values()):
             raise HybridError(f"the loss is not finite ({totals}); lower --learning-rate, or use --precision fp32")
