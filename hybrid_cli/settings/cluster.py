@@ -22,7 +22,8 @@ class OnCluster(Threaded):
     )
     ray_workers: int = option(
         1,
-        "Blocks in progress on the Ray cluster at a time, on `--threads` cores each, by default 1.",
+        "Blocks in progress on the Ray cluster at a time. Each block uses `--threads` cores, or one core without "
+        "`--threads`.",
         panel=GENERAL,
         minimum=1,
         maximum=65536,

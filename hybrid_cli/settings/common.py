@@ -87,7 +87,8 @@ class Budgeted(Settings):
 
     memory: int | None = option(
         None, "Maximum memory of the command: `500M`, `4G`. Blocks are smaller if necessary; work that does not fit is "
-        "refused.", panel=GENERAL, minimum=1, parse=byte_count, metavar="BYTES", shown="what is free", recorded=False,
+        "refused.", panel=GENERAL, minimum=1, parse=byte_count, metavar="BYTES", shown="the free memory",
+        recorded=False,
     )  # fmt: skip
 
 
@@ -266,7 +267,7 @@ class Validation(Settings):
         recorded=False,
     )  # fmt: skip
     dev_queries: int = option(
-        200, "Number of dev queries, from the first on.", panel=VALIDATION, minimum=1, applies=when(dev=GIVEN)
+        200, "Number of dev queries: the first ones of the split.", panel=VALIDATION, minimum=1, applies=when(dev=GIVEN)
     )
     eval_steps: int | None = option(
         None,

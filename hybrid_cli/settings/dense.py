@@ -293,7 +293,7 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
     devices: Sequence[str] = option(
         (),
         "Devices to encode on, in one process each: `0,1` are two GPUs, `all` is all GPUs. Equal devices, and equal "
-        "`--threads` on CPUs, give the bytes of one.",
+        "`--threads` on CPUs, write the same bytes as one device.",
         panel=COMPUTATION,
         applies=when(input=TEXTS, from_vectors=None, ray_address=None),
         recorded=False,

@@ -56,7 +56,8 @@ class WeightTuning(Seeded):
     )
     prior_queries: float = option(
         5.0,
-        "Weight of the stored mean of other collections, in judged queries; 0 uses the judged queries alone.",
+        "Weight of the stored tuning curves of other collections, as a number of judged queries; 0 ignores these "
+        "curves.",
         panel=TUNING,
         minimum=0,
         applies=when(tune=GIVEN),
@@ -187,7 +188,8 @@ class TrainFusion(OnDevice, Threaded, Budgeted, Seeded, Writes):
     folds: int = option(5, "Folds of the queries for the held-out scores.", minimum=2)
     prior_queries: float = option(
         5.0,
-        "Weight of the stored mean of other collections, in judged queries; 0 uses the judged queries alone.",
+        "Weight of the stored tuning curves of other collections, as a number of judged queries; 0 ignores these "
+        "curves.",
         minimum=0,
     )
     depth: int = option(1000, "Hits read from each run.", minimum=1)

@@ -98,7 +98,7 @@ class MineNegatives(Budgeted, Seeded, OnCluster, Writes):
         panel=SOURCES,
         minimum=1,
         metavar="INT|auto",
-        shown="auto, sqrt(documents) / 3, from 20 to 1,000, below --skip-top",
+        shown="auto: sqrt(documents) / 3, from 20 to 1,000, counted after the skipped ranks",
         automatic="auto",
         applies=_RANKED,
     )

@@ -49,7 +49,8 @@ class SparseIndex(Settings):
     )
     quantization: int | None = option(
         None,
-        "Steps per unit of a learned weight, a power of two; for `deepct` any number: the count of a weight of 1.",
+        "Steps between the learned weights 0 and 1: a power of two. With `deepct`, any number: a word of weight 1 is "
+        "counted that many times.",
         panel=SPARSE,
         minimum=1,
         maximum=1 << 12,
