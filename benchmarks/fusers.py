@@ -163,7 +163,7 @@ class Tuned:
 
     @property
     def kept(self) -> bool:
-        """Tell if the gain is significantly above 0, as `train-fusion` requires of judged queries."""
+        """Return whether the gain is significantly above 0, as `train-fusion` requires of judged queries."""
         return _ends(self.held_out)[0] > 0
 
     @property

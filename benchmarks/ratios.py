@@ -14,8 +14,8 @@ class Row:
     """One comparison.
 
     Attributes:
-        task: what was measured.
-        peer: what it is compared with.
+        task: the measured task.
+        peer: the tool of the comparison.
         ratios: time of the peer divided by the time of hybrid, in each round.
         goal: smallest ratio that the project wants, or "".
         script: name of the script.

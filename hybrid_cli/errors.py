@@ -2,7 +2,7 @@
 
 
 class HybridError(Exception):
-    """A failure that the user can fix. The message says what is wrong, where, and what to do; exit code 1."""
+    """A failure that the user can fix. The message names the fault, its place and the fix; exit code 1."""
 
     exit_code = 1
 

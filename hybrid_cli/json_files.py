@@ -23,7 +23,7 @@ def parse_json(text: str | bytes, name: object, **options: Any) -> Any:
 
     Args:
         text: JSON, in UTF-8 if bytes.
-        name: what the text is, for the message: a file, or a file and a line.
+        name: origin of the text, for the message: a file, or a file and a line.
         options: of `json.loads`.
 
     Raises:

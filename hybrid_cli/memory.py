@@ -50,7 +50,7 @@ def limited(budget: int | None) -> Iterator[None]:
 
 
 def rows(each: int, most: int, least: int = 1) -> int:
-    """Return the number of rows of a block: `most` without a budget, else as many as a quarter of what is left holds.
+    """Return the number of rows of a block: `most` without a budget, else as many as fit into a quarter of its rest.
 
     Args:
         each: bytes per row, with copies.

@@ -77,7 +77,7 @@ def test_queries_with_different_hits_come_first_and_seeds_change_the_order(here:
 
 
 def test_the_order_of_hits_is_unrelated_to_the_run_and_its_ranks(here: Path) -> None:
-    """A third run with other hits does not reorder the first ones; the place does not tell the run."""
+    """A third run with other hits does not reorder the first ones; the place does not identify the run."""
     opened = [runs.open_run(Path(path)) for path in RUNS]
     alone = {pool.qid: pool.docids for pool in pools(opened[:1], 4, seed=3)}
     both = {pool.qid: pool.docids for pool in pools(opened, 4, seed=3)}

@@ -143,7 +143,7 @@ def test_the_limit_of_a_container_leaves_its_cache(tmp_path: Path, monkeypatch: 
     memory.require(325 << 20, "this test")
 
 
-def test_the_need_is_compared_with_what_is_free() -> None:
+def test_the_need_is_compared_with_the_free_memory() -> None:
     memory.require(1, "this test")
     with pytest.raises(HybridError, match=r"not enough memory: this test needs about .* more, and the machine leaves"):
         memory.require(1 << 60, "this test")
@@ -308,7 +308,7 @@ def test_a_budget_below_the_need_is_refused_in_one_line(stored: Path) -> None:
 
 def test_a_budget_holds_for_one_stage(stored: Path) -> None:
     with memory.limited(memory.used() + (1 << 30)):
-        assert 0.9 < memory.rows(1024, 1 << 30) / (1 << 18) < 1.1, "a quarter of what is left"
+        assert 0.9 < memory.rows(1024, 1 << 30) / (1 << 18) < 1.1, "a quarter of the free memory"
         assert memory.rows(1 << 40, 1000, least=7) == 7
         with memory.limited(None), pytest.raises(HybridError, match=r"and --memory .* leaves"):
             memory.require(1 << 31, "this test")

@@ -145,7 +145,7 @@ def test_an_index_with_a_path_to_a_pickle_or_outside_of_the_folder_is_refused(co
         TransformerEncoder.load(copy)
 
 
-def test_a_folder_without_weights_is_not_said_to_have_pickles(copy: Path) -> None:
+def test_the_message_about_a_folder_without_weights_names_no_pickles(copy: Path) -> None:
     (copy / "model.safetensors").unlink()
     with pytest.raises(InputError, match=r"has no model\.safetensors; save the complete checkpoint"):
         TransformerEncoder.load(copy)

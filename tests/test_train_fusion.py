@@ -311,8 +311,8 @@ def test_training_on_runs_of_different_depth_is_noted(
     written(tmp_path / "dense.parquet", cut, "dense index")
     fuser, _ = read_fuser(trained(tmp_path))
     assert fuser.lengths == [DOCUMENTS, 5]
-    said = " ".join(capsys.readouterr().err.split())
-    assert "train-fusion: the longest lists differ: bm25 24, dense 5 hits" in said
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "train-fusion: the longest lists differ: bm25 24, dense 5 hits" in printed
 
 
 @pytest.mark.parametrize("kept", [0, 1, 200])

@@ -61,7 +61,7 @@ def seal(path: Path, digest: str) -> None:
 
 
 def has_key(path: Path) -> bool:
-    """Return whether a file contains its own checksum, or what is left of it."""
+    """Return whether a file contains its own checksum, or a part of it."""
     return KEY in _tail(path)[1]
 
 

@@ -44,7 +44,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def rename(scratch: Path, path: Path) -> None:
-    """Give a complete file or folder its name, in place of what has the name now.
+    """Give a complete file or folder its name, in place of the present owner of the name.
 
     Content reaches the disk before its name, so that a power failure leaves no incomplete artifact either. A file is
     replaced in one step, a folder too where the system can swap names; elsewhere its old content is kept under another

@@ -99,7 +99,7 @@ def _small_damage(file: Path, value: str) -> str | None:
 
 
 def _damage(file: Path, value: str) -> str | None:
-    """Return what is wrong with a file whose fingerprint should be `value`."""
+    """Return the fault of a file whose fingerprint should be `value`."""
     if not file.is_file():
         return f"{file}: is missing; restore or rebuild the artifact"
     try:
@@ -117,7 +117,7 @@ def _state(path: Path) -> tuple[str, int, int, int]:
 
 
 def damage(path: Path, manifest: Manifest) -> Iterator[str]:
-    """Yield what is wrong with an artifact, one line for each file; everything is read."""
+    """Yield the faults of an artifact, one line for each file; everything is read."""
     if path.is_file():
         problem = _damage(path, manifest.fingerprint) if path.suffix == ".parquet" else _damage_of_text(path, manifest)
         yield from [problem] if problem else []

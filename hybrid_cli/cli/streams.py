@@ -37,5 +37,5 @@ def prepare() -> None:
 
 
 def drop_stdout() -> None:
-    """Send what is still buffered for stdout nowhere, so that the end of Python does not print an error."""
+    """Discard the buffered rest of stdout, so that the end of Python does not print an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

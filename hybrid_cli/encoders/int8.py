@@ -146,7 +146,7 @@ def _plain_attention(backbone: PreTrainedModel) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_noise() -> Iterator[None]:
-    """Silence the exporter and the quantizer, which warn of what does not concern a user."""
+    """Silence the exporter and the quantizer, whose warnings do not concern a user."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         before = logging.root.manager.disable

@@ -68,7 +68,7 @@ def _is_local(name: str) -> bool:
 
 
 def _from_hub(name: str, local: bool) -> Path:
-    """Return the folder of a model in the Hugging Face cache, downloading what it lacks; a note says so before."""
+    """Return the folder of a model in the Hugging Face cache, after a note and a download if it is missing there."""
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

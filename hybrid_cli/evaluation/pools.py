@@ -32,9 +32,9 @@ class Pool:
 def pools(runs: Sequence[Run], depth: int, seed: int, shuffled: bool = False) -> list[Pool]:
     """Pool the first `depth` hits of every run.
 
-    Queries on which the runs disagree come first: a query for which all runs return the same documents says nothing
-    about their weights. Queries of equal disagreement are in random order. Every draw depends on the seed and the ids
-    alone, so another run adds hits to a pool without reordering the others.
+    Queries on which the runs disagree come first: a query for which all runs return the same documents gives no
+    evidence about their weights. Queries of equal disagreement are in random order. Every draw depends on the seed and
+    the ids alone, so another run adds hits to a pool without reordering the others.
 
     Args:
         runs: at least one run.

@@ -46,7 +46,7 @@ class Fuser:
 
     Attributes:
         runs: names of the two runs.
-        systems: what each run was searched with.
+        systems: index and search options of each run.
         lengths: number of hits of the longest list of each run.
         method, missing, rrf_k: see `Recipe`.
         shares: weights of the second run among which the model chooses; the first run has the rest.

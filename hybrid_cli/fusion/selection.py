@@ -72,7 +72,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Plateau:
-    """Choices of the best method that judged queries cannot tell from the best choice.
+    """Choices of the best method that judged queries cannot distinguish from the best choice.
 
     Attributes:
         best: row of the highest mean.

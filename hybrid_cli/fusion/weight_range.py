@@ -1,4 +1,4 @@
-"""Weights of two min-max normalized runs that the judgments so far cannot tell from the best one."""
+"""Weights of two min-max normalized runs that the judgments so far cannot distinguish from the best one."""
 
 from __future__ import annotations
 

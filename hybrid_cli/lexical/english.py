@@ -57,7 +57,7 @@ def stem(word: str) -> str:
 
 
 def _consonants(word: str) -> list[bool]:
-    """Tell consonants from vowels; `y` is a vowel after a consonant."""
+    """Distinguish consonants from vowels; `y` is a vowel after a consonant."""
     kinds: list[bool] = []
     for letter in word:
         kinds.append(not kinds or not kinds[-1] if letter == "y" else letter not in "aeiou")

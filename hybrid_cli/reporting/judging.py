@@ -109,7 +109,7 @@ def status(judged: int, wanted: int, weight: tuple[str, WeightRange] | None) -> 
 
 
 def _span(found: WeightRange) -> str:
-    """Return the weights that the judgments cannot tell from the best one, in words."""
+    """Return the weights that the judgments cannot distinguish from the best one, in words."""
     if (found.low, found.high) == (0.0, 1.0):
         return " (any fits so far)"
     return f" ({figure(found.low, 2)} to {figure(found.high, 2)})" if found.low < found.high else ""

@@ -286,4 +286,4 @@ def show_checks(checks: Sequence[Check], settings: Doctor) -> None:
         left=("state", "found", "advice"),
     )
     if missing := [check.name for check in checks if check.state == "missing"]:
-        raise HybridError(f"doctor: missing: {', '.join(missing)}; the last column says how to install them")
+        raise HybridError(f"doctor: missing: {', '.join(missing)}; see the column `advice`")

@@ -19,7 +19,7 @@ SEVERAL, LEXICAL_INDEX, DENSE_INDEX = "Several indexes", "Lexical index", "Dense
 FAISS_DEVICE = (
     "Device of FAISS, if its build supports GPUs. `auto`: all GPUs, if any; `cpu`; `gpu`: all GPUs; `0,1`: these GPUs."
 )
-MOST_K1 = 1000  # beyond it, 32 bits cannot tell small impacts from 0
+MOST_K1 = 1000  # beyond it, 32 bits cannot distinguish small impacts from 0
 _LEXICAL, _DENSE = when(index_kind="a lexical index"), when(index_kind="a dense index")
 _FEEDBACK, _TUNED = when(rm3=True, tune=False), when(tune=True)
 _ENCODED = (_DENSE, when(index_kind="a learned sparse index"))

@@ -148,7 +148,7 @@ class _Path:
         return self._at(name if corpus == self._at("collection") else f"{corpus.name}-{name}")
 
     def _judged_tuning(self, plan: _Plan) -> bool:
-        """Tell if judged queries tune the weights; those of pseudo-queries can be worse than equal weights."""
+        """Return whether judged queries tune the weights; those of pseudo-queries can be worse than equal weights."""
         return plan.tune.collection != self._at("pseudo")
 
     def _documents(self, queries: _Queries) -> Path:

@@ -155,7 +155,7 @@ class _Session:
         return ""
 
     def view(self, pool: Pool, docid: str) -> View:
-        """Return what the screen shows."""
+        """Return the content of the screen."""
         begin = self.pools.index(pool)
         title, text = self.texts.of(docid, self.pools[begin : begin + _QUERIES_AT_ONCE])
         return View(

@@ -25,7 +25,7 @@ from hybrid_cli.training.negatives import REPLACEMENTS, SHORT, Tally
 
 @stage(MineNegatives)
 def mine_negatives(settings: MineNegatives) -> Path:
-    """Write one training example per query and relevant document, and print what each filter dropped.
+    """Write one training example per query and relevant document, and print the counts of each filter.
 
     Returns:
         Path of the examples (Parquet).
