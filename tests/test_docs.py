@@ -54,6 +54,12 @@ def test_the_page_of_commands_matches_the_settings() -> None:
     assert generator.PAGE.read_text("utf-8") == generator.page(), "run: make docs"
 
 
+def test_the_guide_names_the_file_of_every_option() -> None:
+    guide = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    files = {f"`{kind.__module__.rpartition('.')[2]}.py`" for kind in COMMANDS}
+    assert not {file for file in files if file not in guide}
+
+
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.command)
 def test_the_examples_of_the_help_are_valid(kind: type[Settings]) -> None:
     assert not {example: found for example in kind.examples if (found := complaint(example))}
