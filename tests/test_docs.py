@@ -54,6 +54,36 @@ def test_the_page_of_commands_matches_the_settings() -> None:
     assert generator.PAGE.read_text("utf-8") == generator.page(), "run: make docs"
 
 
+def test_the_page_lists_the_shared_options_of_the_command_line() -> None:
+    """Every option that is no field of the settings class, and `--overwrite`, as the command line parses it."""
+    page = (DOCS / "commands.md").read_text("utf-8")
+    table = page.partition("## Options of every command\n\n")[2].partition("\n\n")[0]
+    listed = {row[0].strip("`"): row for row in map(cells, table.splitlines()[2:])}
+    found = set()
+    for kind in COMMANDS:
+        for option in parameters(kind):
+            if option.name in kind.declared() and option.name != "overwrite":
+                continue
+            spelled = ", ".join(option.opts)
+            found.add(spelled)
+            assert listed[spelled][1].strip("`") == (option.metavar or "")
+            described = listed[spelled][3].removesuffix(" Commands that write an artifact.")
+            assert described == option.help.partition(" [")[0], "without the variants of `search --overwrite`"
+    assert found == set(listed)
+
+
+def cells(row: str) -> list[str]:
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def parameters(kind: type[Settings]) -> list[Any]:
+    """Return the parsed options of a command, without `--help`."""
+    command = program()
+    for word in kind.command.split():
+        command = command.commands[word]
+    return [each for each in command.params if each.param_type_name == "option"]
+
+
 def test_the_guide_names_the_file_of_every_option() -> None:
     guide = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     files = {f"`{kind.__module__.rpartition('.')[2]}.py`" for kind in COMMANDS}

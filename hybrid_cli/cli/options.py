@@ -28,7 +28,7 @@ _LIBRARIES = 400 << 20  # bytes of address space of the libraries that a stage i
 _MISSING = "missing"  # any path, to check the other options of a command without --output
 _LONG = 19  # characters of choices that fit into one line of help at 80 columns
 _NAMES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
-_EVERYWHERE: dict[str, Any] = {
+EVERYWHERE: dict[str, Any] = {
     "config": Annotated[
         str | None,
         typer.Option(
@@ -59,9 +59,9 @@ _EVERYWHERE: dict[str, Any] = {
         bool, typer.Option("--debug", metavar="", rich_help_panel=GENERAL, help="Print the traceback of an error.")
     ],
 }  # fmt: skip
-_FLAGS, _FILES = ("quiet", "verbose", "debug"), ("config", "log_file")  # of `_EVERYWHERE`
+_FLAGS, _FILES = ("quiet", "verbose", "debug"), ("config", "log_file")  # of `EVERYWHERE`
 _FLAG = Option(False, "")
-_DRY_RUN = Annotated[
+DRY_RUN = Annotated[
     bool,
     typer.Option(
         "--dry-run", metavar="", rich_help_panel=GENERAL, help="Check everything, print the settings, and stop."
@@ -141,7 +141,7 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
             raise Interrupted(stopped) from None
 
     parameters = [_parameter(kind, name) for name, _ in in_help_order(kind)]
-    shared = {**({"dry_run": _DRY_RUN} if issubclass(kind, Overwrites) else {}), **_EVERYWHERE}
+    shared = {**({"dry_run": DRY_RUN} if issubclass(kind, Overwrites) else {}), **EVERYWHERE}
     for key, annotation in shared.items():
         default = None if key in _FILES else False
         parameters.append(
