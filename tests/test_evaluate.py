@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from command import hybrid
 from tiny_collection import write_lines
 from typer.testing import CliRunner
 
@@ -21,7 +22,7 @@ from hybrid_cli.evaluation.measures import FAMILIES, Family, Measure
 from hybrid_cli.evaluation.summary import Summary
 from hybrid_cli.reporting.evaluate import text
 from hybrid_cli.reporting.summary import as_csv, as_json, as_markdown, show
-from hybrid_cli.settings import PrepareBeir
+from hybrid_cli.settings import Fuse, PrepareBeir
 from hybrid_cli.stages import evaluate as stage
 from hybrid_cli.stages.prepare import prepare
 
@@ -405,18 +406,23 @@ def test_options_that_do_not_apply_are_refused(
 def test_a_new_measure_is_one_entry_of_the_registry(
     tiny: Path, paths: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command line and the stage accept the measure without another change."""
+    """The command line, the stage and the settings of tuning accept the measure without another change."""
 
-    def hits(measure: Measure) -> pl.Expr:
+    def toy(measure: Measure) -> pl.Expr:
         relevant = (pl.col("relevance") >= measure.level) & (pl.col("position") <= (measure.cutoff or 0))
         return relevant.sum()
 
-    monkeypatch.setitem(FAMILIES, "Hits", Family(cut="hits", aliases=("relevant_hits",), compute=hits))
-    summary = evaluate([tiny, *paths], split="test", measures=["Hits@2", "relevant_hits@1", "MRR@10"])
-    assert summary.means["bm25", "Hits@2"] == pytest.approx((1 + 2 + 1 + 0 + 0) / 5)
+    monkeypatch.setitem(FAMILIES, "Toy", Family(cut="toy", aliases=("relevant_hits",), compute=toy))  # place 1
+    summary = evaluate([tiny, *paths], split="test", measures=["Toy@2", "relevant_hits@1", "MRR@10"])
+    assert summary.means["bm25", "Toy@2"] == pytest.approx((1 + 2 + 1 + 0 + 0) / 5)
     assert summary.means["bm25", "relevant_hits@1"] == pytest.approx((0 + 1 + 1) / 5)
-    with pytest.raises(InputError, match=r"Hits@k .*|did you mean Hits@10"):
-        evaluate([tiny, *paths], split="test", measures=["Hit@10"])
+    typed = hybrid("evaluate", tiny, *paths, "--split", "test", "--measures", "Toy@2")
+    assert typed.code == 0, typed.err
+    assert "Toy@2" in typed.out
+    tuning = Fuse(paths, output=Path("weights.json"), tune=True, qrels=tiny / "qrels.test.parquet", measure="Toy@2")
+    assert tuning.measure == "Toy@2"
+    with pytest.raises(InputError, match=r"did you mean Toy@10"):
+        evaluate([tiny, *paths], split="test", measures=["Toys@10"])
 
 
 DEMO = [
