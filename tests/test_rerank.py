@@ -128,10 +128,11 @@ def test_a_killed_call_resumes_and_writes_the_same_bytes(made: Path, reranker: P
     whole = rerank(made / "dense.parquet", model=str(reranker), output=tmp_path / "whole.parquet", **options)
     code = (
         "import os, signal, sys; from hybrid_cli.stages import rerank\n"
-        "scores, done = rerank.CrossEncoder.scores, []\n"
+        "from hybrid_cli.encoders.cross_encoder import CrossEncoder\n"
+        "scores, done = CrossEncoder.scores, []\n"
         "def dying(*arguments):\n    len(done) == 3 and os.kill(os.getpid(), 9)\n"
         "    done.append(1)\n    return scores(*arguments)\n"
-        "rerank.CrossEncoder.scores = dying\n"
+        "CrossEncoder.scores = dying\n"
         f"rerank.rerank(sys.argv[1], model=sys.argv[2], output=sys.argv[3], **{options!r})"
     )
     out = tmp_path / "out.parquet"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,37 +13,27 @@ import polars as pl
 
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.searched import check_common, refuse_mixed, refuse_other_judgments
+from hybrid_cli.collections.searched import check_common, refuse_other_judgments
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import check_overlap, evaluate_hits, evaluate_positions, mean_of, parse_measures
 from hybrid_cli.evaluation.retrieved import retrieved
 from hybrid_cli.evaluation.ties import note_ties
 from hybrid_cli.fusion import features, lists, tuning
 from hybrid_cli.fusion.features import Sources
-from hybrid_cli.fusion.fuser import FUSER_ROLE, Fuser, check_lengths, check_pair, read_fuser
+from hybrid_cli.fusion.fuser import check_lengths
 from hybrid_cli.fusion.lists import Lists, Scorer
-from hybrid_cli.fusion.methods import LEARNED, METHODS, Recipe
+from hybrid_cli.fusion.methods import LEARNED, Recipe
 from hybrid_cli.fusion.prior import prior_of
 from hybrid_cli.fusion.selection import Choice, Table, Values, check_folds, select
-from hybrid_cli.fusion.tuning import Family
-from hybrid_cli.fusion.weights import (
-    Tuned,
-    chosen_weights,
-    read_tuned,
-    refuse_other_order,
-    stored_recipe,
-    weights_file,
-    weights_path,
-)
-from hybrid_cli.indexes.exact import ExactSource, exact_scorer, exact_sources, limit_threads, texts_of
+from hybrid_cli.fusion.weights import Tuned, read_tuned, weights_file, weights_path
+from hybrid_cli.indexes.exact import exact_scorer, limit_threads, texts_of
 from hybrid_cli.json_files import read_json
 from hybrid_cli.reporting import terminal
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Fuse, stage
+from hybrid_cli.training.fusion_inputs import FusionInputs
 
-_PARAMETERS = ("method", "missing", "normalize", "rrf_k")
 _WIDE = 10.0  # ratio of the standard deviations of two lists above which one list dominates the sum
 
 
@@ -57,7 +47,7 @@ def fuse(settings: Fuse) -> Path:
     Raises:
         InputError: inputs or options cannot be used together.
     """
-    job = _Job.of(settings)
+    job = FusionInputs.of(settings)
     qrels = collection.qrels_path(settings.qrels, settings.split) if settings.qrels is not None else None
     if settings.qrels is not None:
         refuse_other_judgments(job.runs.values(), settings.qrels)
@@ -74,112 +64,10 @@ def fuse(settings: Fuse) -> Path:
     return settings.output
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The runs to fuse, the recipe or the methods to try, and the sources of exact scores."""
-
-    settings: Fuse
-    runs: dict[str, Path]
-    families: list[Family]
-    exact: list[ExactSource]
-    fuser: Fuser | None = None
-
-    @classmethod
-    def of(cls, settings: Fuse) -> _Job:
-        named = runs.named_once(settings.runs)
-        if len(named) < 2:
-            raise InputError("fuse: needs two or more runs, got 1")
-        fuser = _fuser(settings, named)
-        families = (
-            tuning.families(settings, len(named))
-            if settings.tune
-            else [Family(fuser.recipe if fuser else _recipe(settings, named), "linear")]
-        )
-        rules = dict.fromkeys(family.recipe.missing for family in families)
-        rule = "exact" if "exact" in rules else next(iter(rules))
-        settings.check_facts(f"--missing is {rule}", rule=f"--missing {rule}")
-        refuse_mixed(named)
-        return cls(settings, named, families, _exact_sources(named, families, settings, fuser), fuser)
-
-    @property
-    def recipe(self) -> Recipe:
-        """Return the recipe of a fusion; of a tuning, the first method."""
-        return self.families[0].recipe
-
-    def inputs(self) -> dict[str, Path]:
-        """Return the inputs that affect the result, by role with the position of the run."""
-        files = {f"run {number}": path for number, path in enumerate(self.runs.values(), 1)}
-        for number, source in enumerate(self.exact, 1):
-            files |= {f"index {number}": source.index, f"queries {number}": source.queries}
-        return files | ({FUSER_ROLE: self.settings.model} if self.settings.model else {})
-
-    def options(self) -> dict[str, Any]:
-        """Return the recorded options; `measure` and `split` affect only tuning."""
-        recorded = self.settings.recorded()
-        if self.settings.tune:
-            unused: tuple[str, ...] = _PARAMETERS
-            recipes = [family.recipe for family in self.families]
-            used = {
-                "methods": [_parameters(recipe) for recipe in recipes],
-                "grid": [each.grid for each in self.families],
-            }
-        else:
-            unused, used = ("measure", "split", "tune"), _parameters(self.recipe)
-            used |= {"method": LEARNED} if self.fuser else {"weights": list(self.recipe.weights)}
-        return {name: value for name, value in recorded.items() if name not in unused} | used
-
-
-def _recipe(settings: Fuse, named: Mapping[str, Path]) -> Recipe:
-    """Return the recipe of the options, or of `--weights @FILE`."""
-    if path := weights_path(settings.weights):
-        values = settings.values()
-        given = {name: values[name] for name in sorted(settings.given) if name in _PARAMETERS}
-        recipe = stored_recipe(path, list(named), given)
-        refuse_other_order(path, [system_of(run).kind for run in named.values()])
-        return recipe
-    missing = settings.missing or METHODS[settings.method].missing
-    recipe = Recipe(settings.method, (1.0,) * len(named), missing, settings.normalize, settings.rrf_k)
-    return chosen_weights(settings.weights, recipe, list(named))
-
-
-def _fuser(settings: Fuse, named: Mapping[str, Path]) -> Fuser | None:
-    """Return the fuser of `--model`, if it fits the runs."""
-    if settings.model is None:
-        return None
-    fuser, _ = read_fuser(settings.model)
-    check_pair(fuser, settings.model, named, settings.force)
-    if fuser.indexed and not settings.index:
-        raise InputError(f"{settings.model}: was trained with --index; pass the index of each run, in order")
-    if settings.index and not fuser.indexed:
-        raise InputError(f"--index: {settings.model} was trained without it; omit it, or train again with --index")
-    return fuser
-
-
-def _parameters(recipe: Recipe) -> dict[str, Any]:
-    found = {"method": recipe.method, "missing": recipe.missing, "normalize": recipe.normalization}
-    return found | ({"rrf_k": recipe.rrf_k} if recipe.method == "rrf" else {})
-
-
-def _exact_sources(
-    named: Mapping[str, Path], families: Sequence[Family], settings: Fuse, fuser: Fuser | None
-) -> list[ExactSource]:
-    """Return one source of exact scores per run; empty for other rules for missing documents."""
-    recipe = next((family.recipe for family in families if family.recipe.missing == "exact"), None)
-    if recipe is not None and not settings.index:
-        raise InputError(
-            f"--method {recipe.method} --missing exact: needs the index of each run, in order (--index A,B); or use "
-            "--missing min (the list's lowest score), zero, ignore, or drop (keep only documents in all lists)"
-        )
-    if recipe is None and not (fuser and fuser.indexed):
-        return []
-    override = collection.queries_path(settings.queries, settings.split) if settings.queries is not None else None
-    return exact_sources(named, settings.index, override)
-
-
 # --------------------------------------------------------------------------------------------------------------- fusing
 
 
-def _fuse(job: _Job, output: artifacts.Output, judged: pl.DataFrame | None) -> None:
+def _fuse(job: FusionInputs, output: artifacts.Output, judged: pl.DataFrame | None) -> None:
     opened = {path: runs.open_run(path) for path in job.runs.values()}
     if judged is not None:
         for path, run in opened.items():
@@ -211,7 +99,7 @@ def _fuse(job: _Job, output: artifacts.Output, judged: pl.DataFrame | None) -> N
     )
 
 
-def _weigher(job: _Job, joined: Lists) -> lists.Weigher | None:
+def _weigher(job: FusionInputs, joined: Lists) -> lists.Weigher | None:
     """Return the weights of the queries of a block by the fuser; None for fixed weights."""
     if (fuser := job.fuser) is None:
         return None
@@ -230,7 +118,7 @@ def _weigher(job: _Job, joined: Lists) -> lists.Weigher | None:
     return weigh
 
 
-def _candidates(job: _Job, joined: Lists, shares: list[np.ndarray], exact: bool) -> Iterator[pl.DataFrame]:
+def _candidates(job: FusionInputs, joined: Lists, shares: list[np.ndarray], exact: bool) -> Iterator[pl.DataFrame]:
     """Return the blocks, with exact scores if the rule requires them; the overlap of the lists is added to `shares`."""
 
     def watched() -> Iterator[pl.DataFrame]:
@@ -256,7 +144,7 @@ def _counted(scorer: Scorer, advance: Callable[[int], None]) -> Scorer:
     return score
 
 
-def _check_scores(job: _Job, joined: Lists, equal: bool) -> None:
+def _check_scores(job: FusionInputs, joined: Lists, equal: bool) -> None:
     """Refuse distances; warn if one list dominates the sum."""
     spreads: dict[str, float] = {}
     for number, (name, path) in enumerate(job.runs.items()):
@@ -272,7 +160,7 @@ def _check_scores(job: _Job, joined: Lists, equal: bool) -> None:
         )
 
 
-def _compare(job: _Job, qrels: pl.DataFrame) -> None:
+def _compare(job: FusionInputs, qrels: pl.DataFrame) -> None:
     measure = job.settings.measure
     alone = {name: _score(name, path, qrels, measure) for name, path in job.runs.items()}
     fused = _score("fused", job.settings.output, qrels, measure)
@@ -294,7 +182,7 @@ def _values(name: str, run: Run, qrels: pl.DataFrame, measure: str) -> pl.DataFr
 # --------------------------------------------------------------------------------------------------------------- tuning
 
 
-def _tune(job: _Job, judged: Path | None) -> Path:
+def _tune(job: FusionInputs, judged: Path | None) -> Path:
     if judged is None:
         raise InputError("--tune: needs --qrels, a file or a collection with --split; never the queries reported on")
     settings = job.settings
@@ -319,7 +207,7 @@ def _tune(job: _Job, judged: Path | None) -> Path:
     return settings.output
 
 
-def _tuned(job: _Job, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned, str | None]:
+def _tuned(job: FusionInputs, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned, str | None]:
     """Return the result of tuning, and the reason why no prior is used."""
     settings = job.settings
     qids = qrels["qid"].unique(maintain_order=True)
@@ -352,7 +240,7 @@ def _same(recipe: Recipe, choice: Choice) -> bool:
     return recipe.method == choice.method and choice.rrf_k in (None, recipe.rrf_k)
 
 
-def _measured(job: _Job, opened: Sequence[Run], qrels: pl.DataFrame) -> tuple[list[Choice], Values]:
+def _measured(job: FusionInputs, opened: Sequence[Run], qrels: pl.DataFrame) -> tuple[list[Choice], Values]:
     """Return all choices with their values."""
     joined = Lists.of(opened, job.settings.depth)
     _check_scores(job, joined, equal=False)
@@ -375,7 +263,7 @@ def _measured(job: _Job, opened: Sequence[Run], qrels: pl.DataFrame) -> tuple[li
     return choices, np.concatenate(values)
 
 
-def _prior(job: _Job, choices: Sequence[Choice]) -> tuple[Values | None, str | None]:
+def _prior(job: FusionInputs, choices: Sequence[Choice]) -> tuple[Values | None, str | None]:
     """Return the prior of each choice; else None and the reason."""
     settings = job.settings
     if not settings.prior_queries:
@@ -385,7 +273,7 @@ def _prior(job: _Job, choices: Sequence[Choice]) -> tuple[Values | None, str | N
     return prior_of(job.runs, settings.measure, choices)
 
 
-def _warn_tuned(job: _Job, qids: pl.Series) -> None:
+def _warn_tuned(job: FusionInputs, qids: pl.Series) -> None:
     """Warn if the runs contain queries that the weights were tuned on."""
     path = weights_path(job.settings.weights) or job.settings.model
     if path is None:

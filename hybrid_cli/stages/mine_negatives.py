@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,10 @@ import pyarrow as pa
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.searched import refuse_other_corpus
-from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.documents import check_corpus
 from hybrid_cli.reporting import terminal
 from hybrid_cli.settings import MineNegatives, stage
 from hybrid_cli.settings.mining import RANDOM
-from hybrid_cli.training.mining import Miner, pairs
+from hybrid_cli.training.mining import MinedCollection
 from hybrid_cli.training.negatives import REPLACEMENTS, SHORT, Tally
 
 
@@ -33,7 +29,7 @@ def mine_negatives(settings: MineNegatives) -> Path:
     Raises:
         InputError: unusable inputs or options, or no query has a relevant document in the corpus.
     """
-    parts = [_Part.of(one) for one in _single(settings)]
+    parts = [MinedCollection.of(one) for one in _single(settings)]
     recorded = settings if len(parts) > 1 else parts[0].settings
     names = [path.name if len(parts) > 1 else "" for path in settings.collections]
     inputs = {f"{role} {name}".strip(): path for name, part in zip(names, parts, strict=True)
@@ -66,52 +62,6 @@ def _single(settings: MineNegatives) -> list[MineNegatives]:
     ]
 
 
-@dataclass
-class _Part:
-    """The examples of one collection."""
-
-    settings: MineNegatives
-    inputs: dict[str, Path]
-    queries: pl.DataFrame = field(init=False)
-    examples: pl.DataFrame = field(init=False)
-    chosen: pl.DataFrame = field(init=False)
-    miner: Miner = field(init=False)
-    skipped: int = 0
-
-    @classmethod
-    def of(cls, settings: MineNegatives) -> _Part:
-        inputs = _inputs(settings)
-        refuse_other_corpus((source.run for source in settings.plan() if source.run), inputs["corpus"])
-        return cls(settings, inputs)
-
-    def mine(self) -> None:
-        """Choose the negatives of all examples."""
-        settings, inputs = self.settings, self.inputs
-        for index in settings.indexes:
-            check_corpus(index, inputs["corpus"])
-        self.queries = collections.read_queries(inputs["queries"])
-        if settings.answer_filter and not self.queries["answers"].list.len().sum():
-            raise InputError(f"--answer-filter: no query of {inputs['queries']} has answers")
-        qrels = collections.read_qrels(inputs["qrels"])
-        judged = pairs(self.queries, qrels)
-        if not len(judged):
-            none = f"has no relevant document for any of the {len(self.queries):,} queries"
-            raise InputError(f"{inputs['qrels']}: {none}")
-        self.miner = Miner(settings, self.queries)
-        first = settings.positives == "first"
-        self.examples = self.miner.forbid(pairs(self.queries, qrels, first) if first else judged, judged)
-        self.chosen = self.miner.mine(self.examples)
-        self.skipped = len(self.queries) - judged["qid"].n_unique()
-
-    def counts(self) -> dict[str, int]:
-        """Return counts for the manifest."""
-        return {
-            "queries": self.examples["qid"].n_unique(),
-            "queries_without_positive": self.skipped,
-            "negatives": len(self.chosen),
-        }
-
-
 def _kept_apart(table: pa.Table, name: str, shared_corpus: bool) -> pa.Table:
     """Return examples with the name of their collection before their ids; documents of a shared corpus keep theirs."""
     rows = pl.DataFrame(pl.from_arrow(table)).with_columns(pl.format("{}:{}", pl.lit(name), "qid").alias("qid"))
@@ -122,19 +72,6 @@ def _kept_apart(table: pa.Table, name: str, shared_corpus: bool) -> pa.Table:
             pl.col("negatives").list.eval(pl.element().struct.with_fields(prefixed)),
         )
     return rows.to_arrow(compat_level=pl.CompatLevel.oldest())
-
-
-def _inputs(settings: MineNegatives) -> dict[str, Path]:
-    """Return the inputs that affect the examples of one collection, by role."""
-    (collection,), split = settings.collections, settings.split
-    return {
-        "corpus": collections.corpus_path(collection),
-        "queries": settings.queries or collections.queries_path(collection, split),
-        "qrels": settings.qrels or collections.qrels_path(collection, split),
-        **({"index": settings.indexes[0]} if settings.indexes else {}),
-        **{f"run {source.name}": source.run for source in settings.plan() if source.run},
-        **{f"{source.name} negatives": source.given for source in settings.plan() if source.given},
-    }
 
 
 def _report(tally: Tally, counts: Mapping[str, Any], path: Path) -> None:

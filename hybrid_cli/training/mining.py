@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ import pyarrow as pa
 from hybrid_cli import cluster, console, memory, runs
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers.given import given_negatives
+from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
+from hybrid_cli.indexes.documents import check_corpus
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import MineNegatives
@@ -277,3 +279,63 @@ def _nested(examples: pl.DataFrame, chosen: pl.DataFrame, texts: pl.DataFrame) -
         .with_columns(pl.col("negatives").fill_null([]))
         .to_arrow(compat_level=pl.CompatLevel.oldest())
     )
+
+
+@dataclass
+class MinedCollection:
+    """The examples of one collection."""
+
+    settings: MineNegatives
+    inputs: dict[str, Path]
+    queries: pl.DataFrame = field(init=False)
+    examples: pl.DataFrame = field(init=False)
+    chosen: pl.DataFrame = field(init=False)
+    miner: Miner = field(init=False)
+    skipped: int = 0
+
+    @classmethod
+    def of(cls, settings: MineNegatives) -> MinedCollection:
+        """Check the runs, and find the inputs of one collection."""
+        inputs = _inputs(settings)
+        refuse_other_corpus((source.run for source in settings.plan() if source.run), inputs["corpus"])
+        return cls(settings, inputs)
+
+    def mine(self) -> None:
+        """Choose the negatives of all examples."""
+        settings, inputs = self.settings, self.inputs
+        for index in settings.indexes:
+            check_corpus(index, inputs["corpus"])
+        self.queries = collections.read_queries(inputs["queries"])
+        if settings.answer_filter and not self.queries["answers"].list.len().sum():
+            raise InputError(f"--answer-filter: no query of {inputs['queries']} has answers")
+        qrels = collections.read_qrels(inputs["qrels"])
+        judged = pairs(self.queries, qrels)
+        if not len(judged):
+            none = f"has no relevant document for any of the {len(self.queries):,} queries"
+            raise InputError(f"{inputs['qrels']}: {none}")
+        self.miner = Miner(settings, self.queries)
+        first = settings.positives == "first"
+        self.examples = self.miner.forbid(pairs(self.queries, qrels, first) if first else judged, judged)
+        self.chosen = self.miner.mine(self.examples)
+        self.skipped = len(self.queries) - judged["qid"].n_unique()
+
+    def counts(self) -> dict[str, int]:
+        """Return counts for the manifest."""
+        return {
+            "queries": self.examples["qid"].n_unique(),
+            "queries_without_positive": self.skipped,
+            "negatives": len(self.chosen),
+        }
+
+
+def _inputs(settings: MineNegatives) -> dict[str, Path]:
+    """Return the inputs that affect the examples of one collection, by role."""
+    (collection,), split = settings.collections, settings.split
+    return {
+        "corpus": collections.corpus_path(collection),
+        "queries": settings.queries or collections.queries_path(collection, split),
+        "qrels": settings.qrels or collections.qrels_path(collection, split),
+        **({"index": settings.indexes[0]} if settings.indexes else {}),
+        **{f"run {source.name}": source.run for source in settings.plan() if source.run},
+        **{f"{source.name} negatives": source.given for source in settings.plan() if source.given},
+    }

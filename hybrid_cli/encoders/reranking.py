@@ -1,0 +1,195 @@
+"""Reranking of a run in shards of scores."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from hybrid_cli import artifacts, console, runs
+from hybrid_cli.artifacts import disk, layout
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.runs import Run
+from hybrid_cli.settings import Rerank
+
+_GPU_BATCH_TOKENS, _CPU_BATCH_TOKENS = 1 << 16, 4096
+_PAIRS_AT_ONCE = 1 << 18  # whose texts are read in one pass over the corpus
+
+
+@dataclass
+class Reranking:
+    """The scores of one call.
+
+    Attributes:
+        settings: options.
+        inputs: role -> path.
+        run: the run to rerank.
+        folder: folder of the shards.
+    """
+
+    settings: Rerank
+    inputs: Mapping[str, Any]
+    run: Run
+    folder: Path
+
+    @cached_property
+    def queries(self) -> pl.DataFrame:
+        """The queries of the run (qid, query), in its order.
+
+        Raises:
+            InputError: a query of the run has no text.
+        """
+        path = self.inputs["queries"]
+        known = collections.read_queries(path)
+        complaint = f"{self.settings.run}: its queries are not those of {path} (pass --split or --queries); no text for"
+        rows = runs.positions(self.run.qids, known["qid"], complaint)
+        return pl.DataFrame({"qid": self.run.qids, "query": known["text"].gather(rows)})
+
+    @cached_property
+    def _model(self) -> CrossEncoder:
+        if self.settings.threads:
+            torch.set_num_threads(self.settings.threads)
+        dtype = self.settings.dtype
+        return CrossEncoder.load(
+            self.settings.model, device=self.settings.device, dtype=dtype, **self.settings.pair_input()
+        )
+
+    def _heads(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
+        """Yield blocks of the run, and the rows of each that are scored: qid, docid, query."""
+        for block in self.run.blocks():
+            heads = block.filter(pl.col("rank") <= self.settings.deepest).join(
+                self.queries, on="qid", how="left", maintain_order="left"
+            )
+            yield block, heads.filter(pl.col("query").str.strip_chars() != "").select("qid", "docid", "rank", "query")
+
+    def _shards(self) -> Iterator[tuple[Path, pl.DataFrame]]:
+        """Yield the shards: path, and its part of the rows, which does not depend on the sizes of blocks."""
+        size, waiting, number = self.settings.shard_size, pl.DataFrame(), 0
+        for _, heads in self._heads():
+            waiting = pl.concat([waiting, heads]) if len(waiting) else heads
+            while len(waiting) >= size:
+                yield self.folder / layout.part(number), waiting.head(size)
+                waiting, number = waiting.slice(size), number + 1
+        if len(waiting):
+            yield self.folder / layout.part(number), waiting
+
+    def _groups(self) -> Iterator[list[tuple[Path, pl.DataFrame]]]:
+        """Yield consecutive shards whose texts fit into memory together."""
+        group: list[tuple[Path, pl.DataFrame]] = []
+        for shard in self._shards():
+            group.append(shard)
+            pairs = min(_PAIRS_AT_ONCE, collections.documents_at_once(self.inputs["corpus"]))
+            if sum(len(part) for _, part in group) + self.settings.shard_size > pairs:
+                yield group
+                group = []
+        if group:
+            yield group
+
+    def score(self) -> None:
+        """Write all shards; those of an interrupted call are kept."""
+        self.folder.mkdir(exist_ok=True)
+        total = int(self.run.queries["length"].clip(upper_bound=self.settings.deepest).sum())
+        with console.progress("rerank", total, "pairs") as advance:
+            for shards in self._groups():
+                missing = [part for path, part in shards if not path.exists()]
+                texts = self._texts(pl.concat(part["docid"] for part in missing)) if missing else pl.DataFrame()
+                for path, part in shards:
+                    if not path.exists():
+                        self._write_shard(path, part, texts)
+                    advance(len(part))
+
+    def _texts(self, docids: pl.Series) -> pl.DataFrame:
+        """Return docid, title, text.
+
+        Raises:
+            InputError: the corpus lacks a document of the run.
+        """
+        corpus = self.inputs["corpus"]
+        found = collections.texts(corpus, docids)
+        unknown = docids.filter(~docids.is_in(found["docid"].implode())).unique(maintain_order=True)
+        if len(unknown):
+            others = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
+            raise InputError(
+                f"{corpus}: has no document {unknown[0]}{others} of {self.settings.run}; pass the collection of the run"
+            )
+        return found
+
+    def _write_shard(self, path: Path, part: pl.DataFrame, texts: pl.DataFrame) -> None:
+        began = time.monotonic()
+        pairs = part.join(texts, on="docid", how="left", maintain_order="left")
+        model = self._model
+        default = _CPU_BATCH_TOKENS if model.device.type == "cpu" else _GPU_BATCH_TOKENS
+        cut = model.truncated
+        scores, tokens = model.scores(pairs, self.settings.batch_tokens or default)
+        if not np.isfinite(scores).all():
+            row = int((~np.isfinite(scores)).argmax())
+            raise HybridError(
+                f"query {part['qid'][row]}, document {part['docid'][row]}: the score is not finite; use --dtype fp32, "
+                "or another model"
+            )
+        facts = {"truncated": str(model.truncated - cut), "seconds": str(time.monotonic() - began)}
+        table = pa.table({"score": scores, "tokens": tokens}).replace_schema_metadata(facts)
+        with artifacts.replacing(path) as scratch, disk.create(scratch) as file:
+            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+
+    def facts(self, name: str) -> float:
+        """Return the sum of a number over all shards, also those of an interrupted call."""
+        metadata = (pq.read_schema(path).metadata or {} for path in sorted(self.folder.glob(layout.PARTS)))
+        return sum(float(each[name.encode()]) for each in metadata)
+
+    def _scored(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
+        """Yield blocks of the run, and the rows of each with new_score and tokens."""
+        read, number = pl.DataFrame(schema={"score": pl.Float32, "tokens": pl.Int32}), 0
+        for block, heads in self._heads():
+            while len(read) < len(heads):
+                read = pl.concat([read, pl.read_parquet(self.folder / layout.part(number), glob=False)])
+                number += 1
+            yield block, pl.concat([heads, read.head(len(heads))], how="horizontal")
+            read = read.slice(len(heads))
+
+    def blocks(self, depth: int) -> Iterator[pa.Table]:
+        """Yield the reranked hits."""
+        for block, scored in self._scored():
+            if not len(scored):
+                yield block.to_arrow()
+                continue
+            new = scored.select("qid", "docid", new_score="score")
+            hits = block.join(new, on=["qid", "docid"], how="left", maintain_order="left")
+            yield runs.reranked(hits, depth).to_arrow()
+
+    def counts(self, depth: int) -> dict[str, Any]:
+        """Return the cost of a depth: queries, rescored pairs and their tokens; and queries without text."""
+        pairs = tokens = 0
+        for _, scored in self._scored():
+            if len(scored):
+                within = scored.filter(pl.col("rank") <= depth)
+                pairs += len(within)
+                tokens += int(within["tokens"].cast(pl.Int64).sum())
+        empty = int((self.queries["query"].str.strip_chars() == "").sum())
+        found = {"queries": len(self.queries), "pairs": pairs, "tokens": tokens, "input": asdict(self._model.input)}
+        return {**found, "queries_without_text": empty} if empty else found
+
+    def note(self, path: Path) -> None:
+        """Print the numbers of queries, pairs and cut documents."""
+        counts, cut = self.counts(self.settings.deepest), int(self.facts("truncated"))
+        pairs, seconds = counts["pairs"], self.facts("seconds")
+        console.note(
+            f"rerank: {path}: {console.counted(query=counts['queries'], pair=pairs)} "
+            f"({pairs / max(seconds, 1e-9):,.0f}/s)"
+            + (f", {console.counted(document=cut)} cut to --max-length" if cut else "")
+        )
+        if empty := counts.get("queries_without_text"):
+            console.warn(
+                f"{console.counted(query=empty)} without text; such hits keep the order of {self.settings.run}"
+            )
