@@ -55,7 +55,9 @@ FUSER = "fuser.json"
 # unfinished encoder
 CHECKPOINT = ".checkpoint"
 BEST_WEIGHTS = ".best.safetensors"
+OPTIMIZER, STATE = "optimizer.pt", "state.json"  # in a checkpoint
 DOCUMENT_IMPACTS = ".impacts"  # of all documents, by document
+IMPACT_ENDS, IMPACT_TERMS, IMPACT_VALUES = "ends.npy", "terms.bin", "values.bin"  # in `DOCUMENT_IMPACTS`
 TEXTS = ".texts.arrow"
 FROZEN = ".frozen"  # vectors of frozen encoders and of the start model
 

@@ -326,9 +326,9 @@ class Impacts:
                 scratch.mkdir()
                 _save_blocks(scratch, self.blocks())
         return DocumentImpacts(
-            np.load(folder / "ends.npy", mmap_mode="r"),
-            _mapped(folder / "terms.bin", np.int32),
-            _mapped(folder / "values.bin", np.float32),
+            np.load(folder / layout.IMPACT_ENDS, mmap_mode="r"),
+            _mapped(folder / layout.IMPACT_TERMS, np.int32),
+            _mapped(folder / layout.IMPACT_VALUES, np.float32),
             len(self.idf),
         )
 
@@ -387,9 +387,9 @@ def _mapped(file: Path, kind: Any) -> Any:
 def _save_blocks(folder: Path, blocks: Iterable[DocumentImpacts]) -> None:
     """Write consecutive documents."""
     counts = []
-    with disk.create(folder / "terms.bin") as terms, disk.create(folder / "values.bin") as values:
+    with disk.create(folder / layout.IMPACT_TERMS) as terms, disk.create(folder / layout.IMPACT_VALUES) as values:
         for block in blocks:
             terms.write(block.terms.data)
             values.write(block.values.data)
             counts.append(np.diff(block.ends))
-    save_array(folder / "ends.npy", np.concatenate(([0], np.cumsum(np.concatenate(counts)))))
+    save_array(folder / layout.IMPACT_ENDS, np.concatenate(([0], np.cumsum(np.concatenate(counts)))))

@@ -99,7 +99,7 @@ def export(settings: Export) -> Path:
 
 def _ready(path: Path, form: ExportFormat) -> str:
     """Return a hint at the part of a BM25 index that Pyserini opens without an export."""
-    ready = form == "pyserini" and (path / "lucene").is_dir()
+    ready = form == "pyserini" and (path / layout.LUCENE).is_dir()
     return f"; {path / 'lucene'} is an index that Pyserini's LuceneSearcher opens" if ready else ""
 
 

@@ -110,14 +110,14 @@ def _memory(path: Path, manifest: Manifest) -> tuple[dict[str, int], int]:
 
         info = indexes.IndexInfo.of(manifest)
         return indexes.footprint(path, info), info.vectors
-    matrix = {part.stem: part.stat().st_size for part in (path / "impacts").iterdir()}
+    matrix = {part.stem: part.stat().st_size for part in (path / layout.IMPACTS).iterdir()}
     memory = {
         "impact matrix: postings": matrix.pop("rows") + matrix.pop("tfs"),
         "impact matrix: terms and lengths": sum(matrix.values()),
         "ids": (path / layout.DOCIDS).stat().st_size,
     }
-    if (path / "lucene").is_dir():
-        memory["Lucene index"] = sum(part.stat().st_size for part in (path / "lucene").iterdir())
+    if (path / layout.LUCENE).is_dir():
+        memory["Lucene index"] = sum(part.stat().st_size for part in (path / layout.LUCENE).iterdir())
     return memory, artifacts.row_count(path / layout.DOCIDS)
 
 

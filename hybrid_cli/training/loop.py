@@ -341,9 +341,9 @@ def save_checkpoint(
         scratch.mkdir()
         with disk.by_name(scratch / layout.WEIGHTS) as file:
             save_model(model, file)
-        with disk.create(scratch / "optimizer.pt") as opened:
+        with disk.create(scratch / layout.OPTIMIZER) as opened:
             torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, opened)
-        disk.write_text(scratch / "state.json", json.dumps(vars(state)))
+        disk.write_text(scratch / layout.STATE, json.dumps(vars(state)))
 
 
 def load_checkpoint(
@@ -355,10 +355,10 @@ def load_checkpoint(
     if not folder.exists():
         return State()
     load_model(model, str(folder / layout.WEIGHTS))
-    saved = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)  # not on the first GPU
+    saved = torch.load(folder / layout.OPTIMIZER, map_location="cpu", weights_only=True)  # not on the first GPU
     optimizer.load_state_dict(saved["optimizer"])
     scaler.load_state_dict(saved["scaler"])
-    fields = read_json(folder / "state.json")
+    fields = read_json(folder / layout.STATE)
     return State(**{**fields, "curve": [tuple(row) for row in fields["curve"]]})
 
 
