@@ -118,6 +118,16 @@ def test_stages_do_not_import_stages() -> None:
     ]
 
 
+def test_stages_have_no_private_class() -> None:
+    """A stage file holds its command; state with methods belongs to a room below."""
+    assert not [
+        f"{named(file)}:{node.name}"
+        for file in (ROOT / "stages").glob("*.py")
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.ClassDef) and node.name.startswith("_")
+    ]
+
+
 @pytest.mark.parametrize("library", ONLY_IN)
 def test_a_library_is_imported_in_its_home_only(library: str) -> None:
     homes = ONLY_IN[library]

@@ -18,7 +18,7 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import Auto, Fuse, PrepareTrec, TrainDense
 from hybrid_cli.settings.command_line import command_line
-from hybrid_cli.stages import auto as auto_stage
+from hybrid_cli.training import recommended
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(
 def test_many_judged_queries_train_tune_and_test_on_different_folds(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auto_stage, "ENOUGH", 6)
+    monkeypatch.setattr(recommended, "ENOUGH", 6)
     done = auto(source, tmp_path / "out", "--max-steps", 0, judged=True)
     assert done.code == 0, done.err
     lines = commands(done)

@@ -2,82 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-
-import polars as pl
+from typing import Any
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import disk
-from hybrid_cli.collections import collection
 from hybrid_cli.encoders.models import model_input
-from hybrid_cli.errors import InputError
-from hybrid_cli.json_files import read_json, typed
 from hybrid_cli.reporting.evaluate import show
-from hybrid_cli.settings import (
-    Auto,
-    Encode,
-    Evaluate,
-    Fuse,
-    IndexBm25,
-    Judge,
-    MineNegatives,
-    PrepareFiles,
-    Report,
-    Search,
-    Settings,
-    Split,
-    TrainDense,
-    stage,
-)
+from hybrid_cli.settings import Auto, Evaluate, Fuse, IndexBm25, Judge, PrepareFiles, Report, Search, stage
 from hybrid_cli.settings.command_line import command_line
-from hybrid_cli.settings.common import Budgeted, Overwrites
-from hybrid_cli.settings.data import PseudoQueries
-from hybrid_cli.settings.stage import call
-
-JUDGED = "judged"  # split of the given queries
-# Our choices. Fewer judged queries than ENOUGH tune weights, but train nothing.
-ENOUGH, FOLDS = 200, 5
-QUERY_LENGTH, DOCUMENT_LENGTH = 64, 128
-BATCH, RATE, PASSES = 28, 5e-5, 3
-DEV_QUERIES, DEV_NEGATIVES, VALIDATIONS = 100, 4, 2
-FIRST_STEPS, FEWEST_STEPS = (1, 3), 20
-SAMPLE = 64  # documents that are encoded to measure the speed
-_STEPS_FILE = "steps.json"
-
-S = TypeVar("S", bound=Settings)
-
-
-@dataclass(frozen=True)
-class _Queries:
-    """A collection and the split that one purpose reads."""
-
-    collection: Path
-    split: str
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """Queries by purpose; with `pseudo`, the weights are tuned on an index of the changed documents."""
-
-    train: _Queries
-    dev: _Queries
-    tune: _Queries
-    test: _Queries
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """The chosen number of training steps, as stored for later calls."""
-
-    minutes: float
-    seconds_per_step: float
-    max_steps: int
+from hybrid_cli.training.recommended import Plan, RecommendedPath
 
 
 @stage(Auto)
@@ -91,269 +26,74 @@ def auto(settings: Auto) -> Path:
         InputError: no such model, the documents cannot be read, or a stage refuses its input.
     """
     artifacts.check_place(settings.output, {"model": model_input(settings.model)})
-    return _Path(settings, time.monotonic()).follow()
+    return _follow(RecommendedPath(settings, time.monotonic()))
 
 
-@dataclass(frozen=True)
-class _Path:
-    """The stages of one call."""
-
-    settings: Auto
-    started: float
-
-    def follow(self) -> Path:
-        plan = self._prepared()
-        documents = self._at("collection")
-        pseudo = plan.train.collection == self._at("pseudo")
-        for corpus in [documents, self._at("pseudo")] if pseudo else [documents]:
-            self._run(IndexBm25(corpus, output=self._index("bm25", corpus), **self._set("threads")))
-        model = self._trained(plan)
-        for corpus in dict.fromkeys([self._documents(plan.tune), documents]):
-            self._run(self._encode(corpus, model))
-        single = [self._searched(plan.tune, name) for name in ("bm25", "dense")]
-        method: dict[str, Any] = {"method": "minmax"}
-        if self._judged_tuning(plan):
-            weights = self._at("weights.json")
-            self._run(
-                Fuse(
-                    single, tune=True, qrels=plan.tune.collection, split=plan.tune.split,
-                    measure=self.settings.measure, output=weights,
-                )
-            )  # fmt: skip
-            method = {"weights": f"@{weights}"}
-        if plan.test != plan.tune:
-            single = [self._searched(plan.test, name) for name in ("bm25", "dense")]
-        hybrid = self._at(f"hybrid.{plan.test.split}.parquet")
-        self._run(Fuse(single, output=hybrid, **method))
-        return self._compared(plan, {"bm25": single[0], "dense": single[1], "hybrid": hybrid})
-
-    def _run(self, made: S) -> Any:
-        """Print the command of a stage, and run it; --overwrite and --memory hold for every stage that has them."""
-        if self.settings.memory is not None and isinstance(made, Budgeted):
-            made = made.changed(memory=self.settings.memory)
-        if self.settings.overwrite and isinstance(made, Overwrites) and getattr(made, "output", None) is not None:
-            made = made.changed(overwrite=True)
-        console.note(f"\n{command_line(made)}")
-        return call(made)
-
-    def _set(self, *names: str) -> dict[str, Any]:
-        """Return the options of `auto` that were set, for a stage with options of the same names."""
-        return {name: getattr(self.settings, name) for name in names if name in self.settings.given}
-
-    def _at(self, name: str) -> Path:
-        return self.settings.output / name
-
-    def _index(self, name: str, corpus: Path) -> Path:
-        """Return `bm25` for the documents, `pseudo-bm25` for the documents without their pseudo-queries."""
-        return self._at(name if corpus == self._at("collection") else f"{corpus.name}-{name}")
-
-    def _judged_tuning(self, plan: _Plan) -> bool:
-        """Return whether judged queries tune the weights; those of pseudo-queries can be worse than equal weights."""
-        return plan.tune.collection != self._at("pseudo")
-
-    def _documents(self, queries: _Queries) -> Path:
-        """Return the collection whose index serves these queries; folds share the documents of the collection."""
-        return queries.collection if queries.collection == self._at("pseudo") else self._at("collection")
-
-    # ------------------------------------------------------------------------------------------------- collections
-
-    def _prepared(self) -> _Plan:
-        documents, pseudo = self._at("collection"), self._at("pseudo")
-        self._run(self._source(documents))
-        judged = self._judged(documents)
-        if judged >= ENOUGH:
-            if self.settings.pseudo_queries is not None:
-                raise InputError(f"--pseudo-queries: not with {ENOUGH} judged queries or more, which train; omit it")
-            folds = self._at("folds")
-            self._run(Split(documents, splits=[JUDGED], folds=FOLDS, output=folds, **self._set("seed")))
-            dev = _Queries(folds, "dev-1")
-            return _Plan(_Queries(folds, "train-1"), dev, dev, _Queries(folds, "test-1"))
-        if judged and self.settings.max_steps == 0:
-            every = _Queries(documents, JUDGED)
-            return _Plan(every, every, every, every)
-        self._run(self._source(pseudo, self.settings.pseudo_queries or _kind(documents)))
-        dev = _Queries(pseudo, "dev")
-        judged_queries = _Queries(documents, JUDGED) if judged else dev
-        return _Plan(_Queries(pseudo, "train"), dev, judged_queries, judged_queries)
-
-    def _source(self, output: Path, pseudo: PseudoQueries | None = None) -> PrepareFiles:
-        """Return the import of the documents: with the given queries, or with pseudo-queries."""
-        given = self.settings
-        if pseudo:
-            return PrepareFiles(given.documents, pseudo_queries=pseudo, output=output, **self._set("seed"))
-        queries = [f"{JUDGED}={given.queries}"] if given.queries else []
-        qrels = [f"{JUDGED}={given.qrels}"] if given.qrels else []
-        return PrepareFiles(given.documents, queries=queries, qrels=qrels, output=output)
-
-    def _judged(self, documents: Path) -> int:
-        if self.settings.qrels is None:
-            return 0
-        return collection.read_qrels(collection.qrels_path(documents, JUDGED))["qid"].n_unique()
-
-    # ---------------------------------------------------------------------------------------------------- training
-
-    def _trained(self, plan: _Plan) -> str:
-        """Train the model in the time that is left; return it, or the start model if there is no time."""
-        if self.settings.max_steps == 0:
-            return self.settings.model
-        examples = self._mined(plan.train, "train.parquet")
-        dev = self._mined(plan.dev, "dev.parquet", num_negatives=DEV_NEGATIVES)
-        steps = self._steps(plan, examples)
-        if not steps:
-            return self.settings.model
-        if plan.train.collection == self._at("pseudo"):
-            console.note(
-                "\nauto: training on pseudo-queries can make a model worse (docs/no-labels.md); --max-steps 0 keeps "
-                "the start model"
-            )
-        self._run(
-            self._training(
-                examples, steps, self._at("model"),
-                dev=dev, dev_queries=DEV_QUERIES, eval_steps=-(-steps // VALIDATIONS),
+def _follow(path: RecommendedPath) -> Path:
+    """Run all stages; return the report."""
+    plan = path.prepared()
+    documents = path.at("collection")
+    pseudo = plan.train.collection == path.at("pseudo")
+    for corpus in [documents, path.at("pseudo")] if pseudo else [documents]:
+        path.run(IndexBm25(corpus, output=path.index("bm25", corpus), **path.given("threads")))
+    model = path.trained(plan)
+    for corpus in dict.fromkeys([path.documents(plan.tune), documents]):
+        path.run(path.encode(corpus, model))
+    single = [path.searched(plan.tune, name) for name in ("bm25", "dense")]
+    method: dict[str, Any] = {"method": "minmax"}
+    if path.judged_tuning(plan):
+        weights = path.at("weights.json")
+        path.run(
+            Fuse(
+                single, tune=True, qrels=plan.tune.collection, split=plan.tune.split,
+                measure=path.settings.measure, output=weights,
             )
         )  # fmt: skip
-        return str(self._at("model"))
-
-    def _mined(self, queries: _Queries, name: str, **more: Any) -> Path:
-        index, output = self._index("bm25", self._documents(queries)), self._at(name)
-        more |= self._set("threads", "seed")
-        self._run(MineNegatives(queries.collection, split=queries.split, index=index, output=output, **more))
-        return output
-
-    def _training(self, examples: Path, steps: int, output: Path, **more: Any) -> TrainDense:
-        more |= self._set("layers", "seed", "device", "threads")
-        return TrainDense(
-            examples, model=self.settings.model, query_max_len=QUERY_LENGTH,
-            doc_max_len=DOCUMENT_LENGTH, batch_size=BATCH, learning_rate=RATE, max_steps=steps, output=output, **more,
-        )  # fmt: skip
-
-    def _steps(self, plan: _Plan, examples: Path) -> int:
-        """Return the number of training steps: given, stored by an earlier call, or chosen and stored."""
-        if self.settings.max_steps is not None:
-            return self.settings.max_steps
-        file = self._at(_STEPS_FILE)
-        if file.is_file():
-            stored = typed(_Steps, read_json(file), file)
-            if stored.minutes == self.settings.minutes:
-                console.note(f"\nauto: {stored.max_steps:,} training steps, as chosen by an earlier call ({file})")
-                return stored.max_steps
-            if not self.settings.overwrite:
-                raise InputError(
-                    f"{file}: the steps were chosen for --minutes {stored.minutes:g}; pass --overwrite to choose "
-                    f"them again, or --max-steps {stored.max_steps} to keep them"
-                )
-        minutes = self.settings.minutes
-        seconds, per_text = self._speed(examples)
-        others = time.monotonic() - self.started + self._texts(plan) * per_text
-        each = seconds + 2 * BATCH * per_text  # the validation encodes at most as many documents, before and after
-        steps = int((60 * minutes - others) / each)
-        one_pass = -(-artifacts.read_manifest(examples).counts["rows"] // BATCH)
-        steps = 0 if steps < FEWEST_STEPS else min(steps, PASSES * one_pass)
-        disk.write_text(file, json.dumps(asdict(_Steps(minutes, round(seconds, 3), steps))) + "\n")
-        console.note(
-            f"auto: {seconds:.2g} seconds per step; the other stages take about {others / 60:.2g} minutes; "
-            + (
-                f"{steps:,} training steps ({steps / one_pass:.2g} passes over the examples)"
-                if steps
-                else f"no time to train in --minutes {minutes:g}, so the start model is used; --minutes "
-                f"{math.ceil((others + one_pass * each) / 60)} allows one pass over the examples"
-            )
-        )
-        return steps
-
-    def _speed(self, examples: Path) -> tuple[float, float]:
-        """Measure the seconds of a training step and of encoding a text.
-
-        The difference of two short trainings leaves out the start of the training. If the second, which takes about
-        twice the time of the first, would need more than a tenth of --minutes, the first is an upper bound.
-        """
-        from hybrid_cli.encoders.open_encoder import open_encoder  # imports torch, which is no part of a step
-
-        console.note("\nauto: measuring the speed of training and encoding")
-        folder, (few, more), device = self._at("speed"), FIRST_STEPS, self.settings.device
-        start = self._seconds_of(examples, few, folder)
-        encoder = open_encoder(folder, device=device, dtype=Encode.dtype, overrides={"doc_max_len": DOCUMENT_LENGTH})
-        rows = collection.scan(self._at("collection")).select("title", "text").head(SAMPLE).collect()
-        titles, texts = rows["title"].to_list(), rows["text"].to_list()
-        encoder.encode_documents(titles[:1], texts[:1])
-        began = time.monotonic()
-        encoder.encode_documents(titles, texts)
-        per_step, per_text = start / few, (time.monotonic() - began) / len(texts)
-        if 2 * start < 6 * self.settings.minutes:
-            whole = self._seconds_of(examples, more, folder)
-            per_step = max((whole - start) / (more - few), whole / more / 2)
-        disk.remove(folder)
-        return per_step, per_text
-
-    def _seconds_of(self, examples: Path, steps: int, folder: Path) -> float:
-        began = time.monotonic()
-        call(self._training(examples, steps, folder, overwrite=True))
-        return time.monotonic() - began
-
-    def _texts(self, plan: _Plan) -> int:
-        """Return the number of texts that the indexes and the validations encode."""
-        from hybrid_cli.training.dev_pool import POOL
-
-        corpora = dict.fromkeys([self._documents(plan.tune), self._at("collection")])
-        texts = sum(collection.document_count(corpus) for corpus in corpora)
-        return texts + (VALIDATIONS + 1) * (POOL + 2 * DEV_QUERIES)  # hits, queries and judged documents
-
-    # ---------------------------------------------------------------------------------------- retrieval, comparison
-
-    def _encode(self, corpus: Path, model: str) -> Encode:
-        return Encode(
-            corpus, model=model, query_max_len=QUERY_LENGTH, doc_max_len=DOCUMENT_LENGTH,
-            output=self._index("dense", corpus), **self._set("device", "threads"),
-        )  # fmt: skip
-
-    def _searched(self, queries: _Queries, name: str) -> Path:
-        index, output = self._index(name, self._documents(queries)), self._at(f"{name}.{queries.split}.parquet")
-        more = self._set("threads", "device") if name == "dense" else self._set("threads")
-        self._run(Search(queries.collection, split=queries.split, index=index, output=output, **more))
-        return output
-
-    def _compared(self, plan: _Plan, runs: dict[str, Path]) -> Path:
-        inputs: Sequence[Path | str] = [plan.test.collection, *(f"{name}={path}" for name, path in runs.items())]
-        measured = Evaluate(inputs, split=plan.test.split, baseline=["bm25", "dense"])
-        show(self._run(measured), measured)
-        report = self._at("report.html")
-        self._run(Report(inputs, split=plan.test.split, baseline=["bm25", "dense"], output=report))
-        judged = self._judged_tuning(plan)
-        if judged and plan.test == plan.tune:
-            console.note(f"\nauto: the weights were tuned on split {plan.test.split} too; `held out` above is unbiased")
-        indexes = ",".join(str(self._at(name)) for name in ("bm25", "dense"))
-        weights = f" --weights @{self._at('weights.json')}" if judged else ""
-        console.note(
-            f"\nauto: {report}; to search:\nhybrid search {self._at('collection')} --index {indexes}{weights} "
-            '--query "..."'
-        )
-        if not judged:
-            self._suggest_judging()
-        return report
-
-    def _suggest_judging(self) -> None:
-        """Print the commands that tune the weights on own queries, after a call without judgments."""
-        own, judged = self._at("own"), Path("judgments.tsv")
-        found = [
-            Search(own, split="own", index=self._at(name), output=self._at(f"{name}.own.parquet"))
-            for name in ("bm25", "dense")
-        ]
-        both = [each.output for each in found if each.output]
-        steps = [
-            PrepareFiles(self.settings.documents, queries=["own=queries.tsv"], output=own),
-            *found,
-            Judge(own, both, split="own", output=judged),
-            Fuse(both, tune=True, qrels=judged, measure=self.settings.measure, output=self._at("judged.json")),
-        ]
-        console.note(
-            "\nauto: no judgments: both runs have equal weights. To tune and measure on your own queries (id and text "
-            "in queries.tsv), judge twenty:"
-        )
-        for step in steps:
-            console.note(command_line(step))
+        method = {"weights": f"@{weights}"}
+    if plan.test != plan.tune:
+        single = [path.searched(plan.test, name) for name in ("bm25", "dense")]
+    hybrid = path.at(f"hybrid.{plan.test.split}.parquet")
+    path.run(Fuse(single, output=hybrid, **method))
+    return _compared(path, plan, {"bm25": single[0], "dense": single[1], "hybrid": hybrid})
 
 
-def _kind(documents: Path) -> PseudoQueries:
-    """Return `title` if most documents have one, else `sentence`."""
-    titled = collection.scan(documents).select((pl.col("title").str.strip_chars() != "").mean()).collect().item()
-    return "title" if titled > 0.5 else "sentence"
+def _compared(path: RecommendedPath, plan: Plan, runs: dict[str, Path]) -> Path:
+    """Print the comparison of the runs, and write the report."""
+    inputs: Sequence[Path | str] = [plan.test.collection, *(f"{name}={run}" for name, run in runs.items())]
+    measured = Evaluate(inputs, split=plan.test.split, baseline=["bm25", "dense"])
+    show(path.run(measured), measured)
+    report = path.at("report.html")
+    path.run(Report(inputs, split=plan.test.split, baseline=["bm25", "dense"], output=report))
+    judged = path.judged_tuning(plan)
+    if judged and plan.test == plan.tune:
+        console.note(f"\nauto: the weights were tuned on split {plan.test.split} too; `held out` above is unbiased")
+    indexes = ",".join(str(path.at(name)) for name in ("bm25", "dense"))
+    weights = f" --weights @{path.at('weights.json')}" if judged else ""
+    console.note(
+        f'\nauto: {report}; to search:\nhybrid search {path.at("collection")} --index {indexes}{weights} --query "..."'
+    )
+    if not judged:
+        _suggest_judging(path)
+    return report
+
+
+def _suggest_judging(path: RecommendedPath) -> None:
+    """Print the commands that tune the weights on own queries, after a call without judgments."""
+    own, judged = path.at("own"), Path("judgments.tsv")
+    found = [
+        Search(own, split="own", index=path.at(name), output=path.at(f"{name}.own.parquet"))
+        for name in ("bm25", "dense")
+    ]
+    both = [each.output for each in found if each.output]
+    steps = [
+        PrepareFiles(path.settings.documents, queries=["own=queries.tsv"], output=own),
+        *found,
+        Judge(own, both, split="own", output=judged),
+        Fuse(both, tune=True, qrels=judged, measure=path.settings.measure, output=path.at("judged.json")),
+    ]
+    console.note(
+        "\nauto: no judgments: both runs have equal weights. To tune and measure on your own queries (id and text "
+        "in queries.tsv), judge twenty:"
+    )
+    for step in steps:
+        console.note(command_line(step))

@@ -1,0 +1,265 @@
+"""Stages of the recommended path from documents to a hybrid: collections, training, indexes and runs of `auto`."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import polars as pl
+
+from hybrid_cli import artifacts, console
+from hybrid_cli.artifacts import disk
+from hybrid_cli.collections import collection
+from hybrid_cli.errors import InputError
+from hybrid_cli.json_files import read_json, typed
+from hybrid_cli.settings import Auto, Encode, MineNegatives, PrepareFiles, Search, Settings, Split, TrainDense
+from hybrid_cli.settings.command_line import command_line
+from hybrid_cli.settings.common import Budgeted, Overwrites
+from hybrid_cli.settings.data import PseudoQueries
+from hybrid_cli.settings.stage import call
+
+JUDGED = "judged"  # split of the given queries
+# Our choices. Fewer judged queries than ENOUGH tune weights, but train nothing.
+ENOUGH, FOLDS = 200, 5
+QUERY_LENGTH, DOCUMENT_LENGTH = 64, 128
+BATCH, RATE, PASSES = 28, 5e-5, 3
+DEV_QUERIES, DEV_NEGATIVES, VALIDATIONS = 100, 4, 2
+FIRST_STEPS, FEWEST_STEPS = (1, 3), 20
+SAMPLE = 64  # documents that are encoded to measure the speed
+_STEPS_FILE = "steps.json"
+
+S = TypeVar("S", bound=Settings)
+
+
+@dataclass(frozen=True)
+class PurposeQueries:
+    """A collection and the split that one purpose reads."""
+
+    collection: Path
+    split: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Queries by purpose; with `pseudo`, the weights are tuned on an index of the changed documents."""
+
+    train: PurposeQueries
+    dev: PurposeQueries
+    tune: PurposeQueries
+    test: PurposeQueries
+
+
+@dataclass(frozen=True)
+class ChosenSteps:
+    """The chosen number of training steps, as stored for later calls."""
+
+    minutes: float
+    seconds_per_step: float
+    max_steps: int
+
+
+@dataclass(frozen=True)
+class RecommendedPath:
+    """The stages of one call."""
+
+    settings: Auto
+    started: float
+
+    def run(self, made: S) -> Any:
+        """Print the command of a stage, and run it; --overwrite and --memory hold for every stage that has them."""
+        if self.settings.memory is not None and isinstance(made, Budgeted):
+            made = made.changed(memory=self.settings.memory)
+        if self.settings.overwrite and isinstance(made, Overwrites) and getattr(made, "output", None) is not None:
+            made = made.changed(overwrite=True)
+        console.note(f"\n{command_line(made)}")
+        return call(made)
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """Return the options of `auto` that were set, for a stage with options of the same names."""
+        return {name: getattr(self.settings, name) for name in names if name in self.settings.given}
+
+    def at(self, name: str) -> Path:
+        """Return the path of an artifact."""
+        return self.settings.output / name
+
+    def index(self, name: str, corpus: Path) -> Path:
+        """Return `bm25` for the documents, `pseudo-bm25` for the documents without their pseudo-queries."""
+        return self.at(name if corpus == self.at("collection") else f"{corpus.name}-{name}")
+
+    def judged_tuning(self, plan: Plan) -> bool:
+        """Return whether judged queries tune the weights; those of pseudo-queries can be worse than equal weights."""
+        return plan.tune.collection != self.at("pseudo")
+
+    def documents(self, queries: PurposeQueries) -> Path:
+        """Return the collection whose index serves these queries; folds share the documents of the collection."""
+        return queries.collection if queries.collection == self.at("pseudo") else self.at("collection")
+
+    # ------------------------------------------------------------------------------------------------- collections
+
+    def prepared(self) -> Plan:
+        """Write the collections; return the queries of each purpose."""
+        documents, pseudo = self.at("collection"), self.at("pseudo")
+        self.run(self._source(documents))
+        judged = self._judged(documents)
+        if judged >= ENOUGH:
+            if self.settings.pseudo_queries is not None:
+                raise InputError(f"--pseudo-queries: not with {ENOUGH} judged queries or more, which train; omit it")
+            folds = self.at("folds")
+            self.run(Split(documents, splits=[JUDGED], folds=FOLDS, output=folds, **self.given("seed")))
+            dev = PurposeQueries(folds, "dev-1")
+            return Plan(PurposeQueries(folds, "train-1"), dev, dev, PurposeQueries(folds, "test-1"))
+        if judged and self.settings.max_steps == 0:
+            every = PurposeQueries(documents, JUDGED)
+            return Plan(every, every, every, every)
+        self.run(self._source(pseudo, self.settings.pseudo_queries or _kind(documents)))
+        dev = PurposeQueries(pseudo, "dev")
+        judged_queries = PurposeQueries(documents, JUDGED) if judged else dev
+        return Plan(PurposeQueries(pseudo, "train"), dev, judged_queries, judged_queries)
+
+    def _source(self, output: Path, pseudo: PseudoQueries | None = None) -> PrepareFiles:
+        """Return the import of the documents: with the given queries, or with pseudo-queries."""
+        given = self.settings
+        if pseudo:
+            return PrepareFiles(given.documents, pseudo_queries=pseudo, output=output, **self.given("seed"))
+        queries = [f"{JUDGED}={given.queries}"] if given.queries else []
+        qrels = [f"{JUDGED}={given.qrels}"] if given.qrels else []
+        return PrepareFiles(given.documents, queries=queries, qrels=qrels, output=output)
+
+    def _judged(self, documents: Path) -> int:
+        if self.settings.qrels is None:
+            return 0
+        return collection.read_qrels(collection.qrels_path(documents, JUDGED))["qid"].n_unique()
+
+    # ---------------------------------------------------------------------------------------------------- training
+
+    def trained(self, plan: Plan) -> str:
+        """Train the model in the time that is left; return it, or the start model if there is no time."""
+        if self.settings.max_steps == 0:
+            return self.settings.model
+        examples = self._mined(plan.train, "train.parquet")
+        dev = self._mined(plan.dev, "dev.parquet", num_negatives=DEV_NEGATIVES)
+        steps = self._steps(plan, examples)
+        if not steps:
+            return self.settings.model
+        if plan.train.collection == self.at("pseudo"):
+            console.note(
+                "\nauto: training on pseudo-queries can make a model worse (docs/no-labels.md); --max-steps 0 keeps "
+                "the start model"
+            )
+        self.run(
+            self._training(
+                examples, steps, self.at("model"),
+                dev=dev, dev_queries=DEV_QUERIES, eval_steps=-(-steps // VALIDATIONS),
+            )
+        )  # fmt: skip
+        return str(self.at("model"))
+
+    def _mined(self, queries: PurposeQueries, name: str, **more: Any) -> Path:
+        index, output = self.index("bm25", self.documents(queries)), self.at(name)
+        more |= self.given("threads", "seed")
+        self.run(MineNegatives(queries.collection, split=queries.split, index=index, output=output, **more))
+        return output
+
+    def _training(self, examples: Path, steps: int, output: Path, **more: Any) -> TrainDense:
+        more |= self.given("layers", "seed", "device", "threads")
+        return TrainDense(
+            examples, model=self.settings.model, query_max_len=QUERY_LENGTH,
+            doc_max_len=DOCUMENT_LENGTH, batch_size=BATCH, learning_rate=RATE, max_steps=steps, output=output, **more,
+        )  # fmt: skip
+
+    def _steps(self, plan: Plan, examples: Path) -> int:
+        """Return the number of training steps: given, stored by an earlier call, or chosen and stored."""
+        if self.settings.max_steps is not None:
+            return self.settings.max_steps
+        file = self.at(_STEPS_FILE)
+        if file.is_file():
+            stored = typed(ChosenSteps, read_json(file), file)
+            if stored.minutes == self.settings.minutes:
+                console.note(f"\nauto: {stored.max_steps:,} training steps, as chosen by an earlier call ({file})")
+                return stored.max_steps
+            if not self.settings.overwrite:
+                raise InputError(
+                    f"{file}: the steps were chosen for --minutes {stored.minutes:g}; pass --overwrite to choose "
+                    f"them again, or --max-steps {stored.max_steps} to keep them"
+                )
+        minutes = self.settings.minutes
+        seconds, per_text = self._speed(examples)
+        others = time.monotonic() - self.started + self._texts(plan) * per_text
+        each = seconds + 2 * BATCH * per_text  # the validation encodes at most as many documents, before and after
+        steps = int((60 * minutes - others) / each)
+        one_pass = -(-artifacts.read_manifest(examples).counts["rows"] // BATCH)
+        steps = 0 if steps < FEWEST_STEPS else min(steps, PASSES * one_pass)
+        disk.write_text(file, json.dumps(asdict(ChosenSteps(minutes, round(seconds, 3), steps))) + "\n")
+        console.note(
+            f"auto: {seconds:.2g} seconds per step; the other stages take about {others / 60:.2g} minutes; "
+            + (
+                f"{steps:,} training steps ({steps / one_pass:.2g} passes over the examples)"
+                if steps
+                else f"no time to train in --minutes {minutes:g}, so the start model is used; --minutes "
+                f"{math.ceil((others + one_pass * each) / 60)} allows one pass over the examples"
+            )
+        )
+        return steps
+
+    def _speed(self, examples: Path) -> tuple[float, float]:
+        """Measure the seconds of a training step and of encoding a text.
+
+        The difference of two short trainings leaves out the start of the training. If the second, which takes about
+        twice the time of the first, would need more than a tenth of --minutes, the first is an upper bound.
+        """
+        from hybrid_cli.encoders.open_encoder import open_encoder  # imports torch, which is no part of a step
+
+        console.note("\nauto: measuring the speed of training and encoding")
+        folder, (few, more), device = self.at("speed"), FIRST_STEPS, self.settings.device
+        start = self._seconds_of(examples, few, folder)
+        encoder = open_encoder(folder, device=device, dtype=Encode.dtype, overrides={"doc_max_len": DOCUMENT_LENGTH})
+        rows = collection.scan(self.at("collection")).select("title", "text").head(SAMPLE).collect()
+        titles, texts = rows["title"].to_list(), rows["text"].to_list()
+        encoder.encode_documents(titles[:1], texts[:1])
+        began = time.monotonic()
+        encoder.encode_documents(titles, texts)
+        per_step, per_text = start / few, (time.monotonic() - began) / len(texts)
+        if 2 * start < 6 * self.settings.minutes:
+            whole = self._seconds_of(examples, more, folder)
+            per_step = max((whole - start) / (more - few), whole / more / 2)
+        disk.remove(folder)
+        return per_step, per_text
+
+    def _seconds_of(self, examples: Path, steps: int, folder: Path) -> float:
+        began = time.monotonic()
+        call(self._training(examples, steps, folder, overwrite=True))
+        return time.monotonic() - began
+
+    def _texts(self, plan: Plan) -> int:
+        """Return the number of texts that the indexes and the validations encode."""
+        from hybrid_cli.training.dev_pool import POOL
+
+        corpora = dict.fromkeys([self.documents(plan.tune), self.at("collection")])
+        texts = sum(collection.document_count(corpus) for corpus in corpora)
+        return texts + (VALIDATIONS + 1) * (POOL + 2 * DEV_QUERIES)  # hits, queries and judged documents
+
+    # ---------------------------------------------------------------------------------------------------- retrieval
+
+    def encode(self, corpus: Path, model: str) -> Encode:
+        """Return the settings that encode a corpus."""
+        return Encode(
+            corpus, model=model, query_max_len=QUERY_LENGTH, doc_max_len=DOCUMENT_LENGTH,
+            output=self.index("dense", corpus), **self.given("device", "threads"),
+        )  # fmt: skip
+
+    def searched(self, queries: PurposeQueries, name: str) -> Path:
+        """Search the index `bm25` or `dense`; return the run."""
+        index, output = self.index(name, self.documents(queries)), self.at(f"{name}.{queries.split}.parquet")
+        more = self.given("threads", "device") if name == "dense" else self.given("threads")
+        self.run(Search(queries.collection, split=queries.split, index=index, output=output, **more))
+        return output
+
+
+def _kind(documents: Path) -> PseudoQueries:
+    """Return `title` if most documents have one, else `sentence`."""
+    titled = collection.scan(documents).select((pl.col("title").str.strip_chars() != "").mean()).collect().item()
+    return "title" if titled > 0.5 else "sentence"
