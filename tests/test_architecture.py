@@ -288,6 +288,15 @@ def test_input_files_are_opened_in_one_place() -> None:
     assert not users
 
 
+def test_random_generators_are_made_in_one_place() -> None:
+    assert not [
+        f"{named(file)}, line {node.lineno}"
+        for file in FILES
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("default_rng") and named(file) != "draws"
+    ]
+
+
 def _opens(called: ast.expr) -> bool:
     """Test for `open`, `path.open`, `path.read_text` and `path.read_bytes`; not for `LexicalIndex.open`."""
     if isinstance(called, ast.Name):

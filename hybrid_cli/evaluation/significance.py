@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from hybrid_cli import draws
 from hybrid_cli.settings.analysis import Comparison, Correction
 
 DRAWS_AT_ONCE = 1 << 22  # entries of a matrix of random draws held in memory
@@ -51,7 +52,7 @@ def sign_flip(differences: np.ndarray, permutations: int = 10_000, seed: int = C
     count, comparisons = differences.shape
     if count < 1:
         return np.full(comparisons, np.nan)
-    rng = np.random.default_rng(seed)
+    rng = draws.rng(seed)
     total = differences.sum(0)
     observed = np.abs(total) - 1e-12 * np.abs(differences).sum(0)  # tolerance for the order of the summation
     extreme = np.zeros(comparisons, dtype=np.int64)
@@ -171,7 +172,7 @@ def bootstrap(
         Lower and upper ends, [columns] each.
     """
     count, columns = values.shape
-    rng = np.random.default_rng(seed)
+    rng = draws.rng(seed)
     means = np.empty((resamples, columns))
     rows = max(1, DRAWS_AT_ONCE // count)
     for begin in range(0, resamples, rows):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hybrid_cli import draws
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.features import Matrix
 from hybrid_cli.fusion.selection import Table, Values
@@ -209,7 +210,7 @@ def held_out(table: Table, features: Matrix, folds: int, seed: int) -> tuple[Val
     """
     queries = table.queries
     fold = np.empty(queries, dtype=np.int64)
-    fold[np.random.default_rng(seed).permutation(queries)] = np.arange(queries) % folds
+    fold[draws.rng(seed).permutation(queries)] = np.arange(queries) % folds
     fixed, learned = np.empty(queries), np.empty(queries)
     for number in range(folds):
         here = fold == number

@@ -16,7 +16,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid_cli import console
+from hybrid_cli import console, draws
 from hybrid_cli.errors import InputError
 
 Values = NDArray[np.float64]
@@ -201,7 +201,7 @@ class Table:
         folds = min(folds, self.queries)
         if folds < 2:
             return None
-        rng = np.random.default_rng(seed)
+        rng = draws.rng(seed)
         total = np.zeros(self.queries)
         for _ in range(_REPEATS):
             rows = self._crossed(folds, rng.permutation(self.queries), size, best)
@@ -215,7 +215,7 @@ class Table:
             folds: number of folds; at most the number of queries, of which two are needed.
             seed: random seed of the partition.
         """
-        order = np.random.default_rng(seed).permutation(self.queries)
+        order = draws.rng(seed).permutation(self.queries)
         return self._crossed(min(folds, self.queries), order, None, True)
 
     def _crossed(self, folds: int, order: NDArray[np.int64], size: int | None, best: bool) -> NDArray[np.int64]:
