@@ -1,4 +1,4 @@
-"""Memory and disk space that this process may still use, and settings of libraries that reserve less memory.
+"""Memory, disk space and CPU cores that this process may use, and settings of libraries that reserve less memory.
 
 Polars ends the process where an allocation fails, so a stage compares its need with `available` before it starts. Under
 a budget (`--memory`), stages also choose the sizes of their blocks by `rows`.
@@ -101,6 +101,11 @@ def most_threads() -> int | None:
     return None if limit is None or limit >= _LOW else max(1, limit // _GIB)
 
 
+def cpu_count() -> int:
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def require_threads(threads: int | None) -> None:
     """Refuse more threads than the address space holds: FAISS ends the process where a thread does not start."""
     most = most_threads()
@@ -124,7 +129,7 @@ def economize(environment: MutableMapping[str, str]) -> None:
         environment.setdefault(name, value)
     for name in _POOLS:
         wanted = environment.get(name, "")
-        cores = int(wanted) if wanted.isdecimal() and int(wanted) else len(os.sched_getaffinity(0))
+        cores = int(wanted) if wanted.isdecimal() and int(wanted) else cpu_count()
         environment[name] = str(min(cores, threads))
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries than glibc lack it or ignore it
     if mallopt is not None:

@@ -17,9 +17,10 @@ from hybrid_cli import artifacts, console, memory
 from hybrid_cli.cli import details
 from hybrid_cli.cli.signals import Interrupted
 from hybrid_cli.errors import InputError
+from hybrid_cli.memory import cpu_count
 from hybrid_cli.presets import experiments
 from hybrid_cli.settings import COMMANDS, Settings
-from hybrid_cli.settings.common import Overwrites, cpu_count
+from hybrid_cli.settings.common import Overwrites
 from hybrid_cli.settings.conversion import bare_type, default_text, is_list, is_mapping, is_pair, range_text
 from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, bare_name, spelling
 

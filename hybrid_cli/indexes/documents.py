@@ -24,8 +24,8 @@ from hybrid_cli.indexes.construction import build, check_recipe
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.exact import index_kinds, limit_threads, query_encoder
 from hybrid_cli.indexes.shards import block_encoder, encode_texts, keep_vectors, shard_facts, shards
+from hybrid_cli.memory import cpu_count
 from hybrid_cli.settings import Append, Delete, Encode, VectorIndex
-from hybrid_cli.settings.common import cpu_count
 from hybrid_cli.settings.retrieval import field_weight
 
 _DOCUMENTS_AT_ONCE = 8192

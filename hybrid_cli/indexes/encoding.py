@@ -31,8 +31,9 @@ from hybrid_cli.indexes.shards import (
     missing_shards,
     texts_of,
 )
+from hybrid_cli.memory import cpu_count
 from hybrid_cli.settings import Encode
-from hybrid_cli.settings.common import INT8, as_names, cpu_count
+from hybrid_cli.settings.common import INT8, as_names
 from hybrid_cli.settings.conversion import plain
 
 

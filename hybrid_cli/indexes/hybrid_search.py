@@ -27,7 +27,8 @@ from hybrid_cli.indexes.shards import Vectors
 from hybrid_cli.lexical import kernels
 from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.settings.common import OnDevice, cpu_count
+from hybrid_cli.memory import cpu_count
+from hybrid_cli.settings.common import OnDevice
 
 BLOCK_DOCUMENTS, BLOCK_QUERIES = 4096, 1024  # scored at once
 _PADDING = 32  # padding as in `DenseIndex`: scores must not depend on the number of queries

@@ -26,8 +26,8 @@ from hybrid_cli.lexical.analysis import LazyAnalyzer, TextAnalyzer
 from hybrid_cli.lexical.feedback import Feedback, FirstHits, Rm3
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.lexical.keys import Bags
+from hybrid_cli.memory import cpu_count
 from hybrid_cli.settings import IndexBm25
-from hybrid_cli.settings.common import cpu_count
 
 PART_QUERIES = (128, 1024)  # fewest and most queries of a part; the fewest are more than `analysis.FEW_TEXTS`
 _DOCUMENT = 181  # bytes of ids and sums, with one thread (docs/scale.md)

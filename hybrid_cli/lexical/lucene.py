@@ -27,7 +27,7 @@ from hybrid_cli.lexical.analysis import FIELD, Analyzer
 from hybrid_cli.lexical.feedback import Rm3
 from hybrid_cli.lexical.impacts import decode_length
 from hybrid_cli.lexical.index import read_parameters
-from hybrid_cli.settings.common import cpu_count
+from hybrid_cli.memory import cpu_count
 
 _HIT = re.compile(r'"score":([^,]+),"doc":(\d+)[^[]*\[[^{]*\{"bytes":"([^"]*)","offset":(\d+),"length":(\d+)')
 Hit = tuple[str, str, str, str, str]  # score, document number, docid in base64-encoded bytes, its offset and length

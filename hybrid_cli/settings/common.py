@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,11 +89,6 @@ class Budgeted(Settings):
         "refused.", panel=GENERAL, minimum=1, parse=byte_count, metavar="BYTES", shown="the free memory",
         recorded=False,
     )  # fmt: skip
-
-
-def cpu_count() -> int:
-    """Return the number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True, kw_only=True)

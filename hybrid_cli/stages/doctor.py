@@ -15,10 +15,10 @@ from pathlib import Path
 from hybrid_cli.artifacts import layout
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import jvm
+from hybrid_cli.memory import cpu_count
 from hybrid_cli.perturbations import wordnet
 from hybrid_cli.reporting.terminal import Check
 from hybrid_cli.settings import Doctor, stage
-from hybrid_cli.settings.common import cpu_count
 from hybrid_cli.version import __version__
 
 DISTRIBUTION = "hybrid_cli"

@@ -22,9 +22,9 @@ from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.build import Corpus, Setting, Tuning, build, build_shards, disk_of, memory_of, tune
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
+from hybrid_cli.memory import cpu_count
 from hybrid_cli.reporting.tables import figure, signed
 from hybrid_cli.settings import IndexBm25, stage
-from hybrid_cli.settings.common import cpu_count
 from hybrid_cli.settings.retrieval import field_weight
 
 _DOCUMENTS_AT_ONCE = 8192

@@ -18,8 +18,8 @@ from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.documents import check_corpus
 from hybrid_cli.indexes.lexical import open_lexical
+from hybrid_cli.memory import cpu_count
 from hybrid_cli.settings import Label, stage
-from hybrid_cli.settings.common import cpu_count
 from hybrid_cli.training import labels
 from hybrid_cli.training.labels import MatrixTeacher, Queries, RunTeacher, Teacher
 
