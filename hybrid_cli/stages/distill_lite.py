@@ -7,9 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from hybrid_cli import console
 from hybrid_cli.artifacts.layout import PAIR_SIDES
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Pair
@@ -50,7 +47,7 @@ def distill_lite(settings: DistillLite) -> Path:
         return settings.output
     examples = Examples(settings.training_examples)
     teacher = open_encoder(settings.teacher, device=settings.device, dtype=settings.precision)
-    torch.manual_seed(settings.seed)  # initializes the heads
+    session.seed()  # initializes the heads
     student = load_start(settings, **_changes(settings, teacher.dim))
     objective = losses.query_distillation if settings.queries_only else _joint(settings, student, teacher.dim)
 
@@ -73,10 +70,7 @@ def distill_lite(settings: DistillLite) -> Path:
         return Job(learner, batches, steps, save, validation, diagnostics.HARDER)
 
     state = session.train(prepare)
-    console.note(
-        f"distill-lite: {settings.output}: {student.dim} dimensions from {teacher.dim}, "
-        f"{console.counted(example=len(examples), step=state.step)}, kept step {state.best_step:,}"
-    )
+    session.note(state, f"{student.dim} dimensions from {teacher.dim}", example=len(examples))
     return settings.output
 
 

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.contract import Contract, read_contract
@@ -46,7 +44,7 @@ def pretrain(settings: Pretrain) -> Path:
     _check_length(settings.max_length, tower)
     bare = replace(contract, doc_prefix="", markers="none")
     corpus = Corpus(corpus_path, tower.tokenizer, bare.document, settings)
-    torch.manual_seed(settings.seed)  # initializes new heads
+    session.seed()  # initializes new heads
     network = MaskedLanguageModel.load(
         start, condenser=settings.cocondenser, skip_layer=settings.skip_layer, layers=settings.layers
     ).to(pick_device(settings.device))

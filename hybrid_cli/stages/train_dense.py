@@ -8,8 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.encoders import composite
@@ -58,14 +56,13 @@ def train_dense(settings: TrainDense) -> Path:
     residual = settings.loss in RESIDUALS
     if residual and settings.scorer == BM25 and not settings.uses_bm25:
         examples.check_lexical()
-    torch.manual_seed(settings.seed)  # initializes markers and projection
+    session.seed()  # initializes markers and projection
     encoder = load_start(settings, **asdict(contract))
     vectors = _bm25_vectors(settings, encoder.dim, examples)
     _check_projection(settings, vectors)
     ensemble = _opened(settings, settings.boost)
     steps = session.steps(len(examples))
     weight = ScorerWeight(settings.scorer_weight, settings.scorer_schedule, steps) if residual else None
-    encoder.add_module("scorer_weight", weight)  # optimized, checkpointed and restored with the encoder
     objective = _objective(settings, temperature, encoder)
 
     def prepare(work: Path) -> Job[Any]:
@@ -93,10 +90,7 @@ def train_dense(settings: TrainDense) -> Path:
         )
 
     state = session.train(prepare)
-    console.note(
-        f"train-dense: {settings.output}: {console.counted(example=len(examples), step=state.step)}, "
-        f"kept step {state.best_step:,}"
-    )
+    session.note(state, example=len(examples))
     return settings.output
 
 

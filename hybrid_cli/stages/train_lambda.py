@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import torch
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind
@@ -32,7 +31,7 @@ from hybrid_cli.training.batches import ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.labels import Labels
 from hybrid_cli.training.lambda_data import LabeledQueries
-from hybrid_cli.training.loop import State, Validator
+from hybrid_cli.training.loop import Validator
 from hybrid_cli.training.session import Job, Session, contract_changes, load_start
 from hybrid_cli.training.student import StudentNegatives
 from hybrid_cli.training.teachers import Bm25Scorer, mapped_impacts
@@ -72,7 +71,7 @@ def _train_transformer(settings: TrainLambda) -> Path:
     labels = settings.labels
     index = open_lexical(settings.index) if settings.index else None
     base = open_encoder(settings.base) if settings.base is not None else None
-    torch.manual_seed(settings.seed)  # initializes a projection
+    session.seed()  # initializes a projection
     encoder = load_start(settings, **asdict(contract if base is None else contract.changed(dim=base.dim)))
     if base is not None:
         encoder.start_at_zero()
@@ -98,9 +97,7 @@ def _train_transformer(settings: TrainLambda) -> Path:
         return found
 
     state = session.train(prepare)
-    _note(
-        settings, state, f"{console.counted(query=found['queries'])} ({found['dropped']:,} with too few hits dropped)"
-    )
+    session.note(state, f"{console.counted(query=found['queries'])} ({found['dropped']:,} with too few hits dropped)")
     return settings.output
 
 
@@ -135,7 +132,7 @@ def _train_static(settings: TrainLambda) -> Path:
         return {"terms": len(encoder.terms), "dim": encoder.dim}
 
     state = session.train(prepare, "cpu")
-    _note(settings, state, f"static, {console.counted(term=len(encoder.terms))}, {encoder.dim} dimensions")
+    session.note(state, f"static, {console.counted(term=len(encoder.terms))}, {encoder.dim} dimensions")
     return settings.output
 
 
@@ -177,9 +174,3 @@ def _validator(settings: TrainLambda, index: LexicalIndex | None, encoder: Encod
     )
     criterion = "dev_MRR" if settings.keep == "best" else None
     return Validator(partial(pool.measure, encoder), settings.eval_steps, criterion)
-
-
-def _note(settings: TrainLambda, state: State, data: str) -> None:
-    console.note(
-        f"train-lambda: {settings.output}: {data}, {console.counted(step=state.step)}, kept step {state.best_step:,}"
-    )

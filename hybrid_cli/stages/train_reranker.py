@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hybrid_cli import console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
@@ -38,7 +36,7 @@ def train_reranker(settings: TrainReranker) -> Path:
     if session.up_to_date:
         return settings.output
     examples = Examples(settings.training_examples)
-    torch.manual_seed(settings.seed)  # initializes a new head
+    session.seed()  # initializes a new head
     model = CrossEncoder.load(settings.model, device=settings.device, train=True, **settings.pair_input())
     keep_first_layers(model.transformer, settings.layers)
     learner = RerankerLearner(model, settings.loss, session.precision, settings.chunk_size, settings.mask_matches)
@@ -56,10 +54,7 @@ def train_reranker(settings: TrainReranker) -> Path:
         REMEDY,
     )
     state = session.train(lambda _: job)
-    console.note(
-        f"train-reranker: {settings.output}: {console.counted(example=len(examples), step=state.step)}, "
-        f"kept step {state.best_step:,}"
-    )
+    session.note(state, example=len(examples))
     return settings.output
 
 

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hybrid_cli import console
 from hybrid_cli.encoders.contract import Contract, TextForm
 from hybrid_cli.encoders.models import model_input, resolve
@@ -42,7 +40,7 @@ def train_sparse(settings: TrainSparse) -> Path:
     if session.up_to_date:
         return settings.output
     examples = Examples(settings.training_examples)
-    torch.manual_seed(settings.seed)  # initializes new heads
+    session.seed()  # initializes new heads
     encoder = SparseEncoder.load(
         settings.model, device=settings.device, architecture=settings.architecture, fresh=True, **changes
     )
@@ -52,10 +50,7 @@ def train_sparse(settings: TrainSparse) -> Path:
     assert not isinstance(network, TableWeights)
     keep_first_layers(network.backbone, settings.layers)
     state = session.train(lambda work: _job(settings, session, encoder, examples, work))
-    console.note(
-        f"train-sparse: {settings.output}: {console.counted(example=len(examples), step=state.step)}, "
-        f"kept step {state.best_step:,}"
-    )
+    session.note(state, example=len(examples))
     return settings.output
 
 

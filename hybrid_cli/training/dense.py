@@ -111,6 +111,8 @@ class DenseLearner(Generic[Model]):
         self.model: Model = encoder
         self.objective, self.precision, self.chunk_size = objective, precision, chunk_size
         self.sources = sources
+        if sources.weight is not None:  # optimized, checkpointed and restored with the encoder
+            encoder.add_module("scorer_weight", sources.weight)
         # Copies, because `encode_queries` sets the maximum length of the encoder's tokenizers in another thread.
         self._query_tokens, self._document_tokens = (
             Tokens(tower, copy.deepcopy(tower.tokenizer)) for tower in (encoder.query_tower, encoder.document_tower)

@@ -108,6 +108,15 @@ class Session:
                 write_curve(work, state, self._settings.command)
         return state
 
+    def seed(self) -> None:
+        """Seed PyTorch, directly before a stage makes new weights."""
+        torch.manual_seed(self._settings.seed)
+
+    def note(self, state: State, *data: str, **counts: int) -> None:
+        """Print the output, facts and counts of its training data, and the steps."""
+        facts = ", ".join([*data, console.counted(**counts, step=state.step)])
+        console.note(f"{self._settings.command}: {self._settings.output}: {facts}, kept step {state.best_step:,}")
+
     def steps(self, examples: int) -> int:
         """Return the number of optimizer steps for `examples` training examples."""
         self._epoch_steps = epoch_steps(self._settings, examples)
