@@ -23,7 +23,7 @@ from hypothesis import strategies as some
 from hybrid_cli.cli.app import run
 from hybrid_cli.cli.options import add_command
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import COMMANDS, Fuse, Settings, stage
+from hybrid_cli.settings import COMMANDS, Fuse, SearchOptions, Settings, stage
 from hybrid_cli.settings.common import Writes
 from hybrid_cli.settings.conversion import default_text, is_list
 from hybrid_cli.settings.options import (
@@ -162,6 +162,23 @@ def test_a_fact_that_only_the_stage_knows_is_checked_by_the_stage() -> None:
     made.check_facts(machine=frozenset({"none", "built-in"}))  # one of several is enough
     assert "grinder" not in brew().recorded(machine="none")
     assert brew(grinder="fine").recorded(machine="built-in")["grinder"] == "fine"
+
+
+def every_settings_class(kind: type[Settings] = Settings) -> Iterator[type[Settings]]:
+    """Yield the settings classes of the package, mixins included."""
+    for each in kind.__subclasses__():
+        if each.__module__.startswith("hybrid_cli."):
+            yield each
+        yield from every_settings_class(each)
+
+
+def test_the_variants_of_every_option_can_be_named_also_in_mixins() -> None:
+    kinds = set(every_settings_class())
+    assert SearchOptions in kinds
+    assert all(isinstance(kind.variants(name), str) for kind in kinds for name in kind.declared())
+    for name, value in {"fb_docs": 4, "fb_terms": 4, "fb_weight": 0.4}.items():
+        with pytest.raises(InputError, match=rf"^--{name.replace('_', '-')}: only with --rm3$"):
+            SearchOptions(**{name: value})  # type: ignore[arg-type]
 
 
 def test_a_default_may_depend_on_another_option() -> None:

@@ -121,6 +121,8 @@ class Settings:
     def variants(cls, name: str) -> str:
         """Return the variants of an option in words: `only with --loss margin or residual-margin`; empty if all."""
         first, *others = [cls._variant(condition) for condition in cls.declared()[name].applies] or [""]
+        if not all((first, *others)):  # one condition always holds
+            return ""
         joint = ", except " if first.startswith("not") else ", or "
         return joint.join([first, *(other.removeprefix("only ") for other in others)])
 
@@ -129,6 +131,8 @@ class Settings:
         wanted, excluded = [], []
         for name, allowed in condition.allowed.items():
             other = cls.declared().get(name)
+            if other is None and (allowed is GIVEN or allowed is None or isinstance(allowed, bool)):
+                continue  # an option that only subclasses have
             label = "" if other is None else name.upper() if other.positional else spelling(name, other)
             if other and allowed in (False, None):
                 excluded.append(label)
