@@ -136,6 +136,7 @@ def test_a_query_encoder_searches_the_teachers_index(
     )
     pair, whole = open_encoder(query_encoder), open_encoder(teacher)
     assert pair.dim == 8
+    assert "negatives" not in artifacts.read_manifest(query_encoder).options
     np.testing.assert_array_equal(pair.encode_documents(["", ""], TEXTS), whole.encode_documents(["", ""], TEXTS))
     assert not np.allclose(pair.encode_queries(TEXTS), whole.encode_queries(TEXTS))
     losses_seen = pl.read_parquet(query_encoder / "curve.parquet")["value"].to_list()
@@ -152,7 +153,7 @@ def test_a_query_encoder_searches_the_teachers_index(
     "given",
     [
         {"dim": 8}, {"kd_weight": 2}, {"temperature": 1}, {"in_batch": False}, {"normalize": True},
-        {"tied": False}, {"doc_max_len": 9}, {"doc_prefix": "d"}, {"projection_norm": True},
+        {"tied": False}, {"negatives": 1}, {"doc_max_len": 9}, {"doc_prefix": "d"}, {"projection_norm": True},
     ],
 )  # fmt: skip
 def test_options_of_the_student_are_refused_for_a_query_encoder(given: dict[str, Any]) -> None:

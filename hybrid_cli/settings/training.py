@@ -317,4 +317,7 @@ class DistillLite(Training, ExampleValidation, Sampling, Architecture, Likelihoo
     tied: bool | None = redeclare(Architecture, "tied", None, applies=(STUDENT,))
     doc_prefix: str | None = redeclare(Architecture, "doc_prefix", None, applies=(STUDENT,))
     doc_max_len: int | None = redeclare(Architecture, "doc_max_len", None, applies=(STUDENT,))
+    negatives: int = redeclare(
+        Sampling, "negatives", By("queries_only", {True: 0}, Sampling.negatives), shown="1", applies=(STUDENT,)
+    )
     title_separator: str | None = redeclare(Architecture, "title_separator", None, applies=(STUDENT,))

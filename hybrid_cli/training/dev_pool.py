@@ -213,7 +213,8 @@ def validator(
         return None
     path = index or _unchanged(settings.dev, "index")
     lexical = open_lexical(path) if path else None
-    limit = max(POOL, steps * settings.batch_size * settings.accumulate * (1 + settings.negatives) // 2)
+    texts = 1 + max(1, settings.negatives)  # of a query; `--queries-only` draws no negatives, but encodes the query
+    limit = max(POOL, steps * settings.batch_size * settings.accumulate * texts // 2)
     limit = POOL if isinstance(settings, TrainSparse) else limit  # weights of a whole corpus do not fit as vectors
     dev = DevSet.of(settings.dev, settings.dev_queries, lexical, limit, settings.threads)
     bm25 = _bm25(lexical, projection, dev.documents["docid"])
