@@ -337,6 +337,7 @@ def test_foreign_pairwith_odd_ids_and_several_lists(tmp_path: Path) -> None:
         ({"weights": "1_0,1"}, "needs numbers such as"),
         ({"weights": "\u0663,1"}, "needs numbers such as"),
         ({"method": "nothing"}, "unknown; .*minmax"),
+        ({"method": "rff"}, r"--method rff: unknown; did you mean rrf\? Choices: .*, learned$"),
         ({"tune": True}, "needs --qrels"),
         ({"measure": "MRR@"}, "--measure MRR@: unknown; did you mean MRR"),
         ({"output": "f.trec"}, "must end with .parquet"),

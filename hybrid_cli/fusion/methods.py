@@ -246,15 +246,16 @@ LEARNED = "learned"  # one weight per query, by the fuser of `train-fusion`
 
 def fused_by(name: str) -> str:
     """Return `learned`, or the key in `METHODS` for a name; see `method_name`."""
-    return LEARNED if name.strip().lower() == LEARNED else method_name(name)
+    return LEARNED if name.strip().lower() == LEARNED else method_name(name, more=[LEARNED])
 
 
-def method_name(name: str, option: str = "--method") -> str:
+def method_name(name: str, option: str = "--method", more: Sequence[str] = ()) -> str:
     """Return the key in `METHODS` for a name in the spelling of hybrid, ranx or Pyserini.
 
     Args:
         name: the name.
         option: the option, for the message.
+        more: further choices of the option, for the message.
 
     Raises:
         InputError: unknown name.
@@ -262,9 +263,9 @@ def method_name(name: str, option: str = "--method") -> str:
     plain = name.strip().lower().replace("_", "-")
     if plain in METHODS or plain in ALIASES:
         return ALIASES.get(plain, plain)
-    close = get_close_matches(plain, [*METHODS, *ALIASES], n=1)
+    close = get_close_matches(plain, [*METHODS, *ALIASES, *more], n=1)
     hint = f"did you mean {close[0]}? " if close else ""
-    raise InputError(f"{option} {name}: unknown; {hint}Choices: {', '.join(METHODS)}")
+    raise InputError(f"{option} {name}: unknown; {hint}Choices: {', '.join([*METHODS, *more])}")
 
 
 @dataclass(frozen=True)
