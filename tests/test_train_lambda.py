@@ -50,7 +50,18 @@ def sources(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Sources:
 
 
 def options(sources: Sources, **more: Any) -> TrainLambda:
-    return TrainLambda(**{**sources, "output": Path("out"), **PLAN, **more})
+    return TrainLambda(**{**sources, "output": Path("out"), **planned(**more)})
+
+
+def planned(**more: Any) -> dict[str, Any]:
+    """Return `PLAN` with other options, and without hard negatives for the loss `listwise`."""
+    return {**(without(PLAN, "negatives") if more.get("loss") == "listwise" else PLAN), **more}
+
+
+def test_listwise_needs_no_more_hits_than_positives(sources: Sources) -> None:
+    assert len(labelled(sources, options(sources, loss="listwise", positives=4)))
+    with pytest.raises(InputError, match="at most 4 hits, fewer than the 5 of --positives 5; pass"):
+        labelled(sources, options(sources, loss="listwise", positives=5))
 
 
 def without(sources: Sources, *names: str) -> Sources:
@@ -102,7 +113,7 @@ def test_batches_resume_at_any_step(sources: Sources) -> None:
 def test_a_transformer_learns_and_is_an_encoder(
     sources: Sources, tiny_bert: Path, tmp_path: Path, loss: dict[str, Any]
 ) -> None:
-    plan = {**sources, **PLAN, **loss, "max_steps": 25, "epochs": 25, "dim": 8}
+    plan = {**sources, **planned(**loss), "max_steps": 25, "epochs": 25, "dim": 8}
     output = train_lambda(output=tmp_path / "lambda", model=str(tiny_bert), **plan)
     values = curve(output)
     loss_values = values[loss.get("loss", "nll")]
@@ -111,7 +122,7 @@ def test_a_transformer_learns_and_is_an_encoder(
     encoder = open_encoder(output)
     assert isinstance(encoder, TransformerEncoder)
     assert encoder.dim == 8
-    assert artifacts.read_manifest(output).counts["queries"] == len(labelled(sources, options(sources)))
+    assert artifacts.read_manifest(output).counts["queries"] == len(labelled(sources, options(sources, **loss)))
 
 
 def test_a_transformer_starts_as_the_static_encoder_and_adds_to_it(
@@ -291,7 +302,7 @@ def test_the_gradient_of_the_sparse_product_equals_that_of_a_dense_one() -> None
 
 def test_inputs_that_do_not_fit_are_refused(sources: Sources, tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     output, model = tmp_path / "no", str(tiny_bert)
-    with pytest.raises(InputError, match="lists have at most 4 hits, --positives 10 and --negatives 5 need 15"):
+    with pytest.raises(InputError, match="at most 4 hits, fewer than the 15 of --positives 10 and --negatives 5; pass"):
         train_lambda(output=output, model=model, **sources)
     few = label(tiny, index=sources["index"], split="test", output=tmp_path / "few", depth=4)
     with pytest.raises(InputError, match="no query has 4 hits"):
@@ -316,6 +327,10 @@ def test_inputs_that_do_not_fit_are_refused(sources: Sources, tiny: Path, tiny_b
         ({"labels": "l", "student_negatives": 2}, "--student-negatives: only with --encoder transformer and --loss"),
         ({"labels": "l", "list_passages": 2}, "--list-passages: only with --encoder transformer and --loss listwise"),
         ({"labels": "l", "temperature": 2.0}, "--temperature: only with"),
+        (
+            {"labels": "l", "index": "i", "loss": "listwise", "negatives": 3},
+            "--negatives: only with --encoder transformer and --loss contrastive; --encoder is transformer; --loss is",
+        ),
         ({"labels": "l", "vocab_size": 10}, "--vocab-size: only with --encoder static"),
         ({"labels": "l", "hash_buckets": 10}, "--hash-buckets: only with --encoder static"),
         ({"labels": "l", "keep": "last"}, "--keep: only with --dev"),

@@ -186,7 +186,11 @@ class TrainLambda(Training, Validation, Architecture):
     )
     positives: int = option(10, "Top-ranked hits used as positives.", panel=TEACHER, minimum=1, applies=TRANSFORMER)
     negatives: int = option(
-        5, "Bottom-ranked hits used as hard negatives.", panel=TEACHER, minimum=1, applies=TRANSFORMER
+        5,
+        "Bottom-ranked hits used as hard negatives.",
+        panel=TEACHER,
+        minimum=1,
+        applies=when(encoder="transformer", loss="contrastive"),
     )
     list_passages: int = option(
         3,

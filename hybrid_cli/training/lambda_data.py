@@ -22,7 +22,8 @@ class LabeledQueries:
     """Queries with the passages that a teacher ranked for them.
 
     Each step draws one of a query's first `positives` hits and, with the loss `contrastive`, one of the last
-    `negatives` hits; with `listwise`, `list_passages` of all hits. Queries with a shorter list are dropped.
+    `negatives` hits; with `listwise`, `list_passages` of all hits. Queries with fewer hits than
+    `positives` and, with `contrastive`, `negatives` together are dropped.
 
     Attributes:
         dropped: number of dropped queries.
@@ -34,11 +35,13 @@ class LabeledQueries:
 
     def __init__(self, folder: Path, corpus: Path, plan: TrainLambda, work: Path):
         self._labels, self._plan = Labels(folder), plan
-        least, depth = plan.positives + plan.negatives, self._labels.depth
+        bounds = [name for name in ("positives", "negatives") if plan.applies(name)]
+        least, depth = sum(getattr(plan, name) for name in bounds), self._labels.depth
         if least > depth:
+            given = " and ".join(f"--{name} {getattr(plan, name)}" for name in bounds)
             raise InputError(
-                f"{folder}: its lists have at most {depth} hits, --positives {plan.positives} and --negatives "
-                f"{plan.negatives} need {least}; pass smaller numbers, or `hybrid label --depth {least}`"
+                f"{folder}: its lists have at most {depth} hits, fewer than the {least} of {given}; pass smaller "
+                f"numbers, or `hybrid label --depth {least}`"
             )
         console.forecast(collections.text_bytes(corpus), "train-lambda: texts", place=work / layout.TEXTS)
         self.texts = mapped_texts(work, (pl.DataFrame(pl.from_arrow(part)) for part in collections.documents(corpus)))
@@ -47,7 +50,7 @@ class LabeledQueries:
         self._sizes = [int(kept.sum()) for kept in self._kept]
         self.dropped = sum(len(kept) for kept in self._kept) - sum(self._sizes)
         if not sum(self._sizes):
-            raise InputError(f"{folder}: no query has {least} hits, the sum of --positives and --negatives")
+            raise InputError(f"{folder}: no query has {least} hits; pass a smaller --{' or --'.join(bounds)}")
         self._known(0)  # checks that the labels belong to this corpus
 
     def __len__(self) -> int:
