@@ -240,7 +240,7 @@ def test_hits_beyond_the_run_are_noted(place: Path) -> None:
             "--depths 500: dense.parquet has at most 12 hits per query; pass depths up to",
         ),
         ("dense.parquet --depths 5,5", "--depths 5: is listed twice; list each value once"),
-        ("dense.parquet --depths 5 --top-k 3", "--top-k: only with one depth"),
+        ("dense.parquet --depths 5 --top-k 3", "--top-k: not with --depths; --depths is 5"),
         ("nothing.parquet", "nothing.parquet: no such file; a run file is needed here"),
         ("train.parquet", "train.parquet: holds training examples"),
         ("dense.parquet --model model", "has no ranking head"),

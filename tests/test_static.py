@@ -77,5 +77,7 @@ def test_a_damaged_folder_and_options_of_other_encoders_are_refused(tiny_lambda:
     (damaged / "tables.safetensors").unlink()
     with pytest.raises(InputError, match="incomplete or damaged static encoder"):
         open_encoder(damaged)
+    with pytest.raises(InputError, match=r"--weight: only with a combination of two encoders; .* is one encoder"):
+        open_encoder(tiny_lambda, overrides={"weight": 4.0})
     with pytest.raises(InputError, match=r"--query-max-len: only with a transformer encoder; .* is a static encoder"):
         open_encoder(tiny_lambda, overrides={"query_max_len": 9})

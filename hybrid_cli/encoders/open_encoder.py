@@ -45,6 +45,8 @@ def open_encoder(
 
 def _open(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
     kind = kind_of(folder)
+    if kind != COMBINATION and "weight" in changes:
+        raise InputError(f"--weight: only with a combination of two encoders; {folder} is one encoder")
     architecture = changes.pop("architecture", None)
     if kind == SPARSE or architecture is not None:
         from hybrid_cli.encoders.sparse import SparseEncoder  # transformers, which takes seconds to import
@@ -70,8 +72,6 @@ def _open(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str
     if kind == PAIR:
         _refuse(folder, changes, kind)
         return Pair(*(open_encoder(folder / side, device=device, dtype=dtype) for side in PAIR_SIDES))
-    if "weight" in changes:
-        raise InputError(f"--weight: only with a combination of two encoders; {folder} is one encoder")
     from hybrid_cli.encoders.transformer import TransformerEncoder
 
     if dtype == INT8:

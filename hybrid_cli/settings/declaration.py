@@ -74,6 +74,8 @@ def when(**allowed: Any) -> Condition:
 def _matches(value: Any, allowed: Any) -> bool:
     if allowed is GIVEN:
         return value is not None and value is not False and value != () and value != {}
+    if allowed is None and value in ((), {}):
+        return True
     wanted = allowed if isinstance(allowed, tuple) else (allowed,)
     return not set(wanted).isdisjoint(value) if isinstance(value, frozenset | tuple) else value in wanted
 

@@ -149,7 +149,7 @@ class Settings:
             return f"; {subject}"
         others = {other for each in self.declared()[name].applies for other in each.allowed}
         known = ((other, getattr(self, other)) for other in sorted(others & set(self.declared())))
-        texts = ((other, ",".join(value) if isinstance(value, tuple) else value) for other, value in known)
+        texts = ((other, ",".join(map(str, value)) if isinstance(value, tuple) else value) for other, value in known)
         return "".join(
             f"; {spelling(other, self.declared()[other])} is {text}"
             for other, text in texts

@@ -30,7 +30,6 @@ from hybrid_cli.settings.training import TRAINING
 RerankerLoss = Literal["pointwise", "listwise"]
 
 RERANKER, DEPTHS = "Reranker", "Depths"
-ONE_DEPTH = "one depth"  # fact: no `--depths`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +107,6 @@ class TrainReranker(Training, ExampleValidation, Sampling, StartModel, Pairs):
     )
 
 
-_STUDY = when(study=ONE_DEPTH)
-
-
 @dataclass(frozen=True)
 class Rerank(OnDevice, Threaded, Budgeted, Pairs, Writes):
     """Rescore the top hits of a run with a reranker.
@@ -138,7 +134,7 @@ class Rerank(OnDevice, Threaded, Budgeted, Pairs, Writes):
         panel=RERANKER,
         recorded=False,
     )
-    top_k: int = option(100, "Hits that are rescored per query.", "--top-k", "-k", minimum=1, applies=_STUDY)
+    top_k: int = option(100, "Hits that are rescored per query.", "--top-k", "-k", minimum=1, applies=when(depths=None))
     depths: Sequence[int] = option((), "Numbers of rescored hits per query; writes one run for each.", minimum=1)
     collection: Path | None = option(
         None,
@@ -168,10 +164,6 @@ class Rerank(OnDevice, Threaded, Budgeted, Pairs, Writes):
         shown="4096 on a CPU, 65536 on a GPU",
         recorded=False,
     )
-
-    def values(self) -> dict[str, Any]:
-        """Return every field by name, and whether there are several depths."""
-        return {**super().values(), "study": "--depths" if self.depths else ONE_DEPTH}
 
     @property
     def deepest(self) -> int:
