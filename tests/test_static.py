@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,10 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_collection import TINY_DOCUMENTS
 
+from hybrid_cli import artifacts
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.stages.append import append
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.search import search
 
 TITLES, TEXTS = [title for _, title, _ in TINY_DOCUMENTS], [text for _, _, text in TINY_DOCUMENTS]
 QUERIES = ["what does the moon do to the oceans", "oxygen oxygen blood", "to be or not to be", "", "zyzzyva"]
@@ -81,3 +86,21 @@ def test_a_damaged_folder_and_options_of_other_encoders_are_refused(tiny_lambda:
         open_encoder(tiny_lambda, overrides={"weight": 4.0})
     with pytest.raises(InputError, match=r"--query-max-len: only with a transformer encoder; .* is a static encoder"):
         open_encoder(tiny_lambda, overrides={"query_max_len": 9})
+
+
+def test_options_of_a_transformer_are_refused_for_a_static_encoder(
+    tiny: Path, tiny_lambda: Path, tmp_path: Path
+) -> None:
+    options: dict[str, Any]
+    for options in ({"dtype": "bf16"}, {"batch_tokens": 5}):
+        with pytest.raises(InputError, match=r"only with texts to encode and a transformer encoder.*is a static enc"):
+            encode(tiny, model=str(tiny_lambda), output=tmp_path / "no", **options)
+    index = encode(tiny, model=str(tiny_lambda), output=tmp_path / "index")
+    assert "dtype" not in artifacts.read_manifest(index).options
+    refused = r"only with an index of a transformer encoder; .*index is a dense index of a static encoder"
+    with pytest.raises(InputError, match=f"--device: {refused}"):
+        search(tiny, split="test", index=index, device="cpu", output=tmp_path / "no.parquet")
+    for options in ({"device": "cpu"}, {"batch_tokens": 4}):
+        with pytest.raises(InputError, match=refused):
+            append(index, tiny, output=tmp_path / "no", **options)
+    assert len(pl.read_parquet(search(tiny, split="test", index=index, output=tmp_path / "run.parquet")))

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from hybrid_cli.artifacts.layout import CONTRACT, MODULES, RERANKER
+from hybrid_cli.artifacts.layout import COMBINATION_PARTS, CONTRACT, MODULES, RERANKER
 from hybrid_cli.encoders import layouts
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import read_bytes
@@ -194,6 +194,13 @@ class Contract(TextForm):
         """
         values = {name: value for name, value in super().to_dict().items() if (name, value) not in _LATER.items()}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def is_static(contract: Mapping[str, Any]) -> bool:
+    """Return whether a described encoder, or both parts of a combination, are static."""
+    if contract.get("kind") == COMBINATION:
+        return all(is_static(contract[name]) for name in COMBINATION_PARTS)
+    return contract.get("kind") == STATIC
 
 
 def kind_of(folder: Path) -> str:

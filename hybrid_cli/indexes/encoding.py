@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from hybrid_cli import cluster
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import expansion
+from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Recipe, refuse_equal
-from hybrid_cli.encoders.contract import Encoder
+from hybrid_cli.encoders.contract import COMBINATION, STATIC, Encoder, kind_of
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
@@ -33,8 +34,9 @@ from hybrid_cli.indexes.shards import (
 )
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.settings import Encode
-from hybrid_cli.settings.common import INT8, as_names
+from hybrid_cli.settings.common import INT8, TEXTS, as_names
 from hybrid_cli.settings.conversion import plain
+from hybrid_cli.settings.dense import OF_STATIC, OF_TRANSFORMER
 
 
 def source_of(settings: Encode) -> tuple[Path, Kind]:
@@ -89,6 +91,22 @@ def precision(settings: Encode, quantized: bool = True) -> Any:
     here = settings.ray_address is None
     devices = workers.pick_devices(settings.devices) or [pick_device(settings.device) if here else settings.device]
     return names[pick_dtype(settings.dtype, devices[0])]
+
+
+def encoder_fact(folders: Sequence[Path]) -> str:
+    """Return the fact for the settings: whether one of the encoders is a transformer."""
+    every = [part for each in folders for part in (composite.parts(each) if kind_of(each) == COMBINATION else [each])]
+    return OF_STATIC if all(kind_of(each) == STATIC for each in every) else OF_TRANSFORMER
+
+
+def check_dense(settings: Encode, folders: Sequence[Path]) -> str:
+    """Refuse options that dense encoders do not have; return the fact about the encoders."""
+    name, fact = as_names(settings.model)[0], encoder_fact(folders)
+    for option in ("quantization", "expansion"):
+        if getattr(settings, option) is not None:
+            raise InputError(f"--{option}: only with a learned sparse encoder; {name} is dense")
+    settings.check_facts(f"{name} is {fact}", input=TEXTS, encoder=fact)
+    return fact
 
 
 def opened(settings: Encode, device: str, dtype: Any, changes: dict[str, Any]) -> tuple[Recipe, Encoder]:

@@ -16,7 +16,7 @@ from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.artifacts.layout import INDEX_ENCODER
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import refuse_other_queries
-from hybrid_cli.encoders.contract import differences
+from hybrid_cli.encoders.contract import differences, is_static
 from hybrid_cli.encoders.models import recorded_model, resolve
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
@@ -25,6 +25,7 @@ from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, shards
 from hybrid_cli.lexical.index import quantization
 from hybrid_cli.settings.common import INT8, EncodingPrecision, OnDevice
+from hybrid_cli.settings.retrieval import TRANSFORMER_INDEX
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder
@@ -69,10 +70,13 @@ def index_manifest(path: Path) -> Manifest:
 def index_kinds(manifest: Manifest) -> frozenset[str]:
     """Return the kinds of an index, as named in the declarations of `SearchOptions`."""
     if manifest.kind == Kind.LEXICAL_INDEX:
-        return frozenset({"a lexical index" if quantization(manifest) is None else "a learned sparse index"})
-    factory = IndexInfo.of(manifest).factory
+        sparse = {"a learned sparse index", TRANSFORMER_INDEX}
+        return frozenset({"a lexical index"} if quantization(manifest) is None else sparse)
+    info = IndexInfo.of(manifest)
+    factory = info.factory
     parts = {"HNSW": "an HNSW index", "IVF": "an IVF index"}
     kinds = {"a dense index", *(kind for part, kind in parts.items() if part in factory)}
+    kinds |= set() if is_static(info.contract) else {TRANSFORMER_INDEX}
     kinds |= {"a flat index"} if factory == FLAT else set()
     return frozenset(kinds | ({"a binary index"} if is_binary(factory) else set()))
 
@@ -81,7 +85,8 @@ def kind_in_words(index: Path, manifest: Manifest) -> str:
     """Return `out/dense is a dense index`, for messages; an index of learned weights is not called lexical."""
     kinds = index_kinds(manifest)
     sparse = "a learned sparse index"
-    return f"{index} is {sparse if sparse in kinds else manifest.kind.phrase}"
+    static = " of a static encoder" if "a dense index" in kinds and TRANSFORMER_INDEX not in kinds else ""
+    return f"{index} is {sparse if sparse in kinds else manifest.kind.phrase}{static}"
 
 
 def exact_source(run: Path, index: Path, queries: Path | None = None) -> ExactSource:
@@ -243,7 +248,8 @@ def query_encoder(
     options = _options(index)
     model = model or model_of(index)
     changes = {**options["contract"], **({} if weight is None else {"weight": weight})}
-    dtype: EncodingPrecision = "fp32" if options["dtype"] == INT8 and not of_documents else options["dtype"]
+    dtype: EncodingPrecision = options.get("dtype", "fp32")  # a static encoder has none
+    dtype = "fp32" if dtype == INT8 and not of_documents else dtype
     encoder = open_encoder(model, device=device, dtype=dtype, overrides=changes)
     if encoder.fingerprint != index.fingerprint:
         raise InputError(refusal(index, str(model), encoder.describe()))

@@ -62,6 +62,7 @@ IMPORTED = "Vectors of other tools"
 
 _TRAINED = ("sq8", "pq", "opq", "hnsw-sq8", "ivf", "auto")  # built from a sample of the vectors
 _DOCUMENTS = when(queries=None, split=None)
+OF_TRANSFORMER, OF_STATIC = "a transformer encoder", "a static encoder"  # facts about the encoder
 _CONTRACT = when(input=TEXTS, models=ONE_MODEL)
 _COMBINED = (when(models=TWO_MODELS), when(concat_with=GIVEN))
 
@@ -319,7 +320,7 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
         "Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32. `int8`: 8-bit "
         "weights of a transformer on a CPU, for those without bf16; `search` then encodes queries in fp32.",
         panel=COMPUTATION,
-        applies=when(input=TEXTS),
+        applies=when(input=TEXTS, encoder=OF_TRANSFORMER),
     )
     vector_dtype: VectorType = option(
         "float32",
@@ -339,7 +340,7 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
         "Tokens per batch, padding included; changes vectors by rounding only.",
         panel=COMPUTATION,
         minimum=1,
-        applies=when(input=TEXTS, from_vectors=None),
+        applies=when(input=TEXTS, encoder=OF_TRANSFORMER, from_vectors=None),
         shown="1024 on a CPU, 65536 on a GPU",
         recorded=False,
     )

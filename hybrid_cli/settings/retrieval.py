@@ -20,6 +20,7 @@ FAISS_DEVICE = (
     "Device of FAISS, if its build supports GPUs. `auto`: all GPUs, if any; `cpu`; `gpu`: all GPUs; `0,1`: these GPUs."
 )
 MOST_K1 = 1000  # beyond it, 32 bits cannot distinguish small impacts from 0
+TRANSFORMER_INDEX = "an index of a transformer encoder"  # fact about an index
 _LEXICAL, _DENSE = when(index_kind="a lexical index"), when(index_kind="a dense index")
 _FEEDBACK, _TUNED = when(rm3=True, tune=False), when(tune=True)
 _ENCODED = (_DENSE, when(index_kind="a learned sparse index"))
@@ -128,7 +129,7 @@ class IndexBm25(Budgeted, Threaded, Writes):
 class SearchOptions(OnDevice, Threaded):
     """Options of opening and searching indexes."""
 
-    device: str = redeclare(OnDevice, "device", "auto", applies=_ENCODED)
+    device: str = redeclare(OnDevice, "device", "auto", applies=(when(index_kind=TRANSFORMER_INDEX),))
     exact: bool = option(
         False,
         "Rank all documents by the weighted sum of scores of one or more dense indexes and at most one lexical index.",

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from hybrid_cli.settings.common import OnDevice, Threaded, Writes
 from hybrid_cli.settings.options import REQUIRED, argument, option, redeclare, when
-from hybrid_cli.settings.retrieval import LEXICAL
+from hybrid_cli.settings.retrieval import LEXICAL, TRANSFORMER_INDEX
 
 _LEXICAL, _DENSE = when(index_kind="a lexical index"), when(index_kind="a dense index")
+_TRANSFORMER = when(index_kind=TRANSFORMER_INDEX)
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,12 @@ class Append(OnDevice, Threaded, Writes):
     model: str | None = option(
         None, "Encoder; required if it has moved since indexing.", applies=_DENSE, recorded=False
     )
-    device: str = redeclare(OnDevice, "device", "auto", applies=(_DENSE,))
+    device: str = redeclare(OnDevice, "device", "auto", applies=(_TRANSFORMER,))
     batch_tokens: int | None = option(
         None,
         "Tokens per batch, padding included; changes vectors by rounding only.",
         minimum=1,
-        applies=_DENSE,
+        applies=_TRANSFORMER,
         shown="1024 on a CPU, 65536 on a GPU",
         recorded=False,
     )

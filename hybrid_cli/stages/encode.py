@@ -26,6 +26,7 @@ from hybrid_cli.indexes.dense import combine_vectors
 from hybrid_cli.indexes.documents import corpora_of
 from hybrid_cli.indexes.encoding import (
     blocks_encoder,
+    check_dense,
     encode_on,
     on_cluster,
     opened,
@@ -85,13 +86,12 @@ def _encode(settings: Encode) -> Path:
     folders = [resolve(model) for model in models]
     if settings.architecture is not None or SPARSE in map(kind_of, folders):
         return _encode_sparse(settings, source, kind)
-    for name in ("quantization", "expansion"):
-        if getattr(settings, name) is not None:
-            raise InputError(f"--{name}: only with a learned sparse encoder; {models[0]} is dense")
+    fact = check_dense(settings, folders)
     changes = {**preset_fields(settings.preset, folders[0]), **settings.contract()}
     if kind == Kind.DENSE_INDEX:
         settings = _with_type(settings, len(folders) == 1 and _trained_for_codes(folders[0]))
     dtype = precision(settings)
+    precise = {"dtype": dtype} if settings.applies("dtype", encoder=fact) else {}
     output = artifacts.output_of(
         settings,
         kind,
@@ -99,7 +99,11 @@ def _encode(settings: Encode) -> Path:
             "corpus" if kind == Kind.DENSE_INDEX else "queries": source,
             **dict(zip(("model", "second model"), map(model_input, models), strict=False)),
         },
-        {**_without_contract(settings.recorded(input=TEXTS)), "contract": changes, "dtype": dtype},
+        {
+            **_without_contract(settings.recorded(input=TEXTS, encoder=fact)),
+            "contract": changes,
+            **precise,
+        },
     )
     if output.up_to_date:
         return _check_recall(settings, output)
@@ -128,7 +132,7 @@ def _encode(settings: Encode) -> Path:
         counts |= (_build(settings, work, info) if kind == Kind.DENSE_INDEX else info).counts()
     console.note(
         f"encode: {output.path}: {console.counted(**{'document' if kind == Kind.DENSE_INDEX else 'query': total})}, "
-        f"{encoder.dim} dimensions, {dtype}, {truncated / total:.1%} truncated"
+        f"{encoder.dim} dimensions, {f'{dtype}, ' if precise else ''}{truncated / total:.1%} truncated"
     )
     return output.path
 
@@ -308,7 +312,7 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
             **_without_contract(settings.recorded(input=DENSE_INDEX)),
             "contract": {},
             "changes": list(changes),
-            "dtype": manifests[0].options["dtype"],
+            **{name: each.options[name] for each in manifests[::-1] for name in {"dtype"} & set(each.options)},
         },
     )
     if output.up_to_date:
