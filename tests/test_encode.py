@@ -246,7 +246,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"min_recall": 0.9}, "--min-recall: only with --index-type auto"),
     ({"index_type": "flat", "factory": "SQ8"}, "--factory: not with --index-type"),
     ({"split": "test", "index_type": "flat"}, "--index-type: not with --queries or --split"),
-    ({"split": "test", "recall_check": True}, "--recall-check: not with --queries or --split"),
+    ({"split": "test", "recall_check": True}, "--recall-check: only with an approximate index type, not with"),
     ({"model": ["a", "b"], "pooling": "cls"}, "--pooling: only with texts to encode and one model"),
     ({"model": ["a", "b"], "truncate_dim": 8}, "--truncate-dim: only with one model"),
     ({"weight": 0.5}, "--weight: only with two models, or with --concat-with"),
@@ -295,11 +295,16 @@ def test_index_facts_survive_the_manifest(tiny: Path, tiny_bert: Path, tmp_path:
         IndexInfo.of(replace(manifest, counts={"vectors": 12, "dim": 16, "contract": {}}))
 
 
-def test_recall_is_measured_stored_and_printed_except_for_a_flat_index(
+def test_recall_is_measured_stored_and_printed_and_refused_for_a_flat_index(
     tiny: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flat = encode(tiny, output=tmp_path / "flat", model=tiny_bert, dtype="fp32", recall_check=True)
-    assert "recall@" not in capsys.readouterr().err
+    flat = encode(tiny, output=tmp_path / "flat", model=tiny_bert, dtype="fp32")
+    for kind in (None, "flat"):
+        with pytest.raises(InputError, match="--recall-check: only with an approximate index type"):
+            encode(flat, output=tmp_path / "again", recall_check=True, index_type=kind)
+    exact = encode(flat, output=tmp_path / "factory", factory="Flat", recall_check=True)
+    assert "an exact index; --recall-check measures approximate ones" in capsys.readouterr().err
+    assert not IndexInfo.read(exact).recall
     graph = encode(flat, output=tmp_path / "graph", index_type="hnsw", m=8, recall_check=True)
     assert (
         "HNSW8,Flat: recall@10 1.0000, recall@100 1.0000 against exact search, for 12 documents"

@@ -61,6 +61,7 @@ INDEX, COMBINED, TUNING, COMPUTATION = "Index", "Two encoders", "Tuning", "Compu
 IMPORTED = "Vectors of other tools"
 
 _TRAINED = ("sq8", "pq", "opq", "hnsw-sq8", "ivf", "auto")  # built from a sample of the vectors
+APPROXIMATE = "an approximate index type"
 _DOCUMENTS = when(queries=None, split=None)
 OF_TRANSFORMER, OF_STATIC = "a transformer encoder", "a static encoder"  # facts about the encoder
 _CONTRACT = when(input=TEXTS, models=ONE_MODEL)
@@ -144,10 +145,11 @@ class VectorIndex(Budgeted, Seeded):
     )
 
     def values(self) -> dict[str, Any]:
-        """Return every field by name, and the structures in the factory string."""
+        """Return every field by name, the structures in the factory string, and whether the index is approximate."""
         factory = self.factory or ""
         graph, lists = HNSW_FACTORY if "HNSW" in factory else "", IVF_FACTORY if "IVF" in factory else ""
-        return {**super().values(), "graph": graph, "lists": lists}
+        approximate = "" if self.index_type == "flat" and not factory else APPROXIMATE
+        return {**super().values(), "graph": graph, "lists": lists, "exactness": approximate}
 
     def recorded(self, **facts: Any) -> dict[str, Any]:
         """Return the options for the manifest; a budget changes the result only with index type `auto`."""
@@ -304,7 +306,7 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
         False,
         "Measure and store the recall of an approximate index against exact search.",
         panel=INDEX,
-        applies=_DOCUMENTS,
+        applies=when(queries=None, split=None, exactness=APPROXIMATE),
         recorded=False,
     )
     preset: str | None = redeclare(EncoderContract, "preset", None, applies=(_CONTRACT,))
