@@ -62,7 +62,7 @@ def indexed(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path_factory: py
     combine([tiny_bert, tiny_lambda], output=folder / "model", weight=0.7)
     encode(tiny, model=str(folder / "model"), dtype="fp32", output=folder / "both")
     encode(tiny, model=str(tiny_bert), dtype="fp32", output=folder / "dense")
-    encode(tiny, model=str(tiny_lambda), dtype="fp32", output=folder / "lambda")
+    encode(tiny, model=str(tiny_lambda), output=folder / "lambda")
     return folder
 
 

@@ -266,7 +266,7 @@ def test_every_command_reads_the_index(
     assert pl.read_parquet(mined)["lexical_score"].max() > 0  # type: ignore[operator]
     labels = label(tiny, index=index, split="train", depth=3, output=tmp_path / "labels")
     imitated = train_lambda(
-        tiny, labels=labels, index=index, loss="listwise", dev="test", model=str(tiny_bert), positives=1, negatives=1,
+        tiny, labels=labels, index=index, loss="listwise", dev="test", model=str(tiny_bert), positives=1,
         max_steps=1, device="cpu", threads=1, output=tmp_path / "lambda",
     )  # fmt: skip
     assert "dev_RBO" in pl.read_parquet(imitated / "curve.parquet")["name"].to_list()
