@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,14 +35,14 @@ def test_a_truncated_vector_has_the_leading_values(tiny_bert: Path, tiny_lambda:
     )
 
 
-def precision(name: str) -> Literal["fp32", "auto"]:
+def precision(name: str) -> dict[str, Any]:
     """Return fp32 for a transformer; static encoders have no precision."""
-    return "fp32" if name == "dense" else "auto"
+    return {"dtype": "fp32"} if name == "dense" else {}
 
 
 def test_an_index_records_its_truncation(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path) -> None:
     for name, model in (("dense", tiny_bert), ("static_lambda", tiny_lambda)):
-        index = encode(tiny, model=str(model), dtype=precision(name), truncate_dim=3, output=tmp_path / name)
+        index = encode(tiny, model=str(model), truncate_dim=3, output=tmp_path / name, **precision(name))
         assert DenseIndex.open(index).dim == 3
         search(tiny, split="test", index=index, output=tmp_path / f"{name}.parquet")
         assert open_encoder(model).fingerprint != DenseIndex.open(index).fingerprint
@@ -55,8 +55,8 @@ def test_truncating_an_index_equals_encoding_with_truncation(
     tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path
 ) -> None:
     for name, model in (("dense", tiny_bert), ("static_lambda", tiny_lambda)):
-        whole = encode(tiny, model=str(model), dtype=precision(name), output=tmp_path / name)
-        direct = encode(tiny, model=model, dtype=precision(name), truncate_dim=3, output=tmp_path / f"{name}-direct")
+        whole = encode(tiny, model=str(model), output=tmp_path / name, **precision(name))
+        direct = encode(tiny, model=model, truncate_dim=3, output=tmp_path / f"{name}-direct", **precision(name))
         cut = encode(whole, truncate_dim=3, output=tmp_path / f"{name}-cut")
         one, other = DenseIndex.open(direct), DenseIndex.open(cut)
         assert (one.fingerprint, one.dim) == (other.fingerprint, other.dim)
@@ -100,7 +100,7 @@ def test_longer_prefixes_than_the_vectors_are_refused(
 
 def test_truncation_is_kept_in_a_combination(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path) -> None:
     dense, static_lambda = (
-        encode(tiny, model=str(model), dtype=precision(name), truncate_dim=length, output=tmp_path / name)
+        encode(tiny, model=str(model), truncate_dim=length, output=tmp_path / name, **precision(name))
         for model, length, name in ((tiny_bert, 5, "dense"), (tiny_lambda, 3, "static_lambda"))
     )
     both = encode(dense, concat_with=static_lambda, output=tmp_path / "both")
