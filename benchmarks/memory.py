@@ -167,14 +167,15 @@ def peak(words: Sequence[str]) -> tuple[int, float]:
 
 
 def plot(rows: pl.DataFrame, file: Path) -> None:
-    """Draw the memory of each stage over the number of documents."""
-    chart = alt.Chart(rows.with_columns(mib=pl.col("bytes") / 2**20)).mark_line(point=True)
-    drawn = chart.encode(
-        alt.X("documents:Q", scale=alt.Scale(type="log"), title="documents"),
-        alt.Y("mib:Q", scale=alt.Scale(type="log"), title="peak memory (MiB)"),
-        alt.Color("stage:N", sort=None),
-    )
-    drawn.properties(width=420, height=300).save(str(file))
+    """Draw the memory of each stage over the number of documents, one panel per stage."""
+    table = rows.select("stage", "documents", mib=pl.col("bytes") / 2**20)
+    sizes = table["documents"].unique().sort().to_list()
+    drawn = alt.Chart(table).mark_line(point=True).properties(width=110, height=80)
+    panels = drawn.encode(
+        alt.X("documents:Q", scale=alt.Scale(type="log"), axis=alt.Axis(values=sizes, format="~s"), title=None),
+        alt.Y("mib:Q", scale=alt.Scale(type="log"), axis=alt.Axis(values=[50, 200, 1000, 4000]), title=None),
+    ).facet(alt.Facet("stage:N", sort=None, title="peak memory (MiB) by number of documents"), columns=6)
+    panels.save(str(file))
 
 
 def inputs(folder: Path, sizes: Sequence[int]) -> None:
