@@ -8,7 +8,7 @@
 
 PARTS ?= 5
 FOLDS ?=
-LOSS ?= roc
+FOLD_LOSS ?= roc
 FOLD_LENGTHS ?= --query-max-len 64 --doc-max-len 512
 FOLD_MEASURES ?= MAP,nDCG@20,P@30
 
@@ -33,7 +33,7 @@ $(fold)/train.parquet: $(bm25) $(folds)
 	$(HYBRID) mine-negatives $(OUT)/folds --split train-$* --index $(<D) --seed $(SEED) --output $@ --overwrite
 
 $(fold)/dense/manifest.json: $(fold)/train.parquet
-	$(train_dense) $< --model $(MODEL) $(TRAIN) $(FOLD_LENGTHS) --loss $(LOSS) $(if $(filter roc,$(LOSS)),--index $(OUT)/bm25) \
+	$(train_dense) $< --model $(MODEL) $(TRAIN) $(FOLD_LENGTHS) --loss $(FOLD_LOSS) $(if $(filter roc,$(FOLD_LOSS)),--index $(OUT)/bm25) \
 	    --seed $(SEED) --output $(@D)
 
 $(fold)/bm25.dev.parquet: $(bm25) $(folds)

@@ -12,6 +12,11 @@
 # weight of .5 does not fit the scores of rrf.
 
 TRAIN_DATA ?=
+ifneq ($(filter trec-covid,$(MAKECMDGOALS)),)
+ifeq ($(TRAIN_DATA),)
+$(error trec-covid: pass TRAIN_DATA=FOLDER, a collection with the split train)
+endif
+endif
 FULL ?=
 PASSAGES ?=
 PASSAGE_FIELDS ?= title,text

@@ -168,8 +168,16 @@ def test_each_fold_is_trained_tuned_and_tested_on_its_own_queries(tmp_path: Path
         splits = {line.split(" --split ")[1].split()[0] for line in of_fold if " --split " in line}
         assert splits == {f"{name}-{fold}" for name in ("train", "dev", "test")}
         assert len(of_fold) == 9
+        (trained,) = (line for line in of_fold if line.startswith("hybrid train-dense"))
+        assert " --loss roc --index " in trained
     joined = [line.split() for line in lines if line.startswith("hybrid concat-runs")]
     assert [sum("/fold-" in word for word in words) for words in joined] == [3, 3, 3]
+
+
+def test_the_zero_shot_recipe_asks_for_its_training_collection(tmp_path: Path) -> None:
+    done = make("trec-covid", tmp_path)
+    assert done.returncode == 2
+    assert "trec-covid: pass TRAIN_DATA=FOLDER, a collection with the split train.  Stop." in done.stderr
 
 
 def test_existing_folds_are_passed_to_split(tmp_path: Path) -> None:
