@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,20 @@ def test_damaged_pages_of_a_table_of_another_tool_are_one_line(tmp_path: Path, r
     (tmp_path / "table.parquet").write_bytes(data)
     with pytest.raises(InputError, match=r"table\.parquet: is not readable \("):
         read(tmp_path / "table.parquet")
+
+
+def test_reading_a_corpus_holds_a_few_row_groups(tmp_path: Path) -> None:
+    """Pages that were read are freed: a corpus may be larger than the memory."""
+    random.seed(0)
+    schema = pa.schema([(name, pa.string()) for name in ("docid", "title", "text")])
+    with pq.ParquetWriter(tmp_path / "corpus.parquet", schema) as writer:
+        for group in range(40):
+            texts = [random.randbytes(100).hex() for _ in range(500)]
+            ids = [f"{group}-{row}" for row in range(500)]
+            writer.write_table(pa.table({"docid": ids, "title": [""] * 500, "text": texts}, schema=schema))
+    whole, before = (tmp_path / "corpus.parquet").stat().st_size, pa.total_allocated_bytes()
+    held = [pa.total_allocated_bytes() - before for _ in collection.documents(tmp_path, batch_rows=500)]
+    assert len(held) == 40 and max(held) < whole / 4
 
 
 def test_a_folder_without_corpus_is_refused(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def documents(path: Path, batch_rows: int = 8192, fields: Iterable[str] = ()) ->
     for part in _parts(path):
         row = 0
         with artifacts.reading(part):
-            batches = pq.ParquetFile(part).iter_batches(batch_rows, columns=schema.names)
+            batches = pq.ParquetFile(part, pre_buffer=False).iter_batches(batch_rows, columns=schema.names)
         while (batch := _next(batches, part)) is not None:
             docids = batch.column("docid")
             if docids.null_count:

@@ -140,7 +140,7 @@ def _parquet(path: Path) -> Table:
 
     def table() -> pq.ParquetFile:
         try:
-            return pq.ParquetFile(path, page_checksum_verification=True)
+            return pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
         except (pa.ArrowInvalid, OSError) as error:
             raise InputError(f"{path}: not a valid Parquet file ({str(error).splitlines()[0]})") from None
 
