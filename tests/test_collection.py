@@ -90,7 +90,8 @@ def test_reading_a_corpus_holds_a_few_row_groups(tmp_path: Path) -> None:
             writer.write_table(pa.table({"docid": ids, "title": [""] * 500, "text": texts}, schema=schema))
     whole, before = (tmp_path / "corpus.parquet").stat().st_size, pa.total_allocated_bytes()
     held = [pa.total_allocated_bytes() - before for _ in collection.documents(tmp_path, batch_rows=500)]
-    assert len(held) == 40 and max(held) < whole / 4
+    assert len(held) == 40
+    assert max(held) < whole / 4
 
 
 def test_a_folder_without_corpus_is_refused(tmp_path: Path) -> None:
