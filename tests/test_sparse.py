@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from sparse_models import ARCHITECTURES, write_checkpoint
-from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertForTokenClassification, BertModel
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.encoders.contract import SPARSE, kind_of
-from hybrid_cli.encoders.literal import LiteralTerms
-from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.summary import Summary
@@ -64,143 +57,6 @@ def built(models: dict[Any, Path], tiny: Path, tmp_path_factory: pytest.TempPath
 
 def open_model(models: dict[Any, Path], architecture: Any) -> SparseEncoder:
     return SparseEncoder.load(models[architecture], architecture=architecture, device="cpu")
-
-
-def inputs(folder: Path, texts: list[str]) -> Any:
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    return tokenizer, tokenizer(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
-
-
-def splade_reference(folder: Path, texts: list[str]) -> np.ndarray:
-    """SPLADE's arithmetic with transformers' own class: the logarithm first, then the maximum."""
-    _, batch = inputs(folder, texts)
-    with torch.inference_mode():
-        logits = BertForMaskedLM.from_pretrained(folder)(**batch).logits
-    weights = torch.log(1 + torch.relu(logits)) * batch["attention_mask"].unsqueeze(-1)
-    return np.asarray(weights.max(1).values)
-
-
-def unicoil_reference(folder: Path, texts: list[str], repeats: Callable[[list[float]], float]) -> np.ndarray:
-    """UniCOIL's arithmetic in plain loops."""
-    tokenizer, batch = inputs(folder, texts)
-    state = load_file(folder / "model.safetensors")
-    body = BertModel.from_pretrained(
-        None,
-        config=BertConfig.from_pretrained(folder),
-        state_dict={key.removeprefix("coil_encoder."): state[key] for key in state if key.startswith("coil")},
-    ).eval()
-    with torch.inference_mode():
-        states = body(**batch).last_hidden_state
-    weights = torch.relu(states @ state["tok_proj.weight"].T + state["tok_proj.bias"]).squeeze(-1)
-    found = np.zeros((len(texts), len(tokenizer)), np.float32)
-    for row, ids in enumerate(batch["input_ids"].tolist()):
-        for piece in set(ids) - set(tokenizer.all_special_ids):
-            found[row, piece] = repeats([weights[row, at].item() for at, each in enumerate(ids) if each == piece])
-    return found
-
-
-def test_splade_computes_the_reference_weights(models: dict[Any, Path]) -> None:
-    encoder = open_model(models, "splade")
-    wanted = splade_reference(models["splade"], TEXTS)
-    assert (wanted > 0).any()
-    np.testing.assert_allclose(encoder.encode_documents([""] * 3, TEXTS), wanted, atol=2e-6)
-    np.testing.assert_allclose(encoder.encode_queries(TEXTS), wanted, atol=2e-6)
-
-
-def test_unicoil_takes_the_maximum_in_documents_and_the_sum_in_queries(models: dict[Any, Path]) -> None:
-    encoder = open_model(models, "unicoil")
-    maximum, total = (unicoil_reference(models["unicoil"], TEXTS, repeats) for repeats in (max, sum))
-    assert not np.allclose(maximum, total)
-    np.testing.assert_allclose(encoder.encode_documents([""] * 3, TEXTS), maximum, atol=2e-6)
-    np.testing.assert_allclose(encoder.encode_queries(TEXTS), total, atol=2e-6)
-
-
-def test_deepct_counts_literal_terms_only(models: dict[Any, Path]) -> None:
-    encoder = open_model(models, "deepct")
-    found = encoder.document_weights([""] * 3, TEXTS, 100)
-    terms, ends = found.terms.to_pylist(), np.cumsum(found.distinct).tolist()
-    tokenizer, batch = inputs(models["deepct"], TEXTS)
-    with torch.inference_mode():
-        weights = BertForTokenClassification.from_pretrained(models["deepct"])(**batch).logits.squeeze(-1)
-    analyzed = LazyAnalyzer().analyze(TEXTS)
-    for row, end in enumerate(ends):
-        assert set(terms[end - found.distinct[row] : end]) <= set(analyzed[row])
-    pieces = tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())
-    blood = max(weights[0, at].item() for at, piece in enumerate(pieces) if piece == "blood")
-    first = dict(zip(terms[: ends[0]], found.weights.tolist(), strict=False))
-    assert blood > 0
-    assert first["blood"] == round(100 * blood)
-
-
-def test_words_that_lucene_joins_are_weighted_as_one(models: dict[Any, Path]) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(models["deepct"])
-    text = "salt-free U.S. isn't"
-    words = LiteralTerms().words([text], tokenizer([text]).encodings)[0]
-    assert sorted(term for _, terms in words for term in terms) == sorted(LazyAnalyzer().analyze([text])[0])
-
-
-def test_a_table_of_word_pieces_replaces_the_query_encoder(models: dict[Any, Path], tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path / "free", "splade")
-    (folder / "idf.json").write_text(json.dumps({"blood": 2.5, "the": 0.25, "[CLS]": 9.0}))
-    encoder = SparseEncoder.load(folder, architecture="splade", device="cpu")
-    boosts = encoder.query_boosts(["blood blood the tides"], 128)
-    assert dict(boosts.select("term", "boost").iter_rows()) == {"blood": 320.0, "the": 32.0}
-    np.testing.assert_allclose(
-        encoder.encode_documents([""], TEXTS[:1]), splade_reference(folder, TEXTS[:1]), atol=2e-6
-    )
-
-
-def test_models_of_sentence_transformers_are_read_as_they_are(models: dict[Any, Path], tmp_path: Path) -> None:
-    from sentence_transformers import SparseEncoder as Theirs
-    from sentence_transformers.sentence_transformer.modules import Router
-    from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
-
-    whole = Theirs(str(models["splade"]), prompts={"query": "tides: ", "document": "blood: "})
-    whole.save(str(tmp_path / "whole"))
-    tokenizer: Any = AutoTokenizer.from_pretrained(models["splade"])
-    table = SparseStaticEmbedding(tokenizer, weight=torch.arange(len(tokenizer)) / len(tokenizer))
-    mlm: Any = whole[0]
-    router = Router.for_query_document([table], [mlm, SpladePooling(activation_function="log1p_relu")])
-    free = Theirs(modules=[router])
-    free.save(str(tmp_path / "free"))
-    for name, theirs in (("whole", whole), ("free", free)):
-        assert kind_of(tmp_path / name) == SPARSE
-        ours = open_encoder(tmp_path / name, device="cpu")
-        wanted = theirs.encode_document(TEXTS).to_dense().numpy()
-        np.testing.assert_allclose(ours.encode_documents([""] * 3, TEXTS), wanted, atol=2e-6)
-        words = theirs.encode_query(TEXTS).to_dense().numpy()
-        if name == "free":  # special tokens have no weight in queries; sentence-transformers keeps theirs
-            words[:, tokenizer.all_special_ids] = 0
-        np.testing.assert_allclose(ours.encode_queries(TEXTS), words, atol=2e-6)
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        ({"tok_proj.weight": None, "tok_proj.bias": None}, "has no linear unit; train one"),
-        ({"coil_encoder.encoder.layer.0.output.dense.bias": None}, "are missing"),
-        ({"embeddingHead.weight": torch.zeros(2, 2)}, "that this architecture does not use"),
-        ({"tok_proj.weight": torch.zeros(2, 16)}, "weights of other shapes"),
-    ],
-)
-def test_other_checkpoints_are_refused(
-    models: dict[Any, Path], tmp_path: Path, damage: dict[str, Any], message: str
-) -> None:
-    folder = write_checkpoint(tmp_path / "model", "unicoil")
-    state = {**load_file(folder / "model.safetensors"), **damage}
-    save_file({key: value for key, value in state.items() if value is not None}, folder / "model.safetensors")
-    with pytest.raises(InputError, match=message):
-        SparseEncoder.load(folder, architecture="unicoil", device="cpu")
-
-
-def test_without_its_architecture_the_option_is_named(models: dict[Any, Path]) -> None:
-    with pytest.raises(InputError, match=r"a learned sparse encoder; pass --architecture unicoil$"):
-        open_encoder(models["unicoil"])
-
-
-def test_a_plain_transformer_has_no_head_to_search_with(tiny_bert: Path) -> None:
-    with pytest.raises(InputError, match="has no masked-language-model head; train one with `hybrid train-sparse`"):
-        SparseEncoder.load(tiny_bert, architecture="splade", device="cpu")
 
 
 # --------------------------------------------------------------------------------------------------------- its indexes

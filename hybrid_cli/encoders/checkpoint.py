@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,9 +36,13 @@ from hybrid_cli.json_files import fits, read_object
 WITH_POOLER = ("bert", "roberta", "xlm-roberta", "ernie")
 _ENCODERS = {"t5": T5EncoderModel, "mt5": MT5EncoderModel, "umt5": UMT5EncoderModel}  # AutoModel adds a decoder
 _SILENT = {"pooler", "position_ids", "inv_freq"}  # parts of a checkpoint that are skipped without a note
-# Heads of pretraining, which no encoder applies: BERT, Condenser, RoBERTa and MPNet, DistilBERT.
-PRETRAINING = {"cls", "c_head", "lm_head", "vocab_transform", "vocab_layer_norm", "vocab_projector"}
-_DECODER = {"decoder"}  # of T5, whose encoder is used alone
+# Heads of pretraining, which no encoder applies: BERT, Condenser, RoBERTa and MPNet, DistilBERT, ELECTRA.
+_PRETRAINING = {
+    *("cls", "c_head", "lm_head", "vocab_transform", "vocab_layer_norm", "vocab_projector"),
+    *("generator_predictions", "generator_lm_head", "discriminator_predictions"),
+}
+# The same in models of one type; of T5, the encoder is used alone.
+_OF_TYPE = {"modernbert": ("head", "decoder"), **dict.fromkeys(_ENCODERS, ("decoder",))}
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
@@ -77,7 +81,7 @@ def load_checkpoint(folder: Path, side: str) -> Loaded:
         names, projection = _read(folder, side)
         # BERT's unused pooler over [CLS]
         unused = {"add_pooling_layer": False} if config.model_type in WITH_POOLER else {}
-        kind: Any = _ENCODERS.get(config.model_type, AutoModel if names is None else MODEL_MAPPING[type(config)])
+        kind = encoder_class(config, AutoModel if names is None else MODEL_MAPPING[type(config)])
         backbone, report = kind.from_pretrained(
             folder if names is None else None,
             config=config,
@@ -92,8 +96,15 @@ def load_checkpoint(folder: Path, side: str) -> Loaded:
     _refuse_sparse(folder, report["unexpected_keys"])
     refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
     refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
-    left_out = _refuse_unknown(folder, report["unexpected_keys"], config.model_type in _ENCODERS)
-    return Loaded(backbone, tokenizer, projection, left_out)
+    if unknown := foreign_weights(config.model_type, report["unexpected_keys"]):
+        raise InputError(_unknown(folder, unknown))
+    left_out = sorted({key.split(".")[0] for key in report["unexpected_keys"] if not _silent(key)})
+    return Loaded(backbone, tokenizer, projection, tuple(left_out))
+
+
+def encoder_class(config: PretrainedConfig, otherwise: Any = AutoModel) -> Any:
+    """Return the class of the transformer of an encoder: of T5 its encoder alone, `otherwise` for other types."""
+    return _ENCODERS.get(config.model_type, otherwise)
 
 
 def silence_transformers() -> None:
@@ -185,13 +196,16 @@ def _silent(key: str) -> bool:
     return bool(_SILENT & {*key.split(".")})
 
 
-def _refuse_unknown(folder: Path, keys: Collection[str], decoder: bool) -> tuple[str, ...]:
-    """Refuse weights that the encoder would not apply, except pretraining heads; return the heads."""
-    heads = PRETRAINING | (_DECODER if decoder else set())
-    others = [key for key in keys if not _silent(key)]
-    if unknown := sorted(key for key in others if key.split(".")[0] not in heads):
-        raise InputError(_unknown(folder, unknown))
-    return tuple(sorted({key.split(".")[0] for key in others}))
+def foreign_weights(model_type: str, keys: Iterable[str], body: str = "") -> list[str]:
+    """Return the weights, sorted, that are neither heads of pretraining nor parts without values, such as positions.
+
+    Args:
+        model_type: `model_type` of config.json.
+        keys: names of weights of a checkpoint that a model does not have.
+        body: prefix of the names of the transformer inside a model with a head.
+    """
+    heads = {*_PRETRAINING, *_OF_TYPE.get(model_type, ())}
+    return sorted(key for key in keys if not _silent(key) and key.removeprefix(body).split(".")[0] not in heads)
 
 
 def _unknown(folder: Path, keys: Collection[str]) -> str:

@@ -22,8 +22,8 @@ from hybrid_cli import console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT, MODULES, RERANKER
 from hybrid_cli.encoders.checkpoint import (
-    PRETRAINING,
     few,
+    foreign_weights,
     load_tokenizer,
     loading,
     refuse_missing,
@@ -41,7 +41,6 @@ from hybrid_cli.settings.common import OnDevice, Precision
 BATCH_TOKENS = 4096
 ROOM = 8  # tokens of an input that a query of full length leaves at least: special tokens and words of the document
 _LONGEST = 512  # tokens of an input where neither `reranker.json` nor the tokenizer limits them
-_PRETRAINING = {*PRETRAINING, "pooler", "decoder", "generator_predictions", "discriminator_predictions"}
 _POOLED = {"Transformer", "Pooling", "Normalize", "Dense", "LayerNorm"}  # modules of an encoder
 _IDENTITY = "torch.nn.modules.linear.Identity"  # CrossEncoder's activation function: scores are the logits
 
@@ -293,9 +292,8 @@ def _backbone(folder: Path, train: bool) -> PreTrainedModel:
 def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str, Any], train: bool) -> None:
     """Refuse missing and unknown weights; a missing head is new in training."""
     refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
-    unused = (key for key in report["unexpected_keys"] if key.split(".")[-1] != "position_ids")
     inner = f"{backbone.base_model_prefix}."
-    if foreign := sorted(key for key in unused if key.removeprefix(inner).split(".")[0] not in _PRETRAINING):
+    if foreign := foreign_weights(backbone.config.model_type, report["unexpected_keys"], inner):
         raise InputError(
             f"{folder}: has weights that {type(backbone).__name__} does not have ({few(foreign)}); without them the "
             "scores would be wrong. Use a checkpoint of this architecture"

@@ -6,7 +6,7 @@ linear unit (`coil_encoder.*`, `tok_proj.*`), DeepCT a token classifier with one
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -14,13 +14,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedModel
+from transformers import MODEL_MAPPING, AutoConfig, AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 
 from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.encoders.checkpoint import (
-    WITH_POOLER,
+    encoder_class,
     few,
+    foreign_weights,
     loading,
     refuse_missing,
     refuse_pickles,
@@ -34,7 +35,6 @@ from hybrid_cli.json_files import fits, read_object
 Repeats: TypeAlias = Literal["max", "sum"]  # weight of a term that a text repeats
 _HEADS = {"unicoil": "tok_proj", "deepct": "classifier"}  # prefix of the weights of the linear unit
 _COIL = "coil_encoder."
-_UNUSED = ("pooler", "position_ids", "cls", "c_head", "lm_head", "classifier", "qa_outputs", "mlm")  # of other tasks
 
 
 class VocabularyWeights(nn.Module):
@@ -243,7 +243,7 @@ def load_masked_language_model(folder: Path) -> tuple[PreTrainedModel, bool]:
         )
     body = f"{whole.base_model_prefix}."
     refuse_missing(folder, [key.removeprefix(body) for key in report["missing_keys"] if key.startswith(body)])
-    _refuse_unknown(folder, set(report["unexpected_keys"]))
+    _refuse_foreign(folder, whole.config, report["unexpected_keys"], body)
     return whole.float(), any(not key.startswith(body) for key in report["missing_keys"])
 
 
@@ -269,8 +269,9 @@ def load_token_weights(folder: Path, architecture: str) -> tuple[Network, list[s
     refuse_pickles(folder)
     with loading(folder):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        bert = {"add_pooling_layer": False} if config.model_type in WITH_POOLER else {}
-        backbone: Any = AutoModel.from_config(config, **bert)
+        backbone: Any = encoder_class(config, MODEL_MAPPING[type(config)])(config)
+    if getattr(backbone, "pooler", None) is not None:
+        backbone.pooler = None  # weights of tokens do not use it, and a checkpoint may lack it
     state: dict[str, Tensor] = {}
     for file in weight_files(folder):
         state |= _read(file)
@@ -283,13 +284,15 @@ def load_token_weights(folder: Path, architecture: str) -> tuple[Network, list[s
     head = nn.Linear(config.hidden_size, 1)
     nn.init.normal_(head.weight, std=0.02)
     nn.init.zeros_(head.bias)
-    name = next((name for name in _HEADS.values() if f"{name}.weight" in state), None)
-    if name is not None:
-        _load(folder, head, {part: state[f"{name}.{part}"] for part in ("weight", "bias") if f"{name}.{part}" in state})
-    heads = {f"{each}.{part}" for each in _HEADS.values() for part in ("weight", "bias")}
-    _refuse_unknown(folder, {key for key in state if key.removeprefix(body) not in known} - heads)
+    prefix = f"{_HEADS[architecture]}."
+    own = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+    outside = [key for key in state if not key.startswith(prefix) and key.removeprefix(body) not in known]
+    _refuse_foreign(folder, config, outside, body)
+    if own:
+        _refuse_reranker(folder, config)
+        _load(folder, head, own)
     _load(folder, backbone, {key: inner[key] for key in known})
-    new = [] if name is not None else ["linear unit"]
+    new = [] if own else ["linear unit"]
     return TokenWeights(backbone.float(), head, architecture), new
 
 
@@ -333,10 +336,16 @@ def _load(folder: Path, module: nn.Module, state: Mapping[str, Tensor]) -> None:
         raise InputError(f"{folder}: weights of other shapes ({' '.join(str(error).split())[:200]})") from None
 
 
-def _refuse_unknown(folder: Path, keys: set[str]) -> None:
-    """Refuse weights that are neither loaded nor heads of other tasks: the encoder would compute something else."""
-    unknown = sorted(key for key in keys if not any(part in _UNUSED for part in key.split(".")))
-    if unknown:
+def _refuse_foreign(folder: Path, config: PretrainedConfig, keys: Collection[str], body: str) -> None:
+    """Refuse weights of another kind of model: without them the encoder would compute something else."""
+    if foreign := foreign_weights(config.model_type, keys, body):
         raise InputError(
-            f"{folder}: has weights that this architecture does not use ({few(unknown)}); pass its --architecture"
+            f"{folder}: has weights that this architecture does not use ({few(foreign)}); pass the --architecture of "
+            "this checkpoint, or use another one"
         )
+
+
+def _refuse_reranker(folder: Path, config: PretrainedConfig) -> None:
+    """Refuse a classifier of whole texts, whose head has the name and perhaps the shape of DeepCT's."""
+    if names := [name for name in config.architectures or () if "ForSequenceClassification" in name]:
+        raise InputError(f"{folder}: {names[0]} classifies whole texts, not tokens; use it with `hybrid rerank`")

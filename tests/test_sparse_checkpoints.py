@@ -1,0 +1,251 @@
+"""Checkpoints of learned sparse encoders: published ones against plain arithmetic, other kinds of models refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sparse_models import ARCHITECTURES, write_checkpoint
+from tiny_tokenizer import tiny_tokenizer
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    ElectraConfig,
+    ElectraForPreTraining,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    MPNetConfig,
+    MPNetForMaskedLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
+
+from hybrid_cli.encoders.contract import SPARSE, kind_of
+from hybrid_cli.encoders.literal import LiteralTerms
+from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.sparse import SparseEncoder
+from hybrid_cli.errors import InputError
+from hybrid_cli.lexical.analysis import LazyAnalyzer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+TEXTS = ["The heart pumps blood, and blood carries oxygen.", "Tides", "salt-free U.S. sea water isn't salt"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Path]:
+    folder = tmp_path_factory.mktemp("sparse")
+    return {each: write_checkpoint(folder / each, each) for each in ARCHITECTURES}
+
+
+def open_model(models: dict[Any, Path], architecture: Any) -> SparseEncoder:
+    return SparseEncoder.load(models[architecture], architecture=architecture, device="cpu")
+
+
+def inputs(folder: Path, texts: list[str]) -> Any:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return tokenizer, tokenizer(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
+
+
+def splade_reference(folder: Path, texts: list[str]) -> np.ndarray:
+    """SPLADE's arithmetic with transformers' own class: the logarithm first, then the maximum."""
+    _, batch = inputs(folder, texts)
+    with torch.inference_mode():
+        logits = BertForMaskedLM.from_pretrained(folder)(**batch).logits
+    weights = torch.log(1 + torch.relu(logits)) * batch["attention_mask"].unsqueeze(-1)
+    return np.asarray(weights.max(1).values)
+
+
+def unicoil_reference(folder: Path, texts: list[str], repeats: Callable[[list[float]], float]) -> np.ndarray:
+    """UniCOIL's arithmetic in plain loops."""
+    tokenizer, batch = inputs(folder, texts)
+    state = load_file(folder / "model.safetensors")
+    body = BertModel.from_pretrained(
+        None,
+        config=BertConfig.from_pretrained(folder),
+        state_dict={key.removeprefix("coil_encoder."): state[key] for key in state if key.startswith("coil")},
+    ).eval()
+    with torch.inference_mode():
+        states = body(**batch).last_hidden_state
+    weights = torch.relu(states @ state["tok_proj.weight"].T + state["tok_proj.bias"]).squeeze(-1)
+    found = np.zeros((len(texts), len(tokenizer)), np.float32)
+    for row, ids in enumerate(batch["input_ids"].tolist()):
+        for piece in set(ids) - set(tokenizer.all_special_ids):
+            found[row, piece] = repeats([weights[row, at].item() for at, each in enumerate(ids) if each == piece])
+    return found
+
+
+def test_splade_computes_the_reference_weights(models: dict[Any, Path]) -> None:
+    encoder = open_model(models, "splade")
+    wanted = splade_reference(models["splade"], TEXTS)
+    assert (wanted > 0).any()
+    np.testing.assert_allclose(encoder.encode_documents([""] * 3, TEXTS), wanted, atol=2e-6)
+    np.testing.assert_allclose(encoder.encode_queries(TEXTS), wanted, atol=2e-6)
+
+
+def test_unicoil_takes_the_maximum_in_documents_and_the_sum_in_queries(models: dict[Any, Path]) -> None:
+    encoder = open_model(models, "unicoil")
+    maximum, total = (unicoil_reference(models["unicoil"], TEXTS, repeats) for repeats in (max, sum))
+    assert not np.allclose(maximum, total)
+    np.testing.assert_allclose(encoder.encode_documents([""] * 3, TEXTS), maximum, atol=2e-6)
+    np.testing.assert_allclose(encoder.encode_queries(TEXTS), total, atol=2e-6)
+
+
+def test_deepct_counts_literal_terms_only(models: dict[Any, Path]) -> None:
+    encoder = open_model(models, "deepct")
+    found = encoder.document_weights([""] * 3, TEXTS, 100)
+    terms, ends = found.terms.to_pylist(), np.cumsum(found.distinct).tolist()
+    tokenizer, batch = inputs(models["deepct"], TEXTS)
+    with torch.inference_mode():
+        weights = BertForTokenClassification.from_pretrained(models["deepct"])(**batch).logits.squeeze(-1)
+    analyzed = LazyAnalyzer().analyze(TEXTS)
+    for row, end in enumerate(ends):
+        assert set(terms[end - found.distinct[row] : end]) <= set(analyzed[row])
+    pieces = tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())
+    blood = max(weights[0, at].item() for at, piece in enumerate(pieces) if piece == "blood")
+    first = dict(zip(terms[: ends[0]], found.weights.tolist(), strict=False))
+    assert blood > 0
+    assert first["blood"] == round(100 * blood)
+
+
+def test_words_that_lucene_joins_are_weighted_as_one(models: dict[Any, Path]) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(models["deepct"])
+    text = "salt-free U.S. isn't"
+    words = LiteralTerms().words([text], tokenizer([text]).encodings)[0]
+    assert sorted(term for _, terms in words for term in terms) == sorted(LazyAnalyzer().analyze([text])[0])
+
+
+def test_a_table_of_word_pieces_replaces_the_query_encoder(models: dict[Any, Path], tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "free", "splade")
+    (folder / "idf.json").write_text(json.dumps({"blood": 2.5, "the": 0.25, "[CLS]": 9.0}))
+    encoder = SparseEncoder.load(folder, architecture="splade", device="cpu")
+    boosts = encoder.query_boosts(["blood blood the tides"], 128)
+    assert dict(boosts.select("term", "boost").iter_rows()) == {"blood": 320.0, "the": 32.0}
+    np.testing.assert_allclose(
+        encoder.encode_documents([""], TEXTS[:1]), splade_reference(folder, TEXTS[:1]), atol=2e-6
+    )
+
+
+def test_models_of_sentence_transformers_are_read_as_they_are(models: dict[Any, Path], tmp_path: Path) -> None:
+    from sentence_transformers import SparseEncoder as Theirs
+    from sentence_transformers.sentence_transformer.modules import Router
+    from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
+
+    whole = Theirs(str(models["splade"]), prompts={"query": "tides: ", "document": "blood: "})
+    whole.save(str(tmp_path / "whole"))
+    tokenizer: Any = AutoTokenizer.from_pretrained(models["splade"])
+    table = SparseStaticEmbedding(tokenizer, weight=torch.arange(len(tokenizer)) / len(tokenizer))
+    mlm: Any = whole[0]
+    router = Router.for_query_document([table], [mlm, SpladePooling(activation_function="log1p_relu")])
+    free = Theirs(modules=[router])
+    free.save(str(tmp_path / "free"))
+    for name, theirs in (("whole", whole), ("free", free)):
+        assert kind_of(tmp_path / name) == SPARSE
+        ours = open_encoder(tmp_path / name, device="cpu")
+        wanted = theirs.encode_document(TEXTS).to_dense().numpy()
+        np.testing.assert_allclose(ours.encode_documents([""] * 3, TEXTS), wanted, atol=2e-6)
+        words = theirs.encode_query(TEXTS).to_dense().numpy()
+        if name == "free":  # special tokens have no weight in queries; sentence-transformers keeps theirs
+            words[:, tokenizer.all_special_ids] = 0
+        np.testing.assert_allclose(ours.encode_queries(TEXTS), words, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ({"tok_proj.weight": None, "tok_proj.bias": None}, "has no linear unit; train one"),
+        ({"coil_encoder.encoder.layer.0.output.dense.bias": None}, "are missing"),
+        ({"embeddingHead.weight": torch.zeros(2, 2)}, "that this architecture does not use"),
+        ({"tok_proj.weight": torch.zeros(2, 16)}, "weights of other shapes"),
+    ],
+)
+def test_other_checkpoints_are_refused(
+    models: dict[Any, Path], tmp_path: Path, damage: dict[str, Any], message: str
+) -> None:
+    folder = write_checkpoint(tmp_path / "model", "unicoil")
+    state = {**load_file(folder / "model.safetensors"), **damage}
+    save_file({key: value for key, value in state.items() if value is not None}, folder / "model.safetensors")
+    with pytest.raises(InputError, match=message):
+        SparseEncoder.load(folder, architecture="unicoil", device="cpu")
+
+
+def test_without_its_architecture_the_option_is_named(models: dict[Any, Path]) -> None:
+    with pytest.raises(InputError, match=r"a learned sparse encoder; pass --architecture unicoil$"):
+        open_encoder(models["unicoil"])
+
+
+def test_a_plain_transformer_has_no_head_to_search_with(tiny_bert: Path) -> None:
+    with pytest.raises(InputError, match="has no masked-language-model head; train one with `hybrid train-sparse`"):
+        SparseEncoder.load(tiny_bert, architecture="splade", device="cpu")
+
+
+def write_published(folder: Path, kind: type[PreTrainedModel], settings: type[PretrainedConfig], **more: Any) -> Path:
+    """Write a tiny random checkpoint of a class of transformers."""
+    torch.manual_seed(1)
+    tokenizer = tiny_tokenizer()
+    names = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+             "intermediate_size": 16, "pad_token_id": tokenizer.pad_token_id} | more  # fmt: skip
+    kind(settings(**names)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+MASKED = {
+    "bert": (BertForMaskedLM, BertConfig, {}),
+    "mpnet": (MPNetForMaskedLM, MPNetConfig, {}),
+    "distilbert": (DistilBertForMaskedLM, DistilBertConfig, {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16}),
+    "electra": (ElectraForPreTraining, ElectraConfig, {"embedding_size": 16}),
+    "modernbert": (ModernBertForMaskedLM, ModernBertConfig, {"cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1,
+                                                             "eos_token_id": 2}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", ["splade", "unicoil", "deepct"])
+@pytest.mark.parametrize("name", MASKED)
+def test_training_starts_from_any_pretrained_checkpoint(tmp_path: Path, name: str, architecture: Any) -> None:
+    kind, settings, more = MASKED[name]
+    folder = write_published(tmp_path / name, kind, settings, **more)
+    encoder = SparseEncoder.load(folder, architecture=architecture, device="cpu", fresh=True)
+    weights = encoder.encode_documents([""], ["salt in sea water"])
+    assert np.isfinite(weights).all()
+    encoder.save(tmp_path / "saved")
+    again = SparseEncoder.load(tmp_path / "saved", device="cpu")
+    np.testing.assert_array_equal(again.encode_documents([""], ["salt in sea water"]), weights)
+
+
+FOREIGN = {
+    "bert": (BertForSequenceClassification, BertConfig, {"num_labels": 1}),
+    "roberta": (RobertaForSequenceClassification, RobertaConfig, {"num_labels": 1}),
+    "answers": (BertForQuestionAnswering, BertConfig, {}),
+}
+
+
+@pytest.mark.parametrize("architecture", ["splade", "unicoil", "deepct"])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_models_of_other_tasks_are_refused(tmp_path: Path, name: str, architecture: Any) -> None:
+    kind, settings, more = FOREIGN[name]
+    folder = write_published(tmp_path / name, kind, settings, **more)
+    with pytest.raises(InputError, match=r"that this architecture does not use|classifies whole texts, not tokens"):
+        SparseEncoder.load(folder, architecture=architecture, device="cpu", fresh=True)
+
+
+def test_a_sparse_encoder_of_another_architecture_is_refused(tmp_path: Path) -> None:
+    pairs: Any = (("deepct", "unicoil"), ("unicoil", "deepct"), ("deepct", "splade"))
+    for stored, given in pairs:
+        folder = write_checkpoint(tmp_path / stored, stored)
+        with pytest.raises(InputError, match="pass the --architecture of this checkpoint"):
+            SparseEncoder.load(folder, architecture=given, device="cpu", fresh=True)
