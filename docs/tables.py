@@ -33,6 +33,7 @@ from hybrid_cli.stages.inspect import inspect
 
 CONFIDENCE, LEVEL = 0.95, 0.05
 ROC, _BEHIND_ROC = "RoC@10", "Success@10"
+RBO = "RBO"  # rank-biased overlap with BM25
 BYTES, LATENCY, ATTACKED, DROP = "bytes per passage", "latency p50 (ms)", "Success@100", "mean drop"
 Values = dict[str, np.ndarray]  # measure -> value of each query
 
@@ -96,9 +97,12 @@ TABLES = (
         (
             Row("BM25", "bm25", (0.191, 0.506)),
             Row("BM25 + BERT, pointwise", "rerank/bm25.pointwise.parquet", (0.345, 0.707)),
+            Row("BM25 + BERT large, pointwise", "rerank/bm25.large.parquet", (0.370, 0.737)),
             Row("BM25 + BERT, listwise", "rerank/bm25.listwise.parquet"),
             Row("CLEAR / DualRM", "bm25+after", (0.338, 0.699)),
-            Row("CLEAR / DualRM + BERT", "rerank/bm25+after.listwise.parquet", (0.360, 0.719)),
+            Row("CLEAR / DualRM + BERT, pointwise", "rerank/bm25+after.pointwise.parquet", (0.360, 0.719)),
+            Row("CLEAR / DualRM + BERT large, pointwise", "rerank/bm25+after.large.parquet", (0.380, 0.752)),
+            Row("CLEAR / DualRM + BERT, listwise", "rerank/bm25+after.listwise.parquet"),
         ),
     ),
     Table(
@@ -138,8 +142,6 @@ TABLES = (
         (
             Row("DPR + BM25", SPAR_RUNS + "bm25+dense", (80.9, 87.9)),
             Row("BM25", "bm25", (62.9, 78.3)),
-            Row("UniCOIL", "sparse/unicoil"),
-            Row("Lambda taught by UniCOIL", "sparse/unicoil-lambda"),
             Row("Lambda", SPAR_RUNS + "lambda", (62.0, 77.4)),
             Row("static Lambda", SPAR_RUNS + "static"),
             Row("DPR", SPAR_RUNS + "dense", (78.3, 85.6)),
@@ -149,6 +151,56 @@ TABLES = (
             Row("SPAR, weighted sum", SPAR_RUNS + "sum", (81.3, 88.0)),
             Row("SPAR, weighted concatenation", SPAR_RUNS + "concat", (82.2, 88.3)),
             Row("DPR and static Lambda", SPAR_RUNS + "static+dense"),
+        ),
+    ),
+    Table(
+        "SPAR, table 3, and learned sparse retrieval (MS MARCO dev, percent)",
+        ("MRR@10", "R@50", "R@1000"),
+        ("MRR@10", "R@50", "R@1000"),
+        (
+            Row("BM25", "bm25", (18.7, 59.2, 85.7)),
+            Row("UniCOIL", "sparse/unicoil", (35.2, 80.7, 95.8)),
+            Row("Lambda taught by BM25", SPAR_RUNS + "lambda", (17.3, 56.3, 83.1)),
+            Row("Lambda taught by UniCOIL", "sparse/unicoil-lambda", (34.1, 82.1, 97.0)),
+            Row("SPLADE", "sparse/splade"),
+            Row("dense", "sparse/dense"),
+            Row("SPLADE + dense, min-max", "sparse/splade+dense"),
+        ),
+    ),
+    Table(
+        "SPAR, table 6: overlap with BM25 (NQ dev)",
+        (RBO,),
+        ("RBO",),
+        (
+            Row("DPR", SPAR_RUNS + "dense", (0.104,)),
+            Row("Lambda", SPAR_RUNS + "lambda", (0.508,)),
+            Row("static Lambda", SPAR_RUNS + "static"),
+        ),
+    ),
+    Table(
+        "SPAR, table 7: shuffled words in the queries (NQ dev, percent)",
+        ("Success@20", "Success@100"),
+        ("Acc@20", "Acc@100"),
+        (
+            Row("BM25", "bm25", (62.3, 76.0)),
+            Row("BM25, shuffled", "spar/bm25.shuffled.parquet", (62.3, 76.0)),
+            Row("DPR", SPAR_RUNS + "dense", (77.4, 84.7)),
+            Row("DPR, shuffled", SPAR_RUNS + "dense.shuffled.parquet", (69.4, 80.1)),
+            Row("Lambda", SPAR_RUNS + "lambda", (60.9, 74.9)),
+            Row("Lambda, shuffled", SPAR_RUNS + "lambda.shuffled.parquet", (60.8, 74.7)),
+            Row("static Lambda", SPAR_RUNS + "static"),
+            Row("static Lambda, shuffled", SPAR_RUNS + "static.shuffled.parquet"),
+        ),
+    ),
+    Table(
+        "SPAR, table 8: SPAR and BM25 (NQ, percent)",
+        ("Success@20", "Success@100"),
+        ("Acc@20", "Acc@100"),
+        (
+            Row("DPR", SPAR_RUNS + "dense", (79.5, 86.1)),
+            Row("DPR + BM25", SPAR_RUNS + "bm25+dense", (82.6, 88.6)),
+            Row("SPAR", SPAR_RUNS + "concat", (83.0, 88.8)),
+            Row("SPAR + BM25", SPAR_RUNS + "bm25+concat", (82.9, 88.9)),
         ),
     ),
     Table(
@@ -172,6 +224,16 @@ TABLES = (
             Row("Hybrid-LITE", LITE_RUNS + "bm25+lite.minmax", (79.9, 87.2, 4.9)),
             Row("Hybrid-DrBoost-2", LITE_RUNS + "bm25+drboost-2.minmax", (80.4, 87.5, 7.5)),
             Row("Hybrid-L-DrBoost-2", LITE_RUNS + "bm25+l-drboost-2.minmax", (81.0, 87.5, None)),
+        ),
+    ),
+    Table(
+        "LITE, table 6: fusion of DrBoost-2 and BM25 (NQ, percent)",
+        ("Success@20", "Success@100"),
+        ("R@20", "R@100"),
+        (
+            Row("sum of min-max", LITE_RUNS + "bm25+drboost-2.minmax", (80.41, 87.47)),
+            Row("sum of scores", LITE_RUNS + "bm25+drboost-2.sum", (79.03, 84.63)),
+            Row("product of scores", LITE_RUNS + "bm25+drboost-2.product", (79.03, 84.63)),
         ),
     ),
 )
@@ -229,7 +291,9 @@ def measured(where: Collection, name: str, runs: Sequence[Sequence[Path]], measu
     """Return the value of each query for every row, as mean over the seeds; unchanged runs are not measured again."""
     named = [f"r{row}~{seed}={path}" for row, paths in enumerate(runs) for seed, path in enumerate(paths)]
     output = where.out / "tables" / f"{name}.parquet"
-    options: dict[str, Any] = {"split": where.split, "measures": list(measures), "output": output}
+    overlap = {"overlap_with": str(where.out / "bm25.test.parquet")} if RBO in measures else {}
+    computed = [measure for measure in measures if measure != RBO] or ["MRR@10"]  # `evaluate` needs one
+    options: dict[str, Any] = {"split": where.split, "measures": computed, "output": output, **overlap}
     with redirect_stdout(StringIO()):
         try:
             evaluate([where.data, *named], **options)
@@ -330,7 +394,7 @@ def page(where: Collection, with_costs: bool = True) -> str:
     every: list[Cell] = []
     for number, table in enumerate(TABLES):
         own = list(cells(where, table, f"table-{number}"))
-        costed = with_costs and table.title.startswith("LITE")
+        costed = with_costs and table.title.startswith("LITE, tables 2")
         own += costs(where, table) if costed else ()
         columns = (*table.columns, *((BYTES, LATENCY) if costed else ()))
         parts.append(markdown(table.title, columns, table.published, table.rows, own))

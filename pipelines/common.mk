@@ -12,6 +12,7 @@
 #   X.dev.parquet X.test.parquet runs on the dev and test splits
 #   X.weights.json               weights of the sum of BM25 and X, tuned on dev
 #   bm25+X.test.parquet          sum of BM25 and X with these weights
+#   bm25+rm3.test.parquet        BM25 with RM3
 #   bm25+X.minmax.test.parquet   BM25 and X fused without tuning; also rrf, sum, product
 
 SEED ?= 42
@@ -22,6 +23,8 @@ LENGTHS ?= --query-max-len 64 --doc-max-len 96
 TRAIN ?= --batch-size 28 --lr 5e-5
 DEV_QUERIES ?= 200
 TUNE_MEASURE = MRR@10
+# RM3 is tuned on the test queries by cross-validation in two folds, as in DualRM, section 4.
+RM3 ?= --rm3 --tune --measure $(TUNE_MEASURE)
 
 corpus := $(DATA)/manifest.json
 bm25 := $(OUT)/bm25/manifest.json
@@ -62,6 +65,9 @@ $(OUT)/bm25.%.parquet: $(bm25)
 
 %.test.parquet: %-index/manifest.json
 	$(HYBRID) search $(DATA) --split test --index $(<D) --output $@ --overwrite
+
+$(OUT)/bm25+rm3.test.parquet: $(bm25)
+	$(HYBRID) search $(DATA) --split test --index $(<D) $(RM3) --output $@ --overwrite
 
 # Fusion with BM25: exact weighted sum, its weight tuned on dev; methods without weights
 

@@ -3,14 +3,18 @@
 #   make rerank DATA=... OUT=...          TOP_K hits rescored (CLEAR, DualRM), and RoC's masks (RoC, Table 6)
 #   make rerank-depths DATA=... OUT=...   quality and time by the number of rescored hits (DualRM, Figure 2 and Table 4)
 #
-# Rows: `listwise`, `pointwise` (interactive BERT) and `masked` (pointwise, with RoC's masks) rerank BM25;
-# `clear+listwise` reranks CLEAR.
+# Rows: `pointwise` (DualRM, table 4, and the interactive BERT of RoC), `listwise` and `masked` (pointwise, with RoC's masks)
+# rerank the first TOP_K hits of BM25; `clear+pointwise` and `clear+listwise` the first CLEAR_TOP_K of CLEAR. MODEL_LARGE is a
+# second model: `large` and `clear+large` (pointwise). DualRM has TOP_K=1000 CLEAR_TOP_K=20, and CLEAR_TOP_K_LARGE=100.
 
 TOP_K ?= 100
+CLEAR_TOP_K ?= $(TOP_K)
+MODEL_LARGE ?=
+CLEAR_TOP_K_LARGE ?= $(CLEAR_TOP_K)
 DEPTHS ?= 10,20,50,100,200,500,1000
 RERANKER ?= --max-length 160 --lr 5e-5
 reranked := $(OUT)/rerank
-train_reranker = $(HYBRID) train-reranker $< --model $(MODEL) $(RERANKER) --dev $(OUT)/dev.parquet \
+train_reranker = $(HYBRID) train-reranker $< $(RERANKER) --dev $(OUT)/dev.parquet \
     --dev-queries $(DEV_QUERIES) --seed $(SEED) --output $(@D) --overwrite
 rerank_rows := \
     bm25=$(OUT)/bm25.test.parquet \
@@ -18,7 +22,9 @@ rerank_rows := \
     pointwise=$(reranked)/bm25.pointwise.parquet \
     masked=$(reranked)/bm25.masked.parquet \
     clear=$(OUT)/bm25+after.test.parquet \
-    clear+listwise=$(reranked)/bm25+after.listwise.parquet
+    clear+pointwise=$(reranked)/bm25+after.pointwise.parquet \
+    clear+listwise=$(reranked)/bm25+after.listwise.parquet \
+    $(if $(MODEL_LARGE),large=$(reranked)/bm25.large.parquet clear+large=$(reranked)/bm25+after.large.parquet)
 
 rerank: $(SETUP) $(filter %.parquet,$(subst =, ,$(rerank_rows)))  ## rerankers on DATA: on BM25 and on CLEAR, with and without RoC's masks
 	@$(evaluate) $(rerank_rows) --measures $(MEASURES) --baseline bm25,clear
@@ -26,19 +32,25 @@ rerank: $(SETUP) $(filter %.parquet,$(subst =, ,$(rerank_rows)))  ## rerankers o
 rerank-depths: $(SETUP) $(reranked)/report.html  ## quality and time by the number of rescored hits, on BM25 and on CLEAR
 
 $(reranked)/listwise/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
-	$(train_reranker)
+	$(train_reranker) --model $(MODEL)
 
 $(reranked)/pointwise/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
-	$(train_reranker) --loss pointwise
+	$(train_reranker) --model $(MODEL) --loss pointwise
 
 $(reranked)/masked/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
-	$(train_reranker) --loss pointwise --mask-matches 0.15
+	$(train_reranker) --model $(MODEL) --loss pointwise --mask-matches 0.15
+
+$(reranked)/large/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
+	$(train_reranker) --model $(MODEL_LARGE) --loss pointwise
 
 $(reranked)/bm25.%.parquet: $(OUT)/bm25.test.parquet $(reranked)/%/manifest.json
 	$(HYBRID) rerank $< --model $(reranked)/$* --top-k $(TOP_K) --output $@ --overwrite
 
+$(reranked)/bm25+after.large.parquet: $(OUT)/bm25+after.test.parquet $(reranked)/large/manifest.json
+	$(HYBRID) rerank $< --model $(reranked)/large --top-k $(CLEAR_TOP_K_LARGE) --output $@ --overwrite
+
 $(reranked)/bm25+after.%.parquet: $(OUT)/bm25+after.test.parquet $(reranked)/%/manifest.json
-	$(HYBRID) rerank $< --model $(reranked)/$* --top-k $(TOP_K) --output $@ --overwrite
+	$(HYBRID) rerank $< --model $(reranked)/$* --top-k $(CLEAR_TOP_K) --output $@ --overwrite
 
 $(reranked)/%-by-depth/manifest.json: $(OUT)/%.test.parquet $(reranked)/listwise/manifest.json
 	$(HYBRID) rerank $< --model $(reranked)/listwise --depths $(DEPTHS) --output $(@D) --overwrite

@@ -2,6 +2,7 @@
 #
 #   make robust04 DATA=FOLDER OUT=FOLDER                     PARTS seeded folds
 #   make robust04 DATA=FOLDER OUT=FOLDER FOLDS=folds.json    existing folds, PARTS in number
+#   make robust04 DATA=FOLDER OUT=FOLDER NO_DEV=1            no dev folds: RoC's 200 training and 50 test queries
 #
 # In a rule, % is the number of the fold. In each fold, a model is trained on train-%, the weight of its sum with BM25 is
 # tuned on dev-%, and test-% is ranked.
@@ -11,6 +12,9 @@ FOLDS ?=
 FOLD_LOSS ?= roc
 FOLD_LENGTHS ?= --query-max-len 64 --doc-max-len 512
 FOLD_MEASURES ?= MAP,nDCG@20,P@30
+# NO_DEV=1 trains on all queries outside of the test fold (RoC, table 2: 200 of 250) and tunes the weight on the same queries.
+NO_DEV ?=
+fold_tuned := $(if $(NO_DEV),train,dev)
 
 fold := $(OUT)/fold-%
 fold_numbers := $(shell seq $(PARTS))
@@ -25,7 +29,7 @@ robust04: $(SETUP) $(filter %.parquet,$(subst =, ,$(fold_runs)))  ## cross-valid
 	@$(HYBRID) evaluate $(OUT)/folds --split all $(fold_runs) --measures $(FOLD_MEASURES) --baseline bm25
 
 $(folds): $(corpus) $(FOLDS) | $(SETUP)
-	$(HYBRID) split $(DATA) --folds $(PARTS) $(FOLDS:%=--folds-file %) --output $(@D) --overwrite
+	$(HYBRID) split $(DATA) --folds $(PARTS) $(FOLDS:%=--folds-file %) $(if $(NO_DEV),--no-dev) --output $(@D) --overwrite
 
 # Each fold: examples, encoder (its index: common.mk), runs, weights, fused run
 
@@ -36,20 +40,20 @@ $(fold)/dense/manifest.json: $(fold)/train.parquet
 	$(train_dense) $< --model $(MODEL) $(TRAIN) $(FOLD_LENGTHS) --loss $(FOLD_LOSS) $(if $(filter roc,$(FOLD_LOSS)),--index $(OUT)/bm25) \
 	    --seed $(SEED) --output $(@D)
 
-$(fold)/bm25.dev.parquet: $(bm25) $(folds)
-	$(HYBRID) search $(OUT)/folds --split dev-$* --index $(<D) --output $@ --overwrite
+$(fold)/bm25.$(fold_tuned).parquet: $(bm25) $(folds)
+	$(HYBRID) search $(OUT)/folds --split $(fold_tuned)-$* --index $(<D) --output $@ --overwrite
 
 $(fold)/bm25.test.parquet: $(bm25) $(folds)
 	$(HYBRID) search $(OUT)/folds --split test-$* --index $(<D) --output $@ --overwrite
 
-$(fold)/dense.dev.parquet: $(fold)/dense-index/manifest.json $(folds)
-	$(HYBRID) search $(OUT)/folds --split dev-$* --index $(<D) --output $@ --overwrite
+$(fold)/dense.$(fold_tuned).parquet: $(fold)/dense-index/manifest.json $(folds)
+	$(HYBRID) search $(OUT)/folds --split $(fold_tuned)-$* --index $(<D) --output $@ --overwrite
 
 $(fold)/dense.test.parquet: $(fold)/dense-index/manifest.json $(folds)
 	$(HYBRID) search $(OUT)/folds --split test-$* --index $(<D) --output $@ --overwrite
 
-$(fold)/weights.json: $(fold)/bm25.dev.parquet $(fold)/dense.dev.parquet
-	$(weighted_sum) $^ --index $(OUT)/bm25,$(@D)/dense-index --qrels $(OUT)/folds --split dev-$* \
+$(fold)/weights.json: $(fold)/bm25.$(fold_tuned).parquet $(fold)/dense.$(fold_tuned).parquet
+	$(weighted_sum) $^ --index $(OUT)/bm25,$(@D)/dense-index --qrels $(OUT)/folds --split $(fold_tuned)-$* \
 	    --tune --grid log --measure MAP --output $@
 
 $(fold)/bm25+dense.test.parquet: $(fold)/bm25.test.parquet $(fold)/dense.test.parquet $(fold)/weights.json
@@ -67,4 +71,4 @@ $(OUT)/bm25+dense.all.parquet: $(fold_numbers:%=$(OUT)/fold-%/bm25+dense.test.pa
 	$(HYBRID) concat-runs $^ --output $@ --overwrite
 
 $(OUT)/bm25+rm3.all.parquet: $(bm25) $(folds)
-	$(HYBRID) search $(OUT)/folds --split all --index $(<D) --rm3 --output $@ --overwrite
+	$(HYBRID) search $(OUT)/folds --split all --index $(<D) --rm3 --tune --folds $(PARTS) --output $@ --overwrite

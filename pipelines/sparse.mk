@@ -3,11 +3,11 @@
 #   make sparse DATA=FOLDER OUT=FOLDER
 #
 # Rows:
-#   bm25, bm25-rm3       BM25, and with RM3
+#   bm25, bm25+rm3       BM25, and with RM3
 #   deepct, deepct-rm3   BM25 on DeepCT's counts, and with RM3 (DualRM, table 2)
 #   sparterm, sparterm-i SparTerm, without and with RoC's masks (RoC, table 6)
 #   unicoil, splade      learned impacts
-#   unicoil-lambda       Lambda taught by UniCOIL (SPAR, table 3)
+#   unicoil-lambda       Lambda taught by UniCOIL, otherwise trained like the Lambda of spar.mk (SPAR, table 3)
 #   splade+dense         min-max of SPLADE and a dense encoder
 
 SPARSE_TRAIN ?= --batch-size 28 --lr 5e-5
@@ -15,8 +15,9 @@ SPARSE_LENGTHS ?= --doc-max-len 96
 SPARSE_MEASURES ?= MRR@10,nDCG@10,R@100
 
 sparse := $(OUT)/sparse
-sparse_rows := bm25-rm3 deepct deepct-rm3 sparterm sparterm-i unicoil splade unicoil-lambda splade+dense
-sparse_runs := bm25=$(OUT)/bm25.test.parquet $(foreach row,$(sparse_rows),$(row)=$(sparse)/$(row).test.parquet)
+sparse_rows := deepct deepct-rm3 sparterm sparterm-i unicoil splade unicoil-lambda splade+dense
+sparse_runs := bm25=$(OUT)/bm25.test.parquet bm25+rm3=$(OUT)/bm25+rm3.test.parquet \
+    $(foreach row,$(sparse_rows),$(row)=$(sparse)/$(row).test.parquet)
 train_sparse = $(HYBRID) train-sparse $< --model $(MODEL) $(SPARSE_TRAIN) $(SPARSE_LENGTHS) --seed $(SEED) --output $(@D) --overwrite
 
 sparse: $(SETUP) $(filter %.parquet,$(subst =, ,$(sparse_runs)))  ## learned sparse retrieval on DATA: DeepCT, SparTerm, UniCOIL, SPLADE
@@ -28,17 +29,15 @@ $(sparse)/deepct/manifest.json $(sparse)/unicoil/manifest.json $(sparse)/splade/
 $(sparse)/sparterm-i/manifest.json: $(OUT)/train-$(SEED).parquet
 	$(train_sparse) --architecture sparterm --mask-matches 0.15
 
-$(sparse)/bm25-rm3.test.parquet: $(bm25)
-	$(HYBRID) search $(DATA) --split test --index $(<D) --rm3 --output $@ --overwrite
-
 $(sparse)/deepct-rm3.test.parquet: $(sparse)/deepct-index/manifest.json
-	$(HYBRID) search $(DATA) --split test --index $(<D) --rm3 --output $@ --overwrite
+	$(HYBRID) search $(DATA) --split test --index $(<D) $(RM3) --output $@ --overwrite
 
 $(sparse)/unicoil-labels/manifest.json: $(sparse)/unicoil-index/manifest.json
-	$(HYBRID) label $(DATA) --split train --index $(<D) --output $(@D) --overwrite
+	$(HYBRID) label $(DATA) --index $(<D) --queries-from sampled --seed $(LABEL_SEED) --output $(@D) --overwrite
 
 $(sparse)/unicoil-lambda/manifest.json: $(sparse)/unicoil-labels/manifest.json
-	$(HYBRID) train-lambda $(DATA) --labels $(<D) --model $(MODEL) $(TRAIN) $(LENGTHS) --seed $(SEED) --output $(@D) --overwrite
+	$(HYBRID) train-lambda $(DATA) --labels $(<D) --index $(sparse)/unicoil-index --dev dev --model $(MODEL) $(LENGTHS) $(LAMBDA_TRAIN) \
+	    --seed $(SEED) --output $(@D) --overwrite
 
 $(sparse)/dense/manifest.json: $(OUT)/train-$(SEED).parquet
 	$(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --loss nll --seed $(SEED) --output $(@D)

@@ -7,6 +7,3 @@
 
 tables-page: $(SETUP) $(OUT)/bm25.test.parquet $(OUT)/bm25+rm3.test.parquet  ## the papers' tables next to the figures of the runs in OUT
 	@$(VENV)/bin/python docs/tables.py $(DATA) $(OUT)
-
-$(OUT)/bm25+rm3.test.parquet: $(bm25)
-	$(HYBRID) search $(DATA) --split test --index $(<D) --rm3 --output $@ --overwrite

@@ -174,6 +174,15 @@ def test_each_fold_is_trained_tuned_and_tested_on_its_own_queries(tmp_path: Path
     assert [sum("/fold-" in word for word in words) for words in joined] == [3, 3, 3]
 
 
+def test_folds_without_dev_queries_tune_on_the_training_queries(tmp_path: Path) -> None:
+    lines = planned("robust04", tmp_path, PARTS=2, NO_DEV=1)
+    assert [line for line in lines if " split " in line and line.split()[-1] == "--overwrite" and "--no-dev" in line]
+    splits = {line.split(" --split ")[1].split()[0] for line in lines if "/fold-1/" in line and " --split " in line}
+    assert splits == {"train-1", "test-1"}
+    (tuned,) = (line for line in lines if " --tune --grid" in line and "/fold-1/" in line)
+    assert " --split train-1 " in tuned
+
+
 def test_the_zero_shot_recipe_asks_for_its_training_collection(tmp_path: Path) -> None:
     done = make("trec-covid", tmp_path)
     assert done.returncode == 2
@@ -260,7 +269,7 @@ def test_tables_makes_the_run_of_every_row(tmp_path: Path) -> None:
     out = tmp_path / "out"
     (out / "spar/seed-1").mkdir(parents=True)
     (out / "spar/seed-1/concat.test.parquet").touch()  # LITE has a row of SPAR after `make spar`
-    lines = make("tables", tmp_path, SEEDS="1").stdout
+    lines = make("tables", tmp_path, SEEDS="1", MODEL_LARGE="models/large").stdout
     expected = [row.run.replace("*", "1") for table in tables.TABLES for row in table.rows]
     expected = [run if run.endswith(".parquet") else f"{run}.test.parquet" for run in expected]
     expected += [f"robustness/{row}.parquet" for row in tables.DROPS]

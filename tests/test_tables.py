@@ -13,6 +13,7 @@ import pytest
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.collections import collection
+from hybrid_cli.evaluation.complementarity import rbo
 from hybrid_cli.evaluation.measures import evaluate_run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
@@ -93,3 +94,15 @@ def test_a_repeated_call_measures_nothing_and_a_changed_run_is_measured_again(ma
         assert not pl.read_parquet(file).equals(old)
     finally:
         shutil.copyfile(made / "bm25.parquet", out / "bm25.test.parquet")
+
+
+def test_overlap_with_bm25_is_that_of_evaluate(made: Path, out: Path) -> None:
+    where = tables.Collection(made / "collection", out, "test")
+    (table,) = (each for each in tables.TABLES if tables.RBO in each.columns)
+    (folder,) = {row.run.split("seed-")[0] for row in table.rows}
+    (out / folder / "seed-1").mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(made / "dense.parquet", out / folder / "seed-1" / "dense.test.parquet")
+    (found,) = tables.cells(where, table, "overlap")
+    judged = collection.read_qrels(where.data / "qrels.test.parquet")["qid"].unique()
+    every = rbo(runs.read_run(made / "dense.parquet"), runs.read_run(made / "bm25.parquet"))
+    assert found.mean == pytest.approx(every.filter(pl.col("qid").is_in(judged.implode()))["value"].mean())
