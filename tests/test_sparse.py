@@ -312,6 +312,10 @@ def test_a_masked_language_head_is_new_where_the_checkpoint_has_none(
         doc_max_len=12, output=tmp_path / "model",
     )  # fmt: skip
     assert "has no masked-language-model head; training starts with a new one" in capsys.readouterr().err
+    found = SparseEncoder.load(tmp_path / "model", device="cpu").encode_documents([""] * 3, TEXTS)
+    terms = (found > 0).sum(1)  # half of the vocabulary without a start bias
+    assert terms.min() > 0
+    assert terms.max() < found.shape[1] / 4
     with pytest.raises(InputError, match="--query-flops: only with --architecture"):
         train_sparse(made / "train.parquet", architecture="deepct", query_flops=0.1, output=tmp_path / "other")
 

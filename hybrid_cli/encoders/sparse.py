@@ -8,7 +8,7 @@ as for BM25. Weights are stored as integers, as in Anserini's impact indexes, so
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import disk
@@ -30,7 +30,14 @@ from hybrid_cli.encoders.contract import LONGEST, SPARSE, TextForm, prompts_of
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.literal import LiteralTerms
 from hybrid_cli.encoders.models import resolve
-from hybrid_cli.encoders.sparse_towers import Network, Repeats, SparseTower, TableWeights, TokenWeights
+from hybrid_cli.encoders.sparse_towers import (
+    Network,
+    Repeats,
+    SparseTower,
+    TableWeights,
+    TokenWeights,
+    VocabularyWeights,
+)
 from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, contract_fingerprint
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, read_json, read_object, typed
@@ -252,6 +259,15 @@ class SparseEncoder(nn.Module):
             disk.write_text(folder / IDF_TABLE, json.dumps({name: value for name, value in weights.items() if value}))
         disk.write_text(folder / CONTRACT, json.dumps(self.contract.to_dict(), indent=2) + "\n")
 
+    def start_sparse(self, titles: Sequence[str], texts: Sequence[str]) -> None:
+        """Make a new masked-language-model head sparse on some documents; see `VocabularyWeights.start_sparse`."""
+        network = self.document_tower.network
+        assert isinstance(network, VocabularyWeights)
+        ids, _ = self.document_tower.tokenize(self._whole(titles, texts), "document")
+        with torch.inference_mode():
+            scores = [network.scores(*batch) for _, batch in self._batches(ids, BATCH_TOKENS)]
+        network.start_sparse(torch.cat(scores))
+
     @cached_property
     def terms(self) -> pa.StringArray:
         """Word pieces by id, [V]."""
@@ -309,12 +325,16 @@ class SparseEncoder(nn.Module):
         parts: list[Any] = [csr_matrix(np.zeros((0, self.dim), np.float32))]
         order: list[int] = []
         with torch.inference_mode():
-            for rows in batches_by_length([*map(len, ids)], batch_tokens) if ids else ():
-                batch = tower.tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt")
-                weights = tower(batch["input_ids"].to(self.device), batch["attention_mask"].to(self.device))
-                parts.append(csr_matrix(weights.float().cpu().numpy()))
-                order += rows.tolist()
+            for rows, batch in self._batches(ids, batch_tokens):
+                parts.append(csr_matrix(tower(*batch).float().cpu().numpy()))
+                order += rows
         return vstack(parts, format="csr")[np.argsort(order)] if order else parts[0]
+
+    def _batches(self, ids: Sequence[list[int]], batch_tokens: int) -> Iterator[tuple[list[int], list[Tensor]]]:
+        """Yield the rows of a batch, with token ids and attention mask [n, L] on the device of the weights."""
+        for rows in batches_by_length([*map(len, ids)], batch_tokens) if ids else ():
+            batch = self.document_tower.tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt")
+            yield rows.tolist(), [batch[name].to(self.device) for name in ("input_ids", "attention_mask")]
 
     def words(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[tuple[int, list[str]]]]]:
         """Return the token ids of documents, and position and terms of each of their words; see `LiteralTerms`."""
@@ -333,15 +353,13 @@ class SparseEncoder(nn.Module):
         The weight of a term is the largest of its words' weights, which are those of their first pieces; negative
         weights count 0. Only terms of the analyzed text have a count.
         """
-        tower, network = self.document_tower, self.document_tower.network
+        network = self.document_tower.network
         assert isinstance(network, TokenWeights)
         ids, words = self.words(texts)
         weighted = [dict[str, float]() for _ in texts]
         with torch.inference_mode():
-            for rows in batches_by_length([*map(len, ids)], batch_tokens) if ids else ():
-                batch = tower.tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt")
-                found = network.tokens(batch["input_ids"].to(self.device), batch["attention_mask"].to(self.device))
-                for row, weights in zip(rows.tolist(), found.cpu().tolist(), strict=True):
+            for rows, batch in self._batches(ids, batch_tokens):
+                for row, weights in zip(rows, network.tokens(*batch).cpu().tolist(), strict=True):
                     for place, terms in words[row]:
                         for term in terms:
                             weighted[row][term] = max(weights[place], weighted[row].get(term, 0.0))

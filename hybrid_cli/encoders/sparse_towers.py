@@ -35,6 +35,7 @@ from hybrid_cli.json_files import fits, read_object
 Repeats: TypeAlias = Literal["max", "sum"]  # weight of a term that a text repeats
 _HEADS = {"unicoil": "tok_proj", "deepct": "classifier"}  # prefix of the weights of the linear unit
 _COIL = "coil_encoder."
+_START = 2.5  # deviations
 
 
 class VocabularyWeights(nn.Module):
@@ -88,6 +89,24 @@ class VocabularyWeights(nn.Module):
         for _ in range(self.saturation):
             weights = torch.log1p(weights)
         return weights
+
+    def scores(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Return the largest score of each term [n, V] over the tokens of texts [n, L]."""
+        return _largest(self.whole(input_ids=ids, attention_mask=mask).logits, mask)
+
+    def start_sparse(self, scores: Tensor) -> None:
+        """Lower the biases of a new head, so that a text has few terms before the training (our choice).
+
+        The scores of a new head differ little between texts, and half of the vocabulary would have a weight. A term
+        then has one where its score is 2.5 deviations above its mean.
+
+        Args:
+            scores: [n, V] scores of some texts; see `scores`.
+        """
+        bias = getattr(self.whole.get_output_embeddings(), "bias", None)
+        if bias is not None:
+            with torch.no_grad():
+                bias -= (scores.mean(0) + _START * scores.std(0)).to(bias)
 
     def save(self, folder: Path) -> None:
         """Write the checkpoint for `AutoModelForMaskedLM`, with the gate in a file of its own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,9 @@ def train_sparse(settings: TrainSparse) -> Path:
     )
     if encoder.fresh:
         console.note(f"{settings.model}: has no {' and no '.join(encoder.fresh)}; training starts with a new one")
+    if encoder.fresh and settings.architecture == "splade":
+        first = next(examples.batches(settings))
+        encoder.start_sparse([*chain(*(each.titles for each in first))], [*chain(*(each.texts for each in first))])
     network = encoder.document_tower.network
     assert not isinstance(network, TableWeights)
     keep_first_layers(network.backbone, settings.layers)
