@@ -79,6 +79,9 @@ tables: $(SETUP)  ## all studies on DATA (hours), then the papers' tables next t
 	    SYSTEMS='bm25 dpr dpr32 lite drboost-2' HYBRIDS='bm25+dpr bm25+dpr32 bm25+lite bm25+drboost-2'
 	@$(MAKE) --no-print-directory tables-page
 
+tables-page: $(SETUP) $(OUT)/bm25.test.parquet $(OUT)/bm25+rm3.test.parquet  ## the papers' tables next to the figures of the runs in OUT
+	@$(VENV)/bin/python docs/tables.py $(DATA) $(OUT)
+
 include pipelines/common.mk
 include pipelines/clear.mk
 include pipelines/roc.mk
@@ -96,5 +99,4 @@ include pipelines/robust04.mk
 include pipelines/no-labels.mk
 include pipelines/claims.mk
 include pipelines/recommended.mk
-include pipelines/prior.mk
-include pipelines/tables.mk
+include benchmarks/prior.mk

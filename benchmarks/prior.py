@@ -3,7 +3,7 @@
 Each collection FOLDER/NAME has the runs FOLDER/NAME.bm25.SPLIT.parquet and FOLDER/NAME.minilm.SPLIT.parquet. The prior
 uses the first split of train, dev and test that exists, and at most 400 of its queries, drawn by seed.
 
-`make prior` and `make few-labels` (pipelines/prior.mk) make the runs and call:
+`make prior` and `make few-labels` (benchmarks/prior.mk) make the runs and call:
 
     python benchmarks/prior.py FOLDER NAME... --output hybrid_cli/fusion/prior.json
     python benchmarks/prior.py FOLDER NAME... --few-labels docs/measured/few-labels.csv

@@ -1,4 +1,4 @@
-# Encoders trained on pseudo-queries, measured on real queries. `make pseudo-weights` (prior.mk) measures weights and fusers.
+# Encoders trained on pseudo-queries, measured on real queries. `make pseudo-weights` (benchmarks/prior.mk) measures weights and fusers.
 #
 #   make no-labels DATA=FOLDER OUT=FOLDER PSEUDO='title sentence'     SEEDS of each; values in MEASURED/no-labels-NAME.parquet
 #
