@@ -8,7 +8,7 @@ time: the same inputs and options give the same bytes.
 
 from hybrid_cli.artifacts.checks import check_place
 from hybrid_cli.artifacts.files import hard_link, replacing, restore, sizes
-from hybrid_cli.artifacts.integrity import check_file, check_parts, damage, one_version
+from hybrid_cli.artifacts.integrity import check_file, check_parts, damage, one_version, refuse_lost
 from hybrid_cli.artifacts.manifest import (
     FORMAT,
     MANIFEST,
@@ -54,6 +54,7 @@ __all__ = [
     "output_of",
     "read_manifest",
     "reading",
+    "refuse_lost",
     "regrouped",
     "replacing",
     "restore",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,6 +55,16 @@ def check_parts(folder: Path, *parts: str) -> None:
         for problem in pool.map(_small_damage, files, files.values()):
             if problem is not None:
                 raise DamageError(problem)
+
+
+def refuse_lost(paths: Iterable[Path]) -> None:
+    """Refuse to publish an output from which one of these files was removed after it was written.
+
+    Raises:
+        HybridError: a file is missing.
+    """
+    if lost := next((path for path in paths if not path.exists()), None):
+        raise HybridError(f"{lost}: was removed while the command ran; repeat the command")
 
 
 @contextmanager

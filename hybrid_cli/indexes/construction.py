@@ -37,7 +37,7 @@ from hybrid_cli.indexes.faiss import (
     sign_bits,
 )
 from hybrid_cli.indexes.gpus import adding_on, pick_gpus, training_on
-from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, shards, vector_blocks
+from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, read_shards, shards, vector_blocks
 from hybrid_cli.settings import VectorIndex
 
 _AT_ONCE = 4096  # vectors added to an index; a graph depends on it, so it must not depend on the shards
@@ -178,8 +178,7 @@ def _stream_flat(folder: Path, dim: int, count: int, advance: Callable[[int], No
     header = _FLAT_HEADER.pack(b"IxFI", dim, count, 1 << 20, 1 << 20, True, 0, count * dim)
     with disk.create(folder / FAISS_INDEX) as file:
         file.write(header)
-        for path in shards(folder):
-            vectors = read_shard(path)
+        for vectors in read_shards(folder):
             file.write(np.ascontiguousarray(vectors, "<f4").data)
             advance(len(vectors))
 

@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
 
 from hybrid_cli import artifacts
@@ -22,7 +21,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.faiss import FLAT, is_binary, set_threads
 from hybrid_cli.indexes.lexical import open_lexical
-from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, shards
+from hybrid_cli.indexes.shards import Vectors, read_ids, read_vectors
 from hybrid_cli.lexical.index import quantization
 from hybrid_cli.settings.common import INT8, EncodingPrecision, OnDevice
 from hybrid_cli.settings.retrieval import TRANSFORMER_INDEX
@@ -201,7 +200,7 @@ def _of_pairs(asked: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
 def _dense_scorer(source: ExactSource, qids: pl.Series | None, device: str) -> Scorer:
     index = DenseIndex.open(source.index)
     if source.queries.is_dir():
-        stored = np.concatenate([read_shard(shard) for shard in shards(source.queries)])
+        stored = read_vectors(source.queries)
         ids = read_ids(source.queries).to_list()
         return lambda pairs: index.score(pairs, ids, stored)
     encoder = query_encoder(index, source.model, device, source.searched.get("weight"))

@@ -36,6 +36,11 @@ _WEIGHT_BYTES = 16  # of memory: term and weight of each posting, in the order o
 DEEPCT_K1, DEEPCT_B = 10.0, 0.9  # for weights times 100 (DeepCT, README of its code)
 
 
+def weight_shard(folder: Path, number: int) -> Path:
+    """Return the path of a shard of learned weights in the folder of an unfinished index."""
+    return folder / layout.WEIGHT_SHARDS / layout.part(number)
+
+
 def encode_weights(
     folder: Path, texts: Iterable[Texts], encoder: SparseEncoder, settings: Encode, steps: int, advance: Advance
 ) -> None:
@@ -52,7 +57,7 @@ def encode_weights(
     tokens = settings.batch_tokens or (_CPU_BATCH_TOKENS if encoder.device.type == "cpu" else _GPU_BATCH_TOKENS)
     (folder / layout.WEIGHT_SHARDS).mkdir(exist_ok=True)
     for number, shard in enumerate(artifacts.regrouped(map(pa.table, texts), settings.shard_size)):
-        path = folder / layout.WEIGHT_SHARDS / layout.part(number)
+        path = weight_shard(folder, number)
         if path.exists():
             advance(len(shard))
             continue

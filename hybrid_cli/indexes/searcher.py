@@ -8,7 +8,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 import polars as pl
 
 from hybrid_cli import memory
@@ -20,7 +19,7 @@ from hybrid_cli.indexes.faiss import FLAT
 from hybrid_cli.indexes.gpus import pick_gpus
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.indexes.sharded import merged, shards_of
-from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, shards
+from hybrid_cli.indexes.shards import Vectors, read_ids, read_vectors
 from hybrid_cli.settings import SearchOptions
 
 if TYPE_CHECKING:
@@ -212,7 +211,7 @@ def open_stored_queries(path: Path, vectors: Path, options: SearchOptions | None
         raise InputError(f"{vectors}: vectors of {info.dim} values; those of {path} have {index.dim}")
     if info.encoder != index.fingerprint:
         raise InputError(refusal(index, str(vectors), info.contract))
-    stored = np.concatenate([read_shard(shard) for shard in shards(vectors)])
+    stored = read_vectors(vectors)
     return StoredQueriesSearcher(indexes, stored)
 
 

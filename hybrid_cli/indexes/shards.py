@@ -17,7 +17,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import PARTS, VECTORS, part
 from hybrid_cli.encoders.contract import Encoder
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.settings import Encode
 
 _SPLIT = {"vector.list.element": "BYTE_STREAM_SPLIT"}  # byte-stream split: floats compress better
@@ -62,10 +62,18 @@ def shards(folder: Path) -> list[Path]:
 
     Raises:
         InputError: the folder has no shards.
+        DamageError: the folder is complete, and its shards are not those of its manifest.
     """
     found = sorted((folder / VECTORS).glob(PARTS))
     if not found:
         raise InputError(f"{folder}: has no {VECTORS}/{PARTS}; build it with `hybrid encode`")
+    manifest = artifacts.find_manifest(folder)
+    if manifest is not None and manifest.files is not None:
+        listed = {folder / name for name in manifest.files}
+        if lost := sorted(path for path in listed if path.match(f"{VECTORS}/{PARTS}") and path not in found):
+            raise DamageError(f"{lost[0]}: is missing; restore or rebuild the artifact")
+        if foreign := [path for path in found if path not in listed]:
+            raise DamageError(f"{foreign[0]}: is not part of the artifact; remove it, or rebuild the artifact")
     return found
 
 
@@ -77,15 +85,50 @@ def shard_facts(path: Path) -> dict[str, int]:
 
 def read_shard(path: Path) -> Vectors:
     """Return the vectors [n, d] of one shard as float32."""
-    artifacts.check_parts(path.parent, path.name)
-    column = pq.read_table(path, columns=["vector"])["vector"].combine_chunks()
+    column = _read(path, "vector")["vector"].combine_chunks()
+    if not pa.types.is_fixed_size_list(column.type) or not pa.types.is_floating(column.type.value_type):
+        raise DamageError(
+            f"{path}: the column 'vector' is {column.type}, no list of numbers of a fixed length; restore it"
+        )
     flat = column.flatten().to_numpy(zero_copy_only=False)
     return np.asarray(flat, np.float32).reshape(len(column), column.type.list_size)
 
 
+def read_shards(folder: Path) -> Iterator[Vectors]:
+    """Yield the vectors [n, d] of each shard of a folder, in order.
+
+    Raises:
+        DamageError: the vectors of a shard have another length than those of the first.
+    """
+    dim = None
+    for path in shards(folder):
+        vectors = read_shard(path)
+        if dim not in (None, vectors.shape[1]):
+            raise DamageError(
+                f"{path}: has vectors of {vectors.shape[1]} values, and the first shard of {dim}; restore it"
+            )
+        dim = vectors.shape[1]
+        yield vectors
+
+
+def read_vectors(folder: Path) -> Vectors:
+    """Return the vectors [n, d] of all shards of a folder; see `read_shards`."""
+    return np.concatenate(list(read_shards(folder)))
+
+
 def read_ids(folder: Path) -> pl.Series:
     """Return the ids of a folder of vectors, by row."""
-    return pl.concat([pl.read_parquet(path, columns=["id"])["id"] for path in shards(folder)])
+    return pl.concat([pl.Series("id", _read(path, "id")["id"], dtype=pl.String) for path in shards(folder)])
+
+
+def _read(path: Path, *columns: str) -> pa.Table:
+    """Return columns of a shard, all without any; a damaged page is refused, also in a folder without manifest."""
+    artifacts.check_parts(path.parent, path.name)
+    with artifacts.reading(path):
+        table = pq.read_table(path, columns=[*columns] or None, page_checksum_verification=True)
+    if lost := [name for name in columns if name not in table.column_names]:
+        raise DamageError(f"{path}: has no column {lost[0]!r}; restore or rebuild the artifact")
+    return table
 
 
 _AT_ONCE = 1024  # texts between two updates of the progress bar
@@ -100,12 +143,6 @@ Encoded: TypeAlias = tuple[Vectors, int]  # vectors [n, d] of a block, and the n
 def missing_shards(folder: Path, total: int, size: int) -> list[int]:
     """Return the numbers of the shards of `size` texts that a folder lacks, of `total` texts."""
     return [number for number in range(-(-total // size)) if not shard_path(folder, number).exists()]
-
-
-def refuse_missing(folder: Path, total: int, size: int) -> None:
-    """Refuse a folder from which a shard was removed while texts were encoded; see `missing_shards`."""
-    if missing := missing_shards(folder, total, size):
-        raise HybridError(f"{shard_path(folder, missing[0])}: was removed while the command ran; repeat the command")
 
 
 def texts_of(numbers: Collection[int], total: int, size: int) -> int:
@@ -199,6 +236,7 @@ def check_finite(vectors: np.ndarray, ids: pl.Series, what: str, remedy: str) ->
 
 def link_vectors(old: Path, folder: Path) -> None:
     """Hard-link (or copy) the shards of an index to another folder."""
+    artifacts.check_parts(old, VECTORS)
     for number, shard in enumerate(shards(old)):
         link_shard(shard, folder, number)
 
@@ -209,6 +247,7 @@ def keep_vectors(old: Path, folder: Path, kept: npt.NDArray[np.bool_]) -> int:
     Returns:
         Number of shards.
     """
+    artifacts.check_parts(old, VECTORS)
     begin = number = 0
     for shard in shards(old):
         mine = kept[begin : begin + pq.read_metadata(shard).num_rows]
@@ -216,8 +255,7 @@ def keep_vectors(old: Path, folder: Path, kept: npt.NDArray[np.bool_]) -> int:
         if mine.all():
             link_shard(shard, folder, number)
         elif mine.any() and not shard_path(folder, number).exists():
-            artifacts.check_parts(shard.parent, shard.name)
-            found = pq.read_table(shard).combine_chunks().filter(pa.array(mine))
+            found = _read(shard).combine_chunks().filter(pa.array(mine))
             column = found["vector"].combine_chunks()
             vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
             write_shard(shard_path(folder, number), found["id"].combine_chunks(), vectors, **shard_facts(shard))
@@ -228,8 +266,8 @@ def keep_vectors(old: Path, folder: Path, kept: npt.NDArray[np.bool_]) -> int:
 def vector_blocks(folder: Path, size: int) -> Iterator[Vectors]:
     """Yield the vectors of all shards, in order, in blocks of `size` rows; the last block may be shorter."""
     waiting: list[Vectors] = []
-    for path in shards(folder):
-        waiting.append(read_shard(path))
+    for shard in read_shards(folder):
+        waiting.append(shard)
         if (count := sum(map(len, waiting))) >= size:
             vectors = waiting[0] if len(waiting) == 1 else np.concatenate(waiting)
             whole = count // size * size
@@ -248,9 +286,13 @@ def truncate_vectors(old: Path, folder: Path, encoder: Encoder, vector_dtype: st
         encoder: encoder with the truncated length; its contract decides whether vectors are normalized.
         vector_dtype: type of the stored vectors.
     """
-    for number, shard in enumerate(shards(old)):
-        values = read_shard(shard)[:, : encoder.dim]
+    for number, (shard, vectors) in enumerate(zip(shards(old), read_shards(old), strict=True)):
+        values = vectors[:, : encoder.dim]
         if encoder.describe().get("normalize"):
             values = values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-12)
-        ids = pl.read_parquet(shard, columns=["id"])["id"].to_arrow()
-        write_shard(shard_path(folder, number), ids, values.astype(vector_dtype), **shard_facts(shard))
+        write_shard(
+            shard_path(folder, number),
+            _read(shard, "id")["id"].combine_chunks(),
+            values.astype(vector_dtype),
+            **shard_facts(shard),
+        )

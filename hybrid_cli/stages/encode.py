@@ -37,8 +37,8 @@ from hybrid_cli.indexes.encoding import (
 )
 from hybrid_cli.indexes.exact import model_of, query_encoder
 from hybrid_cli.indexes.external import read_external, rows_of, write_external
-from hybrid_cli.indexes.lexical import DEEPCT_B, DEEPCT_K1, build_matrix, encode_weights
-from hybrid_cli.indexes.shards import encode_texts, link_vectors, refuse_missing, truncate_vectors
+from hybrid_cli.indexes.lexical import DEEPCT_B, DEEPCT_K1, build_matrix, encode_weights, weight_shard
+from hybrid_cli.indexes.shards import encode_texts, link_vectors, shard_path, truncate_vectors
 from hybrid_cli.indexes.workers import pick_devices
 from hybrid_cli.lexical.analysis import ENGLISH
 from hybrid_cli.reporting.tables import figure
@@ -126,7 +126,7 @@ def _encode(settings: Encode) -> Path:
             else:
                 encoded = blocks_encoder(settings, encoder, of_queries, resolved)
                 encode_texts(work, texts, encoded, of_queries, settings, advance)
-        refuse_missing(work, total, settings.shard_size)
+        artifacts.refuse_lost(shard_path(work, number) for number in range(-(-total // settings.shard_size)))
         truncated = sum(int(indexes.shard_facts(path).get("truncated", 0)) for path in indexes.shards(work))
         info = _info(encoder, total, truncated)
         counts |= (_build(settings, work, info) if kind == Kind.DENSE_INDEX else info).counts()
@@ -167,6 +167,7 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
     with output.folder() as (work, counts):
         with console.progress("encode", total, "texts") as advance:
             encode_weights(work, texts, encoder, settings, steps, advance)
+        artifacts.refuse_lost(weight_shard(work, number) for number in range(-(-total // settings.shard_size)))
         built = build_matrix(work, contract.counts)
         counts |= built.counts() | {"encoder": encoder.fingerprint, "contract": encoder.describe()}
         counts |= {"k1": DEEPCT_K1, "b": DEEPCT_B} if contract.counts else {"quantization": steps}

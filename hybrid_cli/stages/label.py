@@ -130,4 +130,5 @@ def _write(
             path, asked = started.popleft()
             labels.write_shard(path, table, output.manifest, hits=len(table["docids"].combine_chunks().flatten()))
             count(path, asked)
+    artifacts.refuse_lost(labels.shard_path(work, number) for number in range(counts["shards"]))
     return counts
