@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -66,6 +67,16 @@ def test_with_their_model_vectors_are_searched_by_texts(tiny: Path, tiny_bert: P
     assert found[0].select("qid", "docid").equals(found[1].select("qid", "docid"))
     with pytest.raises(InputError, match=r"vectors of 8 values; .* computes"):
         encode(tiny, from_vectors=saved(path, random_vectors(12)), model=tiny_bert, output=tmp_path / "other")
+
+
+@pytest.mark.parametrize("options", [{"dtype": "bf16"}, {"device": "cpu"}])
+def test_without_their_model_vectors_have_no_precision_and_no_device(
+    tiny: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    path = saved(tmp_path / "v.npy", random_vectors(12))
+    refused = r"only with texts to encode and a transformer encoder.*v\.npy has no --model that computed it$"
+    with pytest.raises(InputError, match=refused):
+        encode(tiny, from_vectors=path, output=tmp_path / "index", **options)
 
 
 @pytest.mark.parametrize("factory", ["Flat", "IVF2,Flat", "HNSW4,Flat"])

@@ -18,6 +18,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.indexes import DenseIndex
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.encode import encode
@@ -92,11 +93,25 @@ def test_options_of_a_transformer_are_refused_for_a_static_encoder(
     tiny: Path, tiny_lambda: Path, tmp_path: Path
 ) -> None:
     options: dict[str, Any]
-    for options in ({"dtype": "bf16"}, {"batch_tokens": 5}):
-        with pytest.raises(InputError, match=r"only with texts to encode and a transformer encoder.*is a static enc"):
+    texts = r"only with texts to encode and a transformer encoder.*; .*is a static encoder$"
+    vectors = tmp_path / "v.npy"
+    np.save(vectors, np.zeros((12, 16), np.float32))
+    for options in (
+        {"dtype": "bf16"},
+        {"dtype": "auto"},
+        {"batch_tokens": 5},
+        {"device": "cpu"},
+        {"device": "auto", "truncate_dim": 4},
+        {"dtype": "bf16", "from_vectors": vectors},
+        {"device": "cpu", "from_vectors": vectors},
+    ):
+        with pytest.raises(InputError, match=f"^--(dtype|device|batch-tokens): {texts}"):
             encode(tiny, model=str(tiny_lambda), output=tmp_path / "no", **options)
     index = encode(tiny, model=str(tiny_lambda), output=tmp_path / "index")
-    assert "dtype" not in artifacts.read_manifest(index).options
+    np.save(vectors, DenseIndex.open(index).vectors_of(np.arange(12)))
+    imported = encode(tiny, model=str(tiny_lambda), from_vectors=vectors, output=tmp_path / "imported")
+    for made in (index, imported):
+        assert "dtype" not in artifacts.read_manifest(made).options
     refused = r"only with an index of a transformer encoder; .*index is a dense index of a static encoder"
     with pytest.raises(InputError, match=f"--device: {refused}"):
         search(tiny, split="test", index=index, device="cpu", output=tmp_path / "no.parquet")

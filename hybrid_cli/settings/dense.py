@@ -291,7 +291,11 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
         OnDevice,
         "device",
         "auto",
-        applies=(when(input=TEXTS), when(truncate_dim=GIVEN), when(concat_with=GIVEN)),
+        applies=(
+            when(input=TEXTS, encoder=OF_TRANSFORMER),
+            when(input=DENSE_INDEX, truncate_dim=GIVEN),
+            when(concat_with=GIVEN),
+        ),
     )
     devices: Sequence[str] = option(
         (),

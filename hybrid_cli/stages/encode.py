@@ -28,6 +28,7 @@ from hybrid_cli.indexes.encoding import (
     blocks_encoder,
     check_dense,
     encode_on,
+    encoder_fact,
     on_cluster,
     opened,
     precision,
@@ -45,6 +46,7 @@ from hybrid_cli.reporting.tables import figure
 from hybrid_cli.reporting.terminal import show_candidates
 from hybrid_cli.settings import Encode, VectorIndex, stage
 from hybrid_cli.settings.common import DENSE_INDEX, TEXTS, EncoderContract, as_names
+from hybrid_cli.settings.dense import OF_STATIC, OF_TRANSFORMER
 
 
 @stage(Encode)
@@ -69,7 +71,7 @@ def encode(settings: Encode) -> Path:
         settings.check_facts(f"{source} is not a dense index", input=TEXTS)
         if settings.from_vectors is not None:
             return _import(settings, settings.from_vectors)
-        return _encode(on_cluster(settings))
+        return _encode(settings)
     settings.check_facts(f"{source} is a dense index", input=DENSE_INDEX)
     indexes.set_threads(settings.threads)
     if settings.concat_with is not None:
@@ -90,8 +92,10 @@ def _encode(settings: Encode) -> Path:
     changes = {**preset_fields(settings.preset, folders[0]), **settings.contract()}
     if kind == Kind.DENSE_INDEX:
         settings = _with_type(settings, len(folders) == 1 and _trained_for_codes(folders[0]))
+    recorded = _without_contract(settings.recorded(input=TEXTS, encoder=fact))
+    settings = on_cluster(settings)
     dtype = precision(settings)
-    precise = {"dtype": dtype} if settings.applies("dtype", encoder=fact) else {}
+    precise = {"dtype": dtype} if "dtype" in recorded else {}
     output = artifacts.output_of(
         settings,
         kind,
@@ -99,11 +103,7 @@ def _encode(settings: Encode) -> Path:
             "corpus" if kind == Kind.DENSE_INDEX else "queries": source,
             **dict(zip(("model", "second model"), map(model_input, models), strict=False)),
         },
-        {
-            **_without_contract(settings.recorded(input=TEXTS, encoder=fact)),
-            "contract": changes,
-            **precise,
-        },
+        {**recorded, "contract": changes, **precise},
     )
     if output.up_to_date:
         return _check_recall(settings, output)
@@ -202,6 +202,9 @@ def _import(settings: Encode, path: Path) -> Path:
     """Write vectors of another tool as a dense index, or as vectors of queries."""
     source, kind = source_of(settings)
     model = as_names(settings.model)[0] if "model" in settings.given else None
+    fact = encoder_fact([resolve(model)]) if model else ""
+    subject = f"{model} is {fact}" if fact else f"{path} has no --model that computed it"
+    settings.check_facts(subject, input=TEXTS, encoder=fact)
     if kind == Kind.DENSE_INDEX:
         settings = _with_type(settings, False)
     changes = settings.contract()
@@ -210,14 +213,15 @@ def _import(settings: Encode, path: Path) -> Path:
         raise InputError(f"--{option}: only with the --model that computed {path}")
     if model is not None:
         changes = {**preset_fields(settings.preset, resolve(model)), **changes}
-    dtype: Any = precision(settings, quantized=False) if model else ""
+    dtype: Any = precision(settings, quantized=False) if fact == OF_TRANSFORMER else ""
+    recorded = _without_contract(settings.recorded(input=TEXTS, encoder=fact))
     output = artifacts.output_of(
         settings,
         kind,
         {"corpus" if kind == Kind.DENSE_INDEX else "queries": source, "vectors": path}
         | ({"ids": settings.ids} if settings.ids else {})
         | ({"model": model_input(model)} if model else {}),
-        {**_without_contract(settings.recorded(input=TEXTS)), "contract": changes, "dtype": dtype},
+        {**recorded, "contract": changes, **({} if fact == OF_STATIC else {"dtype": dtype})},
     )
     if output.up_to_date:
         return _check_recall(settings, output)
