@@ -9,9 +9,11 @@ import inspect
 import pickle
 import sys
 import types
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -201,10 +203,12 @@ def test_settings_can_be_changed_copied_and_pickled() -> None:
     assert pickle.loads(pickle.dumps(made)).given == made.given
 
 
-def test_a_declaration_can_be_repeated_with_another_default() -> None:
+def test_a_declaration_can_be_repeated_with_another_default_or_the_same() -> None:
     again = redeclare(Brew, "cups", 4)
     assert again.metadata["option"].default == 4
     assert again.metadata["option"].help == Brew.declared()["cups"].help
+    kept = redeclare(Brew, "cups", help="Cups.", applies=when(method="filter")).metadata["option"]
+    assert (kept.default, kept.help, kept.applies) == (1, "Cups.", (when(method="filter"),))
 
 
 def test_a_stage_takes_the_object_or_its_fields() -> None:
@@ -312,8 +316,42 @@ def literal_defaults(tree: ast.Module) -> Iterator[tuple[str, object]]:
                 yield name, ast.literal_eval(value)  # type: ignore[arg-type]
 
 
+SAME_NAME = {  # options of several commands with one name and another meaning
+    ("folds", "5"),  # of a fusion, and of `split`
+    ("form", "'table'"),  # of different results
+    ("form", "'text'"),
+    ("measure", "'nDCG@10'"),  # `auto` and `judge` have graded or few judgments
+    ("temperature", "1.0"),  # no scaling
+}
+
+
+PLACES = {"option": 0, "argument": 0, "redeclare": 2}  # of the default among the arguments
+
+
+def declarations(tree: ast.Module) -> Iterator[tuple[str, str, list[ast.expr]]]:
+    """Yield the options of all classes: name, function of the declaration, its arguments."""
+    for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        for node in owner.body:
+            match node:
+                case ast.AnnAssign(ast.Name(name), value=ast.Call(ast.Name(function), arguments)):
+                    if function in PLACES:
+                        yield name, function, arguments
+
+
+def literals(default: ast.expr) -> Iterator[object]:
+    """Yield a default that is written as a literal: of a list with one item the item, of `By` the last default."""
+    match default:
+        case ast.Tuple([item]):
+            yield from literals(item)
+        case ast.Call(ast.Name("By"), [_, _, otherwise]):
+            yield from literals(otherwise)
+        case _:
+            with contextlib.suppress(ValueError, TypeError):
+                yield ast.literal_eval(default)
+
+
 def test_a_default_is_written_once() -> None:
-    """No parameter outside of settings/ repeats name and default of an option; None and False mean "not set"."""
+    """No parameter outside of settings/ and no second declaration repeats a default; None, False and 0 turn it off."""
     root = Path(inspect.getfile(Settings)).parent.parent
     declared = {
         (name, repr(each.default))  # not those that another option decides
@@ -329,7 +367,28 @@ def test_a_default_is_written_once() -> None:
         and (name, repr(value)) in declared
         and name not in NEUTRAL.get(file.relative_to(root).as_posix(), set())
     ]
-    assert not again
+    written = Counter(
+        (name, repr(value))
+        for file in (root / "settings").glob("*.py")
+        for name, function, arguments in declarations(ast.parse(file.read_text("utf-8")))
+        for default in arguments[PLACES[function] :][:1]
+        for value in literals(default)
+        if value
+    )
+    again += [f"settings: {name} = {value}" for (name, value), times in written.items() if times > 1]
+    assert set(again) == {f"settings: {name} = {value}" for name, value in SAME_NAME}
+
+
+def test_no_declaration_repeats_the_default_that_it_inherits() -> None:
+    repeated = []
+    for file in Path(inspect.getfile(Settings)).parent.glob("[a-z]*.py"):
+        module = vars(import_module(f"hybrid_cli.settings.{file.stem}"))
+        for name, function, arguments in declarations(ast.parse(file.read_text("utf-8"))):
+            match function, arguments:
+                case "redeclare", [ast.Name(base), ast.Constant(str(inherited)), default]:
+                    before = module[base].declared()[inherited].default
+                    repeated += [f"{file.name}: {name}" for value in literals(default) if value == before]
+    assert not repeated
 
 
 # ----------------------------------------------------------------------------------------------------- places to change

@@ -120,17 +120,17 @@ class Evaluate(MayWrite, Comparison):
     )
 
     _: KW_ONLY
-    test: SignificanceTest = redeclare(Comparison, "test", "t", applies=_TESTED)
-    correction: Correction = redeclare(Comparison, "correction", "holm", applies=_TESTED)
+    test: SignificanceTest = redeclare(Comparison, "test", applies=_TESTED)
+    correction: Correction = redeclare(Comparison, "correction", applies=_TESTED)
     seed: int = redeclare(
-        Comparison, "seed", 42, help="Random seed of the bootstrap and of the permutation test.", applies=_TESTED
+        Comparison, "seed", help="Random seed of the bootstrap and of the permutation test.", applies=_TESTED
     )
-    queries: Path | None = redeclare(Comparison, "queries", None, applies=(when(measured=ACC), when(complement=GIVEN)))
-    corpus: Path | None = redeclare(Comparison, "corpus", None, applies=(when(measured=ACC), when(complement=GIVEN)))
+    queries: Path | None = redeclare(Comparison, "queries", applies=(when(measured=ACC), when(complement=GIVEN)))
+    corpus: Path | None = redeclare(Comparison, "corpus", applies=(when(measured=ACC), when(complement=GIVEN)))
     complement: tuple[str, str] | None = redeclare(
-        Comparison, "complement", None, applies=(when(robustness=False, over_seeds=False),)
+        Comparison, "complement", applies=when(robustness=False, over_seeds=False)
     )
-    show_queries: int = redeclare(Comparison, "show_queries", 5, applies=(when(complement=GIVEN),))
+    show_queries: int = redeclare(Comparison, "show_queries", applies=when(complement=GIVEN))
     condensed: bool = option(
         False,
         "Remove documents without a judgment from the lists before measuring (condensed lists).",
@@ -170,7 +170,7 @@ class Evaluate(MayWrite, Comparison):
         applies=when(over_seeds=True),
     )
     form: Format = option("table", "Format of the printed result.", "--format", recorded=False)
-    output: Path | None = redeclare(MayWrite, "output", None, help="Parquet file for the values of all queries.")
+    output: Path | None = redeclare(MayWrite, "output", help="Parquet file for the values of all queries.")
 
     def check(self) -> None:
         """Refuse options that an aggregation of stored values does not use."""
@@ -253,9 +253,9 @@ class Inspect(Budgeted, MayWrite):
     split: str | None = option(None, "Split of the collection.", applies=when(memory_table=GIVEN))
     form: Literal["text", "json"] = option("text", "Format of the printed result.", "--format", recorded=False)
     output: Path | None = redeclare(
-        MayWrite, "output", None, help="Parquet file for the memory table.", applies=(when(memory_table=GIVEN),)
+        MayWrite, "output", help="Parquet file for the memory table.", applies=when(memory_table=GIVEN)
     )
-    memory: int | None = redeclare(Budgeted, "memory", None, applies=(when(memory_table=GIVEN),))
+    memory: int | None = redeclare(Budgeted, "memory", applies=when(memory_table=GIVEN))
 
 
 @dataclass(frozen=True)
@@ -328,9 +328,7 @@ class Export(Budgeted, Writes):
         shown="all",
         applies=when(form=("trec", "msmarco", "dpr"), artifact=RUN),
     )
-    memory: int | None = redeclare(
-        Budgeted, "memory", None, applies=(when(form=("trec", "msmarco", "dpr"), artifact=RUN),)
-    )
+    memory: int | None = redeclare(Budgeted, "memory", applies=when(form=("trec", "msmarco", "dpr"), artifact=RUN))
     tag: str = option("hybrid", "Last column of a TREC run.", applies=when(form="trec", artifact=RUN))
 
 

@@ -37,7 +37,7 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
 
     documents: Sequence[Path] = argument(REQUIRED, "Files of documents, in the formats of `prepare files`.")
     _: KW_ONLY
-    output: Path = redeclare(Writes, "output", REQUIRED, help="Folder of all outputs.")
+    output: Path = redeclare(Writes, "output", help="Folder of all outputs.")
     queries: Path | None = option(None, "Query ids and texts.", applies=when(qrels=GIVEN))
     qrels: Path | None = option(None, "Judgments of the queries.", applies=when(queries=GIVEN))
     minutes: float = option(
@@ -50,7 +50,7 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     max_steps: int | None = option(
         None, "Number of training steps; 0 keeps the start model.", minimum=0, shown="as many as --minutes allows"
     )
-    layers: int | None = redeclare(StartModel, "layers", None, applies=(when(steps=TRAINING),))
+    layers: int | None = redeclare(StartModel, "layers", applies=when(steps=TRAINING))
     measure: str = option("nDCG@10", "Measure that the weights maximize.", parse=MEASURE)
     pseudo_queries: PseudoQueries | None = option(
         None,

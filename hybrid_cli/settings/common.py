@@ -28,6 +28,7 @@ Pooling = Literal["mean", "cls", "max", "last"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 INT8: Literal["int8"] = "int8"
 EncodingPrecision = Literal[Precision, "int8"]
+HITS = 1000  # hits per query of a run
 CombineMode = Literal["concat", "sum"]
 NameOrPath = str | Path  # a model name, `name=path`, or a path; settings store it as text
 
@@ -56,7 +57,7 @@ class MayWrite(Overwrites):
     """A command that prints its result, and writes it with `--output`."""
 
     output: Path | None = option(None, "Output path.", "--output", "-o", recorded=False)
-    overwrite: bool = redeclare(Overwrites, "overwrite", False, applies=(when(output=GIVEN),))
+    overwrite: bool = redeclare(Overwrites, "overwrite", applies=when(output=GIVEN))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,7 +282,7 @@ class Validation(Settings):
 class ExampleValidation(Validation):
     """Validation on mined examples."""
 
-    dev: Path | None = redeclare(Validation, "dev", None)
+    dev: Path | None = redeclare(Validation, "dev")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,14 +336,14 @@ class LossOptions(Settings):
         applies=when(loss=RESIDUALS),
     )
     temperature: float | None = redeclare(
-        Likelihood, "temperature", None, shown="1, or 0.05 for vectors of length 1 except with `bpr`"
+        Likelihood, "temperature", shown="1, or 0.05 for vectors of length 1 except with `bpr`"
     )
     in_batch: bool = redeclare(
         Likelihood,
         "in_batch",
-        By("loss", dict.fromkeys(MARGINS, False), True),
+        By("loss", dict.fromkeys(MARGINS, False), Likelihood.in_batch),
         shown="`in-batch`; `no-in-batch` for margin, residual-margin",
-        applies=(when(loss=(*MARGINS, "nll", "roc", "residual-nll")),),
+        applies=when(loss=(*MARGINS, "nll", "roc", "residual-nll")),
     )
     ortho_weight: float = option(
         By("loss", {"roc": 1.0}, 0.0),

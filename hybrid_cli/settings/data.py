@@ -94,7 +94,6 @@ class Prepare(Seeded, Writes):
     seed: int = redeclare(
         Seeded,
         "seed",
-        42,
         help="Random seed of the sample and of the pseudo-queries.",
         applies=(when(sample=GIVEN), when(sample_queries=GIVEN), when(pseudo_queries=GIVEN)),
     )
@@ -140,7 +139,7 @@ class PreparePythonDocs(Prepare):
 
     package: Sequence[str] = option((), "Additional packages, named as in `import`.", recorded=False)
     only: bool = option(False, "Read the packages of `--package` only.", applies=when(package=GIVEN), recorded=False)
-    seed: int = redeclare(Seeded, "seed", 42, help="Random seed of the splits, the sample and the pseudo-queries.")
+    seed: int = redeclare(Seeded, "seed", help="Random seed of the splits, the sample and the pseudo-queries.")
 
 
 @dataclass(frozen=True)
@@ -380,4 +379,4 @@ class Split(Seeded, Writes):
         (), "Splits whose queries are divided, or `all`.", "--split", shown="the only split", recorded=False
     )
     dev: bool = option(True, "Use the fold after the test fold as dev split; else it is part of the training split.")
-    seed: int = redeclare(Seeded, "seed", 42, help="Random seed of the folds.", applies=(when(folds_file=None),))
+    seed: int = redeclare(Seeded, "seed", help="Random seed of the folds.", applies=when(folds_file=None))

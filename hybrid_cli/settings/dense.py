@@ -24,6 +24,7 @@ from hybrid_cli.settings.common import (
     OnDevice,
     Pooling,
     Seeded,
+    StartModel,
     Writes,
     as_names,
 )
@@ -35,7 +36,7 @@ from hybrid_cli.settings.options import (
     redeclare,
     when,
 )
-from hybrid_cli.settings.retrieval import FAISS_DEVICE
+from hybrid_cli.settings.retrieval import FAISS_DEVICE, SearchOptions
 from hybrid_cli.settings.sparse import SparseIndex
 
 INDEX_TYPES = {  # name -> meaning; the factory strings are in hybrid_cli/indexes/faiss.py
@@ -116,7 +117,6 @@ class VectorIndex(Budgeted, Seeded):
     memory: int | None = redeclare(
         Budgeted,
         "memory",
-        None,
         help="Maximum memory of the command, and with `--index-type auto` of a search of the index: `500M`, `4G`. Work "
         "that does not fit is refused.",
         recorded=True,
@@ -129,9 +129,10 @@ class VectorIndex(Budgeted, Seeded):
         maximum=1,
         applies=when(index_type="auto"),
     )
-    faiss_device: str = option(
-        "auto",
-        f"{FAISS_DEVICE} GPUs train inverted lists and assign vectors to them.",
+    faiss_device: str = redeclare(
+        SearchOptions,
+        "faiss_device",
+        help=f"{FAISS_DEVICE} GPUs train inverted lists and assign vectors to them.",
         panel=INDEX,
         applies=(when(index_type="ivf"), when(lists=IVF_FACTORY)),
         recorded=False,
@@ -139,7 +140,6 @@ class VectorIndex(Budgeted, Seeded):
     seed: int = redeclare(
         Seeded,
         "seed",
-        42,
         help="Random seed of training samples and recall checks.",
         applies=(when(index_type=_TRAINED), when(factory=GIVEN), when(recall_check=True)),
     )
@@ -195,7 +195,7 @@ class Combine(Budgeted, OnDevice, Writes):
         minimum=1,
         applies=when(tune=GIVEN),
     )
-    memory: int | None = redeclare(Budgeted, "memory", None, applies=(when(tune=GIVEN),))
+    memory: int | None = redeclare(Budgeted, "memory", applies=when(tune=GIVEN))
     grid: Literal["reciprocal", "log"] = option(
         "reciprocal",
         "Candidate weights: .1 to 10 (`reciprocal`) or .001 to 1000 (`log`). If an end point is best, the grid is "
@@ -237,7 +237,7 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
     )
     _: KW_ONLY
     model: Sequence[NameOrPath] | NameOrPath = option(
-        ("minilm",),
+        (StartModel.model,),
         "Encoder: `minilm`, a folder, or a Hugging Face id. Two encoders are combined.",
         applies=when(input=TEXTS),
         recorded=False,
@@ -272,10 +272,11 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
         applies=when(input=DENSE_INDEX),
         recorded=False,
     )
-    combine: CombineMode = option("concat", "Concatenate the vectors, or add them.", panel=COMBINED, applies=_COMBINED)
-    weight: float = option(
-        1.0,
-        "Weight of the second encoder, on the query side; `search --weight` overrides it.",
+    combine: CombineMode = redeclare(Combine, "combine", panel=COMBINED, applies=_COMBINED)
+    weight: float = redeclare(
+        Combine,
+        "weight",
+        help="Weight of the second encoder, on the query side; `search --weight` overrides it.",
         panel=COMBINED,
         applies=_COMBINED,
     )
@@ -290,7 +291,6 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
     device: str = redeclare(
         OnDevice,
         "device",
-        "auto",
         applies=(
             when(input=TEXTS, encoder=OF_TRANSFORMER),
             when(input=DENSE_INDEX, truncate_dim=GIVEN),
@@ -305,7 +305,7 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
         applies=when(input=TEXTS, from_vectors=None, ray_address=None),
         recorded=False,
     )
-    ray_address: str | None = redeclare(OnCluster, "ray_address", None, applies=(when(input=TEXTS, from_vectors=None),))
+    ray_address: str | None = redeclare(OnCluster, "ray_address", applies=when(input=TEXTS, from_vectors=None))
     recall_check: bool = option(
         False,
         "Measure and store the recall of an approximate index against exact search.",
@@ -313,14 +313,14 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
         applies=when(queries=None, split=None, exactness=APPROXIMATE),
         recorded=False,
     )
-    preset: str | None = redeclare(EncoderContract, "preset", None, applies=(_CONTRACT,))
-    pooling: Pooling | None = redeclare(EncoderContract, "pooling", None, applies=(_CONTRACT,))
-    normalize: bool | None = redeclare(EncoderContract, "normalize", None, applies=(_CONTRACT,))
-    query_prefix: str | None = redeclare(EncoderContract, "query_prefix", None, applies=(_CONTRACT,))
-    doc_prefix: str | None = redeclare(EncoderContract, "doc_prefix", None, applies=(_CONTRACT,))
-    title_separator: str | None = redeclare(EncoderContract, "title_separator", None, applies=(_CONTRACT,))
-    query_max_len: int | None = redeclare(EncoderContract, "query_max_len", None, applies=(_CONTRACT,))
-    doc_max_len: int | None = redeclare(EncoderContract, "doc_max_len", None, applies=(_CONTRACT,))
+    preset: str | None = redeclare(EncoderContract, "preset", applies=_CONTRACT)
+    pooling: Pooling | None = redeclare(EncoderContract, "pooling", applies=_CONTRACT)
+    normalize: bool | None = redeclare(EncoderContract, "normalize", applies=_CONTRACT)
+    query_prefix: str | None = redeclare(EncoderContract, "query_prefix", applies=_CONTRACT)
+    doc_prefix: str | None = redeclare(EncoderContract, "doc_prefix", applies=_CONTRACT)
+    title_separator: str | None = redeclare(EncoderContract, "title_separator", applies=_CONTRACT)
+    query_max_len: int | None = redeclare(EncoderContract, "query_max_len", applies=_CONTRACT)
+    doc_max_len: int | None = redeclare(EncoderContract, "doc_max_len", applies=_CONTRACT)
     dtype: EncodingPrecision = option(
         "auto",
         "Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32. `int8`: 8-bit "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import MEASURE, Budgeted, NameOrPath, OnDevice, Seeded, Threaded, Writes
+from hybrid_cli.settings.common import HITS, MEASURE, Budgeted, NameOrPath, OnDevice, Seeded, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, parsed_by, redeclare, registered, when
 from hybrid_cli.settings.retrieval import TUNING
 
@@ -62,7 +62,7 @@ class WeightTuning(Seeded):
         minimum=0,
         applies=when(tune=GIVEN),
     )
-    seed: int = redeclare(Seeded, "seed", 42, help="Random seed of the folds.", applies=(when(tune=GIVEN),))
+    seed: int = redeclare(Seeded, "seed", help="Random seed of the folds.", applies=when(tune=GIVEN))
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
     rrf_k: float = option(
         60.0, "Constant k in 1 / (k + rank).", above=-1, maximum=MOST_K, applies=(when(method="rrf"), when(tune=GIVEN))
     )
-    depth: int = option(1000, "Hits read from each run.", minimum=1)
-    hits: int = option(1000, "Hits kept per query.", "--hits", "-k", minimum=1)
+    depth: int = option(HITS, "Hits read from each run.", minimum=1)
+    hits: int = option(HITS, "Hits kept per query.", "--hits", "-k", minimum=1)
     missing: Missing | None = option(
         None,
         "`exact`: score computed from `--index`; `min`: the list's lowest score; `zero`: 0, or the lowest score if it "
@@ -142,7 +142,7 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
     measure: str = option(
         "MRR@10", "Measure of the comparison and tuning.", panel=COMPARED, parse=MEASURE, applies=when(qrels=GIVEN)
     )
-    device: str = redeclare(OnDevice, "device", "auto", applies=(_EXACT, _LEARNED))
+    device: str = redeclare(OnDevice, "device", applies=(_EXACT, _LEARNED))
     tune: bool = option(False, "Tune method and weights on `--qrels` and write them as JSON.", panel=TUNING)
 
     def check(self) -> None:
@@ -180,31 +180,25 @@ class TrainFusion(OnDevice, Threaded, Budgeted, Seeded, Writes):
     runs: Sequence[NameOrPath] = argument(REQUIRED, "Two runs (Parquet or TREC; `name=path` names one).")
     _: KW_ONLY
     qrels: Path = option(REQUIRED, "Qrels or collection; use other queries than the reported ones.", recorded=False)
-    split: str | None = option(None, "Split of the collection in `--qrels` or `--queries`.")
-    measure: str = option("MRR@10", "Measure to maximize.", parse=MEASURE)
-    methods: Sequence[str] = option(
-        ("auto",), "Methods to try: weighted sums of normalized scores. `auto`: minmax, zscore and rrf."
+    split: str | None = redeclare(Fuse, "split", panel="", applies=())
+    measure: str = redeclare(Fuse, "measure", help="Measure to maximize.", panel="", applies=())
+    methods: Sequence[str] = redeclare(
+        Fuse,
+        "methods",
+        help="Methods to try: weighted sums of normalized scores. `auto`: minmax, zscore and rrf.",
+        panel="",
+        applies=(),
     )
-    folds: int = option(5, "Folds of the queries for the held-out scores.", minimum=2)
-    prior_queries: float = option(
-        5.0,
-        "Weight of the stored tuning curves of other collections, as a number of judged queries; 0 ignores these "
-        "curves.",
-        minimum=0,
-    )
-    depth: int = option(1000, "Hits read from each run.", minimum=1)
-    hits: int = option(1000, "Hits kept per query.", "--hits", "-k", minimum=1)
+    folds: int = redeclare(Fuse, "folds", help="Folds of the queries for the held-out scores.", panel="", applies=())
+    prior_queries: float = redeclare(Fuse, "prior_queries", panel="", applies=())
+    depth: int = redeclare(Fuse, "depth")
+    hits: int = redeclare(Fuse, "hits")
     index: Sequence[Path] = option(
         (), "Index of each run, in order: `a,b`; adds features, and `fuse` needs it too.", recorded=False
     )
-    queries: Path | None = option(
-        None,
-        "Queries or collection; overrides the paths recorded in the runs.",
-        recorded=False,
-        applies=when(index=GIVEN),
-    )
-    device: str = redeclare(OnDevice, "device", "auto", applies=(when(index=GIVEN),))
-    seed: int = redeclare(Seeded, "seed", 42, help="Random seed of the folds and of the model.")
+    queries: Path | None = redeclare(Fuse, "queries", panel="", applies=when(index=GIVEN))
+    device: str = redeclare(OnDevice, "device", applies=when(index=GIVEN))
+    seed: int = redeclare(Seeded, "seed", help="Random seed of the folds and of the model.")
 
 
 @dataclass(frozen=True)

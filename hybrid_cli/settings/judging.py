@@ -49,4 +49,4 @@ class Judge(Budgeted, Seeded):
         "Order of the queries; `random` gives an unbiased sample for the scores of `hybrid evaluate`.",
     )
     measure: str = option("nDCG@10", "Measure that chooses the weight shown with two runs.", parse=MEASURE)
-    seed: int = redeclare(Seeded, "seed", 42, help="Random seed of the order of queries and hits.")
+    seed: int = redeclare(Seeded, "seed", help="Random seed of the order of queries and hits.")

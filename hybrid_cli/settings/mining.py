@@ -336,7 +336,6 @@ class Label(Budgeted, Seeded, OnCluster, Writes):
     seed: int = redeclare(
         Seeded,
         "seed",
-        42,
         help="Random seed of the sample.",
         applies=(when(max_queries=GIVEN), when(queries_from=("sampled", "cropped"), split=None, queries=None)),
     )

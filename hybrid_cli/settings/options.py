@@ -48,6 +48,8 @@ __all__ = [
     "when",
 ]
 
+_INHERITED: Any = object()  # in `redeclare`: the default stays
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -216,6 +218,17 @@ def _types(kind: Any) -> Mapping[str, Any]:
     return get_type_hints(kind)
 
 
-def redeclare(base: type[Settings], name: str, default: Any, **more: Any) -> Any:
-    """Declare an inherited option again with another default, or other attributes of `Option`."""
-    return declare(replace(base.declared()[name], default=default, **more))
+def redeclare(base: type[Settings], name: str, default: Any = _INHERITED, **more: Any) -> Any:
+    """Declare an option of a base class, or of another command, again.
+
+    Args:
+        base: class with the option.
+        name: field of the option.
+        default: another default.
+        more: other attributes of `Option`; `applies` as in `option`.
+    """
+    if default is not _INHERITED:
+        more["default"] = default
+    if isinstance(more.get("applies"), Condition):
+        more["applies"] = (more["applies"],)
+    return declare(replace(base.declared()[name], **more))

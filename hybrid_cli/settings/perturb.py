@@ -59,7 +59,7 @@ class Perturb(OnDevice, Seeded, Writes):
         "--attack",
         recorded=False,
     )
-    output: Path = redeclare(Writes, "output", REQUIRED, help="Output file (Parquet); a folder for several attacks.")
+    output: Path = redeclare(Writes, "output", help="Output file (Parquet); a folder for several attacks.")
     split: str | None = option(None, "Split of the collection.", shown="the only split", recorded=False)
     attacked_queries: Mapping[str, Path] = option(
         {},
@@ -104,5 +104,5 @@ class Perturb(OnDevice, Seeded, Writes):
         panel=TRANSLATION,
         applies=when(attacks=_OF_TRANSLATION),
     )
-    device: str = redeclare(OnDevice, "device", "auto", applies=(when(attacks=_OF_TRANSLATION),))
+    device: str = redeclare(OnDevice, "device", applies=when(attacks=_OF_TRANSLATION))
     seed: int = redeclare(Seeded, "seed", 0)

@@ -12,6 +12,7 @@ from hybrid_cli.settings.common import (
     VALIDATION,
     Budgeted,
     ExampleValidation,
+    LossOptions,
     OnDevice,
     Optimization,
     Precision,
@@ -22,7 +23,7 @@ from hybrid_cli.settings.common import (
     Validation,
     Writes,
 )
-from hybrid_cli.settings.dense import COMPUTATION
+from hybrid_cli.settings.dense import Encode
 from hybrid_cli.settings.fusion import FUSION
 from hybrid_cli.settings.options import GIVEN, REQUIRED, By, Settings, argument, option, redeclare, when
 from hybrid_cli.settings.training import TRAINING
@@ -83,24 +84,17 @@ class TrainReranker(Training, ExampleValidation, Sampling, StartModel, Pairs):
         "cross-entropy of each pair (monoBERT).",
         panel=OBJECTIVE,
     )
-    mask_matches: float = option(
-        0.0,
-        "Fraction of the query's words that are masked in documents during training (RoC).",
-        panel=OBJECTIVE,
-        minimum=0,
-        maximum=1,
-    )
-    model: str = redeclare(StartModel, "model", "minilm", panel=RERANKER)
-    layers: int | None = redeclare(StartModel, "layers", None, panel=RERANKER)
-    negatives: int = redeclare(Sampling, "negatives", By("loss", {"listwise": 7}, 1))
-    batch_size: int = redeclare(Optimization, "batch_size", By("loss", {"listwise": 8}, 28))
+    mask_matches: float = redeclare(LossOptions, "mask_matches", 0.0)
+    model: str = redeclare(StartModel, "model", panel=RERANKER)
+    layers: int | None = redeclare(StartModel, "layers", panel=RERANKER)
+    negatives: int = redeclare(Sampling, "negatives", By("loss", {"listwise": 7}, Sampling.negatives))
+    batch_size: int = redeclare(Optimization, "batch_size", By("loss", {"listwise": 8}, Optimization.batch_size))
     chunk_size: int | None = redeclare(
-        Optimization, "chunk_size", None, help="Pairs scored at once, with gradient caching: less memory."
+        Optimization, "chunk_size", help="Pairs scored at once, with gradient caching: less memory."
     )
     dev: Path | None = redeclare(
         Validation,
         "dev",
-        None,
         help="Training examples of a dev split, for validation: ranks the judged documents and up to 50 negatives of "
         "each query.",
         panel=VALIDATION,
@@ -148,21 +142,21 @@ class Rerank(OnDevice, Threaded, Budgeted, Pairs, Writes):
     queries: Path | None = option(
         None, "Query file; overrides the path recorded in the run.", recorded=False, applies=when(split=None)
     )
-    dtype: Precision = option(
-        "auto",
-        "Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32.",
-        panel=COMPUTATION,
+    dtype: Precision = redeclare(
+        Encode,
+        "dtype",
+        help="Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32.",
+        applies=(),
     )
-    shard_size: int = option(
-        4096, "Pairs per shard; an interruption loses at most one shard.", panel=COMPUTATION, minimum=1
+    shard_size: int = redeclare(
+        Encode, "shard_size", help="Pairs per shard; an interruption loses at most one shard.", applies=()
     )
-    batch_tokens: int | None = option(
-        None,
-        "Tokens per batch, padding included; changes scores by rounding only.",
-        panel=COMPUTATION,
-        minimum=1,
+    batch_tokens: int | None = redeclare(
+        Encode,
+        "batch_tokens",
+        help="Tokens per batch, padding included; changes scores by rounding only.",
         shown="4096 on a CPU, 65536 on a GPU",
-        recorded=False,
+        applies=(),
     )
 
     @property

@@ -9,7 +9,7 @@ from typing import Literal
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.cluster import OnCluster
-from hybrid_cli.settings.common import MEASURE, Budgeted, OnDevice, Overwrites, Threaded, Writes
+from hybrid_cli.settings.common import HITS, MEASURE, Budgeted, OnDevice, Overwrites, Seeded, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, option, redeclare, when
 
 # --------------------------------------------------------------------------------------------- lexical indexes, search
@@ -129,7 +129,7 @@ class IndexBm25(Budgeted, Threaded, Writes):
 class SearchOptions(OnDevice, Threaded):
     """Options of opening and searching indexes."""
 
-    device: str = redeclare(OnDevice, "device", "auto", applies=(when(index_kind=TRANSFORMER_INDEX),))
+    device: str = redeclare(OnDevice, "device", applies=when(index_kind=TRANSFORMER_INDEX))
     exact: bool = option(
         False,
         "Rank all documents by the weighted sum of scores of one or more dense indexes and at most one lexical index.",
@@ -263,9 +263,9 @@ class Search(SearchOptions, OnCluster, Budgeted, Overwrites):
         recorded=False,
         applies=_WRITES,
     )
-    overwrite: bool = redeclare(Overwrites, "overwrite", False, applies=(_WRITES,))
-    memory: int | None = redeclare(Budgeted, "memory", None, applies=(when(ray_address=None),))
-    ray_address: str | None = redeclare(OnCluster, "ray_address", None, applies=(_WRITES,))
+    overwrite: bool = redeclare(Overwrites, "overwrite", applies=_WRITES)
+    memory: int | None = redeclare(Budgeted, "memory", applies=when(ray_address=None))
+    ray_address: str | None = redeclare(OnCluster, "ray_address", applies=_WRITES)
     query: str | None = option(
         None,
         "Query text; prints its hits. Several indexes are fused by min-max, or as `--weights @FILE` states.",
@@ -287,11 +287,10 @@ class Search(SearchOptions, OnCluster, Budgeted, Overwrites):
     weights: str | Sequence[float] | None = redeclare(
         SearchOptions,
         "weights",
-        None,
         applies=(when(exact=True), when(query=GIVEN), when(interactive=True)),
     )
     hits: int = option(
-        By("prints", {True: 10}, 1000),
+        By("prints", {True: 10}, HITS),
         "Hits per query.",
         "--hits",
         "-k",
@@ -311,7 +310,7 @@ class Search(SearchOptions, OnCluster, Budgeted, Overwrites):
         None, "Qrels file; replaces the split's qrels.", panel=TUNING, recorded=False, applies=_TUNED
     )
     folds: int = option(2, "Folds of the queries.", panel=TUNING, minimum=2, applies=_TUNED)
-    seed: int = option(42, "Random seed of the folds.", panel=TUNING, minimum=0, applies=_TUNED)
+    seed: int = redeclare(Seeded, "seed", help="Random seed of the folds.", panel=TUNING, applies=_TUNED)
 
     @property
     def prints(self) -> bool:

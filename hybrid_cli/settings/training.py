@@ -75,13 +75,13 @@ class Pretrain(Training, StartModel):
     held_out: int = option(
         200, "Documents held out for validation, at most a tenth of the corpus.", panel=SPANS, minimum=0
     )
-    epochs: int | None = redeclare(Optimization, "epochs", None, shown="8, or as many as --max-steps needs")
+    epochs: int | None = redeclare(Optimization, "epochs", shown="8, or as many as --max-steps needs")
     batch_size: int = redeclare(
         Optimization, "batch_size", 32, help="Spans per batch; with `--cocondenser`, documents with two spans each."
     )
     learning_rate: float = redeclare(Optimization, "learning_rate", 1e-4)
     weight_decay: float = redeclare(Optimization, "weight_decay", 0.01)
-    eval_steps: int | None = redeclare(Validation, "eval_steps", None, applies=())
+    eval_steps: int | None = redeclare(Validation, "eval_steps", applies=())
 
     def check(self) -> None:
         """Refuse validation steps without held-out documents."""
@@ -213,7 +213,7 @@ class TrainLambda(Training, Validation, Architecture):
         above=0,
         applies=(when(encoder="transformer", loss="listwise"), when(encoder="static")),
     )
-    matryoshka_dims: Sequence[int] = redeclare(LossOptions, "matryoshka_dims", ())
+    matryoshka_dims: Sequence[int] = redeclare(LossOptions, "matryoshka_dims")
     dim: int | None = redeclare(
         Architecture,
         "dim",
@@ -251,19 +251,20 @@ class TrainLambda(Training, Validation, Architecture):
     dev: str | None = redeclare(
         Validation,
         "dev",
-        None,
         help="Split with the queries of the validation, on a pool of the teacher's passages; needs `--index`.",
         recorded=True,
     )
-    epochs: int | None = redeclare(Optimization, "epochs", None, help="Passes over the labels.", applies=(TRANSFORMER,))
+    epochs: int | None = redeclare(Optimization, "epochs", help="Passes over the labels.", applies=TRANSFORMER)
     max_steps: int | None = redeclare(Optimization, "max_steps", By("encoder", {"static": 1200}))
-    batch_size: int = redeclare(Optimization, "batch_size", By("encoder", {"static": 256}, 28))
-    chunk_size: int | None = redeclare(Optimization, "chunk_size", None, applies=(TRANSFORMER,))
-    learning_rate: float = redeclare(Optimization, "learning_rate", By("encoder", {"static": 3e-3}, 2e-5))
-    warmup: float = redeclare(Optimization, "warmup", By("encoder", {"static": 0.0}, 0.1))
-    schedule: Schedule = redeclare(Optimization, "schedule", "linear", applies=(TRANSFORMER,))
-    keep_epochs: bool = redeclare(Optimization, "keep_epochs", False, applies=(TRANSFORMER,))
-    precision: Precision = redeclare(Optimization, "precision", "auto", applies=(TRANSFORMER,))
+    batch_size: int = redeclare(Optimization, "batch_size", By("encoder", {"static": 256}, Optimization.batch_size))
+    chunk_size: int | None = redeclare(Optimization, "chunk_size", applies=TRANSFORMER)
+    learning_rate: float = redeclare(
+        Optimization, "learning_rate", By("encoder", {"static": 3e-3}, Optimization.learning_rate)
+    )
+    warmup: float = redeclare(Optimization, "warmup", By("encoder", {"static": 0.0}, Optimization.warmup))
+    schedule: Schedule = redeclare(Optimization, "schedule", applies=TRANSFORMER)
+    keep_epochs: bool = redeclare(Optimization, "keep_epochs", applies=TRANSFORMER)
+    precision: Precision = redeclare(Optimization, "precision", applies=TRANSFORMER)
 
     def check(self) -> None:
         """Refuse options without the teacher that they require."""
@@ -314,14 +315,14 @@ class DistillLite(Training, ExampleValidation, Sampling, Architecture, Likelihoo
         minimum=0, applies=STUDENT,
     )  # fmt: skip
     dim: int | None = redeclare(
-        Architecture, "dim", 32, help="Dimensions of the student's vectors.", shown="", applies=(STUDENT,)
+        Architecture, "dim", 32, help="Dimensions of the student's vectors.", shown="", applies=STUDENT
     )
-    normalize: bool | None = redeclare(Architecture, "normalize", None, applies=(STUDENT,))
-    projection_norm: bool | None = redeclare(Architecture, "projection_norm", None, applies=(STUDENT,))
-    tied: bool | None = redeclare(Architecture, "tied", None, applies=(STUDENT,))
-    doc_prefix: str | None = redeclare(Architecture, "doc_prefix", None, applies=(STUDENT,))
-    doc_max_len: int | None = redeclare(Architecture, "doc_max_len", None, applies=(STUDENT,))
+    normalize: bool | None = redeclare(Architecture, "normalize", applies=STUDENT)
+    projection_norm: bool | None = redeclare(Architecture, "projection_norm", applies=STUDENT)
+    tied: bool | None = redeclare(Architecture, "tied", applies=STUDENT)
+    doc_prefix: str | None = redeclare(Architecture, "doc_prefix", applies=STUDENT)
+    doc_max_len: int | None = redeclare(Architecture, "doc_max_len", applies=STUDENT)
     negatives: int = redeclare(
-        Sampling, "negatives", By("queries_only", {True: 0}, Sampling.negatives), shown="1", applies=(STUDENT,)
+        Sampling, "negatives", By("queries_only", {True: 0}, Sampling.negatives), shown="1", applies=STUDENT
     )
-    title_separator: str | None = redeclare(Architecture, "title_separator", None, applies=(STUDENT,))
+    title_separator: str | None = redeclare(Architecture, "title_separator", applies=STUDENT)

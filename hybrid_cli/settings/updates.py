@@ -36,7 +36,7 @@ class Append(OnDevice, Threaded, Writes):
     model: str | None = option(
         None, "Encoder; required if it has moved since indexing.", applies=_DENSE, recorded=False
     )
-    device: str = redeclare(OnDevice, "device", "auto", applies=(_TRANSFORMER,))
+    device: str = redeclare(OnDevice, "device", applies=_TRANSFORMER)
     batch_tokens: int | None = option(
         None,
         "Tokens per batch, padding included; changes vectors by rounding only.",
