@@ -27,7 +27,7 @@ def test_a_config_file_fills_options_and_the_command_line_wins(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("rrf-k: 5\n", "--rrf-k: only with --method rrf, or with --tune; --method is minmax"),
+        ("rrf-k: 5\n", "--rrf-k: only with --method rrf, or with --tune and the method rrf; --method is minmax"),
         ("rrf-q: 5\n", "`hybrid fuse` has no option rrf-q; did you mean rrf-k?"),
         ("weights: [1, x]\n", "--weights x: needs a number"),
         ("weights: 3\n", "--weights 3: pass one weight for each of a, b"),
@@ -58,8 +58,14 @@ def test_a_config_file_has_no_negative_flags(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("fuse a b -o f.parquet --rrf-k 5", "--rrf-k: only with --method rrf, or with --tune; --method is minmax"),
-        ("fuse a b --rrf-k 5", "--rrf-k: only with --method rrf, or with --tune; --method is minmax"),
+        (
+            "fuse a b -o f.parquet --rrf-k 5",
+            "--rrf-k: only with --method rrf, or with --tune and the method rrf; --method is minmax",
+        ),
+        (
+            "fuse a b --rrf-k 5",
+            "--rrf-k: only with --method rrf, or with --tune and the method rrf; --method is minmax",
+        ),
         ("fuse a b", "missing option --output; see `hybrid fuse --help`"),
         ("fuse", "missing argument RUNS and option --output; see `hybrid fuse --help`"),
         ("fuse a b -o f.parquet --measure R@10", "--measure: only with --qrels"),
@@ -74,7 +80,19 @@ def test_a_config_file_has_no_negative_flags(tmp_path: Path) -> None:
         ),
         ("fuse a b -o f.parquet --weights 1", "--weights 1: pass one weight for each of a, b, in this order; got 1"),
         ("search --index a --query text --overwrite", "--overwrite: not with --query"),
-        ("evaluate c r --over-seeds --test permutation", "--test: not with --over-seeds, except with --baseline"),
+        ("evaluate c r --over-seeds --test permutation", "--test: not with --over-seeds or --aggregate, except"),
+        ("evaluate r --aggregate --keep-query", "--keep-query: not with --aggregate"),
+        ("evaluate r --aggregate --test t", "--test: not with --over-seeds or --aggregate, except with --baseline"),
+        ("evaluate r --aggregate --memory 1G", "--memory: not with --aggregate"),
+        ("evaluate r --aggregate --corpus c", "--corpus: only with acc@k, not with --aggregate, or with --complement"),
+        ("evaluate r --aggregate --over-seeds", "--over-seeds: not with --robustness or --complement or --aggregate"),
+        ("fuse a b -o f.parquet --method learned --model m --normalize sum", "--normalize: not with --model"),
+        (
+            "fuse a b -o w.json --tune --qrels q --method sum --methods rrf",
+            "--methods: only with --tune and no --method",
+        ),
+        ("train-lambda c -o f --labels l --base b --projection-norm", "--projection-norm: only with --encoder trans"),
+        ("train-lambda c -o f --labels l --base b --matryoshka-dims 8", "--matryoshka-dims: not with --base"),
         ("evaluate c r -m MRR@10,nDCGG@10", "--measures nDCGG@10: unknown; did you mean nDCG@10?"),
         ("evaluate c r -m bad", "--measures bad: unknown. Known: "),
         ("index-bm25 c -o f --tune --tune-measure MRP@10", "--tune-measure MRP@10: unknown; did you mean"),

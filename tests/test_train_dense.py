@@ -353,7 +353,7 @@ def test_the_first_layers_equal_a_model_truncated_by_hand(
         ({"dev_queries": 10}, "--dev-queries: only with --dev"),
         ({"keep": "last"}, "--keep: only with --dev"),
         ({"eval_steps": 3}, "--eval-steps: only with --dev"),
-        ({"index": "out/bm25"}, "--index: only with --ortho-weight above 0, with --dev, or with --scorer bm25"),
+        ({"index": "out/bm25"}, "--index: only with --ortho-weight above 0, or with --dev, or with --scorer bm25"),
         ({"loss": "roc"}, "--ortho-weight 1: needs the BM25 vectors of --index"),
         ({"loss": "nil"}, "--loss nil: unknown; did you mean nll?"),
         ({"learning_rate": -1}, "--learning-rate -1: needs a number >= 0"),

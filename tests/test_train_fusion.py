@@ -404,8 +404,8 @@ def test_judgments_and_methods_that_cannot_train_are_refused(
     [
         ({"model": None}, "needs --model"),
         ({"tune": True}, "cannot tune --method learned"),
-        ({"weights": "1,2"}, "--weights: the fuser"),
-        ({"missing": "drop"}, "--missing: the fuser"),
+        ({"weights": "1,2"}, "--weights: not with --tune or --model"),
+        ({"missing": "drop"}, "--missing: not with --model"),
         ({"method": "minmax"}, "--model: only with --method learned"),
         ({"index": ["a", "b"]}, "was trained without it"),
     ],

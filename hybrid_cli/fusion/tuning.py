@@ -18,7 +18,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.lists import fused, values
 from hybrid_cli.fusion.methods import METHODS, Recipe, method_name
 from hybrid_cli.fusion.selection import Choice, Values
-from hybrid_cli.settings.fusion import Fuse, Grid
+from hybrid_cli.settings.fusion import RRF, Fuse, Grid
 
 Weights = tuple[float, ...]
 Measure = Callable[[pl.DataFrame], np.ndarray]
@@ -64,8 +64,7 @@ def families(settings: Fuse, runs: int) -> list[Family]:
         InputError: an unknown method, or options that exclude each other.
     """
     recipes, methods = [], _methods(settings)
-    if "rrf_k" in settings.given and "rrf" not in methods:
-        raise InputError(f"--rrf-k: only with the method rrf; --tune tries {', '.join(methods)}")
+    settings.check_facts(f"--tune tries {', '.join(methods)}", tried=RRF if "rrf" in methods else "")
     for method in methods:
         constants = (settings.rrf_k,) if "rrf_k" in settings.given or method != "rrf" else _RRF_K
         missing = settings.missing or METHODS[method].missing
@@ -82,8 +81,6 @@ def default_grid(recipe: Recipe) -> Grid:
 
 
 def _methods(settings: Fuse) -> list[str]:
-    if {"method", "methods"} <= settings.given:
-        raise InputError("--methods: not with --method, which tries one; omit either")
     if "method" in settings.given:
         return [settings.method]
     if "normalize" in settings.given:

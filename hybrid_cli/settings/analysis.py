@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
-from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import MEASURE, Budgeted, MayWrite, NameOrPath, Seeded, Writes
-from hybrid_cli.settings.declaration import spelling
+from hybrid_cli.settings.declaration import Condition
 from hybrid_cli.settings.options import GIVEN, REQUIRED, Settings, argument, option, redeclare, when
 
 AnswerMatch = Literal["string", "regex"]
@@ -92,7 +91,9 @@ class Comparison(Budgeted, Seeded):
     )
 
 
-_TESTED = (when(over_seeds=False), when(baseline=GIVEN))
+_SINGLE = when(aggregate=False)  # one collection
+_TESTED = (when(over_seeds=False, aggregate=False), when(baseline=GIVEN))
+_TEXTS = (when(measured=ACC, aggregate=False), when(complement=GIVEN))
 
 
 @dataclass(frozen=True)
@@ -119,42 +120,47 @@ class Evaluate(MayWrite, Comparison):
         "hybrid evaluate --aggregate scifact=out/scifact.parquet cqadupstack/gis=out/gis.parquet",
     )
 
+    restricted: ClassVar[Mapping[type[Settings], Condition]] = {Comparison: _SINGLE}
+
+    inputs: Sequence[NameOrPath] = redeclare(Comparison, "inputs")
     _: KW_ONLY
+    measures: Sequence[str] = redeclare(Comparison, "measures")
     test: SignificanceTest = redeclare(Comparison, "test", applies=_TESTED)
     correction: Correction = redeclare(Comparison, "correction", applies=_TESTED)
     seed: int = redeclare(
         Comparison, "seed", help="Random seed of the bootstrap and of the permutation test.", applies=_TESTED
     )
-    queries: Path | None = redeclare(Comparison, "queries", applies=(when(measured=ACC), when(complement=GIVEN)))
-    corpus: Path | None = redeclare(Comparison, "corpus", applies=(when(measured=ACC), when(complement=GIVEN)))
+    queries: Path | None = redeclare(Comparison, "queries", applies=_TEXTS)
+    corpus: Path | None = redeclare(Comparison, "corpus", applies=_TEXTS)
     complement: tuple[str, str] | None = redeclare(
-        Comparison, "complement", applies=when(robustness=False, over_seeds=False)
+        Comparison, "complement", applies=when(robustness=False, over_seeds=False, aggregate=False)
     )
     show_queries: int = redeclare(Comparison, "show_queries", applies=when(complement=GIVEN))
     condensed: bool = option(
         False,
         "Remove documents without a judgment from the lists before measuring (condensed lists).",
         panel=MEASURES,
-        applies=when(complement=None),
+        applies=when(complement=None, aggregate=False),
     )
     overlap_with: str | None = option(
         None,
         "Run, by name or path: adds the rank-biased overlap of each run with this run.",
         panel=COMPLEMENT,
+        applies=_SINGLE,
         recorded=False,
     )
     robustness: bool = option(
         False,
         "Compare runs of attacked queries, named SYSTEM@ATTACK, with the run named SYSTEM.",
         panel=STUDIES,
-        applies=when(over_seeds=False, complement=None),
+        applies=when(over_seeds=False, complement=None, aggregate=False),
     )
     over_seeds: bool = option(
         False,
         "Print one row per ROW of the runs named ROW-SEED, with mean and standard deviation over the seeds. "
         "--baseline then names rows; its default is none.",
         panel=STUDIES,
-        applies=when(robustness=False, complement=None),
+        applies=when(robustness=False, complement=None, aggregate=False),
     )
     aggregate: bool = option(
         False,
@@ -170,14 +176,9 @@ class Evaluate(MayWrite, Comparison):
         applies=when(over_seeds=True),
     )
     form: Format = option("table", "Format of the printed result.", "--format", recorded=False)
-    output: Path | None = redeclare(MayWrite, "output", help="Parquet file for the values of all queries.")
-
-    def check(self) -> None:
-        """Refuse options that an aggregation of stored values does not use."""
-        super().check()
-        unused = sorted(self.given - {"inputs", "measures", "aggregate", "form"})
-        if self.aggregate and unused:
-            raise InputError(f"{spelling(unused[0], self.declared()[unused[0]])}: not with --aggregate")
+    output: Path | None = redeclare(
+        MayWrite, "output", help="Parquet file for the values of all queries.", applies=_SINGLE
+    )
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import HITS, MEASURE, Budgeted, NameOrPath, OnDevice, Seeded, Threaded, Writes
@@ -22,6 +22,9 @@ MOST_K = 1_000_000  # the scores of further ranks would be equal in 32 bits
 EXACT = "--missing exact"  # fact: the rule for missing documents, by --missing or by the method
 _EXACT = when(rule=EXACT)
 _LEARNED = when(method="learned")
+_NO_FUSER = when(model=None)  # which determines them
+RRF = "the method rrf"  # fact: among the methods that --tune tries
+_NO_METHOD = "no --method"  # fact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +35,7 @@ class WeightTuning(Seeded):
         ("auto",),
         "Methods to try. `auto`: minmax, zscore and rrf, and with `--index` weighted-sum; `--method` tries one.",
         panel=TUNING,
-        applies=when(tune=GIVEN),
+        applies=when(tune=GIVEN, named=_NO_METHOD),
     )
     grid: Literal["auto", "linear", "log", "reciprocal", "clear", "roc", "spar"] = option(
         "auto",
@@ -103,13 +106,17 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
         "the method and its parameters.",
         parse=str,
         shown="equal",
-        applies=when(tune=False),
+        applies=when(tune=False, model=None),
     )
     normalize: Normalization | None = option(
-        None, "Normalization of each list; overrides the method's.", shown="the method's"
+        None, "Normalization of each list; overrides the method's.", shown="the method's", applies=_NO_FUSER
     )
     rrf_k: float = option(
-        60.0, "Constant k in 1 / (k + rank).", above=-1, maximum=MOST_K, applies=(when(method="rrf"), when(tune=GIVEN))
+        60.0,
+        "Constant k in 1 / (k + rank).",
+        above=-1,
+        maximum=MOST_K,
+        applies=(when(method="rrf"), when(tune=GIVEN, tried=RRF)),
     )
     depth: int = option(HITS, "Hits read from each run.", minimum=1)
     hits: int = option(HITS, "Hits kept per query.", "--hits", "-k", minimum=1)
@@ -119,6 +126,7 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
         "is lower; `ignore`: no contribution of the list; `drop`: drop the document.",
         panel=ABSENT,
         shown="the method's",
+        applies=_NO_FUSER,
     )
     index: Sequence[Path] = option(
         (), "Index of each run, in order: `a,b`.", panel=ABSENT, recorded=False, applies=(_EXACT, _LEARNED)
@@ -145,8 +153,12 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
     device: str = redeclare(OnDevice, "device", applies=(_EXACT, _LEARNED))
     tune: bool = option(False, "Tune method and weights on `--qrels` and write them as JSON.", panel=TUNING)
 
+    def values(self) -> dict[str, Any]:
+        """Return every field by name, and whether `method` was set."""
+        return {**super().values(), "named": "--method" if "method" in self.given else _NO_METHOD}
+
     def check(self) -> None:
-        """Refuse a learned method without its fuser, and options that the fuser determines."""
+        """Refuse a learned method without its fuser, and its tuning."""
         super().check()
         if self.method != "learned":
             return
@@ -154,8 +166,6 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
             raise InputError("--tune: cannot tune --method learned; train it with `train-fusion`")
         if self.model is None:
             raise InputError("--method learned: needs --model, a fuser written by `train-fusion`")
-        if set_ := sorted(self.given & {"weights", "normalize", "missing"}):
-            raise InputError(f"--{set_[0]}: the fuser of --method learned determines it; omit it")
 
 
 @dataclass(frozen=True)

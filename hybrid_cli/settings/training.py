@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import (
@@ -90,6 +90,10 @@ class Pretrain(Training, StartModel):
             raise InputError(f"--eval-steps {self.eval_steps}: needs held-out documents; raise --held-out above 0")
 
 
+_ORTHOGONAL = "--ortho-weight above 0"  # facts about the loss
+_PAIRS = "--scorer bm25 and in-batch or dynamic negatives"
+
+
 @dataclass(frozen=True)
 class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOptions):
     """Train a dense encoder on mined examples.
@@ -107,6 +111,9 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOption
 
     training_examples: Path = argument(REQUIRED, "Training examples, written by `mine-negatives`.", metavar="EXAMPLES")
     _: KW_ONLY
+    index: Path | None = redeclare(
+        LossOptions, "index", applies=(when(orthogonal=_ORTHOGONAL), when(dev=GIVEN), when(pairs=_PAIRS))
+    )
     dynamic_negatives: int = option(
         0,
         "Additional hard negatives per query: top hits of the model in training; with a residual loss, of the sum of "
@@ -120,6 +127,11 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOption
         """The loss needs BM25 scores of pairs that the examples do not hold."""
         return self.loss in RESIDUALS and self.scorer == BM25 and bool(self.in_batch or self.dynamic_negatives)
 
+    def values(self) -> dict[str, Any]:
+        """Return every field by name, and the terms of the loss that read the index."""
+        facts = {"orthogonal": _ORTHOGONAL if self.ortho_weight else "", "pairs": _PAIRS if self.uses_bm25 else ""}
+        return {**super().values(), **facts}
+
     def check(self) -> None:
         """Refuse options that exclude each other."""
         super().check()
@@ -127,14 +139,10 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOption
             what = "--dynamic-negatives" if not self.in_batch else f"--loss {self.loss} with in-batch negatives"
             without = "" if self.dynamic_negatives else ", or --no-in-batch"
             raise InputError(f"{what}: needs BM25 scores of further pairs; pass --index{without}")
-        if self.index is not None and not self.ortho_weight and self.dev is None and not self.uses_bm25:
-            raise InputError(
-                "--index: only with --ortho-weight above 0, with --dev, or with --scorer bm25 and in-batch or dynamic "
-                "negatives"
-            )
 
 
 TRANSFORMER = when(encoder="transformer")
+_WITHOUT_BASE = when(encoder="transformer", base=None)  # whose vectors determine the form of the sum
 
 
 @dataclass(frozen=True)
@@ -213,14 +221,17 @@ class TrainLambda(Training, Validation, Architecture):
         above=0,
         applies=(when(encoder="transformer", loss="listwise"), when(encoder="static")),
     )
-    matryoshka_dims: Sequence[int] = redeclare(LossOptions, "matryoshka_dims")
+    matryoshka_dims: Sequence[int] = redeclare(LossOptions, "matryoshka_dims", applies=when(base=None))
     dim: int | None = redeclare(
         Architecture,
         "dim",
         By("encoder", {"static": 64}),
         help="Dimensions of the vectors.",
         shown="the model's; static: 64",
+        applies=when(base=None),
     )
+    normalize: bool | None = redeclare(Architecture, "normalize", applies=_WITHOUT_BASE)
+    projection_norm: bool | None = redeclare(Architecture, "projection_norm", applies=_WITHOUT_BASE)
     vocab_size: int = option(
         200_000,
         "Number of terms with a vector of their own, the most frequent ones.",
@@ -275,10 +286,6 @@ class TrainLambda(Training, Validation, Architecture):
             raise InputError(
                 "--encoder transformer: needs the teacher labels that `hybrid label` writes; pass --labels"
             )
-        fixed = [name for name in ("dim", "normalize", "projection_norm", "truncate_dim", "matryoshka_dims")
-                 if self.base is not None and name in self.given]  # fmt: skip
-        if fixed:
-            raise InputError(f"--{fixed[0].replace('_', '-')}: not with --base, whose vectors determine the form")
         if self.loss == "listwise" and self.index is None:
             raise InputError("--loss listwise: needs the teacher's scores; pass --index")
         if self.dev is not None and self.index is None:

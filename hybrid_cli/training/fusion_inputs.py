@@ -75,7 +75,7 @@ class FusionInputs:
             }
         else:
             unused, used = ("measure", "split", "tune"), _parameters(self.recipe)
-            used |= {"method": LEARNED} if self.fuser else {"weights": list(self.recipe.weights)}
+            used |= {"method": LEARNED, "weights": None} if self.fuser else {"weights": list(self.recipe.weights)}
         return {name: value for name, value in recorded.items() if name not in unused} | used
 
 

@@ -114,7 +114,7 @@ def objective(options: LossOptions, temperature: float, unit: bool = False) -> O
         unit: the encoder's vectors have length 1.
     """
     function = REGISTERED[options.loss]
-    known = {name: value for name, value in options.values().items() if options.applies(name)}
+    known = {name: getattr(options, name) for name in options.declared() if options.applies(name)}
     known |= {"temperature": temperature, "unit": unit}
     bound: dict[str, Any] = {name: known[name] for name in signature(function).parameters if name in known}
     relevance: Objective = partial(function, **bound)
