@@ -332,7 +332,12 @@ def test_an_unknown_or_missing_device_is_refused(here: Path, device: str, words:
 
 def test_options_of_sparse_encoders_are_refused_with_a_dense_one(here: Path) -> None:
     command = typed("encode --model", "model")
-    refused(*command, "--quantization", 64, words="--quantization: only with a learned sparse encoder; model is dense")
+    refused(
+        *command,
+        "--quantization",
+        64,
+        words="a learned sparse encoder, not with --queries or --split or --from-vectors; model is a dense",
+    )
 
 
 def damaged(made: Path, name: str, file: str, *, cut: bool) -> Path:

@@ -226,11 +226,11 @@ def test_a_dense_index_is_rebuilt_without_encoding(tiny: Path, tiny_bert: Path, 
     with pytest.raises(InputError, match="--factory Nonsense"):
         encode(flat, output=tmp_path / "none", factory="Nonsense")
     with pytest.raises(
-        InputError, match=r"--pooling: only with texts to encode and one model; .*flat is a dense index"
+        InputError, match=r"--pooling: only with texts to encode and one model and .*; .*flat is a dense index"
     ):
         encode(flat, output=tmp_path / "none", pooling="cls")
     with pytest.raises(
-        InputError, match=r"--pooling: only with texts to encode and one model; .*flat is a dense index"
+        InputError, match=r"--pooling: only with texts to encode and one model and .*; .*flat is a dense index"
     ):
         encode(flat, output=tmp_path / "none", pooling="cls", concat_with=flat)
     with pytest.raises(InputError, match=r"--split: only with texts to encode; .*flat is a dense index"):
@@ -244,9 +244,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"factory": "SQ8", "nprobe": 3}, "--nprobe: only with --index-type ivf, or with an IVF factory string"),
     ({"index_type": "hnsw", "pq_bytes": 8}, "--pq-bytes: only with --index-type pq or opq or auto"),
     ({"min_recall": 0.9}, "--min-recall: only with --index-type auto"),
-    ({"index_type": "flat", "factory": "SQ8"}, "--factory: not with --index-type"),
-    ({"split": "test", "index_type": "flat"}, "--index-type: not with --queries or --split"),
-    ({"split": "test", "recall_check": True}, "--recall-check: only with an approximate index type, not with"),
+    ({"index_type": "flat", "factory": "SQ8"}, "--factory: only with a dense encoder, not with --index-type"),
+    ({"split": "test", "index_type": "flat"}, "--index-type: only with a dense encoder, not with --queries or --split"),
+    ({"split": "test", "recall_check": True}, "--recall-check: only with an approximate index type and a dense enc"),
     ({"model": ["a", "b"], "pooling": "cls"}, "--pooling: only with texts to encode and one model"),
     ({"model": ["a", "b"], "truncate_dim": 8}, "--truncate-dim: only with one model"),
     ({"weight": 0.5}, "--weight: only with two models, or with --concat-with"),

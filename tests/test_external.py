@@ -69,12 +69,14 @@ def test_with_their_model_vectors_are_searched_by_texts(tiny: Path, tiny_bert: P
         encode(tiny, from_vectors=saved(path, random_vectors(12)), model=tiny_bert, output=tmp_path / "other")
 
 
-@pytest.mark.parametrize("options", [{"dtype": "bf16"}, {"device": "cpu"}])
-def test_without_their_model_vectors_have_no_precision_and_no_device(
+@pytest.mark.parametrize(
+    "options", [{"dtype": "bf16"}, {"device": "cpu"}, {"preset": "ance"}, {"doc_max_len": 9}, {"truncate_dim": 4}]
+)
+def test_without_their_model_vectors_have_no_options_of_an_encoder(
     tiny: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     path = saved(tmp_path / "v.npy", random_vectors(12))
-    refused = r"only with texts to encode and a transformer encoder.*v\.npy has no --model that computed it$"
+    refused = r"only with .* encoder.*; .*v\.npy has no --model that computed it$"
     with pytest.raises(InputError, match=refused):
         encode(tiny, from_vectors=path, output=tmp_path / "index", **options)
 

@@ -158,7 +158,17 @@ def test_a_sparse_encoder_is_not_combined(tiny_bert: Path, tmp_path: Path) -> No
     [
         ({"quantization": 100}, "--quantization 100: needs a power of two"),
         ({"index_type": "hnsw"}, "--index-type: only with a dense encoder"),
-        ({"normalize": True}, "--normalize: only with a dense encoder"),
+        ({"normalize": True}, "--normalize: only with .* a dense transformer encoder; .* is a learned sparse encoder$"),
+        ({"preset": "ance"}, "--preset: only with .* a dense transformer encoder; .* is a learned sparse encoder$"),
+        ({"vector_dtype": "float32"}, "--vector-dtype: only with texts to encode and a dense encoder, or"),
+        ({"devices": ["cpu"]}, "--devices: only with texts to encode and a dense encoder"),
+        ({"ray_address": "local"}, "--ray-address: only with texts to encode and a dense encoder"),
+        ({"memory": "1G"}, "--memory: only with a dense encoder; .* is a learned sparse encoder$"),
+        (
+            {"truncate_dim": 4},
+            "--truncate-dim: only with one model and a dense transformer encoder or a static encoder",
+        ),
+        ({"factory": "HNSW4", "ef_search": 9}, "--factory: only with a dense encoder"),
     ],
 )
 def test_options_of_dense_encoders_are_refused(

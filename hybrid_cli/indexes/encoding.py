@@ -16,7 +16,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import expansion
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Recipe, refuse_equal
-from hybrid_cli.encoders.contract import COMBINATION, STATIC, Encoder, kind_of
+from hybrid_cli.encoders.contract import COMBINATION, SPARSE, STATIC, Encoder, kind_of
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
@@ -36,7 +36,14 @@ from hybrid_cli.memory import cpu_count
 from hybrid_cli.settings import Encode
 from hybrid_cli.settings.common import INT8, TEXTS, as_names
 from hybrid_cli.settings.conversion import plain
-from hybrid_cli.settings.dense import OF_STATIC, OF_TRANSFORMER
+from hybrid_cli.settings.dense import OF_DENSE, OF_DENSE_TRANSFORMER, OF_STATIC, OF_TRANSFORMER
+from hybrid_cli.settings.sparse import OF_SPARSE
+
+_FACTS = {
+    OF_SPARSE: frozenset({OF_SPARSE, OF_TRANSFORMER}),
+    OF_STATIC: frozenset({OF_STATIC, OF_DENSE}),
+    OF_DENSE_TRANSFORMER: frozenset({OF_DENSE_TRANSFORMER, OF_DENSE, OF_TRANSFORMER}),
+}
 
 
 def source_of(settings: Encode) -> tuple[Path, Kind]:
@@ -93,20 +100,29 @@ def precision(settings: Encode, quantized: bool = True) -> Any:
     return names[pick_dtype(settings.dtype, devices[0])]
 
 
-def encoder_fact(folders: Sequence[Path]) -> str:
-    """Return the fact for the settings: whether one of the encoders is a transformer."""
+def check_encoder(settings: Encode, folders: Sequence[Path], subject: str = "") -> frozenset[str]:
+    """Refuse options that the encoders do not have.
+
+    Args:
+        settings: settings of the command.
+        folders: folders of the encoders; none for imported vectors of an unknown encoder.
+        subject: phrase for the message, in place of the kind of the encoder.
+
+    Returns:
+        The facts about the encoders, for the settings.
+    """
+    kind = _kind(settings, folders)
+    facts = _FACTS[kind] if folders else frozenset({OF_DENSE})
+    settings.check_facts(subject or f"{as_names(settings.model)[0]} is {kind}", input=TEXTS, encoder=facts)
+    return facts
+
+
+def _kind(settings: Encode, folders: Sequence[Path]) -> str:
+    """Return the kind of one or two encoders; that of two is a transformer if one is."""
+    if settings.architecture is not None or SPARSE in map(kind_of, folders):
+        return OF_SPARSE
     every = [part for each in folders for part in (composite.parts(each) if kind_of(each) == COMBINATION else [each])]
-    return OF_STATIC if all(kind_of(each) == STATIC for each in every) else OF_TRANSFORMER
-
-
-def check_dense(settings: Encode, folders: Sequence[Path]) -> str:
-    """Refuse options that dense encoders do not have; return the fact about the encoders."""
-    name, fact = as_names(settings.model)[0], encoder_fact(folders)
-    for option in ("quantization", "expansion"):
-        if getattr(settings, option) is not None:
-            raise InputError(f"--{option}: only with a learned sparse encoder; {name} is dense")
-    settings.check_facts(f"{name} is {fact}", input=TEXTS, encoder=fact)
-    return fact
+    return OF_STATIC if all(kind_of(each) == STATIC for each in every) else OF_DENSE_TRANSFORMER
 
 
 def opened(settings: Encode, device: str, dtype: Any, changes: dict[str, Any]) -> tuple[Recipe, Encoder]:

@@ -63,9 +63,11 @@ IMPORTED = "Vectors of other tools"
 
 _TRAINED = ("sq8", "pq", "opq", "hnsw-sq8", "ivf", "auto")  # built from a sample of the vectors
 APPROXIMATE = "an approximate index type"
-_DOCUMENTS = when(queries=None, split=None)
-OF_TRANSFORMER, OF_STATIC = "a transformer encoder", "a static encoder"  # facts about the encoder
-_CONTRACT = when(input=TEXTS, models=ONE_MODEL)
+OF_TRANSFORMER, OF_STATIC, OF_DENSE = "a transformer encoder", "a static encoder", "a dense encoder"  # facts
+OF_DENSE_TRANSFORMER = "a dense transformer encoder"  # fact
+_DOCUMENTS = when(queries=None, split=None, encoder=OF_DENSE)
+_CONTRACT = when(input=TEXTS, models=ONE_MODEL, encoder=OF_TRANSFORMER)
+_VECTORS = when(input=TEXTS, models=ONE_MODEL, encoder=OF_DENSE_TRANSFORMER)
 _COMBINED = (when(models=TWO_MODELS), when(concat_with=GIVEN))
 
 
@@ -85,7 +87,7 @@ class VectorIndex(Budgeted, Seeded):
         None,
         "Any other FAISS factory string, such as `OPQ64,IVF1024,PQ64`.",
         panel=INDEX,
-        applies=when(index_type=None, queries=None, split=None),
+        applies=when(index_type=None, queries=None, split=None, encoder=OF_DENSE),
     )
     m: int = option(
         64, "Links per vector of an HNSW graph.", "--M", panel=INDEX, minimum=2, maximum=1024,
@@ -119,6 +121,7 @@ class VectorIndex(Budgeted, Seeded):
         "memory",
         help="Maximum memory of the command, and with `--index-type auto` of a search of the index: `500M`, `4G`. Work "
         "that does not fit is refused.",
+        applies=when(encoder=OF_DENSE),
         recorded=True,
     )
     min_recall: float = option(
@@ -254,7 +257,7 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
         "`--model` that computed them, `search` encodes queries; else it needs query vectors, imported in the same "
         "way.",
         panel=IMPORTED,
-        applies=when(input=TEXTS, models=ONE_MODEL),
+        applies=when(input=TEXTS, models=ONE_MODEL, encoder=OF_DENSE),
         recorded=False,
     )
     ids: Path | None = option(
@@ -285,7 +288,7 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
         "Number of leading values kept of each vector; for models trained with `--matryoshka-dims`.",
         panel=ENCODER,
         minimum=1,
-        applies=when(models=ONE_MODEL, concat_with=None),
+        applies=when(models=ONE_MODEL, encoder=(OF_DENSE_TRANSFORMER, OF_STATIC), concat_with=None),
         shown="all",
     )
     device: str = redeclare(
@@ -302,20 +305,22 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
         "Devices to encode on, in one process each: `0,1` are two GPUs, `all` is all GPUs. Equal devices, and equal "
         "`--threads` on CPUs, write the same bytes as one device.",
         panel=COMPUTATION,
-        applies=when(input=TEXTS, from_vectors=None, ray_address=None),
+        applies=when(input=TEXTS, encoder=OF_DENSE, from_vectors=None, ray_address=None),
         recorded=False,
     )
-    ray_address: str | None = redeclare(OnCluster, "ray_address", applies=when(input=TEXTS, from_vectors=None))
+    ray_address: str | None = redeclare(
+        OnCluster, "ray_address", applies=when(input=TEXTS, encoder=OF_DENSE, from_vectors=None)
+    )
     recall_check: bool = option(
         False,
         "Measure and store the recall of an approximate index against exact search.",
         panel=INDEX,
-        applies=when(queries=None, split=None, exactness=APPROXIMATE),
+        applies=when(queries=None, split=None, exactness=APPROXIMATE, encoder=OF_DENSE),
         recorded=False,
     )
-    preset: str | None = redeclare(EncoderContract, "preset", applies=_CONTRACT)
-    pooling: Pooling | None = redeclare(EncoderContract, "pooling", applies=_CONTRACT)
-    normalize: bool | None = redeclare(EncoderContract, "normalize", applies=_CONTRACT)
+    preset: str | None = redeclare(EncoderContract, "preset", applies=_VECTORS)
+    pooling: Pooling | None = redeclare(EncoderContract, "pooling", applies=_VECTORS)
+    normalize: bool | None = redeclare(EncoderContract, "normalize", applies=_VECTORS)
     query_prefix: str | None = redeclare(EncoderContract, "query_prefix", applies=_CONTRACT)
     doc_prefix: str | None = redeclare(EncoderContract, "doc_prefix", applies=_CONTRACT)
     title_separator: str | None = redeclare(EncoderContract, "title_separator", applies=_CONTRACT)
@@ -332,7 +337,7 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
         "float32",
         "Type of the stored vectors.",
         panel=COMPUTATION,
-        applies=(when(input=TEXTS), when(concat_with=GIVEN)),
+        applies=(when(input=TEXTS, encoder=OF_DENSE), when(concat_with=GIVEN)),
     )
     shard_size: int = option(
         4096,

@@ -30,7 +30,9 @@ SPARSE_ARCHITECTURES: dict[SparseArchitecture, str] = {  # name -> meaning
     "sparterm": "weights of all terms that a gate lets pass (SparTerm)",
 }
 SPARSE = "Learned sparse index"
+OF_SPARSE = "a learned sparse encoder"  # fact about the encoder
 _DOCUMENTS = when(input=TEXTS, models=ONE_MODEL, queries=None, split=None, from_vectors=None)
+_WEIGHTS = when(**_DOCUMENTS.allowed, encoder=OF_SPARSE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +57,14 @@ class SparseIndex(Settings):
         minimum=1,
         maximum=1 << 12,
         shown="128; 100 for `deepct`",
-        applies=_DOCUMENTS,
+        applies=_WEIGHTS,
         recorded=False,
     )
     expansion: Path | None = option(
         None,
         "File of docid and text, such as queries of docT5query; the text is added to the document.",
         panel=SPARSE,
-        applies=_DOCUMENTS,
+        applies=_WEIGHTS,
         recorded=False,
     )
 

@@ -15,7 +15,7 @@ from hybrid_cli.artifacts.layout import INDEX_ENCODER
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Recipe, refuse_equal
-from hybrid_cli.encoders.contract import SPARSE, TRANSFORMER, Encoder, kind_of, read_contract
+from hybrid_cli.encoders.contract import TRANSFORMER, Encoder, kind_of, read_contract
 from hybrid_cli.encoders.models import model_input, recorded_model, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.presets import preset_fields
@@ -26,9 +26,8 @@ from hybrid_cli.indexes.dense import combine_vectors
 from hybrid_cli.indexes.documents import corpora_of
 from hybrid_cli.indexes.encoding import (
     blocks_encoder,
-    check_dense,
+    check_encoder,
     encode_on,
-    encoder_fact,
     on_cluster,
     opened,
     precision,
@@ -47,6 +46,7 @@ from hybrid_cli.reporting.terminal import show_candidates
 from hybrid_cli.settings import Encode, VectorIndex, stage
 from hybrid_cli.settings.common import DENSE_INDEX, TEXTS, EncoderContract, as_names
 from hybrid_cli.settings.dense import OF_STATIC, OF_TRANSFORMER
+from hybrid_cli.settings.sparse import OF_SPARSE
 
 
 @stage(Encode)
@@ -86,13 +86,13 @@ def _encode(settings: Encode) -> Path:
     source, kind = source_of(settings)
     models = as_names(settings.model)
     folders = [resolve(model) for model in models]
-    if settings.architecture is not None or SPARSE in map(kind_of, folders):
+    facts = check_encoder(settings, folders)
+    if OF_SPARSE in facts:
         return _encode_sparse(settings, source, kind)
-    fact = check_dense(settings, folders)
     changes = {**preset_fields(settings.preset, folders[0]), **settings.contract()}
     if kind == Kind.DENSE_INDEX:
         settings = _with_type(settings, len(folders) == 1 and _trained_for_codes(folders[0]))
-    recorded = _without_contract(settings.recorded(input=TEXTS, encoder=fact))
+    recorded = _without_contract(settings.recorded(input=TEXTS, encoder=facts))
     settings = on_cluster(settings)
     dtype = precision(settings)
     precise = {"dtype": dtype} if "dtype" in recorded else {}
@@ -180,15 +180,11 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
 
 
 def _check_sparse(settings: Encode, models: Sequence[str], kind: Kind) -> None:
-    """Refuse options and inputs that a sparse encoder does not have."""
+    """Refuse inputs that a sparse encoder does not have."""
     if len(models) > 1:
         raise InputError("--model: a sparse encoder is not combined with another; search both and fuse the runs")
     if kind == Kind.VECTORS:
         raise InputError(f"{models[0]}: `search` encodes the queries of a sparse encoder; omit --split and --queries")
-    dense = {*VectorIndex.declared(), "pooling", "normalize", "truncate_dim", "vector_dtype", "recall_check", "devices"}
-    dense |= {"ray_address"}
-    if unfit := sorted(dense & settings.given):
-        raise InputError(f"--{unfit[0].replace('_', '-')}: only with a dense encoder; {models[0]} is a sparse one")
 
 
 def _steps(settings: Encode, counts: bool) -> int:
@@ -202,26 +198,23 @@ def _import(settings: Encode, path: Path) -> Path:
     """Write vectors of another tool as a dense index, or as vectors of queries."""
     source, kind = source_of(settings)
     model = as_names(settings.model)[0] if "model" in settings.given else None
-    fact = encoder_fact([resolve(model)]) if model else ""
-    subject = f"{model} is {fact}" if fact else f"{path} has no --model that computed it"
-    settings.check_facts(subject, input=TEXTS, encoder=fact)
+    facts = check_encoder(
+        settings, [resolve(model)] if model else [], "" if model else f"{path} has no --model that computed it"
+    )
     if kind == Kind.DENSE_INDEX:
         settings = _with_type(settings, False)
     changes = settings.contract()
-    if (changes or settings.preset) and model is None:
-        option = min(changes, default="preset").replace("_", "-")
-        raise InputError(f"--{option}: only with the --model that computed {path}")
     if model is not None:
         changes = {**preset_fields(settings.preset, resolve(model)), **changes}
-    dtype: Any = precision(settings, quantized=False) if fact == OF_TRANSFORMER else ""
-    recorded = _without_contract(settings.recorded(input=TEXTS, encoder=fact))
+    dtype: Any = precision(settings, quantized=False) if OF_TRANSFORMER in facts else ""
+    recorded = _without_contract(settings.recorded(input=TEXTS, encoder=facts))
     output = artifacts.output_of(
         settings,
         kind,
         {"corpus" if kind == Kind.DENSE_INDEX else "queries": source, "vectors": path}
         | ({"ids": settings.ids} if settings.ids else {})
         | ({"model": model_input(model)} if model else {}),
-        {**recorded, "contract": changes, **({} if fact == OF_STATIC else {"dtype": dtype})},
+        {**recorded, "contract": changes, **({} if OF_STATIC in facts else {"dtype": dtype})},
     )
     if output.up_to_date:
         return _check_recall(settings, output)
