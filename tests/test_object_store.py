@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -23,7 +24,8 @@ from moto.server import ThreadedMotoServer
 from tiny_collection import write_tiny_source
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import manifest, remote, store
+from hybrid_cli.artifacts import manifest, remote, store, upload_marker
+from hybrid_cli.artifacts.upload_marker import MARKER
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.search import search
 
@@ -198,7 +200,7 @@ def test_an_upload_that_was_killed_is_no_artifact_and_is_resumed(any_bucket: Buc
     command = CHAIN[1].format(any_bucket).split()
     ended = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
-    assert f"out/bm25/{remote.MARKER}" in any_bucket.names("out")
+    assert f"out/bm25/{MARKER}" in any_bucket.names("out")
     assert "out/bm25/manifest.json" not in any_bucket.names("out")
     refused = hybrid(*CHAIN[2].format(any_bucket).split())
     assert (refused.code, refused.err.count("\n")) == (2, 1)
@@ -209,7 +211,7 @@ def test_an_upload_that_was_killed_is_no_artifact_and_is_resumed(any_bucket: Buc
     assert "is up to date" in again.err
     assert any_bucket.names("out") == {f"out/bm25/{name}" for name in contents(local / "out/bm25")}
     for path, time in times.items():
-        if not path.endswith(remote.MARKER):
+        if not path.endswith(MARKER):
             assert any_bucket.system.get_file_info(path).mtime_ns == time
     run(any_bucket, 2)
     assert any_bucket.get("out/bm25.parquet") == (local / "out/bm25.parquet").read_bytes()
@@ -239,6 +241,129 @@ def test_a_store_that_stops_answering_loses_no_work(
     assert "out/bm25/manifest.json" in bucket.names("out")
 
 
+def put_marker(bucket: Bucket, host: str, process: int) -> None:
+    """Store the marker of a process that uploads an index."""
+    writer = {"process": process, "host": host, "token": "another"}
+    bucket.put(f"out/bm25/{MARKER}", json.dumps({"files": ["docids.parquet"], "writer": writer}).encode())
+
+
+def sound(bucket: Bucket) -> bool:
+    """Return whether the index in the store has the files that its manifest lists, without damage."""
+    shutil.rmtree(bucket.mirror)
+    return hybrid("verify", f"{bucket}/out/bm25").code == 0
+
+
+def test_an_output_that_a_process_is_uploading_is_refused(any_bucket: Bucket, local: Path) -> None:
+    with_index(any_bucket, local)
+    command = CHAIN[1].format(any_bucket).split()
+    put_marker(any_bucket, "elsewhere", 7)
+    done = hybrid(*command)
+    assert (done.code, done.err.count("\n")) == (1, 1), done
+    assert f"{any_bucket}/out/bm25: process 7 on elsewhere is uploading to it; repeat the command" in done.err
+    assert "pass --overwrite if that upload was interrupted" in done.err
+    assert any_bucket.names("out") == {f"out/bm25/{MARKER}"}
+    put_marker(any_bucket, socket.gethostname(), os.getppid())
+    assert f"process {os.getppid()} on {socket.gethostname()} is uploading to it" in hybrid(*command, "--overwrite").err
+    put_marker(any_bucket, "elsewhere", 7)
+    assert hybrid(*command, "--overwrite").code == 0
+    assert f"out/bm25/{MARKER}" not in any_bucket.names("out")
+    assert sound(any_bucket)
+
+
+@pytest.mark.parametrize("ended", ["process", "day"])
+def test_an_upload_that_has_ended_is_taken_over(
+    bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch, ended: str
+) -> None:
+    with_index(bucket, local)
+    if ended == "process":
+        with subprocess.Popen([sys.executable, "-c", ""]) as process:
+            process.wait()
+        put_marker(bucket, socket.gethostname(), process.pid)
+    else:
+        put_marker(bucket, "elsewhere", 7)
+        monkeypatch.setattr(upload_marker, "HOURS", -1)
+    run(bucket, 1)
+    assert sound(bucket)
+
+
+def test_an_upload_stops_when_another_process_takes_over(
+    bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_index(bucket, local)
+    put = store.put
+
+    def interfere(path: Path, url: str) -> None:
+        put(path, url)
+        if url.endswith("/docids.parquet"):
+            put_marker(bucket, "elsewhere", 7)
+
+    monkeypatch.setattr(store, "put", interfere)
+    done = hybrid(*CHAIN[1].format(bucket).split())
+    assert (done.code, done.out) == (1, "")
+    assert f"{bucket}/out/bm25: process 7 on elsewhere took over this output during the upload" in done.err
+    assert len([line for line in done.err.splitlines() if line.startswith("hybrid: ")]) == 1
+    assert "out/bm25/manifest.json" not in bucket.names("out")
+    assert b"elsewhere" in bucket.get(f"out/bm25/{MARKER}")
+
+
+def test_files_that_another_process_replaced_are_not_published(
+    bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_index(bucket, local)
+    put, first = store.put, list[str]()
+
+    def interfere(path: Path, url: str) -> None:
+        put(path, url)
+        if first:
+            bucket.put(first[0].removeprefix(f"{bucket}/"), b"of another")
+        first.append(url)
+
+    monkeypatch.setattr(store, "put", interfere)
+    monkeypatch.setattr(remote, "_AT_ONCE", 1)
+    done = hybrid(*CHAIN[1].format(bucket).split())
+    assert done.code == 1
+    assert "another process replaced" in done.err
+    assert "nothing was published; repeat the command" in done.err
+    assert "out/bm25/manifest.json" not in bucket.names("out")
+    monkeypatch.setattr(store, "put", put)
+    run(bucket, 1)
+    assert sound(bucket)
+
+
+@pytest.mark.parametrize("moment", ["before its upload", "during its upload"])
+def test_of_two_hosts_that_write_an_output_one_succeeds(
+    bucket: Bucket, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    with_index(bucket, local)
+    finish, put, ended = remote._Upload.finish, store.put, list[int]()
+    command = CHAIN[1].format(bucket).split()
+
+    def other_host() -> None:
+        if not ended:
+            ended.append(0)
+            other = [sys.executable, "-m", "hybrid_cli", *command, "--fields", "text"]
+            variables = {**os.environ, "HYBRID_CACHE": str(tmp_path / "other")}
+            ended[0] = subprocess.run(other, env=variables, capture_output=True, check=False).returncode
+
+    def finish_late(upload: remote._Upload) -> None:
+        other_host()
+        finish(upload)
+
+    def put_late(path: Path, url: str) -> None:
+        other_host()
+        put(path, url)
+
+    if moment == "before its upload":
+        monkeypatch.setattr(remote._Upload, "finish", finish_late)
+    else:
+        monkeypatch.setattr(store, "put", put_late)
+    done = hybrid(*command)
+    assert (done.code, ended) == ((1, [0]) if moment == "before its upload" else (0, [1]))
+    if done.code:
+        assert f"{bucket}/out/bm25: another process wrote this output while this command ran" in done.err
+    assert sound(bucket)
+
+
 def test_an_output_in_the_store_is_replaced_as_a_local_one(any_bucket: Bucket, local: Path) -> None:
     with_index(any_bucket, local)
     run(any_bucket, 1)
@@ -253,7 +378,7 @@ def test_an_output_in_the_store_is_replaced_as_a_local_one(any_bucket: Bucket, l
     assert f"{any_bucket}/out/bm25: notes.txt is not part of the lexical index; move it" in done.err
     any_bucket.system.delete_file(f"{any_bucket.name}/out/bm25/notes.txt")
     assert hybrid(*other, "--overwrite").code == 0
-    assert f"out/bm25/{remote.MARKER}" not in any_bucket.names("out")
+    assert f"out/bm25/{MARKER}" not in any_bucket.names("out")
     shutil.rmtree(any_bucket.mirror)
     assert "is up to date" in hybrid(*other).err
     assert artifacts.read_manifest(remote.place_of(f"{any_bucket}/out/bm25")).options["fields"] == ["text"]

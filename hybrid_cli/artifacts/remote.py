@@ -2,8 +2,8 @@
 
 Inputs are downloaded before the stage, and inputs that their manifests record when the stage asks for them; files with
 the size and the time of the object are kept. The output is written in the mirror, with all guarantees of a local one,
-and uploaded when the stage ends: a marker, the files, `manifest.json`. Without the last, a folder is no artifact, and
-the same command completes the upload.
+and uploaded when the stage ends: a marker, the files, `manifest.json`. A folder without `manifest.json` is no artifact;
+the same command completes the upload. A second writer of the same output is refused.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from filelock import FileLock
 from hybrid_cli import cluster, console
 from hybrid_cli.artifacts import disk, files, manifest, store
 from hybrid_cli.artifacts.manifest import MANIFEST
+from hybrid_cli.artifacts.upload_marker import MARKER, Marker
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import read_bytes
 from hybrid_cli.json_files import parse_json
@@ -32,7 +33,6 @@ from hybrid_cli.settings.options import Settings
 
 S = TypeVar("S", bound=Settings)
 
-MARKER = ".upload.json"  # of an upload that has not finished: the manifest of the folder
 _LOCAL_ONLY = {"auto": "writes several artifacts", "judge": "changes its output with each judgment"}
 _AT_ONCE = 8  # transfers
 _COUNT = re.compile(r":\d+$")  # of `run:PATH:COUNT`
@@ -80,7 +80,8 @@ def mirrored(settings: S) -> Iterator[S]:
     try:
         fetch_all(str(root()), inputs)
         cluster.before_start = partial(fetch_all, str(root()), inputs)
-        upload = _Upload.of(_spelled(output)) if output is not None else None
+        overwrite = bool(getattr(settings, "overwrite", False))
+        upload = _Upload.of(_spelled(output), overwrite) if output is not None else None
         yield settings.changed(**{name: _localized(value) for name, value in given.items()})
         if upload is not None and os.environ.get("RANK", "0") == "0":
             upload.finish()
@@ -236,33 +237,42 @@ class _Upload:
         place: its path in the mirror.
         replaced: names of the objects that it replaces.
         published: identity of the complete output in the mirror before the stage; None if the store has none.
+        time: time of the output in the store before the stage; None if the store has none.
+        overwrite: replace the output of another process.
     """
 
     url: str
     place: Path
     replaced: frozenset[str] = frozenset()
     published: int | None = None
+    time: int | None = None
+    overwrite: bool = False
 
     @classmethod
-    def of(cls, url: str) -> _Upload:
+    def of(cls, url: str, overwrite: bool) -> _Upload:
         """Bring the mirror to the state of the store, so that the checks of a local output apply.
 
         Raises:
             InputError: files that hybrid did not write, next to those of an unfinished upload.
+            HybridError: another process is uploading to this output.
         """
         place = place_of(url)
         found = store.objects(url)
-        if MARKER in found and MANIFEST not in found:
-            known = frozenset(parse_json(b"".join(store.blocks(f"{url}/{MARKER}")).decode(), MARKER)["files"])
+        marker = Marker.read(url, found)
+        if marker is not None:
+            resumes = marker.manifest in map(_manifest_of, (place, files.scratch_path(place)))
+            marker.refuse_second_writer(url, overwrite, resumes)
+        if marker is not None and MANIFEST not in found:
+            known = frozenset(marker.manifest["files"])
             if foreign := sorted(found.keys() - known - {MARKER}):
                 raise InputError(f"{url}: {foreign[0]} is not part of the unfinished upload; move it, or name another")
             _set_aside(place)
-            return cls(url, place, known)
+            return cls(url, place, known, overwrite=overwrite)
         if not found:
             _set_aside(place)
-            return cls(url, place)
+            return cls(url, place, overwrite=overwrite)
         _mirror(url, found)
-        return cls(url, place, frozenset(found) - {MARKER}, _identity(place))
+        return cls(url, place, frozenset(found) - {MARKER}, _identity(place), _time(found), overwrite)
 
     def finish(self) -> None:
         """Upload the output, unless the stage found it up to date."""
@@ -273,6 +283,7 @@ class _Upload:
             for name in {"", MANIFEST} & set(found):  # `open_output` touched it
                 os.utime(self.place / name, ns=(found[name].mtime_ns, found[name].mtime_ns))
         elif self.place.is_file():
+            self._checked(store.objects(self.url))
             _transfer(f"upload {self.url}", [partial(store.put, self.place, self.url)])
             self._keep([""])
         else:
@@ -281,27 +292,60 @@ class _Upload:
     def _upload_folder(self) -> None:
         found = store.objects(self.url)
         names = manifest.file_names(self.place)
-        made = self.place / MANIFEST
-        marker = b"".join(store.blocks(f"{self.url}/{MARKER}")) if MARKER in found else b""
-        resumed = made.is_file() and marker == read_bytes(made)
-        if not resumed and made.is_file():
-            store.put(made, f"{self.url}/{MARKER}")
+        made = _manifest_of(self.place)
+        replaced, uploaded, marker = self.replaced, set[str](), None
+        if made is not None:
+            before = self._checked(found, made)
+            replaced |= frozenset(before.manifest["files"]) if before is not None else frozenset()
+            since = before.since if before is not None and before.manifest == made else 0
+            uploaded = {name for name in names if since and self._is_uploaded(name, found, since)}
+            marker = Marker.put(self.url, made, since)
         if MANIFEST in found:
             store.delete(f"{self.url}/{MANIFEST}")
-        missing = [name for name in names if not (resumed and self._is_uploaded(name, found))]
-        _transfer(
-            f"upload {self.url}", [partial(store.put, self.place / name, f"{self.url}/{name}") for name in missing]
-        )
-        for name in (found.keys() & self.replaced) - {*names, MANIFEST}:
+        sent: dict[str, Any] = {name: found[name] for name in uploaded}
+        missing = [name for name in names if name not in uploaded]
+        _transfer(f"upload {self.url}", [partial(self._send, name, marker, sent) for name in missing])
+        for name in (found.keys() & replaced) - {*names, MANIFEST}:
             store.delete(f"{self.url}/{name}")
-        if made.is_file():
-            store.put(made, f"{self.url}/{MANIFEST}")
+        if marker is not None:
+            self._refuse_changes(sent)
+            marker.check_own(self.url)
+            store.put(self.place / MANIFEST, f"{self.url}/{MANIFEST}")
             store.delete(f"{self.url}/{MARKER}")
         self._keep([*names, MANIFEST])
 
-    def _is_uploaded(self, name: str, found: Mapping[str, Any]) -> bool:
+    def _checked(self, found: Mapping[str, Any], made: dict[str, Any] | None = None) -> Marker | None:
+        """Return the marker of an interrupted upload; refuse the output of a process that wrote during the stage."""
+        marker = Marker.read(self.url, found)
+        if marker is not None:
+            marker.refuse_second_writer(self.url, self.overwrite, resumes=marker.manifest == made)
+        if _time(found) not in (None, self.time) and not self.overwrite:
+            raise HybridError(
+                f"{self.url}: another process wrote this output while this command ran; name another output, or pass "
+                "--overwrite to replace it"
+            )
+        return marker
+
+    def _send(self, name: str, marker: Marker | None, sent: dict[str, Any]) -> None:
+        """Upload a file, and note size and time of its object in `sent`."""
+        if marker is not None:
+            marker.check_own(self.url)
+        store.put(self.place / name, f"{self.url}/{name}")
+        sent[name] = store.objects(f"{self.url}/{name}").get("")
+
+    def _refuse_changes(self, sent: Mapping[str, Any]) -> None:
+        """Refuse to publish files that another process has replaced since this one uploaded them."""
+        found = store.objects(self.url)
+        for name, each in sorted(sent.items()):
+            if _state(each) != _state(found.get(name)) or each is None:
+                raise HybridError(
+                    f"{self.url}: another process replaced {name} during the upload, so nothing was published; repeat "
+                    "the command when no other process writes this output"
+                )
+
+    def _is_uploaded(self, name: str, found: Mapping[str, Any], since: int) -> bool:
         return name in found and (
-            found[name].size == (self.place / name).stat().st_size and found[name].mtime_ns >= found[MARKER].mtime_ns
+            found[name].size == (self.place / name).stat().st_size and found[name].mtime_ns >= since
         )
 
     def _keep(self, names: Iterable[str]) -> None:
@@ -310,6 +354,23 @@ class _Upload:
         for name in names:
             if name in found:
                 os.utime(self.place / name, ns=(found[name].mtime_ns, found[name].mtime_ns))
+
+
+def _manifest_of(place: Path) -> dict[str, Any] | None:
+    """Return the manifest of a folder in the mirror as it is stored; None if it has none."""
+    file = place / MANIFEST
+    content: dict[str, Any] | None = parse_json(read_bytes(file), file) if file.is_file() else None
+    return content
+
+
+def _state(found: Any) -> tuple[int, int] | None:
+    """Return size and time of an object; some stores round the time of a single object to seconds."""
+    return None if found is None else (found.size, found.mtime_ns // 10**9)
+
+
+def _time(found: Mapping[str, Any]) -> int | None:
+    """Return the time of the complete output among the objects of a URL; None if there is none."""
+    return next((int(found[name].mtime_ns) for name in (MANIFEST, "") if name in found), None)
 
 
 def _identity(place: Path) -> int:

@@ -108,6 +108,13 @@ def put(path: Path, url: str) -> None:
             target.write(block)
 
 
+def write(content: bytes, url: str) -> None:
+    """Store a small object."""
+    system, key = _open(url)
+    with _explained(url), system.open_output_stream(key) as target:
+        target.write(content)
+
+
 def delete(url: str) -> None:
     """Remove an object."""
     system, key = _open(url)
