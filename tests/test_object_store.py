@@ -319,7 +319,7 @@ def test_files_that_another_process_replaced_are_not_published(
         first.append(url)
 
     monkeypatch.setattr(store, "put", interfere)
-    monkeypatch.setattr(remote, "_AT_ONCE", 1)
+    monkeypatch.setattr(remote, "AT_ONCE", 1)
     done = hybrid(*CHAIN[1].format(bucket).split())
     assert done.code == 1
     assert "another process replaced" in done.err
@@ -335,7 +335,7 @@ def test_of_two_hosts_that_write_an_output_one_succeeds(
     bucket: Bucket, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     with_index(bucket, local)
-    finish, put, ended = remote._Upload.finish, store.put, list[int]()
+    finish, put, ended = remote.Upload.finish, store.put, list[int]()
     command = CHAIN[1].format(bucket).split()
 
     def other_host() -> None:
@@ -345,7 +345,7 @@ def test_of_two_hosts_that_write_an_output_one_succeeds(
             variables = {**os.environ, "HYBRID_CACHE": str(tmp_path / "other")}
             ended[0] = subprocess.run(other, env=variables, capture_output=True, check=False).returncode
 
-    def finish_late(upload: remote._Upload) -> None:
+    def finish_late(upload: remote.Upload) -> None:
         other_host()
         finish(upload)
 
@@ -354,7 +354,7 @@ def test_of_two_hosts_that_write_an_output_one_succeeds(
         put(path, url)
 
     if moment == "before its upload":
-        monkeypatch.setattr(remote._Upload, "finish", finish_late)
+        monkeypatch.setattr(remote.Upload, "finish", finish_late)
     else:
         monkeypatch.setattr(store, "put", put_late)
     done = hybrid(*command)

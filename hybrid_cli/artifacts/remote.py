@@ -34,7 +34,7 @@ from hybrid_cli.settings.options import Settings
 S = TypeVar("S", bound=Settings)
 
 _LOCAL_ONLY = {"auto": "writes several artifacts", "judge": "changes its output with each judgment"}
-_AT_ONCE = 8  # transfers
+AT_ONCE = 8  # transfers
 _COUNT = re.compile(r":\d+$")  # of `run:PATH:COUNT`
 
 
@@ -81,7 +81,7 @@ def mirrored(settings: S) -> Iterator[S]:
         fetch_all(str(root()), inputs)
         cluster.before_start = partial(fetch_all, str(root()), inputs)
         overwrite = bool(getattr(settings, "overwrite", False))
-        upload = _Upload.of(_spelled(output), overwrite) if output is not None else None
+        upload = Upload.of(_spelled(output), overwrite) if output is not None else None
         yield settings.changed(**{name: _localized(value) for name, value in given.items()})
         if upload is not None and os.environ.get("RANK", "0") == "0":
             upload.finish()
@@ -172,7 +172,7 @@ def _same(path: Path, found: Any) -> bool:
 
 def _transfer(what: str, calls: Sequence[Callable[[], None]]) -> None:
     """Run some transfers at a time, and wait for all."""
-    with console.progress(what, len(calls), "files") as advance, ThreadPoolExecutor(_AT_ONCE) as pool:
+    with console.progress(what, len(calls), "files") as advance, ThreadPoolExecutor(AT_ONCE) as pool:
         running = [pool.submit(call) for call in calls]
         try:
             for each in running:
@@ -229,7 +229,7 @@ def _is_hidden(name: str) -> bool:
 
 
 @dataclass
-class _Upload:
+class Upload:
     """The output of a stage in the store.
 
     Attributes:
@@ -249,7 +249,7 @@ class _Upload:
     overwrite: bool = False
 
     @classmethod
-    def of(cls, url: str, overwrite: bool) -> _Upload:
+    def of(cls, url: str, overwrite: bool) -> Upload:
         """Bring the mirror to the state of the store, so that the checks of a local output apply.
 
         Raises:
