@@ -171,7 +171,7 @@ def test_the_control_takes_the_bm25_vectors_of_another_example(
     assert curve(control, "nll")[0] == curve(roc, "nll")[0]
     assert curve(control, "orthogonality")[0] != curve(roc, "orthogonality")[0]
     with pytest.raises(InputError, match="--ortho-control: needs --ortho-weight above 0"):
-        train_dense(examples, output=tmp_path / "out", **{**plan, "loss": "nll"}, ortho_control=True)
+        train_dense(examples, output=tmp_path / "out", **{**plan, "loss": "nll", "index": None}, ortho_control=True)
 
 
 def test_orthogonality_without_an_index_is_refused(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
