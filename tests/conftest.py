@@ -29,7 +29,7 @@ SLOW = [  # files that `make check` leaves out; the longest first
     "test_distill_lite", "test_judge", "test_presets", "test_reranker", "test_sharded", "test_dev_pool", "test_tower",
     "test_fuzz", "test_boost", "test_diagnostics", "test_translation", "test_serving", "test_bpr", "test_bad_input",
     "test_impacts", "test_nested", "test_storage", "test_index_bm25", "test_encoder", "test_api",
-    "test_mine_negatives", "test_whole_words", "test_rerank", "test_paths", "test_pretraining",
+    "test_mine_negatives", "test_training_sets", "test_whole_words", "test_rerank", "test_paths", "test_pretraining",
     "test_perturb_several", "test_label", "test_python_docs", "test_prepare_sample", "test_pipelines",
     "test_cross_validation", "test_damage", "test_prepare", "test_fields", "test_workers",
 ]  # fmt: skip

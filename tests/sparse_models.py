@@ -10,7 +10,10 @@ from safetensors.torch import save_file
 from tiny_tokenizer import tiny_tokenizer
 from transformers import BertConfig, BertForMaskedLM, BertForTokenClassification, BertModel
 
+from hybrid_cli.encoders.sparse import SparseEncoder
+
 ARCHITECTURES = ("splade", "unicoil", "deepct")
+TEXTS = ["The heart pumps blood, and blood carries oxygen.", "Tides", "salt-free U.S. sea water isn't salt"]
 
 
 def shape(tokenizer: Any, **more: Any) -> BertConfig:
@@ -45,3 +48,12 @@ def write_checkpoint(folder: Path, architecture: str, seed: int = 3) -> Path:
         save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def write_checkpoints(folder: Path) -> dict[Any, Path]:
+    """Write a checkpoint of each architecture."""
+    return {each: write_checkpoint(folder / each, each) for each in ARCHITECTURES}
+
+
+def open_model(models: dict[Any, Path], architecture: Any) -> SparseEncoder:
+    return SparseEncoder.load(models[architecture], architecture=architecture, device="cpu")

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from sparse_models import ARCHITECTURES, write_checkpoint
+from sparse_models import ARCHITECTURES, TEXTS, open_model, write_checkpoint, write_checkpoints
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.collections import collection as collections
@@ -36,13 +36,11 @@ from hybrid_cli.training import loop
 from hybrid_cli.training.sparse import flops, gate_loss, growth, recall
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-TEXTS = ["The heart pumps blood, and blood carries oxygen.", "Tides", "salt-free U.S. sea water isn't salt"]
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Path]:
-    folder = tmp_path_factory.mktemp("sparse")
-    return {each: write_checkpoint(folder / each, each) for each in ARCHITECTURES}
+    return write_checkpoints(tmp_path_factory.mktemp("sparse"))
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +51,6 @@ def built(models: dict[Any, Path], tiny: Path, tmp_path_factory: pytest.TempPath
         each: encode(tiny, model=str(path), architecture=each, output=folder / each, dtype="fp32")
         for each, path in models.items()
     }
-
-
-def open_model(models: dict[Any, Path], architecture: Any) -> SparseEncoder:
-    return SparseEncoder.load(models[architecture], architecture=architecture, device="cpu")
 
 
 # --------------------------------------------------------------------------------------------------------- its indexes

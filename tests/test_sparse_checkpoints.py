@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sparse_models import ARCHITECTURES, write_checkpoint
+from sparse_models import TEXTS, open_model, write_checkpoint, write_checkpoints
 from tiny_tokenizer import tiny_tokenizer
 from transformers import (
     AutoTokenizer,
@@ -43,17 +43,11 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.analysis import LazyAnalyzer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-TEXTS = ["The heart pumps blood, and blood carries oxygen.", "Tides", "salt-free U.S. sea water isn't salt"]
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Path]:
-    folder = tmp_path_factory.mktemp("sparse")
-    return {each: write_checkpoint(folder / each, each) for each in ARCHITECTURES}
-
-
-def open_model(models: dict[Any, Path], architecture: Any) -> SparseEncoder:
-    return SparseEncoder.load(models[architecture], architecture=architecture, device="cpu")
+    return write_checkpoints(tmp_path_factory.mktemp("sparse"))
 
 
 def inputs(folder: Path, texts: list[str]) -> Any:
