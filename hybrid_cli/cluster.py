@@ -28,6 +28,11 @@ Result = TypeVar("Result")
 RETRIES = 4  # of a block whose process or machine ended
 _SECONDS = 5.0  # until an address counts as unreachable
 _LOCAL = "local"
+_OFF = ("", "0", "false", "False")
+# The start of an HTTP/2 connection, on which gRPC builds, with empty settings (RFC 9113, section 3.4). A server answers
+# with its settings: a frame whose header has the type at byte 3.
+_SETTINGS, _FRAME_TYPE, _FRAME_BYTES = 4, 3, 9
+_HTTP2_START = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0])
 _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 _HANDLER_BYTES = 256  # not less than C's `struct sigaction` on any system
 _LESS_MEMORY = "use fewer --ray-workers, or machines with more memory"
@@ -43,7 +48,7 @@ def ordered(
     """Apply a function to blocks; yield the results in order.
 
     Args:
-        settings: the cluster; without `ray_address`, blocks are computed in this process.
+        settings: the cluster; with the engine `local`, blocks are computed in this process.
         start: makes the function, once per process; must be picklable for a cluster.
         items: the blocks; at most `ray_workers` are in progress on a cluster, which bounds the memory of this process.
         gpu: each block needs a GPU.
@@ -53,7 +58,7 @@ def ordered(
         InputError: no such cluster.
         HybridError: a block failed, or the process that computed it ended repeatedly.
     """
-    if settings.ray_address is not None:
+    if settings.engine == "ray":
         with _connected(settings) as ray:
             task = ray.remote(_call).options(
                 num_cpus=settings.threads or 1, num_gpus=int(gpu), max_retries=RETRIES, scheduling_strategy="SPREAD"
@@ -100,12 +105,12 @@ def _call(
 @contextmanager
 def _connected(settings: OnCluster) -> Iterator[Any]:
     """Connect to a cluster, or start one on this machine; yield the module `ray`."""
-    address = settings.ray_address or _LOCAL
+    address = settings.ray_address
     os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))  # Ray's own default has no end
     try:
         import ray
     except ModuleNotFoundError:
-        raise InputError("--ray-address: needs Ray; run pip install 'hybrid_cli[ray]'") from None
+        raise InputError("--engine ray: needs Ray; run pip install 'hybrid_cli[ray]'") from None
     if ":" in address:
         _check_reachable(address)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
@@ -140,14 +145,20 @@ def _signal_handlers_kept() -> Iterator[None]:
 
 
 def _check_reachable(address: str) -> None:
-    """Refuse an address where nothing listens; Ray itself would wait for minutes."""
+    """Refuse an address where no gRPC server listens; Ray itself would wait for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
+    advice = "start a cluster with `ray start --head`, which prints its address"
     try:
-        socket.create_connection((host, int(port)), _SECONDS).close()
+        with socket.create_connection((host, int(port)), _SECONDS) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") not in _OFF:
+                return  # an encrypted connection begins in another way
+            connection.settimeout(_SECONDS)
+            connection.sendall(_HTTP2_START)
+            answer = connection.recv(_FRAME_BYTES, socket.MSG_WAITALL)
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"--ray-address {address}: cannot connect ({error}); start a cluster with `ray start --head`"
-        ) from None
+        raise InputError(f"--ray-address {address}: cannot connect ({error}); {advice}") from None
+    if len(answer) < _FRAME_BYTES or answer[_FRAME_TYPE] != _SETTINGS:
+        raise InputError(f"--ray-address {address}: another program than Ray answers; {advice}")
 
 
 def _first_sentence(error: Exception) -> str:
