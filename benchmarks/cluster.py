@@ -65,7 +65,7 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
         shared = {"corpus": sample, "output": Path(folder) / "index", "doc_max_len": given.doc_max_len}
         for number in range(given.repeats):
             local = seconds(**shared, threads=given.workers)
-            ray = seconds(**shared, threads=1, engine="ray", ray_address="local", ray_workers=given.workers)
+            ray = seconds(**shared, threads=1, ray_address="local", ray_workers=given.workers)
             ratios.append((ray[0] / local[0], ray[1] / local[1]))
             shown = [f"{wall:.1f} s ({cpu:.1f} s of CPU)" for wall, cpu in (local, ray)]
             print(f"{number + 1}: one process {shown[0]}, Ray {shown[1]}", flush=True)

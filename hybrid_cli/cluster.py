@@ -48,7 +48,7 @@ def ordered(
     """Apply a function to blocks; yield the results in order.
 
     Args:
-        settings: the cluster; with the engine `local`, blocks are computed in this process.
+        settings: the cluster; without `ray_address`, blocks are computed in this process.
         start: makes the function, once per process; must be picklable for a cluster.
         items: the blocks; at most `ray_workers` are in progress on a cluster, which bounds the memory of this process.
         gpu: each block needs a GPU.
@@ -58,7 +58,7 @@ def ordered(
         InputError: no such cluster.
         HybridError: a block failed, or the process that computed it ended repeatedly.
     """
-    if settings.engine == "ray":
+    if settings.ray_address is not None:
         with _connected(settings) as ray:
             task = ray.remote(_call).options(
                 num_cpus=settings.threads or 1, num_gpus=int(gpu), max_retries=RETRIES, scheduling_strategy="SPREAD"
@@ -105,12 +105,12 @@ def _call(
 @contextmanager
 def _connected(settings: OnCluster) -> Iterator[Any]:
     """Connect to a cluster, or start one on this machine; yield the module `ray`."""
-    address = settings.ray_address
+    address = settings.ray_address or _LOCAL
     os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))  # Ray's own default has no end
     try:
         import ray
     except ModuleNotFoundError:
-        raise InputError("--engine ray: needs Ray; run pip install 'hybrid_cli[ray]'") from None
+        raise InputError("--ray-address: needs Ray; run pip install 'hybrid_cli[ray]'") from None
     if ":" in address:
         _check_reachable(address)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}

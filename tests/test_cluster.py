@@ -66,9 +66,7 @@ def test_outputs_of_a_cluster_have_the_bytes_of_one_process(
         given = {**options, "index": made / "bm25", "threads": 1}
         local = stage(made / "collection", **{**given, "output": tmp_path / "here" / options["output"]})
         output = tmp_path / "ray" / options["output"]
-        found = stage(
-            made / "collection", **{**given, "output": output, "engine": "ray", "ray_address": machines.address}
-        )
+        found = stage(made / "collection", **{**given, "output": output, "ray_address": machines.address})
         assert contents(found) == contents(local)
         assert len(contents(found)) == (1 if found.is_file() else len(list(local.rglob("*.parquet"))))
 
@@ -78,7 +76,7 @@ def test_java_goes_on_after_a_cluster(machines: Any) -> None:
     jvm.start()
     import jnius
 
-    assert list(cluster.ordered(OnCluster(engine="ray", ray_address=machines.address), lambda: abs, [-1])) == [1]
+    assert list(cluster.ordered(OnCluster(ray_address=machines.address), lambda: abs, [-1])) == [1]
     for _ in range(3):
         with pytest.raises(jnius.JavaException, match="null"):
             jnius.autoclass("java.util.ArrayList")(None)
@@ -87,7 +85,7 @@ def test_java_goes_on_after_a_cluster(machines: Any) -> None:
 def test_a_signal_ends_a_command_on_a_cluster_as_elsewhere(machines: Any) -> None:
     def run() -> None:
         with signals.raised():
-            for _ in cluster.ordered(OnCluster(engine="ray", ray_address=machines.address), lambda: abs, [-1, -2]):
+            for _ in cluster.ordered(OnCluster(ray_address=machines.address), lambda: abs, [-1, -2]):
                 os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(signals.Ended):
@@ -105,7 +103,7 @@ def test_memory_that_a_block_lacks_is_an_error_of_one_line(machines: Any, monkey
         os.kill(os.getpid(), signal.SIGKILL)
         return 0
 
-    settings = OnCluster(engine="ray", ray_address=machines.address)
+    settings = OnCluster(ray_address=machines.address)
     with pytest.raises(InputError, match=r"^-3 is negative$"):
         list(cluster.ordered(settings, failing(fail), [-3]))
     with pytest.raises(HybridError, match=r"^not enough memory in a process of the Ray cluster; use fewer"):
@@ -130,7 +128,7 @@ def test_vectors_of_a_machine_that_ends_are_encoded_by_the_others(
             machines.remove_node(machines.list_all_nodes()[-1], allow_graceful=False)
 
     monkeypatch.setattr(module, "write_shard", write_and_end)
-    cluster_options = {"engine": "ray", "ray_address": machines.address, "ray_workers": 2}
+    cluster_options = {"ray_address": machines.address, "ray_workers": 2}
     found = encode(made / "collection", output=tmp_path / "ray", **options, **cluster_options)
     assert contents(found) == contents(local)
     assert len(written) == len(set(written)) == pl.read_parquet(made / "collection/corpus.parquet").height
@@ -139,8 +137,8 @@ def test_vectors_of_a_machine_that_ends_are_encoded_by_the_others(
 def test_an_address_where_nothing_listens_is_refused(here: Path) -> None:
     words = "--ray-address 127.0.0.1:1: cannot connect"
     refused(
-        "search", "collection", "--split", "test", "--index", "bm25", "--output", "run.parquet", "--engine", "ray",
-        "--ray-address", "127.0.0.1:1", words=words,
+        "search", "collection", "--split", "test", "--index", "bm25", "--output", "run.parquet", "--ray-address",
+        "127.0.0.1:1", words=words,
     )  # fmt: skip
 
 
@@ -148,12 +146,7 @@ def test_an_address_where_another_program_answers_is_refused() -> None:
     """Ray itself would wait for minutes."""
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        settings = OnCluster(engine="ray", ray_address=f"127.0.0.1:{server.server_port}")
+        settings = OnCluster(ray_address=f"127.0.0.1:{server.server_port}")
         with pytest.raises(InputError, match="another program than Ray answers; start a cluster with `ray start"):
             list(cluster.ordered(settings, lambda: abs, [-1]))
         server.shutdown()
-
-
-def test_options_of_a_cluster_are_refused_without_it() -> None:
-    with pytest.raises(InputError, match=r"^--ray-address: only with --engine ray; --engine is local$"):
-        OnCluster(ray_address="auto")

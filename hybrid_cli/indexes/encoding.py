@@ -95,7 +95,7 @@ def precision(settings: Encode, quantized: bool = True) -> Any:
             raise InputError("--dtype int8: only for texts encoded by a dense transformer; use --dtype fp32")
         return INT8
     names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-    here = settings.engine == "local"
+    here = settings.ray_address is None
     devices = workers.pick_devices(settings.devices) or [pick_device(settings.device) if here else settings.device]
     return names[pick_dtype(settings.dtype, devices[0])]
 
@@ -142,7 +142,7 @@ def on_cluster(settings: Encode) -> Encode:
     Raises:
         InputError: the precision depends on the device.
     """
-    if settings.engine == "local":
+    if settings.ray_address is None:
         return settings
     if settings.device.startswith("cuda") and settings.dtype == "auto":
         raise InputError("--dtype auto: depends on the GPUs of the Ray cluster; pass --dtype fp32, bf16 or fp16")
@@ -160,7 +160,7 @@ def blocks_encoder(
         of_queries: encode the texts as queries, not as documents.
         resolved: `dtype` and `contract` of the encoder.
     """
-    if settings.engine == "local":
+    if settings.ray_address is None:
         return partial(map, block_encoder(encoder, of_queries, settings.batch_tokens))
     start = partial(_start, settings.of_worker(), of_queries, resolved)
     return partial(cluster.ordered, settings, start, gpu=settings.device.startswith("cuda"))

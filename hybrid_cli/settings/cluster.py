@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Self
 
 from hybrid_cli.settings.common import Threaded
-from hybrid_cli.settings.options import GENERAL, option, when
+from hybrid_cli.settings.options import GENERAL, GIVEN, option, when
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnCluster(Threaded):
     """A command that can compute on a Ray cluster."""
 
-    engine: Literal["local", "ray"] = option(
-        "local",
-        "Where blocks are computed: in this process, or on the machines of a Ray cluster, which need the inputs under "
-        "the same paths.",
+    ray_address: str | None = option(
+        None,
+        "Compute on the Ray cluster at this address: `10.0.0.1:6379`, `auto` for the cluster of this machine, or "
+        "`local` to start one. Its machines need the inputs under the same paths.",
         panel=GENERAL,
-        recorded=False,
-    )
-    ray_address: str = option(
-        "auto",
-        "Address of the Ray cluster: `10.0.0.1:6379`, `auto` for the cluster of this machine, or `local` to start "
-        "one for this command.",
-        panel=GENERAL,
-        applies=when(engine="ray"),
         recorded=False,
     )
     ray_workers: int = option(
@@ -35,10 +27,10 @@ class OnCluster(Threaded):
         panel=GENERAL,
         minimum=1,
         maximum=65536,
-        applies=when(engine="ray"),
+        applies=when(ray_address=GIVEN),
         recorded=False,
     )
 
     def of_worker(self) -> Self:
         """Return the settings for a process that computes blocks; on a cluster, it has one thread by default."""
-        return self if self.engine == "local" else self.changed(threads=self.threads or 1)
+        return self if self.ray_address is None else self.changed(threads=self.threads or 1)

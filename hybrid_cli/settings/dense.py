@@ -305,11 +305,11 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
         "Devices to encode on, in one process each: `0,1` are two GPUs, `all` is all GPUs. Equal devices, and equal "
         "`--threads` on CPUs, write the same bytes as one device.",
         panel=COMPUTATION,
-        applies=when(input=TEXTS, encoder=OF_DENSE, from_vectors=None, engine="local"),
+        applies=when(input=TEXTS, encoder=OF_DENSE, from_vectors=None, ray_address=None),
         recorded=False,
     )
-    engine: Literal["local", "ray"] = redeclare(
-        OnCluster, "engine", applies=when(input=TEXTS, encoder=OF_DENSE, from_vectors=None)
+    ray_address: str | None = redeclare(
+        OnCluster, "ray_address", applies=when(input=TEXTS, encoder=OF_DENSE, from_vectors=None)
     )
     recall_check: bool = option(
         False,

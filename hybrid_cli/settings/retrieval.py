@@ -264,8 +264,8 @@ class Search(SearchOptions, OnCluster, Budgeted, Overwrites):
         applies=_WRITES,
     )
     overwrite: bool = redeclare(Overwrites, "overwrite", applies=_WRITES)
-    memory: int | None = redeclare(Budgeted, "memory", applies=when(engine="local"))
-    engine: Literal["local", "ray"] = redeclare(OnCluster, "engine", applies=_WRITES)
+    memory: int | None = redeclare(Budgeted, "memory", applies=when(ray_address=None))
+    ray_address: str | None = redeclare(OnCluster, "ray_address", applies=_WRITES)
     query: str | None = option(
         None,
         "Query text; prints its hits. Several indexes are fused by min-max, or as `--weights @FILE` states.",

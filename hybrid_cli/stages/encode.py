@@ -109,7 +109,7 @@ def _encode(settings: Encode) -> Path:
         return _check_recall(settings, output)
     set_all_threads(settings.threads)
     devices = pick_devices(settings.devices)
-    elsewhere = bool(devices) or settings.engine == "ray"
+    elsewhere = bool(devices) or settings.ray_address is not None
     recipe, encoder = opened(settings, "cpu" if elsewhere else settings.device, dtype, changes)
     texts, total = texts_in(source, kind)
     if not total:
