@@ -53,7 +53,7 @@ def bert(tokenizer: Any, seed: int = 0, kind: Any = BertModel, config: Any = Ber
     return model.eval()
 
 
-def chain(folder: Path, source: Path, pooling: str, *modules: nn.Module) -> Any:
+def chain(folder: Path, source: Path, pooling: Any, *modules: nn.Module) -> Any:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Pooling, Transformer
 

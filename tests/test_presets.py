@@ -206,10 +206,13 @@ def test_a_preset_of_a_plain_checkpoint_sets_prefixes_pooling_and_length(
 # ---------------------------------------------------------------------------------------------- sentence-transformers
 
 
-CHAINS: dict[str, tuple[str, Callable[[], list[nn.Module]]]] = {
+CHAINS: dict[str, tuple[Any, Callable[[], list[nn.Module]]]] = {
     "gtr": ("mean", lambda: [Dense(16, 12, bias=False, activation_function=nn.Identity()), Normalize()]),
     "two dense": ("max", lambda: [Dense(16, 8), Normalize(), Dense(8, 6, activation_function=nn.ReLU())]),
     "last token": ("lasttoken", lambda: [Normalize()]),
+    "square root": ("mean_sqrt_len_tokens", lambda: []),
+    "weighted": ("weightedmean", lambda: [Dense(16, 8), Normalize()]),
+    "joined": (("max", "cls", "mean"), lambda: [Dense(48, 12), Normalize()]),
 }
 
 

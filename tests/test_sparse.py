@@ -334,3 +334,6 @@ def test_an_expansion_is_added_to_the_documents(models: dict[Any, Path], tiny: P
     rows.write_text("salt\tx\nunknown\ty\n", "utf-8")
     with pytest.raises(InputError, match=r"1 document not in .* \(unknown, ...\)"):
         index_bm25(tiny, expansion=rows, output=tmp_path / "other", threads=1)
+    (named := tmp_path / "named.jsonl").write_text('{"id": "salt", "predicted_queries": "x"}\n')
+    with pytest.raises(InputError, match=r"no column known for the text .*; name its columns docid and text$"):
+        index_bm25(tiny, expansion=named, output=tmp_path / "other", threads=1)

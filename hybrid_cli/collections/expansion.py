@@ -18,6 +18,7 @@ _LAYOUT = Layout(
     {"docid": DOCID_FIELDS, "text": ("text", "query", "expansion", "contents")},
     frozenset(),
     {2: {"docid": "1", "text": "2"}},
+    "name its columns docid and text",
 )
 
 

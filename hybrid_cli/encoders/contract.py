@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from hybrid_cli.artifacts.layout import COMBINATION_PARTS, CONTRACT, MODULES, RERANKER
 from hybrid_cli.encoders import layouts
+from hybrid_cli.encoders.library_files import LONGEST, max_length, modules_of, poolings_of, prompts_of
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import read_bytes
-from hybrid_cli.json_files import fits, named, read_json, read_object, typed
+from hybrid_cli.json_files import named, read_object, typed
 from hybrid_cli.settings.common import Markers, Pooling
 
 if TYPE_CHECKING:
@@ -65,10 +66,6 @@ class Encoder(Protocol):
 KINDS = ("transformer", "static", "combination", "pair", "sparse")
 TRANSFORMER, STATIC, COMBINATION, PAIR, SPARSE = KINDS
 QUERY_MARKER, DOCUMENT_MARKER = "[unused1]", "[unused2]"
-LONGEST = 1 << 20  # of lengths in word pieces and of vectors: beyond every model
-MODULE_KINDS = ("Dense", "LayerNorm", "Normalize")  # modules of sentence-transformers between pooling and vector
-_MODULE = ("type", "path")
-_POOLING: dict[str, Pooling] = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last"}
 _LATER: dict[str, Any] = {  # fields that were added after the first version, with their defaults
     "truncate_dim": None,
     "binary": False,
@@ -77,6 +74,7 @@ _LATER: dict[str, Any] = {  # fields that were added after the first version, wi
     "special_tokens": True,
     "skip_tokens": 0,
     "fill_queries": False,
+    "more_pooling": (),
 }
 
 
@@ -138,7 +136,9 @@ class Contract(TextForm):
     """Parameters of a transformer encoder, besides the weights.
 
     Attributes:
-        pooling: `mean` or `max` over all tokens except padding, `cls`, the state of the first token, or `last`.
+        pooling: `mean` or `max` over all tokens except padding, `cls`, the state of the first token, or `last`;
+            `mean-sqrt` divides the sum by the square root of the number of tokens; `weighted-mean` weights the token at
+            position i, from 1, by i (SGPT).
         normalize: scale vectors to length 1.
         tied: one tower for queries and documents instead of two.
         markers: query and document markers in place of [CLS] (DualRM, section 3.2), after it (CLEAR, section 3.2), or
@@ -157,6 +157,8 @@ class Contract(TextForm):
         special_tokens: the tokenizer adds its special tokens; else they are part of the prefixes (TCT-ColBERT).
         skip_tokens: number of leading tokens that the mean leaves out (TCT-ColBERT: [CLS] and its marker).
         fill_queries: queries are filled with [MASK] to their maximum length (TCT-ColBERT).
+        more_pooling: poolings whose vectors follow that of `pooling`, in the models of sentence-transformers that join
+            several.
     """
 
     pooling: Pooling = "mean"
@@ -172,6 +174,12 @@ class Contract(TextForm):
     special_tokens: bool = True
     skip_tokens: int = 0
     fill_queries: bool = False
+    more_pooling: tuple[Pooling, ...] = ()
+
+    @property
+    def poolings(self) -> tuple[Pooling, ...]:
+        """All poolings, in the order of their vectors."""
+        return (self.pooling, *self.more_pooling)
 
     @property
     def query_head(self) -> str:
@@ -186,6 +194,10 @@ class Contract(TextForm):
     def document(self, title: str, text: str) -> str:
         """Return the input of the tokenizer for a document."""
         return self.document_head + (f"{title}{self.title_separator}{text}" if title or self.segments else text)
+
+    def changed(self, **overrides: Any) -> Self:
+        """Return a changed contract, see `TextForm.changed`; a new pooling replaces all poolings."""
+        return super().changed(**{**({"more_pooling": ()} if overrides.get("pooling") else {}), **overrides})
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values for `encoder.json` and manifests.
@@ -279,97 +291,25 @@ def _of_towers(folder: Path) -> Contract | None:
     return joined
 
 
-def modules_of(folder: Path) -> list[tuple[str, Path]]:
-    """Return kind and folder of each module of a sentence-transformers model.
-
-    Raises:
-        InputError: `modules.json` has another form, or a module that this package does not know.
-    """
-    modules = read_json(folder / MODULES)
-    if not fits(modules, list[dict[str, Any]]) or not all(fits(m.get(key), str) for m in modules for key in _MODULE):
-        raise InputError(f"{folder / MODULES}: needs a list of modules, each with {' and '.join(_MODULE)}")
-    kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
-    if unknown := set(kinds) - {"Transformer", "Pooling", "Dropout", *MODULE_KINDS}:
-        raise InputError(f"{folder}: unsupported sentence-transformers modules: {', '.join(sorted(unknown))}")
-    found = [(kind, folder / each["path"]) for kind, each in zip(kinds, modules, strict=True) if kind != "Dropout"]
-    if [kind for kind, _ in found[:2]] != ["Transformer", "Pooling"]:
-        raise InputError(f"{folder / MODULES}: needs the modules Transformer and Pooling first")
-    return found
-
-
 def _from_sentence_transformers(folder: Path) -> Contract:
     (_, transformer), (_, pooling), *others = modules_of(folder)
     kinds = tuple(kind for kind, _ in others)
     normalize = kinds[-1:] == ("Normalize",)
     query_prefix, doc_prefix = prompts_of(folder)
-    query_length, length = (_max_length(transformer, name) for name in ("query_length", "document_length"))
+    first, *more = poolings_of(folder, pooling)
+    query_length, length = (
+        max_length(transformer, name, Contract.doc_max_len) for name in ("query_length", "document_length")
+    )
     return Contract(
-        pooling=_pooling(folder, _object(pooling / "config.json"), bool(query_prefix or doc_prefix)),
+        pooling=first,
         normalize=normalize,
         query_prefix=query_prefix,
         doc_prefix=doc_prefix,
         query_max_len=query_length,
         doc_max_len=length,
         modules=kinds[:-1] if normalize else kinds,
+        more_pooling=tuple(more),
     )
-
-
-def prompts_of(folder: Path) -> tuple[str, str]:
-    """Return the prompts of a sentence-transformers model for queries and for documents; empty if it has none.
-
-    Raises:
-        InputError: prompts of another form, a default prompt that is not among them, or a similarity that is not the
-            inner product or the cosine.
-    """
-    file = folder / "config_sentence_transformers.json"
-    stored = _object(file)
-    texts: dict[str, str] = stored.get("prompts") or {}
-    if not fits(texts, dict[str, str]):
-        raise InputError(f"{file}: prompts need an object of texts")
-    default, similarity = stored.get("default_prompt_name"), stored.get("similarity_fn_name")
-    if default is not None and default not in (*texts, "query", "document"):
-        known = ", ".join(texts) or "none"
-        raise InputError(f"{file}: default_prompt_name {named(default)} is not among the prompts ({known}); correct it")
-    if similarity not in (None, "cosine", "dot"):
-        raise InputError(
-            f"{file}: similarity_fn_name {named(similarity)} is not supported; scores are inner products (dot, cosine)"
-        )
-    names = ("document", "passage", "corpus")
-    return texts.get("query", ""), next((texts[name] for name in names if name in texts), "")
-
-
-def _pooling(folder: Path, config: Mapping[str, Any], prompts: bool) -> Pooling:
-    modes = {name.removeprefix("pooling_mode_") for name, on in config.items() if on is True and "_mode_" in name}
-    modes = {mode.removesuffix("_tokens").removesuffix("_token") for mode in modes}
-    if "pooling_mode" in config:
-        stored = config["pooling_mode"]
-        modes |= {str(mode) for mode in (stored if isinstance(stored, list) else [stored])}
-    if len(modes) != 1 or next(iter(modes)) not in _POOLING:
-        raise InputError(
-            f"{folder}: unsupported pooling ({', '.join(sorted(modes)) or 'none'}); needs mean, cls, max or lasttoken"
-        )
-    if prompts and config.get("include_prompt") is False:
-        raise InputError(f"{folder}: unsupported pooling without the prompt (include_prompt is false)")
-    return _POOLING[next(iter(modes))]
-
-
-def _max_length(transformer: Path, name: str) -> int:
-    """Return the maximum length of texts: as stored, else the smaller of those of transformer and tokenizer."""
-    file = transformer / "sentence_bert_config.json"
-    stored = _object(file)
-    length: Any = stored.get("max_seq_length") if stored.get(name) is None else stored[name]
-    if length is None:
-        names = (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length"))
-        known: list[Any] = [_object(transformer / name).get(field) for name, field in names]
-        length = min((each for each in known if fits(each, int) and each <= LONGEST), default=Contract.doc_max_len)
-    if not fits(length, int) or not 4 <= length <= LONGEST:
-        label = "max_seq_length" if stored.get(name) is None else name
-        raise InputError(f"{file}: {label} {named(length)} is not between 4 and {LONGEST}")
-    return int(length)
-
-
-def _object(file: Path) -> dict[str, Any]:
-    return read_object(file) if file.exists() else {}
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

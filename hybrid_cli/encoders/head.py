@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hybrid_cli.artifacts import disk, layout
-from hybrid_cli.encoders.contract import Contract, modules_of
+from hybrid_cli.encoders.contract import Contract
+from hybrid_cli.encoders.library_files import modules_of
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_object
 

@@ -26,8 +26,9 @@ from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT, IDF_TABLE, MODULES
 from hybrid_cli.encoders import sparse_towers as towers
 from hybrid_cli.encoders.checkpoint import load_tokenizer, silence_transformers
-from hybrid_cli.encoders.contract import LONGEST, SPARSE, TextForm, prompts_of
+from hybrid_cli.encoders.contract import SPARSE, TextForm
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
+from hybrid_cli.encoders.library_files import LONGEST, prompts_of
 from hybrid_cli.encoders.literal import LiteralTerms
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.sparse_towers import (

@@ -15,12 +15,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.encoders.checkpoint import WITH_POOLER, Loaded, load_checkpoint
-from hybrid_cli.encoders.contract import DOCUMENT_MARKER, LONGEST, QUERY_MARKER, Contract, modules_of
+from hybrid_cli.encoders.contract import DOCUMENT_MARKER, QUERY_MARKER, Contract
 from hybrid_cli.encoders.head import Dense, load_modules, load_projection, save_head
+from hybrid_cli.encoders.library_files import LONGEST, POOLING, modules_of
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import Markers, Pooling
 
 _ST = "sentence_transformers.models"
+_LATER_MODES = {  # poolings that older files of sentence-transformers lack
+    "lasttoken": "last",
+    "mean_sqrt_len_tokens": "mean-sqrt",
+    "weightedmean_tokens": "weighted-mean",
+}
 
 
 class Tower(nn.Module):
@@ -70,7 +76,11 @@ class Tower(nn.Module):
         if contract.fill_queries and tokenizer.mask_token_id is None:
             raise InputError(f"{folder}: the vocabulary has no mask token, with which queries are filled")
         head = load_modules(folder, contract.modules)
-        inputs = _outputs(head) or loaded.backbone.config.hidden_size
+        pooled = loaded.backbone.config.hidden_size * len(contract.poolings)
+        first = next((layer.linear.in_features for layer in head or () if isinstance(layer, Dense)), pooled)
+        if first != pooled:
+            raise InputError(f"{folder}: its Dense module needs {first} values, and the pooling gives {pooled}")
+        inputs = _outputs(head) or pooled
         tower = cls(loaded, tokenizer, contract, head, load_projection(folder, contract, inputs, loaded.projection))
         length = contract.truncate_dim
         if length is not None and not 0 < length <= tower.full_dim:
@@ -88,7 +98,11 @@ class Tower(nn.Module):
         linear = self.projection[0] if self.projection is not None else None
         if isinstance(linear, nn.Linear):
             return linear.out_features
-        return _outputs(self.head) or int(self.backbone.config.hidden_size)
+        return _outputs(self.head) or self._pooled
+
+    @property
+    def _pooled(self) -> int:
+        return int(self.backbone.config.hidden_size) * len(self.contract.poolings)
 
     @property
     def longest(self) -> int:
@@ -101,7 +115,7 @@ class Tower(nn.Module):
     def add_distillation_head(self, dim: int) -> None:
         """Add a linear map from pooled states to `dim` values; see `forward`."""
         weight = next(self.backbone.parameters())
-        self.distillation_head = nn.Linear(self.backbone.config.hidden_size, dim, bias=False, device=weight.device)
+        self.distillation_head = nn.Linear(self._pooled, dim, bias=False, device=weight.device)
 
     def tokenize(self, texts: Sequence[str], side: str, tokenizer: Any = None) -> tuple[list[list[int]], int]:
         """Return the token ids of texts with their prefixes, cut to the maximum length, and the number of cut texts.
@@ -137,7 +151,8 @@ class Tower(nn.Module):
         states = self.backbone(**self.inputs(input_ids, attention_mask)).last_hidden_state
         if skipped := self.contract.skip_tokens:
             attention_mask = torch.cat([torch.zeros_like(attention_mask[:, :skipped]), attention_mask[:, skipped:]], 1)
-        pooled = pool(states.float(), attention_mask, self.contract.pooling)
+        states = states.float()
+        pooled = torch.cat([pool(states, attention_mask, each) for each in self.contract.poolings], 1)
         vectors = pooled
         for layers in (self.head, self.projection):
             if layers is not None:  # computed in the precision of the weights
@@ -199,7 +214,7 @@ def _outputs(modules: nn.Sequential | None) -> int:
 
 
 def pool(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
-    """Pool states [n, L, h] to vectors [n, h] with the attention mask [n, L]; padding is excluded from the mean."""
+    """Pool states [n, L, h] to vectors [n, h] with the attention mask [n, L], which excludes padding."""
     if pooling == "cls":
         return states[:, 0]
     if pooling == "last":
@@ -207,7 +222,10 @@ def pool(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
     if pooling == "max":
         return states.masked_fill(mask.unsqueeze(-1) == 0, -torch.inf).amax(1)
     weights = mask.unsqueeze(-1).to(states.dtype)
-    return (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+    if pooling == "weighted-mean":
+        weights = weights * torch.arange(1, states.shape[1] + 1, device=states.device).view(1, -1, 1)
+    total = weights.sum(1).clamp(min=1e-9)
+    return (states * weights).sum(1) / (total.sqrt() if pooling == "mean-sqrt" else total)
 
 
 def _with_markers(backbone: PreTrainedModel, tokenizer: Any, markers: Markers, folder: Path) -> Any:
@@ -239,12 +257,14 @@ def _with_markers(backbone: PreTrainedModel, tokenizer: Any, markers: Markers, f
 
 
 def _pooling_config(hidden: int, contract: Contract) -> dict[str, Any]:
+    names = {ours: theirs for theirs, ours in POOLING.items()}
     return {
         "word_embedding_dimension": hidden,
         "pooling_mode_cls_token": contract.pooling == "cls",
         "pooling_mode_mean_tokens": contract.pooling == "mean",
         "pooling_mode_max_tokens": contract.pooling == "max",
-        **({"pooling_mode_lasttoken": True} if contract.pooling == "last" else {}),
+        **{f"pooling_mode_{key}": True for key, ours in _LATER_MODES.items() if contract.pooling == ours},
+        **({"pooling_mode": [names[each] for each in contract.poolings]} if contract.more_pooling else {}),
         "include_prompt": True,
     }
 

@@ -24,7 +24,7 @@ from hybrid_cli.settings.options import (
 )
 
 MEASURE = parsed_by("hybrid_cli.evaluation.measures", "measure_name")
-Pooling = Literal["mean", "cls", "max", "last"]
+Pooling = Literal["mean", "cls", "max", "last", "mean-sqrt", "weighted-mean"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 INT8: Literal["int8"] = "int8"
 EncodingPrecision = Literal[Precision, "int8"]
@@ -116,7 +116,11 @@ class EncoderContract(Settings):
         recorded=False,
     )
     pooling: Pooling | None = option(
-        None, "Pooling: masked mean of all tokens, [CLS], maximum, or last token.", panel=ENCODER, shown="the model's"
+        None,
+        "Pooling: masked mean of all tokens, [CLS], maximum, last token, sum over the square root of the number of "
+        "tokens, or mean weighted by the position.",
+        panel=ENCODER,
+        shown="the model's",
     )
     normalize: bool | None = option(None, "Normalize vectors to length 1.", panel=ENCODER, shown="the model's")
     query_prefix: str | None = option(None, "Text put before every query.", panel=ENCODER, shown="the model's")

@@ -60,12 +60,14 @@ class Layout:
         known: field -> usual names of its column, the most specific first, in lower case with `_`.
         optional: fields that a table may lack.
         positions: number of columns -> number of the column of each field, in a file without a header.
+        advice: phrase for a file without a column, if `option` does not take names of columns.
     """
 
     option: str
     known: Mapping[str, Sequence[str]]
     optional: frozenset[str]
     positions: Mapping[int, Mapping[str, str]]
+    advice: str = ""
 
     def knows(self, name: str) -> bool:
         """Return whether a name is usual for a column."""
@@ -191,8 +193,9 @@ def chosen_columns(table: Table, layout: Layout, given: Mapping[str, str]) -> di
     missing = [field for field in layout.known if field not in found and field not in layout.optional]
     if missing:
         raise InputError(
-            f"{table.path}: no column known for the {missing[0]} (columns: {listed}); name it with {layout.option} "
-            f"{missing[0]}=COLUMN" + ("" if table.header else ", or pass --header if the first row names the columns")
+            f"{table.path}: no column known for the {missing[0]} (columns: {listed}); "
+            + (layout.advice or f"name it with {layout.option} {missing[0]}=COLUMN")
+            + ("" if table.header or layout.advice else ", or pass --header if the first row names the columns")
         )
     return found
 
