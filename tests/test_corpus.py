@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import Pretrain
-from hybrid_cli.training import pretraining_data
-from hybrid_cli.training.pretraining_data import IGNORED, Corpus, Spans
+from hybrid_cli.training import parallel, pretraining_data
+from hybrid_cli.training.pretraining_data import IGNORED, Corpus, Pieces, Spans
 
 PLAN = Pretrain(Path("corpus"), output=Path("out"), batch_size=4, epochs=3, max_length=12, held_out=3, seed=7)
 TEXTS = [f"number{n} " + "alpha beta gamma delta " * (n % 5) for n in range(40)]
@@ -146,4 +147,38 @@ def test_counting_stops_at_the_last_step(open_corpus: Callable[..., Corpus]) -> 
 @pytest.mark.parametrize("texts", [[], [""], ["", "", ""]])
 def test_a_corpus_without_words_is_refused(tmp_path: Path, tokenizer: Any, texts: list[str]) -> None:
     with pytest.raises(InputError, match="has no words to train on"):
-        Corpus(write_corpus(tmp_path / "corpus.parquet", texts), tokenizer, Contract().document, PLAN)
+        len(Corpus(write_corpus(tmp_path / "corpus.parquet", texts), tokenizer, Contract().document, PLAN))
+
+
+@contextmanager
+def count_texts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Yield a list of the texts that are tokenized."""
+    seen: list[str] = []
+    tokenized = pretraining_data.pieces
+
+    def pieces(tokenizer: Any, texts: list[str]) -> Iterator[Pieces]:
+        seen.extend(texts)
+        return tokenized(tokenizer, texts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pretraining_data, "pieces", pieces)
+        yield seen
+
+
+@pytest.mark.parametrize("cocondenser", [False, True])
+def test_a_process_tokenizes_the_documents_of_its_share(
+    open_corpus: Callable[..., Corpus], monkeypatch: pytest.MonkeyPatch, cocondenser: bool
+) -> None:
+    """The shares of two processes are the batches of one."""
+    whole = [plain(batch) for batch in open_corpus(cocondenser=cocondenser).batches()]
+    shares, texts = [], []
+    for rank in range(2):
+        corpus = open_corpus(cocondenser=cocondenser, epochs=3)
+        assert len(corpus)  # counted, which two processes do together
+        with monkeypatch.context() as patch, count_texts(monkeypatch) as seen:
+            patch.setattr(parallel, "size", lambda: 2)
+            patch.setattr(parallel, "rank", lambda rank=rank: rank)
+            shares.append([plain(batch) for batch in corpus.batches()])
+        texts.append(len(seen))
+    assert [first + second for first, second in zip(*shares, strict=True)] == whole
+    assert max(texts) < 3 * len(TEXTS)

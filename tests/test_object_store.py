@@ -26,7 +26,7 @@ from tiny_collection import write_tiny_source
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import manifest, remote, store, upload_marker
 from hybrid_cli.artifacts.upload_marker import MARKER
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.stages.search import search
 
 CHAIN = (
@@ -241,6 +241,42 @@ def test_a_store_that_stops_answering_loses_no_work(
     assert "out/bm25/manifest.json" in bucket.names("out")
 
 
+def test_a_download_that_stops_half_way_is_resumed(
+    bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that arrived are kept; a part of a file is never read."""
+    with_index(bucket, local)
+    for name, content in contents(local / "out/bm25").items():
+        bucket.put(f"out/bm25/{name}", content)
+    blocks, whole = store.blocks, list[str]()
+
+    def stop(url: str) -> Iterator[bytes]:
+        content = b"".join(blocks(url))
+        if url.endswith("/docids.parquet"):
+            yield content[:10]
+            raise HybridError(f"{url}: the object store does not answer; repeat the command")
+        whole.append(url)
+        yield content
+
+    monkeypatch.setattr(store, "blocks", stop)
+    words = ("search", "--index", f"{bucket}/out/bm25", "--query", "salt")
+    done = hybrid(*words)
+    assert (done.code, done.err.splitlines()[-1]) == (
+        1, f"hybrid: {bucket}/out/bm25/docids.parquet: the object store does not answer; repeat the command",
+    )  # fmt: skip
+    assert not list(bucket.mirror.rglob("docids.parquet"))
+    first, again = set(whole), set[str]()
+
+    def noted(url: str) -> Iterator[bytes]:
+        again.add(url)
+        yield from blocks(url)
+
+    monkeypatch.setattr(store, "blocks", noted)
+    assert hybrid(*words).out == hybrid("search", "--index", str(local / "out/bm25"), "--query", "salt").out
+    assert again
+    assert not first & again
+
+
 def put_marker(bucket: Bucket, host: str, process: int) -> None:
     """Store the marker of a process that uploads an index."""
     writer = {"process": process, "host": host, "token": "another"}
@@ -427,3 +463,28 @@ def test_a_command_with_several_outputs_needs_a_local_folder(bucket: Bucket) -> 
     done = hybrid("auto", "docs.jsonl", "--output", f"{bucket}/auto")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert f"--output {bucket}/auto: auto writes several artifacts; name a local folder" in done.err
+
+
+def test_paths_are_printed_as_urls(any_bucket: Bucket, local: Path) -> None:
+    with_index(any_bucket, local)
+    run(any_bucket, 1)
+    for command in ("verify", "inspect"):
+        done = hybrid(command, f"{any_bucket}/out/bm25")
+        assert done.code == 0
+        assert f"{any_bucket}/out/bm25" in done.out
+        assert str(any_bucket.mirror) not in done.out + done.err
+
+
+def test_a_config_file_is_read_from_the_store_and_a_log_file_is_refused(bucket: Bucket, local: Path) -> None:
+    with_index(bucket, local)
+    bucket.put("bm25.yaml", b"k1: 1.5\nthreads: 1\n")
+    index = ("index-bm25", f"{bucket}/data", "--output", f"{bucket}/out/bm25")
+    assert hybrid(*index, "--config", f"{bucket}/bm25.yaml").code == 0
+    assert json.loads(bucket.get("out/bm25/manifest.json"))["options"]["k1"] == 1.5
+    for words, message in (
+        (("--config", f"{bucket}/none.yaml"), f"{bucket}/none.yaml: no such file"),
+        (("--log-file", f"{bucket}/log.txt"), f"--log-file {bucket}/log.txt: object stores cannot append to an object"),
+    ):
+        done = hybrid(*index, *words)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert message in done.err

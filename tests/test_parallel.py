@@ -44,6 +44,8 @@ RUN = """
 import json, os, sys
 from torch import distributed
 from command import hybrid
+from hybrid_cli.training import parallel
+parallel.BUCKET = 2000  # fewer values than some parameters have, and more than others
 if "WORLD_SIZE" in os.environ:
     distributed.init_process_group("gloo")  # one group of processes for all commands
 for words in json.loads(sys.argv[1]):

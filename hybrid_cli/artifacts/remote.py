@@ -202,6 +202,18 @@ def fetch(url: str) -> None:
     _mirror(url, found)
 
 
+def local_file(url: str) -> Path:
+    """Download an object, and return its path in the mirror.
+
+    Raises:
+        InputError: no such object.
+    """
+    fetch(url)
+    if not (place := place_of(url)).is_file():
+        raise InputError(f"{url}: no such file")
+    return place
+
+
 def _mirror(url: str, found: Mapping[str, Any]) -> None:
     """Download the objects of a URL, and remove other files from the mirror."""
     place, (scheme, _, key) = place_of(url), url.partition("://")

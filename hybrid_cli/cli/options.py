@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, get_args, get_origin
 
@@ -21,7 +22,7 @@ from hybrid_cli.memory import cpu_count
 from hybrid_cli.presets import experiments
 from hybrid_cli.settings import COMMANDS, Settings
 from hybrid_cli.settings.common import Overwrites
-from hybrid_cli.settings.conversion import bare_type, default_text, is_list, is_mapping, is_pair, range_text
+from hybrid_cli.settings.conversion import bare_type, default_text, has_url, is_list, is_mapping, is_pair, range_text
 from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, bare_name, spelling
 
 _COLUMNS = 76
@@ -184,6 +185,8 @@ def _log_path(given: Any, output: Any) -> Path | None:
         return None
     if not isinstance(given, str) or not given:
         raise InputError("--log-file: needs a path")
+    if has_url(given):
+        raise InputError(f"--log-file {given}: object stores cannot append to an object; name a local file")
     if output and os.path.realpath(given) == os.path.realpath(str(output)):
         raise InputError(f"--log-file {given}: is the output; pass another path")
     if not os.path.exists(given):
@@ -328,8 +331,7 @@ def configured_values(config: str | None, kind: type[Settings]) -> dict[str, Any
         return {}
     from hybrid_cli.cli.config import read_config
 
-    path = Path(config) if Path(config).exists() else experiments().get(config, Path(config))
-    content = _section(config, read_config(path), kind)
+    content = _section(config, read_config(_config_path(config)), kind)
     shared = (*_FLAGS, "log_file", *(("dry_run",) if issubclass(kind, Overwrites) else ()))
     fields = {bare_name(name): name for name in (*shared, *kind.declared())}
     fields = {name: field for name, field in fields.items() if not getattr(kind.declared().get(field), "names", ())}
@@ -346,6 +348,14 @@ def configured_values(config: str | None, kind: type[Settings]) -> dict[str, Any
         if (other := found.setdefault(fields[bare_name(name)], name)) != name:
             raise InputError(f"{config}: '{other}' and '{name}' are the same option; keep one")
     return {fields[bare_name(name)]: value for name, value in content.items()}
+
+
+def _config_path(config: str) -> Path:
+    """Return the path of a config file, of an experiment by its name, or of the copy of an object."""
+    if has_url(config):
+        found: Path = import_module("hybrid_cli.artifacts.remote").local_file(config)
+        return found
+    return Path(config) if Path(config).exists() else experiments().get(config, Path(config))
 
 
 def _section(config: str, content: dict[str, Any], kind: type[Settings]) -> dict[str, Any]:

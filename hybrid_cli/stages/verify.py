@@ -40,7 +40,7 @@ def verify(settings: Verify) -> list[Description]:
                 problem = "contains no artifact" if given.is_dir() else "has no manifest, so it is no artifact"
                 raise InputError(f"{given}: {problem} of hybrid; name an artifact, or a folder of artifacts")
             for path in inside:
-                _verify(path, str(path), found)
+                _verify(path, console.shown(str(path)), found)
                 advance(1)
     return list(found.values())
 
@@ -99,11 +99,12 @@ def _verify(path: Path, label: str, found: dict[Path, Description]) -> Descripti
 def _input(manifest: Manifest, role: str, found: dict[Path, Description]) -> Description:
     """Verify an input, if it is an artifact, and compare its fingerprint with the recorded one."""
     recorded, path = manifest.inputs[role], input_path(manifest, role)
-    described = {"role": role, "path": manifest.input_label(role), "kind": recorded["kind"], "state": MISSING}
+    label = manifest.input_label(role)
+    described = {"role": role, "path": console.shown(label), "kind": recorded["kind"], "state": MISSING}
     if path is None or not path.exists():
         return described
     if "path" in recorded:
-        path = Path(described["path"])  # relative to the working directory
+        path = Path(label)  # relative to the working directory
     if _has_manifest(path) and _verify(path, described["path"], found)["problems"]:
         return {**described, "state": DAMAGED}
     unchanged = artifacts.fingerprint(path) == recorded["fingerprint"]

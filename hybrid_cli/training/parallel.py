@@ -23,7 +23,7 @@ from hybrid_cli.encoders.devices import pick_device
 from hybrid_cli.errors import InputError
 
 _PATIENCE = timedelta(days=1)  # the others wait while the first process validates or encodes with a frozen model
-_BUCKET = 1 << 24  # values of gradients that are summed at once
+BUCKET = 1 << 24  # values of gradients that are summed at once
 
 Item = TypeVar("Item")
 
@@ -167,10 +167,10 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 
 def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Yield parameters with at most `_BUCKET` values together, or one larger parameter."""
+    """Yield parameters with at most `BUCKET` values together, or one larger parameter."""
     bucket: list[nn.Parameter] = []
     for parameter in parameters:
-        if bucket and sum(each.numel() for each in bucket) + parameter.numel() > _BUCKET:
+        if bucket and sum(each.numel() for each in bucket) + parameter.numel() > BUCKET:
             yield bucket
             bucket = []
         bucket.append(parameter)

@@ -155,8 +155,9 @@ class PretrainingLearner:
         self._device = next(model.parameters()).device
 
     def backward(self, batch: Spans, scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
-        """Add the gradients of one batch; return the terms of its loss."""
-        masked, share = _masked(batch), self._chunks(self._own(batch))
+        """Add the gradients of this process's share of a batch; return the terms of the loss of the batch."""
+        masked = max(1, int(parallel.total(torch.tensor(_masked(batch), device=self._device))))
+        share = self._chunks(batch)
         if self.model.condenser is None:
             return self._one_by_one(share.chunks, masked, scale)
 
@@ -172,7 +173,7 @@ class PretrainingLearner:
         share = self._chunks(batch)
         with torch.no_grad():
             rows = torch.cat([self._encode(chunk) for chunk in share.chunks])
-            terms = self._terms(rows[share.order], _masked(batch))
+            terms = self._terms(rows[share.order], max(1, _masked(batch)))
         return {f"held_out_{name}": term.item() for name, term in terms.items()}
 
     def _one_by_one(self, chunks: Sequence[Chunk], masked: int, scale: Callable[[Tensor], Tensor]) -> Terms:
@@ -183,14 +184,6 @@ class PretrainingLearner:
             scale(term).backward()
             whole += term.detach()
         return {self.model.terms[0]: parallel.total(whole)}
-
-    def _own(self, batch: Spans) -> Spans:
-        """Return the spans of the documents that this process encodes."""
-        width = 1 if self.model.condenser is None else 2  # spans of a unit
-        spans = [
-            width * unit + place for unit in parallel.share(range(len(batch.ids) // width)) for place in range(width)
-        ]
-        return Spans([batch.ids[span] for span in spans], [batch.labels[span] for span in spans])
 
     def _terms(self, rows: Tensor, masked: int) -> Terms:
         """Return the terms of rows, given in the order of the spans."""
@@ -220,7 +213,7 @@ class PretrainingLearner:
 
 
 def _masked(batch: Spans) -> int:
-    return max(1, sum(int((labels != IGNORED).sum()) for labels in batch.labels))
+    return sum(int((labels != IGNORED).sum()) for labels in batch.labels)
 
 
 def _padded(rows: list[np.ndarray], value: int) -> Tensor:

@@ -1,5 +1,7 @@
 """Data for pretraining: a corpus as batches of masked spans, one block of documents in memory.
 
+Each process of a training tokenizes the documents of its own share of the batches.
+
 Order, spans and masks depend only on (seed, epoch, position), so a resumed run sees the same batches. The tokens of a
 word are masked together (whole-word masking; Condenser). The collator of transformers splits words
 only at spaces, so that punctuation belongs to a word, and omits BERT's random and unchanged tokens.
@@ -10,17 +12,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
 
 from hybrid_cli import console, draws
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.training import Pretrain
+from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import passes
 
 BLOCK = 8192  # documents that are shuffled together
@@ -161,7 +166,7 @@ class Corpus:
         held: number of documents held out for validation.
 
     Raises:
-        InputError: the corpus has no words, or the tokenizer no mask token.
+        InputError: the tokenizer has no mask token; or, when the units are counted, the corpus has no words.
     """
 
     def __init__(self, path: Path, tokenizer: Any, text: Callable[[str, str], str], plan: Pretrain):
@@ -171,64 +176,99 @@ class Corpus:
         self._scan = collections.scan(path).select("corpus_row", "title", "text")
         self.held = min(plan.held_out, self.documents // 10)
         self._held: list[int] = self._rng(_HELD_OUT).choice(self.documents, self.held, replace=False).tolist()
-        self._sizes = self._count()
 
     def __len__(self) -> int:
         """Return the number of units of one epoch, or those counted until `max_steps` is reached."""
-        return sum(self._sizes.values())
+        return sum(int(counts.sum()) for counts in self._counts.values())
 
     def batches(self, done: int = 0) -> Iterator[Spans]:
-        """Yield the batches of all epochs from the `done`-th on; the last batch of an epoch may be smaller."""
+        """Yield this process's share of the batches of all epochs from the `done`-th on.
+
+        The last batch of an epoch may be smaller.
+        """
         size = self._plan.batch_size
         steps = -(-len(self) // size)
         for epoch in range(done // steps, passes(self._plan)):
             units = self._epoch(epoch, (done - epoch * steps) * size)
             while batch := list(islice(units, size)):
-                yield self._masked(batch, self._rng(_MASKS, done))
+                yield self._masked(batch, _MASKS, done)
                 done += 1
 
     def held_out(self) -> Spans | None:
         """Return one unit of each held-out document; None if no document is held out."""
-        documents = self._scan.filter(pl.col("corpus_row").is_in(self._held))
+        documents = self._scan.filter(pl.col("corpus_row").is_in(self._held)).collect()
         units = [units[0] for units in self._units(documents, epoch=0) if units]
-        return self._masked(units, self._rng(_HELD_OUT, 0)) if units else None
+        return self._masked(units, _HELD_OUT, 0) if units else None
 
-    def _count(self) -> dict[int, int]:
-        """Count the units of each block in the order of the first epoch, until `max_steps` is reached."""
+    @cached_property
+    def _counts(self) -> dict[int, np.ndarray]:
+        """Number of units of each document, by block in the order of the first epoch, until `max_steps` is reached.
+
+        The processes of a training count one block each at a time.
+        """
         enough = (self._plan.max_steps or math.inf) * self._plan.batch_size * self._plan.accumulate
-        sizes: dict[int, int] = {}
+        found: dict[int, np.ndarray] = {}
         with console.progress("count spans", self.documents, "documents") as advance:
-            for block in self._blocks(0):
-                sizes[block] = len(self._block(block, epoch=0))
-                advance(min(BLOCK, self.documents - block * BLOCK))
-                if sum(sizes.values()) >= enough:
+            order = self._blocks(0)
+            for first in range(0, len(order), parallel.size()):
+                blocks = order[first : first + parallel.size()]
+                own = [[len(units)] for block in blocks[parallel.rank() :][:1] for units in self._of_block(block)]
+                counted = parallel.gather(torch.tensor(own, dtype=torch.int64).view(-1, 1))
+                for block, counts in zip(blocks, counted, strict=False):  # the last blocks may be fewer than processes
+                    found[block] = counts.flatten().cpu().numpy()
+                    advance(min(BLOCK, self.documents - block * BLOCK))
+                if sum(int(counts.sum()) for counts in found.values()) >= enough:
                     break
-        if not sum(sizes.values()):
+        if not any(counts.any() for counts in found.values()):
             raise InputError(f"{self._path}: has no words to train on; pretrain needs documents with text")
-        return sizes
+        return found
 
-    def _epoch(self, epoch: int, skip: int) -> Iterator[Unit]:
+    def _epoch(self, epoch: int, skip: int) -> Iterator[Unit | None]:
+        """Yield the units of an epoch after the first `skip`; None for those of other processes, which stay text."""
+        position = 0
         for block in self._blocks(epoch):
-            if skip and skip >= self._sizes[block]:
-                skip -= self._sizes[block]
-                continue
-            units = self._block(block, epoch)
-            for place in self._rng(_UNITS, epoch, block).permutation(len(units))[skip:]:
-                yield units[place]
-            skip = 0
+            if block not in self._counts:
+                return
+            ends = np.cumsum(self._counts[block])
+            order = self._rng(_UNITS, epoch, block).permutation(int(self._counts[block].sum()))
+            places = position + np.arange(len(order))
+            position += len(order)
+            if position > skip:
+                units = self._chosen(block, ends, order[self._own(places) & (places >= skip)], epoch)
+                yield from (units.get(unit) for unit in order[places >= skip].tolist())
+
+    def _own(self, places: np.ndarray) -> np.ndarray:
+        """Return a mask [n] of the units of this process, for places in the sequence of an epoch."""
+        batch, place = np.divmod(places, self._plan.batch_size)
+        lengths = np.minimum(self._plan.batch_size, len(self) - batch * self._plan.batch_size)
+        mask = np.zeros(len(places), bool)
+        for length in np.unique(lengths).tolist():
+            own = parallel.own(length)
+            mask |= (lengths == length) & (place >= own.start) & (place < own.stop)
+        return mask
+
+    def _chosen(self, block: int, ends: np.ndarray, chosen: np.ndarray, epoch: int) -> dict[int, Unit]:
+        """Return some units of a block by their number; other documents are not tokenized."""
+        rows = np.unique(np.searchsorted(ends, chosen, "right"))
+        begins = ends - self._counts[block]
+        found = zip(rows.tolist(), self._of_block(block, epoch, rows), strict=True)
+        units = {int(begins[row]) + number: unit for row, several in found for number, unit in enumerate(several)}
+        return {number: units[number] for number in chosen.tolist()}
 
     def _blocks(self, epoch: int) -> list[int]:
         order: list[int] = self._rng(_BLOCKS, epoch).permutation(-(-self.documents // BLOCK)).tolist()
         return order
 
-    def _block(self, block: int, epoch: int) -> list[Unit]:
-        documents = self._scan.slice(block * BLOCK, BLOCK).filter(~pl.col("corpus_row").is_in(self._held))
-        return list(chain.from_iterable(self._units(documents, epoch)))
+    def _of_block(self, block: int, epoch: int = 0, rows: np.ndarray | None = None) -> Iterator[list[Unit]]:
+        """Yield the units of each document of a block, or of the documents in some rows of it."""
+        held = pl.col("corpus_row").is_in(self._held)
+        documents = self._scan.slice(block * BLOCK, BLOCK).filter(~held).collect()
+        return self._units(documents if rows is None else documents[rows], epoch)
 
-    def _units(self, documents: pl.LazyFrame, epoch: int) -> Iterator[list[Unit]]:
+    def _units(self, documents: pl.DataFrame, epoch: int) -> Iterator[list[Unit]]:
         """Yield the units of each document."""
         room = self._plan.max_length - 2
-        rows, titles, texts = documents.collect().get_columns()
+        rows, titles, texts = documents.get_columns()
         whole = [self._text(title, text) for title, text in zip(titles, texts, strict=True)]
         for row, document in zip(rows, pieces(self._tokenizer, whole), strict=True):
             if self._plan.cocondenser:
@@ -237,8 +277,12 @@ class Corpus:
             else:
                 yield [[span] for span in consecutive(document, room)]
 
-    def _masked(self, units: Sequence[Unit], rng: np.random.Generator) -> Spans:
-        masked = [self._mask(span, rng) for unit in units for span in unit]
+    def _masked(self, units: Sequence[Unit | None], *key: int) -> Spans:
+        """Mask the units of a batch; the masks of a unit depend on its place in the batch."""
+        masked = []
+        for place, unit in enumerate(units):
+            rng = self._rng(*key, place)
+            masked += [self._mask(span, rng) for span in unit or ()]
         return Spans([ids for ids, _ in masked], [labels for _, labels in masked])
 
     def _rng(self, *place: int) -> np.random.Generator:
