@@ -170,6 +170,11 @@ def test_a_run_of_other_documents_or_other_queries_is_refused(tmp_path: Path, co
     run = write_run(tmp_path / "run.parquet", [("q0", f"z{n}", n + 1, 1.0) for n in range(5)] + [("q0", "d0", 6, 0.5)])
     with pytest.raises(InputError, match=r"5 documents not in .* \(z0, z1, z2, \.\.\.\); pass a run of this corpus"):
         RunTeacher(run, batch, corpus, label_settings())
+    repeated = pl.concat([pl.read_parquet(corpus), pl.read_parquet(corpus).head(1)])
+    repeated.write_parquet(tmp_path / "repeated.parquet")
+    known = write_run(tmp_path / "known.parquet", [("q0", "d0", 1, 0.5)])
+    with pytest.raises(InputError, match="docid d0 is repeated"):
+        RunTeacher(known, batch, tmp_path / "repeated.parquet", label_settings())
     other = write_run(tmp_path / "other.parquet", [("q7", "d0", 1, 1.0)])
     with pytest.raises(InputError, match="has hits for none of the 1 queries"):
         RunTeacher(other, batch, corpus, label_settings())

@@ -11,14 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli import console, runs
+from hybrid_cli import console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
@@ -29,6 +30,7 @@ from hybrid_cli.lexical.english import STOP_WORDS
 from hybrid_cli.lexical.impacts import DocumentImpacts
 from hybrid_cli.lexical.index import LexicalIndex
 
+Rows: TypeAlias = npt.NDArray[np.int32]
 _BATCH = 2048  # documents, and queries, at once
 
 
@@ -58,45 +60,64 @@ class Served:
         """
         if self.dense is None:
             return
-        if set(self.dense.docids) != set(self.lexical.docids):
+        ours, theirs = self.lexical.docids, self.dense.docids
+        if len(ours) != len(theirs) or not (ours.equals(theirs) or ours.is_in(theirs.implode()).all()):
             raise InputError(f"{self.dense.folder}: other documents than the lexical index; encode the same corpus")
         if self.dense.binary:
             raise InputError(f"{self.dense.folder}: sign codes, which no engine scores so; encode with --index-type")
 
-    def documents(self) -> Iterator[pl.DataFrame]:
+    def documents(self, impacts: bool = True) -> Iterator[pl.DataFrame]:
         """Yield docid, title, text, indices and values of the impacts, and vector, in the order of the corpora.
+
+        Args:
+            impacts: with indices and values.
 
         Raises:
             InputError: the corpora lack a document.
         """
-        known, found = self.lexical.docids, 0
-        later = [collections.docids(path) for path in self.corpora[1:]]
-        for number, corpus in enumerate(self.corpora):
-            replaced = pl.concat([pl.Series([], dtype=pl.String), *later[number:]])
+        found = 0
+        for corpus, rows in zip(self.corpora, self._rows(), strict=True):
+            begin = 0
             for batch in collections.documents(corpus, _BATCH):
-                frame = pl.DataFrame(pl.from_arrow(batch))
-                mine = pl.col("docid").is_in(known.implode()) & ~pl.col("docid").is_in(replaced.implode())
-                frame = frame.filter(mine)
+                own = rows[begin : begin + len(batch)]
+                begin += len(batch)
+                frame = pl.DataFrame(pl.from_arrow(batch)).filter(own >= 0)
                 found += len(frame)
                 if len(frame):
-                    yield frame.with_columns(self._vectors(frame["docid"]))
-        if found < len(known):
+                    yield frame.with_columns(self._vectors(own[own >= 0], impacts))
+        if found < (total := len(self.lexical.docids)):
             raise InputError(
-                f"{self.corpora[-1]}: no texts of {console.counted(document=len(known) - found)}; pass the collection "
+                f"{self.corpora[-1]}: no texts of {console.counted(document=total - found)}; pass the collection "
                 "of the index with --collection"
             )
 
-    def _vectors(self, docids: pl.Series) -> list[pl.Series]:
-        rows = runs.positions(docids, self.lexical.docids, "the lexical index has no document")
-        columns = _sparse(self._impacts.rows(rows))
+    def _rows(self) -> list[Rows]:
+        """Return, for each corpus, the rows of its documents in the lexical index; -1 for others and replaced ones."""
+        known, later, found = self.lexical.docids, pl.Series([], dtype=pl.String), []
+        for corpus in reversed(self.corpora):
+            mine = collections.docids(corpus)
+            rows = _places(mine, known)
+            if len(later):
+                rows[mine.is_in(later.implode()).to_numpy()] = -1
+            found.append(rows)
+            later = pl.concat([later, mine]) if len(found) < len(self.corpora) else later
+        return found[::-1]
+
+    def _vectors(self, rows: Rows, impacts: bool) -> list[pl.Series]:
+        columns = _sparse(self._impacts.rows(rows.astype(np.int64))) if impacts else []
         if self.dense is not None:
-            places = runs.positions(docids, self.dense.docids, f"{self.dense.folder}: no document")
-            columns.append(_dense(self.dense.vectors_of(places)))
+            columns.append(_dense(self.dense.vectors_of(self._dense_rows[rows].astype(np.int64))))
         return columns
 
     @cached_property
+    def _dense_rows(self) -> Rows:
+        """Return the row in the dense index of each document of the lexical one."""
+        assert self.dense is not None
+        return _places(self.lexical.docids, self.dense.docids)
+
+    @cached_property
     def _impacts(self) -> DocumentImpacts:
-        return self.lexical.impacts.by_document(self.work)
+        return self.lexical.impacts.by_document(self.work, "use --format opensearch")
 
     def queries(self, queries: pl.DataFrame, encoder: Any) -> pl.DataFrame:
         """Return qid, text, indices and values (term frequencies), and vector, for queries (qid, text)."""
@@ -110,6 +131,15 @@ class Served:
     def terms(self) -> pl.Series:
         """Terms by id."""
         return self.lexical.impacts.postings.terms
+
+
+def _places(ids: pl.Series, known: pl.Series) -> Rows:
+    """Return the position of each id in `known`, whose ids are distinct; -1 for unknown ids."""
+    if ids.equals(known):
+        return np.arange(len(ids), dtype=np.int32)
+    places = pl.LazyFrame({"id": known}).with_row_index("at")
+    found = pl.LazyFrame({"id": ids}).join(places, on="id", how="left", maintain_order="left")
+    return found.select(pl.col("at").cast(pl.Int32).fill_null(-1)).collect()["at"].to_numpy().copy()
 
 
 def _sparse(matrix: Any) -> list[pl.Series]:
@@ -219,7 +249,7 @@ def write_opensearch(served: Served, folder: Path, queries: pl.DataFrame | None,
         )
     count = 0
     with disk.create_text(folder / "documents.ndjson") as file:
-        for row in _rows(served.documents()):
+        for row in _rows(served.documents(impacts=False)):
             _write_line(file, {"index": {"_id": row["docid"]}})
             source = {name: row[name] for name in ("title", "text")}
             source |= {"contents": "\n".join(row[name] for name in served.fields)}

@@ -28,7 +28,7 @@ Longs: TypeAlias = npt.NDArray[np.int64]
 # Number of hits of each query, [Q]; docids and scores of all hits, query after query, best first.
 Hits: TypeAlias = tuple[npt.NDArray[np.integer], pl.Series, npt.NDArray[np.float32]]
 
-_DOCUMENT_BYTES, _QUERY_BYTES = 70, 200  # of an id and the hash of a text; of a query and the place of its hits
+_DOCUMENT_BYTES, _QUERY_BYTES = 200, 200  # of the id of a hit and the hash of its text; of a query and its hits' place
 _HASH = folded("text").hash().alias("hash")
 
 
@@ -203,7 +203,7 @@ class _Copies:
 
 
 class RunTeacher:
-    """The ranking of a run, such as that of a learned sparse model; memory holds a block of hits and the corpus ids.
+    """The ranking of a run, such as that of a learned sparse model; memory holds a block of hits and their ids.
 
     Args:
         path: the run; queries that are not to be labeled are ignored.
@@ -223,11 +223,11 @@ class RunTeacher:
         self._lock = Lock()  # the run is read by one thread at a time
         if not self.run.hits:
             raise InputError(f"{path}: has hits for none of the {len(queries):,} queries; pass a run of these queries")
-        documents = collections.document_count(corpus)
+        documents = min(collections.document_count(corpus), self.run.hits)
         needed = _DOCUMENT_BYTES * documents + _QUERY_BYTES * len(queries)
         console.forecast(needed, f"label: {len(queries):,} queries and {documents:,} ids", "use fewer queries at once")
-        _refuse_unknown(self.run, corpus, path)
-        self._texts = None if settings.keep_same_text else collections.scan(corpus).select("docid", _HASH).collect()
+        found = _hashed(self.run, corpus, path)
+        self._texts = None if settings.keep_same_text else found
 
     def hits(self, queries: pl.DataFrame) -> Hits:
         """Return the hits of the run for some of the queries (qid, text)."""
@@ -257,13 +257,24 @@ def _ranges(first: Longs, counts: Longs) -> Longs:
     return np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)
 
 
-def _refuse_unknown(opened: Run, corpus: Path, run: Path) -> None:
-    found = pl.Series("docid", [], pl.String)
+def _hashed(opened: Run, corpus: Path, run: Path) -> pl.DataFrame:
+    """Return docid and hash of the text of the documents of a run.
+
+    Raises:
+        InputError: the corpus lacks a document, or repeats an id.
+    """
+    wanted = pl.Series("docid", [], pl.String)
     for block in opened.blocks():
-        found = pl.concat([found, block["docid"].unique(maintain_order=True)]).unique(maintain_order=True)
-    unknown = found.filter(~found.is_in(collections.docids(corpus).implode()))
+        wanted = pl.concat([wanted, block["docid"].unique(maintain_order=True)]).unique(maintain_order=True)
+    mine = collections.scan(corpus).filter(pl.col("docid").is_in(wanted.implode())).select("docid", _HASH)
+    with artifacts.reading(corpus):
+        found = mine.collect(engine="streaming")
+    if len(found) > len(wanted):
+        collections.docids(corpus)  # names the repeated id
+    unknown = wanted.filter(~wanted.is_in(found["docid"].implode()))
     if len(unknown):
         names = ", ".join(unknown.head(3)) + (", ..." if len(unknown) > 3 else "")
         raise InputError(
             f"{run}: {console.counted(document=len(unknown))} not in {corpus} ({names}); pass a run of this corpus"
         )
+    return found
