@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_postings import Spaces, count, flat, small_index
 
+from hybrid_cli import memory
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import impacts
 from hybrid_cli.lexical.impacts import Impacts, Postings, PostingsBuilder, decode_length, quantized
@@ -174,6 +175,16 @@ def test_postings_survive_saving_and_opening(tmp_path: Path) -> None:
     assert opened.terms.to_list() == sorted({word for document in DOCUMENTS for word in document})
     assert (opened.counted, opened.tokens) == (4, 61)
     np.testing.assert_array_equal(Impacts.of(opened, K1, B).values(), Impacts.of(postings, K1, B).values())
+
+
+def test_a_refused_matrix_names_the_option_that_helps(tmp_path: Path) -> None:
+    builder = PostingsBuilder()
+    builder.add(*flat(DOCUMENTS))
+    with memory.limited(0), pytest.raises(HybridError, match=r"the impact matrix of \d+ postings .*, or use --shards$"):
+        builder.finish("use --shards")
+    index = known(DOCUMENTS)
+    with memory.limited(0), pytest.raises(HybridError, match=r"memory: impacts by document .*, or use --loss nll$"):
+        index.impacts.by_document(tmp_path / "impacts", "use --loss nll")
 
 
 def test_a_truncated_matrix_is_refused(tmp_path: Path) -> None:

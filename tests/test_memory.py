@@ -196,7 +196,9 @@ FORECASTS: dict[str, Callable[[Path, Path, Path], Any]] = {
     "memory, memory: mine-negatives": lambda tiny, made, out: mine_negatives(
         tiny, split="train", sources="bm25:2", index=made / "bm25", output=out
     ),
-    "memory, disk: export": lambda tiny, made, out: export(made / "bm25", form="parquet", collection=tiny, output=out),
+    "memory, memory, disk: export": lambda tiny, made, out: export(
+        made / "bm25", form="parquet", collection=tiny, output=out
+    ),
 }
 
 

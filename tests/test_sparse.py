@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import pytest
 import torch
 from sparse_models import ARCHITECTURES, TEXTS, open_model, write_checkpoint, write_checkpoints
 
-from hybrid_cli import artifacts, runs
+from hybrid_cli import artifacts, console, memory, runs
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.sparse import SparseEncoder
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation.summary import Summary
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.lexical.analysis import LazyAnalyzer
@@ -192,6 +193,41 @@ def test_shards_resume_and_do_not_change_the_index(
     assert len(calls) == 4  # the third and last shard again
     ours, whole = (artifacts.read_manifest(path) for path in (tmp_path / "index", built["unicoil"]))
     assert ours.fingerprint == whole.fingerprint
+
+
+def test_the_first_shard_gives_the_forecast_and_the_refusal(
+    models: dict[Any, Path],
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A shard of 4 of 12 documents: the forecast is within a factor of 1.5 of the weights of the index."""
+    arguments: dict[str, Any] = {"model": str(models["splade"]), "architecture": "splade", "dtype": "fp32"}
+    arguments |= {"shard_size": 4, "threads": 1}
+    monkeypatch.setattr(console, "MUCH", 0)
+    encode(tiny, **arguments, output=tmp_path / "index")
+    found = re.findall(r"matrix of about ([\d,]+) weights: needs about \d+ MiB of (\w+)", capsys.readouterr().err)
+    assert [place for _, place in found] == ["memory", "disk"]
+    forecast = int(found[0][0].replace(",", ""))
+    whole = artifacts.read_manifest(tmp_path / "index").counts["postings"]
+    assert whole / 1.5 < forecast < 1.5 * whole
+    original, calls = SparseEncoder.document_weights, []
+
+    def counted(self: SparseEncoder, *given: Any) -> Any:
+        calls.append(given)
+        return original(self, *given)
+
+    monkeypatch.setattr(SparseEncoder, "document_weights", counted)
+    monkeypatch.setattr(memory, "available", lambda: [(1, "this test", "raise it")])
+    with pytest.raises(
+        HybridError, match=r"^not enough memory: encode: impact matrix of .*, or use a smaller --doc-max"
+    ):
+        encode(tiny, **arguments, output=tmp_path / "refused")
+    assert len(calls) == 1, "the other shards are not encoded"
+    monkeypatch.undo()
+    encode(tiny, **arguments, doc_max_len=6, output=tmp_path / "short")
+    assert artifacts.read_manifest(tmp_path / "short").counts["postings"] < whole, "the named option helps"
 
 
 class Boosts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from hybrid_cli.encoders.composite import Combination
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import TrainLambda
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -29,6 +30,7 @@ from hybrid_cli.stages.train_lambda import train_lambda
 from hybrid_cli.training import static
 from hybrid_cli.training.lambda_data import LabeledQueries
 from hybrid_cli.training.student import StudentNegatives
+from hybrid_cli.training.teachers import Bm25Scorer
 
 Sources = dict[str, Any]
 
@@ -62,6 +64,17 @@ def test_listwise_needs_no_more_hits_than_positives(sources: Sources) -> None:
     assert len(labelled(sources, options(sources, loss="listwise", positives=4)))
     with pytest.raises(InputError, match="at most 4 hits, fewer than the 5 of --positives 5; pass"):
         labelled(sources, options(sources, loss="listwise", positives=5))
+
+
+def test_texts_and_impacts_that_do_not_fit_are_refused_with_an_option(
+    sources: Sources, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybrid_cli.memory.shutil.disk_usage", lambda folder: SimpleNamespace(free=0))
+    with pytest.raises(HybridError, match=r"train-lambda: texts needs .*, or train on a collection of `prepare --sa"):
+        LabeledQueries(sources["labels"], sources["collection"], options(sources), tmp_path)
+    index = LexicalIndex.open(sources["index"])
+    with pytest.raises(HybridError, match=r"impacts by document needs .*, or use --loss contrastive$"):
+        Bm25Scorer.of_all(index, tmp_path)
 
 
 def without(sources: Sources, *names: str) -> Sources:

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import artifacts, console, memory
 from hybrid_cli.artifacts import Kind, Manifest, disk, layout
 from hybrid_cli.encoders.contract import differences
 from hybrid_cli.encoders.models import recorded_model, resolve
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 256  # texts between two updates of the progress bar
 _CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 1024, 1 << 14  # a token has a score for each term of the vocabulary
+_REMEDY = "use a smaller --doc-max-len"
 _WEIGHT_BYTES = 16  # of memory: term and weight of each posting, in the order of the documents and of the terms
+_STORED_BYTES = 9  # on the disk: row and weight of each posting, rows and lengths of documents
 DEEPCT_K1, DEEPCT_B = 10.0, 0.9  # for weights times 100 (DeepCT, README of its code)
 
 
@@ -42,17 +44,29 @@ def weight_shard(folder: Path, number: int) -> Path:
 
 
 def encode_weights(
-    folder: Path, texts: Iterable[Texts], encoder: SparseEncoder, settings: Encode, steps: int, advance: Advance
+    folder: Path,
+    texts: Iterable[Texts],
+    total: int,
+    encoder: SparseEncoder,
+    settings: Encode,
+    steps: int,
+    advance: Advance,
 ) -> None:
     """Encode documents to shards of `settings.shard_size`; shards that exist already are skipped.
+
+    The first shard gives the forecast of memory and disk space.
 
     Args:
         folder: folder of the unfinished index.
         texts: tables with the columns id, title, text.
+        total: number of documents.
         encoder: sparse encoder.
         settings: size of shards and batches.
         steps: see `SparseEncoder.document_weights`.
         advance: called with the number of encoded texts.
+
+    Raises:
+        HybridError: memory or disk space does not suffice for the weights of all documents.
     """
     tokens = settings.batch_tokens or (_CPU_BATCH_TOKENS if encoder.device.type == "cpu" else _GPU_BATCH_TOKENS)
     (folder / layout.WEIGHT_SHARDS).mkdir(exist_ok=True)
@@ -60,20 +74,43 @@ def encode_weights(
         path = weight_shard(folder, number)
         if path.exists():
             advance(len(shard))
-            continue
-        before, parts = encoder.truncated, []
-        for begin in range(0, len(shard), _AT_ONCE):
-            part = shard.slice(begin, _AT_ONCE)
-            columns = [part[name].to_pylist() for name in ("title", "text")]
-            found = encoder.document_weights(columns[0], columns[1], steps, tokens)
-            ends = pa.array([0, *found.distinct.cumsum()], pa.int32())
-            terms = pa.ListArray.from_arrays(ends, found.terms.cast(pa.string()))
-            weights = pa.ListArray.from_arrays(ends, pa.array(found.weights, pa.int32()))
-            parts.append(pa.table({"id": part["id"].combine_chunks(), "terms": terms, "weights": weights}))
-            advance(len(part))
-        table = pa.concat_tables(parts).replace_schema_metadata({"truncated": str(encoder.truncated - before)})
-        with artifacts.replacing(path) as scratch, disk.create(scratch) as file:
-            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+        else:
+            _encode_shard(path, shard, encoder, steps, tokens, advance)
+        if not number:
+            _forecast(folder, path, total / len(shard))
+
+
+def _encode_shard(
+    path: Path, shard: pa.Table, encoder: SparseEncoder, steps: int, tokens: int, advance: Advance
+) -> None:
+    """Encode the documents of a shard, and write their weights."""
+    before, parts = encoder.truncated, []
+    for begin in range(0, len(shard), _AT_ONCE):
+        part = shard.slice(begin, _AT_ONCE)
+        columns = [part[name].to_pylist() for name in ("title", "text")]
+        found = encoder.document_weights(columns[0], columns[1], steps, tokens)
+        ends = pa.array([0, *found.distinct.cumsum()], pa.int32())
+        terms = pa.ListArray.from_arrays(ends, found.terms.cast(pa.string()))
+        weights = pa.ListArray.from_arrays(ends, pa.array(found.weights, pa.int32()))
+        parts.append(pa.table({"id": part["id"].combine_chunks(), "terms": terms, "weights": weights}))
+        advance(len(part))
+    table = pa.concat_tables(parts).replace_schema_metadata({"truncated": str(encoder.truncated - before)})
+    with artifacts.replacing(path) as scratch, disk.create(scratch) as file:
+        pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+
+
+def _forecast(folder: Path, path: Path, times: float) -> None:
+    """Print the memory and the disk space for `times` as many weights as in a shard, and refuse what does not fit."""
+    found = int(times * _weights(path))
+    purpose = f"encode: impact matrix of about {found:,} weights"
+    console.forecast(_WEIGHT_BYTES * found, purpose, _REMEDY)
+    console.forecast(int(times * path.stat().st_size) + _STORED_BYTES * found, purpose, _REMEDY, folder)
+
+
+def _weights(path: Path) -> int:
+    """Return the number of weights in a shard, from the footer of the file."""
+    footer = pq.read_metadata(path)
+    return sum(footer.row_group(at).column(1).num_values for at in range(footer.num_row_groups))
 
 
 @dataclass(frozen=True)
@@ -104,9 +141,8 @@ def build_matrix(folder: Path, bm25: bool) -> Built:
     """
     builder, ids, truncated = PostingsBuilder(), [], 0
     paths = sorted((folder / layout.WEIGHT_SHARDS).glob(layout.PARTS))
-    footers = [pq.read_metadata(path) for path in paths]
-    found = sum(each.row_group(at).column(1).num_values for each in footers for at in range(each.num_row_groups))
-    console.forecast(_WEIGHT_BYTES * found, f"encode: impact matrix of {found:,} weights")
+    found = sum(map(_weights, paths))
+    memory.require(_WEIGHT_BYTES * found, f"encode: impact matrix of {found:,} weights", remedy=_REMEDY)
     for path in paths:
         file = pq.ParquetFile(path, read_dictionary=["terms.list.element"])
         table = file.read()
@@ -117,7 +153,7 @@ def build_matrix(folder: Path, bm25: bool) -> Built:
         distinct = weights.value_lengths().to_numpy(zero_copy_only=False).astype("int64")
         builder.add_weights(flat, weights.flatten().to_numpy(), distinct)
         ids.append(pl.DataFrame({"docid": pl.Series(table["id"].combine_chunks(), dtype=pl.String)}))
-    postings, docids = builder.finish(), pl.concat(ids)
+    postings, docids = builder.finish(_REMEDY), pl.concat(ids)
     with artifacts.replacing(folder / layout.IMPACTS) as scratch:
         postings.save(scratch)
     with disk.create(folder / layout.DOCIDS) as opened:

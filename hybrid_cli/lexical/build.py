@@ -92,7 +92,9 @@ def build(
         lucene_thread.start()
     if not (folder / layout.IMPACTS).is_dir():
         with artifacts.replacing(folder / layout.IMPACTS) as scratch:
-            counted = _count(corpus, fields, analyzer, advance)
+            counted = _count(
+                corpus, fields, analyzer, advance, "append fewer documents at once" if base else "use --shards"
+            )
             if base is not None:
                 kept = base.kept()["kept"].to_numpy()
                 counted = Postings.open(base.folder / layout.IMPACTS).extended(kept, counted)
@@ -149,7 +151,7 @@ def build_shards(
             advance(len(mine))
         if not done:
             with artifacts.replacing(folder / layout.shard(number)) as scratch:
-                builder.finish().save(scratch / layout.IMPACTS)
+                builder.finish("use more --shards").save(scratch / layout.IMPACTS)
                 with disk.create(scratch / layout.DOCIDS) as file:
                     pl.concat(docids).write_parquet(file, compression="zstd")
     _store_statistics(folder)
@@ -178,12 +180,14 @@ def contents(batch: pa.RecordBatch, fields: Sequence[str]) -> pl.DataFrame:
     return frame.select("docid", pl.concat_str(columns, separator="\n").alias("contents"))
 
 
-def _count(corpus: Corpus, fields: Sequence[str], analyzer: Analyzer, advance: Callable[[int], None]) -> Postings:
+def _count(
+    corpus: Corpus, fields: Sequence[str], analyzer: Analyzer, advance: Callable[[int], None], remedy: str
+) -> Postings:
     builder = PostingsBuilder()
     for batch in corpus():
         builder.add(*analyzer.tokens(contents(batch, fields)["contents"].to_list()))
         advance(len(batch))
-    return builder.finish()
+    return builder.finish(remedy)
 
 
 class _Lucene(threading.Thread):

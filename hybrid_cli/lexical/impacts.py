@@ -228,8 +228,8 @@ class PostingsBuilder:
         self._lengths.append(np.bincount(documents, weights, len(distinct)).astype(np.int64))
         self._blocks.append((distinct, ids[places] if len(ids) else indices.astype(np.int32), weights))
 
-    def finish(self) -> Postings:
-        """Return the postings sorted by term. The builder cannot be used afterwards."""
+    def finish(self, remedy: str = "") -> Postings:
+        """Return the postings sorted by term, or refuse with `remedy`. The builder cannot be used afterwards."""
         found = pl.Series("term", list(self._ids), pl.String)
         order = found.arg_sort().to_numpy()
         place = np.empty(len(order), np.int32)
@@ -240,7 +240,7 @@ class PostingsBuilder:
         from hybrid_cli.lexical import kernels
 
         indptr = np.concatenate(([0], np.cumsum(df)))
-        memory.require(8 * int(indptr[-1]), f"the impact matrix of {indptr[-1]:,} postings")
+        memory.require(8 * int(indptr[-1]), f"the impact matrix of {indptr[-1]:,} postings", remedy=remedy)
         rows, tfs = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.int32)
         cursor, first = indptr[:-1].copy(), 0
         for distinct, words, counts in self._blocks:
@@ -318,10 +318,12 @@ class Impacts:
         bounds = np.unique([0, *full.tolist(), size]).tolist()
         yield from (self.of_documents(np.arange(*pair)) for pair in pairwise(bounds))
 
-    def by_document(self, folder: Path) -> DocumentImpacts:
+    def by_document(self, folder: Path, remedy: str = "") -> DocumentImpacts:
         """Write the impacts of all documents to `folder`, unless they are there, and memory-map them; see `blocks`."""
         if not folder.exists():
-            console.forecast(8 * len(self.postings.rows), "impacts by document", place=folder)
+            needed = 8 * len(self.postings.rows)
+            console.forecast(min(needed, 8 * POSTINGS_AT_ONCE), "impacts by document", remedy)
+            console.forecast(needed, "impacts by document", remedy, folder)
             with artifacts.replacing(folder) as scratch:
                 scratch.mkdir()
                 _save_blocks(scratch, self.blocks())
@@ -392,4 +394,5 @@ def _save_blocks(folder: Path, blocks: Iterable[DocumentImpacts]) -> None:
             terms.write(block.terms.data)
             values.write(block.values.data)
             counts.append(np.diff(block.ends))
+            del block  # before the next one is made
     save_array(folder / layout.IMPACT_ENDS, np.concatenate(([0], np.cumsum(np.concatenate(counts)))))

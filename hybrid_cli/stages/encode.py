@@ -166,7 +166,7 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
     texts, total = texts_in(source, Kind.DENSE_INDEX, settings.expansion)
     with output.folder() as (work, counts):
         with console.progress("encode", total, "texts") as advance:
-            encode_weights(work, texts, encoder, settings, steps, advance)
+            encode_weights(work, texts, total, encoder, settings, steps, advance)
         artifacts.refuse_lost(weight_shard(work, number) for number in range(-(-total // settings.shard_size)))
         built = build_matrix(work, contract.counts)
         counts |= built.counts() | {"encoder": encoder.fingerprint, "contract": encoder.describe()}

@@ -30,7 +30,7 @@ from hybrid_cli.training import losses, parallel, static
 from hybrid_cli.training.batches import ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.labels import Labels
-from hybrid_cli.training.lambda_data import LabeledQueries
+from hybrid_cli.training.lambda_data import SAMPLE, LabeledQueries
 from hybrid_cli.training.loop import Validator
 from hybrid_cli.training.session import Job, Session, contract_changes, load_start
 from hybrid_cli.training.student import StudentNegatives
@@ -121,7 +121,7 @@ def _train_static(settings: TrainLambda) -> Path:
     texts = pl.concat([table["text"] for table in Labels(settings.labels).tables()]) if settings.labels else None
 
     def prepare(work: Path) -> Job[Any]:
-        source = static.BagsOfTerms(index, encoder, settings, texts, mapped_impacts(index, work))
+        source = static.BagsOfTerms(index, encoder, settings, texts, mapped_impacts(index, work, SAMPLE))
         with console.progress("compute singular vectors", unit="tables"):
             static.initialize(encoder, source, len(index.docids), settings.seed)
         learner = static.StaticLearner(encoder, settings.temperature, settings.matryoshka_dims)

@@ -17,6 +17,8 @@ from hybrid_cli.training.batches import Group, batches
 from hybrid_cli.training.labels import Labels
 from hybrid_cli.training.teachers import mapped_texts
 
+SAMPLE = "train on a collection of `prepare --sample`"  # needs less memory and disk space
+
 
 class LabeledQueries:
     """Queries with the passages that a teacher ranked for them.
@@ -43,7 +45,7 @@ class LabeledQueries:
                 f"{folder}: its lists have at most {depth} hits, fewer than the {least} of {given}; pass smaller "
                 f"numbers, or `hybrid label --depth {least}`"
             )
-        console.forecast(collections.text_bytes(corpus), "train-lambda: texts", place=work / layout.TEXTS)
+        console.forecast(collections.text_bytes(corpus), "train-lambda: texts", SAMPLE, work / layout.TEXTS)
         self.texts = mapped_texts(work, (pl.DataFrame(pl.from_arrow(part)) for part in collections.documents(corpus)))
         self._rows = self.texts.select("docid").with_row_index("row")
         self._kept = [table.select(pl.col("docids").list.len() >= least).to_series() for table in self._labels.tables()]

@@ -68,7 +68,7 @@ class Bm25Scorer:
             work: folder of the unfinished artifact, where the file is stored.
         """
         scorer = cls(index, index.docids.head(0))
-        impacts, rows_of = mapped_impacts(index, work), row_finder(index.docids)
+        impacts, rows_of = mapped_impacts(index, work, "use --loss contrastive"), row_finder(index.docids)
         scorer._rows = lambda wanted: impacts.rows(rows_of(wanted))
         return scorer
 
@@ -103,10 +103,16 @@ def row_finder(docids: pl.Series) -> Callable[[Sequence[str]], npt.NDArray[np.in
     return find
 
 
-def mapped_impacts(index: LexicalIndex, work: Path) -> DocumentImpacts:
-    """Return the impacts of all documents, memory-mapped from a file in `work` that the first process writes."""
+def mapped_impacts(index: LexicalIndex, work: Path, remedy: str) -> DocumentImpacts:
+    """Return the impacts of all documents, memory-mapped from a file in `work` that the first process writes.
+
+    Args:
+        index: a lexical index.
+        work: folder of the unfinished artifact.
+        remedy: option that needs less, for the message if memory or disk space does not suffice.
+    """
     for _ in parallel.first_alone():
-        found = index.impacts.by_document(work / layout.DOCUMENT_IMPACTS)
+        found = index.impacts.by_document(work / layout.DOCUMENT_IMPACTS, remedy)
     return found
 
 
