@@ -85,7 +85,7 @@ class Bm25Scorer:
 def row_finder(docids: pl.Series) -> Callable[[Sequence[str]], npt.NDArray[np.int64]]:
     """Return a function from a few docids to their rows, by binary search: 8 bytes and the id per document.
 
-    `runs.positions` hashes all known ids in each call, which suits one call for a whole table. A training step asks for
+    `runs.positions` reads all known ids in each call, which suits one call for a whole table. A training step asks for
     the few documents of a batch, so this function sorts the ids of the index once.
     """
     order = docids.arg_sort()
