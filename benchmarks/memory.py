@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from ratios import Row
+from safetensors.torch import save_file
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel, PreTrainedModel
 
 from hybrid_cli.encoders.models import resolve
@@ -70,7 +71,52 @@ STAGES = {  # name -> arguments; {n} is the folder of a size
     "export": "export {n}/bm25 --format opensearch --output {n}/export",
     "verify": "verify {n}/bm25",
     "encode": "encode {n}/data --model {model} --threads 1 --output {n}/encoded",
+    "prepare --split-passages": ("prepare files {n}/data/corpus.parquet --split-passages 25 --output {n}/passages"),
+    "split": "split {n}/data --split train --folds 5 --output {n}/folds",
+    "perturb": "perturb {n}/data --split train --attack char-swap --output {n}/perturbed.parquet",
+    "index-bm25 --shards 4": "index-bm25 {n}/data --shards 4 --threads 1 --output {n}/shards",
+    "search, 4 shards": (
+        "search {n}/data --split train --index {n}/shards/shard-* --threads 1 --output {n}/sharded.parquet"
+    ),
+    "search --rm3": "search {n}/data --split train --index {n}/bm25 --rm3 --threads 1 --output {n}/rm3.parquet",
+    "encode, sparse": "encode {n}/data --architecture unicoil --model {sparse} --threads 1 --output {n}/sparse",
+    "search, sparse": "search {n}/data --split train --index {n}/sparse --threads 1 --output {n}/sparse.parquet",
+    "train-sparse": (
+        "train-sparse {n}/train.parquet --architecture unicoil --model {model} --max-steps 3 --threads 1 "
+        "--output {n}/unicoil"
+    ),
+    "train-lambda, static": (
+        "train-lambda {n}/data --encoder static --index {n}/bm25 --dim 64 --max-steps 3 --threads 1 --output {n}/static"
+    ),
+    "train-dense --loss roc": (
+        "train-dense {n}/train.parquet --model {model} --loss roc --ortho-weight 1 --mask-matches 0.15 "
+        "--index {n}/bm25 --max-steps 3 --threads 1 --output {n}/roc"
+    ),
+    "train-dense --dynamic-negatives": (
+        "train-dense {n}/train.parquet --model {model} --loss nll --dynamic-negatives 1 --max-steps 3 --threads 1 "
+        "--output {n}/dynamic"
+    ),
+    "train-reranker": (
+        "train-reranker {n}/train.parquet --model {reranker} --max-steps 3 --threads 1 --output {n}/trained-reranker"
+    ),
+    "distill-lite": (
+        "distill-lite {n}/train.parquet --teacher {model} --model {model} --dim 32 --max-steps 3 --threads 1 "
+        "--output {n}/lite"
+    ),
+    "train-fusion": (
+        "train-fusion {n}/bm25.parquet {n}/flat.parquet --index {n}/bm25,{n}/flat --qrels {n}/data --split train "
+        "--threads 1 --output {n}/fuser"
+    ),
+    "encode --concat-with": "encode {n}/flat --concat-with {n}/second --threads 1 --output {n}/both",
+    "combine --tune": ("combine {model} {other} --tune {n}/data --split train --index {n}/both --output {n}/combined"),
+    "concat-runs": "concat-runs {n}/half-0.parquet {n}/half-1.parquet --output {n}/whole.parquet",
+    "report": "report {n}/data --split train {n}/bm25.parquet {n}/flat.parquet --output {n}/report.html",
+    "inspect": "inspect {n}/bm25",
+    "inspect --memory-table": (
+        "inspect a={n}/bm25.parquet b={n}/flat.parquet --memory-table {n}/data --split train --output {n}/table.parquet"
+    ),
 }
+SECOND = "encode {n}/data --from-vectors {n}/vectors.npy --model {other} --threads 1 --quiet --output {n}/second"
 NEW = 1000  # documents of `append` and of `delete`
 SCRIPT = "memory.py"
 LIMIT = 8 << 30  # bytes for index and matrix of two million documents
@@ -133,10 +179,10 @@ def write_vectors(file: Path, count: int) -> None:
         rng.standard_normal(out=part, dtype=np.float32)
 
 
-def write_model(folder: Path, kind: type[PreTrainedModel], **options: Any) -> None:
+def write_model(folder: Path, kind: type[PreTrainedModel], seed: int = 0, **options: Any) -> None:
     """Write a model that computes little."""
     tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"), model_max_length=16)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     shape = BertConfig(
         vocab_size=len(tokenizer), hidden_size=384, num_hidden_layers=1, num_attention_heads=1, intermediate_size=16
     )
@@ -144,6 +190,30 @@ def write_model(folder: Path, kind: type[PreTrainedModel], **options: Any) -> No
     kind(shape, **options).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 8}')
+
+
+def write_sparse_model(folder: Path) -> None:
+    """Write a UniCOIL encoder that computes little; it reads 180 tokens of a document."""
+    tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"), model_max_length=64)
+    torch.manual_seed(0)
+    shape = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=1, intermediate_size=16
+    )
+    body, head = BertModel(shape), torch.nn.Linear(16, 1)
+    torch.nn.init.constant_(head.bias, 3.0)  # each token has a weight
+    shape.save_pretrained(folder)
+    weights = {f"coil_encoder.{name}": value for name, value in body.state_dict().items()}
+    weights |= {f"tok_proj.{name}": value for name, value in head.state_dict().items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    tokenizer.save_pretrained(folder)
+
+
+def write_halves(folder: Path) -> None:
+    """Write a run as two runs of different queries."""
+    hits = pl.read_parquet(folder / "bm25.parquet")
+    for number in range(2):
+        half = hits.filter(pl.col("qid").str.slice(1).cast(pl.Int64) % 2 == number)
+        half.write_parquet(folder / f"half-{number}.parquet")
 
 
 def peak(words: Sequence[str]) -> tuple[int, float]:
@@ -183,6 +253,9 @@ def inputs(folder: Path, sizes: Sequence[int]) -> None:
     if not (folder / "reranker").exists():
         write_model(folder / "model", BertModel, add_pooling_layer=False)
         write_model(folder / "reranker", BertForSequenceClassification)
+    if not (folder / "sparse").exists():
+        write_model(folder / "other", BertModel, seed=1, add_pooling_layer=False)
+        write_sparse_model(folder / "sparse")
     for size in sizes:
         if not (folder / str(size) / "vectors.npy").exists():
             write_collection(folder / str(size) / "data", size)
@@ -195,7 +268,7 @@ def growth(rows: pl.DataFrame) -> None:
     for (stage,), part in rows.sort("documents").group_by("stage", maintain_order=True):
         for before, last in itertools.pairwise(part.iter_rows(named=True)):
             rate = (last["bytes"] - before["bytes"]) / (last["documents"] - before["documents"])
-            print(f"{stage:20} {before['documents']:>10,} to {last['documents']:>10,}: {rate:8.1f} bytes per document")
+            print(f"{stage:31} {before['documents']:>10,} to {last['documents']:>10,}: {rate:8.1f} bytes per document")
 
 
 def main(words: Sequence[str] | None = None) -> list[Row]:
@@ -213,15 +286,22 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.folder or Path(scratch)
         inputs(folder, sizes)
-        models = {name: folder / name for name in ("model", "reranker")}
+        models = {name: folder / name for name in ("model", "other", "reranker", "sparse")}
         for size, stage in itertools.product(sizes, arguments.stages.split(";")):
             if len(rows.filter(stage=stage, documents=size)):
                 continue
-            command = STAGES[stage].format(n=folder / str(size), **models).split()
+            own = folder / str(size)
+            if stage == "encode --concat-with" and not (own / "second").exists():
+                subprocess.run(
+                    [sys.executable, "-m", "hybrid_cli", *SECOND.format(n=own, **models).split()], check=True
+                )
+            if stage == "concat-runs":
+                write_halves(own)
+            command = STAGES[stage].format(n=own, **models).split()
             found, seconds = peak([*command, *(["--overwrite"] if "--output" in command else [])])
             row = {"stage": stage, "documents": size, "bytes": found, "seconds": round(seconds, 1)}
             rows = pl.concat([rows, pl.DataFrame([row], schema=rows.schema)])
-            print(f"{stage:20} {size:>10,} {found / 2**20:8,.0f} MiB {seconds:6.0f} s", flush=True)
+            print(f"{stage:31} {size:>10,} {found / 2**20:8,.0f} MiB {seconds:6.0f} s", flush=True)
             if arguments.csv:
                 rows.write_csv(arguments.csv)
     growth(rows)
