@@ -13,11 +13,11 @@ import pytest
 import torch
 from tiny_collection import TINY_DOCUMENTS
 
-from hybrid_cli import artifacts, runs
+from hybrid_cli import artifacts, memory, runs
 from hybrid_cli.encoders.composite import Combination, Recipe
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.open_encoder import open_encoder
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.settings import Combine
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.encode import encode
@@ -194,6 +194,12 @@ def test_tuning_selects_the_best_weight(
     run = found(tiny, indexed / "both", tmp_path / "run.parquet", model=str(output))
     same = found(tiny, indexed / "both", tmp_path / "same.parquet", weight=counts["weight"])
     assert run.equals(same)
+
+
+def test_tuning_that_does_not_fit_is_refused_with_an_option(indexed: Path, tiny: Path, tmp_path: Path) -> None:
+    models = [indexed / "model" / "part-1", indexed / "model" / "part-2"]
+    with memory.limited(0), pytest.raises(HybridError, match=r"combine --tune needs .*, or use a smaller --depth$"):
+        combine(models, output=tmp_path / "tuned", tune=tiny, split="train", index=indexed / "both")
 
 
 def test_the_reciprocal_grid_is_that_of_spar() -> None:

@@ -18,7 +18,7 @@ import pytest
 from hybrid_cli import artifacts, console, memory
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.indexes.construction import check_recipe, construction_bytes
+from hybrid_cli.indexes.construction import build, check_recipe, construction_bytes
 from hybrid_cli.settings import COMMANDS, Combine, Encode, Export, VectorIndex
 from hybrid_cli.settings.common import Budgeted
 from hybrid_cli.stages.append import append
@@ -240,6 +240,16 @@ def test_an_index_that_does_not_fit_is_refused_before_encoding(tmp_path: Path) -
         check_recipe(VectorIndex(index_type="hnsw"), 4096, 10**10, tmp_path)
     with pytest.raises(HybridError, match=r"disk space: encode: 10,000,000,000 vectors and index needs .* or use --in"):
         check_recipe(VectorIndex(index_type="flat"), 4096, 10**10, tmp_path)
+
+
+def test_an_index_that_no_longer_fits_is_refused_with_the_type_that_does(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "dense", tmp_path / "copy")
+    (tmp_path / "copy" / "manifest.json").unlink()
+    with (
+        memory.limited(0),
+        pytest.raises(HybridError, match=r"the index SQ8 needs .*, or use --index-type flat, which"),
+    ):
+        build(tmp_path / "copy", VectorIndex(index_type="sq8"))
 
 
 def test_variables_that_are_set_stay(folder: Path) -> None:

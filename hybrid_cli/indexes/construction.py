@@ -69,7 +69,9 @@ def build(folder: Path, recipe: VectorIndex, advance: Callable[[int], None] = la
         pl.DataFrame({"docid": docids}).write_parquet(file, compression="zstd")
     dim = read_shard(shards(folder)[0]).shape[1]
     factory = factory_string(recipe, dim, len(docids))
-    memory.require(construction_bytes(factory, dim, len(docids)), f"the index {factory}")
+    needed = construction_bytes(factory, dim, len(docids))
+    remedy = "" if factory == FLAT else "use --index-type flat, which is written as a stream"
+    memory.require(needed, f"the index {factory}", remedy=remedy)
     if factory == FLAT:
         _stream_flat(folder, dim, len(docids), advance)
     elif is_binary(factory):

@@ -128,7 +128,7 @@ def _tune(encoder: Combination, index: DenseIndex, settings: Combine) -> tuple[R
 
 def _terms(index: DenseIndex, encoder: Combination, queries: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
     """Return the scores of the second and of the first encoder as runs, for the best `depth` documents of each."""
-    memory.require(2 * depth * len(queries) * CANDIDATE_BYTES, "combine --tune")
+    memory.require(2 * depth * len(queries) * CANDIDATE_BYTES, "combine --tune", remedy="use a smaller --depth")
     qids = queries["qid"].to_list()
     sides = encoder.query_parts(queries["text"].to_list())[::-1]
     best = [index.search(side, qids, depth).select("qid", "docid") for side in sides]
