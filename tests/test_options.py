@@ -111,6 +111,17 @@ def test_a_config_file_has_no_negative_flags(tmp_path: Path) -> None:
         ("encode c -o f --index-type flat --M 3", "--M: only with --index-type"),
         ("encode c -o f --index-type hsnw", "--index-type hsnw: unknown; did you mean hnsw?"),
         ("export run.parquet -o f --fromat trec", "no option --fromat; did you mean --format?"),
+        ("prepare files d.tsv -o f --query-columns id=1,text=2", "--query-columns: only with --queries"),
+        ("prepare files d.tsv -o f --qrels-columns qid=1,docid=2", "--qrels-columns: only with --qrels"),
+        ("prepare files d.tsv -o f --on-dangling keep", "--on-dangling: only with --qrels"),
+        (
+            "prepare msmarco d.tsv -o f --on-dangling keep",
+            "--on-dangling: only with --qrels, not with --pseudo-queries, or with --triples",
+        ),
+        ("prepare dpr d.tsv -o f --on-dangling drop", "--on-dangling: only with --training"),
+        ("prepare trec d.txt -o f --on-dangling drop", "--on-dangling: only with --qrels"),
+        ("prepare beir d -o f --pseudo-queries title --on-dangling drop", "--on-dangling: not with --pseudo-queries"),
+        ("prepare trec d.txt -o f --topic-fields desc", "--topic-fields: only with --topics"),
     ],
 )
 def test_options_that_do_not_apply_are_refused_in_one_line(words: str, message: str) -> None:

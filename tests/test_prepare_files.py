@@ -10,6 +10,7 @@ import pytest
 from command import hybrid
 from tiny_collection import AWKWARD_IDS, corpus_of, write_lines
 
+from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import PrepareFiles
@@ -137,10 +138,21 @@ def test_wrong_parquet_is_refused_with_its_row(tmp_path: Path) -> None:
 
 def test_fields_have_known_names() -> None:
     with pytest.raises(InputError, match="--query-columns words: unknown field; choices: id, text, answers"):
-        PrepareFiles([Path("docs.csv")], query_columns={"words": "text"}, output=Path("made"))
+        PrepareFiles([Path("docs.csv")], queries=["q.csv"], query_columns={"words": "text"}, output=Path("made"))
     for name in ("docid", "corpus_row", "two words", ""):
         with pytest.raises(InputError, match=f"--document-columns {name}: a field needs a name of letters, digits"):
             PrepareFiles([Path("docs.csv")], document_columns={name: "text"}, output=Path("made"))
+
+
+@pytest.mark.parametrize(("suffix", "option"), [("jsonl", "header"), ("jsonl", "quoted"), ("parquet", "header")])
+def test_options_of_tsv_and_csv_files_are_refused_without_such_a_file(tmp_path: Path, suffix: str, option: str) -> None:
+    frame = pl.DataFrame({"docid": ["1"], "text": ["one"]})
+    path = tmp_path / f"docs.{suffix}"
+    frame.write_parquet(path) if suffix == "parquet" else frame.write_ndjson(path)
+    with pytest.raises(InputError, match=f"--{option}: only with TSV or CSV files; the files are JSON lines or Parq"):
+        documents_of(path, tmp_path, **{option: True})
+    made = prepare(PrepareFiles([path], output=tmp_path / "made"))
+    assert not {"header", "quoted", "on_dangling", "query_columns"} & set(artifacts.read_manifest(made).options)
 
 
 # -------------------------------------------------------------------------------------------------------------- splits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -13,6 +14,7 @@ from tiny_collection import (
     write_lines,
 )
 
+from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.readers import irds, trec
 from hybrid_cli.collections.readers.text_files import array_records
@@ -255,6 +257,27 @@ def test_a_query_consists_of_the_topic_fields(
     topics = {"test": tmp_path / "topics.txt"}
     made = prepare(PrepareTrec(corpus, topics=topics, topic_fields=fields, output=tmp_path / "made"))
     assert collection.read_queries(made / "queries.test.parquet").select("qid", "text").rows() == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"encoding": "latin-1"},
+            "--encoding: only with SGML or XML files; the documents and topics have other",
+        ),
+        ({"topic_fields": ["desc"]}, "--topic-fields: only with --topics and topics in SGML or XML; the documents and"),
+    ],
+)
+def test_options_of_sgml_are_refused_without_a_file_in_sgml(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    corpus = write_lines(tmp_path / "docs.jsonl", {"id": "1", "text": "a"})
+    topics = {"test": write_lines(tmp_path / "topics.tsv", "1\ta query")}
+    with pytest.raises(InputError, match=message):
+        prepare(PrepareTrec(corpus, topics=topics, output=tmp_path / "made", **options))
+    made = prepare(PrepareTrec(corpus, topics=topics, output=tmp_path / "made"))
+    assert not {"encoding", "topic_fields", "on_dangling"} & set(artifacts.read_manifest(made).options)
 
 
 # ----------------------------------------------------------------------------------------------------------------- irds

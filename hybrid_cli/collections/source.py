@@ -90,6 +90,7 @@ class Source:
         files: role -> path of each input file.
         options: resolved values for the manifest, in addition to the recorded settings.
         facts: counts for the manifest that the reader fills in while reading.
+        known: facts about the inputs, by the names used in the conditions of options.
         preferred: returns the ids of documents that a sample contains first, besides the relevant ones.
         fields: names of the documents' fields besides title and text.
     """
@@ -103,6 +104,7 @@ class Source:
     facts: dict[str, Any] = field(default_factory=dict)
     preferred: Callable[[], Iterator[str]] = _none
     fields: tuple[str, ...] = ()
+    known: Mapping[str, Any] = field(default_factory=dict)
 
 
 QUERY_ROLES = frozenset({"queries", "questions", "topics", "training"})  # first words of the roles of files

@@ -14,6 +14,9 @@ from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redec
 OnDuplicate = Literal["error", "first", "last"]
 OnDangling = Literal["error", "drop", "keep"]
 TopicField = Literal["title", "desc", "narr"]
+DELIMITED = "TSV or CSV files"  # facts about the inputs
+SGML, SGML_TOPICS = "SGML or XML files", "topics in SGML or XML"
+_QRELS = when(qrels=GIVEN, pseudo_queries=None)
 _RESERVED = ("docid", "corpus_row")  # columns of the corpus, as it is stored and read
 _ASCII = bytes(range(9, 11)) + bytes(range(32, 127))
 SampleFrom = Literal["random", "contexts"]
@@ -107,8 +110,9 @@ class PrepareRows(Prepare):
         "error", "Rows with the same id: stop with an error, keep the first row, or keep the last row."
     )
     on_dangling: OnDangling = option(
-        "error", "Judgments of unknown documents or queries: stop with an error, drop the judgments, or keep them."
-    )
+        "error", "Judgments of unknown documents or queries: stop with an error, drop the judgments, or keep them.",
+        applies=when(pseudo_queries=None),
+    )  # fmt: skip
 
     def check(self) -> None:
         """Refuse pseudo-queries of rows that are replaced later."""
@@ -173,15 +177,22 @@ class PrepareFiles(PrepareRows):
         shown="by their names",
     )
     query_columns: Mapping[str, str] = option(
-        {}, "Columns of queries: `id`, `text`, `answers`.", metavar="FIELD=COLUMN", shown="by their names"
-    )
+        {}, "Columns of queries: `id`, `text`, `answers`.", metavar="FIELD=COLUMN", shown="by their names",
+        applies=when(queries=GIVEN),
+    )  # fmt: skip
     qrels_columns: Mapping[str, str] = option(
-        {}, "Columns of judgments: `qid`, `docid`, `relevance`.", metavar="FIELD=COLUMN", shown="by their names"
-    )
+        {}, "Columns of judgments: `qid`, `docid`, `relevance`.", metavar="FIELD=COLUMN", shown="by their names",
+        applies=when(qrels=GIVEN),
+    )  # fmt: skip
+    on_dangling: OnDangling = redeclare(PrepareRows, "on_dangling", applies=_QRELS)
     header: bool | None = option(
-        None, "The first row of TSV and CSV files names the columns.", shown="if it contains a usual name"
-    )
-    quoted: bool | None = option(None, "Fields of TSV and CSV files may be in double quotes.", shown="CSV files only")
+        None, "The first row of TSV and CSV files names the columns.", shown="if it contains a usual name",
+        applies=when(inputs=DELIMITED),
+    )  # fmt: skip
+    quoted: bool | None = option(
+        None, "Fields of TSV and CSV files may be in double quotes.", shown="CSV files only",
+        applies=when(inputs=DELIMITED),
+    )  # fmt: skip
 
     @property
     def other_fields(self) -> tuple[str, ...]:
@@ -243,8 +254,10 @@ class PrepareMsmarco(PrepareRows):
     triples: Mapping[str, Path] = option(
         {},
         "Ids of a query, a relevant document and another document; the relevant ones become judgments.",
-        metavar="SPLIT=FILE",
-        recorded=False,
+        metavar="SPLIT=FILE", recorded=False,
+    )  # fmt: skip
+    on_dangling: OnDangling = redeclare(
+        PrepareRows, "on_dangling", applies=(_QRELS, when(triples=GIVEN, pseudo_queries=None))
     )
 
 
@@ -267,15 +280,14 @@ class PrepareDpr(PrepareRows):
     questions: Mapping[str, Path] = option(
         {},
         "Questions and answers of each split (.csv with tabs, .jsonl or .json).",
-        metavar="SPLIT=FILE",
-        recorded=False,
-    )
+        metavar="SPLIT=FILE", recorded=False,
+    )  # fmt: skip
     training: Mapping[str, Path] = option(
         {},
         "Training JSON of each split: questions, answers and positive passages.",
-        metavar="SPLIT=FILE",
-        recorded=False,
-    )
+        metavar="SPLIT=FILE", recorded=False,
+    )  # fmt: skip
+    on_dangling: OnDangling = redeclare(PrepareRows, "on_dangling", applies=when(training=GIVEN, pseudo_queries=None))
     sample_from: SampleFrom = option(
         "random",
         "Documents of a sample besides the relevant ones: `random`, or first the hard negatives of `--training`, by "
@@ -325,11 +337,16 @@ class PrepareTrec(PrepareRows):
         {}, "Topics of each split.", "--topics", "--queries", metavar="SPLIT=FILE", recorded=False
     )
     qrels: Mapping[str, Path] = option({}, "Judgments of each split.", metavar="SPLIT=FILE", recorded=False)
-    topic_fields: Sequence[TopicField] = option(("title",), "Fields of a topic that form the query.")
+    on_dangling: OnDangling = redeclare(PrepareRows, "on_dangling", applies=_QRELS)
+    topic_fields: Sequence[TopicField] = option(
+        ("title",), "Fields of an SGML or XML topic that form the query.",
+        applies=when(topics=GIVEN, topic_format=SGML_TOPICS),
+    )  # fmt: skip
     encoding: str = option(
         "utf-8",
         "Encoding of SGML and XML files, an extension of ASCII; the older TREC disks need `latin-1`.",
         parse=text_encoding,
+        applies=when(inputs=SGML),
     )
 
 

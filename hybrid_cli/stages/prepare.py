@@ -31,7 +31,8 @@ def prepare(settings: Prepare) -> Path:
     source = in_passages(
         with_pseudo_queries(sampled(without_empty_files(_source(settings)), settings), settings), settings
     )
-    output = artifacts.output_of(settings, Kind.COLLECTION, source.files, {**source.options, **settings.recorded()})
+    options = {**source.options, **settings.recorded(**source.known)}
+    output = artifacts.output_of(settings, Kind.COLLECTION, source.files, options)
     if output.up_to_date:
         return output.path
     policies: dict[str, Any] = {}

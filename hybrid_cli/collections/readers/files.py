@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hybrid_cli import console
-from hybrid_cli.collections.readers.tables import Layout, Row, Table, cell, chosen_columns, described, open_table
+from hybrid_cli.collections.readers.tables import (
+    Layout,
+    Row,
+    Table,
+    cell,
+    chosen_columns,
+    described,
+    is_delimited,
+    open_table,
+)
 from hybrid_cli.collections.readers.text_files import (
     DOCID_FIELDS,
     QID_FIELDS,
@@ -23,7 +32,7 @@ from hybrid_cli.collections.readers.text_files import (
 )
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, checked_split
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.data import PrepareFiles
+from hybrid_cli.settings.data import DELIMITED, PrepareFiles
 
 DEFAULT_SPLIT, UNJUDGED = "test", "unjudged"
 _SPLITS = ("train", "dev", "val", "valid", "validation", "test", "eval")
@@ -76,6 +85,9 @@ def source(settings: PrepareFiles) -> Source:
 
     A file of queries or judgments belongs to the split that the option names, or that its file name contains. Other
     queries belong to the splits that judge them, as in BEIR; other judgments to the split `test`.
+
+    Raises:
+        InputError: a file cannot be read, or options of TSV and CSV files without such a file.
     """
 
     def opened(path: Path, layout: Layout, given: Mapping[str, str]) -> _Opened:
@@ -86,6 +98,9 @@ def source(settings: PrepareFiles) -> Source:
     others = tuple(settings.other_fields)
     asked = _splits("--queries", settings.queries)
     judged = {split or DEFAULT_SPLIT: path for split, path in _splits("--qrels", settings.qrels).items()}
+    paths = [*settings.documents, *asked.values(), *judged.values()]
+    known = {"inputs": DELIMITED if any(map(is_delimited, paths)) else ""}
+    settings.check_facts("the files are JSON lines or Parquet", **known)
     queries = {split: opened(path, QUERIES, settings.query_columns) for split, path in asked.items()}
     qrels = {split: opened(path, QRELS, settings.qrels_columns) for split, path in judged.items()}
     for each in [*documents, *queries.values(), *qrels.values()]:
@@ -112,7 +127,7 @@ def source(settings: PrepareFiles) -> Source:
              for number, each in enumerate(documents, 1)}  # fmt: skip
     files |= {f"queries {split}".strip(): path for split, path in asked.items()}
     files |= {f"qrels {split}": path for split, path in judged.items()}
-    return Source("files", document_rows, query_rows, judgments, files, fields=others)
+    return Source("files", document_rows, query_rows, judgments, files, fields=others, known=known)
 
 
 def _splits(option: str, values: Sequence[str]) -> dict[str, Path]:

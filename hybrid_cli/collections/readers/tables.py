@@ -74,6 +74,11 @@ class Layout:
         return any(_folded(name) in names for names in self.known.values())
 
 
+def is_delimited(path: Path) -> bool:
+    """Test whether a file is TSV or CSV, by the suffix of its name."""
+    return plain_suffix(path) not in (*_PARQUET, *JSON_LINES)
+
+
 def open_table(path: Path, layout: Layout, given: Mapping[str, str], header: bool | None, quoted: bool | None) -> Table:
     """Open a table by the suffix of its name.
 

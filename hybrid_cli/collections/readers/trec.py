@@ -17,7 +17,7 @@ from hybrid_cli.collections.readers.text_files import (
 )
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.data import PrepareTrec, TopicField
+from hybrid_cli.settings.data import SGML, SGML_TOPICS, PrepareTrec, TopicField
 
 _JSON = (".jsonl", ".json", ".ndjson")
 _TITLE_TAGS = ("HEADLINE", "TITLE", "HL", "HEAD", "TTL", "TI")
@@ -35,8 +35,15 @@ def source(settings: PrepareTrec) -> Source:
     """Return the collection of a file or folder of documents, with topics and judgments by split.
 
     The files of a folder, at any depth, are read in the order of their names.
+
+    Raises:
+        InputError: options of SGML or XML files without such files.
     """
     encoding = settings.encoding
+    in_sgml = [path for path in settings.topics.values() if _is_sgml(path, encoding)]
+    sgml = bool(in_sgml) or any(plain_suffix(path) not in _JSON for path in _files(settings.corpus))
+    known = {"inputs": SGML if sgml else "", "topic_format": SGML_TOPICS if in_sgml else ""}
+    settings.check_facts("the documents and topics have other formats", **known)
 
     def documents() -> Iterator[Document]:
         for path in _files(settings.corpus):
@@ -51,7 +58,7 @@ def source(settings: PrepareTrec) -> Source:
         return split_judgments(settings.qrels)
 
     files = {"corpus": settings.corpus, **roles("topics", settings.topics), **roles("qrels", settings.qrels)}
-    return Source("trec", documents, queries, judgments, files)
+    return Source("trec", documents, queries, judgments, files, known=known)
 
 
 def _files(corpus: Path) -> list[Path]:
@@ -111,12 +118,18 @@ def _plain(*parts: str) -> str:
 # ------------------------------------------------------------------------------------------------------------ topics
 
 
+def _is_sgml(path: Path, encoding: str) -> bool:
+    """Test whether topics are in SGML or XML: no suffix of JSON, and a tag at the start."""
+    if plain_suffix(path) in _JSON:
+        return False
+    return next((line for _, line in lines(path, encoding)), "").lstrip().startswith("<")
+
+
 def _topic_rows(
     path: Path, fields: Sequence[TopicField], encoding: str
 ) -> Iterator[tuple[Place, str, str, list[str] | None]]:
     """Yield the topics of a JSON lines or tab-separated file, or of TREC's SGML or XML."""
-    head = next((line for _, line in lines(path, encoding)), "")
-    if plain_suffix(path) in _JSON or not head.lstrip().startswith("<"):
+    if not _is_sgml(path, encoding):
         yield from query_rows(path)
         return
     for place, number, block in _topic_blocks(path, encoding):
