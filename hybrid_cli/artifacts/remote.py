@@ -184,7 +184,7 @@ def _transfer(what: str, calls: Sequence[Callable[[], None]]) -> None:
 
 
 def fetch(url: str) -> None:
-    """Download an object, a folder of objects, or those that a pattern matches; remove what the store has no longer.
+    """Download an object, a folder of objects, or those that a pattern matches; remove files deleted in the store.
 
     Raises:
         InputError: an upload to this folder has not finished.

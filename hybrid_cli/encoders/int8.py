@@ -59,7 +59,7 @@ def quantize(encoder: TransformerEncoder) -> None:
 
 
 class _Backbone(nn.Module):
-    """An 8-bit copy of a transformer, with what a tower reads of the original."""
+    """An 8-bit copy of a transformer, with the attributes of the original that a tower reads."""
 
     def __init__(self, original: PreTrainedModel, probe: dict[str, Tensor]):
         super().__init__()
