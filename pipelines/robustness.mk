@@ -25,11 +25,12 @@ robust_table = $(HYBRID) evaluate $(DATA) --split test --robustness --measures $
 
 # 1. Attack the queries: robustness/queries/ATTACK.parquet. `hybrid perturb` exits with 3 if a resource is missing.
 
-robust_options = $(addprefix --attacked-queries ,$(filter $*=%,$(ATTACKED_QUERIES))) \
+robust_options = $(if $(filter back-translation,$*)$(filter $*=%,$(ATTACKED_QUERIES)),,--seed $(SEED)) \
+    $(addprefix --attacked-queries ,$(filter $*=%,$(ATTACKED_QUERIES))) \
     $(if $(TRANSLATION),$(if $(filter back-translation,$*),--translation $(TRANSLATION) --translation-prefix '$(TRANSLATION_PREFIX)'))
 
 $(robust)/queries/%.parquet: $(corpus) | $(SETUP)
-	$(HYBRID) perturb $(DATA) --split test --attack $* --seed $(SEED) $(robust_options) --output $@ --overwrite || test $$? -eq 3
+	$(HYBRID) perturb $(DATA) --split test --attack $* $(robust_options) --output $@ --overwrite || test $$? -eq 3
 
 # 2. Search with the original queries: robustness/ROW.parquet. % is the row.
 

@@ -336,7 +336,7 @@ def test_options_of_sparse_encoders_are_refused_with_a_dense_one(here: Path) -> 
         *command,
         "--quantization",
         64,
-        words="a learned sparse encoder, not with --queries or --split or --from-vectors; model is a dense",
+        words="a learned sparse encoder, not with --queries, --split or --from-vectors; model is a dense",
     )
 
 

@@ -238,11 +238,11 @@ def test_a_dense_index_is_rebuilt_without_encoding(tiny: Path, tiny_bert: Path, 
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"index_type": "flat", "m": 3}, "--M: only with --index-type hnsw or hnsw-fp16"),
+    ({"index_type": "flat", "m": 3}, "--M: only with --index-type hnsw, hnsw-fp16, hnsw-sq8 or"),
     ({"index_type": "sq8", "ef_search": 3}, "--ef-search: only with --index-type hnsw"),
     ({"index_type": "hnsw", "nlist": 3}, "--nlist: only with --index-type ivf; --index-type is hnsw"),
     ({"factory": "SQ8", "nprobe": 3}, "--nprobe: only with --index-type ivf, or with an IVF factory string"),
-    ({"index_type": "hnsw", "pq_bytes": 8}, "--pq-bytes: only with --index-type pq or opq or auto"),
+    ({"index_type": "hnsw", "pq_bytes": 8}, "--pq-bytes: only with --index-type pq, opq or auto"),
     ({"min_recall": 0.9}, "--min-recall: only with --index-type auto"),
     ({"index_type": "flat", "factory": "SQ8"}, "--factory: only with a dense encoder, not with --index-type"),
     ({"split": "test", "index_type": "flat"}, "--index-type: only with a dense encoder, not with --queries or --split"),

@@ -388,7 +388,7 @@ def test_repeated_measures_add_up(tiny: Path, paths: list[Path]) -> None:
     [
         ({"show_queries": 3}, "--show-queries: only with --complement"),
         ({"roc_against": "bm25"}, "--roc-against: only with --over-seeds"),
-        ({"robustness": True, "complement": ("a", "b")}, "not with --robustness or --over-seeds"),
+        ({"robustness": True, "complement": ("a", "b")}, "not with --robustness, --over-seeds or --aggregate"),
         ({"robustness": True, "over_seeds": True}, "not with --"),
         ({"answer_match": "regex"}, "--answer-match: only with acc@k, not with --aggregate; --measures is"),
         ({"corpus": "corpus.parquet"}, "--corpus: only with acc@k, not with --aggregate, or with --complement"),

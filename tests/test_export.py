@@ -303,7 +303,7 @@ def test_only_transformers_have_the_format_sentence_transformers(tiny: Path, tin
     [
         ({"form": "msmarco", "tag": "mine"}, "--tag: only with --format trec"),
         ({"form": "trec", "collection": "data"}, "--collection: only with --format dpr"),
-        ({"form": "pyserini", "hits": 3}, "--hits: only with --format trec or msmarco or dpr"),
+        ({"form": "pyserini", "hits": 3}, "--hits: only with --format trec, msmarco or dpr"),
         ({"form": "trek"}, "did you mean trec"),
         ({"form": "trec", "tag": "two words"}, "needs one word"),
     ],

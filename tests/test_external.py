@@ -48,7 +48,7 @@ def test_vectors_are_searched_by_query_vectors(tiny: Path, tmp_path: Path) -> No
     assert run["docid"].to_list() == [docids[row] for row in (queries @ documents.T).argmax(1)]
     assert DenseIndex.open(index).docids.to_list() == docids
     with pytest.raises(InputError, match="queries: query vectors have no splits; omit --split train"):
-        search(tiny, split="train", index=index, queries=asked, output=tmp_path / "other.parquet")
+        search(split="train", index=index, queries=asked, output=tmp_path / "other.parquet")
     with pytest.raises(InputError, match="has no encoder; pass query vectors with --queries"):
         search(tiny, split="test", index=index, output=tmp_path / "texts.parquet")
 

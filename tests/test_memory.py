@@ -394,7 +394,7 @@ def searched(tiny: Path, made: Path, tiny_bert: Path, tmp_path_factory: pytest.T
 def test_the_option_is_refused_where_it_has_no_effect(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--memory: only with --tune"):
         Combine(["a", "b"], memory=1 << 30, output=tmp_path)
-    with pytest.raises(InputError, match=r"--memory: only with --format trec or msmarco or dpr"):
+    with pytest.raises(InputError, match=r"--memory: only with --format trec, msmarco or dpr"):
         Export(tmp_path, form="pyserini", memory=1 << 30, output=tmp_path)
     flat = Encode(tmp_path, index_type="flat", memory=1 << 30, output=tmp_path)
     assert "memory" not in flat.recorded(), "a budget does not change the index"

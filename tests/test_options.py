@@ -72,20 +72,26 @@ def test_a_config_file_has_no_negative_flags(tmp_path: Path) -> None:
         ("fuse a b -o f.parquet --split dev", "--split: only with --qrels, or with --queries"),
         (
             "fuse a b -o f.parquet --queries c",
-            "--queries: only with --missing exact, or with --method learned; --missing is zero",
+            "--queries: only with --missing exact, or with --method learned and --index; --missing is zero",
         ),
         (
             "fuse a b -o f.parquet --device cpu",
-            "--device: only with --missing exact, or with --method learned; --missing is zero",
+            "--device: only with --missing exact, or with --method learned and --index; --missing is zero",
         ),
         ("fuse a b -o f.parquet --weights 1", "--weights 1: pass one weight for each of a, b, in this order; got 1"),
         ("search --index a --query text --overwrite", "--overwrite: not with --query"),
-        ("evaluate c r --over-seeds --test permutation", "--test: not with --over-seeds or --aggregate, except"),
+        (
+            "evaluate c r --over-seeds --test permutation",
+            "--test: only with two or more runs, not with --over-seeds or --aggregate, or with --baseline",
+        ),
         ("evaluate r --aggregate --keep-query", "--keep-query: not with --aggregate"),
-        ("evaluate r --aggregate --test t", "--test: not with --over-seeds or --aggregate, except with --baseline"),
+        (
+            "evaluate r --aggregate --test t",
+            "--test: only with two or more runs, not with --over-seeds or --aggregate, or",
+        ),
         ("evaluate r --aggregate --memory 1G", "--memory: not with --aggregate"),
         ("evaluate r --aggregate --corpus c", "--corpus: only with acc@k, not with --aggregate, or with --complement"),
-        ("evaluate r --aggregate --over-seeds", "--over-seeds: not with --robustness or --complement or --aggregate"),
+        ("evaluate r --aggregate --over-seeds", "--over-seeds: not with --robustness, --complement or --aggregate"),
         ("fuse a b -o f.parquet --method learned --model m --normalize sum", "--normalize: not with --model"),
         (
             "fuse a b -o w.json --tune --qrels q --method sum --methods rrf",
@@ -122,6 +128,29 @@ def test_a_config_file_has_no_negative_flags(tmp_path: Path) -> None:
         ("prepare trec d.txt -o f --on-dangling drop", "--on-dangling: only with --qrels"),
         ("prepare beir d -o f --pseudo-queries title --on-dangling drop", "--on-dangling: not with --pseudo-queries"),
         ("prepare trec d.txt -o f --topic-fields desc", "--topic-fields: only with --topics"),
+        ("index-bm25 c -o f --tune --split dev --queries q --qrels r", "--split: not with both --queries and --qrels"),
+        (
+            "search c -o f --queries q --index i",
+            "--queries: not with COLLECTION, --query or --interactive, except with --tune, not with --qrels",
+        ),
+        ("search c -o f --queries q --qrels r --rm3 --tune --index i", "--queries: not with COLLECTION"),
+        (
+            "evaluate c r s --complement r s --format csv --show-queries 1",
+            "--show-queries: only with --complement and --format table, json or markdown; --complement",
+        ),
+        ("evaluate c r --baseline r --test permutation", "--test: only with two or more runs"),
+        ("evaluate --qrels q r --correction bonferroni", "--correction: only with two or more runs"),
+        ("report c r -o f --test permutation", "--test: only with two or more runs"),
+        ("judge c r -o f --measure MAP", "--measure: only with two runs"),
+        (
+            "train-sparse x -o f --architecture splade --query-flops 0 --doc-flops 0 --flops-warmup 0.1",
+            "--flops-warmup: only with --architecture splade, unicoil or sparterm and --query-flops or --doc-flops abo",
+        ),
+        ("perturb c -o f --attack back-translation --seed 3", "--seed: only with --attack char-swap, word-deletion, s"),
+        (
+            "perturb c -o f --attack char-swap --attacked-queries char-swap=q --seed 3",
+            "synonym-adversary; the attack is read from --attacked-queries",
+        ),
     ],
 )
 def test_options_that_do_not_apply_are_refused_in_one_line(words: str, message: str) -> None:

@@ -170,7 +170,7 @@ def test_invalid_input_is_refused_before_any_work(tiny: Path, tmp_path: Path) ->
     with pytest.raises(InputError, match="--attack: needs at least one value"):
         perturb(tiny, split="test", attacks=[], output=output)
     with pytest.raises(
-        InputError, match=r"--wordnet: only with --attack synonym-replacement or .*; --attack is shuffle"
+        InputError, match=r"--wordnet: only with --attack synonym-replacement, .* or all; --attack is shuffle"
     ):
         perturb(tiny, split="test", attacks=["shuffle"], wordnet=DATA, output=output)
     with pytest.raises(InputError, match="several splits"):

@@ -224,6 +224,7 @@ def test_invalid_input_is_refused_before_any_work(tiny: Path, tmp_path: Path) ->
     refused("--word-fraction: only with", "shuffle", word_fraction=0.5)
     refused("--word-fraction 1.5: needs a number between 0 and 1", "char-swap", word_fraction=1.5)
     refused("--translation: only with --attack back-translation", "char-swap", translation=(tmp_path, tmp_path))
+    refused("--seed: only with .*; the attack is read from --attacked", "shuffle", seed=3, attacked_queries=shuffled)
     translated = {"back-translation": file}
     refused(
         "--translation-prefix: only with .*; the attack is read from --attacked-queries",

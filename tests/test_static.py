@@ -118,4 +118,8 @@ def test_options_of_a_transformer_are_refused_for_a_static_encoder(
     for options in ({"device": "cpu"}, {"batch_tokens": 4}):
         with pytest.raises(InputError, match=refused):
             append(index, tiny, output=tmp_path / "no", **options)
+    for options in ({"truncate_dim": 4}, {"concat_with": imported}):
+        with pytest.raises(InputError, match=r"--device: only with .*index is a dense index of a static encoder"):
+            encode(index, device="cpu", output=tmp_path / "no", **options)
+    assert encode(index, truncate_dim=4, output=tmp_path / "short").is_dir()
     assert len(pl.read_parquet(search(tiny, split="test", index=index, output=tmp_path / "run.parquet")))

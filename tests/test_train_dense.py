@@ -178,6 +178,15 @@ def test_every_contract_trains(examples: Path, tiny_bert: Path, tmp_path: Path, 
     assert encoder.encode_queries(["river"]).shape == (1, contract.get("dim", 16))
 
 
+def test_the_norm_of_a_projection_needs_a_projection(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    plan = {**PLAN, "max_steps": 1, "projection_norm": False}
+    with pytest.raises(InputError, match=r"^--no-projection-norm: only with --dim, or with a start model with a proj"):
+        train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), **plan)
+    first = train_dense(examples, output=tmp_path / "first", model=str(tiny_bert), dim=8, **plan)
+    second = train_dense(examples, output=tmp_path / "second", model=str(first), **plan)
+    assert TransformerEncoder.load(second).contract.projection_norm is False
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_trains(examples: Path, tiny_bert: Path, tmp_path: Path, precision: str) -> None:
     plan = {**PLAN, "precision": precision, "max_steps": 2}
@@ -337,7 +346,7 @@ def test_the_first_layers_equal_a_model_truncated_by_hand(
         ({"loss": "nll", "xi": 3}, "--xi: only with --loss margin or residual-margin; --loss is nll"),
         ({"loss": "margin", "scorer_weight": 0.5}, "--scorer-weight: only with --loss residual-margin or residual-nll"),
         ({"loss": "nll", "scorer": "out/lambda"}, "--scorer: only with --loss residual-margin or residual-nll"),
-        ({"loss": "bpr", "in_batch": False}, "--no-in-batch: only with --loss margin or residual-margin or nll or roc"),
+        ({"loss": "bpr", "in_batch": False}, "--no-in-batch: only with --loss margin, residual-margin, nll, roc or"),
         (
             {"loss": "residual-nll"},
             "--loss residual-nll with in-batch negatives: needs BM25 scores of further pairs; pass",

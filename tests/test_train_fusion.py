@@ -408,6 +408,8 @@ def test_judgments_and_methods_that_cannot_train_are_refused(
         ({"missing": "drop"}, "--missing: not with --model"),
         ({"method": "minmax"}, "--model: only with --method learned"),
         ({"index": ["a", "b"]}, "was trained without it"),
+        ({"queries": "q.tsv"}, "--queries: only with --missing exact, or with --method learned and --index"),
+        ({"device": "cpu"}, "--device: only with --missing exact, or with --method learned and --index"),
     ],
 )
 def test_options_that_contradict_a_fuser_are_refused(

@@ -320,6 +320,8 @@ def test_inputs_that_do_not_fit_are_refused(sources: Sources, tiny: Path, tiny_b
     few = label(tiny, index=sources["index"], split="test", output=tmp_path / "few", depth=4)
     with pytest.raises(InputError, match="no query has 4 hits"):
         train_lambda(output=output, model=model, **{**sources, "labels": few, "positives": 2, "negatives": 2})
+    with pytest.raises(InputError, match=r"--projection-norm: only with .* or with .* a start model with a projection"):
+        train_lambda(output=output, model=model, projection_norm=True, **sources)
     assert not list(tmp_path.glob(".no*"))
     other = write_corpus(tmp_path / "corpus.parquet", ["another text"])
     elsewhere = {**without(sources, "dev", "dev_queries", "eval_steps"), "collection": other}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 
 from hybrid_cli import cluster
-from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import expansion
 from hybrid_cli.encoders import composite
@@ -22,6 +22,7 @@ from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import workers
+from hybrid_cli.indexes.exact import index_kinds, kind_in_words
 from hybrid_cli.indexes.faiss import set_threads
 from hybrid_cli.indexes.shards import (
     Block,
@@ -34,9 +35,10 @@ from hybrid_cli.indexes.shards import (
 )
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.settings import Encode
-from hybrid_cli.settings.common import INT8, TEXTS, as_names
+from hybrid_cli.settings.common import DENSE_INDEX, INT8, TEXTS, as_names
 from hybrid_cli.settings.conversion import plain
 from hybrid_cli.settings.dense import OF_DENSE, OF_DENSE_TRANSFORMER, OF_STATIC, OF_TRANSFORMER
+from hybrid_cli.settings.retrieval import TRANSFORMER_INDEX
 from hybrid_cli.settings.sparse import OF_SPARSE
 
 _FACTS = {
@@ -115,6 +117,19 @@ def check_encoder(settings: Encode, folders: Sequence[Path], subject: str = "") 
     facts = _FACTS[kind] if folders else frozenset({OF_DENSE})
     settings.check_facts(subject or f"{as_names(settings.model)[0]} is {kind}", input=TEXTS, encoder=facts)
     return facts
+
+
+def check_indexes(settings: Encode, made: Mapping[Path, Manifest]) -> None:
+    """Refuse options that the encoders of dense indexes do not have: static ones need no device.
+
+    Args:
+        settings: settings of the command.
+        made: index -> its manifest.
+    """
+    static = not any(TRANSFORMER_INDEX in index_kinds(each) for each in made.values())
+    subject = ", ".join(kind_in_words(path, each) for path, each in made.items())
+    facts = _FACTS[OF_STATIC if static else OF_DENSE_TRANSFORMER]
+    settings.check_facts(subject, input=DENSE_INDEX, encoder=facts)
 
 
 def _kind(settings: Encode, folders: Sequence[Path]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from hybrid_cli.settings.common import MEASURE, Budgeted, MayWrite, NameOrPath, Seeded, Writes
 from hybrid_cli.settings.declaration import Condition
@@ -21,6 +21,7 @@ ExportFormat = Literal[
 
 ANALYSIS = "Analysis"
 MEASURES, TESTS, COMPLEMENT, STUDIES = "Measures", "Significance", "Complementarity", "Studies"
+SEVERAL_RUNS = "two or more runs"  # fact
 ACC = "acc@k"  # fact: a measure that searches texts for answers is among the measures
 
 
@@ -77,9 +78,14 @@ class Comparison(Budgeted, Seeded):
         shown="the runs of --complement, or the first run",
     )
     test: SignificanceTest = option(
-        "t", "Significance test: paired t-test, or sign-flip permutation test.", panel=TESTS
+        "t",
+        "Significance test: paired t-test, or sign-flip permutation test.",
+        panel=TESTS,
+        applies=when(compared=SEVERAL_RUNS),
     )
-    correction: Correction = option("holm", "Correction over the comparisons of one measure.", panel=TESTS)
+    correction: Correction = option(
+        "holm", "Correction over the comparisons of one measure.", panel=TESTS, applies=when(compared=SEVERAL_RUNS)
+    )
     complement: tuple[str, str] | None = option(
         None,
         "Two runs, by name or path, to compare: shows the queries that only one of them answers.",
@@ -90,9 +96,17 @@ class Comparison(Budgeted, Seeded):
         5, "Number of queries shown that a run hurts most, and that it helps most.", minimum=0, panel=COMPLEMENT
     )
 
+    def values(self) -> dict[str, Any]:
+        """Return every field by name, and whether there are several runs, which can be tested."""
+        return {**super().values(), "compared": SEVERAL_RUNS if self._has_several_runs() else ""}
+
+    def _has_several_runs(self) -> bool:
+        return len(self.inputs) - (self.qrels is None) > 1 or self.complement is not None
+
 
 _SINGLE = when(aggregate=False)  # one collection
-_TESTED = (when(over_seeds=False, aggregate=False), when(baseline=GIVEN))
+_DRAWS = (when(over_seeds=False, aggregate=False), when(baseline=GIVEN))
+_TESTED = tuple(when(**each.allowed, compared=SEVERAL_RUNS) for each in _DRAWS)
 _TEXTS = (when(measured=ACC, aggregate=False), when(complement=GIVEN))
 
 
@@ -128,14 +142,16 @@ class Evaluate(MayWrite, Comparison):
     test: SignificanceTest = redeclare(Comparison, "test", applies=_TESTED)
     correction: Correction = redeclare(Comparison, "correction", applies=_TESTED)
     seed: int = redeclare(
-        Comparison, "seed", help="Random seed of the bootstrap and of the permutation test.", applies=_TESTED
+        Comparison, "seed", help="Random seed of the bootstrap and of the permutation test.", applies=_DRAWS
     )
     queries: Path | None = redeclare(Comparison, "queries", applies=_TEXTS)
     corpus: Path | None = redeclare(Comparison, "corpus", applies=_TEXTS)
     complement: tuple[str, str] | None = redeclare(
         Comparison, "complement", applies=when(robustness=False, over_seeds=False, aggregate=False)
     )
-    show_queries: int = redeclare(Comparison, "show_queries", applies=when(complement=GIVEN))
+    show_queries: int = redeclare(
+        Comparison, "show_queries", applies=when(complement=GIVEN, form=("table", "json", "markdown"))
+    )
     condensed: bool = option(
         False,
         "Remove documents without a judgment from the lists before measuring (condensed lists).",
@@ -179,6 +195,9 @@ class Evaluate(MayWrite, Comparison):
     output: Path | None = redeclare(
         MayWrite, "output", help="Parquet file for the values of all queries.", applies=_SINGLE
     )
+
+    def _has_several_runs(self) -> bool:
+        return self.aggregate or super()._has_several_runs()  # a file of `--output` has the values of several runs
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,7 @@ class OnDevice(Settings):
 
 ENCODER = "Encoder"
 TEXTS, DENSE_INDEX = "texts to encode", "a dense index"  # facts about the input of `encode`
+PROJECTION = "a start model with a projection"  # fact
 ONE_MODEL, TWO_MODELS = "one model", "two models"
 
 
@@ -254,7 +255,10 @@ class Architecture(EncoderContract, StartModel):
         shown="the model's",
     )
     dim: int | None = option(None, "Dimensions of a linear projection.", panel=ENCODER, minimum=1, shown="the model's")
-    projection_norm: bool | None = option(None, "LayerNorm after the projection.", panel=ENCODER, shown="the model's")
+    projection_norm: bool | None = option(
+        None, "LayerNorm after the projection.", panel=ENCODER, shown="the model's",
+        applies=(when(dim=GIVEN), when(start=PROJECTION)),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,13 +273,9 @@ class Validation(Settings):
         200, "Number of dev queries: the first ones of the split.", panel=VALIDATION, minimum=1, applies=when(dev=GIVEN)
     )
     eval_steps: int | None = option(
-        None,
-        "Steps between two validations.",
-        panel=VALIDATION,
-        minimum=1,
-        shown="a tenth of all steps",
+        None, "Steps between two validations.", panel=VALIDATION, minimum=1, shown="a tenth of all steps",
         applies=when(dev=GIVEN),
-    )
+    )  # fmt: skip
     keep: Keep = option(
         "best", "Keep the weights of the best validation, or of the last step.", panel=VALIDATION,
         applies=when(dev=GIVEN),

@@ -151,6 +151,12 @@ def parsed_by(module: str, name: str) -> Callable[[str], Any]:
     return lambda text: getattr(import_module(module), name)(text)
 
 
+def alternatives(words: Sequence[str]) -> str:
+    """Return alternatives in words: `hnsw, hnsw-fp16 or hnsw-sq8`."""
+    *first, last = words
+    return " or ".join([", ".join(first), last]) if first else last
+
+
 def spelling(name: str, declared: Option, value: Any = None) -> str:
     """Return the name of an option in messages: `--rrf-k`, bare for an argument, `--no-flag` for a False flag."""
     if declared.positional:

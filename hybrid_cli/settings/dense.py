@@ -296,8 +296,8 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
         "device",
         applies=(
             when(input=TEXTS, encoder=OF_TRANSFORMER),
-            when(input=DENSE_INDEX, truncate_dim=GIVEN),
-            when(concat_with=GIVEN),
+            when(input=DENSE_INDEX, truncate_dim=GIVEN, encoder=OF_TRANSFORMER),
+            when(concat_with=GIVEN, encoder=OF_TRANSFORMER),
         ),
     )
     devices: Sequence[str] = option(

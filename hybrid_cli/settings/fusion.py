@@ -22,6 +22,7 @@ MOST_K = 1_000_000  # the scores of further ranks would be equal in 32 bits
 EXACT = "--missing exact"  # fact: the rule for missing documents, by --missing or by the method
 _EXACT = when(rule=EXACT)
 _LEARNED = when(method="learned")
+_INDEXED = when(method="learned", index=GIVEN)  # a fuser with features of the indexes
 _NO_FUSER = when(model=None)  # which determines them
 RRF = "the method rrf"  # fact: among the methods that --tune tries
 _NO_METHOD = "no --method"  # fact
@@ -136,7 +137,7 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
         "Queries or collection; overrides the paths recorded in the runs.",
         panel=ABSENT,
         recorded=False,
-        applies=(_EXACT, _LEARNED),
+        applies=(_EXACT, _INDEXED),
     )
     qrels: Path | None = option(
         None, "Qrels or collection; prints the score of each run.", panel=COMPARED, recorded=False
@@ -150,7 +151,7 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
     measure: str = option(
         "MRR@10", "Measure of the comparison and tuning.", panel=COMPARED, parse=MEASURE, applies=when(qrels=GIVEN)
     )
-    device: str = redeclare(OnDevice, "device", applies=(_EXACT, _LEARNED))
+    device: str = redeclare(OnDevice, "device", applies=(_EXACT, _INDEXED))
     tune: bool = option(False, "Tune method and weights on `--qrels` and write them as JSON.", panel=TUNING)
 
     def values(self) -> dict[str, Any]:
@@ -175,7 +176,7 @@ class TrainFusion(OnDevice, Threaded, Budgeted, Seeded, Writes):
     The method and a fixed weight are tuned as by `fuse --tune`. A model then predicts the weight of each query from
     both lists: score shapes, overlap, and the ranks of the top hits in the other list; with `--index`, also exact
     scores, query length and IDF statistics. It is kept if it is significantly better than the fixed weight on held-out
-    queries, which are no pseudo-queries; otherwise, the fuser holds the fixed weight. `fuse --method learned --model
+    queries that are not pseudo-queries; otherwise, the fuser stores the fixed weight. `fuse --method learned --model
     FUSER` applies it.
     """
 

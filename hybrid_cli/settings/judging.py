@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from hybrid_cli.settings.common import MEASURE, Budgeted, NameOrPath, Seeded
+from hybrid_cli.settings.common import MEASURE, Budgeted, NameOrPath, Seeded, as_names
 from hybrid_cli.settings.fusion import FUSION
-from hybrid_cli.settings.options import REQUIRED, argument, option, redeclare
+from hybrid_cli.settings.options import REQUIRED, argument, option, redeclare, when
+
+TWO_RUNS = "two runs"  # fact
 
 
 @dataclass(frozen=True)
@@ -48,5 +50,14 @@ class Judge(Budgeted, Seeded):
         "disagreement",
         "Order of the queries; `random` gives an unbiased sample for the scores of `hybrid evaluate`.",
     )
-    measure: str = option("nDCG@10", "Measure that chooses the weight shown with two runs.", parse=MEASURE)
+    measure: str = option(
+        "nDCG@10",
+        "Measure that chooses the weight shown with two runs.",
+        parse=MEASURE,
+        applies=when(compared=TWO_RUNS),
+    )
     seed: int = redeclare(Seeded, "seed", help="Random seed of the order of queries and hits.")
+
+    def values(self) -> dict[str, Any]:
+        """Return every field by name, and whether there are two runs, to which a weight belongs."""
+        return {**super().values(), "compared": TWO_RUNS if len(as_names(self.runs)) == 2 else ""}

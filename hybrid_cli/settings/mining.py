@@ -13,6 +13,7 @@ from hybrid_cli.settings.cluster import OnCluster
 from hybrid_cli.settings.common import BM25, Budgeted, Seeded, Writes
 from hybrid_cli.settings.conversion import LARGEST
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
+from hybrid_cli.settings.retrieval import refuse_replaced_split
 
 QueriesFrom = Literal["all", "sampled", "cropped"]
 
@@ -160,8 +161,7 @@ class MineNegatives(Budgeted, Seeded, OnCluster, Writes):
         if self.depth is not None and self.skip_top >= self.depth:
             raise InputError(f"--skip-top {self.skip_top}: leaves no rank of --depth {self.depth}; raise --depth")
         self._check_several()
-        if self.split is not None and self.queries is not None and self.qrels is not None:
-            raise InputError("--split: not with both --queries and --qrels, which replace the files of the split")
+        refuse_replaced_split(self.split, self.queries, self.qrels)
 
     def _check_several(self) -> None:
         """Refuse options that belong to one collection, and ambiguous collections or indexes."""

@@ -23,6 +23,7 @@ from hybrid_cli.settings.declaration import (
     By,
     Condition,
     Option,
+    alternatives,
     argument,
     declare,
     option,
@@ -141,9 +142,9 @@ class Settings:
             elif other and (allowed is GIVEN or allowed is True):
                 wanted.append(label)
             else:
-                wanted.append(f"{label} {' or '.join(allowed if isinstance(allowed, tuple) else (allowed,))}".strip())
+                wanted.append(f"{label} {alternatives(allowed if isinstance(allowed, tuple) else (allowed,))}".strip())
         parts = [f"only with {' and '.join(wanted)}"] if wanted else []
-        return ", ".join([*parts, *([f"not with {' or '.join(excluded)}"] if excluded else [])])
+        return ", ".join([*parts, *([f"not with {alternatives(excluded)}"] if excluded else [])])
 
     def _here(self, name: str, subject: str) -> str:
         """Return the current values of the options in the condition, for the message."""

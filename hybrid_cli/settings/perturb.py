@@ -23,6 +23,7 @@ _OF_WORDS = (
     "char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion", *_SETS
 )  # fmt: skip
 _OF_SYNONYMS = ("synonym-replacement", "synonym-insertion", "synonym-adversary", *_SETS)
+_DRAWN = (*_OF_WORDS, "shuffle", "synonym-adversary")
 _OF_TRANSLATION = ("back-translation", *_SETS)
 
 
@@ -105,4 +106,4 @@ class Perturb(OnDevice, Seeded, Writes):
         applies=when(attacks=_OF_TRANSLATION),
     )
     device: str = redeclare(OnDevice, "device", applies=when(attacks=_OF_TRANSLATION))
-    seed: int = redeclare(Seeded, "seed", 0)
+    seed: int = redeclare(Seeded, "seed", 0, applies=when(attacks=_DRAWN))

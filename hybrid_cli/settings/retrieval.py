@@ -39,6 +39,12 @@ def field_weight(text: str) -> tuple[str, int]:
     return name, int(weight or 1)
 
 
+def refuse_replaced_split(split: str | None, queries: Path | None, qrels: Path | None) -> None:
+    """Refuse a split without an effect: both of its files are replaced."""
+    if split is not None and queries is not None and qrels is not None:
+        raise InputError("--split: not with both --queries and --qrels, which replace the files of the split")
+
+
 def _field(text: str) -> str:
     name, weight = field_weight(text)
     return name if weight == 1 else f"{name}={weight}"
@@ -114,8 +120,9 @@ class IndexBm25(Budgeted, Threaded, Writes):
     )
 
     def check(self) -> None:
-        """Refuse a field that is listed twice, and an expansion of a text that is not indexed."""
+        """Refuse a field that is listed twice, an expansion of a text that is not indexed, and a replaced split."""
         super().check()
+        refuse_replaced_split(self.split, self.queries, self.qrels)
         names = [field_weight(each)[0] for each in self.fields]
         if len(set(names)) < len(names):
             raise InputError(f"--fields {','.join(self.fields)}: list each field once")
@@ -259,9 +266,9 @@ class Search(SearchOptions, OnCluster, Budgeted, Overwrites):
     split: str | None = option(None, "Split of the collection: train, dev, test, ...", recorded=False, applies=_WRITES)
     queries: Path | None = option(
         None,
-        "Query file, or query vectors written by `encode`; replaces the collection's queries.",
+        "Query file, or query vectors written by `encode`. With `--tune`, it replaces the queries of COLLECTION.",
         recorded=False,
-        applies=_WRITES,
+        applies=(when(collection=None, query=None, interactive=False), when(tune=True, qrels=None)),
     )
     overwrite: bool = redeclare(Overwrites, "overwrite", applies=_WRITES)
     memory: int | None = redeclare(Budgeted, "memory", applies=when(ray_address=None))

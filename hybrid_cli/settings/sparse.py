@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
+from typing import Any
 
 from hybrid_cli.settings.common import (
     OBJECTIVE,
@@ -69,6 +70,7 @@ class SparseIndex(Settings):
     )
 
 
+FLOPS = "--query-flops or --doc-flops above 0"  # fact
 _CONTRASTIVE = when(architecture=("splade", "unicoil", "sparterm"))
 
 
@@ -113,7 +115,7 @@ class TrainSparse(Training, ExampleValidation, Sampling, StartModel):
         panel=OBJECTIVE,
         minimum=0,
         maximum=1,
-        applies=_CONTRASTIVE,
+        applies=when(**_CONTRASTIVE.allowed, regularized=FLOPS),
     )
     temperature: float = option(1.0, "Divisor of the scores.", panel=OBJECTIVE, above=0, applies=_CONTRASTIVE)
     in_batch: bool = redeclare(Likelihood, "in_batch", applies=_CONTRASTIVE)
@@ -126,3 +128,7 @@ class TrainSparse(Training, ExampleValidation, Sampling, StartModel):
     doc_max_len: int | None = redeclare(EncoderContract, "doc_max_len")
     dev: Path | None = redeclare(ExampleValidation, "dev", applies=_CONTRASTIVE)
     keep: Keep = redeclare(Validation, "keep", applies=when(dev=GIVEN))
+
+    def values(self) -> dict[str, Any]:
+        """Return every field by name, and whether FLOPS have a weight."""
+        return {**super().values(), "regularized": FLOPS if self.query_flops or self.doc_flops else ""}

@@ -12,6 +12,7 @@ from hybrid_cli.settings.common import (
     BM25,
     OBJECTIVE,
     OPTIMIZATION,
+    PROJECTION,
     RESIDUALS,
     Architecture,
     ExampleValidation,
@@ -231,7 +232,11 @@ class TrainLambda(Training, Validation, Architecture):
         applies=when(base=None),
     )
     normalize: bool | None = redeclare(Architecture, "normalize", applies=_WITHOUT_BASE)
-    projection_norm: bool | None = redeclare(Architecture, "projection_norm", applies=_WITHOUT_BASE)
+    projection_norm: bool | None = redeclare(
+        Architecture,
+        "projection_norm",
+        applies=(when(**_WITHOUT_BASE.allowed, dim=GIVEN), when(**_WITHOUT_BASE.allowed, start=PROJECTION)),
+    )
     vocab_size: int = option(
         200_000,
         "Number of terms with a vector of their own, the most frequent ones.",

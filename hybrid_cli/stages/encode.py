@@ -27,6 +27,7 @@ from hybrid_cli.indexes.documents import corpora_of
 from hybrid_cli.indexes.encoding import (
     blocks_encoder,
     check_encoder,
+    check_indexes,
     encode_on,
     on_cluster,
     opened,
@@ -258,6 +259,7 @@ def _info(encoder: Encoder, vectors: int, truncated: int) -> IndexInfo:
 
 def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
     """Build a new index from the vectors of a dense index, or from their leading values."""
+    check_indexes(settings, {old: made})
     info, length = IndexInfo.of(made), settings.truncate_dim
     if length is not None and length > info.dim:
         raise InputError(f"--truncate-dim {length}: the vectors of {old} have {info.dim} values")
@@ -299,6 +301,7 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
     if not opened[0].docids.equals(opened[1].docids):
         raise InputError(f"{folders[1]}: has other documents than {folders[0]}; encode one collection with both models")
     manifests = [artifacts.read_manifest(path) for path in folders]
+    check_indexes(settings, dict(zip(folders, manifests, strict=True)))
     settings = _with_type(settings, False)
     changes = (manifests[0].options["contract"], manifests[1].options["contract"])
     recipe = Recipe(settings.combine, settings.weight, changes)

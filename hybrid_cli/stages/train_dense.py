@@ -26,7 +26,7 @@ from hybrid_cli.training.batches import Examples, ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.dev_pool import validator
 from hybrid_cli.training.roc import PROJECTION_VERSION, Bm25Vectors, MatchMasking, SignProjection
-from hybrid_cli.training.session import Job, Session, contract_changes, load_start
+from hybrid_cli.training.session import Job, Session, contract_changes, load_start, start_contract
 from hybrid_cli.training.student import Fusion, StudentNegatives, relevant
 from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight, mapped_texts
 
@@ -99,7 +99,7 @@ def _contract(settings: TrainDense) -> Contract:
     changes = contract_changes(settings)
     if settings.boost:
         changes = _as_last_learner(settings.boost, changes)
-    return read_contract(resolve(settings.model)).changed(**{**changes, "binary": settings.loss == "bpr"})
+    return start_contract(settings, {**changes, "binary": settings.loss == "bpr"})
 
 
 def _as_last_learner(ensemble: str, changes: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Recipe
-from hybrid_cli.encoders.contract import Encoder, read_contract
+from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
@@ -32,7 +32,7 @@ from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.labels import Labels
 from hybrid_cli.training.lambda_data import SAMPLE, LabeledQueries
 from hybrid_cli.training.loop import Validator
-from hybrid_cli.training.session import Job, Session, contract_changes, load_start
+from hybrid_cli.training.session import Job, Session, contract_changes, load_start, start_contract
 from hybrid_cli.training.student import StudentNegatives
 from hybrid_cli.training.teachers import Bm25Scorer, mapped_impacts
 from hybrid_cli.training.validation import SurrogatePool
@@ -61,7 +61,7 @@ def train_lambda(settings: TrainLambda) -> Path:
 def _train_transformer(settings: TrainLambda) -> Path:
     assert settings.labels is not None
     fixed = {"normalize": False} if settings.base is not None else {}
-    contract = read_contract(resolve(settings.model)).changed(**contract_changes(settings), **fixed)
+    contract = start_contract(settings, {**contract_changes(settings), **fixed})
     inputs = {**_inputs(settings), "model": model_input(settings.model)}
     session = Session(
         settings, {**inputs, "base": model_input(settings.base)} if settings.base else inputs, contract.to_dict()

@@ -13,13 +13,13 @@ from transformers import PreTrainedModel
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, layout
-from hybrid_cli.encoders.contract import Contract
+from hybrid_cli.encoders.contract import Contract, read_contract
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.presets import preset_fields
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import Architecture, Training
+from hybrid_cli.settings.common import PROJECTION, Architecture, Training
 from hybrid_cli.training import parallel
 from hybrid_cli.training.loop import Epochs, Learner, State, Validator, epoch_steps, fit, steps_of, write_curve
 
@@ -164,6 +164,18 @@ def contract_changes(settings: Architecture) -> dict[str, Any]:
     names = [name for name in Contract.__dataclass_fields__ if name in settings.declared()]
     changes = {name: value for name in names if (value := getattr(settings, name)) is not None}
     return {**preset_fields(settings.preset, resolve(settings.model)), **changes} if settings.preset else changes
+
+
+def start_contract(settings: Architecture, changes: Mapping[str, Any]) -> Contract:
+    """Return the changed contract of the start model.
+
+    Raises:
+        InputError: options of a projection, which neither the model nor `--dim` has.
+    """
+    contract = read_contract(resolve(settings.model)).changed(**changes)
+    start = "" if contract.dim is None else PROJECTION
+    settings.check_facts(f"{settings.model} has no projection", start=start)
+    return contract
 
 
 def load_start(settings: TransformerTraining, **changes: Any) -> TransformerEncoder:
