@@ -138,4 +138,4 @@ def test_incomplete_runs_are_refused_before_any_work(qrels: Path, paths: list[Pa
     assert not (tmp_path / "v.parquet").exists()
     command = ["evaluate", *map(str, paths), "--qrels", str(qrels), "--robustness", "--complement", "bm25", "both"]
     failed = CliRunner().invoke(app, command)
-    assert "not with --robustness or --over-seeds" in str(failed.exception)
+    assert "not with --robustness, --over-seeds or --aggregate" in str(failed.exception)
