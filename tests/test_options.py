@@ -146,10 +146,10 @@ def test_a_config_file_has_no_negative_flags(tmp_path: Path) -> None:
             "train-sparse x -o f --architecture splade --query-flops 0 --doc-flops 0 --flops-warmup 0.1",
             "--flops-warmup: only with --architecture splade, unicoil or sparterm and --query-flops or --doc-flops abo",
         ),
-        ("perturb c -o f --attack back-translation --seed 3", "--seed: only with --attack char-swap, word-deletion, s"),
+        ("perturb c -o f --attack back-translation --seed 3", "--seed: only with --attack shuffle, synonym-adversary"),
         (
             "perturb c -o f --attack char-swap --attacked-queries char-swap=q --seed 3",
-            "synonym-adversary; the attack is read from --attacked-queries",
+            "lite or all; the attack is read from --attacked-queries",
         ),
     ],
 )

@@ -23,7 +23,7 @@ _OF_WORDS = (
     "char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion", *_SETS
 )  # fmt: skip
 _OF_SYNONYMS = ("synonym-replacement", "synonym-insertion", "synonym-adversary", *_SETS)
-_DRAWN = (*_OF_WORDS, "shuffle", "synonym-adversary")
+_DRAWN = ("shuffle", "synonym-adversary", *_OF_WORDS)
 _OF_TRANSLATION = ("back-translation", *_SETS)
 
 
