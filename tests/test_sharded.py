@@ -47,8 +47,8 @@ def here(indexed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def searched(index: str, *options: str) -> pl.DataFrame:
-    words = ["search", "tiny", "--index", index, "--output", "run.parquet", "--overwrite", *options]
-    words += [] if "--queries" in options else ["--split", "test"]
+    words = ["search", "--index", index, "--output", "run.parquet", "--overwrite", *options]
+    words += [] if "--queries" in options else ["tiny", "--split", "test"]
     done = hybrid(*words)
     assert done.code == 0, done.err
     return read_run(Path("run.parquet"))
