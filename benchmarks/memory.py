@@ -80,7 +80,10 @@ STAGES = {  # name -> arguments; {n} is the folder of a size
     ),
     "search --rm3": "search {n}/data --split train --index {n}/bm25 --rm3 --threads 1 --output {n}/rm3.parquet",
     "encode, sparse": "encode {n}/data --architecture unicoil --model {sparse} --threads 1 --output {n}/sparse",
-    "search, sparse": "search {n}/data --split train --index {n}/sparse --threads 1 --output {n}/sparse.parquet",
+    "encode, sparse, drawn weights": (
+        "encode {n}/data --architecture unicoil --model {sparse} --threads 1 --output {n}/drawn"
+    ),
+    "search, sparse": "search {n}/data --split train --index {n}/drawn --threads 1 --output {n}/sparse.parquet",
     "train-sparse": (
         "train-sparse {n}/train.parquet --architecture unicoil --model {model} --max-steps 3 --threads 1 "
         "--output {n}/unicoil"
@@ -116,6 +119,7 @@ STAGES = {  # name -> arguments; {n} is the folder of a size
         "inspect a={n}/bm25.parquet b={n}/flat.parquet --memory-table {n}/data --split train --output {n}/table.parquet"
     ),
 }
+DRAWN = "encode, sparse, drawn weights"  # the stage that runs sparse_stub.py
 SECOND = "encode {n}/data --from-vectors {n}/vectors.npy --model {other} --threads 1 --quiet --output {n}/second"
 NEW = 1000  # documents of `append` and of `delete`
 SCRIPT = "memory.py"
@@ -216,12 +220,12 @@ def write_halves(folder: Path) -> None:
         half.write_parquet(folder / f"half-{number}.parquet")
 
 
-def peak(words: Sequence[str]) -> tuple[int, float]:
+def peak(words: Sequence[str], program: Sequence[str] = ("-m", "hybrid_cli")) -> tuple[int, float]:
     """Run hybrid; return the largest anonymous memory of the process in bytes, and the seconds."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     start, largest = time.monotonic(), 0
     process = subprocess.Popen(
-        [sys.executable, "-m", "hybrid_cli", *words, "--quiet"], env=environment, stdout=subprocess.DEVNULL
+        [sys.executable, *program, *words, "--quiet"], env=environment, stdout=subprocess.DEVNULL
     )
     while process.poll() is None:
         try:
@@ -240,11 +244,11 @@ def plot(rows: pl.DataFrame, file: Path) -> None:
     """Draw the memory of each stage over the number of documents, one panel per stage."""
     table = rows.select("stage", "documents", mib=pl.col("bytes") / 2**20)
     sizes = table["documents"].unique().sort().to_list()
-    drawn = alt.Chart(table).mark_line(point=True).properties(width=110, height=80)
+    drawn = alt.Chart(table).mark_line(point=True).properties(width=150, height=80)
     panels = drawn.encode(
         alt.X("documents:Q", scale=alt.Scale(type="log"), axis=alt.Axis(values=sizes, format="~s"), title=None),
         alt.Y("mib:Q", scale=alt.Scale(type="log"), axis=alt.Axis(values=[50, 200, 1000, 4000]), title=None),
-    ).facet(alt.Facet("stage:N", sort=None, title="peak memory (MiB) by number of documents"), columns=6)
+    ).facet(alt.Facet("stage:N", sort=None, title="peak memory (MiB) by number of documents"), columns=5)
     panels.save(str(file))
 
 
@@ -298,7 +302,9 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
             if stage == "concat-runs":
                 write_halves(own)
             command = STAGES[stage].format(n=own, **models).split()
-            found, seconds = peak([*command, *(["--overwrite"] if "--output" in command else [])])
+            words = [*command, *(["--overwrite"] if "--output" in command else [])]
+            program = [str(Path(__file__).with_name("sparse_stub.py"))] if stage == DRAWN else ["-m", "hybrid_cli"]
+            found, seconds = peak(words, program)
             row = {"stage": stage, "documents": size, "bytes": found, "seconds": round(seconds, 1)}
             rows = pl.concat([rows, pl.DataFrame([row], schema=rows.schema)])
             print(f"{stage:31} {size:>10,} {found / 2**20:8,.0f} MiB {seconds:6.0f} s", flush=True)
