@@ -177,8 +177,9 @@ def test_indexes_and_options_that_do_not_fit_together_are_refused(
     tiny: Path, indexed: Path, made: Path, tmp_path: Path
 ) -> None:
     def refused(match: str, *names: Path, **options: Any) -> None:
+        words = {"collection": tiny, "split": "test", "exact": True, **options}
         with pytest.raises(InputError, match=match):
-            search(tiny, index=names, exact=True, output=tmp_path / "x.parquet", **{"split": "test", **options})
+            search(**words, index=names, output=tmp_path / "x.parquet")
 
     dense, bm25 = indexed / "dense", indexed / "bm25"
     refused("bm25: has another corpus than .*dense .*; build both indexes from one corpus", dense, made / "bm25")
@@ -191,7 +192,7 @@ def test_indexes_and_options_that_do_not_fit_together_are_refused(
     refused("--k1: only with a lexical index", dense, k1=1.0)
     refused("--model: only with one dense index; --exact searches 2", dense, dense, model="minilm")
     stored = encode(tiny, split="test", model="minilm", output=tmp_path / "vectors")
-    refused("--exact needs the texts of the queries", dense, queries=stored, split=None)
+    refused("--exact needs the texts of the queries", dense, queries=stored, collection=None, split=None)
     assert not (tmp_path / "x.parquet").exists()
 
 

@@ -39,6 +39,7 @@ def source(settings: PrepareTrec) -> Source:
     Raises:
         InputError: options of SGML or XML files without such files.
     """
+    files = {"corpus": settings.corpus, **roles("topics", settings.topics), **roles("qrels", settings.qrels)}
     encoding = settings.encoding
     in_sgml = [path for path in settings.topics.values() if _is_sgml(path, encoding)]
     sgml = bool(in_sgml) or any(plain_suffix(path) not in _JSON for path in _files(settings.corpus))
@@ -57,7 +58,6 @@ def source(settings: PrepareTrec) -> Source:
     def judgments() -> Iterator[Judgment]:
         return split_judgments(settings.qrels)
 
-    files = {"corpus": settings.corpus, **roles("topics", settings.topics), **roles("qrels", settings.qrels)}
     return Source("trec", documents, queries, judgments, files, known=known)
 
 
