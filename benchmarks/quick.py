@@ -32,7 +32,7 @@ PARTS = {
     "rerank": ("--pairs", "128", "--rounds", "3"),
     "train": ("--steps", "5"),
     "pretrain": ("--steps", "5"),
-    "devices": ("--devices", "cpu,cpu", "--parts", "training", "--steps", "4"),
+    "devices": ("--devices", "cpu,cpu", "--parts", "training", "--steps", "3"),
     "cluster": ("--documents", "768", "--repeats", "2"),
     "fuse": ("--queries", "400", "--repeat", "2"),
     "evaluate": ("--queries", "400", "--passages", "0", "--ranx", "parquet", "--repeat", "2"),
@@ -81,10 +81,8 @@ def table(rows: list[Row], seconds: float, threads: int) -> str:
         "|---|---|---|---|---|",
     ]
     for row in rows:
-        least, middle, most = (each(row.ratios) for each in (min, statistics.median, max))
-        lines.append(
-            f"| {row.task} | {row.peer} | {middle:.2f} ({least:.2f} to {most:.2f}) | {row.goal} | `{row.script}` |"
-        )
+        least, middle, most = (f"{each(row.ratios):#.3g}".rstrip(".") for each in (min, statistics.median, max))
+        lines.append(f"| {row.task} | {row.peer} | {middle} ({least} to {most}) | {row.goal} | `{row.script}` |")
     return "\n".join(lines) + "\n"
 
 

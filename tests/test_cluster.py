@@ -6,14 +6,13 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import polars as pl
 import pytest
 from command import refused
+from sparse_models import write_checkpoint
 
 from hybrid_cli import artifacts, cluster
 from hybrid_cli.cli import signals
@@ -50,19 +49,27 @@ def failing(fail: Callable[[int], int]) -> Callable[[], Callable[[int], int]]:
     return lambda: fail
 
 
+LEXICAL: list[tuple[Any, dict[str, Any]]] = [
+    (search, {"output": "bm25.parquet", "split": "test"}),
+    (label, {"output": "labels", "queries_from": "all", "depth": 5}),
+    (mine_negatives, {"output": "train.parquet", "split": "train", "sources": "bm25:2,random:1"}),
+]
+
+
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the stages divide their work into several blocks."""
+    monkeypatch.setattr("hybrid_cli.stages.search.QUERIES_AT_ONCE", 1)
+    monkeypatch.setattr("hybrid_cli.stages.label.QUERIES_IN_A_SHARD", 3)
+    monkeypatch.setattr("hybrid_cli.training.mining.EXAMPLES_AT_ONCE", 1)
+
+
 def test_outputs_of_a_cluster_have_the_bytes_of_one_process(
     machines: Any, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hybrid_cli.stages.label.QUERIES_IN_A_SHARD", 5)
-    monkeypatch.setattr("hybrid_cli.training.mining.EXAMPLES_AT_ONCE", 2)
+    small_blocks(monkeypatch)
     (tmp_path / "here").mkdir()
     (tmp_path / "ray").mkdir()
-    stages: list[tuple[Any, dict[str, Any]]] = [
-        (search, {"output": "bm25.parquet", "split": "test"}),
-        (label, {"output": "labels", "queries_from": "all", "depth": 5}),
-        (mine_negatives, {"output": "train.parquet", "split": "train", "sources": "bm25:2,random:1"}),
-    ]
-    for stage, options in stages:
+    for stage, options in LEXICAL:
         given = {**options, "index": made / "bm25", "threads": 1}
         local = stage(made / "collection", **{**given, "output": tmp_path / "here" / options["output"]})
         output = tmp_path / "ray" / options["output"]
@@ -112,26 +119,42 @@ def test_memory_that_a_block_lacks_is_an_error_of_one_line(machines: Any, monkey
         list(cluster.ordered(settings, failing(fail), [0]))
 
 
-def test_vectors_of_a_machine_that_ends_are_encoded_by_the_others(
-    machines: Any, made: Path, tiny_lambda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("work", ["encode", "encode sparse", "search", "label", "mine_negatives"])
+def test_blocks_of_a_machine_that_ends_are_computed_by_the_others(
+    work: str, machines: Any, made: Path, tiny_lambda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Texts without a result are encoded again; every text has one vector."""
-    options: dict[str, Any] = {"model": str(tiny_lambda), "shard_size": 1, "threads": 1}
-    local = encode(made / "collection", output=tmp_path / "local", **options)
-    module: Any = import_module("hybrid_cli.indexes.shards")
-    write, written = module.write_shard, []
+    """The output has the bytes of one process: no block is missing or written twice."""
+    small_blocks(monkeypatch)
+    sparse = write_checkpoint(tmp_path / "splade", "splade") if work == "encode sparse" else None
+    stages: dict[str, tuple[Any, dict[str, Any]]] = {
+        "encode": (encode, {"model": tiny_lambda, "shard_size": 1}),
+        "encode sparse": (encode, {"model": sparse, "architecture": "splade", "shard_size": 1}),
+        **{stage.__name__: (stage, {"index": made / "bm25", **options}) for stage, options in LEXICAL},
+    }
+    stage, options = stages[work]
+    name = options.get("output", "index")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "ray").mkdir()
+    given = {**options, "threads": 1}
+    local = stage(made / "collection", **{**given, "output": tmp_path / "here" / name})
+    ordered, blocks = cluster.ordered, []
 
-    def write_and_end(path: Path, *values: Any, **facts: int) -> None:
-        write(path, *values, **facts)
-        written.append(path)
-        if len(written) == 2:
-            machines.remove_node(machines.list_all_nodes()[-1], allow_graceful=False)
+    def ending(*values: Any, **more: Any) -> Iterator[Any]:
+        for block in ordered(*values, **more):
+            blocks.append(block)
+            if len(blocks) == 2:
+                machines.remove_node(machines.list_all_nodes()[-1], allow_graceful=False)
+            yield block
 
-    monkeypatch.setattr(module, "write_shard", write_and_end)
-    cluster_options = {"ray_address": machines.address, "ray_workers": 2}
-    found = encode(made / "collection", output=tmp_path / "ray", **options, **cluster_options)
+    monkeypatch.setattr(cluster, "ordered", ending)
+    given |= {"output": tmp_path / "ray" / name, "ray_address": machines.address, "ray_workers": 2}
+    try:
+        found = stage(made / "collection", **given)
+    finally:
+        machines.add_node(num_cpus=1)
+        machines.wait_for_nodes()
+    assert len(blocks) > 3, "blocks are left when the machine ends"
     assert contents(found) == contents(local)
-    assert len(written) == len(set(written)) == pl.read_parquet(made / "collection/corpus.parquet").height
 
 
 def test_an_address_where_nothing_listens_is_refused(here: Path) -> None:

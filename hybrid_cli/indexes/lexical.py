@@ -7,25 +7,27 @@ run resumes with the first missing one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, console, memory
+from hybrid_cli import artifacts, cluster, console, memory
 from hybrid_cli.artifacts import Kind, Manifest, disk, layout
 from hybrid_cli.encoders.contract import differences
 from hybrid_cli.encoders.models import recorded_model, resolve
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.shards import Advance, Texts
+from hybrid_cli.indexes.shards import Advance, Block, Texts
 from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
 from hybrid_cli.lexical.index import LexicalIndex, quantization
 from hybrid_cli.settings import Encode
-from hybrid_cli.settings.common import OnDevice
+from hybrid_cli.settings.common import OnDevice, as_names
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.sparse import SparseEncoder
@@ -37,22 +39,90 @@ _WEIGHT_BYTES = 16  # of memory: term and weight of each posting, in the order o
 _STORED_BYTES = 9  # on the disk: row and weight of each posting, rows and lengths of documents
 DEEPCT_K1, DEEPCT_B = 10.0, 0.9  # for weights times 100 (DeepCT, README of its code)
 
+Weighted: TypeAlias = tuple[pa.Table, int]  # terms and weights of a block, and the number of truncated documents
+
 
 def weight_shard(folder: Path, number: int) -> Path:
     """Return the path of a shard of learned weights in the folder of an unfinished index."""
     return folder / layout.WEIGHT_SHARDS / layout.part(number)
 
 
+def quantization_steps(settings: Encode, counts: bool) -> int:
+    """Return the integers per unit of a weight.
+
+    Args:
+        settings: settings of the command.
+        counts: the weights are counts of terms (DeepCT).
+
+    Raises:
+        InputError: no power of two.
+    """
+    steps = settings.quantization or (100 if counts else 128)
+    if not counts and steps & (steps - 1):
+        raise InputError(f"--quantization {steps}: needs a power of two, so that sums of weights are exact")
+    return steps
+
+
+def open_sparse(settings: Encode, device: str, dtype: Any, changes: dict[str, Any]) -> SparseEncoder:
+    """Return the sparse encoder of the settings with a changed contract; set the threads of PyTorch."""
+    import torch
+
+    from hybrid_cli.encoders.sparse import SparseEncoder
+
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    name = as_names(settings.model)[0]
+    return SparseEncoder.load(name, device=device, dtype=dtype, architecture=settings.architecture, **changes)
+
+
+def weights_encoder(
+    settings: Encode, encoder: SparseEncoder, steps: int, dtype: Any, changes: dict[str, Any]
+) -> Callable[[Iterable[Block]], Iterable[Weighted]]:
+    """Return the function that computes the weights of blocks: with `encoder` in this process, or on a Ray cluster.
+
+    Args:
+        settings: settings of the command.
+        encoder: the encoder of this process.
+        steps: see `SparseEncoder.document_weights`.
+        dtype: precision of the encoder.
+        changes: changes of the encoder's contract.
+    """
+    if settings.ray_address is None:
+        return partial(map, _block_weights(encoder, steps, settings.batch_tokens))
+    start = partial(_start, settings.of_worker(), steps, dtype, changes)
+    return partial(cluster.ordered, settings, start, gpu=settings.device.startswith("cuda"))
+
+
+def _start(settings: Encode, steps: int, dtype: Any, changes: dict[str, Any]) -> Callable[[Block], Weighted]:
+    """Open the encoder in a process of a cluster."""
+    encoder = open_sparse(settings, settings.device, dtype, changes)
+    return _block_weights(encoder, steps, settings.batch_tokens)
+
+
+def _block_weights(encoder: SparseEncoder, steps: int, batch_tokens: int | None) -> Callable[[Block], Weighted]:
+    """Return the function that computes the weights of a block."""
+    tokens = batch_tokens or (_CPU_BATCH_TOKENS if encoder.device.type == "cpu" else _GPU_BATCH_TOKENS)
+
+    def weighted(block: Block) -> Weighted:
+        before = encoder.truncated
+        found = encoder.document_weights(*block, steps, tokens)
+        ends = pa.array([0, *found.distinct.cumsum()], pa.int32())
+        terms = pa.ListArray.from_arrays(ends, found.terms.cast(pa.string()))
+        weights = pa.ListArray.from_arrays(ends, pa.array(found.weights, pa.int32()))
+        return pa.table({"terms": terms, "weights": weights}), encoder.truncated - before
+
+    return weighted
+
+
 def encode_weights(
     folder: Path,
     texts: Iterable[Texts],
     total: int,
-    encoder: SparseEncoder,
-    settings: Encode,
-    steps: int,
+    weighted: Callable[[Iterable[Block]], Iterable[Weighted]],
+    size: int,
     advance: Advance,
 ) -> None:
-    """Encode documents to shards of `settings.shard_size`; shards that exist already are skipped.
+    """Encode documents to shards of `size`; shards that exist already are skipped.
 
     The first shard gives the forecast of memory and disk space.
 
@@ -60,47 +130,52 @@ def encode_weights(
         folder: folder of the unfinished index.
         texts: tables with the columns id, title, text.
         total: number of documents.
-        encoder: sparse encoder.
-        settings: size of shards and batches.
-        steps: see `SparseEncoder.document_weights`.
+        weighted: computes the weights of blocks, in order; see `weights_encoder`.
+        size: number of documents of a shard.
         advance: called with the number of encoded texts.
 
     Raises:
         HybridError: memory or disk space does not suffice for the weights of all documents.
     """
-    tokens = settings.batch_tokens or (_CPU_BATCH_TOKENS if encoder.device.type == "cpu" else _GPU_BATCH_TOKENS)
     (folder / layout.WEIGHT_SHARDS).mkdir(exist_ok=True)
-    for number, shard in enumerate(artifacts.regrouped(map(pa.table, texts), settings.shard_size)):
-        path = weight_shard(folder, number)
-        if path.exists():
-            advance(len(shard))
-        else:
-            _encode_shard(path, shard, encoder, steps, tokens, advance)
-        if not number:
-            _forecast(folder, path, total / len(shard))
+    started: deque[tuple[int, pa.Array]] = deque()  # number and ids of the shards in progress
+
+    def blocks() -> Iterator[Block]:
+        for number, shard in enumerate(artifacts.regrouped(map(pa.table, texts), size)):
+            if weight_shard(folder, number).exists():
+                advance(len(shard))
+                if not number:
+                    _forecast(folder, total / len(shard))
+                continue
+            started.append((number, shard["id"].combine_chunks()))
+            for begin in range(0, len(shard), _AT_ONCE):
+                part = shard.slice(begin, _AT_ONCE)
+                yield part["title"].to_pylist(), part["text"].to_pylist()
+
+    parts: list[Weighted] = []
+    for done in weighted(blocks()):
+        parts.append(done)
+        advance(len(done[0]))
+        number, ids = started[0]
+        if sum(len(table) for table, _ in parts) == len(ids):
+            _write_shard(weight_shard(folder, number), ids, parts)
+            started.popleft()
+            parts.clear()
+            if not number:
+                _forecast(folder, total / len(ids))
 
 
-def _encode_shard(
-    path: Path, shard: pa.Table, encoder: SparseEncoder, steps: int, tokens: int, advance: Advance
-) -> None:
-    """Encode the documents of a shard, and write their weights."""
-    before, parts = encoder.truncated, []
-    for begin in range(0, len(shard), _AT_ONCE):
-        part = shard.slice(begin, _AT_ONCE)
-        columns = [part[name].to_pylist() for name in ("title", "text")]
-        found = encoder.document_weights(columns[0], columns[1], steps, tokens)
-        ends = pa.array([0, *found.distinct.cumsum()], pa.int32())
-        terms = pa.ListArray.from_arrays(ends, found.terms.cast(pa.string()))
-        weights = pa.ListArray.from_arrays(ends, pa.array(found.weights, pa.int32()))
-        parts.append(pa.table({"id": part["id"].combine_chunks(), "terms": terms, "weights": weights}))
-        advance(len(part))
-    table = pa.concat_tables(parts).replace_schema_metadata({"truncated": str(encoder.truncated - before)})
+def _write_shard(path: Path, ids: pa.Array, parts: Sequence[Weighted]) -> None:
+    """Write the ids and weights of a shard, with the number of truncated documents in the footer."""
+    table = pa.concat_tables([each for each, _ in parts]).add_column(0, "id", ids)
+    table = table.replace_schema_metadata({"truncated": str(sum(truncated for _, truncated in parts))})
     with artifacts.replacing(path) as scratch, disk.create(scratch) as file:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
 
 
-def _forecast(folder: Path, path: Path, times: float) -> None:
-    """Print the memory and the disk space for `times` as many weights as in a shard, and refuse what does not fit."""
+def _forecast(folder: Path, times: float) -> None:
+    """Print memory and disk space for `times` as many weights as in the first shard, and refuse what does not fit."""
+    path = weight_shard(folder, 0)
     found = int(times * _weights(path))
     purpose = f"encode: impact matrix of about {found:,} weights"
     console.forecast(_WEIGHT_BYTES * found, purpose, _REMEDY)

@@ -308,9 +308,7 @@ class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Wri
         applies=when(input=TEXTS, encoder=OF_DENSE, from_vectors=None, ray_address=None),
         recorded=False,
     )
-    ray_address: str | None = redeclare(
-        OnCluster, "ray_address", applies=when(input=TEXTS, encoder=OF_DENSE, from_vectors=None)
-    )
+    ray_address: str | None = redeclare(OnCluster, "ray_address", applies=when(input=TEXTS, from_vectors=None))
     recall_check: bool = option(
         False,
         "Measure and store the recall of an approximate index against exact search.",

@@ -7,8 +7,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hybrid_cli import artifacts, console, indexes
 from hybrid_cli.artifacts import Kind, Manifest, Named, Output
 from hybrid_cli.artifacts.layout import INDEX_ENCODER
@@ -19,7 +17,7 @@ from hybrid_cli.encoders.contract import TRANSFORMER, Encoder, kind_of, read_con
 from hybrid_cli.encoders.models import model_input, recorded_model, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.presets import preset_fields
-from hybrid_cli.encoders.sparse import SparseEncoder, read_sparse_contract
+from hybrid_cli.encoders.sparse import read_sparse_contract
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import DenseIndex, IndexInfo
 from hybrid_cli.indexes.dense import combine_vectors
@@ -38,7 +36,16 @@ from hybrid_cli.indexes.encoding import (
 )
 from hybrid_cli.indexes.exact import model_of, query_encoder
 from hybrid_cli.indexes.external import read_external, rows_of, write_external
-from hybrid_cli.indexes.lexical import DEEPCT_B, DEEPCT_K1, build_matrix, encode_weights, weight_shard
+from hybrid_cli.indexes.lexical import (
+    DEEPCT_B,
+    DEEPCT_K1,
+    build_matrix,
+    encode_weights,
+    open_sparse,
+    quantization_steps,
+    weight_shard,
+    weights_encoder,
+)
 from hybrid_cli.indexes.shards import encode_texts, link_vectors, shard_path, truncate_vectors
 from hybrid_cli.indexes.workers import pick_devices
 from hybrid_cli.lexical.analysis import ENGLISH
@@ -142,9 +149,10 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
     """Write the weights of a corpus by a sparse encoder as an impact matrix."""
     names = as_names(settings.model)
     _check_sparse(settings, names, kind)
+    settings = on_cluster(settings)
     changes, dtype = settings.contract(), precision(settings, quantized=False)
     contract = read_sparse_contract(resolve(names[0]), settings.architecture).changed(**changes)
-    steps = _steps(settings, contract.counts)
+    steps = quantization_steps(settings, contract.counts)
     options = {
         "architecture": settings.architecture,
         "quantization": steps,
@@ -159,15 +167,12 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
     output = artifacts.output_of(settings, Kind.LEXICAL_INDEX, inputs, options)
     if output.up_to_date:
         return output.path
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-    encoder = SparseEncoder.load(
-        names[0], device=settings.device, dtype=dtype, architecture=settings.architecture, **changes
-    )
+    encoder = open_sparse(settings, "cpu" if settings.ray_address else settings.device, dtype, changes)
+    weighted = weights_encoder(settings, encoder, steps, dtype, changes)
     texts, total = texts_in(source, Kind.DENSE_INDEX, settings.expansion)
     with output.folder() as (work, counts):
         with console.progress("encode", total, "texts") as advance:
-            encode_weights(work, texts, total, encoder, settings, steps, advance)
+            encode_weights(work, texts, total, weighted, settings.shard_size, advance)
         artifacts.refuse_lost(weight_shard(work, number) for number in range(-(-total // settings.shard_size)))
         built = build_matrix(work, contract.counts)
         counts |= built.counts() | {"encoder": encoder.fingerprint, "contract": encoder.describe()}
@@ -186,13 +191,6 @@ def _check_sparse(settings: Encode, models: Sequence[str], kind: Kind) -> None:
         raise InputError("--model: a sparse encoder is not combined with another; search both and fuse the runs")
     if kind == Kind.VECTORS:
         raise InputError(f"{models[0]}: `search` encodes the queries of a sparse encoder; omit --split and --queries")
-
-
-def _steps(settings: Encode, counts: bool) -> int:
-    steps = settings.quantization or (100 if counts else 128)
-    if not counts and steps & (steps - 1):
-        raise InputError(f"--quantization {steps}: needs a power of two, so that sums of weights are exact")
-    return steps
 
 
 def _import(settings: Encode, path: Path) -> Path:

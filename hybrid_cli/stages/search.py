@@ -29,7 +29,7 @@ from hybrid_cli.reporting.tables import figure
 from hybrid_cli.settings import Search, stage
 from hybrid_cli.training.rm3 import GRID, TunedFeedback
 
-_QUERIES_AT_ONCE = 1024
+QUERIES_AT_ONCE = 1024
 _FUSED = 1000  # hits per index that are fused for `query`
 
 
@@ -133,7 +133,7 @@ def _write(
 
     def blocks() -> Iterator[Any]:
         start = partial(_opened, settings.of_worker(), source, recipe)
-        some = list(queries.iter_slices(_QUERIES_AT_ONCE))
+        some = list(queries.iter_slices(QUERIES_AT_ONCE))
         with console.progress("search", len(queries), "queries") as advance:
             for asked, runs in zip(some, cluster.ordered(settings, start, some, gpu), strict=True):
                 for run in runs:
