@@ -60,7 +60,7 @@ hard: $(SETUP)  ## RM3 against Lucene on 1,000 queries; 1,000 kills and disk fau
 fuzz: $(SETUP)  ## random and damaged input for every reader (SECONDS=600)
 	$(VENV)/bin/python tests/hard/fuzz.py --seconds $(or $(SECONDS),600)
 
-bench: $(SETUP)  ## compare speed with other tools, which it installs: short runs, table in docs/performance.md (minutes; LARGE=1: 2 million documents, half an hour)
+bench: $(SETUP)  ## compare speed with other tools, which it installs: short runs, table in docs/performance.md (minutes; LARGE=1: 2 million documents, 20 minutes)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA),bench]'
 	$(VENV)/bin/python benchmarks/quick.py $(if $(LARGE),--large)
 

@@ -5,7 +5,7 @@ python benchmarks/quick.py [--large] [--parts bm25,encode] [--threads N] [--stat
 Each part runs one script of this folder with few queries, texts or steps, in a process of its own. Parts that an
 earlier call finished are kept in the state file, until all are finished. A part that fails, for example because another
 tool is not installed, is left out of the table. `--large` (`make bench LARGE=1`) measures BM25 with two million
-documents in half an hour, and writes a table of its own.
+documents in 20 minutes, and writes a table of its own.
 """
 
 from __future__ import annotations
