@@ -157,7 +157,6 @@ def test_a_sparse_encoder_is_not_combined(tiny_bert: Path, tmp_path: Path) -> No
         ({"preset": "ance"}, "--preset: only with .* a dense transformer encoder; .* is a learned sparse encoder$"),
         ({"vector_dtype": "float32"}, "--vector-dtype: only with texts to encode and a dense encoder, or"),
         ({"devices": ["cpu"]}, "--devices: only with texts to encode and a dense encoder"),
-        ({"ray_address": "local"}, "--ray-address: only with texts to encode and a dense encoder"),
         ({"memory": "1G"}, "--memory: only with a dense encoder; .* is a learned sparse encoder$"),
         (
             {"truncate_dim": 4},
