@@ -31,11 +31,16 @@ def machines() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     made: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    made.add_node(num_cpus=1)
-    made.wait_for_nodes()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a machine in this process has a handler of its own
+    add_machine(made)
     yield made
     made.shutdown()
+
+
+def add_machine(machines: Any) -> None:
+    """Add a machine to a cluster, without the handler of SIGTERM that Ray sets in this process."""
+    machines.add_node(num_cpus=1)
+    machines.wait_for_nodes()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -151,8 +156,7 @@ def test_blocks_of_a_machine_that_ends_are_computed_by_the_others(
     try:
         found = stage(made / "collection", **given)
     finally:
-        machines.add_node(num_cpus=1)
-        machines.wait_for_nodes()
+        add_machine(machines)
     assert len(blocks) > 3, "blocks are left when the machine ends"
     assert contents(found) == contents(local)
 
