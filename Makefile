@@ -21,8 +21,9 @@ MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
+CLAIMS := claims-clear claims-roc claims-lite claims-bpr claims-lambda
 .PHONY: help setup demo check lint test hard fuzz bench gpu-test docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 no-labels no-labels-seed prior few-labels fusers pseudo-weights \
-    claims-clear claims-clear-seed recommended recommended-seed rerank-depths trec-covid
+    $(CLAIMS) $(CLAIMS:=-seed) recommended recommended-seed rerank-depths trec-covid
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15

@@ -19,10 +19,11 @@ from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.settings.common import Sampling
+from hybrid_cli.settings.common import Optimization, Sampling
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training.batches import Examples, Group
+from hybrid_cli.training.loop import Trainer
 from hybrid_cli.training.student import Fusion, StudentNegatives, relevant
 from hybrid_cli.training.teachers import Bm25Scorer, FrozenEncoder, ScorerWeight
 
@@ -220,3 +221,42 @@ def test_the_learned_weight_starts_at_its_value() -> None:
     assert weight.logarithm is not None
     assert weight.logarithm.grad is not None
     assert weight.logarithm.grad.item() == pytest.approx(50)
+
+
+class WithScalar:
+    """A linear model whose gradient is the same in each step, and a scalar whose gradients are given."""
+
+    precision = torch.float32
+
+    def __init__(self, gradients: Sequence[float]):
+        self.model: Any = torch.nn.Module()
+        self.model.weights = torch.nn.Parameter(torch.ones(3))
+        if gradients:
+            self.model.scalar = torch.nn.Parameter(torch.ones(()))
+        self.gradients = gradients
+
+    def backward(self, batch: int, scale: Any, step: int = 0) -> dict[str, torch.Tensor]:
+        loss = (self.model.weights * torch.tensor([3.0, 4.0, 12.0])).sum()
+        if self.gradients:
+            loss = loss + self.gradients[batch] * self.model.scalar
+        scale(loss).backward()
+        return {"loss": loss.detach()}
+
+
+def test_the_gradient_of_a_scalar_does_not_change_the_steps_of_the_model() -> None:
+    """The learned weight has a gradient hundreds of times larger than the encoder's, which clipping would shrink."""
+    plan = Optimization(learning_rate=0.01, weight_decay=0.1)
+    models = []
+    for gradients in ([], [1000.0, 1.0, 50.0]):
+        learner = WithScalar(gradients)
+        trainer = Trainer(learner, plan)
+        for number in range(3):
+            trainer.step(iter([number]), number)
+        models.append(learner.model)
+    torch.testing.assert_close(models[0].weights, models[1].weights, rtol=0, atol=0)
+
+
+def test_a_scalar_does_not_decay() -> None:
+    learner = WithScalar([0.0])
+    Trainer(learner, Optimization(learning_rate=0.01, weight_decay=0.5)).step(iter([0]))
+    assert learner.model.scalar.item() == 1

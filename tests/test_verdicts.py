@@ -50,6 +50,24 @@ def test_a_verdict_needs_the_interval_and_the_seeds(better: tuple[float, float],
     assert found.low < found.better - found.worse < found.high
 
 
+def test_one_seed_decides_nothing() -> None:
+    values = measured({"a": (0.45, 0.0), "b": (0.5, 0.0)}, seeds=1)
+    for better, worse in (("a", "b"), ("b", "a")):
+        found = verdict(values, Claim("x", better, worse))
+        assert found is not None
+        assert (found.word, found.seeds) == ("undecided", 1)
+
+
+def test_a_claim_can_be_about_a_share() -> None:
+    values = measured({"a": (0.475, 0.0), "b": (0.5, 0.0)})
+    words = {}
+    for share in (0.9, 1.0):
+        found = verdict(values, Claim("x", "a", "b", share=share))
+        assert found is not None
+        words[share] = found.word
+    assert words == {0.9: "holds", 1.0: "does not hold"}
+
+
 def test_only_seeds_of_both_rows_are_compared() -> None:
     values = pl.concat([measured({"a": (0.55, 0.0)}, seeds=2), measured({"b": (0.5, 0.0)}, seeds=3)])
     found = verdict(values, Claim("x", "a", "b"))

@@ -75,9 +75,9 @@ class MineNegatives(Budgeted, Seeded, OnCluster, Writes):
     qrels: Path | None = option(None, "Qrels file; replaces the collection's.", recorded=False)
     sources: Sequence[str] = option(
         (BM25,),
-        "`bm25`, `random` (uniform over the corpus), `run:PATH`, or `given:PATH`, the negatives of a training file "
-        "(DPR's JSON, Tevatron's JSON lines, MS MARCO's triples); several with numbers: `bm25:6,random:2`. Several "
-        "collections need one file each, in order: `given:nq.json:1,given:webq.json:1`.",
+        "`bm25`, `random` (uniform over the corpus), `run:PATH` (also a fused run), or `given:PATH`, the negatives of "
+        "a training file (DPR's JSON, Tevatron's JSON lines, MS MARCO's triples); several with numbers: "
+        "`bm25:6,random:2`. Several collections need one file each, in order: `given:nq.json:1,given:webq.json:1`.",
         panel=SOURCES,
         metavar="SOURCE,...",
     )

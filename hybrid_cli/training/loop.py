@@ -199,14 +199,22 @@ def _record(model: nn.Module, measure: Callable[[], dict[str, float]], state: St
 
 
 class Trainer(Generic[Batch]):
-    """Optimizer steps of a learner, with AdamW and the loss scaling of the precision."""
+    """Optimizer steps of a learner, with AdamW and the loss scaling of the precision.
+
+    Scalars, such as the weight of a scorer, are clipped apart from the other parameters and do not decay.
+    """
 
     def __init__(self, learner: Learner[Batch], plan: Optimization):
         self.learner, self.plan = learner, plan
         self.parameters = list(learner.model.train().parameters())
+        scalars = [each for each in self.parameters if not each.dim()]
+        tensors = [each for each in self.parameters if each.dim()]
+        self.groups = [tensors, scalars] if scalars else [tensors]
+        decays = (plan.weight_decay, 0.0)
         self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=plan.learning_rate, eps=1e-8, weight_decay=plan.weight_decay, fused=True
-        )
+            [{"params": each, "weight_decay": decay} for each, decay in zip(self.groups, decays, strict=False)],
+            lr=plan.learning_rate, eps=1e-8, fused=True,
+        )  # fmt: skip
         self.scaler = torch.amp.GradScaler(self.parameters[0].device.type, enabled=learner.precision == torch.float16)
 
     def set_rate(self, rate: float) -> None:
@@ -226,7 +234,8 @@ class Trainer(Generic[Batch]):
             raise HybridError(f"the loss is not finite ({totals}); lower --learning-rate, or use --precision fp32")
         parallel.sum_gradients(self.parameters)
         self.scaler.unscale_(self.optimizer)
-        torch.nn.utils.clip_grad_norm_(self.parameters, self.plan.clip)
+        for group in self.groups:
+            torch.nn.utils.clip_grad_norm_(group, self.plan.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
