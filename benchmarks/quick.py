@@ -35,7 +35,7 @@ PARTS = {
     "devices": ("--devices", "cpu,cpu", "--parts", "training", "--steps", "3"),
     "cluster": ("--documents", "768", "--repeats", "2"),
     "fuse": ("--queries", "400", "--repeat", "2"),
-    "evaluate": ("--queries", "400", "--passages", "0", "--ranx", "parquet", "--repeat", "2"),
+    "evaluate": ("--queries", "300", "--passages", "0", "--ranx", "parquet", "--repeat", "2"),
     "impacts": ("--repeat", "3"),
     "dimensions": ("--vectors", "50000", "--dims", "768,32", "--repeat", "3"),
 }

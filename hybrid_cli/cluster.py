@@ -105,7 +105,9 @@ def _call(
 @contextmanager
 def _connected(settings: OnCluster) -> Iterator[Any]:
     """Connect to a cluster, or start one on this machine; yield the module `ray`."""
-    address = settings.ray_address or _LOCAL
+    address = settings.ray_address
+    if not address:
+        raise InputError("--ray-address: is empty; pass HOST:PORT, auto, or local")
     os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))  # Ray's own default has no end
     try:
         import ray

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -159,6 +160,34 @@ def test_blocks_of_a_machine_that_ends_are_computed_by_the_others(
         add_machine(machines)
     assert len(blocks) > 3, "blocks are left when the machine ends"
     assert contents(found) == contents(local)
+
+
+def test_a_cluster_that_is_not_reached_loses_no_finished_work(
+    made: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted command keeps its shards, and resumes with them when the cluster is there again."""
+    shards: Any = import_module("hybrid_cli.indexes.shards")
+    write = shards.write_shard
+    written: list[Path] = []
+
+    def write_two(path: Path, *values: Any, **facts: int) -> None:
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        write(path, *values, **facts)
+        written.append(path)
+
+    options: dict[str, Any] = {"model": str(tiny_bert), "dtype": "fp32", "shard_size": 1, "output": tmp_path / "index"}
+    monkeypatch.setattr(shards, "write_shard", write_two)
+    with pytest.raises(KeyboardInterrupt):
+        encode(made / "collection", **options)
+    monkeypatch.setattr(shards, "write_shard", write)
+    for address in ("127.0.0.1:1", ""):
+        with pytest.raises(InputError, match="--ray-address"):
+            encode(made / "collection", **options, ray_address=address)
+    assert all(path.exists() for path in written)
+    before = [path.stat().st_ino for path in written]
+    found = encode(made / "collection", **options)
+    assert [(found / "vectors" / path.name).stat().st_ino for path in written] == before
 
 
 def test_an_address_where_nothing_listens_is_refused(here: Path) -> None:

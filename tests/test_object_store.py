@@ -178,6 +178,19 @@ def test_a_chain_of_stages_writes_the_bytes_of_local_files(
     assert found["text"].is_not_null().to_list() == [True]  # from the corpus that the manifest of the index names
 
 
+def test_a_shard_that_was_deleted_in_the_store_is_not_searched(any_bucket: Bucket, local: Path) -> None:
+    for name in ("shard-0", "shard-1"):
+        for path, content in contents(local / "out/bm25").items():
+            any_bucket.put(f"shards/{name}/{path}", content)
+    remote.fetch(f"{any_bucket}/shards/shard-*")
+    mirror = any_bucket.mirror / any_bucket.scheme / any_bucket.name / "shards"
+    assert {path.name for path in mirror.iterdir()} == {"shard-0", "shard-1"}
+    for name in any_bucket.names("shards/shard-1"):
+        any_bucket.system.delete_file(f"{any_bucket.name}/{name}")
+    remote.fetch(f"{any_bucket}/shards/shard-*")
+    assert [path.name for path in mirror.iterdir() if not path.name.startswith(".")] == ["shard-0"]
+
+
 def test_unchanged_inputs_are_downloaded_once(any_bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_index(any_bucket, local)
     run(any_bucket, 1)

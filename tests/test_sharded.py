@@ -14,7 +14,9 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.collections import collection
+from hybrid_cli.indexes import DenseIndex, searcher
 from hybrid_cli.runs import read_run
+from hybrid_cli.settings.retrieval import SearchOptions
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 
@@ -66,6 +68,22 @@ def test_lexical_shards_have_the_run_of_one_index(here: Path, options: list[str]
     both = single.join(whole, on=["qid", "docid"], suffix="_whole")
     assert len(both)
     assert both["score"].equals(both["score_whole"].rename("score"))
+
+
+def test_a_shard_that_vanishes_after_the_check_is_missed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in "012":
+        shutil.copytree(f"dense-{part}", f"part-{part}")
+    opened = searcher.open_dense
+
+    def removing(path: Path, options: SearchOptions) -> DenseIndex:
+        shutil.rmtree("part-1", ignore_errors=True)
+        return opened(path, options)
+
+    monkeypatch.setattr(searcher, "open_dense", removing)
+    monkeypatch.setattr("hybrid_cli.indexes.searcher.shards_of", None)  # the list of the check counts
+    done = hybrid("search", "tiny", "--split", "test", "--index", "part-*", "--output", "run.parquet")
+    assert (done.code, done.err) == (2, "hybrid: part-1: no such file or folder\n")
+    assert not Path("run.parquet").exists()
 
 
 def test_dense_shards_have_the_hits_of_one_index(here: Path, one_thread: None) -> None:

@@ -40,7 +40,7 @@ from hybrid_cli.artifacts.manifest import (
 )
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.artifacts.tables import write_parquet
-from hybrid_cli.errors import DamageError, HybridError, InputError
+from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.settings.common import Writes
 from hybrid_cli.settings.stage import at_stage_end
 
@@ -158,7 +158,10 @@ class Output:
 
     @contextmanager
     def _resumed(self) -> Iterator[Path]:
-        """Yield the scratch folder of an interrupted equal call, or a new one; remove it after an InputError."""
+        """Yield the scratch folder of an interrupted equal call, or a new one; remove it after an InputError if empty.
+
+        Finished work is kept: the same command resumes with it when the input, for example a cluster, is there again.
+        """
         work, key = self.partial, self.partial / files.KEY
         if work.exists() and not files.interrupted(work, self.manifest.key()):
             files.discard(work)
@@ -168,10 +171,9 @@ class Output:
         disk.remove(work / MANIFEST)  # of a call that failed while it wrote the manifest
         try:
             yield work
-        except DamageError:  # the damaged file can be restored
-            raise
-        except InputError:  # repeating the command cannot succeed
-            files.discard(work)
+        except InputError:
+            if all(path == key or path.is_dir() for path in work.rglob("*")):
+                files.discard(work)
             raise
 
     def finish(self) -> None:

@@ -136,18 +136,19 @@ class HybridSearcher:
         return self.index.search_blocks(vectors, queries, hits, self.threads)
 
 
-def open_searcher(path: Path, options: SearchOptions | None = None) -> Searcher:
+def open_searcher(path: Path, options: SearchOptions | None = None, shards: Sequence[Path] | None = None) -> Searcher:
     """Open one index for search.
 
     Args:
         path: a lexical or a dense index, a sharded index, or a pattern of the names of shards.
         options: search options; defaults if None.
+        shards: `shards_of(path)` of an earlier moment, all of which must still exist.
 
     Raises:
         InputError: the artifact is not an index, or the encoder differs from the one that built it.
     """
     options = options or SearchOptions()
-    shards = shards_of(path)
+    shards = shards or shards_of(path)
     if index_manifest(shards[0]).kind == Kind.DENSE_INDEX:
         limit_threads(options.threads)
         indexes = tuple(open_dense(each, options) for each in shards)
@@ -191,20 +192,23 @@ def open_hybrid(paths: Sequence[Path], weights: Sequence[float], options: Search
     return HybridSearcher(index, tuple(encoders), options.threads)
 
 
-def open_stored_queries(path: Path, vectors: Path, options: SearchOptions | None = None) -> StoredQueriesSearcher:
+def open_stored_queries(
+    path: Path, vectors: Path, options: SearchOptions | None = None, shards: Sequence[Path] | None = None
+) -> StoredQueriesSearcher:
     """Open a dense index for search by query vectors that `encode` wrote.
 
     Args:
         path: the dense index, or a pattern of the names of shards.
         vectors: folder of vectors.
         options: search options; defaults if None.
+        shards: see `open_searcher`.
 
     Raises:
         InputError: the vectors were made by another encoder.
     """
     options = options or SearchOptions()
     limit_threads(options.threads)
-    indexes = tuple(open_dense(each, options) for each in shards_of(path))
+    indexes = tuple(open_dense(each, options) for each in shards or shards_of(path))
     index = indexes[0]
     info = IndexInfo.read(vectors, Kind.VECTORS)
     if info.dim != index.dim:

@@ -74,7 +74,7 @@ def search(settings: Search) -> Any:
     if settings.tune:
         _write_tuned(output, settings, source)
     else:
-        _write(output, settings, source, recipe, manifests)
+        _write(output, settings, source, recipe, manifests, shards[0])
     return output.path
 
 
@@ -125,14 +125,15 @@ def _recipe(settings: Search, source: Path, manifests: Sequence[Manifest]) -> Re
 
 
 def _write(
-    output: Output, settings: Search, source: Path, recipe: Recipe | None, manifests: Sequence[Manifest]
-) -> None:
+    output: Output, settings: Search, source: Path, recipe: Recipe | None, manifests: Sequence[Manifest],
+    shards: Sequence[Path],
+) -> None:  # fmt: skip
     queries = _queries(source, manifests[0])
     gpu = settings.device.startswith("cuda")
     answered: list[int] = []
 
     def blocks() -> Iterator[Any]:
-        start = partial(_opened, settings.of_worker(), source, recipe)
+        start = partial(_opened, settings.of_worker(), source, recipe, shards)
         some = list(queries.iter_slices(QUERIES_AT_ONCE))
         with console.progress("search", len(queries), "queries") as advance:
             for asked, runs in zip(some, cluster.ordered(settings, start, some, gpu), strict=True):
@@ -197,15 +198,17 @@ def _queries(source: Path, manifest: Manifest) -> pl.DataFrame:
     return stored_queries(source)
 
 
-def _opened(settings: Search, source: Path, recipe: Recipe | None) -> Callable[[pl.DataFrame], list[pl.DataFrame]]:
-    """Open the indexes; return a function from queries to their runs."""
+def _opened(
+    settings: Search, source: Path, recipe: Recipe | None, shards: Sequence[Path]
+) -> Callable[[pl.DataFrame], list[pl.DataFrame]]:
+    """Open the indexes, a single one with the given shards; return a function from queries to their runs."""
     searcher: Searcher
     if source.is_dir():
-        searcher = open_stored_queries(settings.indexes[0], source, settings)
+        searcher = open_stored_queries(settings.indexes[0], source, settings, shards)
     elif recipe:
         searcher = open_hybrid(settings.indexes, recipe.weights, settings)
     else:
-        searcher = open_searcher(settings.indexes[0], settings)
+        searcher = open_searcher(settings.indexes[0], settings, shards)
     return lambda queries: list(searcher.search(queries, settings.hits))
 
 
