@@ -14,6 +14,6 @@ class InputError(HybridError):
 
 
 class DamageError(InputError):
-    """A file whose content changed on the disk after hybrid wrote it; exit code 1."""
+    """A file that was complete before, and is missing, changed or unreadable now; exit code 1."""
 
     exit_code = 1

@@ -40,7 +40,7 @@ from hybrid_cli.artifacts.manifest import (
 )
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.artifacts.tables import write_parquet
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.settings.common import Writes
 from hybrid_cli.settings.stage import at_stage_end
 
@@ -119,8 +119,8 @@ class Output:
     def folder(self, ignore: Sequence[str] = (), **counts: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
         """Yield a scratch folder and the counts to fill in; the folder is renamed if the block succeeds.
 
-        The scratch folder still holds the files of an earlier, interrupted run with the same inputs and options. It is
-        removed after an InputError. Hidden files are removed at the end.
+        The scratch folder still holds the files of an earlier, interrupted run with the same inputs and options. A new
+        one is removed after an InputError. Hidden files are removed at the end.
 
         Args:
             ignore: files and folders that do not enter the fingerprint.
@@ -158,21 +158,24 @@ class Output:
 
     @contextmanager
     def _resumed(self) -> Iterator[Path]:
-        """Yield the scratch folder of an interrupted equal call, or a new one; remove it after an InputError if empty.
+        """Yield the scratch folder of an interrupted equal call, or a new one.
 
-        Finished work is kept: the same command resumes with it when the input, for example a cluster, is there again.
+        A new one is removed after an InputError; one that an earlier call left is kept, for a call that succeeds.
         """
         work, key = self.partial, self.partial / files.KEY
         if work.exists() and not files.interrupted(work, self.manifest.key()):
             files.discard(work)
-        if not work.exists():
+        resumed = work.exists()
+        if not resumed:
             work.mkdir(parents=True)
             disk.write_text(key, self.manifest.key())
         disk.remove(work / MANIFEST)  # of a call that failed while it wrote the manifest
         try:
             yield work
+        except DamageError:  # the damaged file can be restored
+            raise
         except InputError:
-            if all(path == key or path.is_dir() for path in work.rglob("*")):
+            if not resumed:
                 files.discard(work)
             raise
 

@@ -191,10 +191,8 @@ def fetch(url: str) -> None:
     """
     folder, _, pattern = url.rpartition("/")
     if any(letter in pattern for letter in "*?["):
-        names = {name.split("/")[0] for name in store.objects(folder)}
-        if (mirror := place_of(folder)).is_dir():
-            names |= {path.name for path in mirror.iterdir() if not _is_hidden(path.name)}  # deleted in the store
-        for name in sorted(names):
+        known = {path.name for path in place_of(folder).glob("[!.]*")}  # some may be deleted in the store
+        for name in sorted(known | {name.split("/")[0] for name in store.objects(folder)}):
             if fnmatchcase(name, pattern):
                 fetch(f"{folder}/{name}")
         return

@@ -16,7 +16,7 @@ from hybrid_cli.artifacts import checksums, disk
 from hybrid_cli.artifacts.integrity import check_file
 from hybrid_cli.artifacts.manifest import METADATA_KEY, Manifest, find_manifest, parquet_metadata
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import DamageError, InputError
 from hybrid_cli.input_files import refuse_special
 
 ROWS_PER_GROUP = 1 << 16
@@ -40,7 +40,8 @@ def reading(path: Path) -> Iterator[None]:
     """Turn an error of a library about the content of a Parquet file into one line.
 
     Raises:
-        InputError: damaged data, or values that do not fit the type of a column.
+        InputError: values that do not fit the type of a column.
+        DamageError: the file vanished, or its data is damaged.
     """
     import polars as pl
 
@@ -48,7 +49,8 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except (pl.exceptions.PolarsError, pa.ArrowException, OSError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{path}: is not readable ({reason}); write the file again, or restore a copy") from None
+        kind = DamageError if isinstance(error, OSError) else InputError
+        raise kind(f"{path}: is not readable ({reason}); write the file again, or restore a copy") from None
 
 
 def row_count(path: Path) -> int:
