@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "methods"))
 
-from verdicts import Claim, verdict, with_roc
+from verdicts import Claim, measurements, verdict, with_roc
 
 QUERIES = 400
 
@@ -100,3 +100,24 @@ def test_roc_is_the_fraction_of_answered_queries_that_bm25_does_not_answer() -> 
         ratios = [(answered[run] & ~answered["bm25"])[rows].sum() / answered[run][rows].sum() for run in ("a-1", "b-1")]
         bootstrap.append(ratios[0] - ratios[1])
     assert [found.low, found.high] == pytest.approx(np.quantile(bootstrap, [0.025, 0.975]).tolist(), abs=0.01)
+
+
+def test_files_of_seeds_are_joined(tmp_path: Path) -> None:
+    both = measured({"a": (0.55, 0.0), "b": (0.5, 0.0)}, seeds=2)
+    for seed, name in ((1, "x"), (2, "x-seed-2")):
+        own = both.filter(pl.col("run").str.ends_with(f"-{seed}"))
+        shared = own.filter(pl.col("run").str.starts_with("a")).with_columns(run=pl.lit("bm25"))
+        pl.concat([own, shared]).write_parquet(tmp_path / f"{name}.parquet")
+    found = measurements(tmp_path, "x")
+    assert found is not None
+    assert sorted(found["run"].unique()) == ["a-1", "a-2", "b-1", "b-2", "bm25"]
+    assert len(found) == 5 * QUERIES
+    assert measurements(tmp_path, "y") is None
+
+
+def test_a_run_in_two_files_is_refused(tmp_path: Path) -> None:
+    values = measured({"a": (0.55, 0.0)}, seeds=1)
+    for name in ("x", "x-seed-1"):
+        values.write_parquet(tmp_path / f"{name}.parquet")
+    with pytest.raises(ValueError, match=r"several files x.*a-1"):
+        measurements(tmp_path, "x")

@@ -2,7 +2,8 @@
 
 python docs/methods/verdicts.py [FOLDER]
 
-Each file NAME.parquet holds run, measure, qid, value, written by `evaluate --output` with runs named ROW-SEED. A claim
+Each file NAME.parquet holds run, measure, qid, value, written by `evaluate --output` with runs named ROW-SEED. Files
+NAME-seed-SEED.parquet, measured at another time or on another machine with the same settings, add their seeds. A claim
 compares two rows in one measure: the mean of each query over the seeds, the difference with its 95% t-interval over the
 queries, and the standard deviation of the difference over the seeds. A claim holds if the interval and two deviations
 over the seeds are both above the claimed gain; it does not hold if both are below; else it is undecided, as with one
@@ -125,6 +126,23 @@ def verdict(values: pl.DataFrame, claim: Claim) -> Verdict | None:
     return Verdict(first, second, low, high, deviation, len(common), word)
 
 
+def measurements(folder: Path, name: str) -> pl.DataFrame | None:
+    """Return the values of NAME.parquet and of all files NAME-seed-*.parquet; None without such a file.
+
+    Raises:
+        ValueError: two files have the same run.
+    """
+    files = [*folder.glob(f"{name}.parquet"), *sorted(folder.glob(f"{name}-seed-*.parquet"))]
+    tables = [pl.read_parquet(file) for file in files]
+    if not tables:
+        return None
+    values = pl.concat(tables)
+    seeded = values.filter(pl.col("run").str.contains(r"-\d+$"))
+    if twice := seeded.filter(seeded.select("run", "measure", "qid").is_duplicated())["run"].unique().sort().to_list():
+        raise ValueError(f"{folder}: several files {name}*.parquet have the runs {', '.join(twice)}")
+    return values.unique(["run", "measure", "qid"], keep="first", maintain_order=True)  # runs without seeds
+
+
 def with_roc(values: pl.DataFrame) -> pl.DataFrame:
     """Add RoC(D;S) = |D - S| / |D| at rank 10 (RoC, section 3.1) of every run D against the run `bm25`.
 
@@ -164,8 +182,8 @@ def main() -> int:
     print("| Values | Claim | Measure | Means | Difference | 95% interval | SD over seeds | Seeds | Verdict |")
     print("|---|---|---|---|---|---|---|---|---|")
     for claim in CLAIMS:
-        path = folder / f"{claim.file}.parquet"
-        found = verdict(with_roc(pl.read_parquet(path)), claim) if path.is_file() else None
+        values = measurements(folder, claim.file)
+        found = verdict(with_roc(values), claim) if values is not None else None
         if found is not None:
             other = f"{claim.share:.0%} of {claim.worse}" if claim.share != 1 else claim.worse
             other += f" + {claim.gain:g}" if claim.gain else ""
