@@ -112,6 +112,7 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOption
 
     training_examples: Path = argument(REQUIRED, "Training examples, written by `mine-negatives`.", metavar="EXAMPLES")
     _: KW_ONLY
+    learning_rate: float = redeclare(Optimization, "learning_rate", 5e-5)
     index: Path | None = redeclare(
         LossOptions, "index", applies=(when(orthogonal=_ORTHOGONAL), when(dev=GIVEN), when(pairs=_PAIRS))
     )

@@ -26,7 +26,7 @@ JUDGED = "judged"  # split of the given queries
 # Our choices. Fewer judged queries than ENOUGH tune weights, but train nothing.
 ENOUGH, FOLDS = 200, 5
 QUERY_LENGTH, DOCUMENT_LENGTH = 64, 128
-BATCH, RATE, PASSES = 28, 5e-5, 3
+BATCH, PASSES = 28, 3
 DEV_QUERIES, DEV_NEGATIVES, VALIDATIONS = 100, 4, 2
 FIRST_STEPS, FEWEST_STEPS = (1, 3), 20
 SAMPLE = 64  # documents that are encoded to measure the speed
@@ -168,7 +168,7 @@ class RecommendedPath:
         more |= self.given("layers", "seed", "device", "threads")
         return TrainDense(
             examples, model=self.settings.model, query_max_len=QUERY_LENGTH,
-            doc_max_len=DOCUMENT_LENGTH, batch_size=BATCH, learning_rate=RATE, max_steps=steps, output=output, **more,
+            doc_max_len=DOCUMENT_LENGTH, batch_size=BATCH, max_steps=steps, output=output, **more,
         )  # fmt: skip
 
     def _steps(self, plan: Plan, examples: Path) -> int:
