@@ -1,4 +1,4 @@
-"""Dense indexes with missing, foreign, damaged or other shards are refused by every command that reads them."""
+"""Dense indexes and collections with missing, foreign, damaged or other parts are refused by every command."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from command import hybrid
 from sparse_models import write_checkpoint
+from tiny_collection import write_tiny_source
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, indexes
+from hybrid_cli.collections import collection, writer
 from hybrid_cli.errors import DamageError, HybridError
+from hybrid_cli.indexes import documents
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.delete import delete
 from hybrid_cli.stages.encode import encode
@@ -29,6 +34,11 @@ SHARD = "vectors/part-00001.parquet"
 @pytest.fixture(scope="module")
 def whole(tiny: Path, tiny_lambda: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return encode(tiny, model=tiny_lambda, shard_size=2, output=tmp_path_factory.mktemp("whole") / "index")
+
+
+@pytest.fixture(scope="module")
+def other(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return encode(tiny, model=tiny_bert, shard_size=2, output=tmp_path_factory.mktemp("other") / "index")
 
 
 @pytest.fixture
@@ -111,3 +121,109 @@ def test_a_shard_of_weights_that_vanishes_is_missed(
     monkeypatch.setattr(stage, "encode_weights", write_and_lose)
     with pytest.raises(HybridError, match=r"part-00001\.parquet: was removed while the command ran; repeat"):
         encode(tiny, model=model, architecture="splade", shard_size=2, output=tmp_path / "index")
+
+
+@pytest.fixture
+def losing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every build of a dense index loses a shard before it reads the shards."""
+    build = indexes.build
+
+    def lose_and_build(folder: Path, *values: Any) -> str:
+        (folder / SHARD).unlink()
+        return build(folder, *values)
+
+    for place in (indexes, documents):
+        monkeypatch.setattr(place, "build", lose_and_build)
+
+
+def test_a_shard_that_vanishes_before_the_index_is_built_is_missed(
+    whole: Path, other: Path, tiny: Path, tiny_lambda: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue("losing")
+    np.save(tmp_path / "vectors.npy", np.eye(12, 4, dtype=np.float32))
+    (tmp_path / "ids.txt").write_text("salt\n")
+    calls: dict[str, Callable[[Path], Any]] = {
+        "encode": lambda output: encode(tiny, model=tiny_lambda, shard_size=2, output=output),
+        "import": lambda output: encode(tiny, from_vectors=tmp_path / "vectors.npy", shard_size=2, output=output),
+        "rebuild": lambda output: encode(whole, index_type="sq8", output=output),
+        "truncate": lambda output: encode(whole, truncate_dim=4, output=output),
+        "combine": lambda output: encode(whole, concat_with=other, shard_size=2, output=output),
+        "append": lambda output: append(whole, tiny, replace=True, output=output),
+        "delete": lambda output: delete(whole, ids=tmp_path / "ids.txt", output=output),
+    }
+    for name, call in calls.items():
+        with pytest.raises(HybridError, match=r"vectors instead of 1[12], because files were removed .*; repeat"):
+            call(tmp_path / name)
+        assert not (tmp_path / name).exists()
+
+
+def test_an_encode_that_lost_a_shard_is_repeated(
+    whole: Path, tiny: Path, tiny_lambda: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue("losing")
+    with pytest.raises(HybridError, match="repeat the command"):
+        encode(tiny, model=tiny_lambda, shard_size=2, output=tmp_path / "index")
+    request.getfixturevalue("monkeypatch").undo()
+    again = encode(tiny, model=tiny_lambda, shard_size=2, output=tmp_path / "index")
+    assert artifacts.read_manifest(again).fingerprint == artifacts.read_manifest(whole).fingerprint
+
+
+@pytest.fixture
+def in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A collection whose corpus has three parts of four documents, as large ones have."""
+    monkeypatch.setattr(writer, "BATCHES_PER_PART", 1)
+    monkeypatch.setattr(writer, "BATCH_ROWS", 4)
+    write_tiny_source(tmp_path)
+    done = hybrid("prepare", "files", tmp_path / "docs.jsonl", "--output", tmp_path / "data")
+    assert done.code == 0, done.err
+    assert len(list((tmp_path / "data" / "corpus").iterdir())) == 3
+    return tmp_path / "data"
+
+
+PART = "corpus/part-00001.parquet"
+
+
+def test_a_corpus_without_one_of_its_parts_is_refused(in_parts: Path, tiny_lambda: Path, tmp_path: Path) -> None:
+    index = index_bm25(in_parts, output=tmp_path / "bm25", threads=1)
+    (in_parts / PART).rename(tmp_path / "part.parquet")
+    calls: list[Callable[[], Any]] = [
+        lambda: index_bm25(in_parts, output=tmp_path / "again", threads=1),
+        lambda: index_bm25(in_parts / "corpus", output=tmp_path / "again", threads=1),
+        lambda: encode(in_parts, model=tiny_lambda, output=tmp_path / "again"),
+        lambda: append(index, in_parts, replace=True, output=tmp_path / "again"),
+        lambda: collection.docids(in_parts),
+    ]
+    for call in calls:
+        with pytest.raises(DamageError, match=r"part-00001\.parquet: is missing; restore or rebuild"):
+            call()
+    (tmp_path / "part.parquet").rename(in_parts / PART)
+    shutil.copy(in_parts / PART, in_parts / "corpus" / "part-00003.parquet")
+    with pytest.raises(DamageError, match=r"part-00003\.parquet: is not part of the artifact"):
+        collection.docids(in_parts)
+
+
+@pytest.mark.parametrize("options", [{}, {"shards": 2}])
+def test_a_part_that_vanishes_while_it_is_indexed_is_missed(
+    in_parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, int]
+) -> None:
+    """Files without a manifest, whose number nothing but the first count tells."""
+    parts = Path(shutil.copytree(in_parts / "corpus", tmp_path / "files"))
+    docids = collection.docids
+
+    def count_and_lose(path: Path) -> Any:
+        found = docids(path)
+        (parts / "part-00002.parquet").unlink()
+        return found
+
+    monkeypatch.setattr(collection, "docids", count_and_lose)
+    with pytest.raises(HybridError, match="repeat the command"):
+        index_bm25(parts, output=tmp_path / "bm25", threads=1, **options)
+    assert not (tmp_path / "bm25").exists()
+
+
+def test_a_column_that_one_part_has_more_does_not_matter(in_parts: Path, tmp_path: Path) -> None:
+    parts = Path(shutil.copytree(in_parts / "corpus", tmp_path / "files"))
+    wider = [parts / "part-00001.parquet", parts / "part-00000.parquet"]  # polars takes the columns of the first part
+    for part in wider:
+        rewritten(part, lambda table: table.append_column("url", table["docid"]))
+        assert collection.docids(parts).equals(collection.docids(in_parts))

@@ -24,7 +24,7 @@ from moto.server import ThreadedMotoServer
 from tiny_collection import write_tiny_source
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import manifest, remote, store, upload_marker
+from hybrid_cli.artifacts import manifest, mirror, remote, store, upload_marker
 from hybrid_cli.artifacts.upload_marker import MARKER
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.stages.search import search
@@ -430,7 +430,7 @@ def test_an_output_in_the_store_is_replaced_as_a_local_one(any_bucket: Bucket, l
     assert f"out/bm25/{MARKER}" not in any_bucket.names("out")
     shutil.rmtree(any_bucket.mirror)
     assert "is up to date" in hybrid(*other).err
-    assert artifacts.read_manifest(remote.place_of(f"{any_bucket}/out/bm25")).options["fields"] == ["text"]
+    assert artifacts.read_manifest(mirror.place_of(f"{any_bucket}/out/bm25")).options["fields"] == ["text"]
 
 
 @pytest.mark.parametrize(
@@ -501,3 +501,19 @@ def test_a_config_file_is_read_from_the_store_and_a_log_file_is_refused(bucket: 
         done = hybrid(*index, *words)
         assert (done.code, done.err.count("\n")) == (2, 1)
         assert message in done.err
+
+
+def test_an_index_that_was_copied_to_a_bucket_asks_no_other_bucket(bucket: Bucket, local: Path) -> None:
+    """Its manifest records paths relative to its old place, which lead out of the bucket here."""
+    index = local / "out" / "bm25"
+    for file in filter(Path.is_file, index.rglob("*")):
+        bucket.put(f"copied/{file.relative_to(index)}", file.read_bytes())
+        bucket.put(f"{file.relative_to(index)}", file.read_bytes())
+    query = ("--query", "salt", "--threads", "1")
+    for place in (f"{bucket}/copied", str(bucket)):
+        for command in (("verify", place), ("inspect", place), ("search", "--index", place, *query)):
+            done = hybrid(*command)
+            assert "no such bucket" not in done.err
+            assert "a bug in hybrid" not in done.err
+            assert done.code == 0 or command[0] == "verify", done  # inputs are missing, and the bucket has other files
+        assert done.out.split()[:4] == ["1.", "salt", "[1.2508]", "2."]

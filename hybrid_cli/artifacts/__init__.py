@@ -8,7 +8,15 @@ time: the same inputs and options give the same bytes.
 
 from hybrid_cli.artifacts.checks import check_place
 from hybrid_cli.artifacts.files import hard_link, replacing, restore, sizes
-from hybrid_cli.artifacts.integrity import check_file, check_parts, damage, one_version, refuse_lost
+from hybrid_cli.artifacts.integrity import (
+    check_file,
+    check_listed,
+    check_parts,
+    damage,
+    one_version,
+    refuse_lost,
+    refuse_lost_rows,
+)
 from hybrid_cli.artifacts.manifest import (
     FORMAT,
     MANIFEST,
@@ -36,6 +44,7 @@ __all__ = [
     "Named",
     "Output",
     "check_file",
+    "check_listed",
     "check_parts",
     "check_place",
     "check_table",
@@ -55,6 +64,7 @@ __all__ = [
     "read_manifest",
     "reading",
     "refuse_lost",
+    "refuse_lost_rows",
     "regrouped",
     "replacing",
     "restore",

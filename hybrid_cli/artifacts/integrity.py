@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from hybrid_cli.artifacts import checksums
 from hybrid_cli.artifacts.manifest import MANIFEST, Manifest, find_manifest, fingerprint
@@ -57,6 +57,27 @@ def check_parts(folder: Path, *parts: str) -> None:
                 raise DamageError(problem)
 
 
+def check_listed(root: Path, found: Sequence[Path], pattern: str) -> None:
+    """Compare the parts of an artifact with the files that its manifest names.
+
+    Args:
+        root: folder of the artifact. Without a manifest that names parts, nothing is checked.
+        found: the parts that exist.
+        pattern: pattern of the names of parts, relative to `root`.
+
+    Raises:
+        DamageError: a part is missing, or does not belong to the artifact.
+    """
+    known = find_manifest(root)
+    if known is None or known.files is None:
+        return
+    listed = {root / name for name in known.files if PurePosixPath(name).match(pattern)}
+    if listed and (lost := sorted(listed - set(found))):
+        raise DamageError(f"{lost[0]}: is missing; restore or rebuild the artifact")
+    if listed and (foreign := sorted(set(found) - listed)):
+        raise DamageError(f"{foreign[0]}: is not part of the artifact; remove it, or rebuild the artifact")
+
+
 def refuse_lost(paths: Iterable[Path]) -> None:
     """Refuse to publish an output from which one of these files was removed after it was written.
 
@@ -65,6 +86,19 @@ def refuse_lost(paths: Iterable[Path]) -> None:
     """
     if lost := next((path for path in paths if not path.exists()), None):
         raise HybridError(f"{lost}: was removed while the command ran; repeat the command")
+
+
+def refuse_lost_rows(place: Path, what: str, found: int, expected: int) -> None:
+    """Refuse to publish an output with another number of rows than the stage has read or computed.
+
+    Raises:
+        HybridError: the numbers differ.
+    """
+    if found != expected:
+        raise HybridError(
+            f"{place}: {found:,} {what} instead of {expected:,}, because files were removed while the command ran; "
+            "repeat the command"
+        )
 
 
 @contextmanager

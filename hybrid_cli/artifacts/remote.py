@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from filelock import FileLock
 from hybrid_cli import cluster, console
 from hybrid_cli.artifacts import disk, files, manifest, store
 from hybrid_cli.artifacts.manifest import MANIFEST
+from hybrid_cli.artifacts.mirror import bucket, place_of, root, shown_as_url, url_of
 from hybrid_cli.artifacts.upload_marker import MARKER, Marker
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import read_bytes
@@ -36,29 +37,6 @@ S = TypeVar("S", bound=Settings)
 _LOCAL_ONLY = {"auto": "writes several artifacts", "judge": "changes its output with each judgment"}
 AT_ONCE = 8  # transfers
 _COUNT = re.compile(r":\d+$")  # of `run:PATH:COUNT`
-
-
-def root() -> Path:
-    """Return the folder of the mirror: `HYBRID_CACHE`, else `hybrid` in the user's cache."""
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.path.realpath(Path(os.environ.get("HYBRID_CACHE") or f"{caches}/hybrid").expanduser()))
-
-
-def place_of(url: str) -> Path:
-    """Return the path in the mirror of an object or a folder of objects."""
-    scheme, _, key = url.partition(":")
-    if ".." in key.split("/"):
-        raise InputError(f"{url}: has '..' in its path; name the object itself")
-    return root() / scheme / key.strip("/")
-
-
-def url_of(path: Path) -> str | None:
-    """Return the URL of a path in the mirror; None for another path."""
-    try:
-        scheme, *key = path.relative_to(root()).parts
-    except ValueError:
-        return None
-    return f"{scheme}://{'/'.join(key)}"
 
 
 @contextmanager
@@ -76,7 +54,7 @@ def mirrored(settings: S) -> Iterator[S]:
     given = {name: getattr(settings, name) for name in settings.given if has_url(getattr(settings, name))}
     inputs = [url for name, value in given.items() if name != "output" for url in _urls(value)]
     before = manifest.fetch_input, cluster.before_start, console.shown
-    console.shown = _shown
+    console.shown = shown_as_url
     try:
         fetch_all(str(root()), inputs)
         cluster.before_start = partial(fetch_all, str(root()), inputs)
@@ -86,7 +64,7 @@ def mirrored(settings: S) -> Iterator[S]:
         if upload is not None and os.environ.get("RANK", "0") == "0":
             upload.finish()
     except HybridError as error:
-        error.args = (_shown(str(error)),)
+        error.args = (shown_as_url(str(error)),)
         raise
     finally:
         manifest.fetch_input, cluster.before_start, console.shown = before
@@ -95,15 +73,19 @@ def mirrored(settings: S) -> Iterator[S]:
 def fetch_all(folder: str, urls: Iterable[str]) -> None:
     """Download inputs into the mirror `folder`, in this process or in one of a cluster."""
     os.environ["HYBRID_CACHE"] = folder
-    manifest.fetch_input = _fetch_recorded
+    urls = list(urls)
+    manifest.fetch_input = partial(_fetch_recorded, {bucket(url) for url in urls})
     for url in urls:
         fetch(url)
 
 
-def _fetch_recorded(path: Path) -> None:
-    """Download an input that a manifest in the mirror records."""
+def _fetch_recorded(buckets: Container[str], path: Path) -> None:
+    """Download an input that a manifest in the mirror records, from the buckets of the given inputs.
+
+    The manifest of an artifact that was copied to a bucket records a path that may name any other one.
+    """
     url = url_of(path)
-    if url is not None:
+    if url is not None and bucket(url) in buckets:
         fetch(url)
 
 
@@ -134,13 +116,6 @@ def _localized(value: Any) -> Any:
     found = URL.fullmatch(str(value))
     assert found is not None
     return type(value)(f"{found['before'] or ''}{place_of(_spelled(str(value)))}")
-
-
-def _shown(text: str) -> str:
-    """Return a message with URLs in place of paths in the mirror."""
-    for scheme in ("s3", "gs"):
-        text = text.replace(f"{root() / scheme}/", f"{scheme}://")
-    return text
 
 
 # ----------------------------------------------------------------------------------------------------------- downloads

@@ -53,6 +53,8 @@ def _parts(path: Path) -> list[Path]:
         return [path / layout.CORPUS_FILE]
     folder = path / layout.CORPUS_FOLDER if (path / layout.CORPUS_FOLDER).is_dir() else path
     if parts := sorted(folder.glob(layout.PARTS)):
+        if folder.name == layout.CORPUS_FOLDER:
+            artifacts.check_listed(folder.parent, parts, f"{layout.CORPUS_FOLDER}/{layout.PARTS}")
         return parts
     _refuse_other_artifact(path)
     raise InputError(
@@ -135,7 +137,7 @@ def docids(path: Path) -> pl.Series:
     """
     corpus = corpus_path(path)
     with artifacts.reading(corpus):
-        frame = pl.scan_parquet(_parts(path), glob=False).select(pl.col("docid").cast(pl.String)).collect()
+        frame = _scan(path).select(pl.col("docid").cast(pl.String)).collect()
     if not len(frame):
         raise InputError(f"{corpus}: no documents; a corpus needs at least one")
     _refuse_nulls(frame, ("docid",), corpus)
@@ -143,10 +145,17 @@ def docids(path: Path) -> pl.Series:
     return frame["docid"]
 
 
+def _scan(path: Path, row_index_name: str | None = None) -> pl.LazyFrame:
+    """Scan all parts; columns that only some of them have do not matter, as `corpus_path` checked those that do."""
+    return pl.scan_parquet(
+        _parts(path), glob=False, row_index_name=row_index_name, missing_columns="insert", extra_columns="ignore"
+    )
+
+
 def scan(path: Path) -> pl.LazyFrame:
     """Return corpus_row (from 0), docid, title and text in corpus order; a missing title or text becomes empty."""
     corpus_path(path)
-    return pl.scan_parquet(_parts(path), glob=False, row_index_name="corpus_row").select(
+    return _scan(path, row_index_name="corpus_row").select(
         "corpus_row", pl.col("docid").cast(pl.String), pl.col("title", "text").cast(pl.String).fill_null("")
     )
 

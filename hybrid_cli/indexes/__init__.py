@@ -9,7 +9,15 @@ from hybrid_cli.indexes.auto import RECALL_SAMPLE, choose, footprint, measure_re
 from hybrid_cli.indexes.construction import build, check_recipe
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.faiss import set_threads
-from hybrid_cli.indexes.shards import read_ids, read_shard, shard_facts, shard_path, shards, write_shard
+from hybrid_cli.indexes.shards import (
+    read_ids,
+    read_shard,
+    refuse_lost_vectors,
+    shard_facts,
+    shard_path,
+    shards,
+    write_shard,
+)
 
 __all__ = [
     "RECALL_SAMPLE",
@@ -22,6 +30,7 @@ __all__ = [
     "measure_recall",
     "read_ids",
     "read_shard",
+    "refuse_lost_vectors",
     "set_threads",
     "shard_facts",
     "shard_path",

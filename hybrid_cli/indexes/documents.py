@@ -23,7 +23,14 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.construction import build, check_recipe
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.exact import index_kinds, limit_threads, query_encoder
-from hybrid_cli.indexes.shards import block_encoder, encode_texts, keep_vectors, shard_facts, shards
+from hybrid_cli.indexes.shards import (
+    block_encoder,
+    encode_texts,
+    keep_vectors,
+    refuse_lost_vectors,
+    shard_facts,
+    shards,
+)
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.settings import Append, Delete, Encode, VectorIndex
 from hybrid_cli.settings.retrieval import field_weight
@@ -154,6 +161,7 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
         jvm.start(settings.java_heap)
         with output.folder(ignore=(layout.LUCENE,)) as (work, counts):
             counts |= _change_lexical(change, work, settings, total)
+            artifacts.refuse_lost_rows(work, "documents", counts["documents"], int(kept.sum()) + total)
     else:
         limit_threads(settings.threads)
         index = DenseIndex.open(change.index)
@@ -170,6 +178,7 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
                     encoded = partial(map, block_encoder(encoder, False, recipe.batch_tokens))
                     encode_texts(work, batches, encoded, False, recipe, advance, shards_kept)
             counts |= _build_dense(index, work, recipe, int(kept.sum()) + total).counts()
+            refuse_lost_vectors(work, int(kept.sum()) + total)
     left = int(kept.sum())
     console.note(
         f"{settings.command}: {output.path}: {console.counted(document=left + total)}: {left:,} of {change.index}, "

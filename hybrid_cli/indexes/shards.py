@@ -67,14 +67,18 @@ def shards(folder: Path) -> list[Path]:
     found = sorted((folder / VECTORS).glob(PARTS))
     if not found:
         raise InputError(f"{folder}: has no {VECTORS}/{PARTS}; build it with `hybrid encode`")
-    manifest = artifacts.find_manifest(folder)
-    if manifest is not None and manifest.files is not None:
-        listed = {folder / name for name in manifest.files}
-        if lost := sorted(path for path in listed if path.match(f"{VECTORS}/{PARTS}") and path not in found):
-            raise DamageError(f"{lost[0]}: is missing; restore or rebuild the artifact")
-        if foreign := [path for path in found if path not in listed]:
-            raise DamageError(f"{foreign[0]}: is not part of the artifact; remove it, or rebuild the artifact")
+    artifacts.check_listed(folder, found, f"{VECTORS}/{PARTS}")
     return found
+
+
+def refuse_lost_vectors(folder: Path, vectors: int) -> None:
+    """Refuse to publish a folder whose shards hold another number of vectors than the stage wrote.
+
+    Raises:
+        HybridError: a shard was removed or replaced meanwhile.
+    """
+    found = sum(pq.read_metadata(path).num_rows for path in shards(folder))
+    artifacts.refuse_lost_rows(folder / VECTORS, "vectors", found, vectors)
 
 
 def shard_facts(path: Path) -> dict[str, int]:

@@ -141,7 +141,9 @@ def build_shards(
         builder, docids, missing = PostingsBuilder(), [pl.DataFrame(schema={"docid": pl.String})], size
         done = (folder / layout.shard(number)).is_dir()
         while missing:
-            batch = rest if rest is not None and len(rest) else next(batches)
+            batch = rest if rest is not None and len(rest) else next(batches, None)
+            if batch is None:
+                raise HybridError(f"{folder}: the corpus lost documents while the command ran; repeat the command")
             mine, rest = batch.slice(0, missing), batch.slice(missing)
             missing -= len(mine)
             if not done:

@@ -138,6 +138,7 @@ def _encode(settings: Encode) -> Path:
         truncated = sum(int(indexes.shard_facts(path).get("truncated", 0)) for path in indexes.shards(work))
         info = _info(encoder, total, truncated)
         counts |= (_build(settings, work, info) if kind == Kind.DENSE_INDEX else info).counts()
+        indexes.refuse_lost_vectors(work, total)
     console.note(
         f"encode: {output.path}: {console.counted(**{'document' if kind == Kind.DENSE_INDEX else 'query': total})}, "
         f"{encoder.dim} dimensions, {f'{dtype}, ' if precise else ''}{truncated / total:.1%} truncated"
@@ -175,6 +176,7 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
             encode_weights(work, texts, total, weighted, settings.shard_size, advance)
         artifacts.refuse_lost(weight_shard(work, number) for number in range(-(-total // settings.shard_size)))
         built = build_matrix(work, contract.counts)
+        artifacts.refuse_lost_rows(work, "documents", built.documents, total)
         counts |= built.counts() | {"encoder": encoder.fingerprint, "contract": encoder.describe()}
         counts |= {"k1": DEEPCT_K1, "b": DEEPCT_B} if contract.counts else {"quantization": steps}
     console.note(
@@ -234,6 +236,7 @@ def _import(settings: Encode, path: Path) -> Path:
         with console.progress("import", info.vectors, "vectors") as advance:
             write_external(work, vectors, rows, wanted, settings, advance)
         counts |= (_build(settings, work, info) if kind == Kind.DENSE_INDEX else info).counts()
+        indexes.refuse_lost_vectors(work, info.vectors)
     what = "documents" if kind == Kind.DENSE_INDEX else "queries"
     console.note(f"encode: {output.path}: vectors of {info.vectors:,} {what} from {path}, {info.dim} dimensions")
     return output.path
@@ -289,6 +292,7 @@ def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
             artifacts.hard_link(old / INDEX_ENCODER, work / INDEX_ENCODER)
         info = _build(settings, work, info)
         counts |= info.counts()
+        indexes.refuse_lost_vectors(work, info.vectors)
     console.note(f"encode: {output.path}: {console.counted(vector=info.vectors)} of {old}, {info.factory}")
     return output.path
 
@@ -325,6 +329,7 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
         composite.write_combination(work / INDEX_ENCODER, [model_of(each) for each in opened], recipe)
         combine_vectors(opened, work, encoder.document_vectors, settings)
         counts |= _build(settings, work, _info(encoder, total, truncated)).counts()
+        indexes.refuse_lost_vectors(work, total)
     console.note(
         f"encode: {output.path}: {console.counted(vector=total)} of {folders[0]} and {folders[1]}, "
         f"{encoder.dim} dimensions"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, disk, layout
@@ -143,6 +144,7 @@ def _index_shards(settings: IndexBm25, shards: int, inputs: Mapping[str, Path]) 
             own = index.counts() | {"shard": number, "shards": shards}
             manifest = target.manifest.of_part(shard, settings.output / shard.name, Kind.LEXICAL_INDEX, own)
             disk.write_text(shard / artifacts.MANIFEST, manifest.to_json())
+        artifacts.refuse_lost(work / layout.shard(number) / artifacts.MANIFEST for number in range(shards))
         counts |= {"documents": total, "shards": shards, "k1": settings.k1, "b": settings.b}
     console.note(f"index-bm25: {settings.output}: {console.counted(document=total)} in {shards} shards")
     return settings.output
@@ -155,6 +157,7 @@ def _build(settings: IndexBm25, work: Path) -> None:
     _forecast(settings, corpus, documents, 1, work)
     with console.progress("index-bm25", documents, "documents") as advance:
         build(corpus, work, settings.fields, settings.language, settings.threads or cpu_count(), advance)
+    artifacts.refuse_lost_rows(work, "documents", pq.read_metadata(work / layout.DOCIDS).num_rows, documents)
 
 
 def _names(settings: IndexBm25) -> list[str]:

@@ -1,0 +1,45 @@
+"""Paths of the mirror, the local folder of objects in a store, and their URLs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hybrid_cli.errors import InputError
+
+_SCHEMES = ("s3", "gs")
+
+
+def root() -> Path:
+    """Return the folder of the mirror: `HYBRID_CACHE`, else `hybrid` in the user's cache."""
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.path.realpath(Path(os.environ.get("HYBRID_CACHE") or f"{caches}/hybrid").expanduser()))
+
+
+def place_of(url: str) -> Path:
+    """Return the path in the mirror of an object or a folder of objects."""
+    scheme, _, key = url.partition(":")
+    if ".." in key.split("/"):
+        raise InputError(f"{url}: has '..' in its path; name the object itself")
+    return root() / scheme / key.strip("/")
+
+
+def url_of(path: Path) -> str | None:
+    """Return the URL of a path in the mirror; None for another path."""
+    try:
+        scheme, *key = path.relative_to(root()).parts
+    except ValueError:
+        return None
+    return f"{scheme}://{'/'.join(key)}" if scheme in _SCHEMES and len(key) > 1 else None
+
+
+def bucket(url: str) -> str:
+    """Return the beginning of a URL, with its bucket."""
+    return "/".join(url.split("/")[:3])
+
+
+def shown_as_url(text: str) -> str:
+    """Return a message with URLs in place of paths in the mirror."""
+    for scheme in _SCHEMES:
+        text = text.replace(f"{root() / scheme}/", f"{scheme}://")
+    return text
