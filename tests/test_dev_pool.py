@@ -104,6 +104,29 @@ def test_without_the_corpus_the_documents_of_the_examples_are_searched(
     assert not [name for name in pl.read_parquet(out / "curve.parquet")["name"] if name.startswith("full_")]
 
 
+@pytest.mark.parametrize(("small_corpus", "origin"), [(12, CORPUS), (11, HITS)])
+def test_a_small_corpus_is_searched_after_any_number_of_steps(
+    made: Path,
+    tiny_bert: Path,
+    tmp_path: Path,
+    small: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    small_corpus: int,
+    origin: str,
+) -> None:
+    """One step encodes 6 documents, the corpus has 12."""
+    monkeypatch.setattr(dev_pool, "SMALL_CORPUS", small_corpus, raising=False)
+    examples, plan = made / "train.parquet", {**PLAN, "max_steps": 1}
+    del plan["epochs"]
+    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
+    assert artifacts.read_manifest(out, Kind.ENCODER).counts["dev_documents"] == origin
+    full = [name for name in pl.read_parquet(out / "curve.parquet")["name"] if name.startswith("full_")]
+    assert bool(full) == (origin == CORPUS)
+    missing = "hits of the model outside them and full retrieval at the end are missing"
+    assert (missing in capsys.readouterr().err) == (origin == HITS)
+
+
 def test_the_pool_tells_models_apart_that_tie_on_the_documents_of_the_examples(
     made: Path, index: LexicalIndex, bm25: StaticEncoder, tmp_path: Path, small: None
 ) -> None:

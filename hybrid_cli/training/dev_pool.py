@@ -31,11 +31,15 @@ Rows = npt.NDArray[np.int64]
 
 POOL = 1000  # hits per validation, next to the judged documents
 DEPTH = 100  # ranks of BM25 and of the model that can enter the pool
+SMALL_CORPUS = 20_000  # documents that are encoded for any number of steps
 WEIGHTS = (0.0, *(2.0**power for power in range(-4, 5)))  # of BM25 in the sum, both sides with unit deviation
 CORPUS, HITS, EXAMPLES = "corpus", "hits", "examples"
 _ORIGINS = {
     CORPUS: "all {:,} documents of the corpus",
-    HITS: "{:,} documents, the best of BM25 (the whole corpus costs too much for so few steps)",
+    HITS: (
+        "{:,} documents, the judged ones and the top hits of BM25; hits of the model outside them and full retrieval "
+        "at the end are missing (the corpus is too large to encode)"
+    ),
     EXAMPLES: (
         "the {:,} documents of the dev examples (their corpus was moved or changed, or is large and has no index)"
     ),
@@ -198,8 +202,9 @@ def validator(
     """Return the validation on mined examples, if there are any.
 
     Checkpoints of all losses are chosen by `dev_hybrid_MRR@10`, the use of the encoder in a hybrid, or by `dev_MRR@10`
-    if no lexical index is known. The corpus is encoded, before the training and after it, if it has at most half as
-    many documents as the training encodes: the forward passes cost at most about a third of the training (our choice).
+    if no lexical index is known. The corpus is encoded, before the training and after it, if it is small, or has at
+    most half as many documents as the training encodes, so that the forward passes cost at most about a third of the
+    training (our choice).
 
     Args:
         settings: dev examples and options.
@@ -214,7 +219,7 @@ def validator(
     path = index or _unchanged(settings.dev, "index")
     lexical = open_lexical(path) if path else None
     texts = 1 + max(1, settings.negatives)  # of a query; `--queries-only` draws no negatives, but encodes the query
-    limit = max(POOL, steps * settings.batch_size * settings.accumulate * texts // 2)
+    limit = max(SMALL_CORPUS, steps * settings.batch_size * settings.accumulate * texts // 2)
     limit = POOL if isinstance(settings, TrainSparse) else limit  # weights of a whole corpus do not fit as vectors
     dev = DevSet.of(settings.dev, settings.dev_queries, lexical, limit, settings.threads)
     bm25 = _bm25(lexical, projection, dev.documents["docid"])
