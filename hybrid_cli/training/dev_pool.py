@@ -254,7 +254,7 @@ def validator(
     Checkpoints of all losses are chosen by `dev_hybrid_MRR@10`, the use of the encoder in a hybrid, or by `dev_MRR@10`
     if no lexical index is known. The corpus is encoded, before the training and after it, if it is small, or has at
     most half as many documents as the training encodes, so that the forward passes cost at most about a third of the
-    training (our choice).
+    training (our choice). `DevPool` encodes it again during the training.
 
     Args:
         settings: dev examples and options.
