@@ -72,6 +72,12 @@ def test_every_printed_command_can_be_pasted(made: tuple[Path, Done]) -> None:
         assert "is up to date" in again.err, line
 
 
+def test_the_validations_encode_a_small_corpus_before_and_after_the_training() -> None:
+    """Three pools of 1,000 hits, 100 queries and their documents; 28 examples of two documents per step."""
+    assert recommended.validation_texts(6_000) == (3 * 1_200 + 12_000, 56)
+    assert recommended.validation_texts(20_001) == (3 * 1_200 + 100 * 101, 112)
+
+
 def test_the_suggested_search_works(made: tuple[Path, Done]) -> None:
     line = next(line for line in commands(made[1]) if "--query " in line)
     assert "--weights" not in line

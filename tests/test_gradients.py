@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hybrid_cli.training.loop import Share, backward
+from hybrid_cli.training.gradients import Share, backward
 from hybrid_cli.training.losses import Terms
 
 

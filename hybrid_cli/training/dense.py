@@ -19,7 +19,7 @@ from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.encoders.transformer import TransformerEncoder, batches_by_length
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Group, allowed
-from hybrid_cli.training.loop import Share, backward
+from hybrid_cli.training.gradients import Share, backward
 from hybrid_cli.training.losses import Objective, Terms, Vectors
 from hybrid_cli.training.roc import Bm25Vectors, MatchMasking
 from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight

@@ -13,7 +13,7 @@ import polars as pl
 import torch
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.indexes.lexical import open_lexical
@@ -31,11 +31,15 @@ Rows = npt.NDArray[np.int64]
 
 POOL = 1000  # hits per validation, next to the judged documents
 DEPTH = 100  # ranks of BM25 and of the model that can enter the pool
+SMALL_CORPUS = 20_000  # documents that are encoded for any number of steps
 WEIGHTS = (0.0, *(2.0**power for power in range(-4, 5)))  # of BM25 in the sum, both sides with unit deviation
 CORPUS, HITS, EXAMPLES = "corpus", "hits", "examples"
 _ORIGINS = {
     CORPUS: "all {:,} documents of the corpus",
-    HITS: "{:,} documents, the best of BM25 (the whole corpus costs too much for so few steps)",
+    HITS: (
+        "{:,} documents, the judged ones and the top hits of BM25; hits of the model outside them and full retrieval "
+        "at the end are missing (the corpus is too large to encode)"
+    ),
     EXAMPLES: (
         "the {:,} documents of the dev examples (their corpus was moved or changed, or is large and has no index)"
     ),
@@ -94,46 +98,80 @@ class DevPool:
     """Measures an encoder on dev queries: at each validation over a pool of the hardest documents, at the end over all.
 
     The pool of a validation contains the judged documents of all queries and at most `POOL` others: rank by rank, the
-    top hits of BM25 and of the current query vectors over the document vectors of the start model. The pool therefore
-    follows the model, and the corpus is encoded once. All queries search the whole pool (our choices).
+    top hits of BM25 and of the current query vectors over all document vectors of an earlier step. These are at first
+    those of the start model. A validation encodes all documents again if the training has encoded at least as many
+    since the last encoding. All queries search the whole pool (our choices).
 
     Args:
         dev: queries and documents.
         encoder: encoder to measure; at construction, the start model.
         bm25: scores of the documents, for the sum; with vectors, also for `cos2`.
         work: folder of the unfinished artifact, where the vectors are stored for resuming.
+        step_documents: documents that a training step encodes; 0 if the training does not change their vectors.
     """
 
-    def __init__(self, dev: DevSet, encoder: Encoder, bm25: Bm25Scorer | None, work: Path):
+    def __init__(self, dev: DevSet, encoder: Encoder, bm25: Bm25Scorer | None, work: Path, step_documents: int):
         self.dev, self.encoder, self.bm25 = dev, encoder, bm25
         self.texts: list[str] = dev.queries["text"].to_list()
-        self._start: Floats | None = None
+        self._work, self._step_documents = work, step_documents
+        self._step = 0  # of the last encoding
+        self._vectors: Floats | None = None
         if dev.origin != EXAMPLES and len(dev.documents) > POOL:
             with console.progress("encode with the start model", len(dev.documents), "documents") as advance:
-                self._start, _ = stored_vectors(work, "start", [dev.documents], self._encoded, advance)
+                self._vectors, _ = stored_vectors(work, "start", [dev.documents], self._encoded, advance)
 
-    def validate(self) -> dict[str, float]:
-        """Return the values of `measure` over the pool of the current model, with the prefix `dev_`."""
+    def validate(self, step: int) -> dict[str, float]:
+        """Return the values of `measure` over the pool of the current model, with the prefix `dev_`.
+
+        Args:
+            step: number of completed training steps.
+        """
+        trained = (step - self._step) * self._step_documents
+        if self._vectors is not None and trained >= len(self.dev.documents):
+            self._vectors, self._step = self._all("encode for the pool"), step
         queries = self.encoder.encode_queries(self.texts)
         rows = self.rows(queries)
-        found = self.measure(queries, self._encoded(self.dev.documents[rows]), rows)
+        known = self._known(step)
+        found = self.measure(queries, self._encoded(self.dev.documents[rows]) if known is None else known[rows], rows)
         return {f"dev_{name}": value for name, value in found.items()}
 
-    def full(self) -> dict[str, float]:
-        """Return the values of `measure` over all documents, with the prefix `full_`."""
-        parts, documents = [], self.dev.documents
-        with console.progress("encode for full retrieval", len(documents), "documents") as advance:
-            for part in documents.iter_slices(BLOCK_TEXTS):
-                parts.append(self._encoded(part))
-                advance(len(part))
-        found = self.measure(self.encoder.encode_queries(self.texts), np.concatenate(parts), np.arange(len(documents)))
+    def full(self, step: int) -> dict[str, float]:
+        """Return the values of `measure` over all documents, with the prefix `full_`.
+
+        Args:
+            step: number of training steps of the current model.
+        """
+        known = self._known(step)
+        vectors = self._all("encode for full retrieval") if known is None else known
+        found = self.measure(self.encoder.encode_queries(self.texts), vectors, np.arange(len(vectors)))
         return {f"full_{name}": value for name, value in found.items()}
+
+    def save(self, checkpoint: Path) -> None:
+        """Add the vectors of the last encoding to a new checkpoint; those of the start model are stored apart.
+
+        A checkpoint thus contains the vectors that the validations after it use, whenever a process was killed.
+        """
+        if self._vectors is None or not self._step:
+            return
+        file = checkpoint / layout.pool_vectors(self._step)
+        written = self._work / layout.CHECKPOINT / file.name
+        if written.exists():
+            artifacts.hard_link(written, file)
+            return
+        with disk.create(file) as opened:
+            np.save(opened, self._vectors)
+
+    def load(self, checkpoint: Path) -> None:
+        """Take the vectors of a checkpoint in place of those of the start model."""
+        for file in checkpoint.glob(layout.POOL_VECTORS):
+            if self._vectors is not None:
+                self._vectors, self._step = np.load(file), int(file.stem.rpartition("-")[2])
 
     def rows(self, queries: Floats) -> Rows:
         """Return the sorted rows of the pool for query vectors [n, dim]."""
-        if self._start is None:
+        if self._vectors is None:
             return np.arange(len(self.dev.documents))
-        lists = [_best(queries @ self._start.T), *([] if self.bm25 is None else [self._lexical])]
+        lists = [_best(queries @ self._searched(self._vectors).T), *([] if self.bm25 is None else [self._lexical])]
         by_rank = np.stack(lists, -1).swapaxes(0, 1).ravel()
         by_rank = by_rank[by_rank >= 0]
         _, first = np.unique(by_rank, return_index=True)
@@ -163,9 +201,7 @@ class DevPool:
         """
         relevant = [np.searchsorted(rows, own) for own in self.dev.relevant]
         docids = self.dev.documents["docid"].gather(rows).to_list()
-        searched = documents
-        if self.encoder.describe().get("binary"):  # the codes that a search uses
-            searched = np.where(documents >= 0, np.float32(1), np.float32(-1))
+        searched = self._searched(documents)
         scores = queries @ searched.T
         dense = reciprocal_ranks(scores, relevant)
         values = {"MRR@10": float(dense.mean())}
@@ -183,6 +219,24 @@ class DevPool:
             values["cos2"] = float(np.mean([each.mean().item() for each in cosines]))
         return values
 
+    def _searched(self, documents: Floats) -> Floats:
+        """Return the document vectors that a search uses: binary codes, or the vectors themselves."""
+        binary = self.encoder.describe().get("binary")
+        return np.where(documents >= 0, np.float32(1), np.float32(-1)) if binary else documents
+
+    def _known(self, step: int) -> Floats | None:
+        """Return the vectors of all documents by the model of a step, if they are those of the last encoding."""
+        return self._vectors if step == self._step or not self._step_documents else None
+
+    def _all(self, label: str) -> Floats:
+        """Encode all documents with the current model."""
+        parts = []
+        with console.progress(label, len(self.dev.documents), "documents") as advance:
+            for part in self.dev.documents.iter_slices(BLOCK_TEXTS):
+                parts.append(self._encoded(part))
+                advance(len(part))
+        return np.concatenate(parts)
+
     def _encoded(self, documents: pl.DataFrame) -> Floats:
         return self.encoder.encode_documents(documents["title"].to_list(), documents["text"].to_list())
 
@@ -198,8 +252,9 @@ def validator(
     """Return the validation on mined examples, if there are any.
 
     Checkpoints of all losses are chosen by `dev_hybrid_MRR@10`, the use of the encoder in a hybrid, or by `dev_MRR@10`
-    if no lexical index is known. The corpus is encoded, before the training and after it, if it has at most half as
-    many documents as the training encodes: the forward passes cost at most about a third of the training (our choice).
+    if no lexical index is known. The corpus is encoded, before the training and after it, if it is small, or has at
+    most half as many documents as the training encodes, so that the forward passes cost at most about a third of the
+    training (our choice). `DevPool` encodes it again during the training.
 
     Args:
         settings: dev examples and options.
@@ -214,14 +269,16 @@ def validator(
     path = index or _unchanged(settings.dev, "index")
     lexical = open_lexical(path) if path else None
     texts = 1 + max(1, settings.negatives)  # of a query; `--queries-only` draws no negatives, but encodes the query
-    limit = max(POOL, steps * settings.batch_size * settings.accumulate * texts // 2)
+    limit = max(SMALL_CORPUS, steps * settings.batch_size * settings.accumulate * texts // 2)
     limit = POOL if isinstance(settings, TrainSparse) else limit  # weights of a whole corpus do not fit as vectors
     dev = DevSet.of(settings.dev, settings.dev_queries, lexical, limit, settings.threads)
     bm25 = _bm25(lexical, projection, dev.documents["docid"])
     console.note(
         f"validation: {console.counted(query=len(dev.queries))}, {_ORIGINS[dev.origin].format(len(dev.documents))}"
     )
-    pool = DevPool(dev, encoder, bm25, work)
+    fixed = isinstance(settings, DistillLite) and settings.queries_only  # the documents' vectors are the teacher's
+    step_documents = 0 if fixed else settings.batch_size * settings.accumulate * (1 + settings.negatives)
+    pool = DevPool(dev, encoder, bm25, work, step_documents)
     criterion = "dev_MRR@10" if bm25 is None else "dev_hybrid_MRR@10"
     return Validator(
         pool.validate,
@@ -229,6 +286,7 @@ def validator(
         criterion if settings.keep == "best" else None,
         pool.full if dev.origin == CORPUS else None,
         {"dev_documents": dev.origin},
+        pool,
     )
 
 

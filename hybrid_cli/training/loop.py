@@ -1,11 +1,10 @@
-"""The training loop of all training commands: steps, gradients of large batches, checkpoints, the learning curve."""
+"""The training loop of all training commands: steps, checkpoints, the learning curve."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -30,7 +29,6 @@ from hybrid_cli.training.losses import Terms
 VALIDATIONS = 10
 
 Batch = TypeVar("Batch")
-Chunk = TypeVar("Chunk")
 Contravariant = TypeVar("Contravariant", contravariant=True)
 
 
@@ -57,23 +55,38 @@ class Learner(Protocol[Contravariant]):
         ...
 
 
+class Stored(Protocol):
+    """Values that a validation keeps from step to step, and that a checkpoint contains."""
+
+    def save(self, checkpoint: Path) -> None:
+        """Write the values into the folder of a new checkpoint, before it replaces the last one."""
+        ...
+
+    def load(self, checkpoint: Path) -> None:
+        """Read the values of a checkpoint."""
+        ...
+
+
 @dataclass(frozen=True)
 class Validator:
     """Validation during training.
 
     Attributes:
-        measure: returns values for the learning curve; called with the model in evaluation mode.
+        measure: maps the number of completed steps to values for the learning curve; called with the model in
+            evaluation mode.
         every: steps between two validations; None for a tenth of all steps.
         criterion: value whose maximum selects the stored weights; None stores those of the last step.
-        final: returns values of the stored weights, once at the end.
+        final: maps the step of the stored weights to values for the curve, once at the end.
         facts: values for the manifest.
+        stored: values that `measure` keeps from step to step.
     """
 
-    measure: Callable[[], dict[str, float]]
+    measure: Callable[[int], dict[str, float]]
     every: int | None = None
     criterion: str | None = None
-    final: Callable[[], dict[str, float]] | None = None
+    final: Callable[[int], dict[str, float]] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    stored: Stored | None = None
 
 
 @dataclass(frozen=True)
@@ -130,11 +143,12 @@ def fit(
     trainer = Trainer(learner, plan)
     model = learner.model
     state = State()
+    validator = None if parallel.rank() else validator
+    stored = validator.stored if validator else None
     for _ in parallel.first_alone():  # it may restore an interrupted checkpoint
-        state = load_checkpoint(work, model, trainer.optimizer, trainer.scaler)
+        state = load_checkpoint(work, model, trainer.optimizer, trainer.scaler, stored)
     parallel.share_weights(model)
     stream = batches(state.step * plan.accumulate)
-    validator = None if parallel.rank() else validator
     every = (validator.every if validator else None) or max(1, total // VALIDATIONS)
     if validator and not state.curve:
         _validate(model, validator, state, work)
@@ -153,7 +167,7 @@ def fit(
             if epochs and epochs.finished and state.step % epochs.steps == 0 and not parallel.rank():
                 epochs.finished(state.step // epochs.steps)
             if state.step % plan.checkpoint_steps == 0 and not parallel.rank():
-                save_checkpoint(work, model, trainer.optimizer, trainer.scaler, state)
+                save_checkpoint(work, model, trainer.optimizer, trainer.scaler, state, stored)
             advance(1)
     if parallel.rank() or not load_best(work, model):
         state.best_step = state.step
@@ -188,10 +202,10 @@ def _validate(model: nn.Module, validator: Validator, state: State, work: Path) 
         save_best(work, model)
 
 
-def _record(model: nn.Module, measure: Callable[[], dict[str, float]], state: State, step: int) -> dict[str, float]:
+def _record(model: nn.Module, measure: Callable[[int], dict[str, float]], state: State, step: int) -> dict[str, float]:
     """Measure the model in evaluation mode; add the values to the learning curve at `step`, and print them."""
     model.eval()
-    values = measure()
+    values = measure(step)
     model.train()
     state.curve += [(step, name, value) for name, value in values.items()]
     console.note(f"step {step}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
@@ -245,93 +259,6 @@ class Trainer(Generic[Batch]):
         return self.scaler.scale(loss / self.plan.accumulate)
 
 
-@dataclass(frozen=True)
-class Share(Generic[Chunk]):
-    """The texts of a batch that this process encodes.
-
-    Attributes:
-        chunks: the texts in parts.
-        order: position of each text in the chunks, [n].
-    """
-
-    chunks: Sequence[Chunk]
-    order: Tensor
-
-
-def backward(
-    encode: Callable[[Chunk], Tensor],
-    share: Share[Chunk],
-    loss: Callable[[Sequence[Tensor]], tuple[Tensor, Terms]],
-    *,
-    cached: bool,
-) -> Terms:
-    """Add the gradients of `loss(vectors of the whole batch)` to the parameters behind `encode`.
-
-    With caching, every chunk is encoded twice, the second time with the gradient of its vectors, so that only one
-    chunk's graph is in memory (GradCache, section 3). The gradient is that of the whole batch up to float error; random
-    states are restored, so dropout is the same in both passes. Of several processes, each encodes its own share.
-
-    Args:
-        encode: chunk -> vectors [n, d]; may be random (dropout).
-        share: texts of this process.
-        loss: vectors [n, d] of the texts of each process -> (scalar, terms to report).
-        cached: use gradient caching.
-
-    Returns:
-        Terms of the loss.
-    """
-    if not cached and parallel.size() == 1:
-        value, terms = loss([torch.cat([encode(chunk) for chunk in share.chunks])[share.order]])
-        value.backward()
-        return terms
-    states, vectors = [], []
-    with torch.no_grad() if cached else nullcontext():
-        for chunk in share.chunks:
-            states.append(_random_state())
-            vectors.append(encode(chunk))
-    rows = torch.cat([each.detach() for each in vectors])[share.order] if vectors else torch.empty(0, 0)
-    everything = parallel.gather(rows)
-    leaves = torch.cat(everything).requires_grad_()
-    counts = [len(each) for each in everything]
-    value, terms = loss(leaves.split(counts))
-    gradients = _in_chunks(_gradient(value, leaves).split(counts)[parallel.rank()], share.order, vectors)
-    for chunk, state, known, gradient in zip(share.chunks, states, vectors, gradients, strict=True):
-        if not cached:
-            known.backward(gradient)
-            continue
-        with torch.random.fork_rng([] if state[1] is None else [torch.cuda.current_device()]):
-            _restore(state)
-            encode(chunk).backward(gradient)
-    return terms
-
-
-def _in_chunks(gradient: Tensor, order: Tensor, vectors: list[Tensor]) -> tuple[Tensor, ...]:
-    """Return the gradient [n, d] of the texts as gradients of the chunks' vectors."""
-    moved = torch.empty_like(gradient)
-    moved[order] = gradient
-    return moved.split([len(each) for each in vectors]) if vectors else ()
-
-
-def _gradient(value: Tensor, leaves: Tensor) -> Tensor:
-    """Return the gradient of the vectors; only the first process adds the gradients of the loss's own parameters."""
-    if parallel.rank():
-        return torch.autograd.grad(value, leaves)[0]
-    value.backward()
-    assert leaves.grad is not None
-    return leaves.grad
-
-
-def _random_state() -> tuple[Tensor, Tensor | None]:
-    """Return the random state of the processor and of the current GPU, if one is used."""
-    return torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
-
-
-def _restore(state: tuple[Tensor, Tensor | None]) -> None:
-    torch.set_rng_state(state[0])
-    if state[1] is not None:
-        torch.cuda.set_rng_state(state[1])
-
-
 @dataclass
 class State:
     """Progress of a training: completed steps, learning curve, best dev value and its step."""
@@ -343,7 +270,12 @@ class State:
 
 
 def save_checkpoint(
-    work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, state: State
+    work: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    state: State,
+    stored: Stored | None = None,
 ) -> None:
     """Replace the checkpoint in `work` atomically."""
     with artifacts.replacing(work / layout.CHECKPOINT) as scratch:
@@ -353,10 +285,16 @@ def save_checkpoint(
         with disk.create(scratch / layout.OPTIMIZER) as opened:
             torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, opened)
         disk.write_text(scratch / layout.STATE, json.dumps(vars(state)))
+        if stored:
+            stored.save(scratch)
 
 
 def load_checkpoint(
-    work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
+    work: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    stored: Stored | None = None,
 ) -> State:
     """Load the checkpoint in `work`, if there is one, and return its progress."""
     folder = work / layout.CHECKPOINT
@@ -367,6 +305,8 @@ def load_checkpoint(
     saved = torch.load(folder / layout.OPTIMIZER, map_location="cpu", weights_only=True)  # not on the first GPU
     optimizer.load_state_dict(saved["optimizer"])
     scaler.load_state_dict(saved["scaler"])
+    if stored:
+        stored.load(folder)
     fields = read_json(folder / layout.STATE)
     return State(**{**fields, "curve": [tuple(row) for row in fields["curve"]]})
 

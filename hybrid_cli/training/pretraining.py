@@ -20,7 +20,7 @@ from hybrid_cli.encoders.checkpoint import silence_transformers
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError
 from hybrid_cli.training import parallel
-from hybrid_cli.training.loop import Share, backward
+from hybrid_cli.training.gradients import Share, backward
 from hybrid_cli.training.losses import Terms, span_contrast
 from hybrid_cli.training.pretraining_data import IGNORED, Spans
 from hybrid_cli.training.session import keep_first_layers

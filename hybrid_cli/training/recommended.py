@@ -188,8 +188,9 @@ class RecommendedPath:
                 )
         minutes = self.settings.minutes
         seconds, per_text = self._speed(examples)
-        others = time.monotonic() - self.started + self._texts(plan) * per_text
-        each = seconds + 2 * BATCH * per_text  # the validation encodes at most as many documents, before and after
+        fixed, per_step = validation_texts(collection.document_count(self.documents(plan.dev)))
+        others = time.monotonic() - self.started + (self._texts(plan) + fixed) * per_text
+        each = seconds + per_step * per_text
         steps = int((60 * minutes - others) / each)
         one_pass = -(-artifacts.read_manifest(examples).counts["rows"] // BATCH)
         steps = 0 if steps < FEWEST_STEPS else min(steps, PASSES * one_pass)
@@ -235,12 +236,9 @@ class RecommendedPath:
         return time.monotonic() - began
 
     def _texts(self, plan: Plan) -> int:
-        """Return the number of texts that the indexes and the validations encode."""
-        from hybrid_cli.training.dev_pool import POOL
-
+        """Return the number of texts that the indexes encode."""
         corpora = dict.fromkeys([self.documents(plan.tune), self.at("collection")])
-        texts = sum(collection.document_count(corpus) for corpus in corpora)
-        return texts + (VALIDATIONS + 1) * (POOL + 2 * DEV_QUERIES)  # hits, queries and judged documents
+        return sum(collection.document_count(corpus) for corpus in corpora)
 
     # ---------------------------------------------------------------------------------------------------- retrieval
 
@@ -257,6 +255,21 @@ class RecommendedPath:
         more = self.given("threads", "device") if name == "dense" else self.given("threads")
         self.run(Search(queries.collection, split=queries.split, index=index, output=output, **more))
         return output
+
+
+def validation_texts(documents: int) -> tuple[int, int]:
+    """Return the largest numbers of texts that the validations on a corpus encode: of any training, and per step.
+
+    During the training, which encodes 2 `BATCH` documents per step, the validations encode at most as many documents.
+    Before and after it, they encode a small corpus, or of a large one at most half as many documents as the training
+    each time, or once the top hits of BM25.
+    """
+    from hybrid_cli.training.dev_pool import DEPTH, POOL, SMALL_CORPUS  # imports torch
+
+    pools = (VALIDATIONS + 1) * (POOL + 2 * DEV_QUERIES)  # hits, queries and judged documents
+    if documents <= SMALL_CORPUS:
+        return pools + 2 * documents, 2 * BATCH
+    return pools + DEV_QUERIES * (DEPTH + 1), 4 * BATCH
 
 
 def _kind(documents: Path) -> PseudoQueries:
