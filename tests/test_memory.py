@@ -242,6 +242,14 @@ def test_an_index_that_does_not_fit_is_refused_before_encoding(tmp_path: Path) -
         check_recipe(VectorIndex(index_type="flat"), 4096, 10**10, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("kind", "remedy"), [("hnsw", "flat or sq8 or binary"), ("sq8", "flat or binary"), ("binary", "flat")]
+)
+def test_only_types_that_need_less_are_advised(tmp_path: Path, kind: str, remedy: str) -> None:
+    with memory.limited(1 << 30), pytest.raises(HybridError, match=f"building .*, or use --index-type {remedy}$"):
+        check_recipe(VectorIndex(index_type=kind), 4096, 10**10, tmp_path)
+
+
 def test_an_index_that_no_longer_fits_is_refused_with_the_type_that_does(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "dense", tmp_path / "copy")
     (tmp_path / "copy" / "manifest.json").unlink()

@@ -23,6 +23,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.faiss import (
     BINARY,
     BINARY_GRAPH,
+    FACTORIES,
     FLAT,
     code_size,
     empty_index,
@@ -43,6 +44,8 @@ from hybrid_cli.settings import VectorIndex
 _AT_ONCE = 4096  # vectors added to an index; a graph depends on it, so it must not depend on the shards
 _TRAINING_VECTORS = 1 << 16
 _CENTROIDS, _POINTS_EACH = 256, 39  # of a product code; training vectors per centroid or list (FAISS)
+_SMALL_TYPES = ("flat", "sq8", "binary")  # flat: little memory, since it is written as a stream
+_FLOAT16 = "use --vector-dtype float16"
 # The file of faiss.IndexFlatIP: type, dimensions, vectors, twice 2**20 (unused), trained, metric, values that follow.
 _FLAT_HEADER = struct.Struct("<4siqqq?iQ")
 
@@ -97,16 +100,23 @@ def check_recipe(recipe: VectorIndex, dim: int, count: int, place: Path, written
         InputError: a parameter or the factory string is unusable.
     """
     pick_gpus(recipe.faiss_device)
-    smaller = "use --index-type sq8 or binary, or --vector-dtype float16"
     if recipe.index_type == "auto":
-        console.forecast(written, f"encode: {count:,} vectors", smaller, place)
+        console.forecast(written, f"encode: {count:,} vectors", _FLOAT16, place)
         return
     factory = factory_string(recipe, dim, count)
     if not is_binary(factory):
         empty_index(factory, dim)
-    least = "use --index-type flat, which is written as a stream" + (", sq8 or binary" if "HNSW" not in factory else "")
-    console.forecast(construction_bytes(factory, dim, count), f"encode: building {factory}", least)
-    console.forecast(written + index_bytes(factory, dim, count), f"encode: {count:,} vectors and index", smaller, place)
+    needed = construction_bytes(factory, dim, count)
+    console.forecast(needed, f"encode: building {factory}", _smaller(construction_bytes, needed, recipe, dim, count))
+    needed = index_bytes(factory, dim, count)
+    remedies = filter(None, (_smaller(index_bytes, needed, recipe, dim, count), _FLOAT16))
+    console.forecast(written + needed, f"encode: {count:,} vectors and index", ", or ".join(remedies), place)
+
+
+def _smaller(size: Callable[[str, int, int], int], needed: int, recipe: VectorIndex, dim: int, count: int) -> str:
+    """Return the advice to use an index type of less than `needed` bytes; empty if there is none."""
+    names = [name for name in _SMALL_TYPES if size(FACTORIES[name](recipe, dim, count), dim, count) < needed]
+    return f"use --index-type {' or '.join(names)}" if names else ""
 
 
 def construction_bytes(factory: str, dim: int, count: int) -> int:
