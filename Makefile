@@ -4,6 +4,7 @@ EXTRA ?= cpu
 VENV := .venv
 HYBRID ?= $(VENV)/bin/hybrid
 SETUP := $(VENV)/.installed
+CURVES ?= $(VENV)/bin/python docs/methods/curves.py
 CODE := hybrid_cli tests benchmarks docs
 
 # A pipeline reads the collection DATA (built by `hybrid prepare`) and writes into OUT.

@@ -60,13 +60,15 @@ $(lite)/lite/manifest.json: $(OUT)/train-$(SEED).parquet $(lite)/drboost-2/manif
 $(lite)/spar.test.parquet: $(OUT)/spar/seed-$(SEED)/concat-index/manifest.json $(OUT)/spar/seed-$(SEED)/concat-tuned/manifest.json
 	$(HYBRID) search $(DATA) --split test --index $(<D) --model $(lastword $(^D)) --output $@ --overwrite
 
-# Errors of an encoder X: its first 100 hits on the training queries as hard negatives
+# Errors of an encoder X: its first 100 hits on the training queries as hard negatives, of these the first DEPTH if given
+
+DEPTH ?=
 
 %.train.parquet: %-index/manifest.json
 	$(HYBRID) search $(DATA) --split train --index $(<D) --hits 100 --output $@ --overwrite
 
 %.errors.parquet: %.train.parquet $(bm25)
-	$(HYBRID) mine-negatives $(DATA) --split train --sources run:$< --index $(OUT)/bm25 \
+	$(HYBRID) mine-negatives $(DATA) --split train --sources run:$< --index $(OUT)/bm25 $(addprefix --depth ,$(DEPTH)) \
 	    --seed $(SEED) --output $@ --overwrite
 
 # Ensembles: a learner trained on the errors of the ensemble so far; the index appends the vectors of the learner.

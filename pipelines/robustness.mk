@@ -4,6 +4,7 @@
 #
 # SYSTEMS are rows: `bm25`, and NAME for the dense index FROM/NAME-index. HYBRIDS are rows bm25+NAME, fused by min-max.
 # After `make roc`: make robustness SYSTEMS='bm25 dense' HYBRIDS='bm25+dense' FROM=$(OUT)/roc/seed-1.
+# The values of every query are written to MEASURED/robustness.parquet; docs/methods/verdicts.py compares the changes.
 #
 # Attacks whose resources are missing on this machine are skipped with a notice. TRANSLATION='THERE BACK' names two folders
 # with models for back-translation, TRANSLATION_PREFIX the prefix that the first model needs. ATTACKED_QUERIES='ATTACK=FILE ...'
@@ -21,7 +22,7 @@ ATTACKED_QUERIES ?=
 robust := $(OUT)/robustness
 robust_rows := $(SYSTEMS) $(HYBRIDS)
 robust_table = $(HYBRID) evaluate $(DATA) --split test --robustness --measures $(ROBUSTNESS_MEASURES) \
-    --output $(robust)/measurements.parquet --overwrite
+    --output $(MEASURED)/robustness.parquet --overwrite
 
 # 1. Attack the queries: robustness/queries/ATTACK.parquet. `hybrid perturb` exits with 3 if a resource is missing.
 

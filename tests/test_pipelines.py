@@ -12,8 +12,10 @@ import pytest
 from test_docs import ROOT, complaint, shell_lines
 
 sys.path.insert(0, str(ROOT / "docs"))
+sys.path.insert(0, str(ROOT / "docs" / "methods"))
 
 import tables
+from verdicts import CLAIMS
 
 if shutil.which("make") is None:
     pytest.skip("make is not installed", allow_module_level=True)
@@ -37,7 +39,8 @@ TARGETS = [
 
 def make(target: str, folder: Path, **variables: object) -> subprocess.CompletedProcess[str]:
     """Plan a target for a collection that is not prepared yet."""
-    settings = {"DATA": folder / "pydocs", "OUT": folder / "out", "HYBRID": "hybrid", **variables}
+    # the margin of `constant-mean` is computed from a training that a plan does not have
+    settings = {"DATA": folder / "pydocs", "OUT": folder / "out", "HYBRID": "hybrid", "RESIDUAL_MEAN": 0.7, **variables}
     words = [f"{name}={value}" for name, value in settings.items()]
     command = ["make", "--dry-run", "--no-print-directory", "--old-file=.venv/.installed", target, *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -243,6 +246,51 @@ def test_back_translation_gets_its_models_and_attacked_queries_their_file(tmp_pa
     assert "--attacked-queries char-swap=a.tsv" in calls.pop("char-swap")
     assert not [line for line in calls.values() if "--translation" in line or "--attacked-queries" in line]
     assert len(calls) == 4
+
+
+LITE_MORE = "drboost-4 r-drboost-4 l-drboost-4 lite4-1 lite-0-untied lite-1-untied"
+LAMBDAS = "lambda lambda-cls on-static"
+
+
+@pytest.mark.parametrize(
+    ("target", "variables"),
+    [("claims-lite", {"CLAIM_LITE_MORE": LITE_MORE}), ("claims-lambda", {"CLAIM_LAMBDAS": LAMBDAS})],
+)
+def test_the_longer_studies_of_claims_are_complete(target: str, variables: dict[str, str], tmp_path: Path) -> None:
+    lines = planned(target, tmp_path, SEEDS="1", **variables)
+    assert not [f"{line}: {found}" for line in dict.fromkeys(lines) if (found := complaint(line))]
+    calls, folder = outputs(lines), tmp_path / "out" / "claims" / "seed-1"
+    (table,) = (line for line in lines if " evaluate " in line)
+    rows = [word.split("=")[1] for word in table.split() if "=" in word]
+    assert not [path for path in rows if path not in calls]
+    for row in " ".join(variables.values()).split():
+        assert f" {row}-1={folder}/{row}.test.parquet" in table
+    mined = [call for path, call in calls.items() if path.endswith("errors.parquet")]
+    assert mined
+    assert all(" --depth 50 " in call for call in mined)
+
+
+def test_claims_are_read_from_rows_of_the_pipelines(tmp_path: Path) -> None:
+    """Every row of a claim is a run of its pipeline, and every target writes the learning curves of its arms."""
+    (tmp_path / "out" / "claims").mkdir(parents=True)
+    (tmp_path / "out" / "claims" / "adversary.parquet").touch()
+    for name in ("clear", "roc", "lite", "bpr", "lambda"):
+        plan = make(f"claims-{name}", tmp_path, SEEDS="1", CLAIM_LITE_MORE=LITE_MORE, CLAIM_LAMBDAS=LAMBDAS).stdout
+        (table,) = (line for line in shell_lines(plan) if " evaluate " in line)
+        measured = {word.split("=")[0].removesuffix("-1") for word in table.split() if "=" in word}
+        claimed = {row for claim in CLAIMS if claim.file == name for row in (claim.better, claim.worse) if row}
+        assert claimed - measured == set(), name
+        assert f"--output {tmp_path}/out/measured/{name}.parquet" in table
+        (curves,) = (line for line in plan.splitlines() if "curves.py" in line and "--output" in line)
+        assert curves.endswith(f"--output {tmp_path}/out/measured/{name}-curves.csv")
+        assert {f" {claim.better}-1=" in curves for claim in CLAIMS if claim.file == name and claim.curve} <= {True}
+
+
+def test_without_a_resource_of_the_adversary_its_rows_are_left_out(tmp_path: Path) -> None:
+    lines = planned("claims-roc", tmp_path, SEEDS="1", SYNONYMS="table.tsv")
+    assert [line for line in lines if "--attack synonym-adversary --synonyms table.tsv " in line]
+    (table,) = (line for line in lines if " evaluate " in line)
+    assert "@adversary" not in table
 
 
 def test_zero_shot_encodes_another_collection_without_training(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "methods"))
 
-from verdicts import Claim, measurements, verdict, with_roc
+import curves as learning
+from verdicts import NO_CURVES, Claim, Verdict, learning_curves, measurements, verdicts, with_roc
 
 QUERIES = 400
 
@@ -32,13 +33,24 @@ def measured(rows: dict[str, tuple[float, float]], seeds: int = 3) -> pl.DataFra
     return pl.concat(frames)
 
 
+def verdict(values: pl.DataFrame, claim: Claim, curves: pl.DataFrame = NO_CURVES) -> Verdict | None:
+    """Decide one claim alone."""
+    return verdicts(values, [claim], curves).get(claim)
+
+
+def curve_table(**terms: tuple[float, float]) -> pl.DataFrame:
+    """Return first and last values of terms, the same for three seeds of the rows a and b."""
+    rows = [(f"{row}-{seed}", name, *ends) for row in "ab" for seed in (1, 2, 3) for name, ends in terms.items()]
+    return pl.DataFrame(rows, NO_CURVES.schema, orient="row")
+
+
 @pytest.mark.parametrize(
     ("better", "gain", "word"),
     [
         pytest.param((0.55, 0.0), 0.0, "holds", id="clear gain"),
         pytest.param((0.45, 0.0), 0.0, "does not hold", id="clear loss"),
-        pytest.param((0.5, 0.0), 0.0, "undecided", id="no difference"),
-        pytest.param((0.55, 0.05), 0.0, "undecided", id="gain within two deviations over the seeds"),
+        pytest.param((0.5, 0.0), 0.0, "undecided: p = ", id="no difference"),
+        pytest.param((0.55, 0.05), 0.0, "undecided: within two SD", id="gain within two deviations over the seeds"),
         pytest.param((0.51, 0.0), 0.02, "does not hold", id="gain below the claimed one"),
     ],
 )
@@ -46,7 +58,8 @@ def test_a_verdict_needs_the_interval_and_the_seeds(better: tuple[float, float],
     values = measured({"a": better, "b": (0.5, 0.0)})
     found = verdict(values, Claim("x", "a", "b", gain=gain))
     assert found is not None
-    assert (found.word, found.seeds) == (word, 3)
+    assert found.word.startswith(word)
+    assert found.seeds == ("1", "2", "3")
     assert found.low < found.better - found.worse < found.high
 
 
@@ -55,7 +68,7 @@ def test_one_seed_decides_nothing() -> None:
     for better, worse in (("a", "b"), ("b", "a")):
         found = verdict(values, Claim("x", better, worse))
         assert found is not None
-        assert (found.word, found.seeds) == ("undecided", 1)
+        assert (found.word, found.seeds) == ("undecided: one seed", ("1",))
 
 
 def test_a_claim_can_be_about_a_share() -> None:
@@ -72,11 +85,109 @@ def test_only_seeds_of_both_rows_are_compared() -> None:
     values = pl.concat([measured({"a": (0.55, 0.0)}, seeds=2), measured({"b": (0.5, 0.0)}, seeds=3)])
     found = verdict(values, Claim("x", "a", "b"))
     assert found is not None
-    assert found.seeds == 2
+    assert found.seeds == ("1", "2")
 
 
 def test_a_row_that_was_not_measured_gives_no_verdict() -> None:
     assert verdict(measured({"a": (0.5, 0.0)}), Claim("x", "a", "missing")) is None
+
+
+def test_the_claims_of_a_file_are_corrected_together() -> None:
+    values = measured({"a": (0.5, 0.0), "b": (0.5, 0.0), "c": (0.5, 0.0)})
+    effects = np.random.default_rng(2).normal(0, 0.05, QUERIES)
+    effects += 2.7 * 0.05 / QUERIES**0.5 - effects.mean()  # 2.7 standard errors, the same for all seeds
+    gains = pl.DataFrame({"qid": [f"q{n}" for n in range(QUERIES)], "gain": effects})
+    gain = pl.when(pl.col("run").str.starts_with("a")).then("gain").otherwise(0.0)
+    values = values.join(gains, on="qid", maintain_order="left").with_columns(pl.col("value") + gain).drop("gain")
+    claim, others = Claim("x", "a", "b"), [Claim("x", "b", "c", gain=n * 1e-9) for n in range(19)]
+    alone = verdicts(values, [claim])[claim]
+    together = verdicts(values, [claim, *others])[claim]
+    assert alone.word == "holds"
+    assert together.p == pytest.approx(20 * alone.p)
+    assert together.word.startswith("undecided: p = 0.")
+
+
+def test_rows_that_were_not_trained_need_no_seeds() -> None:
+    values = measured({"a": (0.55, 0.0), "b": (0.5, 0.0)}, seeds=1).with_columns(pl.col("run").str.head(1))
+    found = verdict(values, Claim("x", "a", "b"))
+    assert found is not None
+    assert (found.word, found.seeds) == ("holds", ())
+
+
+@pytest.mark.parametrize(("mean", "word"), [(0.47, "holds"), (0.43, "does not hold")])
+def test_a_row_can_be_compared_with_a_constant(mean: float, word: str) -> None:
+    found = verdict(measured({"a": (mean, 0.0)}), Claim("x", "a", "", gain=0.45))
+    assert found is not None
+    assert (found.word, found.worse) == (word, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("curves", "word"),
+    [
+        pytest.param(curve_table(orthogonality=(0.5, 0.05)), "does not hold", id="the term was minimized"),
+        pytest.param(curve_table(orthogonality=(0.5, 0.2)), "undecided: cos^2 fell by 60%, below 80%", id="not enough"),
+        pytest.param(NO_CURVES, "undecided: no curve", id="unknown"),
+    ],
+)
+def test_orthogonality_is_refuted_only_where_it_was_reached(curves: pl.DataFrame, word: str) -> None:
+    claim = Claim("x", "a", "b", gain=0.02, fall=0.8)
+    for mean, expected in ((0.5, word), (0.55, "holds")):
+        found = verdict(measured({"a": (mean, 0.0), "b": (0.5, 0.0)}), claim, curves)
+        assert found is not None
+        assert found.word == expected
+
+
+def test_a_claim_on_the_curve_is_decided_over_the_seeds() -> None:
+    values = measured({"a": (0.5, 0.0), "b": (0.5, 0.0)})
+    last = {"a": (0.91, 0.92, 0.93), "b": (0.80, 0.82, 0.83)}
+    rows = [(f"{row}-{seed}", "dev_MRR", 0.5, value) for row in last for seed, value in enumerate(last[row], 1)]
+    curves = pl.DataFrame(rows, NO_CURVES.schema, orient="row")
+    found = verdict(values, Claim("x", "a", "b", "dev_MRR", curve=True), curves)
+    assert found is not None
+    assert (found.word, found.seeds) == ("holds", ("1", "2", "3"))
+    assert found.better - found.worse == pytest.approx(0.31 / 3)
+    assert found.deviation == pytest.approx(np.std([0.11, 0.10, 0.10], ddof=1))
+    assert verdict(values, Claim("x", "a", "b", "dev_MRR", curve=True)) is None
+
+
+def test_robustness_is_the_change_under_attack() -> None:
+    originals = measured({"a": (0.5, 0.0), "b": (0.6, 0.0)}, seeds=2)
+    attacked = [
+        originals.with_columns(
+            run=pl.col("run").str.replace("-", f"@{attack}-"), value=pl.col("value") * (1 - drop * loss)
+        )
+        for attack, drop in (("char-swap", 0.1), ("shuffle", 0.3))
+        for loss in [pl.when(pl.col("run").str.starts_with("a")).then(1.0).otherwise(2.0)]
+    ]
+    found = verdict(pl.concat([originals, *attacked]), Claim("x", "a", "b", "change of MRR@10"))
+    assert found is not None
+    assert [found.better, found.worse] == pytest.approx([-0.1, -0.24], abs=0.01)
+    assert (found.word, found.seeds) == ("holds", ("1", "2"))
+
+
+def test_roc_of_attacked_queries_is_against_bm25_under_the_same_attack() -> None:
+    answered = {"bm25": [1, 1, 0, 0], "bm25@x": [1, 0, 0, 0], "a-1": [1, 0, 1, 0], "a@x-1": [1, 1, 1, 0]}
+    rows = [(run, "Success@10", f"q{n}", float(one)) for run, own in answered.items() for n, one in enumerate(own)]
+    values = with_roc(pl.DataFrame(rows, ["run", "measure", "qid", "value"], orient="row"))
+    means = values.filter(measure="RoC@10").group_by("run").agg(pl.col("value").mean())
+    assert dict(means.iter_rows()) == pytest.approx({"a-1": 1 / 2, "a@x-1": 2 / 3})
+
+
+def test_a_curve_is_summarized_by_its_first_and_last_ten_steps(tmp_path: Path) -> None:
+    rows = [(step, "loss", float(step)) for step in range(1, 41)] + [(20, "dev_MRR", 0.5), (40, "dev_MRR", 0.9)]
+    for folder in ("a", "b/part-2"):
+        (tmp_path / folder).mkdir(parents=True)
+        pl.DataFrame(rows, ["step", "name", "value"], orient="row").write_parquet(tmp_path / folder / "curve.parquet")
+    encoders = {"a-1": tmp_path / "a", "b-1": tmp_path / "b", "signs-1": tmp_path / "c"}
+    expected = [("dev_MRR", None, 0.9), ("loss", 5.5, 35.5)]
+    for name, run in (("x-curves.csv", "a-1"), ("x-seed-2-curves.csv", "b-1")):
+        learning.table({run: encoders[run]}).write_csv(tmp_path / name)
+    joined = [("a-1", *terms) for terms in expected] + [("b-1", *terms) for terms in expected]
+    assert learning.table(encoders).rows() == joined
+    assert learning_curves(tmp_path, "x").rows() == joined
+    learning.table(encoders).write_csv(tmp_path / "x-seed-3-curves.csv")
+    with pytest.raises(ValueError, match=r"several files x.*a-1, b-1"):
+        learning_curves(tmp_path, "x")
 
 
 def test_roc_is_the_fraction_of_answered_queries_that_bm25_does_not_answer() -> None:

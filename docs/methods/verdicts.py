@@ -2,27 +2,39 @@
 
 python docs/methods/verdicts.py [FOLDER]
 
-Each file NAME.parquet holds run, measure, qid, value, written by `evaluate --output` with runs named ROW-SEED. Files
-NAME-seed-SEED.parquet, measured at another time or on another machine with the same settings, add their seeds. A claim
-compares two rows in one measure: the mean of each query over the seeds, the difference with its 95% t-interval over the
-queries, and the standard deviation of the difference over the seeds. A claim holds if the interval and two deviations
-over the seeds are both above the claimed gain; it does not hold if both are below; else it is undecided, as with one
-seed.
+Each file NAME.parquet holds run, measure, qid, value, written by `evaluate --output` with runs named ROW-SEED, and
+NAME-curves.csv the learning curves of the rows, written by curves.py. Files NAME-seed-SEED.parquet and
+NAME-seed-SEED-curves.csv, measured at another time or on another machine with the same settings, add their seeds.
+
+A claim compares two rows in one measure, or one row with a constant: the mean of each query over the seeds, the
+difference with its 95% t-interval over the queries, and the standard deviation (SD) of the difference over the seeds. A
+claim holds if the difference is above the claimed gain with p < .05, corrected by Holm over the claims of its file, and
+by more than two SD; it does not hold if it is below in the same way; else it is undecided. Trained rows need two seeds.
+The SD alone is a weak condition (one-sided error 11% with two seeds, 4% with three), so it never decides alone.
+
+Claims on a learning curve have one value per seed: their interval and p are over the seeds.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 from scipy import stats
 
+from hybrid_cli.evaluation.significance import holm
+
 MEASURED = Path(__file__).parent.parent / "measured"
 CONFIDENCE = 0.95
+NO_CURVES = pl.DataFrame(schema={"run": pl.String, "name": pl.String, "first": pl.Float64, "last": pl.Float64})
+KD_WEIGHTS = ("0.3", "1", "3")
+TRANSFORMERS = ("lambda", "lambda-cls", "on-static")
 
 
 @dataclass(frozen=True)
@@ -31,10 +43,12 @@ class Claim:
 
     Attributes:
         file: name of the measurements, without suffix.
-        better, worse: rows.
+        better, worse: rows; without `worse`, `better` is compared with the constant `gain`.
         measure: measure of the comparison.
         gain: claimed difference, 0 for any.
         share: the claim is about `better` and this share of `worse`.
+        fall: the claim is refuted only if RoC's orthogonality, trained in `better`, fell by this share.
+        curve: `measure` is a term of the learning curve, at the last step.
     """
 
     file: str
@@ -43,9 +57,12 @@ class Claim:
     measure: str = "MRR@10"
     gain: float = 0.0
     share: float = 1.0
+    fall: float = 0.0
+    curve: bool = False
 
 
 ROC = "RoC@10"
+CHANGE = "change of "  # under attack; before the name of a measure
 CLAIMS = (
     Claim("clear", "bm25+residual", "bm25+constant"),
     Claim("clear", "bm25+residual", "bm25+constant-mean"),
@@ -54,23 +71,40 @@ CLAIMS = (
     Claim("clear", "bm25+residual", "bm25+start"),
     Claim("clear", "bm25+residual", "bm25+nll-one"),
     Claim("clear", "bm25+residual", "bm25+nll"),
+    Claim("clear", "bm25+residual-dynamic", "bm25+residual"),
+    Claim("clear", "bm25+residual-dynamic", "bm25+nll"),
     Claim("clear", "bm25+residual-batch", "bm25+nll"),
     Claim("clear", "bm25+residual-nll", "bm25+nll"),
     Claim("clear", "bm25+residual-nll-anneal", "bm25+nll"),
-    Claim("roc", "E100", "control", ROC, 0.005),
+    Claim("roc", "E100", "control", ROC, 0.005, fall=0.8),
     Claim("roc", "E1", "E0", ROC),
-    Claim("roc", "I15", "I0", ROC),
-    Claim("roc", "I50", "I0", ROC),
-    *(Claim("lite", f"lite-{weight}", "lite-0", gain=0.02) for weight in ("0.3", "1", "3")),
-    *(Claim("lite", f"lite-{weight}", "drboost", share=0.98) for weight in ("0.3", "1", "3")),
-    *(Claim("lite", f"bm25+lite-{weight}", "bm25+dpr", share=0.98) for weight in ("0.3", "1", "3")),
-    Claim("lite", "lite-1", "dpr32"),
+    *(
+        Claim("roc", masked + queries, f"I0{queries}", ROC)
+        for masked in ("I15", "I50")
+        for queries in ("", "@adversary")
+    ),
+    *(Claim("roc", masked, "I0", f"{CHANGE}MRR@10") for masked in ("I15", "I50")),
+    *(Claim("lite", f"lite-{weight}", "lite-0", gain=0.02) for weight in KD_WEIGHTS),
+    *(Claim("lite", f"lite-{weight}", "drboost", share=0.98) for weight in KD_WEIGHTS),
+    *(Claim("lite", f"bm25+lite-{weight}", "bm25+dpr", share=0.98) for weight in KD_WEIGHTS),
+    *(Claim("lite", f"lite-{weight}", "dpr32") for weight in KD_WEIGHTS),
     Claim("lite", "l-drboost", "drboost"),
     Claim("lite", "drboost", "r-drboost"),
+    Claim("lite", "lite4-1", "lite-0", gain=0.02),
+    Claim("lite", "lite4-1", "drboost-4", share=0.98),
+    Claim("lite", "l-drboost-4", "drboost-4"),
+    Claim("lite", "drboost-4", "r-drboost-4"),
+    Claim("lite", "lite-1-untied", "lite-0-untied", gain=0.02),
     Claim("bpr", "bpr", "signs"),
     Claim("bpr", "bpr", "dpr"),
-    Claim("lambda", "positives-2", "positives-1"),
-    Claim("lambda", "positives-10", "positives-1"),
+    *(Claim("lambda", row, "", "RBO", gain=0.45) for row in ("static", *TRANSFORMERS)),
+    *(Claim("lambda", f"dpr+{row}", "bm25+dpr") for row in ("static", *TRANSFORMERS)),
+    *(Claim("lambda", f"positives-{count}", "positives-1", "dev_MRR", curve=True) for count in (2, 10)),
+    *(
+        Claim("robustness", "bm25+before", part, f"{CHANGE}{measure}")
+        for measure in ("R@100", "MRR@10")
+        for part in ("before", "bm25")
+    ),
     *(
         Claim(f"recommended-{name}", f"bm25+{better}", f"bm25+{worse}", "nDCG@10")
         for name in ("scifact", "pydocs", "insuranceqa-5k", "openwiki")
@@ -81,49 +115,95 @@ CLAIMS = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """A measured difference: means of both rows, interval over queries, deviation over seeds, number of seeds."""
+    """A measured difference.
+
+    Attributes:
+        better, worse: means of both rows; `worse` times the claimed share.
+        low, high: 95% interval of the difference.
+        p: probability of the difference, or a larger one, at the claimed gain; corrected by Holm in `verdicts`.
+        deviation: SD of the difference over the seeds, NaN with fewer than two.
+        seeds: common seeds of both rows, none if neither was trained.
+        word: holds, does not hold, or undecided with the reason.
+    """
 
     better: float
     worse: float
     low: float
     high: float
+    p: float
     deviation: float
-    seeds: int
-    word: str
+    seeds: tuple[str, ...]
+    word: str = "undecided"
 
 
-def verdict(values: pl.DataFrame, claim: Claim) -> Verdict | None:
-    """Decide a claim.
+def verdicts(values: pl.DataFrame, claims: Sequence[Claim], curves: pl.DataFrame = NO_CURVES) -> dict[Claim, Verdict]:
+    """Decide the claims of one file.
 
     Args:
         values: run, measure, qid, value; a row without seeds has one run of its name.
-        claim: the claim.
+        claims: the claims, one family of Holm's correction.
+        curves: run, name, first, last.
 
     Returns:
-        None if a row was not measured.
+        The verdicts of the claims whose rows were measured.
     """
+    last = curves.select("run", measure="name", qid=pl.lit(""), value="last").drop_nulls()
+    known = with_roc(with_changes(values))
+    pairs = ((claim, compared(last if claim.curve else known, claim)) for claim in claims)
+    found = {claim: verdict for claim, verdict in pairs if verdict is not None}
+    p = holm(np.nan_to_num([verdict.p for verdict in found.values()], nan=1.0)) if found else ()
+    corrected = {claim: replace(found[claim], p=float(own)) for claim, own in zip(found, p, strict=True)}
+    return {claim: replace(own, word=_word(claim, own, curves)) for claim, own in corrected.items()}
+
+
+def compared(values: pl.DataFrame, claim: Claim) -> Verdict | None:
+    """Compare the rows of a claim, without a verdict; None if a row was not measured."""
     rows = pl.col("run").str.replace(r"-\d+$", "")
     chosen = values.filter(measure=claim.measure).with_columns(row=rows, seed=pl.col("run").str.extract(r"-(\d+)$"))
-    sides = [chosen.filter(row=name) for name in (claim.better, claim.worse)]
-    if not all(map(len, sides)):
+    better = chosen.filter(row=claim.better)
+    worse = chosen.filter(row=claim.worse) if claim.worse else better.with_columns(value=pl.lit(0.0))
+    if not len(better) or not len(worse):
         return None
-    seeds = [set(side["seed"].drop_nulls()) for side in sides]
+    seeds = [set(side["seed"].drop_nulls()) for side in (better, worse)]
     common = seeds[0] & seeds[1] if all(seeds) else seeds[0] | seeds[1]
-    sides = [side.filter(pl.col("seed").is_null() | pl.col("seed").is_in(common)) for side in sides]
+    sides = [side.filter(pl.col("seed").is_null() | pl.col("seed").is_in(common)) for side in (better, worse)]
     sides[1] = sides[1].with_columns(pl.col("value") * claim.share)
     means = [side.group_by("qid").agg(pl.col("value").mean()).sort("qid") for side in sides]
-    differences = (means[0]["value"] - means[1]["value"]).to_numpy()
-    low, high = _interval(differences)
-    by_seed = _by_seed(sides[0], sides[1], sorted(common))
+    by_seed = np.array(_by_seed(sides[0], sides[1], sorted(common)))
+    sample = by_seed if claim.curve else (means[0]["value"] - means[1]["value"]).to_numpy()
+    low, high, p = _test(sample, claim.gain)
     deviation = float(np.std(by_seed, ddof=1)) if len(by_seed) > 1 else float("nan")
-    distance = differences.mean() - claim.gain  # not a number is no deviation: one seed decides nothing
-    word = "undecided"
-    if high < claim.gain and -distance > 2 * deviation:
-        word = "does not hold"
-    elif low > claim.gain and distance > 2 * deviation:
-        word = "holds"
     first, second = (float(side["value"].mean()) for side in means)  # type: ignore[arg-type]
-    return Verdict(first, second, low, high, deviation, len(common), word)
+    return Verdict(first, second, low, high, p, deviation, tuple(sorted(common)))
+
+
+def _word(claim: Claim, found: Verdict, curves: pl.DataFrame) -> str:
+    """Return the verdict, with the reason if it is undecided."""
+    distance = found.better - found.worse - claim.gain
+    if len(found.seeds) == 1:
+        return "undecided: one seed"
+    if found.p >= 1 - CONFIDENCE:
+        return f"undecided: p = {found.p:.2g}"
+    if found.seeds and abs(distance) <= 2 * found.deviation:
+        return "undecided: within two SD"
+    if distance > 0:
+        return "holds"
+    if claim.fall:
+        ends = _ends(curves, claim.better, found.seeds, "orthogonality")
+        fall = 1 - ends[1] / ends[0] if ends else float("nan")
+        if not fall >= claim.fall:
+            return f"undecided: cos^2 fell by {fall:.0%}, below {claim.fall:.0%}" if ends else "undecided: no curve"
+    return "does not hold"
+
+
+def _ends(curves: pl.DataFrame, row: str, seeds: Sequence[str], term: str) -> tuple[float, float] | None:
+    """Return the means of a term in the first and the last steps, over the seeds; None without a curve.
+
+    A sum with BM25 and attacked queries have the curve of their encoder.
+    """
+    encoder = re.sub(r"^bm25\+|@.*$", "", row)
+    own = curves.filter(pl.col("run").is_in([f"{encoder}-{seed}" for seed in seeds]), name=term).drop_nulls()
+    return (float(own["first"].mean()), float(own["last"].mean())) if len(own) else None  # type: ignore[arg-type]
 
 
 def measurements(folder: Path, name: str) -> pl.DataFrame | None:
@@ -132,37 +212,70 @@ def measurements(folder: Path, name: str) -> pl.DataFrame | None:
     Raises:
         ValueError: two files have the same run.
     """
-    files = [*folder.glob(f"{name}.parquet"), *sorted(folder.glob(f"{name}-seed-*.parquet"))]
-    tables = [pl.read_parquet(file) for file in files]
-    if not tables:
-        return None
+    tables = [pl.read_parquet(file) for file in _files(folder, name, ".parquet")]
+    return _joined(tables, ["run", "measure", "qid"], f"{folder}: several files {name}*.parquet") if tables else None
+
+
+def learning_curves(folder: Path, name: str) -> pl.DataFrame:
+    """Return the rows of NAME-curves.csv and of all files NAME-seed-*-curves.csv.
+
+    Raises:
+        ValueError: two files have the same run.
+    """
+    files = _files(folder, name, "-curves.csv")
+    tables = [NO_CURVES, *(pl.read_csv(file, schema=NO_CURVES.schema) for file in files)]
+    return _joined(tables, ["run", "name"], f"{folder}: several files {name}*-curves.csv")
+
+
+def _files(folder: Path, name: str, suffix: str) -> list[Path]:
+    return [*folder.glob(name + suffix), *sorted(folder.glob(f"{name}-seed-*{suffix}"))]
+
+
+def _joined(tables: Sequence[pl.DataFrame], key: list[str], where: str) -> pl.DataFrame:
     values = pl.concat(tables)
     seeded = values.filter(pl.col("run").str.contains(r"-\d+$"))
-    if twice := seeded.filter(seeded.select("run", "measure", "qid").is_duplicated())["run"].unique().sort().to_list():
-        raise ValueError(f"{folder}: several files {name}*.parquet have the runs {', '.join(twice)}")
-    return values.unique(["run", "measure", "qid"], keep="first", maintain_order=True)  # runs without seeds
+    if twice := seeded.filter(seeded.select(key).is_duplicated())["run"].unique().sort().to_list():
+        raise ValueError(f"{where} have the runs {', '.join(twice)}")
+    return values.unique(key, keep="first", maintain_order=True)  # runs without seeds
+
+
+def with_changes(values: pl.DataFrame) -> pl.DataFrame:
+    """Add the change of every measure under attack: the mean over the runs ROW@ATTACK-SEED minus the run ROW-SEED."""
+    row = pl.col("run").str.replace(r"@.*?(-\d+)?$", "${1}")
+    attacked = values.filter(pl.col("run").str.contains("@", literal=True)).group_by(row, "measure", "qid")
+    both = values.join(
+        attacked.agg(attacked=pl.col("value").mean()), on=["run", "measure", "qid"], maintain_order="left"
+    )
+    changed = both.with_columns(value=pl.col("attacked") - pl.col("value"), measure=CHANGE + pl.col("measure"))
+    return pl.concat([values, changed.select(values.columns)])
 
 
 def with_roc(values: pl.DataFrame) -> pl.DataFrame:
     """Add RoC(D;S) = |D - S| / |D| at rank 10 (RoC, section 3.1) of every run D against the run `bm25`.
 
-    The value of a query is r + (x - r d) / mean(d), where d and x are 1 if the query is in D and in D - S, and r is the
-    ratio of all queries. The mean is r, and the interval is that of a ratio estimator.
+    Runs of attacked queries, D@ATTACK, are compared with `bm25@ATTACK`. The value of a query is
+    r + (x - r d) / mean(d), where d and x are 1 if the query is in D and in D - S, and r is the ratio of all queries.
+    The mean is r, and the interval is that of a ratio estimator.
     """
-    found = values.filter(measure="Success@10").with_columns(pl.col("value") > 0)
-    known = found.filter(run="bm25").select("qid", known="value")
-    if not len(known):
-        return values
+    found = values.filter(measure="Success@10").with_columns(
+        pl.col("value") > 0, attack=pl.col("run").str.extract(r"@(.*?)(?:-\d+)?$").fill_null("")
+    )
+    lexical = pl.col("run").is_in(["bm25"]) | pl.col("run").str.starts_with("bm25@")
+    known = found.filter(lexical).select("qid", "attack", known="value")
     d, x = pl.col("value").cast(pl.Float64), (pl.col("value") & ~pl.col("known")).cast(pl.Float64)
     ratio = x.sum() / d.sum()
-    runs = found.filter(pl.col("run") != "bm25").join(known, on="qid")
+    runs = found.filter(~lexical).join(known, on=["qid", "attack"])
     roc = runs.with_columns(value=(ratio + (x - ratio * d) / d.mean()).over("run"), measure=pl.lit(ROC))
     return pl.concat([values, roc.select(values.columns)])
 
 
-def _interval(differences: np.ndarray) -> tuple[float, float]:
-    found = stats.ttest_1samp(differences, 0.0).confidence_interval(CONFIDENCE)
-    return float(found.low), float(found.high)
+def _test(sample: np.ndarray, gain: float) -> tuple[float, float, float]:
+    """Return the interval of the mean, and p of a t-test against the gain; NaN with one value."""
+    if len(sample) < 2:
+        return float("nan"), float("nan"), float("nan")
+    result = stats.ttest_1samp(sample, gain)
+    interval = result.confidence_interval(CONFIDENCE)
+    return float(interval.low), float(interval.high), float(result.pvalue)
 
 
 def _by_seed(better: pl.DataFrame, worse: pl.DataFrame, seeds: list[str]) -> list[float]:
@@ -174,25 +287,41 @@ def _by_seed(better: pl.DataFrame, worse: pl.DataFrame, seeds: list[str]) -> lis
     return [mean(better, seed) - mean(worse, seed) for seed in seeds]
 
 
+def _active(curves: pl.DataFrame, claim: Claim, seeds: Sequence[str]) -> str:
+    """Return the active share of both rows, from the first to the last steps; empty without a curve."""
+    found = [_ends(curves, row, seeds, "active_share") for row in (claim.better, claim.worse)]
+    shares = [f"{ends[0]:.0%} to {ends[1]:.0%}" if ends else "-" for ends in found]
+    return "; ".join(shares) if any(found) else ""
+
+
 def main() -> int:
     """Print one line per claim that was measured."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", nargs="?", type=Path, default=MEASURED)
     folder = parser.parse_args().folder
-    print("| Values | Claim | Measure | Means | Difference | 95% interval | SD over seeds | Seeds | Verdict |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for claim in CLAIMS:
-        values = measurements(folder, claim.file)
-        found = verdict(with_roc(values), claim) if values is not None else None
-        if found is not None:
-            other = f"{claim.share:.0%} of {claim.worse}" if claim.share != 1 else claim.worse
-            other += f" + {claim.gain:g}" if claim.gain else ""
-            print(
-                f"| {claim.file} | {claim.better} > {other} | {claim.measure} "
-                f"| {found.better:.4f}, {found.worse:.4f} | {found.better - found.worse:+.4f} "
-                f"| {found.low:+.4f} to {found.high:+.4f} | {found.deviation:.4f} | {found.seeds} | {found.word} |"
-            )
+    print("| Values | Claim | Measure | Means | Difference | 95% interval | p (Holm) | SD over seeds | Seeds", end=" ")
+    print("| Active share, first to last | Verdict |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    for file in dict.fromkeys(claim.file for claim in CLAIMS):
+        values = measurements(folder, file)
+        if values is None:
+            continue
+        curves = learning_curves(folder, file)
+        for claim, found in verdicts(values, [claim for claim in CLAIMS if claim.file == file], curves).items():
+            print(_line(claim, found, _active(curves, claim, found.seeds)))
     return 0
+
+
+def _line(claim: Claim, found: Verdict, active: str) -> str:
+    other = f"{claim.share:.0%} of {claim.worse}" if claim.share != 1 else claim.worse
+    other = " + ".join([*filter(None, [other]), *([f"{claim.gain:g}"] if claim.gain else [])])
+    measure = f"{claim.measure}, last step; over the seeds only" if claim.curve else claim.measure
+    means = f"{found.better:.4f}, {found.worse:.4f}" if claim.worse else f"{found.better:.4f}"
+    return (
+        f"| {claim.file} | {claim.better} > {other} | {measure} | {means} | {found.better - found.worse:+.4f} "
+        f"| {found.low:+.4f} to {found.high:+.4f} | {found.p:.2g} | {found.deviation:.4f} | {len(found.seeds)} "
+        f"| {active} | {found.word} |"
+    )
 
 
 if __name__ == "__main__":
