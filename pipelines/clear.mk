@@ -27,7 +27,7 @@ clear: $(SETUP) $(clear_files)  ## CLEAR on DATA: train, search, fuse, evaluate
 
 $(OUT)/after/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
 	$(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --loss $(LOSS) \
-	    --dev $(OUT)/dev.parquet --dev-queries $(DEV_QUERIES) --eval-steps 25 --seed $(SEED) --output $(@D)
+	    --dev $(OUT)/dev.parquet --dev-queries $(DEV_QUERIES) --seed $(SEED) --output $(@D)
 
 $(OUT)/report.html: $(clear_files)
 	$(HYBRID) report $(DATA) --split test $(clear_runs) --complement after bm25 --model $(OUT)/after \

@@ -7,7 +7,7 @@
 # step, and a weight of the sum tuned on dev.
 
 ROC_MEASURES ?= MRR@10,MAP,R@20,R@100,Success@10
-ROC_TRAIN ?= --max-steps 60 --dev-queries 60 --eval-steps 20
+ROC_TRAIN ?= --max-steps 60 --dev-queries 60
 
 roc := $(OUT)/roc/seed-$(SEED)
 roc_rows := dense bm25+dense clear bm25+clear E bm25+E I bm25+I EI bm25+EI

@@ -26,7 +26,7 @@ from hybrid_cli.settings import TrainDense
 from hybrid_cli.settings.common import Optimization, Sampling
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training.batches import Examples, allowed
-from hybrid_cli.training.dev_pool import DevPool, DevSet
+from hybrid_cli.training.dev_set import DevRetrieval, DevSet
 from hybrid_cli.training.loop import rate_factor, steps_of
 
 WORDS = [
@@ -164,8 +164,8 @@ def test_training_lowers_the_loss_and_raises_the_dev_score(examples: Path, tiny_
     assert dev[0] < max(dev)
     best = artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"]
     assert curve.filter(name="dev_MRR@10", step=best)["value"].item() == max(dev)
-    pool = DevPool(DevSet.of(examples, 200, None, 1000, 1), TransformerEncoder.load(out), None, tmp_path, 0)
-    assert pool.validate(0)["dev_MRR@10"] == pytest.approx(max(dev))
+    retrieval = DevRetrieval(DevSet.of(examples, 200, None, 1000, 1), TransformerEncoder.load(out), None)
+    assert retrieval.measure()["dev_MRR@10"] == pytest.approx(max(dev))
 
 
 @pytest.mark.parametrize(

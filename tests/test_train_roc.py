@@ -19,7 +19,7 @@ from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.training.dev_pool import DevSet
+from hybrid_cli.training.dev_set import DevSet
 from hybrid_cli.training.losses import squared_cosine
 from hybrid_cli.training.roc import Bm25Vectors, SignProjection
 

@@ -56,11 +56,10 @@ FUSER = "fuser.json"
 CHECKPOINT = ".checkpoint"
 BEST_WEIGHTS = ".best.safetensors"
 OPTIMIZER, STATE = "optimizer.pt", "state.json"  # in a checkpoint
-POOL_VECTORS = "pool-*.npy"  # in a checkpoint: document vectors of an earlier step, for the validation
 DOCUMENT_IMPACTS = ".impacts"  # of all documents, by document
 IMPACT_ENDS, IMPACT_TERMS, IMPACT_VALUES = "ends.npy", "terms.bin", "values.bin"  # in `DOCUMENT_IMPACTS`
 TEXTS = ".texts.arrow"
-FROZEN = ".frozen"  # vectors of frozen encoders and of the start model
+FROZEN = ".frozen"  # vectors of frozen encoders
 
 # several attacked query files
 ATTACKS = "meta.json"
@@ -69,11 +68,6 @@ ATTACKS = "meta.json"
 def part(number: int) -> str:
     """Return the name of a part of a large table."""
     return f"part-{number:05d}.parquet"
-
-
-def pool_vectors(step: int) -> str:
-    """Return the name of the document vectors of the model after `step` steps."""
-    return f"pool-{step:08d}.npy"
 
 
 def run_of(depth: int) -> str:

@@ -238,7 +238,7 @@ def _curve_figure(number: int, curve: pl.DataFrame, places: Mapping[str, int]) -
         if int(str(thin)) > MOST_POINTS
         else ""
     )
-    kind = "A measure on the dev pool" if name.startswith("dev") else "A term of the training loss"
+    kind = "A measure on the dev queries" if name.startswith("dev") else "A term of the training loss"
     spec = plain(drawn, {place: rows}, height=220)
     return Figure(place, name, spec, f"{kind}.{averaged}", legend=list(places), places=places)
 

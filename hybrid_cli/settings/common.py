@@ -266,9 +266,8 @@ class Validation(Settings):
     """Validation during training."""
 
     dev: Path | str | None = option(
-        None, "Training examples of a dev split, for validation on their corpus.", panel=VALIDATION,
-        recorded=False,
-    )  # fmt: skip
+        None, "Training examples of a dev split, for validation on their corpus.", panel=VALIDATION, recorded=False
+    )
     dev_queries: int = option(
         200, "Number of dev queries: the first ones of the split.", panel=VALIDATION, minimum=1, applies=when(dev=GIVEN)
     )
@@ -277,9 +276,8 @@ class Validation(Settings):
         applies=when(dev=GIVEN),
     )  # fmt: skip
     keep: Keep = option(
-        "best", "Keep the weights of the best validation, or of the last step.", panel=VALIDATION,
-        applies=when(dev=GIVEN),
-    )  # fmt: skip
+        "best", "Keep the weights of the best validation, or the last ones.", panel=VALIDATION, applies=when(dev=GIVEN)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,6 +285,9 @@ class ExampleValidation(Validation):
     """Validation on mined examples."""
 
     dev: Path | None = redeclare(Validation, "dev")
+    eval_steps: int | None = redeclare(
+        Validation, "eval_steps", shown="a tenth of all steps, at least dev documents / documents of a step"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ from hybrid_cli.settings.common import (
     OBJECTIVE,
     VALIDATION,
     Budgeted,
-    ExampleValidation,
     LossOptions,
     OnDevice,
     Optimization,
@@ -61,7 +60,7 @@ class Pairs(Settings):
 
 
 @dataclass(frozen=True)
-class TrainReranker(Training, ExampleValidation, Sampling, StartModel, Pairs):
+class TrainReranker(Training, Validation, Sampling, StartModel, Pairs):
     """Train a reranker on mined examples: a cross-encoder that reads query and document together.
 
     The output is also a `CrossEncoder` of sentence-transformers. An interrupted run resumes from its last checkpoint

@@ -18,7 +18,7 @@ from hybrid_cli.settings import DistillLite, stage
 from hybrid_cli.training import diagnostics, losses
 from hybrid_cli.training.batches import Examples, ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
-from hybrid_cli.training.dev_pool import validator
+from hybrid_cli.training.dev_set import validator
 from hybrid_cli.training.session import Job, Session, contract_changes, load_start
 from hybrid_cli.training.teachers import FrozenEncoder
 
@@ -66,7 +66,7 @@ def distill_lite(settings: DistillLite) -> Path:
 
         encoder = Pair(student, teacher) if settings.queries_only else student
         steps = session.steps(len(examples))
-        validation = validator(settings, encoder, work, steps)
+        validation = validator(settings, encoder, steps)
         return Job(learner, batches, steps, save, validation, diagnostics.HARDER)
 
     state = session.train(prepare)

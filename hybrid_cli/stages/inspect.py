@@ -41,7 +41,7 @@ MEMORY_MEASURES = {  # (LITE, table 2)
 }
 _HEAD_BYTES = 1 << 16
 _LONGEST = 10  # terms shown of a static table
-_VALIDATED = "^(dev|full)_"  # names of the values of a validation in a learning curve
+_VALIDATED = "^dev_"  # names of the values of a validation in a learning curve
 _EVIDENCE = (
     "rrf_k", "normalize", "measure", "queries", "score", "held_out", "held_out_interval", "alone", "gain",
     "gain_interval",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def pretrain(settings: Pretrain) -> Path:
         network.save(folder)
         return {"documents": corpus.documents, "held_out": corpus.held, "spans": len(corpus)}
 
-    validator = Validator(lambda _: learner.measure(held_out), settings.eval_steps) if held_out else None
+    validator = Validator(partial(learner.measure, held_out), settings.eval_steps) if held_out else None
 
     def batches(done: int) -> Iterator[Spans]:
         return ahead(corpus.batches(done))

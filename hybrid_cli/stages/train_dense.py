@@ -24,7 +24,7 @@ from hybrid_cli.settings.common import BM25, RESIDUALS
 from hybrid_cli.training import diagnostics, losses
 from hybrid_cli.training.batches import Examples, ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
-from hybrid_cli.training.dev_pool import validator
+from hybrid_cli.training.dev_set import validator
 from hybrid_cli.training.roc import PROJECTION_VERSION, Bm25Vectors, MatchMasking, SignProjection
 from hybrid_cli.training.session import Job, Session, contract_changes, load_start, start_contract
 from hybrid_cli.training.student import Fusion, StudentNegatives, relevant
@@ -85,7 +85,7 @@ def train_dense(settings: TrainDense) -> Path:
             _batches(settings, examples, learner, temperature, work),
             steps,
             save,
-            validator(settings, trained, work, steps, settings.index, vectors.projection if vectors else None),
+            validator(settings, trained, steps, settings.index, vectors.projection if vectors else None),
             _remedy(settings),
         )
 

@@ -173,4 +173,4 @@ def _validator(settings: TrainLambda, index: LexicalIndex | None, encoder: Encod
         negatives=settings.negatives,
     )
     criterion = "dev_MRR" if settings.keep == "best" else None
-    return Validator(lambda _: pool.measure(encoder), settings.eval_steps, criterion)
+    return Validator(partial(pool.measure, encoder), settings.eval_steps, criterion)

@@ -64,5 +64,4 @@ def _validator(settings: TrainReranker, model: CrossEncoder) -> Validator | None
     ranking = DevRanking(settings.dev, settings.dev_queries, model)
     queries = ranking.pairs["qid"].n_unique()
     console.note(f"validation: {console.counted(query=queries)} with {console.counted(document=len(ranking.pairs))}")
-    criterion = "dev_MRR@10" if settings.keep == "best" else None
-    return Validator(lambda _: ranking.measure(), settings.eval_steps, criterion)
+    return Validator(ranking.measure, settings.eval_steps, "dev_MRR@10" if settings.keep == "best" else None)

@@ -18,7 +18,7 @@ from hybrid_cli.settings import TrainSparse, stage
 from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples, ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
-from hybrid_cli.training.dev_pool import validator
+from hybrid_cli.training.dev_set import validator
 from hybrid_cli.training.roc import MatchMasking
 from hybrid_cli.training.session import Job, Session, keep_first_layers
 from hybrid_cli.training.sparse import RecallLearner, TermRecall, sparse_objective
@@ -76,7 +76,7 @@ def _job(settings: TrainSparse, session: Session, encoder: SparseEncoder, exampl
     def batches(done: int) -> Iterator[Batch]:
         return ahead(map(learner.prepare, examples.batches(settings, done)))
 
-    return Job(learner, batches, steps, save, validator(settings, encoder, work, steps))
+    return Job(learner, batches, steps, save, validator(settings, encoder, steps))
 
 
 def _masking(settings: TrainSparse, encoder: SparseEncoder) -> MatchMasking | None:

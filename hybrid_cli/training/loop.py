@@ -55,38 +55,21 @@ class Learner(Protocol[Contravariant]):
         ...
 
 
-class Stored(Protocol):
-    """Values that a validation keeps from step to step, and that a checkpoint contains."""
-
-    def save(self, checkpoint: Path) -> None:
-        """Write the values into the folder of a new checkpoint, before it replaces the last one."""
-        ...
-
-    def load(self, checkpoint: Path) -> None:
-        """Read the values of a checkpoint."""
-        ...
-
-
 @dataclass(frozen=True)
 class Validator:
     """Validation during training.
 
     Attributes:
-        measure: maps the number of completed steps to values for the learning curve; called with the model in
-            evaluation mode.
-        every: steps between two validations; None for a tenth of all steps.
+        measure: returns values for the learning curve; called with the model in evaluation mode.
+        every: steps between two validations, next to those at step 0 and at the last step; None for a tenth of all.
         criterion: value whose maximum selects the stored weights; None stores those of the last step.
-        final: maps the step of the stored weights to values for the curve, once at the end.
         facts: values for the manifest.
-        stored: values that `measure` keeps from step to step.
     """
 
-    measure: Callable[[int], dict[str, float]]
+    measure: Callable[[], dict[str, float]]
     every: int | None = None
     criterion: str | None = None
-    final: Callable[[int], dict[str, float]] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
-    stored: Stored | None = None
 
 
 @dataclass(frozen=True)
@@ -144,9 +127,8 @@ def fit(
     model = learner.model
     state = State()
     validator = None if parallel.rank() else validator
-    stored = validator.stored if validator else None
     for _ in parallel.first_alone():  # it may restore an interrupted checkpoint
-        state = load_checkpoint(work, model, trainer.optimizer, trainer.scaler, stored)
+        state = load_checkpoint(work, model, trainer.optimizer, trainer.scaler)
     parallel.share_weights(model)
     stream = batches(state.step * plan.accumulate)
     every = (validator.every if validator else None) or max(1, total // VALIDATIONS)
@@ -167,12 +149,10 @@ def fit(
             if epochs and epochs.finished and state.step % epochs.steps == 0 and not parallel.rank():
                 epochs.finished(state.step // epochs.steps)
             if state.step % plan.checkpoint_steps == 0 and not parallel.rank():
-                save_checkpoint(work, model, trainer.optimizer, trainer.scaler, state, stored)
+                save_checkpoint(work, model, trainer.optimizer, trainer.scaler, state)
             advance(1)
     if parallel.rank() or not load_best(work, model):
         state.best_step = state.step
-    if validator and validator.final:
-        _record(model, validator.final, state, state.best_step)
     return state
 
 
@@ -196,20 +176,15 @@ def rate_factor(plan: Optimization, step: int, total: int, per_epoch: int) -> fl
 
 
 def _validate(model: nn.Module, validator: Validator, state: State, work: Path) -> None:
-    values = _record(model, validator.measure, state, state.step)
+    """Add the values of a validation to the learning curve, print them, and store the weights if they are the best."""
+    model.eval()
+    values = validator.measure()
+    model.train()
+    state.curve += [(state.step, name, value) for name, value in values.items()]
+    console.note(f"step {state.step}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
     if validator.criterion is not None and values[validator.criterion] >= state.best:  # ties: later
         state.best, state.best_step = values[validator.criterion], state.step
         save_best(work, model)
-
-
-def _record(model: nn.Module, measure: Callable[[int], dict[str, float]], state: State, step: int) -> dict[str, float]:
-    """Measure the model in evaluation mode; add the values to the learning curve at `step`, and print them."""
-    model.eval()
-    values = measure(step)
-    model.train()
-    state.curve += [(step, name, value) for name, value in values.items()]
-    console.note(f"step {step}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
-    return values
 
 
 class Trainer(Generic[Batch]):
@@ -275,7 +250,6 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
     state: State,
-    stored: Stored | None = None,
 ) -> None:
     """Replace the checkpoint in `work` atomically."""
     with artifacts.replacing(work / layout.CHECKPOINT) as scratch:
@@ -285,16 +259,10 @@ def save_checkpoint(
         with disk.create(scratch / layout.OPTIMIZER) as opened:
             torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, opened)
         disk.write_text(scratch / layout.STATE, json.dumps(vars(state)))
-        if stored:
-            stored.save(scratch)
 
 
 def load_checkpoint(
-    work: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    stored: Stored | None = None,
+    work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
 ) -> State:
     """Load the checkpoint in `work`, if there is one, and return its progress."""
     folder = work / layout.CHECKPOINT
@@ -305,8 +273,6 @@ def load_checkpoint(
     saved = torch.load(folder / layout.OPTIMIZER, map_location="cpu", weights_only=True)  # not on the first GPU
     optimizer.load_state_dict(saved["optimizer"])
     scaler.load_state_dict(saved["scaler"])
-    if stored:
-        stored.load(folder)
     fields = read_json(folder / layout.STATE)
     return State(**{**fields, "curve": [tuple(row) for row in fields["curve"]]})
 

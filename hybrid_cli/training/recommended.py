@@ -260,16 +260,16 @@ class RecommendedPath:
 def validation_texts(documents: int) -> tuple[int, int]:
     """Return the largest numbers of texts that the validations on a corpus encode: of any training, and per step.
 
-    During the training, which encodes 2 `BATCH` documents per step, the validations encode at most as many documents.
-    Before and after it, they encode a small corpus, or of a large one at most half as many documents as the training
-    each time, or once the top hits of BM25.
+    Each validation, one of them before the training, encodes a small corpus, or of a larger one BM25's top hits and the
+    judged documents. A training encodes 2 `BATCH` documents per step; if these are at least twice as many as a larger
+    corpus has, each validation encodes that corpus.
     """
-    from hybrid_cli.training.dev_pool import DEPTH, POOL, SMALL_CORPUS  # imports torch
+    from hybrid_cli.training.dev_set import MOST_HITS, SMALL_CORPUS  # imports torch
 
-    pools = (VALIDATIONS + 1) * (POOL + 2 * DEV_QUERIES)  # hits, queries and judged documents
+    times = VALIDATIONS + 1
     if documents <= SMALL_CORPUS:
-        return pools + 2 * documents, 2 * BATCH
-    return pools + DEV_QUERIES * (DEPTH + 1), 4 * BATCH
+        return times * (documents + DEV_QUERIES), 0
+    return times * (MOST_HITS + 2 * DEV_QUERIES), times * BATCH
 
 
 def _kind(documents: Path) -> PseudoQueries:

@@ -19,7 +19,7 @@ from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.settings.reranking import RerankerLoss, TrainReranker
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, Group
-from hybrid_cli.training.dev_pool import reciprocal_ranks
+from hybrid_cli.training.dev_set import reciprocal_ranks
 from hybrid_cli.training.gradients import Share, backward
 from hybrid_cli.training.losses import Terms
 from hybrid_cli.training.roc import MatchMasking

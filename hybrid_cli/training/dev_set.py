@@ -1,0 +1,227 @@
+"""Validation of trainings on mined examples: retrieval of the dev queries from one fixed set of documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import torch
+
+from hybrid_cli import artifacts, console
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.encoders.contract import Encoder
+from hybrid_cli.indexes.lexical import open_lexical
+from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.settings import DistillLite, TrainDense, TrainSparse
+from hybrid_cli.training import parallel
+from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.loop import VALIDATIONS, Validator
+from hybrid_cli.training.losses import squared_cosine
+from hybrid_cli.training.roc import Bm25Vectors, SignProjection
+from hybrid_cli.training.teachers import BLOCK_TEXTS, Bm25Scorer
+
+Floats = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
+
+SMALL_CORPUS = 10_000  # documents that are encoded for any number of steps
+LARGEST = 500_000  # documents of a corpus whose vectors, and scores of 200 queries, are held in memory
+MOST_HITS = 1000  # hits of BM25 in place of a corpus, next to the judged documents
+DEPTH = 100  # ranks of these hits
+WEIGHTS = (0.0, *(2.0**power for power in range(-4, 5)))  # of BM25 in the sum, both sides with unit deviation
+CORPUS, HITS, EXAMPLES = "corpus", "hits", "examples"
+_ORIGINS = {
+    CORPUS: "all {:,} documents of the corpus",
+    HITS: (
+        "{:,} documents, the judged ones and the top hits of BM25; hits of the model outside them are missing (the "
+        "corpus is too large to encode)"
+    ),
+    EXAMPLES: (
+        "the {:,} documents of the dev examples (their corpus was moved or changed, or is large and has no index)"
+    ),
+}
+_COLUMNS = ("docid", "title", "text")
+
+
+@dataclass(frozen=True)
+class DevSet:
+    """Dev queries and the documents that they search.
+
+    Attributes:
+        queries: qid, text.
+        documents: docid, title, text.
+        relevant: rows of the judged documents of each query.
+        origin: `corpus`: all documents of the corpus; `hits`: the judged documents and the top hits of BM25;
+            `examples`: the judged documents and the negatives of the dev examples.
+    """
+
+    queries: pl.DataFrame
+    documents: pl.DataFrame
+    relevant: Sequence[Rows]
+    origin: str
+
+    @classmethod
+    def of(cls, examples: Path, queries: int, index: LexicalIndex | None, limit: int, threads: int | None) -> DevSet:
+        """Return the dev queries with the corpus of their examples, if it still exists unchanged.
+
+        Args:
+            examples: dev examples.
+            queries: number of queries.
+            index: lexical index of the corpus.
+            limit: largest number of documents; of a larger corpus, BM25's first `MOST_HITS` hits, rank by rank.
+            threads: CPU threads.
+        """
+        rows = Examples(examples).dev_rows(queries)
+        asked = rows.select("qid", text="query").unique("qid", keep="first", maintain_order=True)
+        corpus = _unchanged(examples, "corpus")
+        if corpus is not None and collections.document_count(corpus) <= limit:
+            documents, origin = collections.scan(corpus).select(_COLUMNS).collect(), CORPUS
+        elif corpus is not None and index is not None:
+            hits = index.search(asked, DEPTH, threads).sort("rank", maintain_order=True)["docid"]
+            wanted = pl.concat([rows["docid"], hits.unique(maintain_order=True).head(MOST_HITS)])
+            documents, origin = collections.texts(corpus, wanted), HITS
+        else:
+            negatives = rows.select(pl.col("negatives").explode(empty_as_null=False)).unnest("negatives")
+            both = pl.concat([rows.select(_COLUMNS), negatives.select(_COLUMNS)]).drop_nulls("docid")
+            documents, origin = both.unique("docid", keep="first", maintain_order=True), EXAMPLES
+        place = dict(zip(documents["docid"], range(len(documents)), strict=True))
+        judged = dict(rows.group_by("qid").agg("docid").iter_rows())
+        relevant = [np.unique([place[docid] for docid in judged[qid]]) for qid in asked["qid"]]
+        return cls(asked, documents, relevant, origin)
+
+
+class DevRetrieval:
+    """Measures an encoder on dev queries: each search ranks all documents of the dev set, encoded by the current model.
+
+    Args:
+        dev: queries and documents.
+        encoder: encoder to measure.
+        bm25: scores of the documents, for the sum; with vectors, also for `dev_cos2`.
+        fixed: the training does not change the vectors of documents, so they are encoded once.
+    """
+
+    def __init__(self, dev: DevSet, encoder: Encoder, bm25: Bm25Scorer | None, fixed: bool = False):
+        self.dev, self.encoder = dev, encoder
+        self._texts: list[str] = dev.queries["text"].to_list()
+        self._docids: list[str] = dev.documents["docid"].to_list()
+        self._bm25 = bm25 if isinstance(bm25, Bm25Vectors) else None
+        self._lexical = None if bm25 is None else bm25.scores(self._texts, self._docids)
+        self._documents: Callable[[], Floats] = cache(self._encoded) if fixed else self._encoded
+
+    def measure(self) -> dict[str, float]:
+        """Return measures of the current model.
+
+        Returns:
+            `dev_MRR@10`: dense scores. `dev_hybrid_MRR@10`: the best weighted sum with BM25, of `WEIGHTS` relative to
+            the ratio of the standard deviations, so that the scale of an encoder's scores has no effect. `dev_RoC@10`
+            (RoC, section 3.1), omitted if no query has a relevant document in its top ten. `dev_cos2`: mean squared
+            cosine between the encoder's and BM25's vectors, averaged over queries and documents.
+        """
+        queries, documents = self.encoder.encode_queries(self._texts), self._documents()
+        scores, relevant = queries @ documents.T, self.dev.relevant
+        dense = reciprocal_ranks(scores, relevant)
+        values = {"dev_MRR@10": float(dense.mean())}
+        if self._lexical is not None:
+            unit = float(scores.std() / (self._lexical.std() or 1.0))
+            sums = [reciprocal_ranks(scores + weight * unit * self._lexical, relevant) for weight in WEIGHTS]
+            values["dev_hybrid_MRR@10"] = max(float(ranks.mean()) for ranks in sums)
+            found = dense > 0
+            alone = found & (reciprocal_ranks(self._lexical, relevant) == 0)
+            values |= {"dev_RoC@10": float(alone.sum() / found.sum())} if found.any() else {}
+        if self._bm25 is not None:
+            sides = ((queries, self._bm25.queries(self._texts)), (documents, self._bm25.documents(self._docids)))
+            cosines = [squared_cosine(torch.from_numpy(ours), torch.from_numpy(theirs)) for ours, theirs in sides]
+            values["dev_cos2"] = float(np.mean([each.mean().item() for each in cosines]))
+        return values
+
+    def _encoded(self) -> Floats:
+        """Return the vectors of all documents as a search uses them: of a binary encoder, the codes."""
+        parts = []
+        with console.progress("encode for the validation", len(self._docids), "documents") as advance:
+            for part in self.dev.documents.iter_slices(BLOCK_TEXTS):
+                parts.append(self.encoder.encode_documents(part["title"].to_list(), part["text"].to_list()))
+                advance(len(part))
+        vectors = np.concatenate(parts)
+        binary = self.encoder.describe().get("binary")
+        return np.where(vectors >= 0, np.float32(1), np.float32(-1)) if binary else vectors
+
+
+def validator(
+    settings: TrainDense | DistillLite | TrainSparse,
+    encoder: Encoder,
+    steps: int,
+    index: Path | None = None,
+    projection: SignProjection | None = None,
+) -> Validator | None:
+    """Return the validation on mined examples, if there are any.
+
+    Checkpoints of all losses are chosen by `dev_hybrid_MRR@10`, the use of the encoder in a hybrid, or by `dev_MRR@10`
+    if no lexical index is known. The corpus is searched if it is small, or has at most half as many documents as the
+    training encodes. By default, the validations between the first and the last step encode at most as many documents
+    as the training (our choices).
+
+    Args:
+        settings: dev examples and options.
+        encoder: encoder to measure.
+        steps: number of optimizer steps.
+        index: lexical index; None uses the one that the examples were mined with, if it still exists.
+        projection: projection of BM25's vectors, for `dev_cos2`.
+    """
+    if settings.dev is None or parallel.rank():
+        return None
+    path = index or _unchanged(settings.dev, "index")
+    lexical = open_lexical(path) if path else None
+    per_step = settings.batch_size * settings.accumulate * (1 + settings.negatives)  # documents
+    limit = min(LARGEST, max(SMALL_CORPUS, steps * per_step // 2))
+    limit = MOST_HITS if isinstance(settings, TrainSparse) else limit  # weights of a whole corpus do not fit as vectors
+    dev = DevSet.of(settings.dev, settings.dev_queries, lexical, limit, settings.threads)
+    bm25 = _bm25(lexical, projection, dev.documents["docid"])
+    fixed = isinstance(settings, DistillLite) and settings.queries_only  # the documents' vectors are the teacher's
+    every = settings.eval_steps or max(1, steps // VALIDATIONS, 0 if fixed else -(-len(dev.documents) // per_step))
+    when = f"every {every:,} steps" if every < steps else "before and after the training"
+    console.note(
+        f"validation {when}: {console.counted(query=len(dev.queries))}, "
+        + _ORIGINS[dev.origin].format(len(dev.documents))
+    )
+    criterion = "dev_MRR@10" if bm25 is None else "dev_hybrid_MRR@10"
+    return Validator(
+        DevRetrieval(dev, encoder, bm25, fixed).measure,
+        every,
+        criterion if settings.keep == "best" else None,
+        {"dev_documents": dev.origin},
+    )
+
+
+def _bm25(index: LexicalIndex | None, projection: SignProjection | None, docids: pl.Series) -> Bm25Scorer | None:
+    if index is None:
+        return None
+    return Bm25Scorer(index, docids) if projection is None else Bm25Vectors(index, projection, docids)
+
+
+def _unchanged(examples: Path, role: str) -> Path | None:
+    """Return an input of the mining of examples, if it still exists with the same content."""
+    manifest = artifacts.read_manifest(examples, Kind.EXAMPLES)
+    path = manifest.input_path(role)
+    if path is None or not path.exists():
+        return None
+    return path if artifacts.fingerprint(path) == manifest.inputs[role]["fingerprint"] else None
+
+
+def reciprocal_ranks(scores: Floats, relevant: Sequence[Rows], cut: int = 10) -> npt.NDArray[np.float64]:
+    """Return 1 / rank [n] of the best relevant document, with ties counted against it; 0 below rank `cut`.
+
+    Args:
+        scores: scores [n, m].
+        relevant: columns of the relevant documents of each query.
+        cut: lowest rank that counts.
+    """
+    ranks = []
+    for row, own in zip(scores, relevant, strict=True):
+        best = row[own].max()
+        ranks.append(1 + np.count_nonzero(row >= best) - np.count_nonzero(row[own] >= best))
+    return np.array([1 / rank if rank <= cut else 0.0 for rank in ranks])

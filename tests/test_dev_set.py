@@ -1,0 +1,304 @@
+"""Validation on mined examples: dev queries and their documents, full retrieval, how often, resuming."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from processes import run
+from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES, write_lines
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.static import StaticEncoder
+from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.stages.distill_lite import distill_lite
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.training import dev_set
+from hybrid_cli.training.dev_set import CORPUS, EXAMPLES, HITS, DevRetrieval, DevSet, reciprocal_ranks
+from hybrid_cli.training.teachers import Bm25Scorer
+
+PLAN: dict[str, Any] = {
+    "batch_size": 3, "epochs": 4, "learning_rate": 1e-2, "precision": "fp32", "checkpoint_steps": 3, "eval_steps": 2,
+    "loss": "nll",
+}  # fmt: skip
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def made(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the collection, its index, and train examples with two random negatives."""
+    folder = tmp_path_factory.mktemp("made")
+    shutil.copytree(tiny, folder / "tiny")
+    index_bm25(folder / "tiny", output=folder / "bm25")
+    mined: dict[str, Any] = {"split": "train", "sources": "random:2", "index": folder / "bm25"}
+    mine_negatives(folder / "tiny", output=folder / "train.parquet", **mined)
+    return folder
+
+
+@pytest.fixture
+def index(made: Path) -> LexicalIndex:
+    return LexicalIndex.open(made / "bm25")
+
+
+@pytest.fixture
+def bm25(index: LexicalIndex) -> StaticEncoder:
+    """An encoder whose scores are BM25: both tables are the identity."""
+    terms = len(index.idf)
+    encoder = StaticEncoder.over(index, ("title", "text"), dim=terms, vocab_size=terms, hash_buckets=1)
+    for table in encoder.parameters():
+        torch.nn.init.eye_(table)
+    return encoder
+
+
+def hits(index: LexicalIndex, query: str, count: int) -> list[str]:
+    run = index.search(pl.DataFrame({"qid": ["q"], "text": [query]}), count)
+    return run["docid"].to_list()
+
+
+def judged_rank(vectors: tuple[np.ndarray, np.ndarray], docids: list[str], judged: str) -> int:
+    """Return the rank of a document for the only query of query and document vectors, by counting."""
+    scores = dict(zip(docids, (vectors[1] @ vectors[0][0]).tolist(), strict=True))
+    return sum(score >= scores[judged] for score in scores.values())
+
+
+@pytest.mark.parametrize(("most", "limit", "origin"), [(4, 12, CORPUS), (4, 11, HITS), (1, 11, HITS)])
+def test_dev_queries_search_the_corpus_or_the_best_hits(
+    made: Path, index: LexicalIndex, monkeypatch: pytest.MonkeyPatch, most: int, limit: int, origin: str
+) -> None:
+    monkeypatch.setattr(dev_set, "MOST_HITS", most)
+    dev = DevSet.of(made / "train.parquet", 6, index, limit, 1)
+    assert dev.origin == origin
+    judged = [set(dev.documents["docid"].gather(rows)) for rows in dev.relevant]
+    assert judged == [{"007"}, {"salt", "NA"}, {"moon landing"}, {"órgãos"}, {"bm25"}, {"null"}]
+    found = set(dev.documents["docid"])
+    assert found >= {hits(index, query, 1)[0] for query in dev.queries["text"].head(most)}
+    assert len(found) == 12 if origin == CORPUS else len(found - set().union(*judged)) <= most
+
+
+def test_n_dev_queries_are_n_queries(made: Path, index: LexicalIndex) -> None:
+    """The second query has two rows."""
+    for count in (1, 2, 3, 6):
+        dev = DevSet.of(made / "train.parquet", count, index, 12, 1)
+        assert dev.queries["qid"].to_list() == [f"t{number}" for number in range(1, count + 1)]
+
+
+def test_without_the_corpus_the_documents_of_the_examples_are_searched(
+    made: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moved = Path(shutil.copy(made / "train.parquet", tmp_path))
+    out = train_dense(moved, output=tmp_path / "out", model=str(tiny_bert), **PLAN, dev=moved)
+    assert "documents of the dev examples (their corpus was moved or changed" in capsys.readouterr().err
+    assert artifacts.read_manifest(out, Kind.ENCODER).counts["dev_documents"] == EXAMPLES
+
+
+@pytest.mark.parametrize(
+    ("small", "largest", "steps", "origin"),
+    [
+        (12, 12, 1, CORPUS),
+        (11, 12, 1, HITS),
+        (12, 11, 1, HITS),
+        (11, 12, 3, HITS),
+        (11, 12, 4, CORPUS),
+        (11, 11, 4, HITS),
+    ],
+)
+def test_a_corpus_is_searched_if_it_is_small_or_half_of_the_documents_of_the_training(
+    made: Path,
+    tiny_bert: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    small: int,
+    largest: int,
+    steps: int,
+    origin: str,
+) -> None:
+    """A step encodes 6 documents, the corpus has 12."""
+    monkeypatch.setattr(dev_set, "SMALL_CORPUS", small)
+    monkeypatch.setattr(dev_set, "LARGEST", largest)
+    examples = made / "train.parquet"
+    out = train_dense(
+        examples, output=tmp_path / "out", model=str(tiny_bert), **{**PLAN, "max_steps": steps}, dev=examples
+    )
+    assert artifacts.read_manifest(out, Kind.ENCODER).counts["dev_documents"] == origin
+    assert ("hits of the model outside them are missing" in capsys.readouterr().err) == (origin == HITS)
+
+
+def test_the_corpus_tells_models_apart_that_tie_on_the_documents_of_the_examples(
+    made: Path, index: LexicalIndex, bm25: StaticEncoder, tmp_path: Path
+) -> None:
+    """A model that overrates "documents" prefers "Dense retrieval", which is no negative, to the positive."""
+    asked = write_lines(made / "one" / "query.tsv", "t5\tranking documents with query terms")
+    mined = made / "one" / "examples.parquet"
+    how: dict[str, Any] = {"split": "train", "queries": asked, "sources": "random:2", "index": made / "bm25", "seed": 0}
+    mine_negatives(made / "tiny", output=mined, **how)
+    moved, scores = Path(shutil.copy(mined, tmp_path)), Bm25Scorer(index, index.docids)
+    old, new = (DevRetrieval(DevSet.of(each, 1, index, 12, 1), bm25, scores) for each in (moved, mined))
+    assert (old.dev.origin, new.dev.origin) == (EXAMPLES, CORPUS)
+    assert "dense" not in old.dev.documents["docid"]
+    before = [each.measure()["dev_MRR@10"] for each in (old, new)]
+    with torch.no_grad():
+        bm25.query_table[bm25.terms.to_list().index("document")] *= 100
+    assert before == [1, 1]
+    assert [each.measure()["dev_MRR@10"] for each in (old, new)] == [1, 1 / 2]
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_every_validation_encodes_all_documents_unless_the_training_does_not_change_them(
+    index: LexicalIndex, made: Path, bm25: StaticEncoder, fixed: bool
+) -> None:
+    whole = DevSet.of(made / "train.parquet", 6, index, 12, 1)
+    dev = DevSet(whole.queries[2:3], whole.documents, [whole.relevant[2]], CORPUS)  # first people on the moon
+    retrieval, terms = DevRetrieval(dev, bm25, None, fixed), bm25.terms.to_list()
+    texts = dev.documents["title"].to_list(), dev.documents["text"].to_list()
+    ranks = []
+    for weight in (0, 9, 0.5, 0):  # of "moon" in the documents about blood
+        with torch.no_grad():
+            bm25.document_table[terms.index("blood")] = weight * torch.eye(len(terms))[terms.index("moon")]
+        vectors = bm25.encode_queries(dev.queries["text"].to_list()), bm25.encode_documents(*texts)
+        ranks.append(judged_rank(vectors, dev.documents["docid"].to_list(), "moon landing"))
+        assert retrieval.measure()["dev_MRR@10"] == 1 / (1 if fixed else ranks[-1])
+    assert ranks == [1, 3, 1, 1]
+
+
+def test_each_validation_of_a_training_is_full_retrieval_by_the_model_of_its_step(
+    made: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    """The models of the steps are those of trainings that end there."""
+    examples = made / "train.parquet"
+    steps: dict[str, Any] = {**PLAN, "schedule": "constant", "warmup_steps": 0, "dev": examples, "keep": "last"}
+    curve = pl.read_parquet(
+        train_dense(examples, output=tmp_path / "all", model=str(tiny_bert), **steps, max_steps=4) / "curve.parquet"
+    )
+    values = curve.filter(name="dev_MRR@10")
+    assert values["step"].to_list() == [0, 2, 4]
+    expected = [full_retrieval(made, tiny_bert)]
+    for step in (2, 4):
+        out = train_dense(examples, output=tmp_path / f"{step}", model=str(tiny_bert), **steps, max_steps=step)
+        expected.append(full_retrieval(made, out))
+    assert values["value"].to_list() == pytest.approx(expected)
+    assert len(set(expected)) > 1
+
+
+def full_retrieval(made: Path, model: Path) -> float:
+    """Return MRR@10 of the train queries over the tiny corpus, computed without the validation."""
+    encoder = open_encoder(model)
+    titles, texts = ([document[column] for document in TINY_DOCUMENTS] for column in (1, 2))
+    queries = encoder.encode_queries([text for _, text in TINY_QUERIES["train"]])
+    scores = queries @ encoder.encode_documents(titles, texts).T
+    found = []
+    for (qid, _), row in zip(TINY_QUERIES["train"], scores, strict=True):
+        relevant = {docid for other, docid, _ in TINY_JUDGEMENTS["train"] if other == qid}
+        ranked = [TINY_DOCUMENTS[place][0] for place in np.argsort(-row)]
+        rank = next(place for place, docid in enumerate(ranked, 1) if docid in relevant)
+        found.append(1 / rank if rank <= 10 else 0)
+    return sum(found) / len(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param({"max_steps": 7}, [0, 2, 4, 6, 7], id="as many documents as the training"),
+        pytest.param({"max_steps": 7, "batch_size": 2}, [0, 3, 6, 7], id="smaller steps"),
+        pytest.param({"max_steps": 7, "batch_size": 2, "accumulate": 3}, [*range(8)], id="larger steps"),
+        pytest.param({"max_steps": 1}, [0, 1], id="before and after a short training"),
+        pytest.param({"max_steps": 30}, [*range(0, 31, 3)], id="a tenth of the steps"),
+        pytest.param({"max_steps": 4, "eval_steps": 1}, [0, 1, 2, 3, 4], id="given"),
+    ],
+)
+def test_validations_encode_at_most_as_many_documents_as_the_training(
+    made: Path, tiny_bert: Path, tmp_path: Path, change: dict[str, Any], expected: list[int]
+) -> None:
+    """A step encodes 6 documents if nothing is changed, the corpus has 12."""
+    plan = {**without_steps(PLAN), "epochs": 30, **change}
+    examples = made / "train.parquet"
+    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
+    assert validated(out) == expected
+
+
+def test_a_query_encoder_is_validated_every_tenth_of_the_steps(made: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    plan = {**without_steps(PLAN, "loss"), "max_steps": 10, "epochs": 10, "queries_only": True}
+    examples, model = made / "train.parquet", str(tiny_bert)
+    out = distill_lite(examples, output=tmp_path / "out", model=model, teacher=model, **plan, dev=examples)
+    assert validated(out) == [*range(11)]
+
+
+def without_steps(plan: dict[str, Any], *others: str) -> dict[str, Any]:
+    return {name: value for name, value in plan.items() if name not in ("eval_steps", *others)}
+
+
+def validated(out: Path) -> list[int]:
+    return pl.read_parquet(out / "curve.parquet").filter(name="dev_MRR@10")["step"].to_list()
+
+
+def test_reciprocal_ranks_by_hand() -> None:
+    scores = np.array([[3, 2, 1, 0], [1, 1, 0, 0], [0, 5, 4, 4]], np.float32)
+    relevant = [np.array([1, 2]), np.array([0]), np.array([3])]
+    assert reciprocal_ranks(scores, relevant).tolist() == [1 / 2, 1 / 2, 1 / 3]  # ties count against it
+    assert reciprocal_ranks(scores, relevant, cut=2).tolist() == [1 / 2, 1 / 2, 0]
+
+
+def test_the_kept_step_is_the_best_validation_and_its_value_that_of_the_stored_weights(
+    made: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    examples = made / "train.parquet"
+    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **PLAN, dev=examples)
+    best, curve = artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"], pl.read_parquet(out / "curve.parquet")
+    sums = curve.filter(name="dev_hybrid_MRR@10")
+    assert sums.filter(step=best)["value"].item() == sums["value"].max()
+    assert curve.filter(name="dev_MRR@10", step=best)["value"].item() == pytest.approx(full_retrieval(made, out))
+
+
+@pytest.mark.parametrize(
+    "kill",
+    [
+        pytest.param("steps == 4", id="before a checkpoint"),
+        pytest.param("steps == 8", id="after a checkpoint"),
+        pytest.param("measured == 4", id="during a validation"),
+    ],
+)
+def test_a_killed_training_resumes_with_equal_weights_curve_and_kept_step(
+    made: Path, tiny_bert: Path, tmp_path: Path, kill: str
+) -> None:
+    examples, killed, plan = made / "train.parquet", tmp_path / "killed", {**PLAN, "checkpoint_steps": 5}
+    whole = train_dense(examples, output=tmp_path / "whole", model=str(tiny_bert), **plan, dev=examples)
+    code = f"""
+import os, signal, sys
+from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.training.dev_set import DevRetrieval
+from hybrid_cli.training.loop import Trainer
+steps, measured, true, true_encoded = 0, 0, Trainer.step, DevRetrieval._encoded
+def step(self, batches, step=0):
+    global steps
+    steps += 1
+    if {kill}: os.kill(os.getpid(), signal.SIGKILL)
+    return true(self, batches, step)
+def encoded(self):
+    global measured
+    measured += 1
+    if {kill}: os.kill(os.getpid(), signal.SIGKILL)
+    return true_encoded(self)
+Trainer.step, DevRetrieval._encoded = step, encoded
+examples, model, output = sys.argv[1:]
+train_dense(examples, model=model, output=output, dev=examples, threads=1, **{plan!r})
+"""
+    ended = run(code, examples, tiny_bert, killed)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    train_dense(examples, output=killed, model=str(tiny_bert), **plan, dev=examples)
+    for name in ("model.safetensors", "curve.parquet"):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+    best = [artifacts.read_manifest(folder, Kind.ENCODER).counts["best_step"] for folder in (killed, whole)]
+    assert best[0] == best[1]
+    assert not [*killed.rglob(".*")]
