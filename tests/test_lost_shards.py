@@ -202,9 +202,9 @@ def test_a_corpus_without_one_of_its_parts_is_refused(in_parts: Path, tiny_lambd
         collection.docids(in_parts)
 
 
-@pytest.mark.parametrize("options", [{}, {"shards": 2}])
+@pytest.mark.parametrize("shards", [None, 2])
 def test_a_part_that_vanishes_while_it_is_indexed_is_missed(
-    in_parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, int]
+    in_parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int | None
 ) -> None:
     """Files without a manifest, whose number nothing but the first count tells."""
     parts = Path(shutil.copytree(in_parts / "corpus", tmp_path / "files"))
@@ -217,7 +217,7 @@ def test_a_part_that_vanishes_while_it_is_indexed_is_missed(
 
     monkeypatch.setattr(collection, "docids", count_and_lose)
     with pytest.raises(HybridError, match="repeat the command"):
-        index_bm25(parts, output=tmp_path / "bm25", threads=1, **options)
+        index_bm25(parts, output=tmp_path / "bm25", threads=1, shards=shards)
     assert not (tmp_path / "bm25").exists()
 
 
