@@ -146,6 +146,7 @@ def without_dropout(folder: Path) -> Path:
 
 def training(commands: Commands, collection: Path, steps: int) -> None:
     """Compare training on one device with training on all."""
+    first = max(1, steps // 4)  # the shorter training, whose time is subtracted
     folder, model = commands.folder, without_dropout(commands.folder)
     examples = mine_negatives(collection, split="train", sources="random:2", output=folder / "train.parquet")
     words = ["train-dense", examples, "--model", model, "--loss", "nll", "--batch-size", BATCH, "--precision", "fp32"]
@@ -156,7 +157,7 @@ def training(commands: Commands, collection: Path, steps: int) -> None:
             commands.run(
                 [*words, "--max-steps", count, "--epochs", 99, "--output", folder / f"{processes}-{count}"], processes
             )
-            for count in (steps // 4, steps)
+            for count in (first, steps)
         )
         measured[processes] = Measured(  # without the start of Python and PyTorch
             long.seconds - short.seconds, long.processor - short.processor, long.memory
@@ -167,7 +168,7 @@ def training(commands: Commands, collection: Path, steps: int) -> None:
     ]
     apart = float(np.abs(vectors[0] - vectors[1]).max())
     commands.check("train-dense", apart < TOLERANCE, f"vectors differ by at most {apart:.1e}")
-    commands.compare("train-dense", "triples", BATCH * (steps - steps // 4), *measured.values())
+    commands.compare("train-dense", "triples", BATCH * (steps - first), *measured.values())
 
 
 def encoding(commands: Commands, corpus: Path, texts: int) -> None:

@@ -135,6 +135,7 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
     parser.add_argument("--ranx", default="json,parquet")
     parser.add_argument("--passages", type=int, default=8_841_823)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--no-complement", action="store_true", help="measure `evaluate` only")
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as scratch:
@@ -145,7 +146,8 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
         if options.passages and not (folder / "queries.parquet").exists():
             make_texts(folder, options.passages)
         rows = compare(folder, options.ranx.split(",") if options.ranx else [], options.repeat)
-        compare_complement(folder, bool(options.passages), options.repeat)
+        if not options.no_complement:
+            compare_complement(folder, bool(options.passages), options.repeat)
         return [replace(row, task=f"{row.task}, {options.queries:,} x {options.hits:,}") for row in rows]
 
 
