@@ -78,6 +78,9 @@ $(OUT)/bm25+rm3.test.parquet: $(bm25)
 bm25+%.test.parquet: $(OUT)/bm25.test.parquet %.test.parquet %.weights.json
 	$(weighted_sum) $(filter %.parquet,$^) --index $(OUT)/bm25,$*-index --weights @$*.weights.json --output $@
 
+bm25+%.dev.parquet: $(OUT)/bm25.dev.parquet %.dev.parquet %.weights.json
+	$(weighted_sum) $(filter %.parquet,$^) --index $(OUT)/bm25,$*-index --weights @$*.weights.json --output $@
+
 bm25+%.minmax.test.parquet: $(OUT)/bm25.test.parquet %.test.parquet
 	$(HYBRID) fuse $^ --method minmax --output $@ --overwrite
 
