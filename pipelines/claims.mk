@@ -51,8 +51,8 @@ $(claims)/random.parquet: $(bm25)
 
 claim_clear = $(claim_train) --no-normalize --temperature 1
 
-$(claims)/start/manifest.json: CLAIM_STEPS := 1
-$(claims)/start/manifest.json: CLAIM_RATE := 0
+$(claims)/start/manifest.json: override CLAIM_STEPS := 1
+$(claims)/start/manifest.json: override CLAIM_RATE := 0
 $(claims)/start/manifest.json: $(claims)/errors.parquet
 	$(claim_clear) --loss nll
 

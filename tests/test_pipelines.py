@@ -415,3 +415,9 @@ def test_the_zero_shot_recipe_of_trec_covid(tmp_path: Path, passages: str, full:
     assert ("--fields title,abstract " in calls.get(f"{out}/passages-bm25", "")) == bool(passages)
     assert (f"--fields {full} " in calls.get(f"{out}/full-bm25", "")) == bool(full)
     assert lines[-1].endswith("--residual-qrels round1.txt")
+
+
+def test_the_start_model_of_a_study_is_not_trained(tmp_path: Path) -> None:
+    planned_calls = outputs(planned("claims-clear", tmp_path, SEEDS="1", CLAIM_STEPS=600, CLAIM_RATE="3e-4"))
+    starts = [line for path, line in planned_calls.items() if path.endswith("/start")]
+    assert [("--max-steps 1 " in line, "--lr 0 " in line) for line in starts] == [(True, True)]
