@@ -16,13 +16,15 @@ from tiny_tokenizer import tiny_tokenizer
 if TYPE_CHECKING:
     from report_study import Study
 
+pytest.register_assert_rewrite("object_stores")  # a plugin of two files, which also import it
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test` runs one process per core
 SLOW = [  # files that `make check` leaves out; the longest first
     "test_cluster", "test_kill", "test_memory", "test_lucene", "test_train_frozen", "test_report_page",
     "test_examples", "test_encode", "test_train_lambda", "test_auto_command", "test_convert_checkpoint",
-    "test_train_dense", "test_int8", "test_killed", "test_object_store", "test_append", "test_sparse",
+    "test_train_dense", "test_int8", "test_killed", "test_object_store", "test_object_store_writers",
+    "test_append", "test_sparse",
     "test_train_roc", "test_fuse", "test_vectors", "test_pretrain", "test_export", "test_fusion_lists",
     "test_hostile_input", "test_report", "test_parallel", "test_combination", "test_cli", "test_hybrid_search",
     "test_judge_terminal", "test_search", "test_concat_runs", "test_run_files", "test_train_fusion", "test_models",

@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pyarrow.fs as pa_fs
 import pytest
 from command import hybrid
-from gcp_storage_emulator.server import create_server
-from moto.server import ThreadedMotoServer
-from tiny_collection import write_tiny_source
+from object_stores import CHAIN, Bucket, contents, run, with_index
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import manifest, mirror, remote, store, upload_marker
+from hybrid_cli.artifacts import manifest, mirror, remote, store
 from hybrid_cli.artifacts.upload_marker import MARKER
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.stages.search import search
 
-CHAIN = (
-    "prepare trec {0}/docs.jsonl --topics test={0}/topics.test.tsv --qrels test={0}/qrels.test.txt --output {0}/data",
-    "index-bm25 {0}/data --threads 1 --output {0}/out/bm25",
-    "search {0}/data --split test --index {0}/out/bm25 --threads 1 --output {0}/out/bm25.parquet",
-    "evaluate {0}/data --split test {0}/out/bm25.parquet --output {0}/out/values.parquet",
-)
+pytest_plugins = ("object_stores",)
+
 KILLED = """
 import os, signal, sys
 from hybrid_cli.artifacts import store
@@ -46,114 +37,6 @@ def die(path, url):
 store.put = die
 main()
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """An S3 server; the variables that name it are those of the module."""
-    made = ThreadedMotoServer(port=0, verbose=False)
-    made.start()
-    _, port = made.get_host_and_port()
-    before = dict(os.environ)
-    os.environ.update(
-        AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}", AWS_REGION="us-east-1", AWS_ACCESS_KEY_ID="someone",
-        AWS_SECRET_ACCESS_KEY="secret", AWS_EC2_METADATA_DISABLED="true",
-    )  # fmt: skip
-    yield f"127.0.0.1:{port}"
-    os.environ.clear()
-    os.environ.update(before)
-    made.stop()
-
-
-@pytest.fixture(scope="module")
-def google(server: str) -> Iterator[str]:
-    """A server with the interface of Google Cloud Storage; `server` restores the variables."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    made = create_server("127.0.0.1", port, in_memory=True)
-    made.start()
-    os.environ["CLOUD_STORAGE_EMULATOR_ENDPOINT"] = f"http://127.0.0.1:{port}"
-    yield f"127.0.0.1:{port}"
-    made.stop()
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The outputs of the chain in a local folder."""
-    folder = tmp_path_factory.mktemp("local")
-    write_tiny_source(folder)
-    for command in CHAIN:
-        assert hybrid(*command.format(folder).split()).code == 0
-    return folder
-
-
-class Bucket:
-    """A bucket with the source files, and the folder of the mirror."""
-
-    def __init__(self, scheme: str, system: pa_fs.FileSystem, name: str, mirror: Path):
-        self.scheme, self.system, self.name, self.mirror = scheme, system, name, mirror
-        self.system.create_dir(name)
-
-    def put(self, key: str, content: bytes) -> None:
-        with self.system.open_output_stream(f"{self.name}/{key}") as file:
-            file.write(content)
-
-    def get(self, key: str) -> bytes:
-        with self.system.open_input_stream(f"{self.name}/{key}") as file:
-            return bytes(file.read())
-
-    def names(self, folder: str = "") -> set[str]:
-        found = self.system.get_file_info(pa_fs.FileSelector(f"{self.name}/{folder}".rstrip("/"), recursive=True))
-        return {each.path.removeprefix(f"{self.name}/") for each in found if each.type == pa_fs.FileType.File}
-
-    def __str__(self) -> str:
-        return f"{self.scheme}://{self.name}"
-
-
-def filled(scheme: str, system: pa_fs.FileSystem, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """Return a new bucket with the source files; its mirror is in `folder`."""
-    monkeypatch.setenv("HYBRID_CACHE", str(folder / "mirror"))
-    name = re.sub("[^a-z0-9]+", "-", folder.name.lower())[:40].rstrip("-")
-    made = Bucket(scheme, system, f"{name}-bucket", folder / "mirror")
-    (folder / "source").mkdir()
-    write_tiny_source(folder / "source")
-    for file in (folder / "source").iterdir():
-        made.put(file.name, file.read_bytes())
-    return made
-
-
-@pytest.fixture
-def bucket(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    system = pa_fs.S3FileSystem(endpoint_override=server, scheme="http", region="us-east-1", allow_bucket_creation=True)
-    return filled("s3", system, tmp_path, monkeypatch)
-
-
-@pytest.fixture(params=["s3", "gs"])
-def any_bucket(
-    request: pytest.FixtureRequest, server: str, google: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Bucket:
-    if request.param == "s3":
-        made: Bucket = request.getfixturevalue("bucket")
-        return made
-    system = pa_fs.GcsFileSystem(anonymous=True, endpoint_override=google, scheme="http", project_id="tests")
-    return filled("gs", system, tmp_path, monkeypatch)
-
-
-def run(bucket: object, *steps: int) -> list[Any]:
-    done = [hybrid(*CHAIN[step].format(bucket).split()) for step in steps]
-    assert [each.code for each in done] == [0] * len(steps), done
-    return done
-
-
-def with_index(bucket: Bucket, local: Path) -> None:
-    """Put the collection into the bucket."""
-    for file in (local / "data").iterdir():
-        bucket.put(f"data/{file.name}", file.read_bytes())
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_chain_of_stages_writes_the_bytes_of_local_files(
@@ -288,129 +171,6 @@ def test_a_download_that_stops_half_way_is_resumed(
     assert hybrid(*words).out == hybrid("search", "--index", str(local / "out/bm25"), "--query", "salt").out
     assert again
     assert not first & again
-
-
-def put_marker(bucket: Bucket, host: str, process: int) -> None:
-    """Store the marker of a process that uploads an index."""
-    writer = {"process": process, "host": host, "token": "another"}
-    bucket.put(f"out/bm25/{MARKER}", json.dumps({"files": ["docids.parquet"], "writer": writer}).encode())
-
-
-def sound(bucket: Bucket) -> bool:
-    """Return whether the index in the store has the files that its manifest lists, without damage."""
-    shutil.rmtree(bucket.mirror)
-    return hybrid("verify", f"{bucket}/out/bm25").code == 0
-
-
-def test_an_output_that_a_process_is_uploading_is_refused(any_bucket: Bucket, local: Path) -> None:
-    with_index(any_bucket, local)
-    command = CHAIN[1].format(any_bucket).split()
-    put_marker(any_bucket, "elsewhere", 7)
-    done = hybrid(*command)
-    assert (done.code, done.err.count("\n")) == (1, 1), done
-    assert f"{any_bucket}/out/bm25: process 7 on elsewhere is uploading to it; repeat the command" in done.err
-    assert "pass --overwrite if that upload was interrupted" in done.err
-    assert any_bucket.names("out") == {f"out/bm25/{MARKER}"}
-    put_marker(any_bucket, socket.gethostname(), os.getppid())
-    assert f"process {os.getppid()} on {socket.gethostname()} is uploading to it" in hybrid(*command, "--overwrite").err
-    put_marker(any_bucket, "elsewhere", 7)
-    assert hybrid(*command, "--overwrite").code == 0
-    assert f"out/bm25/{MARKER}" not in any_bucket.names("out")
-    assert sound(any_bucket)
-
-
-@pytest.mark.parametrize("ended", ["process", "day"])
-def test_an_upload_that_has_ended_is_taken_over(
-    bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch, ended: str
-) -> None:
-    with_index(bucket, local)
-    if ended == "process":
-        with subprocess.Popen([sys.executable, "-c", ""]) as process:
-            process.wait()
-        put_marker(bucket, socket.gethostname(), process.pid)
-    else:
-        put_marker(bucket, "elsewhere", 7)
-        monkeypatch.setattr(upload_marker, "HOURS", -1)
-    run(bucket, 1)
-    assert sound(bucket)
-
-
-def test_an_upload_stops_when_another_process_takes_over(
-    bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_index(bucket, local)
-    put = store.put
-
-    def interfere(path: Path, url: str) -> None:
-        put(path, url)
-        if url.endswith("/docids.parquet"):
-            put_marker(bucket, "elsewhere", 7)
-
-    monkeypatch.setattr(store, "put", interfere)
-    done = hybrid(*CHAIN[1].format(bucket).split())
-    assert (done.code, done.out) == (1, "")
-    assert f"{bucket}/out/bm25: process 7 on elsewhere took over this output during the upload" in done.err
-    assert len([line for line in done.err.splitlines() if line.startswith("hybrid: ")]) == 1
-    assert "out/bm25/manifest.json" not in bucket.names("out")
-    assert b"elsewhere" in bucket.get(f"out/bm25/{MARKER}")
-
-
-def test_files_that_another_process_replaced_are_not_published(
-    bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_index(bucket, local)
-    put, first = store.put, list[str]()
-
-    def interfere(path: Path, url: str) -> None:
-        put(path, url)
-        if first:
-            bucket.put(first[0].removeprefix(f"{bucket}/"), b"of another")
-        first.append(url)
-
-    monkeypatch.setattr(store, "put", interfere)
-    monkeypatch.setattr(remote, "AT_ONCE", 1)
-    done = hybrid(*CHAIN[1].format(bucket).split())
-    assert done.code == 1
-    assert "another process replaced" in done.err
-    assert "nothing was published; repeat the command" in done.err
-    assert "out/bm25/manifest.json" not in bucket.names("out")
-    monkeypatch.setattr(store, "put", put)
-    run(bucket, 1)
-    assert sound(bucket)
-
-
-@pytest.mark.parametrize("moment", ["before its upload", "during its upload"])
-def test_of_two_hosts_that_write_an_output_one_succeeds(
-    bucket: Bucket, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    with_index(bucket, local)
-    finish, put, ended = remote.Upload.finish, store.put, list[int]()
-    command = CHAIN[1].format(bucket).split()
-
-    def other_host() -> None:
-        if not ended:
-            ended.append(0)
-            other = [sys.executable, "-m", "hybrid_cli", *command, "--fields", "text"]
-            variables = {**os.environ, "HYBRID_CACHE": str(tmp_path / "other")}
-            ended[0] = subprocess.run(other, env=variables, capture_output=True, check=False).returncode
-
-    def finish_late(upload: remote.Upload) -> None:
-        other_host()
-        finish(upload)
-
-    def put_late(path: Path, url: str) -> None:
-        other_host()
-        put(path, url)
-
-    if moment == "before its upload":
-        monkeypatch.setattr(remote.Upload, "finish", finish_late)
-    else:
-        monkeypatch.setattr(store, "put", put_late)
-    done = hybrid(*command)
-    assert (done.code, ended) == ((1, [0]) if moment == "before its upload" else (0, [1]))
-    if done.code:
-        assert f"{bucket}/out/bm25: another process wrote this output while this command ran" in done.err
-    assert sound(bucket)
 
 
 def test_an_output_in_the_store_is_replaced_as_a_local_one(any_bucket: Bucket, local: Path) -> None:
