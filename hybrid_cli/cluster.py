@@ -61,7 +61,7 @@ def ordered(
     if settings.ray_address is not None:
         with _connected(settings) as ray:
             task = ray.remote(_call).options(
-                num_cpus=settings.threads or 1, num_gpus=int(gpu), max_retries=RETRIES, scheduling_strategy="SPREAD"
+                num_cpus=settings.cores, num_gpus=int(gpu), max_retries=RETRIES, scheduling_strategy="SPREAD"
             )
             call = partial(task.remote, uuid4().hex, ray.put((before_start, start)), os.getcwd())
             yield from _in_order(call, partial(_result, ray), items, settings.ray_workers)
@@ -109,6 +109,7 @@ def _connected(settings: OnCluster) -> Iterator[Any]:
     if not address:
         raise InputError("--ray-address: is empty; pass HOST:PORT, auto, or local")
     os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))  # Ray's own default has no end
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")  # else its warnings come before the line of an error
     try:
         import ray
     except ModuleNotFoundError:
@@ -117,7 +118,7 @@ def _connected(settings: OnCluster) -> Iterator[Any]:
         _check_reachable(address)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     if address == _LOCAL:
-        options |= {"num_cpus": settings.ray_workers * (settings.threads or 1), "include_dashboard": False}
+        options |= {"num_cpus": settings.ray_workers * settings.cores, "include_dashboard": False}
     try:
         with _signal_handlers_kept():
             ray.init(address, **options)
@@ -147,7 +148,7 @@ def _signal_handlers_kept() -> Iterator[None]:
 
 
 def _check_reachable(address: str) -> None:
-    """Refuse an address where no gRPC server listens; Ray itself would wait for minutes."""
+    """Refuse an address where no Ray cluster listens; Ray itself would wait for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     advice = "start a cluster with `ray start --head`, which prints its address"
     try:
@@ -159,8 +160,22 @@ def _check_reachable(address: str) -> None:
             answer = connection.recv(_FRAME_BYTES, socket.MSG_WAITALL)
     except (OSError, ValueError) as error:
         raise InputError(f"--ray-address {address}: cannot connect ({error}); {advice}") from None
-    if len(answer) < _FRAME_BYTES or answer[_FRAME_TYPE] != _SETTINGS:
+    if len(answer) < _FRAME_BYTES or answer[_FRAME_TYPE] != _SETTINGS or not _is_ray(address):
         raise InputError(f"--ray-address {address}: another program than Ray answers; {advice}")
+
+
+def _is_ray(address: str) -> bool:
+    """Test whether a gRPC server is that of a Ray cluster; one that never answers takes half a minute."""
+    import ray
+
+    client = getattr(ray._raylet, "GcsClient", None)  # no public function asks an address
+    if client is None or address.startswith("ray://"):
+        return True
+    try:
+        client(address=address)
+    except ray.exceptions.RpcError:
+        return False
+    return True
 
 
 def _first_sentence(error: Exception) -> str:

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import polars as pl
 import pytest
 from command import refused
 from sparse_models import write_checkpoint
 
 from hybrid_cli import artifacts, cluster
 from hybrid_cli.cli import signals
+from hybrid_cli.collections import distributed
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical import jvm
 from hybrid_cli.settings.cluster import OnCluster
+from hybrid_cli.settings.data import PrepareFiles, PrepareTrec
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
 
 
@@ -84,6 +92,57 @@ def test_outputs_of_a_cluster_have_the_bytes_of_one_process(
         assert len(contents(found)) == (1 if found.is_file() else len(list(local.rglob("*.parquet"))))
 
 
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """Files of documents in several formats; fields are not empty in every file."""
+    (tmp_path / "a.tsv").write_text("docid\ttext\turl\n1\tone\tx\n2\ttwo\ty\n", "utf-8")
+    rows = [{"docid": str(number), "title": "t", "text": f"text {number}", "url": ""} for number in range(3, 6)]
+    with gzip.open(tmp_path / "b.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.writelines(f"{json.dumps(row)}\n" for row in rows)
+    pl.DataFrame({"docid": [6, 7], "text": ["six", "seven"], "url": ["", "z"]}).write_parquet(tmp_path / "c.parquet")
+    (tmp_path / "d.csv").write_text('docid,text,url\n8,"eight, or so",\n', "utf-8")
+    return sorted(tmp_path.glob("[a-d].*"))
+
+
+def test_files_of_documents_are_read_on_a_cluster(
+    machines: Any, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "_ROWS", 2)
+    columns = {"url": "url"}
+    local = prepare(PrepareFiles(files, document_columns=columns, output=tmp_path / "here"))
+    there = {"ray_address": machines.address, "ray_workers": 2}
+    found = prepare(PrepareFiles(files, document_columns=columns, output=tmp_path / "ray", **there))
+    assert contents(found) == contents(local)
+    assert artifacts.read_manifest(found).counts["documents"] == 8
+
+    folder = tmp_path / "trec"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.sgml").write_text(f"<DOC>\n<DOCNO>{number}</DOCNO>\n<TEXT>word</TEXT>\n</DOC>\n", "utf-8")
+    local = prepare(PrepareTrec(folder, output=tmp_path / "trec-here"))
+    assert contents(prepare(PrepareTrec(folder, output=tmp_path / "trec-ray", **there))) == contents(local)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("docid,text\n7,again\n", "e.csv, line 2: duplicate documents: 1 (7)"),
+        ('docid,text\n9,"open\n', "e.csv, line 2"),
+    ],
+)
+def test_a_row_that_a_cluster_refuses_is_named_as_elsewhere(
+    line: str, words: str, machines: Any, files: list[Path], tmp_path: Path
+) -> None:
+    (tmp_path / "e.csv").write_text(line, "utf-8")
+    messages = []
+    for address in (None, machines.address):
+        with pytest.raises(InputError, match=re.escape(words)) as error:
+            prepare(PrepareFiles([*files, tmp_path / "e.csv"], output=tmp_path / "out", ray_address=address))
+        messages.append(str(error.value))
+        assert not list(tmp_path.glob("out*"))
+    assert messages[0] == messages[1]
+
+
 def test_java_goes_on_after_a_cluster(machines: Any) -> None:
     """Java finds null references by SIGSEGV, which Ray would handle as a crash and end the process."""
     jvm.start()
@@ -125,9 +184,19 @@ def test_memory_that_a_block_lacks_is_an_error_of_one_line(machines: Any, monkey
         list(cluster.ordered(settings, failing(fail), [0]))
 
 
-@pytest.mark.parametrize("work", ["encode", "encode sparse", "search", "label", "mine_negatives"])
+def import_files(collection: Path, *, files: list[Path], threads: int, **options: Any) -> Path:
+    return prepare(PrepareFiles(files, **options))
+
+
+@pytest.mark.parametrize("work", ["encode", "encode sparse", "search", "label", "mine_negatives", "prepare"])
 def test_blocks_of_a_machine_that_ends_are_computed_by_the_others(
-    work: str, machines: Any, made: Path, tiny_lambda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    work: str,
+    machines: Any,
+    made: Path,
+    tiny_lambda: Path,
+    files: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The output has the bytes of one process: no block is missing or written twice."""
     small_blocks(monkeypatch)
@@ -135,6 +204,7 @@ def test_blocks_of_a_machine_that_ends_are_computed_by_the_others(
     stages: dict[str, tuple[Any, dict[str, Any]]] = {
         "encode": (encode, {"model": tiny_lambda, "shard_size": 1}),
         "encode sparse": (encode, {"model": sparse, "architecture": "splade", "shard_size": 1}),
+        "prepare": (import_files, {"files": files}),
         **{stage.__name__: (stage, {"index": made / "bm25", **options}) for stage, options in LEXICAL},
     }
     stage, options = stages[work]
@@ -198,11 +268,23 @@ def test_an_address_where_nothing_listens_is_refused(here: Path) -> None:
     )  # fmt: skip
 
 
+def refuse_another_program(port: int) -> None:
+    with pytest.raises(InputError, match="another program than Ray answers; start a cluster with `ray start"):
+        list(cluster.ordered(OnCluster(ray_address=f"127.0.0.1:{port}"), lambda: abs, [-1]))
+
+
 def test_an_address_where_another_program_answers_is_refused() -> None:
     """Ray itself would wait for minutes."""
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        settings = OnCluster(ray_address=f"127.0.0.1:{server.server_port}")
-        with pytest.raises(InputError, match="another program than Ray answers; start a cluster with `ray start"):
-            list(cluster.ordered(settings, lambda: abs, [-1]))
+        refuse_another_program(server.server_port)
         server.shutdown()
+
+
+def test_an_address_where_another_grpc_server_answers_is_refused() -> None:
+    grpc = pytest.importorskip("grpc", reason="needs grpcio")
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    refuse_another_program(port)
+    server.stop(None)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
 from heapq import nsmallest
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -78,6 +79,21 @@ Row = TypeVar("Row", Query, Judgment)
 
 def _none() -> Iterator[Any]:
     return iter(())
+
+
+@dataclass(frozen=True)
+class DocumentFiles:
+    """The documents of several files, which can be read independently of each other.
+
+    Attributes:
+        files: for each file, a function that returns a new stream of its documents.
+    """
+
+    files: Sequence[Callable[[], Iterator[Document]]]
+
+    def __call__(self) -> Iterator[Document]:
+        """Return a new stream of the documents of all files, in order."""
+        return chain.from_iterable(read() for read in self.files)
 
 
 @dataclass(frozen=True)

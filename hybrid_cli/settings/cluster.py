@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Self
 
 from hybrid_cli.settings.common import Threaded
-from hybrid_cli.settings.options import GENERAL, GIVEN, option, when
+from hybrid_cli.settings.options import GENERAL, GIVEN, Settings, option, redeclare, when
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnCluster(Threaded):
+class OnCluster(Settings):
     """A command that can compute on a Ray cluster."""
 
     ray_address: str | None = option(
@@ -22,8 +22,7 @@ class OnCluster(Threaded):
     )
     ray_workers: int = option(
         1,
-        "Blocks in progress on the Ray cluster at a time. Each block uses `--threads` cores, or one core without "
-        "`--threads`.",
+        "Blocks in progress on the Ray cluster at a time. Each block uses one core.",
         panel=GENERAL,
         minimum=1,
         maximum=65536,
@@ -31,6 +30,28 @@ class OnCluster(Threaded):
         recorded=False,
     )
 
+    @property
+    def cores(self) -> int:
+        """Number of cores of a block on a cluster."""
+        return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreadedOnCluster(OnCluster, Threaded):
+    """A command that can compute on a Ray cluster, with several threads for each block."""
+
+    ray_workers: int = redeclare(
+        OnCluster,
+        "ray_workers",
+        help="Blocks in progress on the Ray cluster at a time. Each block uses `--threads` cores, or one core without "
+        "`--threads`.",
+    )
+
+    @property
+    def cores(self) -> int:
+        """Number of cores of a block on a cluster."""
+        return self.threads or 1
+
     def of_worker(self) -> Self:
         """Return the settings for a process that computes blocks; on a cluster, it has one thread by default."""
-        return self if self.ray_address is None else self.changed(threads=self.threads or 1)
+        return self if self.ray_address is None else self.changed(threads=self.cores)

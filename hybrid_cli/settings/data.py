@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from hybrid_cli.errors import InputError
+from hybrid_cli.settings.cluster import OnCluster
 from hybrid_cli.settings.common import Seeded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
 
@@ -127,6 +128,21 @@ class PrepareRows(Prepare):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrepareDocumentFiles(OnCluster, PrepareRows):
+    """A source that may have its documents in several files."""
+
+    ray_address: str | None = redeclare(
+        OnCluster,
+        "ray_address",
+        help="Read the files of documents on the Ray cluster at this address: `10.0.0.1:6379`, `auto` for the cluster "
+        "of this machine, or `local` to start one. Its machines need the files under the same paths.",
+    )
+    ray_workers: int = redeclare(
+        OnCluster, "ray_workers", help="Files read on the Ray cluster at a time, each on one core and in memory."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PreparePythonDocs(Prepare):
     """Make a retrieval task from the docstrings of installed packages.
 
@@ -147,7 +163,7 @@ class PreparePythonDocs(Prepare):
 
 
 @dataclass(frozen=True)
-class PrepareFiles(PrepareRows):
+class PrepareFiles(PrepareDocumentFiles):
     """Import TSV, CSV, JSON lines or Parquet files with a row per document, query and judgment.
 
     The columns are found by their usual names (`docid`, `title`, `text`, `qid`, `query`, `relevance`, ...) and printed.
@@ -321,7 +337,7 @@ class PrepareTevatron(PrepareRows):
 
 
 @dataclass(frozen=True)
-class PrepareTrec(PrepareRows):
+class PrepareTrec(PrepareDocumentFiles):
     """Import TREC documents, topics and judgments."""
 
     command = "prepare trec"

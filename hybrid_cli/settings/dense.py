@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.cluster import OnCluster
+from hybrid_cli.settings.cluster import OnCluster, ThreadedOnCluster
 from hybrid_cli.settings.common import (
     DENSE_INDEX,
     ENCODER,
@@ -217,7 +217,7 @@ class Combine(Budgeted, OnDevice, Writes):
 
 
 @dataclass(frozen=True)
-class Encode(OnDevice, OnCluster, VectorIndex, SparseIndex, EncoderContract, Writes):
+class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContract, Writes):
     """Encode a corpus and build its index, or encode queries.
 
     If the input is a dense index, its stored vectors get another index type, are truncated, or are combined with those

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.cluster import OnCluster
+from hybrid_cli.settings.cluster import ThreadedOnCluster
 from hybrid_cli.settings.common import BM25, Budgeted, Seeded, Writes
 from hybrid_cli.settings.conversion import LARGEST
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
@@ -46,7 +46,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class MineNegatives(Budgeted, Seeded, OnCluster, Writes):
+class MineNegatives(Budgeted, Seeded, ThreadedOnCluster, Writes):
     """Write training examples with hard negatives from the errors of a first stage.
 
     One row per query and relevant document: query, document, negatives drawn uniformly from the ranks `--skip-top` + 1
@@ -279,7 +279,7 @@ def _numbered(item: str) -> tuple[str, int | None]:
 
 
 @dataclass(frozen=True)
-class Label(Budgeted, Seeded, OnCluster, Writes):
+class Label(Budgeted, Seeded, ThreadedOnCluster, Writes):
     """Label queries with the top hits of BM25, or of another ranking, for training a Lambda (SPAR, section 4.1).
 
     The queries are sentences of the corpus, or queries of `--split` or `--queries`. Queries without a hit are

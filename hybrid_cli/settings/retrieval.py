@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.cluster import OnCluster
+from hybrid_cli.settings.cluster import OnCluster, ThreadedOnCluster
 from hybrid_cli.settings.common import HITS, MEASURE, Budgeted, OnDevice, Overwrites, Seeded, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, option, redeclare, when
 
@@ -235,7 +235,7 @@ _WRITES = when(query=None, interactive=False)
 
 
 @dataclass(frozen=True)
-class Search(SearchOptions, OnCluster, Budgeted, Overwrites):
+class Search(SearchOptions, ThreadedOnCluster, Budgeted, Overwrites):
     """Search an index and write a run, or print the hits of a query.
 
     With `--interactive`, queries are read from standard input, one per line, while the indexes stay open. A dense index

@@ -8,11 +8,12 @@ from typing import Any
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, disk
+from hybrid_cli.collections.distributed import on_cluster
 from hybrid_cli.collections.pseudo_queries import with_pseudo_queries
 from hybrid_cli.collections.source import QUERY_ROLES, Source, in_passages, sampled, without_empty_files
 from hybrid_cli.collections.writer import CollectionWriter, clear
 from hybrid_cli.settings import stage
-from hybrid_cli.settings.data import Prepare, PrepareRows
+from hybrid_cli.settings.data import Prepare, PrepareDocumentFiles, PrepareRows
 
 
 @stage(Prepare)
@@ -28,9 +29,10 @@ def prepare(settings: Prepare) -> Path:
     Raises:
         InputError: the source cannot be read, or its rows contradict each other.
     """
-    source = in_passages(
-        with_pseudo_queries(sampled(without_empty_files(_source(settings)), settings), settings), settings
-    )
+    read = _source(settings)
+    if isinstance(settings, PrepareDocumentFiles):
+        read = on_cluster(read, settings)
+    source = in_passages(with_pseudo_queries(sampled(without_empty_files(read), settings), settings), settings)
     options = {**source.options, **settings.recorded(**source.known)}
     output = artifacts.output_of(settings, Kind.COLLECTION, source.files, options)
     if output.up_to_date:

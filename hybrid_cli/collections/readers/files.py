@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from hybrid_cli.collections.readers.text_files import (
     checked_id,
     grade,
 )
-from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, checked_split
+from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Place, Query, Source, checked_split
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.data import DELIMITED, PrepareFiles
 
@@ -106,10 +107,6 @@ def source(settings: PrepareFiles) -> Source:
     for each in [*documents, *queries.values(), *qrels.values()]:
         console.note(described(each.table, each.columns))
 
-    def document_rows() -> Iterator[Document]:
-        for each in documents:
-            yield from _documents(each, others)
-
     def judgments() -> Iterator[Judgment]:
         for split, each in qrels.items():
             yield from _judgments(split, each)
@@ -127,7 +124,8 @@ def source(settings: PrepareFiles) -> Source:
              for number, each in enumerate(documents, 1)}  # fmt: skip
     files |= {f"queries {split}".strip(): path for split, path in asked.items()}
     files |= {f"qrels {split}": path for split, path in judged.items()}
-    return Source("files", document_rows, query_rows, judgments, files, fields=others, known=known)
+    rows = DocumentFiles([partial(_documents, each, others) for each in documents])
+    return Source("files", rows, query_rows, judgments, files, fields=others, known=known)
 
 
 def _splits(option: str, values: Sequence[str]) -> dict[str, Path]:

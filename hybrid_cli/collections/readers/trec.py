@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from hybrid_cli.collections.readers.text_files import (
@@ -15,7 +16,7 @@ from hybrid_cli.collections.readers.text_files import (
     query_rows,
     split_judgments,
 )
-from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, roles
+from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.data import SGML, SGML_TOPICS, PrepareTrec, TopicField
 
@@ -46,9 +47,12 @@ def source(settings: PrepareTrec) -> Source:
     known = {"inputs": SGML if sgml else "", "topic_format": SGML_TOPICS if in_sgml else ""}
     settings.check_facts("the documents and topics have other formats", **known)
 
-    def documents() -> Iterator[Document]:
-        for path in _files(settings.corpus):
-            yield from json_documents(path) if plain_suffix(path) in _JSON else sgml_documents(path, encoding)
+    documents = DocumentFiles(
+        [
+            partial(json_documents, path) if plain_suffix(path) in _JSON else partial(sgml_documents, path, encoding)
+            for path in _files(settings.corpus)
+        ]
+    )
 
     def queries() -> Iterator[Query]:
         for split, path in settings.topics.items():

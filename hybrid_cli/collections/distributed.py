@@ -1,0 +1,82 @@
+"""Read the files of documents of a source on the machines of a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from hybrid_cli import cluster
+from hybrid_cli.collections.source import Document, DocumentFiles, Place, Source
+from hybrid_cli.settings.cluster import OnCluster
+
+_ROWS = 8192  # documents of a record batch
+ReadFile = Callable[[], Iterator[Document]]
+
+
+class _File(NamedTuple):
+    """Documents of a file as columns, which take less memory and time to send than rows.
+
+    Attributes:
+        path, unit: of the places of the documents.
+        batches: columns docid, title, text, number (of the place) and those of the other fields.
+    """
+
+    path: Path | str
+    unit: str
+    batches: list[pa.RecordBatch]
+
+
+def on_cluster(source: Source, settings: OnCluster) -> Source:
+    """Return a source whose documents are read on a Ray cluster, or the source itself without a cluster.
+
+    A file is one block: as many files as blocks in progress are in memory, in this process and on the cluster.
+
+    Raises (while documents are read):
+        InputError: no such cluster, or a file cannot be read.
+    """
+    if settings.ray_address is None or not isinstance(source.documents, DocumentFiles):
+        return source
+    files = source.documents.files
+
+    def documents() -> Iterator[Document]:
+        for file in cluster.ordered(settings, _reader, files):
+            yield from _documents(file)
+
+    return replace(source, documents=documents)
+
+
+def _reader() -> Callable[[ReadFile], _File]:
+    return _read
+
+
+def _read(read: ReadFile) -> _File:
+    """Return the documents of a file."""
+    batches: list[pa.RecordBatch] = []
+    rows: list[Document] = []
+    place = Place("", 0)
+    for row in read():
+        rows.append(row)
+        if len(rows) == _ROWS:
+            batches.append(_batch(rows))
+            rows.clear()
+        place = row.place
+    if rows:
+        batches.append(_batch(rows))
+    return _File(place.file, place.unit, batches)
+
+
+def _batch(rows: list[Document]) -> pa.RecordBatch:
+    docids, titles, texts, places, others = zip(*rows, strict=True)
+    columns = [docids, titles, texts, *zip(*others, strict=True)]
+    arrays = [pa.array([place.number for place in places]), *(pa.array(each, pa.string()) for each in columns)]
+    return pa.RecordBatch.from_arrays(arrays, [str(number) for number in range(len(arrays))])
+
+
+def _documents(file: _File) -> Iterator[Document]:
+    for batch in file.batches:
+        for number, docid, title, text, *others in zip(*(column.to_pylist() for column in batch), strict=True):
+            yield Document(docid, title, text, Place(file.path, number, file.unit), tuple(others))
