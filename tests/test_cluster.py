@@ -107,7 +107,7 @@ def files(tmp_path: Path) -> list[Path]:
 def test_files_of_documents_are_read_on_a_cluster(
     machines: Any, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distributed, "_ROWS", 2)
+    monkeypatch.setattr(distributed, "ROWS", 2)
     columns = {"url": "url"}
     local = prepare(PrepareFiles(files, document_columns=columns, output=tmp_path / "here"))
     there = {"ray_address": machines.address, "ray_workers": 2}

@@ -194,16 +194,17 @@ def test_shards_resume_and_do_not_change_the_index(
     assert ours.fingerprint == whole.fingerprint
 
 
-def test_the_first_shard_gives_the_forecast_and_the_refusal(
+def test_the_first_block_gives_the_forecast_and_the_refusal(
     models: dict[Any, Path],
     tiny: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A shard of 4 of 12 documents: the forecast is within a factor of 1.5 of the weights of the index."""
+    """A block of 4 of 12 documents: the forecast is within a factor of 1.5 of the weights of the index."""
     arguments: dict[str, Any] = {"model": str(models["splade"]), "architecture": "splade", "dtype": "fp32"}
-    arguments |= {"shard_size": 4, "threads": 1}
+    arguments |= {"threads": 1}
+    monkeypatch.setattr("hybrid_cli.indexes.lexical.AT_ONCE", 4)
     monkeypatch.setattr(console, "MUCH", 0)
     encode(tiny, **arguments, output=tmp_path / "index")
     found = re.findall(r"matrix of about ([\d,]+) weights: needs about \d+ MiB of (\w+)", capsys.readouterr().err)
@@ -223,7 +224,7 @@ def test_the_first_shard_gives_the_forecast_and_the_refusal(
         HybridError, match=r"^not enough memory: encode: impact matrix of .*, or use a smaller --doc-max"
     ):
         encode(tiny, **arguments, output=tmp_path / "refused")
-    assert len(calls) == 1, "the other shards are not encoded"
+    assert len(calls) == 1, "the other blocks are not encoded"
     monkeypatch.undo()
     encode(tiny, **arguments, doc_max_len=6, output=tmp_path / "short")
     assert artifacts.read_manifest(tmp_path / "short").counts["postings"] < whole, "the named option helps"

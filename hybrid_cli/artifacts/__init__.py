@@ -32,7 +32,15 @@ from hybrid_cli.artifacts.manifest import (
 )
 from hybrid_cli.artifacts.output import DryRun, Output, dry_run, lock_growing, open_output, output_of
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
-from hybrid_cli.artifacts.tables import check_table, reading, regrouped, row_count, validate_parquet, write_parquet
+from hybrid_cli.artifacts.tables import (
+    check_table,
+    reading,
+    regrouped,
+    row_count,
+    stored_bytes,
+    validate_parquet,
+    write_parquet,
+)
 
 __all__ = [
     "FORMAT",
@@ -70,6 +78,7 @@ __all__ = [
     "restore",
     "row_count",
     "sizes",
+    "stored_bytes",
     "validate_parquet",
     "write_parquet",
 ]

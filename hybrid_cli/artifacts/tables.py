@@ -111,6 +111,13 @@ def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     return family(found) == family(wanted) or (family(wanted) == "float" and family(found) == "integer")
 
 
+def stored_bytes(table: pa.Table) -> int:
+    """Return the size of a Parquet file of the table."""
+    stored = pa.BufferOutputStream()
+    pq.write_table(table, stored, compression="zstd")
+    return int(stored.tell())
+
+
 def write_parquet(
     path: Path, batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, manifest: Manifest
 ) -> Manifest:

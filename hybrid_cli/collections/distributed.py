@@ -13,7 +13,7 @@ from hybrid_cli import cluster
 from hybrid_cli.collections.source import Document, DocumentFiles, Place, Source
 from hybrid_cli.settings.cluster import OnCluster
 
-_ROWS = 8192  # documents of a record batch
+ROWS = 8192  # documents of a record batch
 ReadFile = Callable[[], Iterator[Document]]
 
 
@@ -60,7 +60,7 @@ def _read(read: ReadFile) -> _File:
     place = Place("", 0)
     for row in read():
         rows.append(row)
-        if len(rows) == _ROWS:
+        if len(rows) == ROWS:
             batches.append(_batch(rows))
             rows.clear()
         place = row.place

@@ -32,7 +32,7 @@ from hybrid_cli.settings.common import OnDevice, as_names
 if TYPE_CHECKING:
     from hybrid_cli.encoders.sparse import SparseEncoder
 
-_AT_ONCE = 256  # texts between two updates of the progress bar
+AT_ONCE = 256  # texts between two updates of the progress bar
 _CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 1024, 1 << 14  # a token has a score for each term of the vocabulary
 _REMEDY = "use a smaller --doc-max-len"
 _WEIGHT_BYTES = 16  # of memory: term and weight of each posting, in the order of the documents and of the terms
@@ -124,7 +124,7 @@ def encode_weights(
 ) -> None:
     """Encode documents to shards of `size`; shards that exist already are skipped.
 
-    The first shard gives the forecast of memory and disk space.
+    The first block, or a finished first shard, gives the forecast of memory and disk space.
 
     Args:
         folder: folder of the unfinished index.
@@ -145,15 +145,23 @@ def encode_weights(
             if weight_shard(folder, number).exists():
                 advance(len(shard))
                 if not number:
-                    _forecast(folder, total / len(shard))
+                    path = weight_shard(folder, number)
+                    _forecast(folder, _weights(path), path.stat().st_size, total / len(shard))
                 continue
             started.append((number, shard["id"].combine_chunks()))
-            for begin in range(0, len(shard), _AT_ONCE):
-                part = shard.slice(begin, _AT_ONCE)
+            for begin in range(0, len(shard), AT_ONCE):
+                part = shard.slice(begin, AT_ONCE)
                 yield part["title"].to_pylist(), part["text"].to_pylist()
 
     parts: list[Weighted] = []
     for done in weighted(blocks()):
+        if not parts and started[0][0] == 0:
+            _forecast(
+                folder,
+                len(done[0]["terms"].combine_chunks().flatten()),
+                artifacts.stored_bytes(done[0]),
+                total / len(done[0]),
+            )
         parts.append(done)
         advance(len(done[0]))
         number, ids = started[0]
@@ -161,8 +169,6 @@ def encode_weights(
             _write_shard(weight_shard(folder, number), ids, parts)
             started.popleft()
             parts.clear()
-            if not number:
-                _forecast(folder, total / len(ids))
 
 
 def _write_shard(path: Path, ids: pa.Array, parts: Sequence[Weighted]) -> None:
@@ -173,13 +179,12 @@ def _write_shard(path: Path, ids: pa.Array, parts: Sequence[Weighted]) -> None:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
 
 
-def _forecast(folder: Path, times: float) -> None:
-    """Print memory and disk space for `times` as many weights as in the first shard, and refuse what does not fit."""
-    path = weight_shard(folder, 0)
-    found = int(times * _weights(path))
+def _forecast(folder: Path, weights: int, stored: int, times: float) -> None:
+    """Print memory and disk space for `times` as many weights and stored bytes, and refuse what does not fit."""
+    found = int(times * weights)
     purpose = f"encode: impact matrix of about {found:,} weights"
     console.forecast(_WEIGHT_BYTES * found, purpose, _REMEDY)
-    console.forecast(int(times * path.stat().st_size) + _STORED_BYTES * found, purpose, _REMEDY, folder)
+    console.forecast(int(times * stored) + _STORED_BYTES * found, purpose, _REMEDY, folder)
 
 
 def _weights(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""The registry of attacks. A new attack is a function, a line here, and its name in `settings.data.Attack`."""
+"""The registry of attacks. A new attack is a function, a line here, and its name in `settings.perturb.Attack`."""
 
 from __future__ import annotations
 

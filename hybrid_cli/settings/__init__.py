@@ -11,9 +11,9 @@ from hybrid_cli.settings.data import (
     PreparePythonDocs,
     PrepareTevatron,
     PrepareTrec,
-    Split,
 )
 from hybrid_cli.settings.dense import Combine, Encode, VectorIndex
+from hybrid_cli.settings.folds import Split
 from hybrid_cli.settings.fusion import ConcatRuns, Fuse, TrainFusion
 from hybrid_cli.settings.judging import Judge
 from hybrid_cli.settings.mining import Label, MineNegatives

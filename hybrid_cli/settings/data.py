@@ -1,4 +1,4 @@
-"""Settings of importing and splitting collections."""
+"""Settings of importing collections."""
 
 from __future__ import annotations
 
@@ -36,9 +36,6 @@ def text_encoding(name: str) -> str:
     if not usable:
         raise ValueError("unknown, or no extension of ASCII; use one such as utf-8 or latin-1, or convert the files")
     return name
-
-
-# ------------------------------------------------------------------------------------------------------------- prepare
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -382,34 +379,3 @@ class PrepareIrds(PrepareRows):
         "Dataset ids over one corpus; without SPLIT=, the last part of the id names the split.",
         metavar="[SPLIT=]ID...",
     )
-
-
-# --------------------------------------------------------------------------------------------------------------- split
-
-
-@dataclass(frozen=True)
-class Split(Seeded, Writes):
-    """Split the judged queries into folds for cross-validation.
-
-    Writes a collection over the same documents with the splits `test-1`, `dev-1`, `train-1`, `test-2`, ... Split
-    `test-i` is fold i of the queries, `dev-i` the next fold, `train-i` all other folds. Split `all` contains all judged
-    queries. One index serves all folds.
-
-    With `--no-dev`, `train-i` contains all queries outside of fold i: 200 of 250 with five folds (RoC on Robust04).
-    """
-
-    command = "split"
-    panel = DATA
-    examples = ("hybrid split data/robust04 --folds 5 --output out/folds",)
-
-    collection: Path = argument(REQUIRED, "Collection with judgments.")
-    _: KW_ONLY
-    folds: int = option(5, "Number of folds; with `--folds-file`, the number of folds required in the file.", minimum=2)
-    folds_file: Path | None = option(
-        None, "Predefined folds: a JSON list of lists of query ids, or lines of query id and fold.", recorded=False
-    )
-    splits: Sequence[str] = option(
-        (), "Splits whose queries are divided, or `all`.", "--split", shown="the only split", recorded=False
-    )
-    dev: bool = option(True, "Use the fold after the test fold as dev split; else it is part of the training split.")
-    seed: int = redeclare(Seeded, "seed", help="Random seed of the folds.", applies=when(folds_file=None))

@@ -9,6 +9,7 @@ from typing import Any
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, disk
 from hybrid_cli.collections.distributed import on_cluster
+from hybrid_cli.collections.forecast import forecast
 from hybrid_cli.collections.pseudo_queries import with_pseudo_queries
 from hybrid_cli.collections.source import QUERY_ROLES, Source, in_passages, sampled, without_empty_files
 from hybrid_cli.collections.writer import CollectionWriter, clear
@@ -29,9 +30,8 @@ def prepare(settings: Prepare) -> Path:
     Raises:
         InputError: the source cannot be read, or its rows contradict each other.
     """
-    read = _source(settings)
-    if isinstance(settings, PrepareDocumentFiles):
-        read = on_cluster(read, settings)
+    local = _source(settings)
+    read = on_cluster(local, settings) if isinstance(settings, PrepareDocumentFiles) else local
     source = in_passages(with_pseudo_queries(sampled(without_empty_files(read), settings), settings), settings)
     options = {**source.options, **settings.recorded(**source.known)}
     output = artifacts.output_of(settings, Kind.COLLECTION, source.files, options)
@@ -43,6 +43,7 @@ def prepare(settings: Prepare) -> Path:
     with output.folder() as (work, counts):
         clear(work)
         try:
+            forecast(local, settings, work)
             with console.progress("prepare", unit="documents") as advance:
                 writer = CollectionWriter(source, work, output.manifest, **policies, advance=advance)
                 counts.update(writer.write())

@@ -1,0 +1,91 @@
+"""A forecast of the memory and disk space for a collection, from the first documents of its source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hybrid_cli import artifacts, console
+from hybrid_cli.collections.readers.text_files import open_binary
+from hybrid_cli.collections.source import Document, Source, passages
+from hybrid_cli.settings.data import Prepare
+
+FIRST = 10_000  # documents that are read
+ID_BYTES = 130  # of an id in a set; docs/scale.md
+_ROLES = ("corpus", "documents")  # first words of the roles of files with documents
+_FEWER = "use --sample"
+
+
+def forecast(source: Source, settings: Prepare, place: Path) -> None:
+    """Print the memory and the disk space for a collection, if it is much, and refuse what does not fit.
+
+    Without a file of documents, or with one JSON array, nothing is known before all documents are read.
+
+    Args:
+        source: documents of the files, before a sample is drawn or passages are split.
+        settings: `sample` and `split_passages`.
+        place: folder that is written.
+
+    Raises:
+        HybridError: memory or disk space does not suffice.
+    """
+    files = _document_files(source)
+    if not files:
+        return
+    first = list(islice(source.documents(), FIRST))
+    share = _share(first, files) if len(first) == FIRST else None
+    if not share:
+        return
+    total = len(first) / share
+    kept = min(total, settings.sample or total)
+    size = settings.split_passages
+    each = sum(len(passages(row.text, size, settings.passage_stride or size)) for row in first) / FIRST if size else 1.0
+    purpose = f"prepare: about {kept * each:,.0f} {'passages' if size else 'documents'}"
+    ids = (total if settings.sample else 0) + (kept if size else 0) + kept * each
+    console.forecast(int(ID_BYTES * ids), purpose, "" if settings.sample else _FEWER)
+    console.forecast(int(kept * _stored_bytes(first)), purpose, "" if settings.sample else _FEWER, place)
+
+
+def _document_files(source: Source) -> list[Path]:
+    found: list[Path] = []
+    for role, path in source.files.items():
+        if role.split()[0] in _ROLES:
+            found += [file for file in path.rglob("[!.]*") if file.is_file()] if path.is_dir() else [path]
+    return found
+
+
+def _share(first: Sequence[Document], files: Sequence[Path]) -> float | None:
+    """Return the part of the files' bytes that holds the first documents; None where places do not tell."""
+    read = list(dict.fromkeys(row.place.file for row in first))
+    last = first[-1].place
+    sizes = {str(path): path.stat().st_size for path in files}
+    if any(str(path) not in sizes for path in read):
+        return None
+    path = Path(last.file)
+    if last.unit == "line":
+        part = _consumed(path, last.number)
+    elif last.unit == "row":
+        part = sizes[str(path)] * last.number / pq.read_metadata(path).num_rows
+    else:
+        return None
+    return (sum(sizes[str(each)] for each in read[:-1]) + part) / sum(sizes.values())
+
+
+def _consumed(path: Path, lines: int) -> int:
+    """Return the bytes of the first lines of a file, compressed as in the file."""
+    with open_binary(path) as file:
+        plain = sum(map(len, islice(file, lines)))
+        compressed = cast(Any, file).fileobj.tell() if path.suffix == ".gz" else plain
+    return min(compressed, path.stat().st_size)
+
+
+def _stored_bytes(documents: Sequence[Document]) -> float:
+    """Return the mean size of a document in a Parquet file."""
+    columns = zip(*((row.docid, row.title, row.text, *row.others) for row in documents), strict=True)
+    table = pa.table({str(number): pa.array(column, pa.string()) for number, column in enumerate(columns)})
+    return artifacts.stored_bytes(table) / len(documents)
