@@ -45,7 +45,6 @@ _AT_ONCE = 4096  # vectors added to an index; a graph depends on it, so it must 
 _TRAINING_VECTORS = 1 << 16
 _CENTROIDS, _POINTS_EACH = 256, 39  # of a product code; training vectors per centroid or list (FAISS)
 _SMALL_TYPES = ("flat", "sq8", "binary")  # flat: little memory, since it is written as a stream
-_FLOAT16 = "use --vector-dtype float16"
 # The file of faiss.IndexFlatIP: type, dimensions, vectors, twice 2**20 (unused), trained, metric, values that follow.
 _FLAT_HEADER = struct.Struct("<4siqqq?iQ")
 
@@ -85,7 +84,7 @@ def build(folder: Path, recipe: VectorIndex, advance: Callable[[int], None] = la
     return factory
 
 
-def check_recipe(recipe: VectorIndex, dim: int, count: int, place: Path, written: int = 0) -> None:
+def check_recipe(recipe: VectorIndex, dim: int, count: int, place: Path, written: int = 0, remedy: str = "") -> None:
     """Check that FAISS can build an index of `count` vectors of length `dim`, and that memory and disk hold it.
 
     Args:
@@ -94,6 +93,7 @@ def check_recipe(recipe: VectorIndex, dim: int, count: int, place: Path, written
         count: number of vectors.
         place: folder that is written.
         written: bytes of the vectors that are written next to the index.
+        remedy: option with which these vectors need less.
 
     Raises:
         HybridError: FAISS is not installed, or memory or disk space does not suffice.
@@ -101,7 +101,7 @@ def check_recipe(recipe: VectorIndex, dim: int, count: int, place: Path, written
     """
     pick_gpus(recipe.faiss_device)
     if recipe.index_type == "auto":
-        console.forecast(written, f"encode: {count:,} vectors", _FLOAT16, place)
+        console.forecast(written, f"encode: {count:,} vectors", remedy, place)
         return
     factory = factory_string(recipe, dim, count)
     if not is_binary(factory):
@@ -109,7 +109,7 @@ def check_recipe(recipe: VectorIndex, dim: int, count: int, place: Path, written
     needed = construction_bytes(factory, dim, count)
     console.forecast(needed, f"encode: building {factory}", _smaller(construction_bytes, needed, recipe, dim, count))
     needed = index_bytes(factory, dim, count)
-    remedies = filter(None, (_smaller(index_bytes, needed, recipe, dim, count), _FLOAT16))
+    remedies = filter(None, (_smaller(index_bytes, needed, recipe, dim, count), remedy))
     console.forecast(written + needed, f"encode: {count:,} vectors and index", ", or ".join(remedies), place)
 
 

@@ -123,7 +123,7 @@ def _encode(settings: Encode) -> Path:
     if not total:
         raise InputError(f"{source}: has no texts to encode")
     if kind == Kind.DENSE_INDEX:
-        indexes.check_recipe(settings, encoder.dim, total, output.partial, _bytes(settings, encoder.dim, total))
+        _check_recipe(settings, encoder.dim, total, output)
     with output.folder() as (work, counts):
         if len(folders) > 1:
             composite.write_combination(work / INDEX_ENCODER, folders, recipe)
@@ -230,8 +230,7 @@ def _import(settings: Encode, path: Path) -> Path:
             raise InputError(f"{path}: vectors of {info.dim} values; {model} computes {encoder.dim}")
         info = _info(encoder, info.vectors, 0)
     if kind == Kind.DENSE_INDEX:
-        written = _bytes(settings, info.dim, info.vectors)
-        indexes.check_recipe(settings, info.dim, info.vectors, output.partial, written)
+        _check_recipe(settings, info.dim, info.vectors, output)
     with output.folder() as (work, counts):
         with console.progress("import", info.vectors, "vectors") as advance:
             write_external(work, vectors, rows, wanted, settings, advance)
@@ -246,9 +245,10 @@ def _trained_for_codes(model: Path) -> bool:
     return kind_of(model) == TRANSFORMER and read_contract(model).binary
 
 
-def _bytes(settings: Encode, dim: int, vectors: int) -> int:
-    """Return the bytes of stored vectors."""
-    return vectors * dim * (2 if settings.vector_dtype == "float16" else 4)
+def _check_recipe(settings: Encode, dim: int, vectors: int, output: Output) -> None:
+    """Check that FAISS can build the index, and that memory and disk hold it and the stored vectors."""
+    size, remedy = (2, "") if settings.vector_dtype == "float16" else (4, "use --vector-dtype float16")
+    indexes.check_recipe(settings, dim, vectors, output.partial, vectors * dim * size, remedy)
 
 
 def _info(encoder: Encoder, vectors: int, truncated: int) -> IndexInfo:
@@ -281,7 +281,7 @@ def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
         model = model_of(opened)
         encoder = open_encoder(model, device=settings.device, overrides=changes)
         info = _info(encoder, info.vectors, info.truncated)
-    written = 0 if length is None else _bytes(settings, length, info.vectors)
+    written = info.vectors * (length or 0) * (2 if made.options["vector_dtype"] == "float16" else 4)
     indexes.check_recipe(settings, info.dim, info.vectors, output.partial, written)
     with output.folder() as (work, counts):
         if length is None:
@@ -324,7 +324,7 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
     refuse_equal(parts, folders)
     encoder = Combination(recipe, parts)
     total, truncated = len(opened[0].docids), max(each.info.truncated for each in opened)
-    indexes.check_recipe(settings, encoder.dim, total, output.partial, _bytes(settings, encoder.dim, total))
+    _check_recipe(settings, encoder.dim, total, output)
     with output.folder() as (work, counts):
         composite.write_combination(work / INDEX_ENCODER, [model_of(each) for each in opened], recipe)
         combine_vectors(opened, work, encoder.document_vectors, settings)

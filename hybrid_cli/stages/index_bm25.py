@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import artifacts, console, memory
 from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import expansion
@@ -168,10 +168,12 @@ def _names(settings: IndexBm25) -> list[str]:
 def _forecast(settings: IndexBm25, corpus: Corpus, documents: int, shards: int, place: Path) -> None:
     """Print the memory and the disk space for an index, from the first documents, and refuse what does not fit."""
     postings = documents * _distinct_words(next(iter(corpus())), _names(settings))
-    needed, purpose = memory_of(postings / shards), f"index-bm25: {documents:,} documents"
-    if settings.memory is not None:  # Java gets half of the budget
-        needed = int(_MATRIX_BYTES * collections.text_bytes(settings.collection) / shards) + settings.memory // 2
-    console.forecast(needed, purpose, "use --shards" if shards == 1 else "use more --shards")
+    needed, fixed, purpose = memory_of(postings / shards), 0, f"index-bm25: {documents:,} documents"
+    if settings.memory is not None:
+        fixed = settings.memory // 2  # of Java
+        needed = int(_MATRIX_BYTES * collections.text_bytes(settings.collection) / shards) + fixed
+    helps = all(free > fixed for free, _, _ in memory.available())
+    console.forecast(needed, purpose, ("use --shards" if shards == 1 else "use more --shards") if helps else "")
     console.forecast(disk_of(postings), purpose, place=place)
 
 

@@ -1,0 +1,164 @@
+"""Forecasts of memory and disk space: printed before the work starts, and refusals with the option that helps."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from hybrid_cli import artifacts, console, memory
+from hybrid_cli.errors import HybridError
+from hybrid_cli.indexes.construction import build, check_recipe, construction_bytes
+from hybrid_cli.settings import VectorIndex
+from hybrid_cli.stages.append import append
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.export import export
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.label import label
+from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.stages.search import search
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="free memory is known on Linux only")
+
+
+def test_a_forecast_is_printed_and_work_that_does_not_fit_is_refused_with_an_option(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    console.forecast(1 << 20, "little work")
+    console.forecast(600 << 20, "some work")
+    assert capsys.readouterr().err == "some work: needs about 600 MiB of memory\n"
+    with pytest.raises(HybridError, match=r"index-bm25 needs about .* more, and the machine .*, or use --shards$"):
+        console.forecast(1 << 60, "index-bm25", "use --shards")
+
+
+def test_files_that_do_not_fit_on_the_disk_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    free, output = shutil.disk_usage(tmp_path).free, tmp_path / "new" / "index"
+    console.forecast(1 << 20, "a small index", place=output)
+    with pytest.raises(
+        HybridError, match=rf"a large index needs about .* more, and {tmp_path} has .* MiB; free space,"
+    ):
+        console.forecast(2 * free, "a large index", "use --index-type sq8", output)
+    assert capsys.readouterr().err == "", "the error names the need"
+    output.mkdir(parents=True)
+    with (output / "shard").open("wb") as file:
+        os.truncate(
+            file.fileno(), 2 * free
+        )  # a file with a hole, as large as what an interrupted call may have written
+    console.forecast(2 * free, "a large index", place=output)
+
+
+FORECASTS: dict[str, Callable[[Path, Path, Path], Any]] = {
+    "memory, disk: index-bm25": lambda tiny, made, out: index_bm25(tiny, output=out),
+    "memory, disk: index-bm25 --shards": lambda tiny, made, out: index_bm25(tiny, shards=2, output=out),
+    "memory, disk: append": lambda tiny, made, out: append(made / "bm25", added(out), output=out),
+    "memory, disk: append to vectors": lambda tiny, made, out: append(made / "dense", added(out), output=out),
+    "memory, disk: encode": lambda tiny, made, out: encode(
+        tiny, model=str(made / "model"), index_type="sq8", output=out
+    ),
+    "disk: encode --index-type auto": lambda tiny, made, out: encode(made / "dense", index_type="auto", output=out),
+    "memory: search": lambda tiny, made, out: search(tiny, split="test", index=made / "bm25", output=out),
+    "memory, memory: search --rm3": lambda tiny, made, out: search(
+        tiny, split="test", index=made / "bm25", rm3=True, output=out
+    ),
+    "disk, memory: label": lambda tiny, made, out: label(tiny, index=made / "bm25", output=out),
+    "disk, memory: label --run": lambda tiny, made, out: label(
+        tiny, run=made / "bm25.parquet", split="test", output=out
+    ),
+    "memory, memory: mine-negatives": lambda tiny, made, out: mine_negatives(
+        tiny, split="train", sources="bm25:2", index=made / "bm25", output=out
+    ),
+    "memory, memory, disk: export": lambda tiny, made, out: export(
+        made / "bm25", form="parquet", collection=tiny, output=out
+    ),
+}
+
+
+def added(output: Path) -> Path:
+    """Write a corpus of one document next to an output."""
+    path = output.with_name("added.parquet")
+    row = pl.DataFrame({"docid": ["new"], "title": [""], "text": ["a new passage about parsing of json strings"]})
+    row.write_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("case", FORECASTS)
+def test_a_stage_forecasts_what_grows_with_the_collection(
+    case: str,
+    tiny: Path,
+    made: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(console, "MUCH", 0)
+    expected, _, stage = case.partition(": ")
+    FORECASTS[case](tiny, made, tmp_path / ("out.parquet" if stage.startswith(("search", "mine")) else "out"))
+    printed = re.findall(r": needs about [\d,]+ MiB of (memory|disk) ?(?:space)?\n", capsys.readouterr().err)
+    assert ", ".join(printed).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("factory", "each"),
+    [("Flat", 0), ("SQ8", 384), ("Binary", 48), ("HNSW32,Flat", 4 * 384 + 276), ("IVF64,Flat", 4 * 384 + 8)],
+)
+def test_the_memory_of_an_index_grows_by_codes_links_and_ids(factory: str, each: int) -> None:
+    millions = [construction_bytes(factory, 384, count * 10**6) for count in (1, 2)]
+    assert millions[1] - millions[0] == each * 10**6
+
+
+def test_an_index_that_does_not_fit_is_refused_before_encoding(tmp_path: Path) -> None:
+    with pytest.raises(HybridError, match=r"encode: building HNSW64,Flat needs .*; .*, or use --index-type flat"):
+        check_recipe(VectorIndex(index_type="hnsw"), 4096, 10**10, tmp_path)
+    with pytest.raises(HybridError, match=r"disk space: encode: 10,000,000,000 vectors and index needs .* or use --in"):
+        check_recipe(VectorIndex(index_type="flat"), 4096, 10**10, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"), [("hnsw", "flat or sq8 or binary"), ("sq8", "flat or binary"), ("binary", "flat")]
+)
+def test_only_types_that_need_less_are_advised(tmp_path: Path, kind: str, remedy: str) -> None:
+    with memory.limited(1 << 30), pytest.raises(HybridError, match=f"building .*, or use --index-type {remedy}$"):
+        check_recipe(VectorIndex(index_type=kind), 4096, 10**10, tmp_path)
+
+
+@pytest.mark.parametrize(("kept", "advised"), [("float32", True), ("float16", False)])
+def test_smaller_stored_vectors_are_advised_only_where_they_are_larger(
+    kept: Any, advised: bool, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
+    np.save(
+        tmp_path / "vectors.npy", np.ones((artifacts.read_manifest(made / "dense").counts["vectors"], 4), "float32")
+    )
+    with pytest.raises(HybridError, match="not enough disk space: encode") as error:
+        encode(made / "collection", from_vectors=tmp_path / "vectors.npy", vector_dtype=kept, output=tmp_path / "out")
+    assert ("use --vector-dtype float16" in str(error.value)) == advised
+
+
+@pytest.mark.parametrize(("free", "advised"), [(1000, True), (400, False)])
+def test_shards_are_advised_only_where_java_fits(
+    free: int, advised: bool, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the budget is Java's, whatever the number of shards."""
+    monkeypatch.setattr(memory, "available", lambda: [(free, "this test", "raise it")])
+    with pytest.raises(HybridError, match="not enough memory: index-bm25") as error:
+        index_bm25(made / "collection", memory=1000, output=tmp_path / "out")
+    assert ("use --shards" in str(error.value)) == advised
+
+
+def test_an_index_that_no_longer_fits_is_refused_with_the_type_that_does(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "dense", tmp_path / "copy")
+    (tmp_path / "copy" / "manifest.json").unlink()
+    with (
+        memory.limited(0),
+        pytest.raises(HybridError, match=r"the index SQ8 needs .*, or use --index-type flat, which"),
+    ):
+        build(tmp_path / "copy", VectorIndex(index_type="sq8"))
