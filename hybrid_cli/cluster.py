@@ -109,7 +109,6 @@ def _connected(settings: OnCluster) -> Iterator[Any]:
     if not address:
         raise InputError("--ray-address: is empty; pass HOST:PORT, auto, or local")
     os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))  # Ray's own default has no end
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")  # else its warnings come before the line of an error
     try:
         import ray
     except ModuleNotFoundError:
@@ -172,10 +171,24 @@ def _is_ray(address: str) -> bool:
     if client is None or address.startswith("ray://"):
         return True
     try:
-        client(address=address)
+        with _no_stderr():  # Ray prints a warning of its own
+            client(address=address)
     except ray.exceptions.RpcError:
         return False
     return True
+
+
+@contextmanager
+def _no_stderr() -> Iterator[None]:
+    """Drop what libraries print on stderr."""
+    with open(os.devnull, "wb") as nowhere:
+        kept = os.dup(2)
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def _first_sentence(error: Exception) -> str:

@@ -281,10 +281,11 @@ def test_an_address_where_another_program_answers_is_refused() -> None:
         server.shutdown()
 
 
-def test_an_address_where_another_grpc_server_answers_is_refused() -> None:
+def test_an_address_where_another_grpc_server_answers_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
     grpc = pytest.importorskip("grpc", reason="needs grpcio")
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     refuse_another_program(port)
     server.stop(None)
+    assert "gcs_client" not in capfd.readouterr().err, "the error is the only line"
