@@ -181,14 +181,14 @@ def _is_ray(address: str) -> bool:
 @contextmanager
 def _no_stderr() -> Iterator[None]:
     """Drop what libraries print on stderr."""
-    with open(os.devnull, "wb") as nowhere:
-        kept = os.dup(2)
-        os.dup2(nowhere.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _first_sentence(error: Exception) -> str:
