@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from tempfile import TemporaryFile
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -181,14 +182,14 @@ def _is_ray(address: str) -> bool:
 @contextmanager
 def _no_stderr() -> Iterator[None]:
     """Drop what libraries print on stderr."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+    kept = os.dup(2)
     try:
-        yield
+        with TemporaryFile() as dropped:
+            os.dup2(dropped.fileno(), 2)
+            yield
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-        os.close(nowhere)
 
 
 def _first_sentence(error: Exception) -> str:
