@@ -150,9 +150,9 @@ $(claims)/I15/manifest.json: $(claims)/top20.parquet
 $(claims)/I50/manifest.json: $(claims)/top20.parquet
 	$(claim_roc) --ortho-weight 0 --mask-matches 0.5
 
-# LITE. Rows: `dpr` and `dpr32`, `drboost` (two learners of 32 dimensions), students `lite-0` to `lite-3` with the weight of the
-# distillation in their name, `r-drboost` (the student in place of the first learner), `l-drboost` (the student and a learner
-# trained on its errors). More rows, which double the cost, with
+# LITE. Rows: `dpr` and `dpr32`, `drboost` (two learners of 32 dimensions), students `lite-0.3` to `lite-3` with the weight of the
+# distillation in their name (`dpr32` is weight 0), `r-drboost` (the student in place of the first learner), `l-drboost` (the
+# student and a learner trained on its errors). More rows, which double the cost, with
 #
 #   make claims-lite CLAIM_LITE_MORE='drboost-4 r-drboost-4 l-drboost-4 lite4-1 lite-0-untied lite-1-untied'
 #
@@ -161,7 +161,7 @@ $(claims)/I50/manifest.json: $(claims)/top20.parquet
 
 CLAIM_LITE_STEPS ?= 1500
 CLAIM_LITE_MORE ?=
-claims_lite_arms := dpr dpr32 drboost lite-0 lite-0.3 lite-1 lite-3 r-drboost l-drboost $(CLAIM_LITE_MORE)
+claims_lite_arms := dpr dpr32 drboost lite-0.3 lite-1 lite-3 r-drboost l-drboost $(CLAIM_LITE_MORE)
 claims_lite_runs := bm25=$(OUT)/bm25.test.parquet $(foreach seed,$(SEEDS), \
     $(foreach row,$(claims_lite_arms),$(row)-$(seed)=$(OUT)/claims/seed-$(seed)/$(row).test.parquet \
         bm25+$(row)-$(seed)=$(OUT)/claims/seed-$(seed)/bm25+$(row).minmax.test.parquet))
@@ -196,7 +196,7 @@ $(claims)/drboost/manifest.json: $(claims)/dpr32.errors.parquet $(claims)/dpr32/
 $(claims)/drboost-index/manifest.json: $(claims)/dpr32-index/manifest.json $(claims)/drboost-learner-index/manifest.json
 	$(lite_append)
 
-$(foreach weight,0 0.3 1 3,$(claims)/lite-$(weight)/manifest.json): $(claims)/lite-%/manifest.json: $(claims)/errors.parquet \
+$(foreach weight,0.3 1 3,$(claims)/lite-$(weight)/manifest.json): $(claims)/lite-%/manifest.json: $(claims)/errors.parquet \
     $(claims)/drboost/manifest.json
 	$(claim_distill) --kd-weight $*
 

@@ -54,6 +54,16 @@ def student(examples: Path, teacher: Path, tiny_bert: Path) -> Path:
     return distill_lite(examples, output=examples.parent / "lite", **settings)
 
 
+def test_a_student_with_weight_0_is_trained_as_without_a_teacher(
+    examples: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {**PLAN, "model": str(tiny_bert), "dim": 4}
+    student = distill_lite(examples, teacher=str(teacher), kd_weight=0, output=tmp_path / "student", **settings)
+    plain = train_dense(examples, loss="nll", output=tmp_path / "plain", **settings)
+    ours, theirs = (open_encoder(folder).encode_documents(["", ""], TEXTS) for folder in (student, plain))
+    np.testing.assert_array_equal(ours, theirs)
+
+
 def test_the_student_is_a_small_encoder_without_its_large_head(student: Path, teacher: Path) -> None:
     encoder = open_encoder(student)
     assert isinstance(encoder, TransformerEncoder)
