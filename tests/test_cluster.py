@@ -260,6 +260,12 @@ def test_a_cluster_that_is_not_reached_loses_no_finished_work(
     assert [(found / "vectors" / path.name).stat().st_ino for path in written] == before
 
 
+def test_a_search_that_does_not_use_the_cluster_refuses_its_address(made: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"index": made / "bm25", "rm3": True, "tune": True, "folds": 2, "split": "test"}
+    with pytest.raises(InputError, match=r"--ray-address: not with .*--tune"):
+        search(made / "collection", **options, ray_address="auto", output=tmp_path / "run.parquet")
+
+
 def test_an_address_where_nothing_listens_is_refused(here: Path) -> None:
     words = "--ray-address 127.0.0.1:1: cannot connect"
     refused(

@@ -110,6 +110,22 @@ def test_a_collection_that_does_not_fit_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forecast, "ID_BYTES", 1 << 50)
-    with pytest.raises(HybridError, match=r"not enough memory: prepare: about [\d,]+ documents .*, or use --sample$"):
-        prepare(PrepareFiles(json_lines(tmp_path), output=tmp_path / "made"))
+    files = json_lines(tmp_path)
+    words = r"not enough memory: prepare: about [\d,]+ {} needs about .*smaller inputs{}$"
+    with pytest.raises(HybridError, match=words.format("documents", "")):
+        prepare(PrepareFiles(files, output=tmp_path / "made"))
+    with pytest.raises(HybridError, match=words.format("passages", ", or use --sample")):
+        prepare(PrepareFiles(files, split_passages=10, output=tmp_path / "made"))
     assert [path.name for path in tmp_path.iterdir()] == ["docs.jsonl"]
+
+
+@pytest.mark.usefixtures("first")
+@pytest.mark.parametrize("stride", [None, 3])
+def test_the_forecast_of_passages_counts_their_overlap_ids_and_titles(
+    stride: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs: list[int] = []
+    monkeypatch.setattr(console, "forecast", lambda needed, *others: needs.append(needed))
+    files = json_lines(tmp_path)
+    made = prepare(PrepareFiles(files, split_passages=10, passage_stride=stride, output=tmp_path / "made"))
+    assert needs[1] == pytest.approx((made / "corpus.parquet").stat().st_size, rel=0.1)

@@ -17,6 +17,7 @@ from hybrid_cli.settings.data import Prepare
 
 FIRST = 10_000  # documents that are read
 ID_BYTES = 130  # of an id in a set; docs/scale.md
+_COPY_BYTES = 67  # of an id in a second set
 _ROLES = ("corpus", "documents")  # first words of the roles of files with documents
 _FEWER = "use --sample"
 
@@ -44,11 +45,21 @@ def forecast(source: Source, settings: Prepare, place: Path) -> None:
     total = len(first) / share
     kept = min(total, settings.sample or total)
     size = settings.split_passages
-    each = sum(len(passages(row.text, size, settings.passage_stride or size)) for row in first) / FIRST if size else 1.0
-    purpose = f"prepare: about {kept * each:,.0f} {'passages' if size else 'documents'}"
-    ids = (total if settings.sample else 0) + (kept if size else 0) + kept * each
-    console.forecast(int(ID_BYTES * ids), purpose, "" if settings.sample else _FEWER)
-    console.forecast(int(kept * _stored_bytes(first)), purpose, "" if settings.sample else _FEWER, place)
+    if size:
+        first = [passage for row in first for passage in _passages(row, size, settings.passage_stride or size)]
+    written = kept * len(first) / FIRST
+    ids = written + (kept if size else 0) + (total if settings.pseudo_queries else 0)
+    memory = ID_BYTES * ids + ((ID_BYTES + _COPY_BYTES) * total if settings.sample else 0)
+    purpose = f"prepare: about {written:,.0f} {'passages' if size else 'documents'}"
+    # A sample also holds the ids of all documents, so it helps only where passages outnumber them.
+    helps = settings.sample is None and ids > 2 * total
+    console.forecast(int(memory), purpose, _FEWER if helps else "")
+    console.forecast(int(written * _stored_bytes(first)), purpose, "" if settings.sample else _FEWER, place)
+
+
+def _passages(row: Document, size: int, stride: int) -> list[Document]:
+    texts = passages(row.text, size, stride)
+    return [row._replace(docid=f"{row.docid}#{number}", text=text) for number, text in enumerate(texts)]
 
 
 def _document_files(source: Source) -> list[Path]:

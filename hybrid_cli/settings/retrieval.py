@@ -272,7 +272,9 @@ class Search(SearchOptions, ThreadedOnCluster, Budgeted, Overwrites):
     )
     overwrite: bool = redeclare(Overwrites, "overwrite", applies=_WRITES)
     memory: int | None = redeclare(Budgeted, "memory", applies=when(ray_address=None))
-    ray_address: str | None = redeclare(OnCluster, "ray_address", applies=_WRITES)
+    ray_address: str | None = redeclare(
+        OnCluster, "ray_address", applies=when(query=None, interactive=False, tune=False)
+    )
     query: str | None = option(
         None,
         "Query text; prints its hits. Several indexes are fused by min-max, or as `--weights @FILE` states.",
