@@ -64,8 +64,11 @@ FORECASTS: dict[str, Callable[[Path, Path, Path], Any]] = {
     "memory, disk: encode": lambda tiny, made, out: encode(
         tiny, model=str(made / "model"), index_type="sq8", output=out
     ),
-    "disk: encode --index-type auto": lambda tiny, made, out: encode(made / "dense", index_type="auto", output=out),
+    "memory, disk: encode --index-type auto": lambda tiny, made, out: encode(
+        made / "dense", index_type="auto", output=out
+    ),
     "memory: search": lambda tiny, made, out: search(tiny, split="test", index=made / "bm25", output=out),
+    "memory: search, flat": lambda tiny, made, out: search(tiny, split="test", index=made / "dense", output=out),
     "memory, memory: search --rm3": lambda tiny, made, out: search(
         tiny, split="test", index=made / "bm25", rm3=True, output=out
     ),
@@ -115,11 +118,14 @@ def test_the_memory_of_an_index_grows_by_codes_links_and_ids(factory: str, each:
     assert millions[1] - millions[0] == each * 10**6
 
 
-def test_an_index_that_does_not_fit_is_refused_before_encoding(tmp_path: Path) -> None:
+def test_an_index_that_does_not_fit_is_refused_before_encoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(HybridError, match=r"encode: building HNSW64,Flat needs .*; .*, or use --index-type flat"):
         check_recipe(VectorIndex(index_type="hnsw"), 4096, 10**10, tmp_path)
-    with pytest.raises(HybridError, match=r"disk space: encode: 10,000,000,000 vectors and index needs .* or use --in"):
+    with pytest.raises(HybridError, match=r"encode: building Flat needs about 2,002,716 MiB more, and"):
         check_recipe(VectorIndex(index_type="flat"), 4096, 10**10, tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
+    with pytest.raises(HybridError, match=r"disk space: encode: 10,000 vectors and index needs .* or use --index-type"):
+        check_recipe(VectorIndex(index_type="flat"), 4096, 10**4, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ from hybrid_cli.settings import VectorIndex
 _AT_ONCE = 4096  # vectors added to an index; a graph depends on it, so it must not depend on the shards
 _TRAINING_VECTORS = 1 << 16
 _CENTROIDS, _POINTS_EACH = 256, 39  # of a product code; training vectors per centroid or list (FAISS)
+_ID_BYTES = 210  # of memory, of an id and its row while vectors are written (docs/scale.md)
 _SMALL_TYPES = ("flat", "sq8", "binary")  # flat: little memory, since it is written as a stream
 # The file of faiss.IndexFlatIP: type, dimensions, vectors, twice 2**20 (unused), trained, metric, values that follow.
 _FLAT_HEADER = struct.Struct("<4siqqq?iQ")
@@ -100,17 +101,20 @@ def check_recipe(recipe: VectorIndex, dim: int, count: int, place: Path, written
         InputError: a parameter or the factory string is unusable.
     """
     pick_gpus(recipe.faiss_device)
+    ids, purpose = _ID_BYTES * count, f"encode: {count:,} vectors"
     if recipe.index_type == "auto":
-        console.forecast(written, f"encode: {count:,} vectors", remedy, place)
+        console.forecast(ids, purpose)
+        console.forecast(written, purpose, remedy, place)
         return
     factory = factory_string(recipe, dim, count)
     if not is_binary(factory):
         empty_index(factory, dim)
     needed = construction_bytes(factory, dim, count)
-    console.forecast(needed, f"encode: building {factory}", _smaller(construction_bytes, needed, recipe, dim, count))
+    smaller = _smaller(construction_bytes, needed, recipe, dim, count)
+    console.forecast(ids + needed, f"encode: building {factory}", smaller)
     needed = index_bytes(factory, dim, count)
     remedies = filter(None, (_smaller(index_bytes, needed, recipe, dim, count), remedy))
-    console.forecast(written + needed, f"encode: {count:,} vectors and index", ", or ".join(remedies), place)
+    console.forecast(written + needed, f"{purpose} and index", ", or ".join(remedies), place)
 
 
 def _smaller(size: Callable[[str, int, int], int], needed: int, recipe: VectorIndex, dim: int, count: int) -> str:

@@ -37,6 +37,7 @@ _PADDING = 32  # queries are padded to a multiple: BLAS sums a single query in a
 _BEYOND = 16  # hits requested beyond the cut, so that equal scores at the cut are ordered by docid
 _GPU_HITS = 2048  # FAISS returns no more from a GPU
 _ROWS_AT_ONCE = 1 << 16
+_ID_BYTES = 64  # of memory, of a document's id (docs/scale.md)
 
 
 @dataclass(frozen=True)
@@ -176,8 +177,10 @@ class DenseIndex:
         artifacts.check_parts(self.folder, FAISS_INDEX)
         try:
             mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if self.info.factory == FLAT else 0
-            if not mapped:
-                console.forecast(Path(path).stat().st_size, path, "search an index of type flat or sq8")
+            needed = _ID_BYTES * self.info.vectors + (0 if mapped else Path(path).stat().st_size)
+            console.forecast(
+                needed, path, "" if mapped else "search an index of type flat, which is not read into memory"
+            )
             return faiss.read_index_binary(path) if self.binary else faiss.read_index(path, mapped)
         except RuntimeError as error:
             raise InputError(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from hybrid_cli import artifacts, console, memory, runs
+from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
@@ -128,7 +128,7 @@ def _tune(encoder: Combination, index: DenseIndex, settings: Combine) -> tuple[R
 
 def _terms(index: DenseIndex, encoder: Combination, queries: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
     """Return the scores of the second and of the first encoder as runs, for the best `depth` documents of each."""
-    memory.require(2 * depth * len(queries) * CANDIDATE_BYTES, "combine --tune", remedy="use a smaller --depth")
+    console.forecast(2 * depth * len(queries) * CANDIDATE_BYTES, "combine --tune", "use a smaller --depth")
     qids = queries["qid"].to_list()
     sides = encoder.query_parts(queries["text"].to_list())[::-1]
     best = [index.search(side, qids, depth).select("qid", "docid") for side in sides]
