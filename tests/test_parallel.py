@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 import torch
 from processes import Started
+from safetensors.torch import load_file
 from test_train_dense import write_examples
 from torch import distributed
 
@@ -24,6 +25,8 @@ from hybrid_cli.encoders.devices import pick_device
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.label import label
+from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.training import parallel
 
 PLAN = ("--max-steps", "4", "--checkpoint-steps", "2")
@@ -31,7 +34,18 @@ TRANSFORMER = ("--epochs", "2", "--device", "cpu", "--lr", "1e-3", "--precision"
 COMMANDS = {
     "plain": ("train-dense", "{examples}", "--model", "{model}", "--loss", "nll", "--dev", "{dev}", *TRANSFORMER),
     "cached": ("train-dense", "{examples}", "--model", "{model}", "--loss", "bpr", "--chunk-size", "2", *TRANSFORMER),
+    "sparse": ("train-sparse", "{examples}", "--architecture", "splade", "--model", "{model}", *TRANSFORMER),
     "reranker": ("train-reranker", "{examples}", "--model", "{model}", "--mask-matches", "0.5", *TRANSFORMER),
+    "roc": (
+        *("train-dense", "{mined}", "--model", "{model}", "--loss", "roc", "--index", "{index}"),
+        *("--ortho-weight", "1", "--mask-matches", "0.3", *TRANSFORMER, "--epochs", "4"),
+    ),
+    "student": ("distill-lite", "{examples}", "--teacher", "{model}", "--model", "{model}", "--dim", "4", *TRANSFORMER),
+    "lambda": (
+        *("train-lambda", "{collection}", "--labels", "{labels}", "--index", "{index}", "--loss", "listwise"),
+        *("--positives", "2"),
+        *("--model", "{model}", *TRANSFORMER, "--epochs", "4"),
+    ),
     "mlm": ("pretrain", "{collection}", "--model", "{model}", *TRANSFORMER),
     "cocondenser": ("pretrain", "{collection}", "--model", "{model}", "--cocondenser", *TRANSFORMER),
     "static": (
@@ -70,12 +84,15 @@ def without_dropout(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="module")
 def sources(tiny: Path, without_dropout: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("sources")
+    index = index_bm25(tiny, output=folder / "bm25", threads=1)
     return {
         "examples": str(write_examples(folder / "examples.parquet")),
         "dev": str(write_examples(folder / "dev.parquet", 6, seed=3)),
         "model": str(without_dropout),
         "collection": str(tiny),
-        "index": str(index_bm25(tiny, output=folder / "bm25", threads=1)),
+        "index": str(index),
+        "mined": str(mine_negatives(tiny, split="train", index=index, output=folder / "mined.parquet")),
+        "labels": str(label(tiny, index=index, split="train", output=folder / "labels", depth=5)),
     }
 
 
@@ -114,7 +131,9 @@ def test_two_processes_give_the_weights_of_one(trained: tuple[Path, str], source
 
 
 def outputs(folder: Path) -> Any:
-    """Return vectors of an encoder, or scores of a reranker."""
+    """Return vectors of an encoder, scores of a reranker, or weights of a sparse encoder."""
+    if folder.name.startswith("sparse"):
+        return np.concatenate([each.numpy().ravel() for each in load_file(folder / "model.safetensors").values()])
     if artifacts.read_manifest(folder).kind == Kind.RERANKER:
         pairs = pl.DataFrame({"query": ["river", "square"], "title": "", "text": TEXTS})
         return CrossEncoder.load(str(folder), device="cpu").scores(pairs)[0]
