@@ -70,6 +70,26 @@ LEXICAL: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
+OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {  # {made} is the folder of the artifacts
+    "search, dense": (search, {"index": "{made}/dense", "split": "test", "output": "run.parquet"}),
+    "search --exact": (
+        search,
+        {"index": ["{made}/bm25", "{made}/dense"], "exact": True, "split": "test", "output": "run.parquet"},
+    ),
+    "label --run": (label, {"run": "{made}/dense.parquet", "split": "test", "depth": 3, "output": "labels"}),
+    "mine-negatives run": (
+        mine_negatives,
+        {"sources": "run:{made}/dense.parquet:2,random:1", "split": "test", "output": "train.parquet"},
+    ),
+}
+
+
+def filled(value: Any, made: Path) -> Any:
+    if isinstance(value, list):
+        return [filled(each, made) for each in value]
+    return value.format(made=made) if isinstance(value, str) else value
+
+
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the stages divide their work into several blocks."""
     monkeypatch.setattr("hybrid_cli.stages.search.QUERIES_AT_ONCE", 1)
@@ -90,6 +110,45 @@ def test_outputs_of_a_cluster_have_the_bytes_of_one_process(
         found = stage(made / "collection", **{**given, "output": output, "ray_address": machines.address})
         assert contents(found) == contents(local)
         assert len(contents(found)) == (1 if found.is_file() else len(list(local.rglob("*.parquet"))))
+
+
+@pytest.mark.parametrize("work", OTHERS)
+def test_other_sources_have_the_bytes_of_one_process_too(
+    work: str, machines: Any, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_blocks(monkeypatch)
+    stage, options = OTHERS[work]
+    given = {name: filled(value, made) for name, value in options.items()} | {"threads": 1}
+    name = given.pop("output")
+    local = stage(made / "collection", **given, output=tmp_path / name)
+    given |= {"ray_address": machines.address, "ray_workers": 2}
+    assert contents(stage(made / "collection", **given, output=tmp_path / f"ray-{name}")) == contents(local)
+
+
+def test_no_more_blocks_than_workers_are_in_progress(machines: Any) -> None:
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(6):
+            taken.append(number)
+            yield -number
+
+    settings = OnCluster(ray_address=machines.address, ray_workers=2)
+    for done, result in enumerate(cluster.ordered(settings, lambda: abs, items()), 1):
+        assert result == done - 1
+        assert len(taken) - done <= 2
+
+
+def test_a_block_that_needs_a_gpu_gets_one_of_its_own(machines: Any) -> None:
+    node = machines.add_node(num_cpus=1, num_gpus=2)
+    machines.wait_for_nodes()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        settings = OnCluster(ray_address=machines.address, ray_workers=2)
+        start = failing(lambda number: int(os.environ["CUDA_VISIBLE_DEVICES"]))
+        assert set(cluster.ordered(settings, start, [1, 2, 3], gpu=True)) <= {0, 1}
+    finally:
+        machines.remove_node(node)
 
 
 @pytest.fixture
