@@ -156,11 +156,12 @@ def test_a_changed_dense_index_equals_a_rebuilt_one_of_the_same_vectors(here: Pa
     np.testing.assert_allclose(vectors, np.concatenate([*vector_blocks(Path("encoded"), 4)]), atol=1e-6)
     np.save("vectors.npy", vectors)
     command = ["encode", "after.parquet", "--from-vectors", "vectors.npy", "--model", "model", "--dtype", "fp32"]
-    for kind in ("flat", "fp16", "sq8", "hnsw", "binary"):
+    for kind in ("flat", "fp16", "sq8", "hnsw", "ivf", "binary"):
+        options = ["--index-type", kind, *(["--nlist", "2"] if kind == "ivf" else [])]
         if kind != "flat":
-            assert hybrid("encode", "flat", "--index-type", kind, "--output", kind).code == 0
+            assert hybrid("encode", "flat", *options, "--output", kind).code == 0
             changed(kind)
-        assert hybrid(*command, "--index-type", kind, "--output", f"whole-{kind}").code == 0
+        assert hybrid(*command, *options, "--output", f"whole-{kind}").code == 0
         assert contents(f"{kind}-3")["index.faiss"] == contents(f"whole-{kind}")["index.faiss"]
         assert searched(f"{kind}-3").equals(searched(f"whole-{kind}")), kind
     assert hybrid("verify", "flat-3").code == 0

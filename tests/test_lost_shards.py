@@ -18,7 +18,7 @@ from tiny_collection import write_tiny_source
 
 from hybrid_cli import artifacts, indexes
 from hybrid_cli.collections import collection, writer
-from hybrid_cli.errors import DamageError, HybridError
+from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.indexes import documents
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.delete import delete
@@ -227,3 +227,20 @@ def test_a_column_that_one_part_has_more_does_not_matter(in_parts: Path, tmp_pat
     for part in wider:
         rewritten(part, lambda table: table.append_column("url", table["docid"]))
         assert collection.docids(parts).equals(collection.docids(in_parts))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda table: table.drop_columns(["text"]), "text"),
+        (lambda table: table.set_column(2, "text", pa.array(range(len(table)))), "text"),
+    ],
+)
+def test_a_part_of_another_schema_is_refused(
+    change: Callable[[pa.Table], pa.Table], words: str, in_parts: Path, tmp_path: Path
+) -> None:
+    parts = Path(shutil.copytree(in_parts / "corpus", tmp_path / "files"))
+    rewritten(parts / "part-00001.parquet", change)
+    with pytest.raises(InputError, match=rf"part-00001\.parquet: .*{words}"):
+        index_bm25(parts, output=tmp_path / "bm25", threads=1)
+    assert not (tmp_path / "bm25").exists()
