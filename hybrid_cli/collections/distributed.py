@@ -17,7 +17,7 @@ ROWS = 8192  # documents of a record batch
 ReadFile = Callable[[], Iterator[Document]]
 
 
-class _File(NamedTuple):
+class File(NamedTuple):
     """Documents of a file as columns, which take less memory and time to send than rows.
 
     Attributes:
@@ -44,16 +44,16 @@ def on_cluster(source: Source, settings: OnCluster) -> Source:
 
     def documents() -> Iterator[Document]:
         for file in cluster.ordered(settings, _reader, files):
-            yield from _documents(file)
+            yield from documents_of(file)
 
     return replace(source, documents=documents)
 
 
-def _reader() -> Callable[[ReadFile], _File]:
-    return _read
+def _reader() -> Callable[[ReadFile], File]:
+    return read_file
 
 
-def _read(read: ReadFile) -> _File:
+def read_file(read: ReadFile) -> File:
     """Return the documents of a file."""
     batches: list[pa.RecordBatch] = []
     rows: list[Document] = []
@@ -66,7 +66,7 @@ def _read(read: ReadFile) -> _File:
         place = row.place
     if rows:
         batches.append(_batch(rows))
-    return _File(place.file, place.unit, batches)
+    return File(place.file, place.unit, batches)
 
 
 def _batch(rows: list[Document]) -> pa.RecordBatch:
@@ -76,7 +76,8 @@ def _batch(rows: list[Document]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, [str(number) for number in range(len(arrays))])
 
 
-def _documents(file: _File) -> Iterator[Document]:
+def documents_of(file: File) -> Iterator[Document]:
+    """Yield the documents of a file."""
     for batch in file.batches:
         for number, docid, title, text, *others in zip(*(column.to_pylist() for column in batch), strict=True):
             yield Document(docid, title, text, Place(file.path, number, file.unit), tuple(others))
