@@ -85,8 +85,12 @@ CLAIMS = (
     ),
     *(Claim("roc", masked, "I0", f"{CHANGE}MRR@10") for masked in ("I15", "I50")),
     *(Claim("lite", f"lite-{weight}", "dpr32", gain=0.02) for weight in KD_WEIGHTS),
-    *(Claim("lite", f"lite-{weight}", "drboost", share=0.98) for weight in KD_WEIGHTS),
-    *(Claim("lite", f"bm25+lite-{weight}", "bm25+dpr", share=0.98) for weight in KD_WEIGHTS),
+    *(
+        Claim("lite", ours, whole, measure, share=0.98)
+        for measure in ("MRR@10", "R@100")
+        for weight in KD_WEIGHTS
+        for ours, whole in ((f"lite-{weight}", "drboost"), (f"bm25+lite-{weight}", "bm25+dpr"))
+    ),
     Claim("lite", "l-drboost", "drboost"),
     Claim("lite", "drboost", "r-drboost"),
     Claim("lite", "lite4-1", "dpr32", gain=0.02),
