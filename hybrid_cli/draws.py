@@ -90,20 +90,28 @@ def stream_sample(blocks: Iterable[pl.DataFrame], total: int, size: int, seed: i
             return
 
 
-def shuffled(sizes: Sequence[int], *seed: int, skip: int = 0) -> Iterator[tuple[int, list[int]]]:
+def shuffled(sizes: Sequence[int], *seed: int, skip: int = 0, pieces: int = 1) -> Iterator[tuple[int, list[int]]]:
     """Yield every part of a table in random order, with its rows in random order.
 
     Args:
         sizes: rows of each part.
         seed: seed of the run, and number of the epoch.
         skip: number of rows to skip at the start; parts without remaining rows are not yielded.
+        pieces: each part is yielded in as many random pieces, between pieces of other parts, so that the first rows
+            come from many parts.
 
     Yields:
         Number of the part, and numbers of its rows.
     """
-    for part in rng(*seed).permutation(len(sizes)).tolist():
-        if skip >= sizes[part]:
-            skip -= sizes[part]
+    bounds = [
+        (part, size * piece // pieces, size * (piece + 1) // pieces)
+        for part, size in enumerate(sizes)
+        for piece in range(pieces)
+    ]
+    for number in rng(*seed).permutation(len(bounds)).tolist():
+        part, begin, end = bounds[number]
+        if skip >= end - begin:
+            skip -= end - begin
             continue
-        yield part, rng(*seed, part).permutation(sizes[part])[skip:].tolist()
+        yield part, rng(*seed, part).permutation(sizes[part])[begin + skip : end].tolist()
         skip = 0

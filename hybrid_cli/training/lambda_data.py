@@ -17,6 +17,7 @@ from hybrid_cli.training.batches import Group, batches
 from hybrid_cli.training.labels import Labels
 from hybrid_cli.training.teachers import mapped_texts
 
+PIECES = 8  # of a shard, which is read as often in an epoch
 SAMPLE = "train on a collection of `prepare --sample`"  # needs less memory and disk space
 
 
@@ -63,9 +64,9 @@ class LabeledQueries:
         return batches(len(self), self._epoch, self._plan, done)
 
     def _epoch(self, epoch: int, skip: int) -> Iterator[Group]:
-        """Yield one epoch in shuffled order: shards, then queries within each."""
+        """Yield one epoch in shuffled order: pieces of shards, so that a part of an epoch sees the whole collection."""
         seed = self._plan.seed
-        for shard, places in draws.shuffled(self._sizes, seed, epoch, skip=skip):
+        for shard, places in draws.shuffled(self._sizes, seed, epoch, skip=skip, pieces=PIECES):
             texts, rows, scores = self._known(shard)
             for place in places:
                 rng = draws.rng(seed, epoch, shard, place)
