@@ -155,12 +155,12 @@ def test_a_weight_of_one_is_the_field_alone(collection: Path, tmp_path: Path) ->
     assert artifacts.read_manifest(index, Kind.LEXICAL_INDEX).options["fields"] == ["title", "body"]
 
 
-def test_a_static_encoder_reads_the_weights(collection: Path, tmp_path: Path) -> None:
-    index = index_bm25(collection / "whole", fields="title=2,text", output=tmp_path / "bm25", threads=1)
+def test_a_static_encoder_reads_the_weights(collection: Path, index: Path, tmp_path: Path) -> None:
+    weighted = index_bm25(collection / "whole", fields="title=2,text", output=tmp_path / "bm25", threads=1)
     plan: dict[str, Any] = {"encoder": "static", "dim": 4, "max_steps": 1, "batch_size": 4}
-    folder = train_lambda(collection / "whole", index=index, output=tmp_path / "lambda", **plan)
+    folder = train_lambda(collection / "whole", index=weighted, output=tmp_path / "lambda", **plan)
     assert '"fields": [\n    "title",\n    "title",\n    "text"\n  ]' in (folder / "encoder.json").read_text("utf-8")
-    done = hybrid("train-lambda", collection / "whole", "--index", collection / "bm25", "--encoder", "static",
+    done = hybrid("train-lambda", collection / "whole", "--index", index, "--encoder", "static",
                   "--dim", 4, "--output", tmp_path / "no")  # fmt: skip
     assert "has the field 'body', but encoders read only title and text" in done.err
 
