@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.collections.readers.text_files import open_binary
-from hybrid_cli.collections.source import Document, Source, passages
+from hybrid_cli.collections.source import Document, Source, document_passages
 from hybrid_cli.settings.data import Prepare
 
 FIRST = 10_000  # documents that are read
@@ -46,7 +46,7 @@ def forecast(source: Source, settings: Prepare, place: Path) -> None:
     kept = min(total, settings.sample or total)
     size = settings.split_passages
     if size:
-        first = [passage for row in first for passage in _passages(row, size, settings.passage_stride or size)]
+        first = [passage for row in first for passage in document_passages(row, size, settings.passage_stride or size)]
     written = kept * len(first) / FIRST
     ids = written + (kept if size else 0) + (total if settings.pseudo_queries else 0)
     memory = ID_BYTES * ids + ((ID_BYTES + _COPY_BYTES) * total if settings.sample else 0)
@@ -55,11 +55,6 @@ def forecast(source: Source, settings: Prepare, place: Path) -> None:
     helps = settings.sample is None and ids > 2 * total
     console.forecast(int(memory), purpose, _FEWER if helps else "")
     console.forecast(int(written * _stored_bytes(first)), purpose, "" if settings.sample else _FEWER, place)
-
-
-def _passages(row: Document, size: int, stride: int) -> list[Document]:
-    texts = passages(row.text, size, stride)
-    return [row._replace(docid=f"{row.docid}#{number}", text=text) for number, text in enumerate(texts)]
 
 
 def _document_files(source: Source) -> list[Path]:

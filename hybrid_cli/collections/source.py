@@ -186,10 +186,10 @@ def in_passages(source: Source, settings: Prepare) -> Source:
 
     def documents() -> Iterator[Document]:
         for row in source.documents():
-            texts = passages(row.text, size, stride)
-            counts[row.docid] = len(texts)
+            found = document_passages(row, size, stride)
+            counts[row.docid] = len(found)
             source.facts["whole_documents"] = len(counts)
-            yield from (row._replace(docid=f"{row.docid}#{number}", text=text) for number, text in enumerate(texts))
+            yield from found
 
     def judgments() -> Iterator[Judgment]:
         for _ in documents() if not counts else ():
@@ -200,6 +200,12 @@ def in_passages(source: Source, settings: Prepare) -> Source:
 
     options = {**source.options, "split_passages": size, "passage_stride": stride}
     return replace(source, documents=documents, judgments=judgments, options=options)
+
+
+def document_passages(row: Document, size: int, stride: int) -> list[Document]:
+    """Return the passages of a document as documents DOCID#0, DOCID#1, ...; see `passages`."""
+    texts = passages(row.text, size, stride)
+    return [row._replace(docid=f"{row.docid}#{number}", text=text) for number, text in enumerate(texts)]
 
 
 def passages(text: str, size: int, stride: int) -> list[str]:
