@@ -20,6 +20,7 @@ from hybrid_cli.lexical import impacts
 from hybrid_cli.lexical.impacts import Impacts, Postings, PostingsBuilder, decode_length, quantized
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.keys import Bags
+from hybrid_cli.training.teachers import Bm25Scorer, PostingsScorer
 
 K1, B = 0.9, 0.4
 DOCUMENTS = [
@@ -166,6 +167,19 @@ def test_postings_do_not_depend_on_block_size(documents: list[list[str]], size: 
     assert made.terms.equals(whole.terms)
     for name in ("indptr", "rows", "tfs", "lengths"):
         np.testing.assert_array_equal(getattr(made, name), getattr(whole, name))
+
+
+@given(corpora, words, st.data())
+def test_scores_of_any_documents_are_those_of_pairs(
+    documents: list[list[str]], query: list[str], data: st.DataObject
+) -> None:
+    index, texts = known(documents), [" ".join(query), "", "unknown"]
+    docids = data.draw(st.lists(st.sampled_from(index.docids.to_list()), max_size=30))  # in any order, repeated
+    queries = pl.DataFrame({"qid": ["0", "1", "2"], "text": texts})
+    pairs = pl.DataFrame({"qid": [f"{place // len(docids)}" for place in range(3 * len(docids))], "docid": docids * 3})
+    exact = index.score(pairs, queries).to_numpy().reshape(3, len(docids))
+    np.testing.assert_array_equal(PostingsScorer(index).scores(texts, docids), exact)
+    np.testing.assert_allclose(Bm25Scorer(index, index.docids).scores(texts, docids), exact, rtol=1e-5)
 
 
 def test_postings_survive_saving_and_opening(tmp_path: Path) -> None:

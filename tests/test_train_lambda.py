@@ -30,7 +30,6 @@ from hybrid_cli.stages.train_lambda import train_lambda
 from hybrid_cli.training import static
 from hybrid_cli.training.lambda_data import LabeledQueries
 from hybrid_cli.training.student import StudentNegatives
-from hybrid_cli.training.teachers import Bm25Scorer
 
 Sources = dict[str, Any]
 
@@ -66,15 +65,23 @@ def test_listwise_needs_no_more_hits_than_positives(sources: Sources) -> None:
         labelled(sources, options(sources, loss="listwise", positives=5))
 
 
-def test_texts_and_impacts_that_do_not_fit_are_refused_with_an_option(
-    sources: Sources, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_texts_that_do_not_fit_are_refused_with_an_option(
+    sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hybrid_cli.memory.shutil.disk_usage", lambda folder: SimpleNamespace(free=0))
     with pytest.raises(HybridError, match=r"train-lambda: texts needs .*, or train on a collection of `prepare --sa"):
         LabeledQueries(sources["labels"], sources["collection"], options(sources), tmp_path)
-    index = LexicalIndex.open(sources["index"])
-    with pytest.raises(HybridError, match=r"impacts by document needs .*, or use --loss contrastive$"):
-        Bm25Scorer.of_all(index, tmp_path)
+
+
+def test_listwise_training_converts_no_impacts(
+    sources: Sources, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*arguments: Any) -> None:
+        raise AssertionError("impacts are ordered by document")
+
+    for name in ("by_document", "of_documents"):
+        monkeypatch.setattr(f"hybrid_cli.lexical.impacts.Impacts.{name}", refused)
+    train_lambda(output=tmp_path / "lambda", model=str(tiny_bert), **sources, **planned(loss="listwise"))
 
 
 def without(sources: Sources, *names: str) -> Sources:

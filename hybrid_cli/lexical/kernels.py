@@ -185,6 +185,22 @@ def score_pairs(numbers: Any, documents: Any, queries: Any, matrix: Any) -> Any:
 
 
 @jit
+def score_every(documents: Any, queries: Any, matrix: Any, scores: Any) -> None:
+    """Add the score of every query and every document to `scores` [Q, n]; rows of `documents` ascend."""
+    ends, terms, weights = queries.ends, queries.terms, queries.weights
+    indptr, rows, tfs, scale = matrix.indptr, matrix.rows, matrix.tfs, matrix.scale
+    for query in range(len(scores)):
+        for at in range(ends[query], ends[query + 1]):
+            posting, last = indptr[terms[at]], indptr[terms[at] + 1]
+            for place in range(len(documents)):
+                posting = first_from(rows, posting, last, documents[place])
+                if posting == last:
+                    break
+                if rows[posting] == documents[place]:
+                    scores[query, place] += share(weights[at], tfs[posting], scale, documents[place])
+
+
+@jit
 def _ordered(bits: Any) -> Any:
     """Map the bits of a float32 to an integer with the order of signed floats."""
     return ~bits if bits >> np.uint32(31) else bits | SIGN

@@ -34,7 +34,7 @@ from hybrid_cli.training.lambda_data import SAMPLE, LabeledQueries
 from hybrid_cli.training.loop import Validator
 from hybrid_cli.training.session import Job, Session, contract_changes, load_start, start_contract
 from hybrid_cli.training.student import StudentNegatives
-from hybrid_cli.training.teachers import Bm25Scorer, mapped_impacts
+from hybrid_cli.training.teachers import PostingsScorer, mapped_impacts
 from hybrid_cli.training.validation import SurrogatePool
 
 DEV_DEPTH = 50
@@ -80,7 +80,7 @@ def _train_transformer(settings: TrainLambda) -> Path:
     def prepare(work: Path) -> Job[Any]:
         queries = LabeledQueries(labels, settings.collection, settings, work)
         found.update(queries=len(queries), dropped=queries.dropped)
-        teacher = Bm25Scorer.of_all(index, work) if index is not None and settings.loss == "listwise" else None
+        teacher = PostingsScorer(index) if index is not None and settings.loss == "listwise" else None
         sources = BatchSources(scorer=teacher, base=base)
         learner = DenseLearner(encoder, _objective(settings, encoder), session.precision, settings.chunk_size, sources)
         batches, steps = _batches(settings, queries, learner), session.steps(len(queries))

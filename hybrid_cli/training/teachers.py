@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -56,21 +56,7 @@ class Bm25Scorer:
             impacts = index.rows(docids)
         except InputError as error:
             raise InputError(f"{error}; pass the --index that the examples were mined with") from None
-        places = dict(zip(docids.to_list(), range(len(docids)), strict=True))
-        self._rows: Callable[[Sequence[str]], Any] = lambda wanted: impacts[[places[docid] for docid in wanted]]
-
-    @classmethod
-    def of_all(cls, index: LexicalIndex, work: Path) -> Self:
-        """Return the scores of all documents, whose impacts are in a memory-mapped file.
-
-        Args:
-            index: lexical index.
-            work: folder of the unfinished artifact, where the file is stored.
-        """
-        scorer = cls(index, index.docids.head(0))
-        impacts, rows_of = mapped_impacts(index, work, "use --loss contrastive"), row_finder(index.docids)
-        scorer._rows = lambda wanted: impacts.rows(rows_of(wanted))
-        return scorer
+        self._impacts, self._places = impacts, dict(zip(docids.to_list(), range(len(docids)), strict=True))
 
     def scores(self, queries: Sequence[str], docids: Sequence[str]) -> Floats:
         """Return exact BM25 scores [n, m] of every query and every document, by one sparse product."""
@@ -79,7 +65,34 @@ class Bm25Scorer:
 
     def rows(self, docids: Sequence[str]) -> Any:
         """Return the impacts of documents, scipy CSR [m, V]."""
-        return self._rows(docids)
+        return self._impacts[[self._places[docid] for docid in docids]]
+
+
+class PostingsScorer:
+    """BM25 scores of any documents of a lexical index, found in the postings of the terms of the queries.
+
+    Nothing but the sorted ids is held. A query costs at most one binary search per term and document.
+
+    Args:
+        index: lexical index.
+    """
+
+    def __init__(self, index: LexicalIndex):
+        self.index, self._rows_of = index, row_finder(index.docids)
+
+    def scores(self, queries: Sequence[str], docids: Sequence[str]) -> Floats:
+        """Return exact BM25 scores [n, m] of every query and every document.
+
+        Raises:
+            InputError: a document is not in the index.
+        """
+        from hybrid_cli.lexical import kernels
+
+        rows, places = np.unique(self._rows_of(docids), return_inverse=True)
+        found = np.zeros((len(queries), len(rows)))
+        kernels.score_every(rows, *self.index.kernel_arguments(self.index.bags(queries)), found)
+        scores: Floats = found[:, places].astype(np.float32)
+        return scores
 
 
 def row_finder(docids: pl.Series) -> Callable[[Sequence[str]], npt.NDArray[np.int64]]:
