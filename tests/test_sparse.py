@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 import torch
 from sparse_models import ARCHITECTURES, TEXTS, open_model, write_checkpoint, write_checkpoints
 
 from hybrid_cli import artifacts, console, memory, runs
+from hybrid_cli.artifacts import layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.errors import HybridError, InputError
@@ -156,7 +158,6 @@ def test_a_sparse_encoder_is_not_combined(tiny_bert: Path, tmp_path: Path) -> No
         ({"normalize": True}, "--normalize: only with .* a dense transformer encoder; .* is a learned sparse encoder$"),
         ({"preset": "ance"}, "--preset: only with .* a dense transformer encoder; .* is a learned sparse encoder$"),
         ({"vector_dtype": "float32"}, "--vector-dtype: only with texts to encode and a dense encoder, or"),
-        ({"devices": ["cpu"]}, "--devices: only with texts to encode and a dense encoder"),
         ({"memory": "1G"}, "--memory: only with a dense encoder; .* is a learned sparse encoder$"),
         (
             {"truncate_dim": 4},
@@ -194,6 +195,53 @@ def test_shards_resume_and_do_not_change_the_index(
     assert ours.fingerprint == whole.fingerprint
 
 
+def test_an_interrupted_run_resumes_on_two_devices_with_the_bytes_of_one(
+    models: dict[Any, Path],
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments: dict[str, Any] = {"model": str(models["splade"]), "architecture": "splade", "dtype": "fp32"}
+    arguments |= {"threads": 1, "shard_size": 2}
+    whole = encode(tiny, **arguments, output=tmp_path / "whole")
+    original, calls = SparseEncoder.document_weights, []
+
+    def interrupted(self: SparseEncoder, *given: Any) -> Any:
+        calls.append(given)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return original(self, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SparseEncoder, "document_weights", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            encode(tiny, **arguments, output=tmp_path / "index")
+    shard = tmp_path / ".index.partial" / layout.WEIGHT_SHARDS / layout.part(0)
+    marked = pq.read_table(shard).replace_schema_metadata({"truncated": "1000"})  # so that a second encoding would show
+    pq.write_table(marked, shard)
+    monkeypatch.setattr(console, "MUCH", 0)
+    for output, truncated in (("index", 1000), ("fresh", 0)):  # forecast from the first shard, from the first block
+        capsys.readouterr()
+        ours = encode(tiny, **arguments, devices=["cpu", "cpu"], output=tmp_path / output)
+        assert capsys.readouterr().err.count("encode: impact matrix of about") == 2, "memory and disk"
+        assert artifacts.read_manifest(ours).counts["truncated"] == truncated
+        for name in (layout.IMPACTS, layout.DOCIDS):
+            files = [each for each in (whole / name, *(whole / name).glob("*")) if each.is_file()]
+            assert files
+            assert all((ours / each.relative_to(whole)).read_bytes() == each.read_bytes() for each in files)
+
+
+def test_memory_that_does_not_suffice_ends_the_processes_of_the_devices(
+    models: dict[Any, Path], tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available", lambda: [(1, "this test", "raise it")])
+    with pytest.raises(
+        HybridError, match=r"^not enough memory: encode: impact matrix of .*, or use a smaller --doc-max"
+    ):
+        encode(tiny, model=str(models["splade"]), architecture="splade", devices=["cpu", "cpu"], output=tmp_path / "i")
+
+
 def test_the_first_block_gives_the_forecast_and_the_refusal(
     models: dict[Any, Path],
     tiny: Path,
@@ -204,7 +252,7 @@ def test_the_first_block_gives_the_forecast_and_the_refusal(
     """A block of 4 of 12 documents: the forecast is within a factor of 1.5 of the weights of the index."""
     arguments: dict[str, Any] = {"model": str(models["splade"]), "architecture": "splade", "dtype": "fp32"}
     arguments |= {"threads": 1}
-    monkeypatch.setattr("hybrid_cli.indexes.lexical.AT_ONCE", 4)
+    monkeypatch.setattr("hybrid_cli.indexes.sparse_encoding.AT_ONCE", 4)
     monkeypatch.setattr(console, "MUCH", 0)
     encode(tiny, **arguments, output=tmp_path / "index")
     found = re.findall(r"matrix of about ([\d,]+) weights: needs about \d+ MiB of (\w+)", capsys.readouterr().err)

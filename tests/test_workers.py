@@ -45,7 +45,7 @@ def children(process: int) -> set[int]:
 
 def test_all_jobs_run_and_report_their_progress() -> None:
     done: list[int] = []
-    workers.run("worker_jobs.job", {"a": {"count": 1}, "b": {"count": 2}}, done.append)
+    workers.run("worker_jobs.job", {"a": {"count": 1}, "b": {"count": 2}}, {"done": done.append})
     assert sorted(done) == [1, 2]
 
 
@@ -55,7 +55,7 @@ def test_the_error_of_a_process_ends_the_others() -> None:
         workers.run(
             "worker_jobs.job",
             {"a": {"count": 1, "seconds": LONG}, "b": {"count": 1, "error": "the text of document 7 is missing"}},
-            lambda count: None,
+            {"done": lambda count: None},
         )
     assert children(os.getpid()) == before
 
@@ -69,13 +69,13 @@ def test_a_killed_process_is_named_and_ends_the_others() -> None:
 
     jobs = {"a": {"count": 1, "seconds": LONG}, "b": {"count": 2, "seconds": LONG}}
     with pytest.raises(HybridError, match=r"the process of b was ended by SIGKILL; repeat the command to resume; less"):
-        workers.run("worker_jobs.job", jobs, kill)
+        workers.run("worker_jobs.job", jobs, {"done": kill})
     assert children(os.getpid()) == before
 
 
 def test_the_processes_end_with_a_killed_stage() -> None:
     code = "from hybrid_cli.indexes import workers; "
-    code += f"workers.run('worker_jobs.job', dict.fromkeys('ab', dict(count=1, seconds={LONG})), lambda count: None)"
+    code += f"workers.run('worker_jobs.job', dict.fromkeys('ab', dict(count=1, seconds={LONG})), dict(done=int))"
     stage = Started(code)
     while len(running := children(stage.pid)) < 2 and stage.poll() is None:
         time.sleep(0.01)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from hybrid_cli.errors import InputError
@@ -14,8 +13,8 @@ def job() -> None:
     workers.serve(_work)
 
 
-def _work(values: dict[str, Any], report: Callable[[int], None]) -> None:
-    report(values["count"])
+def _work(values: dict[str, Any], send: workers.Send) -> None:
+    send("done", values["count"])
     if "error" in values:
         raise InputError(values["error"])
     time.sleep(values.get("seconds", 0))

@@ -211,6 +211,32 @@ def encode_on(
     """
     missing = missing_shards(work, total, settings.shard_size)
     advance(total - texts_of(missing, total, settings.shard_size))
+    run_on(devices, "hybrid_cli.indexes.encoding.encode_share", settings, work, missing, resolved, {"encoded": advance})
+
+
+def run_on(
+    devices: Sequence[str],
+    function: str,
+    settings: Encode,
+    work: Path,
+    missing: Sequence[int],
+    resolved: dict[str, Any],
+    receive: Mapping[str, Callable[[Any], object]],
+) -> None:
+    """Encode missing shards in one process per device, which gets an equal share of them.
+
+    Args:
+        devices: full names of devices.
+        function: see `workers.run`; encodes the `shards` of a job with `settings` on `device` into the folder `work`.
+        settings: settings of the command.
+        work: folder of the shards.
+        missing: numbers of the shards.
+        resolved: further values of the job.
+        receive: see `workers.run`.
+
+    Raises:
+        InputError, HybridError: see `workers.run`.
+    """
     given = {name: plain(getattr(settings, name)) for name in settings.given - {"devices"}}
     given["threads"] = settings.threads or max(1, cpu_count() // len(devices))
     shares = [missing[number :: len(devices)] for number in range(len(devices))]
@@ -219,13 +245,13 @@ def encode_on(
         for number, (device, mine) in enumerate(zip(devices, shares, strict=True))
         if mine
     }
-    workers.run("hybrid_cli.indexes.encoding.encode_share", jobs, advance)
+    workers.run(function, jobs, receive)
 
 
 def encode_share() -> None:
     """Encode the shards of a job in this process; see `workers.serve`."""
 
-    def work(job: dict[str, Any], advance: Callable[[int], None]) -> None:
+    def work(job: dict[str, Any], send: workers.Send) -> None:
         settings = Encode(**job["settings"])
         set_all_threads(settings.threads)
         source, kind = source_of(settings)
@@ -233,6 +259,7 @@ def encode_share() -> None:
         texts, _ = texts_in(source, kind)
         of_queries, wanted = kind == Kind.VECTORS, set(job["shards"])
         encoded = partial(map, block_encoder(encoder, of_queries, settings.batch_tokens))
+        advance = partial(send, "encoded")
         encode_texts(Path(job["work"]), texts, encoded, of_queries, settings, advance, wanted=wanted)
 
     workers.serve(work)

@@ -1,6 +1,6 @@
 """Processes that share the work of a stage, one per device.
 
-A job is JSON on the standard input of a new Python process, which reports progress as JSON lines. It ends when the
+A job is JSON on the standard input of a new Python process, which sends messages as JSON lines. It ends when the
 stage ends, also when the stage is killed, so that no process writes into a folder that another call resumes.
 """
 
@@ -20,7 +20,8 @@ from hybrid_cli import console
 from hybrid_cli.encoders.devices import pick_device
 from hybrid_cli.errors import HybridError, InputError
 
-Report = Callable[[int], None]
+_ERRORS = {kind.__name__: kind for kind in (HybridError, InputError)}
+Send = Callable[[str, Any], None]  # name and JSON value of a message
 
 
 def pick_devices(names: Sequence[str]) -> list[str]:
@@ -43,13 +44,13 @@ def pick_devices(names: Sequence[str]) -> list[str]:
     return found
 
 
-def run(function: str, jobs: Mapping[str, Mapping[str, Any]], advance: Report) -> None:
+def run(function: str, jobs: Mapping[str, Mapping[str, Any]], receive: Mapping[str, Callable[[Any], object]]) -> None:
     """Run `function` in one process per job, and wait for all.
 
     Args:
         function: module and name of a function of a job, which calls `serve`.
         jobs: name of the process for messages -> JSON values.
-        advance: receives the progress that the processes report.
+        receive: name of a message of the processes -> function of its value.
 
     Raises:
         InputError, HybridError: the error of a process, or a process was killed; the others are stopped.
@@ -58,7 +59,7 @@ def run(function: str, jobs: Mapping[str, Mapping[str, Any]], advance: Report) -
     command = [sys.executable, "-c", f"from {module} import {name}; {name}()"]
     pipe: Any = subprocess.PIPE
     processes = {label: subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for label in jobs}
-    messages: SimpleQueue[tuple[str, dict[str, Any] | None]] = SimpleQueue()
+    messages: SimpleQueue[tuple[str, list[Any] | None]] = SimpleQueue()
     try:
         for label, process in processes.items():
             threading.Thread(target=_relay, args=(label, process, messages), daemon=True).start()
@@ -71,10 +72,10 @@ def run(function: str, jobs: Mapping[str, Mapping[str, Any]], advance: Report) -
             if message is None:
                 running.discard(label)
                 _check_end(label, processes[label].wait())
-            elif "error" in message:
-                raise (InputError if message["input"] else HybridError)(message["error"])
+            elif message[0] in _ERRORS:
+                raise _ERRORS[message[0]](message[1])
             else:
-                advance(message["done"])
+                receive[message[0]](message[1])
     except BrokenPipeError:  # it ended before it read its job
         raise HybridError(f"the process of {label} ended at its start; repeat the command") from None
     finally:
@@ -83,9 +84,7 @@ def run(function: str, jobs: Mapping[str, Mapping[str, Any]], advance: Report) -
             process.wait()
 
 
-def _relay(
-    label: str, process: subprocess.Popen[str], messages: SimpleQueue[tuple[str, dict[str, Any] | None]]
-) -> None:
+def _relay(label: str, process: subprocess.Popen[str], messages: SimpleQueue[tuple[str, list[Any] | None]]) -> None:
     """Pass on the messages of a process, then None."""
     assert process.stdout is not None
     for line in process.stdout:
@@ -103,22 +102,23 @@ def _check_end(label: str, code: int) -> None:
         raise HybridError(f"the process of {label} failed (exit code {code}); repeat the command to resume")
 
 
-def serve(work: Callable[[dict[str, Any], Report], None]) -> None:
-    """Run the job on the standard input in this process, and report its progress and its error."""
+def serve(work: Callable[[dict[str, Any], Send], None]) -> None:
+    """Run the job on the standard input in this process, and send its messages and its error."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print
     job = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_stage, daemon=True).start()
     console.set_quiet(True)
 
-    def send(**message: Any) -> None:
-        out.write(json.dumps(message) + "\n")
+    def send(name: str, value: Any) -> None:
+        out.write(json.dumps([name, value]) + "\n")
         out.flush()
 
     try:
-        work(job, lambda count: send(done=count))
+        work(job, send)
     except HybridError as error:
-        send(error=str(error), input=isinstance(error, InputError))
+        kind = InputError if isinstance(error, InputError) else HybridError
+        send(kind.__name__, str(error))
 
 
 def _end_with_stage() -> None:

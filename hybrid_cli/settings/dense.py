@@ -305,7 +305,7 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
         "Devices to encode on, in one process each: `0,1` are two GPUs, `all` is all GPUs. Equal devices, and equal "
         "`--threads` on CPUs, write the same bytes as one device.",
         panel=COMPUTATION,
-        applies=when(input=TEXTS, encoder=OF_DENSE, from_vectors=None, ray_address=None),
+        applies=when(input=TEXTS, from_vectors=None, ray_address=None),
         recorded=False,
     )
     ray_address: str | None = redeclare(OnCluster, "ray_address", applies=when(input=TEXTS, from_vectors=None))

@@ -36,17 +36,16 @@ from hybrid_cli.indexes.encoding import (
 )
 from hybrid_cli.indexes.exact import model_of, query_encoder
 from hybrid_cli.indexes.external import read_external, rows_of, write_external
-from hybrid_cli.indexes.lexical import (
+from hybrid_cli.indexes.shards import encode_texts, link_vectors, shard_path, truncate_vectors
+from hybrid_cli.indexes.sparse_encoding import (
     DEEPCT_B,
     DEEPCT_K1,
     build_matrix,
-    encode_weights,
+    encode_documents,
     open_sparse,
     quantization_steps,
     weight_shard,
-    weights_encoder,
 )
-from hybrid_cli.indexes.shards import encode_texts, link_vectors, shard_path, truncate_vectors
 from hybrid_cli.indexes.workers import pick_devices
 from hybrid_cli.lexical.analysis import ENGLISH
 from hybrid_cli.reporting.tables import figure
@@ -168,12 +167,13 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
     output = artifacts.output_of(settings, Kind.LEXICAL_INDEX, inputs, options)
     if output.up_to_date:
         return output.path
-    encoder = open_sparse(settings, "cpu" if settings.ray_address else settings.device, dtype, changes)
-    weighted = weights_encoder(settings, encoder, steps, dtype, changes)
+    elsewhere = bool(settings.devices) or settings.ray_address is not None
+    encoder = open_sparse(settings, "cpu" if elsewhere else settings.device, dtype, changes)
     texts, total = texts_in(source, Kind.DENSE_INDEX, settings.expansion)
     with output.folder() as (work, counts):
         with console.progress("encode", total, "texts") as advance:
-            encode_weights(work, texts, total, weighted, settings.shard_size, advance)
+            resolved = {"steps": steps, "dtype": dtype, "contract": changes}
+            encode_documents(settings, encoder, work, texts, total, resolved, advance)
         artifacts.refuse_lost(weight_shard(work, number) for number in range(-(-total // settings.shard_size)))
         built = build_matrix(work, contract.counts)
         artifacts.refuse_lost_rows(work, "documents", built.documents, total)

@@ -1,0 +1,285 @@
+"""Encoding a corpus with a learned sparse encoder: weights of documents in shards, and the impact matrix made of them.
+
+The shards are Parquet files of id, terms and integer weights, kept until the matrix is complete, so that an interrupted
+run resumes with the first missing one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hybrid_cli import artifacts, cluster, console, memory
+from hybrid_cli.artifacts import disk, layout
+from hybrid_cli.errors import InputError
+from hybrid_cli.indexes import workers
+from hybrid_cli.indexes.encoding import run_on, source_of, texts_in
+from hybrid_cli.indexes.shards import Advance, Block, Texts, texts_of
+from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
+from hybrid_cli.settings import Encode
+from hybrid_cli.settings.common import as_names
+
+if TYPE_CHECKING:
+    from hybrid_cli.encoders.sparse import SparseEncoder
+
+AT_ONCE = 256  # texts between two updates of the progress bar
+_CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 1024, 1 << 14  # a token has a score for each term of the vocabulary
+_REMEDY = "use a smaller --doc-max-len"
+_WEIGHT_BYTES = 16  # of memory: term and weight of each posting, in the order of the documents and of the terms
+_STORED_BYTES = 9  # on the disk: row and weight of each posting, rows and lengths of documents
+DEEPCT_K1, DEEPCT_B = 10.0, 0.9  # for weights times 100 (DeepCT, README of its code)
+
+Weighted: TypeAlias = tuple[pa.Table, int]  # terms and weights of a block, and the number of truncated documents
+
+
+def weight_shard(folder: Path, number: int) -> Path:
+    """Return the path of a shard of learned weights in the folder of an unfinished index."""
+    return folder / layout.WEIGHT_SHARDS / layout.part(number)
+
+
+def quantization_steps(settings: Encode, counts: bool) -> int:
+    """Return the integers per unit of a weight.
+
+    Args:
+        settings: settings of the command.
+        counts: the weights are counts of terms (DeepCT).
+
+    Raises:
+        InputError: no power of two.
+    """
+    steps = settings.quantization or (100 if counts else 128)
+    if not counts and steps & (steps - 1):
+        raise InputError(f"--quantization {steps}: needs a power of two, so that sums of weights are exact")
+    return steps
+
+
+def open_sparse(settings: Encode, device: str, dtype: Any, changes: dict[str, Any]) -> SparseEncoder:
+    """Return the sparse encoder of the settings with a changed contract; set the threads of PyTorch."""
+    import torch
+
+    from hybrid_cli.encoders.sparse import SparseEncoder
+
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    name = as_names(settings.model)[0]
+    return SparseEncoder.load(name, device=device, dtype=dtype, architecture=settings.architecture, **changes)
+
+
+def encode_documents(
+    settings: Encode,
+    encoder: SparseEncoder,
+    folder: Path,
+    texts: Iterable[Texts],
+    total: int,
+    resolved: dict[str, Any],
+    advance: Advance,
+) -> None:
+    """Encode documents to shards: in this process, in one process per device, or on a Ray cluster.
+
+    Shards that exist already are skipped. The first block, or a finished first shard, gives the forecast of memory and
+    disk space.
+
+    Args:
+        settings: settings of the command.
+        encoder: the encoder of this process.
+        folder: folder of the unfinished index.
+        texts: tables with the columns id, title, text.
+        total: number of documents.
+        resolved: `steps` (see `SparseEncoder.document_weights`), `dtype` and `contract` of the encoder.
+        advance: called with numbers of encoded texts.
+
+    Raises:
+        InputError, HybridError: see `workers.run`; memory or disk space does not suffice for the weights of all
+            documents.
+    """
+    size, forecast = settings.shard_size, partial(_forecast, folder)
+    devices = workers.pick_devices(settings.devices)
+    if not devices:
+        weighted: Callable[[Iterable[Block]], Iterable[Weighted]]
+        if settings.ray_address is None:
+            weighted = partial(map, _block_weights(encoder, resolved["steps"], settings.batch_tokens))
+        else:
+            start = partial(_start, settings.of_worker(), resolved, settings.device)
+            weighted = partial(cluster.ordered, settings, start, gpu=settings.device.startswith("cuda"))
+        encode_weights(folder, texts, total, weighted, size, advance, forecast)
+        return
+    missing = [number for number in range(-(-total // size)) if not weight_shard(folder, number).exists()]
+    advance(total - texts_of(missing, total, size))
+    if 0 not in missing:
+        forecast(*_facts(weight_shard(folder, 0), total))
+    receive: dict[str, Callable[[Any], object]] = {"encoded": advance, "forecast": lambda facts: forecast(*facts)}
+    run_on(devices, f"{__name__}.encode_share", settings, folder, missing, resolved, receive)
+
+
+def encode_share() -> None:
+    """Encode the shards of a job in this process; see `workers.serve`."""
+
+    def work(job: dict[str, Any], send: workers.Send) -> None:
+        settings, wanted = Encode(**job["settings"]), set(job["shards"])
+        texts, total = texts_in(*source_of(settings), settings.expansion)
+        weighted = partial(map, _start(settings, job, job["device"]))
+        advance, forecast = partial(send, "encoded"), lambda *facts: send("forecast", facts)
+        encode_weights(Path(job["work"]), texts, total, weighted, settings.shard_size, advance, forecast, wanted)
+
+    workers.serve(work)
+
+
+def _start(settings: Encode, resolved: dict[str, Any], device: str) -> Callable[[Block], Weighted]:
+    """Open the encoder in a process of its own."""
+    encoder = open_sparse(settings, device, resolved["dtype"], resolved["contract"])
+    return _block_weights(encoder, resolved["steps"], settings.batch_tokens)
+
+
+def _block_weights(encoder: SparseEncoder, steps: int, batch_tokens: int | None) -> Callable[[Block], Weighted]:
+    """Return the function that computes the weights of a block."""
+    tokens = batch_tokens or (_CPU_BATCH_TOKENS if encoder.device.type == "cpu" else _GPU_BATCH_TOKENS)
+
+    def weighted(block: Block) -> Weighted:
+        before = encoder.truncated
+        found = encoder.document_weights(*block, steps, tokens)
+        ends = pa.array([0, *found.distinct.cumsum()], pa.int32())
+        terms = pa.ListArray.from_arrays(ends, found.terms.cast(pa.string()))
+        weights = pa.ListArray.from_arrays(ends, pa.array(found.weights, pa.int32()))
+        return pa.table({"terms": terms, "weights": weights}), encoder.truncated - before
+
+    return weighted
+
+
+def encode_weights(
+    folder: Path,
+    texts: Iterable[Texts],
+    total: int,
+    weighted: Callable[[Iterable[Block]], Iterable[Weighted]],
+    size: int,
+    advance: Advance,
+    forecast: Callable[[int, int, float], None],
+    wanted: Collection[int] | None = None,
+) -> None:
+    """Encode documents to shards of `size`.
+
+    Args:
+        folder: folder of the unfinished index.
+        texts: tables with the columns id, title, text.
+        total: number of documents.
+        weighted: computes the weights of blocks, in order.
+        size: number of documents of a shard.
+        advance: called with the number of encoded texts.
+        forecast: called with the weights and bytes of the first block or shard, and how often all documents contain it.
+        wanted: numbers of the shards to encode; None encodes those that do not exist.
+    """
+    (folder / layout.WEIGHT_SHARDS).mkdir(exist_ok=True)
+    started: deque[tuple[int, pa.Array]] = deque()  # number and ids of the shards in progress
+
+    def blocks() -> Iterator[Block]:
+        for number, shard in enumerate(artifacts.regrouped(map(pa.table, texts), size)):
+            if wanted is not None and number not in wanted:
+                if number > max(wanted, default=-1):
+                    break
+            elif wanted is None and weight_shard(folder, number).exists():
+                advance(len(shard))
+                if not number:
+                    forecast(*_facts(weight_shard(folder, number), total))
+            else:
+                started.append((number, shard["id"].combine_chunks()))
+                for begin in range(0, len(shard), AT_ONCE):
+                    part = shard.slice(begin, AT_ONCE)
+                    yield part["title"].to_pylist(), part["text"].to_pylist()
+
+    parts: list[Weighted] = []
+    for done in weighted(blocks()):
+        if not parts and started[0][0] == 0:
+            found = len(done[0]["terms"].combine_chunks().flatten())
+            forecast(found, artifacts.stored_bytes(done[0]), total / len(done[0]))
+        parts.append(done)
+        advance(len(done[0]))
+        number, ids = started[0]
+        if sum(len(table) for table, _ in parts) == len(ids):
+            _write_shard(weight_shard(folder, number), ids, parts)
+            started.popleft()
+            parts.clear()
+
+
+def _write_shard(path: Path, ids: pa.Array, parts: Sequence[Weighted]) -> None:
+    """Write the ids and weights of a shard, with the number of truncated documents in the footer."""
+    table = pa.concat_tables([each for each, _ in parts]).add_column(0, "id", ids)
+    table = table.replace_schema_metadata({"truncated": str(sum(truncated for _, truncated in parts))})
+    with artifacts.replacing(path) as scratch, disk.create(scratch) as file:
+        pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+
+
+def _forecast(folder: Path, weights: int, stored: int, times: float) -> None:
+    """Print memory and disk space for `times` as many weights and stored bytes, and refuse what does not fit."""
+    found = int(times * weights)
+    purpose = f"encode: impact matrix of about {found:,} weights"
+    console.forecast(_WEIGHT_BYTES * found, purpose, _REMEDY)
+    console.forecast(int(times * stored) + _STORED_BYTES * found, purpose, _REMEDY, folder)
+
+
+def _facts(first: Path, total: int) -> tuple[int, int, float]:
+    """Return the weights and bytes of the first shard, and how often `total` documents contain it."""
+    return _weights(first), first.stat().st_size, total / artifacts.row_count(first)
+
+
+def _weights(path: Path) -> int:
+    """Return the number of weights in a shard, from the footer of the file."""
+    footer = pq.read_metadata(path)
+    return sum(footer.row_group(at).column(1).num_values for at in range(footer.num_row_groups))
+
+
+@dataclass(frozen=True)
+class Built:
+    """An impact matrix of learned weights, and the number of truncated documents."""
+
+    postings: Postings
+    documents: int
+    truncated: int
+
+    def counts(self) -> dict[str, Any]:
+        """Return values for the manifest."""
+        return {
+            "documents": self.documents,
+            "empty documents": self.documents - self.postings.counted,
+            "terms": len(self.postings.terms),
+            "postings": len(self.postings.rows),
+            "truncated": self.truncated,
+        }
+
+
+def build_matrix(folder: Path, bm25: bool) -> Built:
+    """Write `impacts/` and `docids.parquet` from the shards in `folder`, which are hidden and so removed at the end.
+
+    Args:
+        folder: folder of the unfinished index.
+        bm25: the weights are counts; k1 and b of DeepCT are stored with them.
+    """
+    builder, ids, truncated = PostingsBuilder(), [], 0
+    paths = sorted((folder / layout.WEIGHT_SHARDS).glob(layout.PARTS))
+    found = sum(map(_weights, paths))
+    memory.require(_WEIGHT_BYTES * found, f"encode: impact matrix of {found:,} weights", remedy=_REMEDY)
+    for path in paths:
+        file = pq.ParquetFile(path, read_dictionary=["terms.list.element"])
+        table = file.read()
+        truncated += int((file.schema_arrow.metadata or {}).get(b"truncated", 0))
+        terms, weights = (table[name].combine_chunks() for name in ("terms", "weights"))
+        flat = terms.flatten()
+        flat = flat if isinstance(flat, pa.DictionaryArray) else flat.dictionary_encode()
+        distinct = weights.value_lengths().to_numpy(zero_copy_only=False).astype("int64")
+        builder.add_weights(flat, weights.flatten().to_numpy(), distinct)
+        ids.append(pl.DataFrame({"docid": pl.Series(table["id"].combine_chunks(), dtype=pl.String)}))
+    postings, docids = builder.finish(_REMEDY), pl.concat(ids)
+    with artifacts.replacing(folder / layout.IMPACTS) as scratch:
+        postings.save(scratch)
+    with disk.create(folder / layout.DOCIDS) as opened:
+        docids.write_parquet(opened, compression="zstd")
+    if bm25:
+        disk.write_text(folder / layout.PARAMETERS, json.dumps({"k1": DEEPCT_K1, "b": DEEPCT_B}, indent=2) + "\n")
+    return Built(postings, len(docids), truncated)
