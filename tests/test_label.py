@@ -19,7 +19,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.sentences import Sentences, word_counts
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.runs import read_run
+from hybrid_cli.runs import Run, read_run
 from hybrid_cli.settings import Label
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
@@ -99,6 +99,20 @@ def test_a_run_gives_the_labels_of_its_index(tiny: Path, index: Path, tmp_path: 
     assert by_run.equals(labels_of(tiny, tmp_path / "by-index", index=index, split="test", depth=2))
     assert by_run["docids"].list.len().max() == 2
     assert read_run(run)["rank"].max() > 2, "the run is deeper"  # type: ignore[operator]
+
+
+def test_labels_of_a_run_in_another_order_follow_it_and_hold_no_hits(
+    tiny: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries = collections.read_queries(collections.queries_path(tiny, "test"))
+    hits = LexicalIndex.open(index).search(queries[::-1], 10).filter(pl.col("qid") != queries["qid"][1])
+    run = write_run(tmp_path / "run.parquet", hits.rows())
+    monkeypatch.setattr(Run, "held", lambda self: pytest.fail("hits are held in memory"))
+    found = labels_of(tiny, tmp_path / "labels", run=run, split="test")
+    assert found["qid"].to_list() == hits["qid"].unique(maintain_order=True).to_list()
+    assert len(found) > 1, "the order is another one"
+    assert found.select("qid", pl.col("docids").alias("docid")).explode("docid").equals(hits.select("qid", "docid"))
+    assert artifacts.read_manifest(tmp_path / "labels").counts["without_hits"] == len(queries) - len(found)
 
 
 def test_cropped_sentences_have_the_lengths_of_training_queries(tiny: Path, index: Path, tmp_path: Path) -> None:

@@ -145,14 +145,18 @@ def test_drop_same_text_drops_passages_with_the_text_of_the_query(index: Lexical
     assert lists(both) == [["d0", "d2"], ["d5", "d0", "d1"], []]
 
 
+def run_teacher(run: Path, batch: pl.DataFrame, corpus: Path, settings: Label) -> RunTeacher:
+    return RunTeacher(run, runs.open_run(run, by_qid=False), batch, corpus, settings)
+
+
 def test_a_run_keeps_its_order_down_to_the_depth(tmp_path: Path, corpus: Path) -> None:
     hits = [("q1", "d3", 1, 9.0), ("q1", "d0", 2, 9.0), ("q1", "d2", 3, 1.0), ("q0", "d5", 1, 0.5), ("x", "d9", 1, 1.0)]
     run, batch = write_run(tmp_path / "run.parquet", hits), queries("the red fox", "grey owls fly", "nothing")
-    teacher = RunTeacher(run, batch, corpus, label_settings(depth=2))
+    teacher = run_teacher(run, batch, corpus, label_settings(depth=2))
     assert lists(teacher.hits(batch)) == [["d5"], ["d3", "d0"], []]
     assert lists(teacher.hits(batch[1:2])) == [["d3", "d0"]]
     assert labelled(batch, teacher.hits(batch))["scores"].to_pylist() == [[0.5], [9.0, 9.0]]
-    without = RunTeacher(run, batch, corpus, label_settings(depth=2, keep_same_text=False))
+    without = run_teacher(run, batch, corpus, label_settings(depth=2, keep_same_text=False))
     assert lists(without.hits(batch)) == [["d5"], ["d0", "d2"], []]
 
 
@@ -160,7 +164,7 @@ def test_a_run_of_another_tool_in_the_order_of_the_queries_stays_in_its_file(tmp
     batch = queries(*(f"query {number}" for number in range(11)))  # q10 is before q2 in the order of the ids
     rows = [{"qid": qid, "docid": "d0", "rank": 1, "score": 1.0} for qid in batch["qid"]]
     pl.DataFrame(rows, schema=runs.SCHEMA).write_parquet(tmp_path / "run.parquet")
-    teacher = RunTeacher(tmp_path / "run.parquet", batch, corpus, label_settings(depth=2))
+    teacher = run_teacher(tmp_path / "run.parquet", batch, corpus, label_settings(depth=2))
     assert not teacher.run.in_memory
     assert lists(teacher.hits(batch)) == [["d0"]] * 11
 
@@ -169,12 +173,12 @@ def test_a_run_of_other_documents_or_other_queries_is_refused(tmp_path: Path, co
     batch = queries("the red fox")
     run = write_run(tmp_path / "run.parquet", [("q0", f"z{n}", n + 1, 1.0) for n in range(5)] + [("q0", "d0", 6, 0.5)])
     with pytest.raises(InputError, match=r"5 documents not in .* \(z0, z1, z2, \.\.\.\); pass a run of this corpus"):
-        RunTeacher(run, batch, corpus, label_settings())
+        run_teacher(run, batch, corpus, label_settings())
     repeated = pl.concat([pl.read_parquet(corpus), pl.read_parquet(corpus).head(1)])
     repeated.write_parquet(tmp_path / "repeated.parquet")
     known = write_run(tmp_path / "known.parquet", [("q0", "d0", 1, 0.5)])
     with pytest.raises(InputError, match="docid d0 is repeated"):
-        RunTeacher(known, batch, tmp_path / "repeated.parquet", label_settings())
+        run_teacher(known, batch, tmp_path / "repeated.parquet", label_settings())
     other = write_run(tmp_path / "other.parquet", [("q7", "d0", 1, 1.0)])
     with pytest.raises(InputError, match="has hits for none of the 1 queries"):
-        RunTeacher(other, batch, corpus, label_settings())
+        run_teacher(other, batch, corpus, label_settings())

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import artifacts, cluster, console
+from hybrid_cli import artifacts, cluster, console, runs
 from hybrid_cli.artifacts import Kind, Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.searched import refuse_other_corpus
@@ -19,6 +19,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.documents import check_corpus
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.memory import cpu_count
+from hybrid_cli.runs import Run
 from hybrid_cli.settings import Label, stage
 from hybrid_cli.training import labels
 from hybrid_cli.training.labels import MatrixTeacher, Queries, RunTeacher, Teacher
@@ -36,8 +37,8 @@ Labeller: TypeAlias = Callable[[pl.DataFrame], pa.Table]  # from queries to thei
 def label(settings: Label) -> Path:
     """Label queries with the top hits of a teacher, and write them in shards.
 
-    Memory holds two shards, for any number of queries, or a complete run. After an interruption, the same call resumes
-    with the first missing shard.
+    Memory holds two shards, for any number of queries. Labels of a run are in its order, so that its hits are read once
+    and in place. After an interruption, the same call resumes with the first missing shard.
 
     Returns:
         Path of the folder with the labels.
@@ -49,11 +50,12 @@ def label(settings: Label) -> Path:
     output = artifacts.output_of(settings, Kind.LABELS, inputs)
     if output.up_to_date:
         return output.path
-    queries = _queries(settings, inputs)
+    run = runs.open_run(inputs["run"], by_qid=False) if "run" in inputs else None
+    queries = _queries(settings, inputs, run)
     needed = queries.total * (_QUERY_BYTES + _HIT_BYTES * settings.depth)
     console.forecast(needed, f"label: {queries.total:,} queries", "use a lower --depth", output.partial)
     with output.folder() as (work, counts):
-        start = partial(_labeller, settings.of_worker(), inputs)
+        start = partial(_labeller, settings.of_worker(), inputs, None if settings.ray_address else run)
         counts |= queries.counts | _write(settings, output, work, queries, start)
         if not counts["labelled"]:
             raise InputError(f"{settings.collection}: the teacher has no hit for any of {counts['queries']:,} queries")
@@ -81,22 +83,24 @@ def _inputs(settings: Label) -> dict[str, Path]:
     return inputs
 
 
-def _queries(settings: Label, inputs: dict[str, Path]) -> Queries:
+def _queries(settings: Label, inputs: dict[str, Path], run: Run | None) -> Queries:
     if "queries" in inputs:
-        return labels.given_queries(inputs["queries"], settings)
+        return labels.given_queries(inputs["queries"], settings, run)
     language = str(artifacts.read_manifest(inputs["index"], Kind.LEXICAL_INDEX).options["language"])
     return labels.sentence_queries(inputs["corpus"], inputs.get("questions"), language, settings)
 
 
-def _teacher(settings: Label, inputs: dict[str, Path]) -> Teacher:
+def _teacher(settings: Label, inputs: dict[str, Path], run: Run | None) -> Teacher:
     if "run" in inputs:
-        return RunTeacher(inputs["run"], collections.read_queries(inputs["queries"]), inputs["corpus"], settings)
+        opened = run or runs.open_run(inputs["run"], by_qid=False)
+        queries = collections.read_queries(inputs["queries"])
+        return RunTeacher(inputs["run"], opened, queries, inputs["corpus"], settings)
     return MatrixTeacher(open_lexical(inputs["index"]), inputs["corpus"], settings)
 
 
-def _labeller(settings: Label, inputs: dict[str, Path]) -> Labeller:
-    """Open the teacher; return a function from queries to their labels."""
-    teacher = _teacher(settings, inputs)
+def _labeller(settings: Label, inputs: dict[str, Path], run: Run | None) -> Labeller:
+    """Open the teacher, or its run on another machine; return a function from queries to their labels."""
+    teacher = _teacher(settings, inputs, run)
     return lambda asked: labels.labelled(asked, teacher.hits(asked))
 
 

@@ -111,11 +111,24 @@ class Queries:
     counts: dict[str, int]
 
 
-def given_queries(file: Path, settings: Label) -> Queries:
-    """Return the queries of a file, or `max_queries` of them."""
+def given_queries(file: Path, settings: Label, run: Run | None = None) -> Queries:
+    """Return the queries of a file, or `max_queries` of them, in the order of the file or of a run.
+
+    Args:
+        file: the queries.
+        settings: number of queries, and the seed.
+        run: run whose hits are read in its order; a query without hits follows the query before it in the file.
+    """
     nothing = {"source": pl.lit(None, pl.String), "row": pl.lit(None, pl.Int64)}
     table = collections.read_queries(file).select("qid", "text").with_columns(**nothing)
-    return _drawn([table], len(table), {"available": len(table)}, settings)
+    found = _drawn([table], len(table), {"available": len(table)}, settings)
+    if run is None:
+        return found
+    placed = pl.concat(found.blocks).join(
+        run.queries.select("qid", place="begin"), on="qid", how="left", maintain_order="left"
+    )
+    placed = placed.with_columns(pl.col("place").forward_fill()).sort("place", maintain_order=True)
+    return replace(found, blocks=[placed.drop("place")])
 
 
 def sentence_queries(corpus: Path, questions: Path | None, language: str, settings: Label) -> Queries:
@@ -206,7 +219,8 @@ class RunTeacher:
     """The ranking of a run, such as that of a learned sparse model; memory holds a block of hits and their ids.
 
     Args:
-        path: the run; queries that are not to be labeled are ignored.
+        path: the run.
+        opened: the same, opened; queries that are not to be labeled are ignored.
         queries: qid, text of the queries to label.
         corpus: the corpus file.
         settings: depth; whether a query keeps passages with the same text.
@@ -218,8 +232,8 @@ class RunTeacher:
         InputError: not a run, a document that is not in the corpus, or a run of other queries.
     """
 
-    def __init__(self, path: Path, queries: pl.DataFrame, corpus: Path, settings: Label):
-        self.run, self._depth = runs.open_run(path, by_qid=False).in_order(queries["qid"]), settings.depth
+    def __init__(self, path: Path, opened: Run, queries: pl.DataFrame, corpus: Path, settings: Label):
+        self.run, self._depth = opened.of_queries(queries["qid"]), settings.depth
         self._lock = Lock()  # the run is read by one thread at a time
         if not self.run.hits:
             raise InputError(f"{path}: has hits for none of the {len(queries):,} queries; pass a run of these queries")
@@ -230,7 +244,10 @@ class RunTeacher:
         self._texts = None if settings.keep_same_text else found
 
     def hits(self, queries: pl.DataFrame) -> Hits:
-        """Return the hits of the run for some of the queries (qid, text)."""
+        """Return the hits of the run for some of the queries (qid, text).
+
+        Queries in another order than that of the run hold its hits in memory.
+        """
         with self._lock:
             blocks = self.run.in_order(queries["qid"]).blocks()
             found = pl.concat([runs.empty(), *(self._best(block, queries) for block in blocks)])
