@@ -1,9 +1,10 @@
 """One device and several: equal results, throughput and memory of training, encoding and FAISS (`make gpu-test`).
 
-python benchmarks/devices.py [--devices 0,1] [--parts training] [--steps 40] [--texts 20000]
+python benchmarks/devices.py [--devices 0,1] [--parts training] [--steps 40] [--rounds 3] [--texts 20000]
 
-`--devices cpu,cpu` compares one process with two, in training each on a core of its own. The exit code is 1 if results
-differ.
+`--devices cpu,cpu` compares one process with two, in training each on a core of its own. Training runs on one device
+and on all in turn; its time is that from the end of the first step to the end of the last. The exit code is 1 if
+results differ.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import platform
 import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,7 +29,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import torch
-from ratios import Row
+from ratios import Row, ratios
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
@@ -38,13 +40,19 @@ from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.prepare import prepare
 
-BATCH = 64
 TOLERANCE = 1e-3  # of vectors after training in fp32: gradients are summed in another order
-# A process of torchrun; on a CPU it runs on the core with its number, so that one and two processes are comparable.
+# A process of torchrun; on a CPU it runs on the core with its number, so that one and two processes are comparable. The
+# first process writes the time of the end of each step.
 RUN = """
 import os
+import time
+rank, times = int(os.environ.get("LOCAL_RANK", "0")), os.environ.pop("STEP_TIMES", "")
 if os.environ.pop("PINNED", ""):
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[int(os.environ.get("LOCAL_RANK", "0"))]})
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
+if times and rank == 0:
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    file = open(times, "w", buffering=1)
+    register_optimizer_step_post_hook(lambda *step: file.write(f"{time.perf_counter()}\\n"))
 from hybrid_cli.cli import main
 main()
 """
@@ -52,7 +60,10 @@ main()
 
 @dataclass
 class Measured:
-    """Wall clock and processor seconds of a command, and the largest memory of each GPU or of a process, in MiB."""
+    """Wall clock and processor seconds of a command, and the largest memory of each GPU or of a process, in MiB.
+
+    The wall clock of a training begins at the end of its first step.
+    """
 
     seconds: float = 0.0
     processor: float = 0.0
@@ -76,11 +87,14 @@ class Commands:
 
     def run(self, words: Sequence[object], processes: int = 0) -> Measured:
         """Run a command of hybrid, which trains on the first `processes` devices if the number is not 0."""
+        times = self.folder / "times.txt"
         launcher = [sys.executable, str(self.script)]
         if processes > 1:
             torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes))
             launcher = [sys.executable, *torchrun, str(self.script)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        if processes:
+            environment["STEP_TIMES"] = str(times)
         if not self.on_cpu:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(self.devices)
         elif processes:
@@ -92,7 +106,11 @@ class Commands:
             raise SystemExit(f"{' '.join(map(str, words))}: {done.stderr[-2000:]}")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        return Measured(time.perf_counter() - start, used, memory or {"process": after.ru_maxrss // 1024})
+        seconds = time.perf_counter() - start
+        if processes:
+            ends = [float(line) for line in times.read_text().split()]
+            seconds = ends[-1] - ends[0]
+        return Measured(seconds, used, memory or {"process": after.ru_maxrss // 1024})
 
     @contextmanager
     def _gpu_memory(self) -> Iterator[dict[str, int]]:
@@ -121,16 +139,19 @@ class Commands:
         self.failed |= not same
         print(f"{'equal' if same else 'DIFFERENT':>9}  {name}: {detail}", flush=True)
 
-    def compare(self, name: str, unit: str, count: float, one: Measured, several: Measured) -> None:
-        """Print throughput and memory of one device and of all; add their ratio to the rows."""
-        number, ratio = len(self.devices), one.seconds / several.seconds
+    def compare(self, name: str, unit: str, count: float, one: Sequence[Measured], several: Sequence[Measured]) -> None:
+        """Print throughput and memory of one device and of all, medians of the rounds; add their ratios to the rows."""
+        number = len(self.devices)
+        seconds = [[each.seconds for each in side] for side in (one, several)]
+        found, middle = ratios(*seconds), [statistics.median(side) for side in seconds]
         kind = "processes" if self.on_cpu else "GPUs"
         goal = "1.6" if self.on_cpu and name == "train-dense" else ""
-        self.rows.append(Row(f"{name}, {number} {kind}", "one", [ratio], goal, "devices.py"))
+        self.rows.append(Row(f"{name}, {number} {kind}", "one", found, goal, "devices.py"))
         print(
-            f"{'':>9}  {name}: {count / one.seconds:,.0f} {unit}/s on 1 device, {count / several.seconds:,.0f} on "
-            f"{number} ({ratio:.2f} times); processor seconds {one.processor:.1f} and "
-            f"{several.processor:.1f}; memory (MiB) {one.memory} and {several.memory}",
+            f"{'':>9}  {name}: {count / middle[0]:,.0f} {unit}/s on 1 device, {count / middle[1]:,.0f} on "
+            f"{number} ({statistics.median(found):.2f} times, {min(found):.2f} to {max(found):.2f}); processor seconds "
+            f"{one[0].processor:.1f} and {several[0].processor:.1f}; memory (MiB) {one[0].memory} and "
+            f"{several[0].memory}",
             flush=True,
         )
 
@@ -144,31 +165,22 @@ def without_dropout(folder: Path) -> Path:
     return model
 
 
-def training(commands: Commands, collection: Path, steps: int) -> None:
+def training(commands: Commands, collection: Path, steps: int, rounds: int, batch: int) -> None:
     """Compare training on one device with training on all."""
-    first = max(1, steps // 4)  # the shorter training, whose time is subtracted
     folder, model = commands.folder, without_dropout(commands.folder)
     examples = mine_negatives(collection, split="train", sources="random:2", output=folder / "train.parquet")
-    words = ["train-dense", examples, "--model", model, "--loss", "nll", "--batch-size", BATCH, "--precision", "fp32"]
+    words = ["train-dense", examples, "--model", model, "--loss", "nll", "--batch-size", batch, "--precision", "fp32"]
     words += ["--query-max-len", 32, "--doc-max-len", 96, "--device", "cpu" if commands.on_cpu else "cuda"]
-    measured = {}
-    for processes in (1, len(commands.devices)):
-        short, long = (
-            commands.run(
-                [*words, "--max-steps", count, "--epochs", 99, "--output", folder / f"{processes}-{count}"], processes
-            )
-            for count in (first, steps)
-        )
-        measured[processes] = Measured(  # without the start of Python and PyTorch
-            long.seconds - short.seconds, long.processor - short.processor, long.memory
-        )
+    words += ["--max-steps", steps, "--epochs", 99]
+    measured: dict[int, list[Measured]] = {1: [], len(commands.devices): []}
+    for number in range(rounds):
+        for processes, found in measured.items():
+            found.append(commands.run([*words, "--output", folder / f"{processes}-{number}"], processes))
     texts = pl.read_parquet(examples, columns=["query"])["query"].head(64).to_list()
-    vectors = [
-        open_encoder(folder / f"{processes}-{steps}", device="cpu").encode_queries(texts) for processes in measured
-    ]
+    vectors = [open_encoder(folder / f"{processes}-0", device="cpu").encode_queries(texts) for processes in measured]
     apart = float(np.abs(vectors[0] - vectors[1]).max())
     commands.check("train-dense", apart < TOLERANCE, f"vectors differ by at most {apart:.1e}")
-    commands.compare("train-dense", "triples", BATCH * (steps - first), *measured.values())
+    commands.compare("train-dense", "triples", batch * (steps - 1), *measured.values())
 
 
 def encoding(commands: Commands, corpus: Path, texts: int) -> None:
@@ -181,7 +193,7 @@ def encoding(commands: Commands, corpus: Path, texts: int) -> None:
             commands.run([*words, "--output", folder / f"{name}-{part}", *more])
             for part, more in (("warm", ["--doc-max-len", 4]), ("whole", []))
         )
-        measured[name] = Measured(long.seconds - short.seconds, long.processor - short.processor, long.memory)
+        measured[name] = [Measured(long.seconds - short.seconds, long.processor - short.processor, long.memory)]
     one, several = (
         [path.read_bytes() for path in sorted((folder / f"{name}-whole" / "vectors").iterdir())] for name in measured
     )
@@ -198,7 +210,7 @@ def searching(commands: Commands, queries: Path) -> None:
     folder = commands.folder
     words = ["search", "--queries", queries, "--index", folder / "one-whole", "--hits", 100]
     measured = [
-        commands.run([*words, "--faiss-device", device, "--output", folder / f"{number}.parquet"])
+        [commands.run([*words, "--faiss-device", device, "--output", folder / f"{number}.parquet"])]
         for number, device in enumerate(("cpu", second))
     ]
     runs = [pl.read_parquet(folder / f"{number}.parquet") for number in range(2)]
@@ -218,9 +230,13 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", default=everything)
     parser.add_argument("--parts", default="training,encoding,searching", help="the last needs the second")
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=40, help="of a training, at least 2")
+    parser.add_argument("--rounds", type=int, default=3, help="of training")
+    parser.add_argument("--batch", type=int, default=64, help="triples of a training step")
     parser.add_argument("--texts", type=int, default=20_000)
     arguments = parser.parse_args(words)
+    if arguments.steps < 2:
+        parser.error("--steps: needs 2, since the first step is not timed")
     devices = arguments.devices.split(",")
     names = [platform.processor() if name == "cpu" else torch.cuda.get_device_name(int(name)) for name in devices]
     print(f"devices {names}, torch {torch.__version__}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
@@ -228,7 +244,7 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
         commands = Commands(Path(folder), devices)
         collection = prepare(PreparePythonDocs(package=["scipy"], only=True, output=commands.folder / "docs"))
         if "training" in arguments.parts:
-            training(commands, collection, arguments.steps)
+            training(commands, collection, arguments.steps, arguments.rounds, arguments.batch)
         rows = pl.read_parquet(collection / "corpus.parquet")
         corpus = rows[[number % len(rows) for number in range(arguments.texts)]]
         corpus = corpus.with_columns(docid=pl.format("d{}", pl.int_range(len(corpus))))

@@ -34,7 +34,7 @@ PARTS = {
     "rerank": ("--pairs", "128", "--rounds", "3"),
     "train": ("--steps", "4"),
     "pretrain": ("--steps", "5"),
-    "devices": ("--devices", "cpu,cpu", "--parts", "training", "--steps", "3"),
+    "devices": ("--devices", "cpu,cpu", "--parts", "training", "--steps", "2", "--batch", "32"),
     "cluster": ("--documents", "512", "--repeats", "2"),
     "fuse": ("--queries", "200", "--repeat", "2"),
     "evaluate": ("--queries", "300", "--passages", "0", "--ranx", "parquet", "--repeat", "2", "--no-complement"),
