@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pytest
+from count_reads import BLOCKS, POSTINGS
 from hypothesis import given
 from hypothesis import strategies as st
 from small_postings import count
@@ -70,6 +77,17 @@ def test_search_equals_sorting_every_sum(
         keys = best[number, : counts[number]]
         found = list(zip(keyed.places_of(keys).tolist(), keyed.scores_of(keys).tolist(), strict=True))
         assert found == plain(impacts, query, barred[number], order, hits)
+
+
+def test_the_reads_of_a_search_are_bounded_by_its_postings() -> None:
+    """The loops run as plain Python, which counts every posting and every sum that they read."""
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    script = Path(__file__).with_name("count_reads.py")
+    found = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=True).stdout
+    reads = json.loads(found)
+    assert len(reads) == len(BLOCKS)
+    assert min(reads) > 2 * POSTINGS, "each posting and its sum"
+    assert max(reads) < 8 * POSTINGS, f"in {max(BLOCKS) * ranking.BLOCK:,} documents"
 
 
 @given(
