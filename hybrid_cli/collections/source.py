@@ -109,6 +109,8 @@ class Source:
         known: facts about the inputs, by the names used in the conditions of options.
         preferred: returns the ids of documents that a sample contains first, besides the relevant ones.
         fields: names of the documents' fields besides title and text.
+        total: number of documents, where it is known before they are read.
+        holds_ids: `documents` holds the ids of all documents.
     """
 
     name: str
@@ -121,6 +123,8 @@ class Source:
     preferred: Callable[[], Iterator[str]] = _none
     fields: tuple[str, ...] = ()
     known: Mapping[str, Any] = field(default_factory=dict)
+    total: int | None = None
+    holds_ids: bool = False
 
 
 QUERY_ROLES = frozenset({"queries", "questions", "topics", "training"})  # first words of the roles of files

@@ -54,7 +54,10 @@ def of_datasets(loaded: Mapping[str, Any], options: Mapping[str, Any]) -> Source
                 place = Place(names[split], number, "judgment")
                 yield Judgment(split, row.query_id, row.doc_id, int(row.relevance), place)
 
-    return Source("irds", documents, queries, judgments, options=options)
+    metadata: dict[str, Any] = getattr(
+        next(iter(loaded.values())), "docs_metadata", dict
+    )()  # registered datasets have it
+    return Source("irds", documents, queries, judgments, options=options, total=metadata.get("count"))
 
 
 def by_split(ids: Sequence[str]) -> dict[str, str]:

@@ -28,15 +28,16 @@ def source(settings: PrepareTevatron) -> Source:
         if settings.corpus is not None:
             yield from json_documents(settings.corpus)
             return
-        seen: dict[str, tuple[str, str]] = {}
+        seen: dict[str, int] = {}  # hashes of titles and texts
         for _, place, record in rows():
             for each in [*passages(record, POSITIVES, place), *passages(record, NEGATIVES, place)]:
                 docid = id_of(each, DOCID_FIELDS, place)
                 found = (text_of(each, ("title",), place, default=""), text_of(each, ("text",), place))
-                if seen.setdefault(docid, found) != found:
-                    raise InputError(f"{place}: passage {docid} has another text than before; pass --corpus")
-                if seen[docid] is found:
+                if docid not in seen:
+                    seen[docid] = hash(found)
                     yield Document(docid, *found, place)
+                elif seen[docid] != hash(found):
+                    raise InputError(f"{place}: passage {docid} has another text than before; pass --corpus")
 
     def queries() -> Iterator[Query]:
         for split, place, record in rows():
@@ -50,7 +51,7 @@ def source(settings: PrepareTevatron) -> Source:
                 yield Judgment(split, qid, id_of(each, DOCID_FIELDS, place), 1, place)
 
     files = {**roles("training", settings.training), **({"corpus": settings.corpus} if settings.corpus else {})}
-    return Source("tevatron", documents, queries, judgments, files)
+    return Source("tevatron", documents, queries, judgments, files, holds_ids=settings.corpus is None)
 
 
 def passages(record: dict[str, Any], field: str, place: Place) -> list[dict[str, Any]]:
