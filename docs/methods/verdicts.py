@@ -73,6 +73,7 @@ CLAIMS = (
     Claim("clear", "bm25+residual", "bm25+nll"),
     Claim("clear", "bm25+residual-dynamic", "bm25+residual"),
     Claim("clear", "bm25+residual-dynamic", "bm25+nll"),
+    Claim("clear", "bm25+residual-dynamic", "bm25+nll-dynamic"),
     Claim("clear", "bm25+residual-batch", "bm25+nll"),
     Claim("clear", "bm25+residual-nll", "bm25+nll"),
     Claim("clear", "bm25+residual-nll-anneal", "bm25+nll"),
