@@ -21,7 +21,7 @@ from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training.dev_set import DevSet
 from hybrid_cli.training.losses import squared_cosine
-from hybrid_cli.training.roc import Bm25Vectors, SignProjection
+from hybrid_cli.training.roc import Bm25Vectors, SignProjection, VectorsOfOthers
 
 PLAN: dict[str, Any] = {"batch_size": 3, "epochs": 2, "learning_rate": 1e-3, "precision": "fp32"}
 ROC = {**PLAN, "loss": "roc"}
@@ -158,7 +158,22 @@ def test_gradient_caching_with_masking_leads_to_the_same_weights(
     np.testing.assert_allclose(plain, cached, atol=1e-4)
 
 
-def test_the_control_takes_the_bm25_vectors_of_another_example(
+def test_the_control_has_the_vectors_of_other_texts_in_all_batches(index: Path) -> None:
+    opened = LexicalIndex.open(index)
+    own = Bm25Vectors(opened, SignProjection(16), opened.docids)
+    queries, docids = ["salt water", "heart", "river bank"], opened.docids.to_list()
+    others = VectorsOfOthers(own, pl.Series(queries), opened.docids, seed=3)
+    for texts, found, plain in (
+        (queries, others.queries(queries), own.queries(queries)),
+        (docids, others.documents(docids), own.documents(docids)),
+    ):
+        places = [next(at for at, row in enumerate(plain) if np.array_equal(row, each)) for each in found]
+        assert sorted(places) == list(range(len(texts))), "a permutation"
+        assert all(place != number for number, place in enumerate(places)), "never their own"
+    np.testing.assert_array_equal(others.documents(docids[2:4]), others.documents(docids)[2:4])
+
+
+def test_the_control_changes_the_orthogonality_alone(
     examples: Path, index: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
     plan = {**ROC, "model": str(tiny_bert), "index": index, "mask_matches": 0.0, "max_steps": 2}
@@ -167,8 +182,7 @@ def test_the_control_takes_the_bm25_vectors_of_another_example(
     roc, control = tmp_path / "roc", tmp_path / "roc-control"
     assert curve(control, "nll")[0] == curve(roc, "nll")[0]
     assert curve(control, "orthogonality")[0] != curve(roc, "orthogonality")[0]
-    with pytest.raises(InputError, match="--ortho-control: needs other examples in the batch; raise --batch-size"):
-        train_dense(examples, output=tmp_path / "out", **{**plan, "batch_size": 1}, ortho_control=True)
+    train_dense(examples, output=tmp_path / "one", **{**plan, "batch_size": 1}, ortho_control=True)
     with pytest.raises(InputError, match="--ortho-control: needs --ortho-weight above 0"):
         train_dense(examples, output=tmp_path / "out", **{**plan, "loss": "nll", "index": None}, ortho_control=True)
 

@@ -358,8 +358,8 @@ class LossOptions(Settings):
     )
     ortho_control: bool = option(
         False,
-        "Control experiment for `--ortho-weight`: each query and document gets the BM25 vectors of another example of "
-        "the batch, so that the orthogonality has no meaning.",
+        "Control experiment for `--ortho-weight`: each query and document gets the BM25 vector of another one, always "
+        "the same, so that the orthogonality has no meaning.",
         panel=OBJECTIVE,
     )
     mask_matches: float = option(

@@ -141,8 +141,6 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOption
             what = "--dynamic-negatives" if not self.in_batch else f"--loss {self.loss} with in-batch negatives"
             without = "" if self.dynamic_negatives else ", or --no-in-batch"
             raise InputError(f"{what}: needs BM25 scores of further pairs; pass --index{without}")
-        if self.ortho_control and self.batch_size == 1:
-            raise InputError("--ortho-control: needs other examples in the batch; raise --batch-size above 1")
 
 
 TRANSFORMER = when(encoder="transformer")

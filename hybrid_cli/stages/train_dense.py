@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.encoders import composite
@@ -25,7 +27,7 @@ from hybrid_cli.training import diagnostics, losses
 from hybrid_cli.training.batches import Examples, ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.dev_set import validator
-from hybrid_cli.training.roc import PROJECTION_VERSION, Bm25Vectors, MatchMasking, SignProjection
+from hybrid_cli.training.roc import PROJECTION_VERSION, Bm25Vectors, MatchMasking, SignProjection, VectorsOfOthers
 from hybrid_cli.training.session import Job, Session, contract_changes, load_start, start_contract
 from hybrid_cli.training.student import Fusion, StudentNegatives, relevant
 from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight, mapped_texts
@@ -67,8 +69,7 @@ def train_dense(settings: TrainDense) -> Path:
 
     def prepare(work: Path) -> Job[Any]:
         sources = BatchSources(
-            lexical=vectors if settings.ortho_weight else None,
-            lexical_of_others=settings.ortho_control,
+            lexical=_lexical(settings, vectors, examples),
             masking=_masking(settings, encoder),
             scorer=_scorer(settings, vectors, examples, work),
             weight=weight,
@@ -187,6 +188,18 @@ def _bm25_vectors(settings: TrainDense, dim: int, examples: Examples) -> Bm25Vec
     if settings.index is None:
         return None
     return Bm25Vectors(LexicalIndex.open(settings.index), SignProjection(dim, PROJECTION_SEED), examples.docids())
+
+
+def _lexical(
+    settings: TrainDense, vectors: Bm25Vectors | None, examples: Examples
+) -> Bm25Vectors | VectorsOfOthers | None:
+    """Return the vectors for the orthogonality."""
+    if vectors is None or not settings.ortho_weight:
+        return None
+    if not settings.ortho_control:
+        return vectors
+    queries = pl.concat([table["text"] for table in examples.queries()])
+    return VectorsOfOthers(vectors, queries, examples.docids(), settings.seed)
 
 
 def _check_projection(settings: TrainDense, vectors: Bm25Vectors | None) -> None:

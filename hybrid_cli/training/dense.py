@@ -21,7 +21,7 @@ from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Group, allowed
 from hybrid_cli.training.gradients import Share, backward
 from hybrid_cli.training.losses import Objective, Terms, Vectors
-from hybrid_cli.training.roc import Bm25Vectors, MatchMasking
+from hybrid_cli.training.roc import Bm25Vectors, MatchMasking, VectorsOfOthers
 from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight
 
 _TOKENS_AT_ONCE = 4096
@@ -44,7 +44,6 @@ class BatchSources:
 
     Attributes:
         lexical: BM25's vectors, for `orthogonality`.
-        lexical_of_others: each example gets the BM25 vectors of the example before it, a control experiment.
         masking: hides matches of the query in documents.
         scorer: scores every query and document of the batch; None leaves the lexical scores of the examples.
         weight: weight of the scorer in a residual loss.
@@ -53,8 +52,7 @@ class BatchSources:
         base: frozen encoder whose vectors are added to those of the encoder.
     """
 
-    lexical: Bm25Vectors | None = None
-    lexical_of_others: bool = False
+    lexical: Bm25Vectors | VectorsOfOthers | None = None
     masking: MatchMasking | None = None
     scorer: Scorer | None = None
     weight: ScorerWeight | None = None
@@ -181,9 +179,8 @@ class DenseLearner(Generic[Model]):
         sources = self.sources
         found = {}
         if sources.lexical is not None:
-            lexical = groups[-1:] + groups[:-1] if sources.lexical_of_others else groups
-            documents = sources.lexical.documents([docid for group in lexical for docid in group.docids])
-            found["lexical_queries"] = sources.lexical.queries([group.query for group in lexical])
+            documents = sources.lexical.documents([docid for group in groups for docid in group.docids])
+            found["lexical_queries"] = sources.lexical.queries([group.query for group in groups])
             found["lexical_documents"] = documents.reshape(len(groups), -1, documents.shape[1])
         if sources.teacher is not None:
             found["teacher_queries"] = sources.teacher.queries(groups)

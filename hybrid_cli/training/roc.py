@@ -99,6 +99,38 @@ class Bm25Vectors(Bm25Scorer):
         return self.projection.project(matrix, self._terms)
 
 
+class VectorsOfOthers:
+    """BM25 vectors of other texts, for a control experiment.
+
+    Each query has the vector of one other query in all steps, each document that of one other document. They are as
+    easy to learn as the vectors of the texts themselves, and say nothing about them.
+
+    Args:
+        vectors: vectors of the texts.
+        queries: texts of all queries, each once.
+        docids: all documents, each once.
+        seed: seed of the permutations.
+    """
+
+    def __init__(self, vectors: Bm25Vectors, queries: pl.Series, docids: pl.Series, seed: int):
+        self._vectors = vectors
+        self._queries, self._docids = _others(queries, seed), _others(docids, seed)
+
+    def queries(self, texts: Sequence[str]) -> Floats:
+        """Return vectors [n, dim] for queries."""
+        return self._vectors.queries([self._queries[text] for text in texts])
+
+    def documents(self, docids: Sequence[str]) -> Floats:
+        """Return vectors [n, dim] for documents."""
+        return self._vectors.documents([self._docids[docid] for docid in docids])
+
+
+def _others(texts: pl.Series, seed: int) -> dict[str, str]:
+    """Return another text for each, in a cycle of random order; a single text has itself."""
+    drawn = texts.gather(draws.rng(seed).permutation(len(texts))).to_list()
+    return dict(zip(drawn, [*drawn[1:], *drawn[:1]], strict=True))
+
+
 _WORD_STARTS = "Ġ▁"  # word-initial space in byte-level and SentencePiece vocabularies
 
 
