@@ -108,6 +108,17 @@ def test_the_distillation_trains_the_encoder_but_not_the_small_head(
     assert words.grad.any()
 
 
+@pytest.mark.parametrize("change", [{"warmup": 0.9}, {"clip": 1e-3}, {"accumulate": 2}])
+def test_the_options_of_the_optimizer_change_the_student(
+    examples: Path, teacher: Path, tiny_bert: Path, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    settings: dict[str, Any] = {**PLAN, "max_steps": 3, "teacher": str(teacher), "model": str(tiny_bert), "dim": 4}
+    folders = [distill_lite(examples, output=tmp_path / str(len(more)), **settings, **more) for more in ({}, change)]
+    one, two = (TransformerEncoder.load(folder).encode_queries(["salt water"]) for folder in folders)
+    assert not np.array_equal(one, two)
+    assert change.items() <= artifacts.read_manifest(folders[1]).options.items()
+
+
 def test_an_interrupted_distillation_ends_with_the_same_weights(
     examples: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:

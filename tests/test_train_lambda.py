@@ -397,10 +397,14 @@ def test_a_corpus_of_one_sentence_trains_a_static_encoder(tmp_path: Path, texts:
 
 
 @pytest.mark.parametrize("change", [{"warmup": 0.9}, {"clip": 1e-3}, {"accumulate": 2}])
+@pytest.mark.parametrize("kind", ["static", "transformer"])
 def test_the_options_of_the_optimizer_change_the_weights(
-    sources: Sources, tmp_path: Path, change: dict[str, Any]
+    sources: Sources, tiny_bert: Path, tmp_path: Path, kind: str, change: dict[str, Any]
 ) -> None:
     plan = {**without(sources, "dev", "dev_queries", "eval_steps", "labels"), **STATIC, "max_steps": 3}
+    if kind == "transformer":
+        plan = {"collection": sources["collection"], "labels": sources["labels"], "model": str(tiny_bert), **PLAN}
+        plan |= {"max_steps": 3}
     folders = [train_lambda(output=tmp_path / str(len(more)), **plan, **more) for more in ({}, change)]
     one, two = (open_encoder(folder).encode_queries(["salt water"]) for folder in folders)
     assert not np.array_equal(one, two)

@@ -66,12 +66,13 @@ def test_roc_lowers_the_squared_cosines_and_records_its_projection(
     assert not (plain / layout.LEXICAL_PROJECTION).exists()
 
 
-@pytest.mark.parametrize("loss", ["nll", "margin", "residual-margin"])
+@pytest.mark.parametrize("loss", ["nll", "margin", "residual-margin", "residual-nll", "roc", "bpr"])
 def test_all_losses_choose_the_checkpoint_by_the_sum_with_bm25(
-    examples: Path, tiny_bert: Path, tmp_path: Path, loss: str
+    examples: Path, index: Path, tiny_bert: Path, tmp_path: Path, loss: str
 ) -> None:
-    """The index comes from the manifest of the dev examples."""
+    """The index comes from the manifest of the dev examples, where the loss needs none."""
     plan = {**PLAN, "epochs": 4, "loss": loss, "eval_steps": 1}
+    plan |= {"index": index} if loss in ("residual-nll", "roc") else {}
     out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
     values = pl.read_parquet(out / "curve.parquet").filter(name="dev_hybrid_MRR@10")
     best = values.filter(pl.col("value") == values["value"].max())["step"].max()
