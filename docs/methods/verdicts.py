@@ -78,7 +78,8 @@ CLAIMS = (
     Claim("clear", "bm25+residual-nll", "bm25+nll"),
     Claim("clear", "bm25+residual-nll-anneal", "bm25+nll"),
     Claim("roc", "E100", "control", ROC, 0.005, fall=0.8),
-    Claim("roc", "E1", "E0", ROC),
+    *(Claim("roc", weight, "E0", ROC) for weight in ("E1", "E100")),
+    *(Claim("roc", f"bm25+{weight}", "bm25+E0") for weight in ("E1", "E100")),
     *(
         Claim("roc", masked + queries, f"I0{queries}", ROC)
         for masked in ("I15", "I50")
