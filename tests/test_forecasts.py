@@ -14,18 +14,21 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from tiny_collection import write_lines
 
 from hybrid_cli import artifacts, console, memory
 from hybrid_cli.errors import HybridError
 from hybrid_cli.indexes.construction import build, check_recipe, construction_bytes
 from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.append import append
+from hybrid_cli.stages.delete import delete
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.export import export
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
+from hybrid_cli.stages.train_dense import train_dense
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="free memory is known on Linux only")
 
@@ -73,16 +76,34 @@ FORECASTS: dict[str, Callable[[Path, Path, Path], Any]] = {
         tiny, split="test", index=made / "bm25", rm3=True, output=out
     ),
     "disk, memory: label": lambda tiny, made, out: label(tiny, index=made / "bm25", output=out),
-    "disk, memory: label --run": lambda tiny, made, out: label(
+    "memory, disk, memory: label --run": lambda tiny, made, out: label(
         tiny, run=made / "bm25.parquet", split="test", output=out
     ),
     "memory, memory: mine-negatives": lambda tiny, made, out: mine_negatives(
         tiny, split="train", sources="bm25:2", index=made / "bm25", output=out
     ),
+    "memory, disk: delete": lambda tiny, made, out: delete(made / "bm25", ids=identifier(out), output=out),
+    "memory: search --exact": lambda tiny, made, out: search(
+        tiny, split="test", exact=True, index=[made / "bm25", made / "dense"], output=out
+    ),
+    "memory, memory: train-dense --loss roc": lambda tiny, made, out: train_dense(
+        mined(tiny, made, out), loss="roc", model=str(made / "model"), index=made / "bm25", max_steps=1, output=out
+    ),
     "memory, memory, disk: export": lambda tiny, made, out: export(
         made / "bm25", form="parquet", collection=tiny, output=out
     ),
 }
+
+
+def identifier(output: Path) -> Path:
+    """Write the id of a document next to an output."""
+    return write_lines(output.with_name("ids.txt"), "007")
+
+
+def mined(tiny: Path, made: Path, output: Path) -> Path:
+    """Return training examples next to an output."""
+    examples = output.with_name("examples.parquet")
+    return mine_negatives(tiny, split="train", sources="bm25:2", index=made / "bm25", output=examples)
 
 
 def added(output: Path) -> Path:

@@ -8,15 +8,16 @@ import random
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
 from hybrid_cli import console
 from hybrid_cli.collections import forecast
-from hybrid_cli.collections.source import Document, Place, Source
+from hybrid_cli.collections.readers import irds
 from hybrid_cli.errors import HybridError
-from hybrid_cli.settings import PrepareFiles, PrepareIrds, PrepareTevatron, PrepareTrec
+from hybrid_cli.settings import PrepareFiles, PrepareIrds, PrepareTrec
 from hybrid_cli.stages.prepare import prepare
 
 COUNT = 3000
@@ -102,32 +103,14 @@ def test_passages_samples_and_folders_are_forecast(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.usefixtures("first")
-def test_training_files_and_sources_that_know_their_size_are_forecast(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    needs: list[tuple[int, str]] = []
-    monkeypatch.setattr(console, "forecast", lambda *given: needs.append(given[:2]))
-    found = rows()
-    with (tmp_path / "train.jsonl").open("w", encoding="utf-8") as file:
-        for number, row in enumerate(found):
-            passage = {**row, "title": "a title"}
-            record = {
-                "query_id": str(number),
-                "query": "a query",
-                "positive_passages": [passage],
-                "negative_passages": [],
-            }
-            file.write(json.dumps(record) + "\n")
-    prepare(PrepareTevatron({"train": tmp_path / "train.jsonl"}, output=tmp_path / "made"))
-    documents = int(re.sub(r"[^0-9]", "", needs[0][1]))
-    assert documents == pytest.approx(COUNT, rel=0.05)
-    assert needs[0][0] == pytest.approx(2 * 130 * documents, rel=0.01), "the reader holds the ids too"
-
-    needs.clear()
-    read = [Document(row["docid"], "", row["text"], Place("a dataset", 1)) for row in found]
-    known = Source("irds", lambda: iter(read), total=8_841_823)
-    forecast.forecast(known, PrepareIrds("a/dataset", output=tmp_path / "irds"), tmp_path)
-    assert [purpose for _, purpose in needs] == ["prepare: about 8,841,823 documents"] * 2
+def test_a_registered_dataset_has_the_number_of_its_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    purposes: list[str] = []
+    monkeypatch.setattr(console, "forecast", lambda needed, purpose, *others: purposes.append(purpose))
+    read = [SimpleNamespace(doc_id=row["docid"], default_text=row["text"].strip) for row in rows()]
+    registered = SimpleNamespace(docs_iter=lambda: iter(read), docs_metadata=lambda: {"count": 8_841_823})
+    source = irds.of_datasets({"dev": registered}, {})
+    forecast.forecast(source, PrepareIrds("a/dataset", output=tmp_path / "irds"), tmp_path)
+    assert purposes == ["prepare: about 8,841,823 documents"] * 2
 
 
 def test_a_source_of_few_documents_has_no_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

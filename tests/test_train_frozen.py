@@ -181,18 +181,23 @@ def test_copies_of_a_positive_are_not_dynamic_negatives() -> None:
 
 
 class Counting:
-    """An encoder that counts the texts that it encodes."""
+    """An encoder that counts the texts that it encodes, and is interrupted after `limit` of them."""
 
-    def __init__(self, encoder: Encoder) -> None:
-        self.encoder, self.dim, self.texts = encoder, encoder.dim, 0
+    def __init__(self, encoder: Encoder, limit: int = 1 << 30) -> None:
+        self.encoder, self.dim, self.texts, self.limit = encoder, encoder.dim, 0, limit
 
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
-        self.texts += len(texts)
+        self._count(texts)
         return self.encoder.encode_queries(texts)
 
     def encode_documents(self, titles: Sequence[str], texts: Sequence[str]) -> np.ndarray:
-        self.texts += len(texts)
+        self._count(texts)
         return self.encoder.encode_documents(titles, texts)
+
+    def _count(self, texts: Sequence[str]) -> None:
+        self.texts += len(texts)
+        if self.texts > self.limit:
+            raise KeyboardInterrupt
 
 
 def test_every_text_is_encoded_once_and_read_again_after_an_interruption(
@@ -204,12 +209,18 @@ def test_every_text_is_encoded_once_and_read_again_after_an_interruption(
     encoder: Any = Counting(open_encoder(tiny_lambda))
     first = FrozenEncoder(encoder, known, tmp_path)
     assert encoder.texts == len(queries) + len(known.docids())
-    removed = sorted((tmp_path / ".frozen").glob("documents-*.npy"))[-1]
-    lost = len(np.load(removed))
-    removed.unlink()
+    other = tmp_path / "other"
+    other.mkdir()
+    interrupted: Any = Counting(open_encoder(tiny_lambda), limit=len(queries) + 3)
+    with pytest.raises(KeyboardInterrupt):
+        FrozenEncoder(interrupted, known, other)
     again: Any = Counting(open_encoder(tiny_lambda))
-    second = FrozenEncoder(again, known, tmp_path)
-    assert again.texts == lost > 0
+    second = FrozenEncoder(again, known, other)
+    assert again.texts == encoder.texts - len(queries) - 2, "all but the queries and one block"
+    third: Any = Counting(open_encoder(tiny_lambda))
+    FrozenEncoder(third, known, other)
+    assert third.texts == 0
+    assert sorted(path.name for path in (other / ".frozen").iterdir()) == ["documents.npy", "queries.npy"]
     texts, docids = sorted(queries), known.docids().to_list()
     np.testing.assert_array_equal(first.scores(texts, docids), second.scores(texts, docids))
 

@@ -19,7 +19,6 @@ FIRST = 10_000  # documents that are read
 ID_BYTES = 130  # of an id in a set; docs/scale.md
 _COPY_BYTES = 67  # of an id in a second set
 _ROLES = ("corpus", "documents")  # first words of the roles of files with documents
-_RECORDS = ("training",)  # of files with documents, where there are no others
 _FEWER = "use --sample"
 
 
@@ -27,7 +26,7 @@ def forecast(source: Source, settings: Prepare, place: Path) -> None:
     """Print the memory and the disk space for a collection, if it is much, and refuse what does not fit.
 
     Without a file of documents, nothing is known before all documents are read, unless the source knows their number.
-    Training files repeat passages, so that the number forecast for them is too large.
+    Training files repeat passages, so that their size does not tell the number of documents.
 
     Args:
         source: documents of the files, before a sample is drawn or passages are split.
@@ -37,7 +36,7 @@ def forecast(source: Source, settings: Prepare, place: Path) -> None:
     Raises:
         HybridError: memory or disk space does not suffice.
     """
-    files = _document_files(source, _ROLES) or _document_files(source, _RECORDS)
+    files = _document_files(source)
     if not files and source.total is None:
         return
     first = list(islice(source.documents(), FIRST))
@@ -54,9 +53,7 @@ def forecast(source: Source, settings: Prepare, place: Path) -> None:
     if size:
         first = [passage for row in first for passage in document_passages(row, size, settings.passage_stride or size)]
     written = kept * len(first) / FIRST
-    ids = (
-        written + (kept if size else 0) + (total if settings.pseudo_queries else 0) + (total if source.holds_ids else 0)
-    )
+    ids = written + (kept if size else 0) + (total if settings.pseudo_queries else 0)
     memory = ID_BYTES * ids + ((ID_BYTES + _COPY_BYTES) * total if settings.sample else 0)
     purpose = f"prepare: about {written:,.0f} {'passages' if size else 'documents'}"
     # A sample also holds the ids of all documents, so it helps only where passages outnumber them.
@@ -65,10 +62,10 @@ def forecast(source: Source, settings: Prepare, place: Path) -> None:
     console.forecast(int(written * _stored_bytes(first)), purpose, "" if settings.sample else _FEWER, place)
 
 
-def _document_files(source: Source, roles: Sequence[str]) -> list[Path]:
+def _document_files(source: Source) -> list[Path]:
     found: list[Path] = []
     for role, path in source.files.items():
-        if role.split()[0] in roles:
+        if role.split()[0] in _ROLES:
             found += [file for file in path.rglob("[!.]*") if file.is_file()] if path.is_dir() else [path]
     return found
 

@@ -110,7 +110,6 @@ class Source:
         preferred: returns the ids of documents that a sample contains first, besides the relevant ones.
         fields: names of the documents' fields besides title and text.
         total: number of documents, where it is known before they are read.
-        holds_ids: `documents` holds the ids of all documents.
     """
 
     name: str
@@ -124,7 +123,6 @@ class Source:
     fields: tuple[str, ...] = ()
     known: Mapping[str, Any] = field(default_factory=dict)
     total: int | None = None
-    holds_ids: bool = False
 
 
 QUERY_ROLES = frozenset({"queries", "questions", "topics", "training"})  # first words of the roles of files

@@ -57,6 +57,8 @@ def open_run(path: Path, by_qid: bool = True) -> Run:
         survey.add(block)
         if text:
             kept.append(block.select("docid", "score"))
+    if survey.repeats:
+        return Run.of(_sorted(path, made, text)).by_qid()
     if not text:
         run = survey.run(_ParquetReader(path), in_memory=False)
         return run if made is not None or not by_qid else run.by_qid()

@@ -158,12 +158,18 @@ class Survey:
 
     def __init__(self) -> None:
         self.rows = 0
-        self._seen: set[str] = set()
         self._mean = self._squares = 0.0
         self._parts: list[pl.DataFrame] = []
 
-    def fits(self, block: pl.DataFrame, from_1: bool) -> bool:
-        """Test whether a block (qid, docid, rank, score) of whole queries continues a valid run in order.
+    @property
+    def repeats(self) -> bool:
+        """Return whether the hits of a query are in several places."""
+        qids = pl.concat([pl.Series("qid", [], pl.String), *(part["qid"] for part in self._parts)])
+        return qids.n_unique() < len(qids)
+
+    @staticmethod
+    def fits(block: pl.DataFrame, from_1: bool) -> bool:
+        """Test whether a block (qid, docid, rank, score) of whole queries is part of a valid run in order.
 
         Args:
             from_1: ranks must be 1, 2, 3, ...; otherwise they may start anywhere and have gaps.
@@ -174,15 +180,13 @@ class Survey:
             return False
         spans = block.select(pl.col("qid").rle().alias("span")).unnest("span")
         lengths = spans["len"].to_numpy()
-        if spans["value"].n_unique() < len(spans) or not self._seen.isdisjoint(spans["value"]):
+        if spans["value"].n_unique() < len(spans):
             return False
         rank, counted = block["rank"].to_numpy(), ranks(lengths.astype(np.int64))
         if not np.array_equal(rank, counted) and (from_1 or not (np.diff(rank) > 0)[counted[1:] > 1].all()):
             return False
         hits = pl.DataFrame({"query": np.repeat(np.arange(len(spans)), lengths), "docid": block["docid"]})
-        distinct = hits.group_by("query").agg(pl.col("docid").n_unique() == pl.len())["docid"].all()
-        self._seen.update(spans["value"])
-        return bool(distinct)
+        return bool(hits.group_by("query").agg(pl.col("docid").n_unique() == pl.len())["docid"].all())
 
     def add(self, block: pl.DataFrame) -> None:
         """Add a block (qid, score); queries are in one piece."""

@@ -37,8 +37,8 @@ Labeller: TypeAlias = Callable[[pl.DataFrame], pa.Table]  # from queries to thei
 def label(settings: Label) -> Path:
     """Label queries with the top hits of a teacher, and write them in shards.
 
-    Memory holds two shards, for any number of queries. Labels of a run are in its order, so that its hits are read once
-    and in place. After an interruption, the same call resumes with the first missing shard.
+    Memory holds two shards of sentences and their hits, and given queries whole. Labels of a run are in its order, so
+    that its hits are read in place. After an interruption, the same call resumes with the first missing shard.
 
     Returns:
         Path of the folder with the labels.
@@ -47,9 +47,12 @@ def label(settings: Label) -> Path:
         InputError: unusable inputs or options, an index or a run of another corpus, or no query has a hit.
     """
     inputs = _inputs(settings)
-    output = artifacts.output_of(settings, Kind.LABELS, inputs)
+    order = {"order": "run"} if "run" in inputs else {}  # shards in the order of the queries cannot be resumed
+    output = artifacts.output_of(settings, Kind.LABELS, inputs, {**settings.recorded(), **order})
     if output.up_to_date:
         return output.path
+    if "queries" in inputs:
+        labels.forecast_queries(inputs["queries"])
     run = runs.open_run(inputs["run"], by_qid=False) if "run" in inputs else None
     queries = _queries(settings, inputs, run)
     needed = queries.total * (_QUERY_BYTES + _HIT_BYTES * settings.depth)

@@ -28,7 +28,8 @@ Longs: TypeAlias = npt.NDArray[np.int64]
 # Number of hits of each query, [Q]; docids and scores of all hits, query after query, best first.
 Hits: TypeAlias = tuple[npt.NDArray[np.integer], pl.Series, npt.NDArray[np.float32]]
 
-_DOCUMENT_BYTES, _QUERY_BYTES = 200, 200  # of the id of a hit and the hash of its text; of a query and its hits' place
+_QUERY_BYTES, _TEXT_BYTES = 300, 5  # of memory, of a query and its hits' place; of a byte of a text file of queries
+_DOCUMENT_BYTES = 200  # of memory, of the id of a hit and the hash of its text
 _HASH = folded("text").hash().alias("hash")
 
 
@@ -109,6 +110,13 @@ class Queries:
     blocks: Iterable[pl.DataFrame]
     total: int
     counts: dict[str, int]
+
+
+def forecast_queries(file: Path) -> None:
+    """Print the memory for the queries of a file, if it is much, and refuse what does not fit."""
+    parquet = file.suffix == ".parquet"
+    needed = _QUERY_BYTES * artifacts.row_count(file) if parquet else _TEXT_BYTES * file.stat().st_size
+    console.forecast(needed, f"label: queries of {file}", "use fewer queries at once")
 
 
 def given_queries(file: Path, settings: Label, run: Run | None = None) -> Queries:
@@ -238,8 +246,7 @@ class RunTeacher:
         if not self.run.hits:
             raise InputError(f"{path}: has hits for none of the {len(queries):,} queries; pass a run of these queries")
         documents = min(collections.document_count(corpus), self.run.hits)
-        needed = _DOCUMENT_BYTES * documents + _QUERY_BYTES * len(queries)
-        console.forecast(needed, f"label: {len(queries):,} queries and {documents:,} ids", "use fewer queries at once")
+        console.forecast(_DOCUMENT_BYTES * documents, f"label: {documents:,} ids", "use fewer queries at once")
         found = _hashed(self.run, corpus, path)
         self._texts = None if settings.keep_same_text else found
 

@@ -26,6 +26,7 @@ from hybrid_cli.settings.common import ScorerSchedule
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, Group
 
+_POSTING_BYTES = 25  # of memory, of a document's impact while they are ordered by document; then 8
 BLOCK_TEXTS = 2048  # texts per file, the maximum that an interruption loses
 
 Floats = npt.NDArray[np.float32]
@@ -52,6 +53,9 @@ class Bm25Scorer:
 
     def __init__(self, index: LexicalIndex, docids: pl.Series):
         self.index = index
+        postings = len(index.impacts.postings.rows) * len(docids) // max(1, len(index.docids))
+        purpose = f"train: BM25 vectors of {console.counted(document=len(docids))}"
+        console.forecast(_POSTING_BYTES * postings, purpose, "use fewer training examples")
         try:
             impacts = index.rows(docids)
         except InputError as error:
@@ -216,21 +220,38 @@ def stored_vectors(
         advance: reports progress in rows.
 
     Returns:
-        Vectors [n, dim] of all rows, and a map from values of the first column to row numbers.
+        Vectors [n, dim] of all rows, memory-mapped from a file; row numbers of the values of the first column.
     """
     folder = work / layout.FROZEN
     folder.mkdir(exist_ok=True)
-    blocks: list[np.ndarray] = []
+    whole, files = folder / f"{role}.npy", list[Path]()
     places: dict[str, int] = {}
     for part in (part for table in tables for part in table.iter_slices(BLOCK_TEXTS)):
-        file = folder / f"{role}-{len(blocks):06}.npy"
-        if not file.exists():
+        file = folder / f"{role}-{len(files):06}.npy"
+        if not whole.exists() and not file.exists():
             with artifacts.replacing(file) as scratch, disk.create(scratch) as opened:
                 np.save(opened, encode(part))
-        blocks.append(np.load(file))
+        files.append(file)
         places.update(zip(part.to_series(0).to_list(), range(len(places), len(places) + len(part)), strict=True))
         advance(len(part))
-    return np.concatenate(blocks), places
+    if not whole.exists():
+        with artifacts.replacing(whole) as scratch:
+            _join(files, len(places), scratch)
+        for file in files:
+            file.unlink()
+    return np.load(whole, mmap_mode="r"), places
+
+
+def _join(files: Sequence[Path], rows: int, whole: Path) -> None:
+    """Write the arrays of several files as one file."""
+    first = np.load(files[0], mmap_mode="r")
+    joined = np.lib.format.open_memmap(whole, "w+", first.dtype, (rows, first.shape[1]))
+    begin = 0
+    for file in files:
+        block = np.load(file)
+        joined[begin : begin + len(block)] = block
+        begin += len(block)
+    joined.flush()
 
 
 class ScorerWeight(nn.Module):

@@ -51,7 +51,7 @@ def source(settings: PrepareTevatron) -> Source:
                 yield Judgment(split, qid, id_of(each, DOCID_FIELDS, place), 1, place)
 
     files = {**roles("training", settings.training), **({"corpus": settings.corpus} if settings.corpus else {})}
-    return Source("tevatron", documents, queries, judgments, files, holds_ids=settings.corpus is None)
+    return Source("tevatron", documents, queries, judgments, files)
 
 
 def passages(record: dict[str, Any], field: str, place: Place) -> list[dict[str, Any]]:
