@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import shutil
 import statistics
 import subprocess
@@ -60,9 +59,9 @@ main()
 
 @dataclass
 class Measured:
-    """Wall clock and processor seconds of a command, and the largest memory of each GPU or of a process, in MiB.
+    """Wall clock and processor seconds of a command, and the memory of each GPU or of its largest process, in MiB.
 
-    The wall clock of a training begins at the end of its first step.
+    The wall clock of a training begins at the end of its first step, its processor seconds at its start.
     """
 
     seconds: float = 0.0
@@ -99,18 +98,20 @@ class Commands:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(self.devices)
         elif processes:
             environment["PINNED"] = "1"
-        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        with self._gpu_memory() as memory:
-            done = subprocess.run([*launcher, *map(str, words)], env=environment, capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(f"{' '.join(map(str, words))}: {done.stderr[-2000:]}")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        start = time.perf_counter()
+        with self._gpu_memory() as memory, tempfile.TemporaryFile("w+") as printed:
+            process = subprocess.Popen([*launcher, *map(str, words)], env=environment, stdout=printed, stderr=printed)
+            _, status, used = os.wait4(process.pid, 0)  # with the processes that it started
+            process.returncode = os.waitstatus_to_exitcode(status)
+            if process.returncode:
+                printed.seek(0)
+                raise SystemExit(f"{' '.join(map(str, words))}: {printed.read()[-2000:]}")
         seconds = time.perf_counter() - start
         if processes:
             ends = [float(line) for line in times.read_text().split()]
             seconds = ends[-1] - ends[0]
-        return Measured(seconds, used, memory or {"process": after.ru_maxrss // 1024})
+        largest = memory or {"largest process": used.ru_maxrss // 1024}
+        return Measured(seconds, used.ru_utime + used.ru_stime, largest)
 
     @contextmanager
     def _gpu_memory(self) -> Iterator[dict[str, int]]:
@@ -140,7 +141,7 @@ class Commands:
         print(f"{'equal' if same else 'DIFFERENT':>9}  {name}: {detail}", flush=True)
 
     def compare(self, name: str, unit: str, count: float, one: Sequence[Measured], several: Sequence[Measured]) -> None:
-        """Print throughput and memory of one device and of all, medians of the rounds; add their ratios to the rows."""
+        """Print throughput (medians of the rounds), and memory in the first round; add the ratios to the rows."""
         number = len(self.devices)
         seconds = [[each.seconds for each in side] for side in (one, several)]
         found, middle = ratios(*seconds), [statistics.median(side) for side in seconds]

@@ -1,6 +1,8 @@
-"""Prints how many postings and sums a search reads in small and large corpora, as JSON; needs NUMBA_DISABLE_JIT=1.
+"""Prints how many values a search reads in small and large corpora, as JSON; needs NUMBA_DISABLE_JIT=1.
 
-The corpora have the same 300 postings of the query, spread over 1, 8 and 64 blocks of documents.
+Counted are postings, lengths, places in the tie order, and sums. The corpora have the same postings of the query, spread
+over 1, 8 and 64 blocks of documents: few, and so many that a sample gives a first estimate of the worst hit and sums of
+whole blocks are read.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import numpy as np
 from hybrid_cli.lexical import ranking
 from hybrid_cli.lexical.keys import Matrix, Queries
 
-BLOCKS, POSTINGS, HITS = (1, 8, 64), 300, 20
+BLOCKS, POSTINGS, HITS = (1, 8, 64), (300, 20_000), 20
 reads = 0
 
 
@@ -29,19 +31,19 @@ class Counted(np.ndarray):
         return found
 
 
-def search(documents: int) -> int:
-    """Search for two terms; return the number of reads."""
+def search(documents: int, postings: int) -> int:
+    """Search for two terms with some postings; return the number of reads."""
     global reads
     rng = np.random.default_rng(1)
-    lists = [np.sort(rng.choice(documents, POSTINGS // 2, replace=False)).astype(np.int32) for _ in range(2)]
-    rows, tfs = np.concatenate(lists).view(Counted), np.ones(POSTINGS, np.uint8).view(Counted)
-    scale = rng.random(documents).astype(np.float32)
-    matrix = Matrix(np.array([0, POSTINGS // 2, POSTINGS]), rows, tfs, scale)
+    lists = [np.sort(rng.choice(documents, postings // 2, replace=False)).astype(np.int32) for _ in range(2)]
+    rows, tfs = np.concatenate(lists).view(Counted), np.ones(postings, np.uint8).view(Counted)
+    scale, order = rng.random(documents).astype(np.float32).view(Counted), np.arange(documents).view(Counted)
+    matrix = Matrix(np.array([0, postings // 2, postings]), rows, tfs, scale)
     queries = Queries(np.array([0, 2]), np.array([0, 1], np.int32), np.array([2, 1], np.float32))
     ends, barred = np.array([0, 0]), np.array([], np.int64)
     counts, best = np.zeros(1, np.int32), np.zeros((1, HITS), np.uint64)
     reads = 0
-    ranking.search(HITS, np.arange(documents), queries, matrix, ends, barred, counts, best)
+    ranking.search(HITS, order, queries, matrix, ends, barred, counts, best)
     assert counts[0] == HITS
     return reads
 
@@ -50,4 +52,4 @@ if __name__ == "__main__":
     own = {name: getattr(np, name) for name in dir(np)}
     counting = SimpleNamespace(**own | {"zeros": lambda *shape: np.zeros(*shape).view(Counted)})
     vars(ranking)["np"] = counting
-    sys.stdout.write(json.dumps([search(blocks * ranking.BLOCK) for blocks in BLOCKS]))
+    sys.stdout.write(json.dumps([[search(blocks * ranking.BLOCK, few) for blocks in BLOCKS] for few in POSTINGS]))

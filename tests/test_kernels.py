@@ -80,14 +80,14 @@ def test_search_equals_sorting_every_sum(
 
 
 def test_the_reads_of_a_search_are_bounded_by_its_postings() -> None:
-    """The loops run as plain Python, which counts every posting and every sum that they read."""
+    """The loops run as plain Python, which counts what they read."""
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     script = Path(__file__).with_name("count_reads.py")
     found = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=True).stdout
-    reads = json.loads(found)
-    assert len(reads) == len(BLOCKS)
-    assert min(reads) > 2 * POSTINGS, "each posting and its sum"
-    assert max(reads) < 8 * POSTINGS, f"in {max(BLOCKS) * ranking.BLOCK:,} documents"
+    for reads, postings in zip(json.loads(found), POSTINGS, strict=True):
+        assert len(reads) == len(BLOCKS)
+        assert min(reads) > 2 * postings, "each posting and its sum"
+        assert max(reads) < 10 * postings, f"in {max(BLOCKS) * ranking.BLOCK:,} documents"
 
 
 @given(
