@@ -1,8 +1,8 @@
 """Prints how many values a search reads in small and large corpora, as JSON; needs NUMBA_DISABLE_JIT=1.
 
-Counted are postings, lengths, places in the tie order, and sums. The corpora have the same postings of the query, spread
-over 1, 8 and 64 blocks of documents: few, and so many that a sample gives a first estimate of the worst hit and sums of
-whole blocks are read.
+Counted are postings, lengths, places in the tie order, and sums. The corpora have the same postings of the query,
+spread over 1, 8 and 64 blocks of documents: few, and so many that a sample gives a first estimate of the worst hit and
+sums of whole blocks are read.
 """
 
 from __future__ import annotations

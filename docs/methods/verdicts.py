@@ -106,9 +106,10 @@ CLAIMS = (
     *(Claim("lambda", f"dpr+{row}", "bm25+dpr") for row in ("static", *TRANSFORMERS)),
     *(Claim("lambda", f"positives-{count}", "positives-1", "dev_MRR", curve=True) for count in (2, 10)),
     *(
-        Claim("robustness", "bm25+before", part, f"{CHANGE}{measure}")
+        Claim("robustness", f"bm25+{dense}", part, f"{CHANGE}{measure}")
+        for dense in ("before", "dense")
         for measure in ("R@100", "MRR@10")
-        for part in ("before", "bm25")
+        for part in (dense, "bm25")
     ),
     *(
         Claim(f"recommended-{name}", f"bm25+{better}", f"bm25+{worse}", "nDCG@10")
