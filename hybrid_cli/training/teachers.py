@@ -235,23 +235,20 @@ def stored_vectors(
         places.update(zip(part.to_series(0).to_list(), range(len(places), len(places) + len(part)), strict=True))
         advance(len(part))
     if not whole.exists():
-        with artifacts.replacing(whole) as scratch:
-            _join(files, len(places), scratch)
+        with artifacts.replacing(whole) as scratch, disk.create(scratch) as opened:
+            _join(files, len(places), opened)
         for file in files:
             file.unlink()
     return np.load(whole, mmap_mode="r"), places
 
 
-def _join(files: Sequence[Path], rows: int, whole: Path) -> None:
-    """Write the arrays of several files as one file."""
+def _join(files: Sequence[Path], rows: int, opened: Any) -> None:
+    """Write the arrays of several files, one after the other, as one array."""
     first = np.load(files[0], mmap_mode="r")
-    joined = np.lib.format.open_memmap(whole, "w+", first.dtype, (rows, first.shape[1]))
-    begin = 0
+    header = {"descr": first.dtype.str, "fortran_order": False, "shape": (rows, first.shape[1])}
+    np.lib.format.write_array_header_1_0(opened, header)
     for file in files:
-        block = np.load(file)
-        joined[begin : begin + len(block)] = block
-        begin += len(block)
-    joined.flush()
+        opened.write(np.ascontiguousarray(np.load(file)).data)
 
 
 class ScorerWeight(nn.Module):
