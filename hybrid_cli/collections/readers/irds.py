@@ -54,9 +54,8 @@ def of_datasets(loaded: Mapping[str, Any], options: Mapping[str, Any]) -> Source
                 place = Place(names[split], number, "judgment")
                 yield Judgment(split, row.query_id, row.doc_id, int(row.relevance), place)
 
-    metadata: dict[str, Any] = getattr(
-        next(iter(loaded.values())), "docs_metadata", dict
-    )()  # registered datasets have it
+    first = next(iter(loaded.values()))
+    metadata: dict[str, Any] = getattr(first, "docs_metadata", dict)()  # only registered datasets have it
     return Source("irds", documents, queries, judgments, options=options, total=metadata.get("count"))
 
 
