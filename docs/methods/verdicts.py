@@ -86,6 +86,7 @@ CLAIMS = (
         for queries in ("", "@adversary")
     ),
     *(Claim("roc", masked, "I0", f"{CHANGE}MRR@10") for masked in ("I15", "I50")),
+    *(Claim("roc", f"bm25+{masked}", "bm25+I0") for masked in ("I15", "I50")),
     *(Claim("lite", f"lite-{weight}", "dpr32", gain=0.02) for weight in KD_WEIGHTS),
     *(
         Claim("lite", ours, whole, measure, share=0.98)
