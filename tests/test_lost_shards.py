@@ -112,13 +112,13 @@ def test_a_shard_of_weights_that_vanishes_is_missed(
 ) -> None:
     model = write_checkpoint(tmp_path / "model", "splade")
     stage: Any = importlib.import_module("hybrid_cli.stages.encode")
-    written = stage.encode_weights
+    written = stage.encode_documents
 
-    def write_and_lose(folder: Path, *values: Any) -> None:
-        written(folder, *values)
+    def write_and_lose(settings: Any, encoder: Any, folder: Path, *values: Any) -> None:
+        written(settings, encoder, folder, *values)
         stage.weight_shard(folder, 1).unlink()
 
-    monkeypatch.setattr(stage, "encode_weights", write_and_lose)
+    monkeypatch.setattr(stage, "encode_documents", write_and_lose)
     with pytest.raises(HybridError, match=r"part-00001\.parquet: was removed while the command ran; repeat"):
         encode(tiny, model=model, architecture="splade", shard_size=2, output=tmp_path / "index")
 

@@ -238,7 +238,7 @@ def stored_vectors(
         with artifacts.replacing(whole) as scratch, disk.create(scratch) as opened:
             _join(files, len(places), opened)
         for file in files:
-            file.unlink()
+            disk.remove(file)
     return np.load(whole, mmap_mode="r"), places
 
 
