@@ -173,20 +173,26 @@ def test_options_of_dense_encoders_are_refused(
         encode(tiny, model=str(models["splade"]), architecture="splade", output=tmp_path / "index", **options)
 
 
+def counted_blocks(monkeypatch: pytest.MonkeyPatch, interrupted_at: int = 0) -> list[Any]:
+    """Return a list that grows with each block that is encoded; one of them is interrupted."""
+    original, calls = SparseEncoder.document_weights, list[Any]()
+
+    def counted(self: SparseEncoder, *given: Any) -> Any:
+        calls.append(given)
+        if len(calls) == interrupted_at:
+            raise KeyboardInterrupt
+        return original(self, *given)
+
+    monkeypatch.setattr(SparseEncoder, "document_weights", counted)
+    return calls
+
+
 def test_shards_resume_and_do_not_change_the_index(
     models: dict[Any, Path], built: dict[Any, Path], tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments: dict[str, Any] = {"model": str(models["unicoil"]), "architecture": "unicoil", "dtype": "fp32"}
     arguments |= {"output": tmp_path / "index", "shard_size": 4}
-    original, calls = SparseEncoder.document_weights, []
-
-    def interrupted(self: SparseEncoder, *given: Any) -> Any:
-        calls.append(given)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return original(self, *given)
-
-    monkeypatch.setattr(SparseEncoder, "document_weights", interrupted)
+    calls = counted_blocks(monkeypatch, interrupted_at=3)
     with pytest.raises(KeyboardInterrupt):
         encode(tiny, **arguments)
     encode(tiny, **arguments)
@@ -205,16 +211,8 @@ def test_an_interrupted_run_resumes_on_two_devices_with_the_bytes_of_one(
     arguments: dict[str, Any] = {"model": str(models["splade"]), "architecture": "splade", "dtype": "fp32"}
     arguments |= {"threads": 1, "shard_size": 2}
     whole = encode(tiny, **arguments, output=tmp_path / "whole")
-    original, calls = SparseEncoder.document_weights, []
-
-    def interrupted(self: SparseEncoder, *given: Any) -> Any:
-        calls.append(given)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return original(self, *given)
-
     with monkeypatch.context() as patched:
-        patched.setattr(SparseEncoder, "document_weights", interrupted)
+        counted_blocks(patched, interrupted_at=2)
         with pytest.raises(KeyboardInterrupt):
             encode(tiny, **arguments, output=tmp_path / "index")
     shard = tmp_path / ".index.partial" / layout.WEIGHT_SHARDS / layout.part(0)
@@ -260,13 +258,7 @@ def test_the_first_block_gives_the_forecast_and_the_refusal(
     forecast = int(found[0][0].replace(",", ""))
     whole = artifacts.read_manifest(tmp_path / "index").counts["postings"]
     assert whole / 1.5 < forecast < 1.5 * whole
-    original, calls = SparseEncoder.document_weights, []
-
-    def counted(self: SparseEncoder, *given: Any) -> Any:
-        calls.append(given)
-        return original(self, *given)
-
-    monkeypatch.setattr(SparseEncoder, "document_weights", counted)
+    calls = counted_blocks(monkeypatch)
     monkeypatch.setattr(memory, "available", lambda: [(1, "this test", "raise it")])
     with pytest.raises(
         HybridError, match=r"^not enough memory: encode: impact matrix of .*, or use a smaller --doc-max"

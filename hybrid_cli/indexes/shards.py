@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -154,6 +155,42 @@ def texts_of(numbers: Collection[int], total: int, size: int) -> int:
     return sum(min(size, total - number * size) for number in numbers)
 
 
+def missing_blocks(
+    texts: Iterable[Texts],
+    size: int,
+    at_once: int,
+    path_of: Callable[[int], Path],
+    started: deque[tuple[Path, pa.Array]],
+    advance: Advance,
+    wanted: Collection[int] | None = None,
+    first: int = 0,
+) -> Iterator[Block]:
+    """Yield the texts of the shards that are to be encoded, in blocks.
+
+    Args:
+        texts: tables with the columns id, title, text.
+        size: number of texts of a shard.
+        at_once: number of texts of a block.
+        path_of: returns the path of a shard.
+        started: receives path and ids of each shard before its blocks.
+        advance: called with the number of texts of a finished shard.
+        wanted: numbers of the shards to encode; None yields those that do not exist.
+        first: number of the first shard.
+    """
+    for number, shard in enumerate(artifacts.regrouped(map(pa.table, texts), size), first):
+        path = path_of(number)
+        if wanted is not None and number not in wanted:
+            if number > max(wanted, default=-1):
+                break
+        elif path.exists():
+            advance(len(shard))
+        else:
+            started.append((path, shard["id"].combine_chunks()))
+            for begin in range(0, len(shard), at_once):
+                part = shard.slice(begin, at_once)
+                yield part["title"].to_pylist(), part["text"].to_pylist()
+
+
 def encode_texts(
     folder: Path,
     texts: Iterable[Texts],
@@ -179,24 +216,11 @@ def encode_texts(
     Raises:
         HybridError: a vector is not finite.
     """
-    started: deque[tuple[Path, pa.Array]] = deque()  # path and ids of the shards in progress
-
-    def blocks() -> Iterator[Block]:
-        for number, shard in enumerate(artifacts.regrouped(map(pa.table, texts), settings.shard_size), first):
-            path = shard_path(folder, number)
-            if wanted is not None and number not in wanted:
-                if number > max(wanted, default=-1):
-                    break
-            elif path.exists():
-                advance(len(shard))
-            else:
-                started.append((path, shard["id"].combine_chunks()))
-                for begin in range(0, len(shard), _AT_ONCE):
-                    part = shard.slice(begin, _AT_ONCE)
-                    yield part["title"].to_pylist(), part["text"].to_pylist()
-
+    started: deque[tuple[Path, pa.Array]] = deque()  # the shards in progress
+    path_of = partial(shard_path, folder)
+    blocks = missing_blocks(texts, settings.shard_size, _AT_ONCE, path_of, started, advance, wanted, first)
     parts: list[Encoded] = []
-    for done in encoded(blocks()):
+    for done in encoded(blocks):
         parts.append(done)
         advance(len(done[0]))
         path, ids = started[0]

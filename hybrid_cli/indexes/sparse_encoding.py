@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import workers
 from hybrid_cli.indexes.encoding import run_on, source_of, texts_in
-from hybrid_cli.indexes.shards import Advance, Block, Texts, texts_of
+from hybrid_cli.indexes.shards import Advance, Block, Texts, missing_blocks, texts_of
 from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
 from hybrid_cli.settings import Encode
 from hybrid_cli.settings.common import as_names
@@ -102,6 +102,8 @@ def encode_documents(
             documents.
     """
     size, forecast = settings.shard_size, partial(_forecast, folder)
+    if (done := weight_shard(folder, 0)).exists():
+        forecast(_weights(done), done.stat().st_size, total / artifacts.row_count(done))
     devices = workers.pick_devices(settings.devices)
     if not devices:
         weighted: Callable[[Iterable[Block]], Iterable[Weighted]]
@@ -114,8 +116,6 @@ def encode_documents(
         return
     missing = [number for number in range(-(-total // size)) if not weight_shard(folder, number).exists()]
     advance(total - texts_of(missing, total, size))
-    if 0 not in missing:
-        forecast(*_facts(weight_shard(folder, 0), total))
     receive: dict[str, Callable[[Any], object]] = {"encoded": advance, "forecast": lambda facts: forecast(*facts)}
     run_on(devices, f"{__name__}.encode_share", settings, folder, missing, resolved, receive)
 
@@ -173,37 +173,21 @@ def encode_weights(
         weighted: computes the weights of blocks, in order.
         size: number of documents of a shard.
         advance: called with the number of encoded texts.
-        forecast: called with the weights and bytes of the first block or shard, and how often all documents contain it.
+        forecast: called with the weights and bytes of the first block, and how often all documents contain it.
         wanted: numbers of the shards to encode; None encodes those that do not exist.
     """
     (folder / layout.WEIGHT_SHARDS).mkdir(exist_ok=True)
-    started: deque[tuple[int, pa.Array]] = deque()  # number and ids of the shards in progress
-
-    def blocks() -> Iterator[Block]:
-        for number, shard in enumerate(artifacts.regrouped(map(pa.table, texts), size)):
-            if wanted is not None and number not in wanted:
-                if number > max(wanted, default=-1):
-                    break
-            elif wanted is None and weight_shard(folder, number).exists():
-                advance(len(shard))
-                if not number:
-                    forecast(*_facts(weight_shard(folder, number), total))
-            else:
-                started.append((number, shard["id"].combine_chunks()))
-                for begin in range(0, len(shard), AT_ONCE):
-                    part = shard.slice(begin, AT_ONCE)
-                    yield part["title"].to_pylist(), part["text"].to_pylist()
-
+    started: deque[tuple[Path, pa.Array]] = deque()  # the shards in progress
     parts: list[Weighted] = []
-    for done in weighted(blocks()):
-        if not parts and started[0][0] == 0:
+    for done in weighted(missing_blocks(texts, size, AT_ONCE, partial(weight_shard, folder), started, advance, wanted)):
+        if not parts and started[0][0] == weight_shard(folder, 0):
             found = len(done[0]["terms"].combine_chunks().flatten())
             forecast(found, artifacts.stored_bytes(done[0]), total / len(done[0]))
         parts.append(done)
         advance(len(done[0]))
-        number, ids = started[0]
+        path, ids = started[0]
         if sum(len(table) for table, _ in parts) == len(ids):
-            _write_shard(weight_shard(folder, number), ids, parts)
+            _write_shard(path, ids, parts)
             started.popleft()
             parts.clear()
 
@@ -222,11 +206,6 @@ def _forecast(folder: Path, weights: int, stored: int, times: float) -> None:
     purpose = f"encode: impact matrix of about {found:,} weights"
     console.forecast(_WEIGHT_BYTES * found, purpose, _REMEDY)
     console.forecast(int(times * stored) + _STORED_BYTES * found, purpose, _REMEDY, folder)
-
-
-def _facts(first: Path, total: int) -> tuple[int, int, float]:
-    """Return the weights and bytes of the first shard, and how often `total` documents contain it."""
-    return _weights(first), first.stat().st_size, total / artifacts.row_count(first)
 
 
 def _weights(path: Path) -> int:
