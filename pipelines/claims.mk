@@ -23,15 +23,15 @@ claims := $(OUT)/claims/seed-$(SEED)
 claim_train = $(HYBRID) train-dense $< --model $(MODEL) --layers $(CLAIM_LAYERS) --query-max-len 32 --doc-max-len 64 \
     --batch-size 28 --lr $(CLAIM_RATE) --max-steps $(CLAIM_STEPS) --seed $(SEED) --output $(@D) --overwrite
 
-# CLEAR. Rows: `start` (the untrained model), `residual` (CLEAR), `residual-dynamic` (one more negative, which the sum of BM25
-# and the model in training ranks first), `nll-dynamic` (likelihood, one more negative, which the model ranks first),
-# `constant` and `constant-mean` (constant margin of 1, and of the mean of the residual's), `random` (residual margin, random
-# negatives), `nll-one` (likelihood, the negatives of the query only), `nll` (likelihood, with the documents of the batch),
-# `residual-batch` and `residual-nll` (the sum is trained, with the documents of the batch), `residual-nll-anneal` (the weight
-# of BM25 rises from 0).
+# CLEAR. Rows: `start` (the untrained model), `residual` (CLEAR), `constant` and `constant-mean` (constant margin of 1, and of the
+# mean of the residual's), `random` (residual margin, random negatives), `nll-one` (likelihood, the negatives of the query
+# only), `nll` (likelihood, with the documents of the batch), `residual-batch` and `residual-nll` (the sum is trained, with the
+# documents of the batch), `residual-nll-anneal` (the weight of BM25 rises from 0). With one more negative, which the model in
+# training ranks first: `residual-dynamic-model`, `nll-dynamic` (from `nll-one`), `batch-dynamic` (from `nll`). With one more
+# that the sum of model and BM25 ranks first: `residual-dynamic`, `nll-dynamic-sum`, `batch-dynamic-sum`, `residual-nll-dynamic`.
 
-claims_clear_arms := start residual residual-dynamic nll-dynamic constant constant-mean random nll-one nll residual-batch \
-    residual-nll residual-nll-anneal
+claims_clear_arms := start residual residual-dynamic residual-dynamic-model nll-dynamic nll-dynamic-sum batch-dynamic \
+    batch-dynamic-sum residual-nll-dynamic constant constant-mean random nll-one nll residual-batch residual-nll residual-nll-anneal
 claims_clear_rows := $(foreach arm,$(claims_clear_arms),$(arm) bm25+$(arm))
 claims_clear_curves := $(foreach seed,$(SEEDS),$(foreach arm,$(claims_clear_arms),$(arm)-$(seed)=$(OUT)/claims/seed-$(seed)/$(arm)))
 claims_clear_runs := bm25=$(OUT)/bm25.test.parquet \
@@ -66,6 +66,21 @@ $(claims)/residual-dynamic/manifest.json: $(claims)/errors.parquet
 
 $(claims)/nll-dynamic/manifest.json: $(claims)/errors.parquet
 	$(claim_clear) --loss nll --no-in-batch --dynamic-negatives 1
+
+$(claims)/residual-dynamic-model/manifest.json: $(claims)/errors.parquet
+	$(claim_clear) --loss residual-margin --dynamic-negatives 1 --dynamic-ranking model --index $(OUT)/bm25
+
+$(claims)/nll-dynamic-sum/manifest.json: $(claims)/errors.parquet
+	$(claim_clear) --loss nll --no-in-batch --dynamic-negatives 1 --dynamic-ranking sum --index $(OUT)/bm25
+
+$(claims)/batch-dynamic/manifest.json: $(claims)/errors.parquet
+	$(claim_clear) --loss nll --dynamic-negatives 1
+
+$(claims)/batch-dynamic-sum/manifest.json: $(claims)/errors.parquet
+	$(claim_clear) --loss nll --dynamic-negatives 1 --dynamic-ranking sum --index $(OUT)/bm25
+
+$(claims)/residual-nll-dynamic/manifest.json: $(claims)/errors.parquet
+	$(claim_clear) --loss residual-nll --dynamic-negatives 1 --index $(OUT)/bm25
 
 $(claims)/constant/manifest.json: $(claims)/errors.parquet
 	$(claim_clear) --loss margin

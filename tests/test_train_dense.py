@@ -345,6 +345,12 @@ def test_the_first_layers_equal_a_model_truncated_by_hand(
     [
         ({"loss": "nll", "xi": 3}, "--xi: only with --loss margin or residual-margin; --loss is nll"),
         ({"loss": "margin", "scorer_weight": 0.5}, "--scorer-weight: only with --loss residual-margin or residual-nll"),
+        ({"dynamic_ranking": "sum"}, "--dynamic-ranking: only with --dynamic-negatives above 0"),
+        (
+            {"loss": "nll", "dynamic_negatives": 1, "dynamic_ranking": "sum"},
+            "--dynamic-ranking sum: needs BM25 scores of further pairs; pass --index",
+        ),
+        ({"loss": "nll", "dynamic_negatives": 1, "scorer_weight": 0.5}, "or with --dynamic-ranking sum"),
         ({"loss": "nll", "scorer": "out/lambda"}, "--scorer: only with --loss residual-margin or residual-nll"),
         ({"loss": "bpr", "in_batch": False}, "--no-in-batch: only with --loss margin, residual-margin, nll, roc or"),
         (

@@ -172,6 +172,24 @@ def test_dynamic_negatives_are_the_top_hits_of_the_sum(examples: Path, bm25: Pat
     assert tops[0] != tops[1]
 
 
+def test_the_ranking_of_dynamic_negatives_does_not_depend_on_the_loss(
+    examples: Path, bm25: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    """With weight 0 the sum ranks as the model; a residual loss may use the model's own ranking."""
+
+    def trained(name: str, **options: Any) -> bytes:
+        plan = {**PLAN, "max_steps": 2, "dynamic_negatives": 1, "model": str(tiny_bert), **options}
+        return (train_dense(examples, output=tmp_path / name, **plan) / "model.safetensors").read_bytes()
+
+    nll = {"loss": "nll", "in_batch": False}
+    by_sum = {**nll, "dynamic_ranking": "sum", "index": str(bm25)}
+    alone = trained("model", **nll)
+    assert trained("sum-0", **by_sum, scorer_weight=0.0) == alone
+    assert trained("sum", **by_sum, scorer_weight=100.0) != alone
+    residual = {"loss": "residual-margin", "index": str(bm25), "scorer_weight": 100.0, "xi": 1000.0}
+    assert trained("residual", **residual) != trained("residual-model", **residual, dynamic_ranking="model")
+
+
 def test_copies_of_a_positive_are_not_dynamic_negatives() -> None:
     texts = pl.DataFrame({
         "docid": ["p", "copy", "other", "q"], "title": ["", "", "", "a"], "text": ["a  b", "a b", "c", "b"],

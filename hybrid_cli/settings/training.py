@@ -30,6 +30,7 @@ from hybrid_cli.settings.common import (
 from hybrid_cli.settings.declaration import Condition
 from hybrid_cli.settings.options import GIVEN, REQUIRED, By, Settings, argument, option, redeclare, when
 
+DynamicRanking = Literal["model", "sum"]
 LambdaEncoder = Literal["transformer", "static"]
 LambdaLoss = Literal["contrastive", "listwise"]
 
@@ -93,6 +94,8 @@ class Pretrain(Training, StartModel):
 
 _ORTHOGONAL = "--ortho-weight above 0"  # facts about the loss
 _PAIRS = "--scorer bm25 and in-batch or dynamic negatives"
+_DYNAMIC = "--dynamic-negatives above 0"
+_SCORED = (when(loss=RESIDUALS), when(dynamic_ranking="sum"))
 
 
 @dataclass(frozen=True)
@@ -116,29 +119,56 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOption
     index: Path | None = redeclare(
         LossOptions, "index", applies=(when(orthogonal=_ORTHOGONAL), when(dev=GIVEN), when(pairs=_PAIRS))
     )
+    scorer: str = redeclare(LossOptions, "scorer", applies=_SCORED)
+    scorer_weight: float = redeclare(LossOptions, "scorer_weight", applies=_SCORED)
     dynamic_negatives: int = option(
         0,
-        "Additional hard negatives per query: top hits of the model in training; with a residual loss, of the sum of "
-        "model and scorer. The pool holds documents of the examples and is re-encoded at every checkpoint.",
+        "Additional hard negatives per query: the top hits of `--dynamic-ranking`. The pool holds documents of the "
+        "examples and is re-encoded at every checkpoint.",
         panel=OPTIMIZATION,
         minimum=0,
     )
+    dynamic_ranking: DynamicRanking = option(
+        By("loss", dict.fromkeys(RESIDUALS, "sum"), "model"),
+        "Ranking whose top hits become dynamic negatives: of the `model` in training, or of its weighted `sum` with "
+        "`--scorer`.",
+        panel=OPTIMIZATION,
+        shown="`sum` for residual-margin, residual-nll; else `model`",
+        applies=when(dynamic=_DYNAMIC),
+    )
+
+    @property
+    def ranks_by_sum(self) -> bool:
+        """Dynamic negatives are the top hits of the weighted sum with the scorer."""
+        return bool(self.dynamic_negatives) and self.dynamic_ranking == "sum"
+
+    @property
+    def scored(self) -> bool:
+        """The loss or the dynamic negatives depend on the scorer."""
+        return self.loss in RESIDUALS or self.ranks_by_sum
 
     @property
     def uses_bm25(self) -> bool:
-        """The loss needs BM25 scores of pairs that the examples do not hold."""
-        return self.loss in RESIDUALS and self.scorer == BM25 and bool(self.in_batch or self.dynamic_negatives)
+        """The training needs BM25 scores of pairs that the examples do not hold."""
+        pairs = self.ranks_by_sum or (self.loss in RESIDUALS and (self.in_batch or self.dynamic_negatives))
+        return self.scorer == BM25 and bool(pairs)
 
     def values(self) -> dict[str, Any]:
         """Return every field by name, and the terms of the loss that read the index."""
-        facts = {"orthogonal": _ORTHOGONAL if self.ortho_weight else "", "pairs": _PAIRS if self.uses_bm25 else ""}
+        facts = {
+            "orthogonal": _ORTHOGONAL if self.ortho_weight else "",
+            "pairs": _PAIRS if self.uses_bm25 else "",
+            "dynamic": _DYNAMIC if self.dynamic_negatives else "",
+        }
         return {**super().values(), **facts}
 
     def check(self) -> None:
         """Refuse options that exclude each other."""
         super().check()
         if self.uses_bm25 and self.index is None:
-            what = "--dynamic-negatives" if not self.in_batch else f"--loss {self.loss} with in-batch negatives"
+            what = "--dynamic-negatives" if self.loss in RESIDUALS else "--dynamic-ranking sum"
+            if self.loss in RESIDUALS and self.in_batch:
+                what = f"--loss {self.loss} with in-batch negatives"
             without = "" if self.dynamic_negatives else ", or --no-in-batch"
             raise InputError(f"{what}: needs BM25 scores of further pairs; pass --index{without}")
 

@@ -55,8 +55,7 @@ def train_dense(settings: TrainDense) -> Path:
     if session.up_to_date:
         return settings.output
     examples = Examples(settings.training_examples)
-    residual = settings.loss in RESIDUALS
-    if residual and settings.scorer == BM25 and not settings.uses_bm25:
+    if settings.scored and settings.scorer == BM25 and not settings.uses_bm25:
         examples.check_lexical()
     session.seed()  # initializes markers and projection
     encoder = load_start(settings, **asdict(contract))
@@ -64,16 +63,18 @@ def train_dense(settings: TrainDense) -> Path:
     _check_projection(settings, vectors)
     ensemble = _opened(settings, settings.boost)
     steps = session.steps(len(examples))
-    weight = ScorerWeight(settings.scorer_weight, settings.scorer_schedule, steps) if residual else None
+    weight = ScorerWeight(settings.scorer_weight, settings.scorer_schedule, steps) if settings.scored else None
     objective = _objective(settings, temperature, encoder)
 
     def prepare(work: Path) -> Job[Any]:
+        scorer, residual = _scorer(settings, vectors, examples, work), settings.loss in RESIDUALS
         sources = BatchSources(
             lexical=_lexical(settings, vectors, examples),
             masking=_masking(settings, encoder),
-            scorer=_scorer(settings, vectors, examples, work),
-            weight=weight,
+            scorer=scorer if residual else None,
+            weight=weight if residual else None,
         )
+        fusion = Fusion(temperature, scorer, weight) if settings.ranks_by_sum and scorer and weight else None
         learner = DenseLearner(encoder, objective, session.precision, settings.chunk_size, sources)
         trained = Combination(composite.Recipe(), [ensemble, encoder]) if ensemble else encoder
 
@@ -83,7 +84,7 @@ def train_dense(settings: TrainDense) -> Path:
 
         return Job(
             learner,
-            _batches(settings, examples, learner, temperature, work),
+            _batches(settings, examples, learner, fusion, work),
             steps,
             save,
             validator(settings, trained, steps, settings.index, vectors.projection if vectors else None),
@@ -130,8 +131,8 @@ def _inputs(settings: TrainDense) -> dict[str, Path | artifacts.Named | None]:
 
 
 def _names_encoder(settings: TrainDense) -> bool:
-    """Test whether the loss reads the scores of a frozen encoder."""
-    return settings.loss in RESIDUALS and settings.scorer != BM25
+    """Test whether the training reads the scores of a frozen encoder."""
+    return settings.scored and settings.scorer != BM25
 
 
 def _opened(settings: TrainDense, name: str | None) -> Encoder | None:
@@ -151,13 +152,12 @@ def _batches(
     settings: TrainDense,
     examples: Examples,
     learner: DenseLearner[TransformerEncoder],
-    temperature: float,
+    fusion: Fusion | None,
     work: Path,
 ) -> Callable[[int], Iterator[Batch]]:
     """Return the batches from the n-th on, with the model's own negatives if there are any."""
     if not settings.dynamic_negatives:
         return lambda done: ahead(map(learner.prepare, examples.batches(settings, done)))
-    scorer, weight = learner.sources.scorer, learner.sources.weight
     texts = mapped_texts(work, examples.documents())
     negatives = StudentNegatives(
         learner.model,
@@ -167,7 +167,7 @@ def _batches(
         settings.dynamic_negatives,
         DYNAMIC_POOL,
         relevant(texts),
-        Fusion(temperature, scorer, weight) if scorer is not None and weight is not None else None,
+        fusion,
     )
     return lambda done: map(learner.prepare, negatives.added(examples.batches(settings, done), done))
 
