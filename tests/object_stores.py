@@ -65,9 +65,10 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Bucket:
-    """A bucket with the source files, and the folder of the mirror."""
+    """A bucket with the source files, the folder of the mirror, and the variable that names the server."""
 
     def __init__(self, scheme: str, system: pa_fs.FileSystem, name: str, mirror: Path):
+        self.endpoint = {"s3": "AWS_ENDPOINT_URL", "gs": "CLOUD_STORAGE_EMULATOR_ENDPOINT"}[scheme]
         self.scheme, self.system, self.name, self.mirror = scheme, system, name, mirror
         self.system.create_dir(name)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from hybrid_cli.errors import InputError
 
@@ -43,3 +45,12 @@ def shown_as_url(text: str) -> str:
     for scheme in _SCHEMES:
         text = text.replace(f"{root() / scheme}/", f"{scheme}://")
     return text
+
+
+def with_urls(value: Any) -> Any:
+    """Return the value of an option with URLs in place of paths in the mirror."""
+    if isinstance(value, Mapping):
+        return {name: with_urls(each) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(with_urls, value))
+    return type(value)(shown_as_url(str(value))) if isinstance(value, str | Path) else value

@@ -34,7 +34,7 @@ from hybrid_cli.settings.options import Settings
 
 S = TypeVar("S", bound=Settings)
 
-_LOCAL_ONLY = {"auto": "writes several artifacts", "judge": "changes its output with each judgment"}
+_UPLOADING = ("auto", "judge")  # upload parts of their output while they run
 AT_ONCE = 8  # transfers
 _COUNT = re.compile(r":\d+$")  # of `run:PATH:COUNT`
 
@@ -48,9 +48,7 @@ def mirrored(settings: S) -> Iterator[S]:
         HybridError: the store does not answer, or fails during a transfer.
     """
     target = getattr(settings, "output", None)
-    output = str(target) if has_url(target) else None
-    if output is not None and (reason := _LOCAL_ONLY.get(settings.command)):
-        raise InputError(f"--output {_spelled(output)}: {settings.command} {reason}; name a local folder")
+    output = str(target) if has_url(target) and settings.command not in _UPLOADING else None
     given = {name: getattr(settings, name) for name in settings.given if has_url(getattr(settings, name))}
     inputs = [url for name, value in given.items() if name != "output" for url in _urls(value)]
     before = manifest.fetch_input, cluster.before_start, console.shown
@@ -324,7 +322,7 @@ class Upload:
         """Refuse to publish files that another process has replaced since this one uploaded them."""
         found = store.objects(self.url)
         for name, each in sorted(sent.items()):
-            if _state(each) != _state(found.get(name)) or each is None:
+            if store.state(each) != store.state(found.get(name)) or each is None:
                 raise HybridError(
                     f"{self.url}: another process replaced {name} during the upload, so nothing was published; repeat "
                     "the command when no other process writes this output"
@@ -348,11 +346,6 @@ def _manifest_of(place: Path) -> dict[str, Any] | None:
     file = place / MANIFEST
     content: dict[str, Any] | None = parse_json(read_bytes(file), file) if file.is_file() else None
     return content
-
-
-def _state(found: Any) -> tuple[int, int] | None:
-    """Return size and time of an object; some stores round the time of a single object to seconds."""
-    return None if found is None else (found.size, found.mtime_ns // 10**9)
 
 
 def _time(found: Mapping[str, Any]) -> int | None:

@@ -92,6 +92,11 @@ def objects(url: str) -> dict[str, Any]:
         return {each.path[len(key) + 1 :]: each for each in listed if each.type == pa_fs.FileType.File}
 
 
+def state(found: Any) -> tuple[int, int] | None:
+    """Return size and time of an object; some stores round the time of a single object to seconds."""
+    return None if found is None else (found.size, found.mtime_ns // 10**9)
+
+
 def blocks(url: str) -> Iterator[bytes]:
     """Yield the content of an object."""
     system, key = _open(url)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hybrid_cli import console
 from hybrid_cli.artifacts import disk
+from hybrid_cli.artifacts.stored_file import StoredFile
 from hybrid_cli.collections.readers.text_files import judgment_rows
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import opened, read_bytes
@@ -27,6 +28,8 @@ _OTHER = re.compile(r"\S+ +(?:\S+ +)?\S+ +-?[0-9]+")  # written by hand or by an
 class Judgments:
     """The answers of a person, on disk; only the holder of the lock of `path` may open it.
 
+    Files in an object store are uploaded after each answer.
+
     Attributes:
         grades: grade of each judged pair; `SKIPPED` for a skipped one.
     """
@@ -39,9 +42,11 @@ class Judgments:
 
         Raises:
             InputError: another file extension, no regular file, or a file without judgments.
+            HybridError: the object store of the files does not answer.
         """
         if path.suffix not in _SUFFIXES:
             raise InputError(f"{path}: the name must end with {' or '.join(_SUFFIXES)}")
+        stored = [StoredFile(each) for each in (skipped_path(path), path)]
         begun = skipped_path(path).exists()
         for each in (path, skipped_path(path)):  # before either file is started
             if each.exists():
@@ -53,13 +58,21 @@ class Judgments:
         for each in (skipped_path(path), path):
             self.grades |= {(qid, docid): grade for _, qid, docid, grade in judgment_rows(each)}
         self._undo: list[tuple[disk.Growing, int, list[Pair]]] = []
+        self._stored = dict(zip(self._files, stored, strict=True))
+        for each_stored in stored:
+            each_stored.upload()
 
     def add(self, qid: str, docids: Iterable[str], grade: int) -> None:
-        """Store one grade for some hits of a query; the answer is on the disk when this returns."""
+        """Store one grade for some hits of a query; the answer is on the disk when this returns.
+
+        Raises:
+            HybridError: another process changed the file in the object store, or the store does not answer.
+        """
         pairs = [(qid, docid) for docid in docids]
         file = self._files[grade != SKIPPED]
         before = file.size
         file.add("".join(f"{qid}\t0\t{docid}\t{grade}\n" for qid, docid in pairs))
+        self._stored[file].upload()
         self._undo.append((file, before, pairs))
         self.grades |= dict.fromkeys(pairs, grade)
 
@@ -69,6 +82,7 @@ class Judgments:
             return False
         file, before, pairs = self._undo.pop()
         file.cut(before)
+        self._stored[file].upload()
         for pair in pairs:
             del self.grades[pair]
         return True

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import disk
+from hybrid_cli.artifacts import disk, mirror
+from hybrid_cli.artifacts.stored_file import StoredFile
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_json, typed
@@ -70,12 +71,17 @@ class RecommendedPath:
     started: float
 
     def run(self, made: S) -> Any:
-        """Print the command of a stage, and run it; --overwrite and --memory hold for every stage that has them."""
+        """Print the command of a stage, and run it; --overwrite and --memory hold for every stage that has them.
+
+        A stage whose output is in an object store uploads it.
+        """
         if self.settings.memory is not None and isinstance(made, Budgeted):
             made = made.changed(memory=self.settings.memory)
         if self.settings.overwrite and isinstance(made, Overwrites) and getattr(made, "output", None) is not None:
             made = made.changed(overwrite=True)
         console.note(f"\n{command_line(made)}")
+        if mirror.url_of(self.at(_STEPS_FILE)):
+            made = made.changed(**{name: mirror.with_urls(getattr(made, name)) for name in made.given})
         return call(made)
 
     def given(self, *names: str) -> dict[str, Any]:
@@ -176,6 +182,7 @@ class RecommendedPath:
         if self.settings.max_steps is not None:
             return self.settings.max_steps
         file = self.at(_STEPS_FILE)
+        stored_file = StoredFile(file)
         if file.is_file():
             stored = typed(ChosenSteps, read_json(file), file)
             if stored.minutes == self.settings.minutes:
@@ -195,6 +202,7 @@ class RecommendedPath:
         one_pass = -(-artifacts.read_manifest(examples).counts["rows"] // BATCH)
         steps = 0 if steps < FEWEST_STEPS else min(steps, PASSES * one_pass)
         disk.write_text(file, json.dumps(asdict(ChosenSteps(minutes, round(seconds, 3), steps))) + "\n")
+        stored_file.upload()
         console.note(
             f"auto: {seconds:.2g} seconds per step; the other stages take about {others / 60:.2g} minutes; "
             + (
