@@ -43,10 +43,14 @@ STAGES = {  # name -> arguments; {n} is the folder of a size
     "delete, BM25": "delete {n}/bm25 --ids {n}/ids.txt --threads 1 --output {n}/deleted",
     "encode, flat": "encode {n}/data --from-vectors {n}/vectors.npy --model {model} --threads 1 --output {n}/flat",
     "append, flat": "append {n}/flat {n}/new --threads 1 --output {n}/appended-flat",
+    "encode, ivf": "encode {n}/flat --index-type ivf --threads 1 --output {n}/ivf",
+    "encode, hnsw": "encode {n}/flat --index-type hnsw --threads 1 --output {n}/hnsw",
     "encode, sq8": "encode {n}/flat --index-type sq8 --threads 1 --output {n}/sq8",
     "search, BM25": "search {n}/data --split train --index {n}/bm25 --threads 1 --output {n}/bm25.parquet",
     "search, flat": "search {n}/data --split train --index {n}/flat --threads 1 --output {n}/flat.parquet",
     "search, sq8": "search {n}/data --split train --index {n}/sq8 --threads 1 --output {n}/sq8.parquet",
+    "search, ivf": "search {n}/data --split train --index {n}/ivf --threads 1 --output {n}/ivf.parquet",
+    "search, hnsw": "search {n}/data --split train --index {n}/hnsw --threads 1 --output {n}/hnsw.parquet",
     "search --exact": (
         "search {n}/data --split train --exact --index {n}/bm25,{n}/flat --threads 1 --output {n}/exact.parquet"
     ),
@@ -67,8 +71,18 @@ STAGES = {  # name -> arguments; {n} is the folder of a size
         "train-lambda {n}/data --labels {n}/labels --index {n}/bm25 --loss listwise --model {model} --max-steps 3 "
         "--threads 1 --output {n}/lambda"
     ),
+    "train-lambda, contrastive": (
+        "train-lambda {n}/data --labels {n}/labels --model {model} --max-steps 3 --threads 1 --output {n}/contrastive"
+    ),
     "pretrain": "pretrain {n}/data --model {model} --max-steps 3 --max-length 16 --threads 1 --output {n}/pretrained",
     "export": "export {n}/bm25 --format opensearch --output {n}/export",
+    "export, parquet": "export {n}/bm25 --format parquet --output {n}/export-parquet",
+    "export, vespa": "export {n}/bm25 --format vespa --output {n}/export-vespa",
+    "judge": "judge {n}/data --split train {n}/bm25.parquet {n}/flat.parquet --output {n}/judged.tsv",
+    "auto": (
+        "auto {n}/data/corpus.parquet --queries {n}/queries.tsv --qrels {n}/qrels.tsv --model {model} --max-steps 3 "
+        "--threads 1 --output {n}/auto"
+    ),
     "verify": "verify {n}/bm25",
     "encode": "encode {n}/data --model {model} --threads 1 --output {n}/encoded",
     "prepare --split-passages": ("prepare files {n}/data/corpus.parquet --split-passages 25 --output {n}/passages"),
@@ -166,12 +180,16 @@ def write_collection(folder: Path, count: int) -> None:
 
 
 def write_changes(folder: Path) -> None:
-    """Write documents to append, and ids to delete."""
+    """Write documents to append, ids to delete, and queries and judgments as text."""
     (folder / "new").mkdir(exist_ok=True)
     (block,) = texts(NEW, 1)
     frame = pl.DataFrame({"docid": [f"new-{row}" for row in range(NEW)], "title": "", "text": block})
     frame.write_parquet(folder / "new" / "corpus.parquet")
     (folder / "ids.txt").write_text("".join(f"document-{row}\n" for row in range(NEW)))
+    queries = pl.read_parquet(folder / "data" / "queries.train.parquet")
+    queries.write_csv(folder / "queries.tsv", separator="\t", include_header=False)
+    judged = pl.read_parquet(folder / "data" / "qrels.train.parquet").select("qid", pl.lit(0), "docid", "relevance")
+    judged.write_csv(folder / "qrels.tsv", separator="\t", include_header=False)
 
 
 def write_vectors(file: Path, count: int) -> None:
@@ -225,7 +243,10 @@ def peak(words: Sequence[str], program: Sequence[str] = ("-m", "hybrid_cli")) ->
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     start, largest = time.monotonic(), 0
     process = subprocess.Popen(
-        [sys.executable, *program, *words, "--quiet"], env=environment, stdout=subprocess.DEVNULL
+        [sys.executable, *program, *words, "--quiet"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
     )
     while process.poll() is None:
         try:
@@ -302,7 +323,7 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
             if stage == "concat-runs":
                 write_halves(own)
             command = STAGES[stage].format(n=own, **models).split()
-            words = [*command, *(["--overwrite"] if "--output" in command else [])]
+            words = [*command, *(["--overwrite"] if "--output" in command and stage != "judge" else [])]
             program = [str(Path(__file__).with_name("sparse_stub.py"))] if stage == DRAWN else ["-m", "hybrid_cli"]
             found, seconds = peak(words, program)
             row = {"stage": stage, "documents": size, "bytes": found, "seconds": round(seconds, 1)}
