@@ -86,9 +86,11 @@ def check_corpus(index: Path, corpus: Path) -> None:
 
 
 def docids_of(index: Path) -> pl.Series:
-    """Return the ids of an index, by row."""
-    artifacts.check_parts(index, layout.DOCIDS)
-    return pl.read_parquet(artifacts.validate_parquet(index / layout.DOCIDS))["docid"]
+    """Return the ids of an index, by row; of a sharded index, those of all shards."""
+    folders = sorted(index.glob(layout.SHARDS)) or [index]
+    for folder in folders:
+        artifacts.check_parts(folder, layout.DOCIDS)
+    return pl.concat(pl.read_parquet(artifacts.validate_parquet(each / layout.DOCIDS))["docid"] for each in folders)
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
     """
     manifest = change.manifest
     if "shard" in manifest.counts:
-        raise InputError(f"{change.index}: is a shard; build the shards again with `index-bm25 --shards`")
+        raise InputError(f"{change.index}: is a shard; name the sharded index, {change.index.parent}")
     if manifest.kind == Kind.LEXICAL_INDEX and "encoder" in manifest.counts:
         raise InputError(f"{change.index}: has learned weights; encode the changed collection with `hybrid encode`")
     kept = ~docids_of(change.index).is_in(change.removed.implode())

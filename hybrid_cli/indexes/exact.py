@@ -52,15 +52,20 @@ class ExactSource:
     model: str | None = None
 
 
-def index_manifest(path: Path) -> Manifest:
-    """Return the manifest of a lexical or dense index.
+def index_manifest(path: Path, sharded: bool = False) -> Manifest:
+    """Return the manifest of a lexical or dense index, or with `sharded` of a sharded one too.
 
     Raises:
-        InputError: the artifact is not an index.
+        InputError: the artifact is not such an index.
     """
     manifest = artifacts.read_manifest(path)
     if manifest.kind == Kind.SHARDS:
-        raise InputError(f"{path}: {manifest.kind.predicate}, which only `search` reads; build it without --shards")
+        if sharded:
+            return manifest
+        raise InputError(
+            f"{path}: {manifest.kind.predicate}, which only `search`, `append` and `delete` read; build it without "
+            "--shards"
+        )
     if manifest.kind not in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
         raise InputError(f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); an index is needed here")
     return manifest
@@ -68,6 +73,8 @@ def index_manifest(path: Path) -> Manifest:
 
 def index_kinds(manifest: Manifest) -> frozenset[str]:
     """Return the kinds of an index, as named in the declarations of `SearchOptions`."""
+    if manifest.kind == Kind.SHARDS:
+        return frozenset({manifest.kind.phrase})
     if manifest.kind == Kind.LEXICAL_INDEX:
         sparse = {"a learned sparse index", TRANSFORMER_INDEX}
         return frozenset({"a lexical index"} if quantization(manifest) is None else sparse)

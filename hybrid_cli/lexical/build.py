@@ -116,6 +116,7 @@ def build_shards(
     language: str,
     sizes: Sequence[int],
     advance: Callable[[int], None],
+    first: int = 0,
 ) -> None:
     """Write the matrix and the docids of consecutive documents into one folder per shard; completed shards are kept.
 
@@ -129,6 +130,7 @@ def build_shards(
         language: language of the analyzer.
         sizes: number of documents of each shard.
         advance: called with the number of documents counted since the last call.
+        first: number of the first shard; those before it are in `folder`.
 
     Raises:
         InputError: the language has an analyzer whose document lengths only Lucene knows.
@@ -137,7 +139,7 @@ def build_shards(
         raise InputError(f"--shards: not with --language {language}, whose lengths come from Lucene; omit --shards")
     analyzer, batches = Analyzer(language), iter(corpus())
     rest: pa.RecordBatch | None = None
-    for number, size in enumerate(sizes):
+    for number, size in enumerate(sizes, first):
         builder, docids, missing = PostingsBuilder(), [pl.DataFrame(schema={"docid": pl.String})], size
         done = (folder / layout.shard(number)).is_dir()
         while missing:
@@ -156,10 +158,10 @@ def build_shards(
                 builder.finish("use more --shards").save(scratch / layout.IMPACTS)
                 with disk.create(scratch / layout.DOCIDS) as file:
                     pl.concat(docids).write_parquet(file, compression="zstd")
-    _store_statistics(folder)
+    store_statistics(folder)
 
 
-def _store_statistics(folder: Path) -> None:
+def store_statistics(folder: Path) -> None:
     """Write the statistics of all shards into each of them."""
     shards = {path: Postings.open(path) for path in sorted(folder.glob(f"{layout.SHARDS}/{layout.IMPACTS}"))}
     parts = [pl.DataFrame({"term": each.terms, "df": each.df}) for each in shards.values()]

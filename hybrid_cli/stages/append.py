@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from hybrid_cli import console
+from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.documents import Change, docids_of, write_change
 from hybrid_cli.indexes.exact import index_kinds, index_manifest, kind_in_words
+from hybrid_cli.indexes.lexical_shards import write_sharded_change
 from hybrid_cli.settings import Append, stage
 
 
@@ -23,7 +25,7 @@ def append(settings: Append) -> Path:
         InputError: a document is in the index already, or the encoder of a dense index is missing or has changed.
         HybridError: Java is missing, or a vector is not finite.
     """
-    index, manifest = settings.index, index_manifest(settings.index)
+    index, manifest = settings.index, index_manifest(settings.index, sharded=True)
     settings.check_facts(kind_in_words(index, manifest), index_kind=index_kinds(manifest))
     corpus = collections.corpus_path(settings.collection)
     known = docids_of(index)
@@ -33,4 +35,5 @@ def append(settings: Append) -> Path:
             f"{corpus}: {console.counted(document=len(common))} already in {index} ({common[0]}, ...); pass --replace "
             "to replace them"
         )
-    return write_change(settings, Change(index, manifest, common, corpus), {})
+    write = write_sharded_change if manifest.kind == Kind.SHARDS else write_change
+    return write(settings, Change(index, manifest, common, corpus), {})

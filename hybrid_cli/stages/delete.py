@@ -7,9 +7,11 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import console
+from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.documents import Change, docids_of, write_change
 from hybrid_cli.indexes.exact import index_kinds, index_manifest, kind_in_words
+from hybrid_cli.indexes.lexical_shards import write_sharded_change
 from hybrid_cli.input_files import read_text
 from hybrid_cli.settings import Delete, stage
 
@@ -25,7 +27,7 @@ def delete(settings: Delete) -> Path:
         InputError: an id is not in the index, or no documents would be left.
         HybridError: Java is missing.
     """
-    index, manifest = settings.index, index_manifest(settings.index)
+    index, manifest = settings.index, index_manifest(settings.index, sharded=True)
     settings.check_facts(kind_in_words(index, manifest), index_kind=index_kinds(manifest))
     lines = (line.removesuffix("\r") for line in read_text(settings.ids).split("\n"))
     ids = pl.Series("docid", [line for line in lines if line], dtype=pl.String).unique(maintain_order=True)
@@ -37,4 +39,5 @@ def delete(settings: Delete) -> Path:
         )
     if not len(ids):
         raise InputError(f"{settings.ids}: contains no ids; write one per line")
-    return write_change(settings, Change(index, manifest, ids), {"ids": settings.ids})
+    write = write_sharded_change if manifest.kind == Kind.SHARDS else write_change
+    return write(settings, Change(index, manifest, ids), {"ids": settings.ids})

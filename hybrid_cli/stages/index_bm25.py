@@ -20,6 +20,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import expansion
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
+from hybrid_cli.indexes.lexical_shards import write_manifests
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.build import Corpus, Setting, Tuning, build, build_shards, disk_of, memory_of, tune
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
@@ -76,7 +77,7 @@ def index_bm25(settings: IndexBm25) -> Path:
         index = LexicalIndex.load(work, settings.language, start)
         tuning = _tune(index, inputs, settings) if settings.tune else None
         index = index.under(*tuning.best) if tuning and tuning.held_out_gain > 0 else index
-        _record(work, index, tuning, settings.tune_measure)
+        _record(work, (index.k1, index.b), tuning, settings.tune_measure)
         counts.update(index.counts())
     _report(settings, index, tuning, reuse)
     return output
@@ -138,14 +139,8 @@ def _index_shards(settings: IndexBm25, shards: int, inputs: Mapping[str, Path]) 
         with console.progress("index-bm25", total, "documents") as advance:
             build_shards(corpus, work, settings.fields, settings.language, sizes, advance)
         for number in range(shards):
-            shard = work / layout.shard(number)
-            index = LexicalIndex.load(shard, settings.language, (settings.k1, settings.b))
-            _record(shard, index, None, "")
-            own = index.counts() | {"shard": number, "shards": shards}
-            manifest = target.manifest.of_part(shard, settings.output / shard.name, Kind.LEXICAL_INDEX, own)
-            disk.write_text(shard / artifacts.MANIFEST, manifest.to_json())
-        artifacts.refuse_lost(work / layout.shard(number) / artifacts.MANIFEST for number in range(shards))
-        counts |= {"documents": total, "shards": shards, "k1": settings.k1, "b": settings.b}
+            _record(work / layout.shard(number), (settings.k1, settings.b))
+        counts |= write_manifests(target, work, settings.language)
     console.note(f"index-bm25: {settings.output}: {console.counted(document=total)} in {shards} shards")
     return settings.output
 
@@ -203,8 +198,8 @@ def _tune(index: LexicalIndex, inputs: Mapping[str, Path], settings: IndexBm25) 
         return tune(evaluate, grid, (index.k1, index.b))
 
 
-def _record(work: Path, index: LexicalIndex, tuning: Tuning | None, measure: str) -> None:
-    found: dict[str, Any] = {"k1": index.k1, "b": index.b}
+def _record(work: Path, parameters: Setting, tuning: Tuning | None = None, measure: str = "") -> None:
+    found: dict[str, Any] = dict(zip(("k1", "b"), parameters, strict=True))
     if tuning:
         found["tuning"] = {
             "measure": measure,

@@ -74,7 +74,8 @@ def train_dense(settings: TrainDense) -> Path:
             scorer=scorer if residual else None,
             weight=weight if residual else None,
         )
-        fusion = Fusion(temperature, scorer, weight) if settings.ranks_by_sum and scorer and weight else None
+        by_sum = settings.dynamic_ranking == "sum"
+        fusion = Fusion(temperature, scorer, weight) if by_sum and scorer and weight else None
         learner = DenseLearner(encoder, objective, session.precision, settings.chunk_size, sources)
         trained = Combination(composite.Recipe(), [ensemble, encoder]) if ensemble else encoder
 

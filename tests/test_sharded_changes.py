@@ -1,0 +1,116 @@
+"""`append` and `delete` of sharded indexes: the run of one index, files of unchanged shards shared, nothing lost."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import polars as pl
+import pytest
+from command import hybrid
+from processes import run
+from test_append import parts, searched
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.collections.collection import docids
+from hybrid_cli.indexes.documents import docids_of
+from hybrid_cli.indexes.sharded import shards_of
+from hybrid_cli.stages.index_bm25 import index_bm25
+
+__all__ = ["parts"]
+
+
+@pytest.fixture
+def here(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for path in parts.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    index_bm25(Path("first.parquet"), output=Path("shards"), k1=1.2, shards=3)
+    return tmp_path
+
+
+def changed(*words: str) -> None:
+    done = hybrid(*words)
+    assert done.code == 0, done.err
+    assert hybrid("verify", words[-1]).code == 0
+
+
+def shared(index: str, other: str) -> list[bool]:
+    """Return whether each shard has the postings file of another index on the disk."""
+    inodes = {path.stat().st_ino for path in Path(other).glob("shard-*/impacts/rows.npy")}
+    return [(shard / "impacts/rows.npy").stat().st_ino in inodes for shard in shards_of(Path(index))]
+
+
+@pytest.mark.parametrize("options", [[], ["--hits", "2"], ["--k1", "0.4", "--b", "0.8"]])
+def test_changed_shards_have_the_run_of_one_index(here: Path, options: list[str]) -> None:
+    before = {path: path.read_bytes() for path in Path("shards").rglob("*") if path.is_file()}
+    changed("append", "shards", "added.parquet", "--replace", "--output", "shards-2")
+    assert shared("shards-2", "shards") == [True, False, True, False]  # one has a replaced document, one is new
+    changed("delete", "shards-2", "--ids", "gone.txt", "--output", "shards-3")
+    assert shared("shards-3", "shards-2") == [True, True, False, True]
+    index_bm25(Path("after.parquet"), output=Path("whole"), k1=1.2, threads=1)
+    whole = searched("whole", *options)
+    assert len(whole) > 5
+    assert searched("shards-3", *options).equals(whole)
+    assert docids_of(Path("shards-3")).equals(docids(Path("after.parquet")))
+    assert {path: path.read_bytes() for path in Path("shards").rglob("*") if path.is_file()} == before
+    hits = hybrid("search", "--index", "shards-3", "--query", "json strings", "--format", "json")
+    assert "a newer text about json strings" in hits.out
+    manifest = artifacts.read_manifest(Path("shards-3"))
+    assert (manifest.kind, manifest.counts["documents"], manifest.counts["shards"]) == (Kind.SHARDS, 11, 4)
+    assert "up to date" in hybrid("append", "shards", "added.parquet", "--replace", "--output", "shards-2").err
+
+
+def test_a_shard_without_documents_is_left_out(here: Path) -> None:
+    first, rest = docids_of(Path("shards/shard-00000")), docids(Path("first.parquet"))
+    Path("first.txt").write_text("".join(f"{docid}\n" for docid in first))
+    changed("delete", "shards", "--ids", "first.txt", "--output", "fewer")
+    assert shared("fewer", "shards") == [True, True]
+    kept = pl.read_parquet("first.parquet").filter(~pl.col("docid").is_in(first.implode()))
+    assert docids_of(Path("fewer")).equals(kept["docid"])
+    assert len(kept) + len(first) == len(rest)
+    Path("rest.txt").write_text("".join(f"{docid}\n" for docid in rest))
+    done = hybrid("delete", "shards", "--ids", "rest.txt", "--output", "none")
+    assert done.err == "hybrid: shards: no documents would be left; name fewer ids\n"
+    changed("append", "shards", "after.parquet", "--replace", "--output", "replaced")
+    assert len(shards_of(Path("replaced"))) == 2  # of seven old documents, one stays
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("append shards added.parquet", "1 document already in shards ("),
+        ("append shards/shard-00001 added.parquet --replace", "is a shard; name the sharded index, shards"),
+        ("append shards added.parquet --replace --java-heap 1g", "--java-heap: only with a lexical index; shards is"),
+        ("append shards added.parquet --replace --model minilm", "--model: only with a dense index; shards is"),
+    ],
+)
+def test_unusable_changes_are_refused(here: Path, words: str, message: str) -> None:
+    done = hybrid(*words.split(), "--output", "out")
+    assert (done.code, done.err.count("\n")) == (2, 1), done.err
+    assert message in done.err
+
+
+KILLED = """
+import os, signal
+from hybrid_cli.indexes import lexical_shards
+from hybrid_cli.cli import main
+def die(*_, **options): os.kill(os.getpid(), signal.SIGKILL)
+{} = die
+main()
+"""
+
+
+@pytest.mark.parametrize("place", ["lexical_shards.build_shards", "lexical_shards.write_manifests"])
+def test_a_killed_change_loses_nothing_and_can_be_repeated(here: Path, place: str) -> None:
+    command = ("append", "shards", "added.parquet", "--replace", "--output", "shards-2")
+    ended = run(KILLED.format(place), *command)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert not Path("shards-2").exists()
+    kept = {path.stat().st_ino for path in Path().glob(".shards-2.partial/shard-*/impacts/rows.npy")}
+    assert len(kept) == (3 if place.endswith("build_shards") else 4)
+    changed(*command)
+    assert {path.stat().st_ino for path in Path("shards-2").glob("shard-*/impacts/rows.npy")} >= kept
+    changed("append", "shards", "added.parquet", "--replace", "--output", "again")
+    assert searched("shards-2").equals(searched("again"))
