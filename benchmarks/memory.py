@@ -92,6 +92,8 @@ STAGES = {  # name -> arguments; {n} is the folder of a size
     "search, 4 shards": (
         "search {n}/data --split train --index {n}/shards/shard-* --threads 1 --output {n}/sharded.parquet"
     ),
+    "append, 4 shards": "append {n}/shards {n}/new --threads 1 --output {n}/appended-shards",
+    "delete, 4 shards": "delete {n}/shards --ids {n}/ids.txt --threads 1 --output {n}/deleted-shards",
     "search --rm3": "search {n}/data --split train --index {n}/bm25 --rm3 --threads 1 --output {n}/rm3.parquet",
     "encode, sparse": "encode {n}/data --architecture unicoil --model {sparse} --threads 1 --output {n}/sparse",
     "encode, sparse, drawn weights": (
