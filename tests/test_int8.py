@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts, indexes, runs
 from hybrid_cli.encoders.open_encoder import open_encoder
@@ -35,6 +36,17 @@ def test_the_vectors_are_close_to_those_of_fp32(tiny: Path, tiny_bert: Path, ind
     assert (exact != found).any()
     assert ((exact * found).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(found, axis=1)).min() > 0.99
     assert artifacts.read_manifest(index).options["dtype"] == "int8"
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_every_text_of_a_real_model_is_close_to_fp32() -> None:
+    """Long and short texts in one batch, whose activations share their scales."""
+    texts = [" ".join(text for _, _, text in TINY_DOCUMENTS[first:]) for first in range(len(TINY_DOCUMENTS))]
+    texts = [*filter(None, texts), *(text for _, _, text in TINY_DOCUMENTS if text), TEXT, "tides"]
+    found, exact = (
+        open_encoder("minilm", dtype=dtype).encode_documents([""] * len(texts), texts) for dtype in ("int8", "fp32")
+    )
+    assert ((exact * found).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(found, axis=1)).min() > 0.99
 
 
 @pytest.mark.usefixtures("one_thread")
