@@ -14,10 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass, field
 from tempfile import TemporaryFile
 from typing import Any, TypeVar
-from uuid import uuid4
 
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.settings.cluster import OnCluster
@@ -52,7 +51,7 @@ def ordered(
         settings: the cluster; without `ray_address`, blocks are computed in this process.
         start: makes the function, once per process; must be picklable for a cluster.
         items: the blocks; at most `ray_workers` are in progress on a cluster, which bounds the memory of this process.
-        gpu: each block needs a GPU.
+        gpu: each process needs a GPU of its own.
         local: threads of this process, each with a block in progress.
 
     Raises:
@@ -61,11 +60,7 @@ def ordered(
     """
     if settings.ray_address is not None:
         with _connected(settings) as ray:
-            task = ray.remote(_call).options(
-                num_cpus=settings.cores, num_gpus=int(gpu), max_retries=RETRIES, scheduling_strategy="SPREAD"
-            )
-            call = partial(task.remote, uuid4().hex, ray.put((before_start, start)), os.getcwd())
-            yield from _in_order(call, partial(_result, ray), items, settings.ray_workers)
+            yield from _Pool(ray, settings, start, gpu).ordered(items)
     elif local == 1:
         yield from map(start(), items)
     else:
@@ -87,20 +82,97 @@ def _in_order(
         yield result(running.popleft())
 
 
-_functions: dict[str, Callable[[Any], Any]] = {}  # of this worker process, by call of `ordered`
+class _Worker:
+    """A process of the cluster that computes blocks, in the folder of the calling process: paths may be relative."""
 
-
-def _call(
-    key: str, made: tuple[Callable[[], object], Callable[[], Callable[[Any], Any]]], folder: str, item: Any
-) -> Any:
-    """Compute a block in a process of the cluster, in the folder of the calling process: paths may be relative."""
-    if key not in _functions:
+    def begin(self, before: Callable[[], object], start: Callable[[], Callable[[Any], Any]], folder: str) -> None:
+        """Make the function, such as an opened model."""
         os.chdir(folder)
-        _functions.clear()
-        before, start = made
         before()
-        _functions[key] = start()
-    return _functions[key](item)
+        self._function = start()
+
+    def compute(self, item: Any) -> Any:
+        """Return the result of a block."""
+        return self._function(item)
+
+
+@dataclass(eq=False)
+class _Block:
+    """A block in progress; `result` has one value when it is computed."""
+
+    item: Any
+    ended: int = 0  # processes
+    result: list[Any] = field(default_factory=list)
+
+
+class _Pool:
+    """Processes of a cluster (Ray actors), which keep their processors and their GPU until the work is done.
+
+    A process that the cluster has no room for is not waited for while others compute. The block of a process that ended
+    goes to another one.
+    """
+
+    def __init__(self, ray: Any, settings: OnCluster, start: Callable[[], Callable[[Any], Any]], gpu: bool):
+        kind = ray.remote(_Worker).options(
+            num_cpus=settings.cores, num_gpus=int(gpu), max_restarts=0, scheduling_strategy="SPREAD"
+        )
+        self._new, self._begin = kind.remote, (before_start, start, os.getcwd())
+        self._ray, self._most = ray, settings.ray_workers
+        self._idle: list[Any] = []
+        self._joining: dict[Any, Any] = {}  # answer of a new process -> process
+        self._running: dict[Any, tuple[Any, _Block]] = {}  # answer -> process, block
+        self._waiting: deque[_Block] = deque()
+        self._failed = _Block(None)  # counts new processes that ended, one after the other
+
+    def ordered(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Yield the results of blocks, in their order."""
+        begun: deque[_Block] = deque()
+        for item in items:
+            done = [self._first(begun)] if len(begun) == self._most else []
+            begun.append(_Block(item))
+            self._waiting.append(begun[-1])
+            self._assign()  # before the caller writes the result
+            yield from done
+        while begun:
+            yield self._first(begun)
+
+    def _first(self, begun: deque[_Block]) -> Any:
+        block = begun.popleft()
+        while not block.result:
+            self._wait()
+        return block.result.pop()
+
+    def _assign(self) -> None:
+        """Send waiting blocks to idle processes; start processes for the others."""
+        while self._waiting and self._idle:
+            process, block = self._idle.pop(), self._waiting.popleft()
+            self._running[process.compute.remote(block.item)] = process, block
+        missing = len(self._waiting) - len(self._joining)
+        for _ in range(min(missing, self._most - len(self._running) - len(self._joining))):
+            process = self._new()
+            self._joining[process.begin.remote(*self._begin)] = process
+
+    def _wait(self) -> None:
+        """Wait for an answer of a process, and assign blocks."""
+        (answer,), _ = self._ray.wait([*self._running, *self._joining], num_returns=1)
+        joins = answer in self._joining
+        process, block = (self._joining.pop(answer), self._failed) if joins else self._running.pop(answer)
+        try:
+            found = _result(self._ray, answer)
+        except _Ended as reason:
+            block.ended += 1
+            if block.ended > RETRIES:
+                what = f"a process of the Ray cluster ended {block.ended} times ({reason})"
+                raise HybridError(f"{what}; {_LESS_MEMORY}") from None
+            if not joins:
+                self._waiting.appendleft(block)
+        else:
+            self._idle.append(process)
+            if joins:
+                self._failed.ended = 0
+            else:
+                block.result.append(found)
+        self._assign()
 
 
 @contextmanager
@@ -109,7 +181,6 @@ def _connected(settings: OnCluster) -> Iterator[Any]:
     address = settings.ray_address
     if not address:
         raise InputError("--ray-address: is empty; pass HOST:PORT, auto, or local")
-    os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))  # Ray's own default has no end
     try:
         import ray
     except ModuleNotFoundError:
@@ -196,6 +267,10 @@ def _first_sentence(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__).partition(". ")[0]
 
 
+class _Ended(Exception):
+    """A process of the cluster ended."""
+
+
 def _result(ray: Any, reference: Any) -> Any:
     errors = ray.exceptions
     try:
@@ -206,7 +281,5 @@ def _result(ray: Any, reference: Any) -> Any:
         if isinstance(error.cause, MemoryError):
             raise HybridError(f"not enough memory in a process of the Ray cluster; {_LESS_MEMORY}") from None
         raise
-    except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError, errors.ObjectLostError) as error:
-        raise HybridError(
-            f"a process of the Ray cluster ended {RETRIES + 1} times ({_first_sentence(error)}); {_LESS_MEMORY}"
-        ) from None
+    except (errors.RayActorError, errors.WorkerCrashedError, errors.OutOfMemoryError, errors.ObjectLostError) as error:
+        raise _Ended(_first_sentence(error)) from None

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -139,16 +140,33 @@ def test_no_more_blocks_than_workers_are_in_progress(machines: Any) -> None:
         assert len(taken) - done <= 2
 
 
-def test_a_block_that_needs_a_gpu_gets_one_of_its_own(machines: Any) -> None:
-    node = machines.add_node(num_cpus=1, num_gpus=2)
+def test_a_process_keeps_its_gpu(machines: Any) -> None:
+    """A model stays on the GPU where it was opened, also if blocks end in another order than they began."""
+    node = machines.add_node(num_cpus=2, num_gpus=2)
     machines.wait_for_nodes()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def opened() -> Any:
+        first = os.environ["CUDA_VISIBLE_DEVICES"]
+
+        def compute(number: int) -> tuple[int, str, str]:
+            time.sleep(0.05 * (number * 7 % 5))
+            return os.getpid(), first, os.environ["CUDA_VISIBLE_DEVICES"]
+
+        return compute
+
     try:
         settings = OnCluster(ray_address=machines.address, ray_workers=2)
-        start = failing(lambda number: int(os.environ["CUDA_VISIBLE_DEVICES"]))
-        assert set(cluster.ordered(settings, start, [1, 2, 3], gpu=True)) <= {0, 1}
+        found = list(cluster.ordered(settings, opened, range(12), gpu=True))
+        assert all(first == now for _, first, now in found)
+        assert len({process for process, _, _ in found}) == len({first for _, first, _ in found}) == 2
     finally:
         machines.remove_node(node)
+
+
+def test_processes_that_the_cluster_has_no_room_for_are_not_waited_for(machines: Any) -> None:
+    settings = OnCluster(ray_address=machines.address, ray_workers=50)
+    assert list(cluster.ordered(settings, lambda: abs, range(-60, 0))) == list(range(60, 0, -1))
 
 
 @pytest.fixture
@@ -221,6 +239,24 @@ def test_a_signal_ends_a_command_on_a_cluster_as_elsewhere(machines: Any) -> Non
 
     with pytest.raises(signals.Ended):
         run()
+
+
+def test_memory_that_a_machine_lacks_ends_a_process_again_and_again(
+    machines: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray ends a process with an error of its own."""
+    import ray
+
+    monkeypatch.setattr(cluster, "RETRIES", 1)
+    lacks = ray.exceptions.OutOfMemoryError("Task was killed due to the node running low on memory")  # type: ignore[no-untyped-call]
+
+    def fail(*_: Any) -> Any:
+        raise lacks
+
+    blocks = cluster.ordered(OnCluster(ray_address=machines.address), lambda: abs, [1])
+    monkeypatch.setattr(ray, "get", fail)
+    with pytest.raises(HybridError, match=r"ended 2 times .*low on memory\); use fewer"):
+        list(blocks)
 
 
 def test_memory_that_a_block_lacks_is_an_error_of_one_line(machines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
