@@ -63,6 +63,10 @@ FORECASTS: dict[str, Callable[[Path, Path, Path], Any]] = {
     "memory, disk: index-bm25": lambda tiny, made, out: index_bm25(tiny, output=out),
     "memory, disk: index-bm25 --shards": lambda tiny, made, out: index_bm25(tiny, shards=2, output=out),
     "memory, disk: append": lambda tiny, made, out: append(made / "bm25", added(out), output=out),
+    "memory, disk: append to shards": lambda tiny, made, out: append(sharded(tiny, out), added(out), output=out),
+    "memory, disk: delete from shards": lambda tiny, made, out: delete(
+        sharded(tiny, out), ids=identifier(out), output=out
+    ),
     "memory, disk: append to vectors": lambda tiny, made, out: append(made / "dense", added(out), output=out),
     "memory, disk: encode": lambda tiny, made, out: encode(
         tiny, model=str(made / "model"), index_type="sq8", output=out
@@ -93,6 +97,11 @@ FORECASTS: dict[str, Callable[[Path, Path, Path], Any]] = {
         made / "bm25", form="parquet", collection=tiny, output=out
     ),
 }
+
+
+def sharded(tiny: Path, output: Path) -> Path:
+    """Write a sharded index next to an output."""
+    return index_bm25(tiny, shards=2, output=output.with_name("shards"))
 
 
 def identifier(output: Path) -> Path:

@@ -235,11 +235,44 @@ def test_google_cloud_without_a_network_is_one_line_within_seconds(monkeypatch: 
     assert "and repeat the command" in done.err
 
 
+def test_an_output_that_shares_files_with_its_input_leaves_it_unchanged(
+    any_bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_index(any_bucket, local)
+    run(any_bucket, 1)
+    command = [*CHAIN[1].format(any_bucket).split(), "--k1", "1.5"]  # the index is linked, with another k1
+    any_bucket.put("new.jsonl", b'{"docid": "new", "title": "", "text": "a new text"}\n')
+    assert hybrid("prepare", "files", f"{any_bucket}/new.jsonl", "--output", f"{any_bucket}/new").code == 0
+    words = (f"{any_bucket}/out/bm25", f"{any_bucket}/new", "--threads", "1", "--output", f"{any_bucket}/out/longer")
+    assert hybrid("append", *words).code == 0
+    read, blocks = [], store.blocks
+
+    def noted(url: str) -> Iterator[bytes]:
+        read.append(url)
+        return blocks(url)
+
+    monkeypatch.setattr(store, "blocks", noted)
+    for index in ("bm25", "longer"):
+        assert hybrid("search", "--index", f"{any_bucket}/out/{index}", "--query", "salt").code == 0
+    assert read == []
+    assert hybrid(*command).code == 0
+    assert json.loads(any_bucket.get("out/bm25/manifest.json"))["options"]["k1"] == 1.5
+
+
+def test_a_training_on_several_machines_needs_a_shared_output(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    done = hybrid("train-dense", "examples.parquet", "--model", "minilm", "--output", f"{bucket}/out/dense")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert f"--output {bucket}/out/dense: the processes of several machines share the unfinished output" in done.err
+
+
 def test_paths_are_printed_as_urls(any_bucket: Bucket, local: Path) -> None:
     with_index(any_bucket, local)
     run(any_bucket, 1)
-    for command in ("verify", "inspect"):
-        done = hybrid(command, f"{any_bucket}/out/bm25")
+    dry = (*CHAIN[2].format(any_bucket).split(), "--dry-run")
+    for words in (("verify", f"{any_bucket}/out/bm25"), ("inspect", f"{any_bucket}/out/bm25"), dry):
+        done = hybrid(*words)
         assert done.code == 0
         assert f"{any_bucket}/out/bm25" in done.out
         assert str(any_bucket.mirror) not in done.out + done.err

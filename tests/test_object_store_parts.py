@@ -92,6 +92,27 @@ def test_each_answer_is_in_the_store_and_judging_continues_on_another_machine(
     assert filled.get("mine.tsv.skipped").count(b"\n") == 1
 
 
+def test_an_answer_that_the_store_does_not_take_is_named(filled: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, answers = store.put, 0
+
+    def stop(path: Path, url: str) -> None:
+        nonlocal answers
+        answers += path.stat().st_size > 0
+        if answers == 3:
+            raise HybridError(f"{url}: the object store does not answer; check the network, and repeat the command")
+        put(path, url)
+
+    monkeypatch.setattr(store, "put", stop)
+    done = judged(filled, "1230", monkeypatch)
+    assert done.code == 1
+    assert done.err.endswith("and repeat the command; the last answer was not stored\n")
+    assert filled.get("mine.tsv").count(b"\n") == 2
+    assert (filled.mirror / filled.scheme / filled.name / "mine.tsv").read_bytes() == filled.get("mine.tsv")
+    monkeypatch.setattr(store, "put", put)
+    assert judged(filled, "0", monkeypatch).code == 0
+    assert filled.get("mine.tsv").count(b"\n") == 3
+
+
 def test_judgments_that_another_person_changed_meanwhile_are_kept(
     filled: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

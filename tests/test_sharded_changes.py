@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 
@@ -14,8 +15,7 @@ from test_append import parts, searched
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections.collection import docids
-from hybrid_cli.indexes.documents import docids_of
-from hybrid_cli.indexes.sharded import shards_of
+from hybrid_cli.indexes.sharded import ids_of, shards_of
 from hybrid_cli.stages.index_bm25 import index_bm25
 
 __all__ = ["parts"]
@@ -53,7 +53,7 @@ def test_changed_shards_have_the_run_of_one_index(here: Path, options: list[str]
     whole = searched("whole", *options)
     assert len(whole) > 5
     assert searched("shards-3", *options).equals(whole)
-    assert docids_of(Path("shards-3")).equals(docids(Path("after.parquet")))
+    assert ids_of(Path("shards-3")).equals(docids(Path("after.parquet")))
     assert {path: path.read_bytes() for path in Path("shards").rglob("*") if path.is_file()} == before
     hits = hybrid("search", "--index", "shards-3", "--query", "json strings", "--format", "json")
     assert "a newer text about json strings" in hits.out
@@ -63,12 +63,12 @@ def test_changed_shards_have_the_run_of_one_index(here: Path, options: list[str]
 
 
 def test_a_shard_without_documents_is_left_out(here: Path) -> None:
-    first, rest = docids_of(Path("shards/shard-00000")), docids(Path("first.parquet"))
+    first, rest = ids_of(Path("shards/shard-00000")), docids(Path("first.parquet"))
     Path("first.txt").write_text("".join(f"{docid}\n" for docid in first))
     changed("delete", "shards", "--ids", "first.txt", "--output", "fewer")
     assert shared("fewer", "shards") == [True, True]
     kept = pl.read_parquet("first.parquet").filter(~pl.col("docid").is_in(first.implode()))
-    assert docids_of(Path("fewer")).equals(kept["docid"])
+    assert ids_of(Path("fewer")).equals(kept["docid"])
     assert len(kept) + len(first) == len(rest)
     Path("rest.txt").write_text("".join(f"{docid}\n" for docid in rest))
     done = hybrid("delete", "shards", "--ids", "rest.txt", "--output", "none")
@@ -82,7 +82,7 @@ def test_a_shard_without_documents_is_left_out(here: Path) -> None:
     [
         ("append shards added.parquet", "1 document already in shards ("),
         ("append shards/shard-00001 added.parquet --replace", "is a shard; name the sharded index, shards"),
-        ("append shards added.parquet --replace --java-heap 1g", "--java-heap: only with a lexical index; shards is"),
+        ("delete shards --ids gone.txt --java-heap 1g", "--java-heap: only with a lexical index; shards is"),
         ("append shards added.parquet --replace --model minilm", "--model: only with a dense index; shards is"),
     ],
 )
@@ -90,6 +90,28 @@ def test_unusable_changes_are_refused(here: Path, words: str, message: str) -> N
     done = hybrid(*words.split(), "--output", "out")
     assert (done.code, done.err.count("\n")) == (2, 1), done.err
     assert message in done.err
+
+
+def test_a_shard_that_is_missing_or_damaged_is_named(here: Path) -> None:
+    shutil.copytree("shards", "damaged")
+    Path("damaged/shard-00000/bm25.json").write_text('{"k1": 0.2, "b": 0.4}')
+    Path("first.txt").write_text("".join(f"{docid}\n" for docid in ids_of(Path("shards/shard-00000"))))
+    for words in (
+        ("append", "damaged", "added.parquet", "--replace"),
+        ("append", "damaged", "first.parquet", "--replace"),  # no document of an old shard is left
+    ):
+        done = hybrid(*words, "--output", "out")
+        assert (done.code, done.err.count("\n")) == (1, 1), done.err
+        assert "damaged/shard-00000/bm25.json" in done.err
+    done = hybrid("delete", "damaged", "--ids", "first.txt", "--output", "without")
+    assert done.code == 0, "the damaged shard is left out"
+    shutil.copytree("shards", "missing")
+    shutil.rmtree("missing/shard-00001")
+    Path("lost.txt").write_text(f"{ids_of(Path('shards/shard-00001'))[0]}\n")
+    for words in (("delete", "missing", "--ids", "lost.txt"), ("append", "missing", "added.parquet", "--replace")):
+        done = hybrid(*words, "--output", "out")
+        assert done.code == 2
+        assert "missing: shard 1 of 0 to 2 is missing" in done.err
 
 
 KILLED = """

@@ -49,6 +49,11 @@ def mirrored(settings: S) -> Iterator[S]:
     """
     target = getattr(settings, "output", None)
     output = str(target) if has_url(target) and settings.command not in _UPLOADING else None
+    if output is not None and os.environ.get("WORLD_SIZE", "1") != os.environ.get("LOCAL_WORLD_SIZE", "1"):
+        raise InputError(
+            f"--output {_spelled(output)}: the processes of several machines share the unfinished output; name a "
+            "folder on a file system that all of them read"
+        )
     given = {name: getattr(settings, name) for name in settings.given if has_url(getattr(settings, name))}
     inputs = [url for name, value in given.items() if name != "output" for url in _urls(value)]
     before = manifest.fetch_input, cluster.before_start, console.shown
@@ -57,9 +62,10 @@ def mirrored(settings: S) -> Iterator[S]:
         fetch_all(str(root()), inputs)
         cluster.before_start = partial(fetch_all, str(root()), inputs)
         overwrite = bool(getattr(settings, "overwrite", False))
-        upload = Upload.of(_spelled(output), overwrite) if output is not None else None
+        first = os.environ.get("RANK", "0") == "0"  # of the processes of a training
+        upload = Upload.of(_spelled(output), overwrite) if output is not None and first else None
         yield settings.changed(**{name: _localized(value) for name, value in given.items()})
-        if upload is not None and os.environ.get("RANK", "0") == "0":
+        if upload is not None:
             upload.finish()
     except HybridError as error:
         error.args = (shown_as_url(str(error)),)
@@ -334,10 +340,16 @@ class Upload:
         )
 
     def _keep(self, names: Iterable[str]) -> None:
-        """Give the files of the mirror the times of their objects, so that they are not downloaded."""
+        """Give the files of the mirror the times of their objects, so that they are not downloaded.
+
+        A file that an input shares has the time of the input's object, so it is copied.
+        """
         found = store.objects(self.url)
         for name in names:
             if name in found:
+                if (self.place / name).stat().st_nlink > 1:
+                    with files.replacing(self.place / name) as scratch:
+                        disk.copy(self.place / name, scratch)
                 os.utime(self.place / name, ns=(found[name].mtime_ns, found[name].mtime_ns))
 
 

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 from hybrid_cli import artifacts, console, memory
+from hybrid_cli.artifacts.mirror import shown_as_url
 from hybrid_cli.cli import details
 from hybrid_cli.cli.signals import Interrupted
 from hybrid_cli.errors import InputError
@@ -386,4 +387,4 @@ def _print_settings(output: artifacts.Output) -> None:
     rows += [(role, f"{manifest.input_label(role)} ({source['kind']})") for role, source in manifest.inputs.items()]
     rows += [(name, str(value)) for name, value in output.manifest.options.items()]
     for name, value in rows:
-        typer.echo(f"{name:24} {value}")
+        typer.echo(f"{name:24} {shown_as_url(value)}")

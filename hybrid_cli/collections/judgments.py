@@ -14,7 +14,7 @@ from hybrid_cli import console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.stored_file import StoredFile
 from hybrid_cli.collections.readers.text_files import judgment_rows
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import opened, read_bytes
 
 Pair = tuple[str, str]  # qid, docid
@@ -66,13 +66,18 @@ class Judgments:
         """Store one grade for some hits of a query; the answer is on the disk when this returns.
 
         Raises:
-            HybridError: another process changed the file in the object store, or the store does not answer.
+            HybridError: another process changed the file in the object store, or the store does not answer; the
+                answer is not stored.
         """
         pairs = [(qid, docid) for docid in docids]
         file = self._files[grade != SKIPPED]
         before = file.size
         file.add("".join(f"{qid}\t0\t{docid}\t{grade}\n" for qid, docid in pairs))
-        self._stored[file].upload()
+        try:
+            self._stored[file].upload()
+        except HybridError as error:
+            file.cut(before)
+            raise HybridError(f"{error}; the last answer was not stored") from None
         self._undo.append((file, before, pairs))
         self.grades |= dict.fromkeys(pairs, grade)
 

@@ -86,11 +86,9 @@ def check_corpus(index: Path, corpus: Path) -> None:
 
 
 def docids_of(index: Path) -> pl.Series:
-    """Return the ids of an index, by row; of a sharded index, those of all shards."""
-    folders = sorted(index.glob(layout.SHARDS)) or [index]
-    for folder in folders:
-        artifacts.check_parts(folder, layout.DOCIDS)
-    return pl.concat(pl.read_parquet(artifacts.validate_parquet(each / layout.DOCIDS))["docid"] for each in folders)
+    """Return the ids of an index, by row."""
+    artifacts.check_parts(index, layout.DOCIDS)
+    return pl.read_parquet(artifacts.validate_parquet(index / layout.DOCIDS))["docid"]
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.documents import Change, docids_of
 from hybrid_cli.indexes.exact import index_kinds
 from hybrid_cli.indexes.sharded import shards_of
+from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.build import build_shards, disk_of, memory_of, store_statistics
 from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
@@ -67,9 +68,13 @@ def write_sharded_change(settings: Append | Delete, change: Change, inputs: Mapp
     output = artifacts.output_of(settings, Kind.SHARDS, {"index": index, **inputs, **change.corpora}, options)
     if output.up_to_date:
         return output.path
+    first = next(iter(kept or masks))
+    artifacts.check_parts(first, layout.PARAMETERS)
     left = sum(int(mask.sum()) for mask in kept.values())
     changed = [shard for shard, mask in kept.items() if not mask.all()]
-    _forecast(settings, changed, next(iter(masks)), left + total, total, output.partial)
+    _forecast(settings, changed, first, left + total, total, output.partial)
+    if change.added:
+        jvm.start(settings.java_heap)  # of the analyzer
     with output.folder() as (work, counts):
         for place, (shard, mask) in enumerate(kept.items()):
             if not (work / layout.shard(place)).is_dir():
@@ -80,8 +85,7 @@ def write_sharded_change(settings: Append | Delete, change: Change, inputs: Mapp
             added = partial(change.documents, [field_weight(each)[0] for each in fields])
             with console.progress(settings.command, total, "documents") as advance:
                 build_shards(added, work, fields, options["language"], [total], advance, first=len(kept))
-            parameters = next(iter(masks)) / layout.PARAMETERS
-            artifacts.hard_link(parameters, work / layout.shard(len(kept)) / layout.PARAMETERS)
+            artifacts.hard_link(first / layout.PARAMETERS, work / layout.shard(len(kept)) / layout.PARAMETERS)
         else:
             store_statistics(work)
         counts |= write_manifests(output, work, options["language"])

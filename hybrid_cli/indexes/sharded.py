@@ -45,6 +45,15 @@ def shards_of(index: Path) -> tuple[Path, ...]:
     return found
 
 
+def ids_of(index: Path) -> pl.Series:
+    """Return the ids of an index, by row; of a sharded index, those of all shards.
+
+    Raises:
+        InputError: a shard is missing.
+    """
+    return pl.concat(docids_of(shard) for shard in shards_of(index))
+
+
 def merged(queries: pl.DataFrame, parts: Iterable[pl.DataFrame], hits: int) -> pl.DataFrame:
     """Return the best hits of all shards, in the order of the queries.
 
@@ -71,7 +80,7 @@ def _check_lexical(pattern: Path, shards: Sequence[Path], manifests: Sequence[Ma
         if manifest.key() != first.key() or _parameters(manifest) != _parameters(first):
             raise InputError(
                 f"{path}: has other statistics than {shards[0]} (another corpus, or other options); use the shards "
-                "of one `index-bm25 --shards`"
+                "of one sharded index"
             )
     numbers = [manifest.counts["shard"] for manifest in manifests]
     absent = sorted(set(range(first.counts["shards"])) - set(numbers))

@@ -93,7 +93,7 @@ class Pretrain(Training, StartModel):
 
 
 _ORTHOGONAL = "--ortho-weight above 0"  # facts about the loss
-_PAIRS = "--scorer bm25 and in-batch or dynamic negatives"
+_PAIRS = "--scorer bm25 of a residual loss with in-batch or dynamic negatives or of --dynamic-ranking sum"
 _DYNAMIC = "--dynamic-negatives above 0"
 _SCORED = (when(loss=RESIDUALS), when(dynamic_ranking="sum"))
 
@@ -123,8 +123,8 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOption
     scorer_weight: float = redeclare(LossOptions, "scorer_weight", applies=_SCORED)
     dynamic_negatives: int = option(
         0,
-        "Additional hard negatives per query: the top hits of `--dynamic-ranking`. The pool holds documents of the "
-        "examples and is re-encoded at every checkpoint.",
+        "Additional hard negatives per query: top hits of the ranking that `--dynamic-ranking` names. The pool holds "
+        "documents of the examples and is re-encoded at every checkpoint.",
         panel=OPTIMIZATION,
         minimum=0,
     )

@@ -10,6 +10,7 @@ from hybrid_cli.settings.options import REQUIRED, argument, option, redeclare, w
 from hybrid_cli.settings.retrieval import LEXICAL, TRANSFORMER_INDEX
 
 _LEXICAL, _DENSE = when(index_kind="a lexical index"), when(index_kind="a dense index")
+_ANALYZED = when(index_kind=("a lexical index", "a sharded lexical index"))
 _TRANSFORMER = when(index_kind=TRANSFORMER_INDEX)
 
 
@@ -19,7 +20,8 @@ class Append(OnDevice, Threaded, Writes):
 
     The output equals an index of all documents that is built at once. The given index is not changed, and files that
     do not change are hard-linked. Only the new documents are analyzed or encoded, with the language, fields, k1, b or
-    encoder of the index. A sharded lexical index gets one more shard; its other shards share their files.
+    encoder of the index. A sharded lexical index gets one more shard, and unchanged shards
+    share their postings with the given index.
     """
 
     command = "append"
@@ -29,7 +31,7 @@ class Append(OnDevice, Threaded, Writes):
         "hybrid append out/clear-index data/new --replace --output out/clear-index-2",
     )
 
-    index: Path = argument(REQUIRED, "Lexical index, also a sharded one, or dense index.")
+    index: Path = argument(REQUIRED, "Lexical index (sharded or not) or dense index.")
     collection: Path = argument(REQUIRED, "Collection with the new documents, or a corpus file.")
     _: KW_ONLY
     replace: bool = option(False, "Replace documents of the index that have the id of a new one.")
@@ -48,7 +50,7 @@ class Append(OnDevice, Threaded, Writes):
     java_heap: str | None = option(
         None,
         "Maximum Java heap, such as `4g`.",
-        applies=_LEXICAL,
+        applies=_ANALYZED,
         shown="a quarter of the memory",
         recorded=False,
     )
@@ -66,7 +68,7 @@ class Delete(Threaded, Writes):
     panel = LEXICAL
     examples = ("hybrid delete out/bm25 --ids retracted.txt --output out/bm25-2",)
 
-    index: Path = argument(REQUIRED, "Lexical index, also a sharded one, or dense index.")
+    index: Path = argument(REQUIRED, "Lexical index (sharded or not) or dense index.")
     _: KW_ONLY
     ids: Path = option(REQUIRED, "File with the ids of the documents, one per line.", recorded=False)
     java_heap: str | None = option(

@@ -8,9 +8,10 @@ from hybrid_cli import console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.documents import Change, docids_of, write_change
+from hybrid_cli.indexes.documents import Change, write_change
 from hybrid_cli.indexes.exact import index_kinds, index_manifest, kind_in_words
 from hybrid_cli.indexes.lexical_shards import write_sharded_change
+from hybrid_cli.indexes.sharded import ids_of
 from hybrid_cli.settings import Append, stage
 
 
@@ -28,7 +29,7 @@ def append(settings: Append) -> Path:
     index, manifest = settings.index, index_manifest(settings.index, sharded=True)
     settings.check_facts(kind_in_words(index, manifest), index_kind=index_kinds(manifest))
     corpus = collections.corpus_path(settings.collection)
-    known = docids_of(index)
+    known = ids_of(index)
     common = known.filter(known.is_in(collections.docids(corpus).implode()))
     if len(common) and not settings.replace:
         raise InputError(

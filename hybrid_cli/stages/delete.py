@@ -9,9 +9,10 @@ import polars as pl
 from hybrid_cli import console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.documents import Change, docids_of, write_change
+from hybrid_cli.indexes.documents import Change, write_change
 from hybrid_cli.indexes.exact import index_kinds, index_manifest, kind_in_words
 from hybrid_cli.indexes.lexical_shards import write_sharded_change
+from hybrid_cli.indexes.sharded import ids_of
 from hybrid_cli.input_files import read_text
 from hybrid_cli.settings import Delete, stage
 
@@ -31,7 +32,7 @@ def delete(settings: Delete) -> Path:
     settings.check_facts(kind_in_words(index, manifest), index_kind=index_kinds(manifest))
     lines = (line.removesuffix("\r") for line in read_text(settings.ids).split("\n"))
     ids = pl.Series("docid", [line for line in lines if line], dtype=pl.String).unique(maintain_order=True)
-    unknown = ids.filter(~ids.is_in(docids_of(index).implode()))
+    unknown = ids.filter(~ids.is_in(ids_of(index).implode()))
     if len(unknown):
         raise InputError(
             f"{settings.ids}: {console.counted(id=len(unknown))} not in {index} ('{unknown[0]}', ...); remove "
