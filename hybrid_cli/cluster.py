@@ -85,9 +85,10 @@ def _in_order(
 class _Worker:
     """A process of the cluster that computes blocks, in the folder of the calling process: paths may be relative."""
 
-    def begin(self, before: Callable[[], object], start: Callable[[], Callable[[Any], Any]], folder: str) -> None:
+    def begin(self, made: tuple[Callable[[], object], Callable[[], Callable[[Any], Any]]], folder: str) -> None:
         """Make the function, such as an opened model."""
         os.chdir(folder)
+        before, start = made
         before()
         self._function = start()
 
@@ -116,7 +117,7 @@ class _Pool:
         kind = ray.remote(_Worker).options(
             num_cpus=settings.cores, num_gpus=int(gpu), max_restarts=0, scheduling_strategy="SPREAD"
         )
-        self._new, self._begin = kind.remote, (before_start, start, os.getcwd())
+        self._new, self._begin = kind.remote, (ray.put((before_start, start)), os.getcwd())
         self._ray, self._most = ray, settings.ray_workers
         self._idle: list[Any] = []
         self._joining: dict[Any, Any] = {}  # answer of a new process -> process

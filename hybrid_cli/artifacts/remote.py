@@ -62,10 +62,9 @@ def mirrored(settings: S) -> Iterator[S]:
         fetch_all(str(root()), inputs)
         cluster.before_start = partial(fetch_all, str(root()), inputs)
         overwrite = bool(getattr(settings, "overwrite", False))
-        first = os.environ.get("RANK", "0") == "0"  # of the processes of a training
-        upload = Upload.of(_spelled(output), overwrite) if output is not None and first else None
+        upload = Upload.of(_spelled(output), overwrite) if output is not None else None
         yield settings.changed(**{name: _localized(value) for name, value in given.items()})
-        if upload is not None:
+        if upload is not None and os.environ.get("RANK", "0") == "0":  # of the processes of a training
             upload.finish()
     except HybridError as error:
         error.args = (shown_as_url(str(error)),)
@@ -247,6 +246,13 @@ class Upload:
             InputError: files that hybrid did not write, next to those of an unfinished upload.
             HybridError: another process is uploading to this output.
         """
+        lock = root() / f".{bucket(url).partition('://')[2]}.output.lock"
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(lock):  # the processes of a training call this at the same time
+            return cls._of(url, overwrite)
+
+    @classmethod
+    def _of(cls, url: str, overwrite: bool) -> Upload:
         place = place_of(url)
         found = store.objects(url)
         marker = Marker.read(url, found)
