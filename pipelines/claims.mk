@@ -26,12 +26,13 @@ claim_train = $(HYBRID) train-dense $< --model $(MODEL) --layers $(CLAIM_LAYERS)
 # CLEAR. Rows: `start` (the untrained model), `residual` (CLEAR), `constant` and `constant-mean` (constant margin of 1, and of the
 # mean of the residual's), `random` (residual margin, random negatives), `nll-one` (likelihood, the negatives of the query
 # only), `nll` (likelihood, with the documents of the batch), `residual-batch` and `residual-nll` (the sum is trained, with the
-# documents of the batch), `residual-nll-anneal` (the weight of BM25 rises from 0). With one more negative, which the model in
+# documents of the batch), `residual-nll-anneal` (the weight of BM25 rises from 0), `nll-two` (`nll` with two negatives). With one more negative, which the model in
 # training ranks first: `residual-dynamic-model`, `nll-dynamic` (from `nll-one`), `batch-dynamic` (from `nll`). With one more
 # that the sum of model and BM25 ranks first: `residual-dynamic`, `nll-dynamic-sum`, `batch-dynamic-sum`, `residual-nll-dynamic`.
 
 claims_clear_arms := start residual residual-dynamic residual-dynamic-model nll-dynamic nll-dynamic-sum batch-dynamic \
-    batch-dynamic-sum residual-nll-dynamic constant constant-mean random nll-one nll residual-batch residual-nll residual-nll-anneal
+    batch-dynamic-sum residual-nll-dynamic constant constant-mean random nll-one nll nll-two residual-batch residual-nll \
+    residual-nll-anneal
 claims_clear_rows := $(foreach arm,$(claims_clear_arms),$(arm) bm25+$(arm))
 claims_clear_curves := $(foreach seed,$(SEEDS),$(foreach arm,$(claims_clear_arms),$(arm)-$(seed)=$(OUT)/claims/seed-$(seed)/$(arm)))
 claims_clear_runs := bm25=$(OUT)/bm25.test.parquet \
@@ -96,6 +97,9 @@ $(claims)/nll-one/manifest.json: $(claims)/errors.parquet
 
 $(claims)/nll/manifest.json: $(claims)/errors.parquet
 	$(claim_clear) --loss nll
+
+$(claims)/nll-two/manifest.json: $(claims)/errors.parquet
+	$(claim_clear) --loss nll --negatives 2
 
 $(claims)/residual-batch/manifest.json: $(claims)/errors.parquet
 	$(claim_clear) --loss residual-margin --in-batch --index $(OUT)/bm25

@@ -79,6 +79,7 @@ CLAIMS = (
     Claim("clear", "bm25+residual-dynamic-model", "bm25+nll-dynamic"),
     Claim("clear", "bm25+nll-dynamic-sum", "bm25+nll-dynamic"),
     Claim("clear", "bm25+batch-dynamic-sum", "bm25+nll"),
+    Claim("clear", "bm25+batch-dynamic-sum", "bm25+nll-two"),
     Claim("clear", "bm25+batch-dynamic-sum", "bm25+residual-dynamic"),
     Claim("clear", "bm25+residual-batch", "bm25+nll"),
     Claim("clear", "bm25+residual-nll", "bm25+nll"),
