@@ -25,10 +25,11 @@ claim_train = $(HYBRID) train-dense $< --model $(MODEL) --layers $(CLAIM_LAYERS)
 
 # CLEAR. Rows: `start` (the untrained model), `residual` (CLEAR), `constant` and `constant-mean` (constant margin of 1, and of the
 # mean of the residual's), `random` (residual margin, random negatives), `nll-one` (likelihood, the negatives of the query
-# only), `nll` (likelihood, with the documents of the batch), `residual-batch` and `residual-nll` (the sum is trained, with the
-# documents of the batch), `residual-nll-anneal` (the weight of BM25 rises from 0), `nll-two` (`nll` with two negatives). With one more negative, which the model in
-# training ranks first: `residual-dynamic-model`, `nll-dynamic` (from `nll-one`), `batch-dynamic` (from `nll`). With one more
-# that the sum of model and BM25 ranks first: `residual-dynamic`, `nll-dynamic-sum`, `batch-dynamic-sum`, `residual-nll-dynamic`.
+# only), `nll` (likelihood, with the documents of the batch), `nll-two` (the same, with two negatives), `residual-batch` and
+# `residual-nll` (the sum is trained, with the documents of the batch), `residual-nll-anneal` (the weight of BM25 rises from 0).
+# With one more negative, which the model in training ranks first: `residual-dynamic-model`, `nll-dynamic` (from `nll-one`),
+# `batch-dynamic` (from `nll`). With one more, which the sum of model and BM25 ranks first: `residual-dynamic`,
+# `nll-dynamic-sum`, `batch-dynamic-sum`, `residual-nll-dynamic`.
 
 claims_clear_arms := start residual residual-dynamic residual-dynamic-model nll-dynamic nll-dynamic-sum batch-dynamic \
     batch-dynamic-sum residual-nll-dynamic constant constant-mean random nll-one nll nll-two residual-batch residual-nll \
