@@ -6,6 +6,7 @@
 # Rows, X alone and bm25+X with the weight tuned on dev:
 #   before          the start model, not trained (untrained sum)
 #   nll             likelihood (naive sum)
+#   nll-two         likelihood, two negatives of BM25 per query: the control of the next row
 #   nll-dynamic     likelihood, one more negative: the first of the sum of BM25 and the model in training
 #   clear           residual margin (CLEAR)
 #   residual-nll    likelihood of the sum of dense and BM25 scores
@@ -20,7 +21,7 @@ RECIPE_NAME ?= $(notdir $(DATA))
 RECIPE_MEASURES ?= MRR@10,nDCG@10,R@100
 
 recipe := $(OUT)/recommended/seed-$(SEED)
-recipe_arms := nll nll-dynamic clear residual-nll roc
+recipe_arms := nll nll-two nll-dynamic clear residual-nll roc
 recipe_rows := $(recipe_arms) $(recipe_arms:%=bm25+%) nll+static
 recipe_runs := bm25=$(OUT)/bm25.test.parquet before=$(OUT)/before.test.parquet bm25+before=$(OUT)/bm25+before.test.parquet \
     $(foreach seed,$(SEEDS),$(foreach row,$(recipe_rows),$(row)-$(seed)=$(OUT)/recommended/seed-$(seed)/$(row).test.parquet))
@@ -42,6 +43,9 @@ recipe_train = $(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --max-step
 
 $(recipe)/nll/manifest.json: $(OUT)/train-$(SEED).parquet
 	$(recipe_train) --loss nll
+
+$(recipe)/nll-two/manifest.json: $(OUT)/train-$(SEED).parquet
+	$(recipe_train) --loss nll --negatives 2
 
 $(recipe)/nll-dynamic/manifest.json: $(OUT)/train-$(SEED).parquet
 	$(recipe_train) --loss nll --dynamic-negatives 1 --dynamic-ranking sum --index $(OUT)/bm25
