@@ -126,12 +126,14 @@ def _smaller(size: Callable[[str, int, int], int], needed: int, recipe: VectorIn
 def construction_bytes(factory: str, dim: int, count: int) -> int:
     """Return the memory that FAISS needs to build an index of `count` vectors of length `dim`.
 
-    That is the index and the training sample. A flat index holds one shard.
+    That is the index and the training sample. A flat index holds one shard. The lists of an inverted file grow by
+    doubling, so that they have room for half as much again on average.
     """
     if factory == FLAT:
         return 0
     sample = 0 if is_binary(factory) or (factory.endswith(f",{FLAT}") and "HNSW" in factory) else _TRAINING_VECTORS
-    return index_bytes(factory, dim, count) + 4 * dim * min(count, sample)
+    index = index_bytes(factory, dim, count)
+    return index + (index // 2 if "IVF" in factory else 0) + 4 * dim * min(count, sample)
 
 
 def index_bytes(factory: str, dim: int, count: int) -> int:
