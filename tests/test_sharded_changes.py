@@ -90,6 +90,7 @@ def test_unusable_changes_are_refused(here: Path, words: str, message: str) -> N
     done = hybrid(*words.split(), "--output", "out")
     assert (done.code, done.err.count("\n")) == (2, 1), done.err
     assert message in done.err
+    assert not Path("out").exists()
 
 
 def test_a_shard_that_is_missing_or_damaged_is_named(here: Path) -> None:
