@@ -14,6 +14,6 @@ hybrid encode $DATA --model $OUT/model --output $OUT/dense
 for split in $DEV test; do for index in bm25 dense; do
   hybrid search $DATA --split $split --index $OUT/$index --output $OUT/$index.$split.parquet; done; done
 FUSE="--method weighted-sum --missing exact --index $OUT/bm25,$OUT/dense"
-hybrid fuse $OUT/bm25.$DEV.parquet $OUT/dense.$DEV.parquet $FUSE --tune --grid log --qrels $DATA --split $DEV --output $OUT/weights.json
+hybrid fuse $OUT/bm25.$DEV.parquet $OUT/dense.$DEV.parquet $FUSE --tune --qrels $DATA --split $DEV --output $OUT/weights.json
 hybrid fuse $OUT/bm25.test.parquet $OUT/dense.test.parquet $FUSE --weights @$OUT/weights.json --output $OUT/clear.test.parquet
 hybrid evaluate $DATA --split test $OUT/bm25.test.parquet $OUT/dense.test.parquet $OUT/clear.test.parquet

@@ -54,7 +54,7 @@ $(fold)/dense.test.parquet: $(fold)/dense-index/manifest.json $(folds)
 
 $(fold)/weights.json: $(fold)/bm25.$(fold_tuned).parquet $(fold)/dense.$(fold_tuned).parquet
 	$(weighted_sum) $^ --index $(OUT)/bm25,$(@D)/dense-index --qrels $(OUT)/folds --split $(fold_tuned)-$* \
-	    --tune --grid log --measure MAP --output $@
+	    --tune --measure MAP --output $@
 
 $(fold)/bm25+dense.test.parquet: $(fold)/bm25.test.parquet $(fold)/dense.test.parquet $(fold)/weights.json
 	$(weighted_sum) $(filter %.parquet,$^) --index $(OUT)/bm25,$(@D)/dense-index --weights @$(@D)/weights.json --output $@

@@ -102,6 +102,40 @@ def test_a_log_grid_grows_at_its_end_points_and_contains_the_single_runs() -> No
     assert len(tuning.log_grid(2, -3, 3)) == 19
 
 
+def test_the_scaled_grid_is_the_linear_one_in_units_of_the_standard_deviations() -> None:
+    assert tuning.scaled_grid([4.0, 0.1], 0.25) == {
+        (0, 1): (0, 1),
+        (0.00833, 1): (0.25, 0.75),
+        (0.025, 1): (0.5, 0.5),
+        (0.075, 1): (0.75, 0.25),
+        (1, 0): (1, 0),
+    }
+    tables, qrels = noisy_runs()
+    choices, _ = tabulated(tables, qrels, method="sum", grid="scaled", step=0.25)
+    deviations = [table.group_by("qid").agg(pl.col("score").std(ddof=0))["score"].mean() for table in tables]
+    (half,) = (choice.weights for choice in choices if choice.shares == (0.5, 0.5))
+    assert half[0] == pytest.approx(deviations[1] / deviations[0], rel=0.2)  # without the values of missing documents
+    assert [choice.shares[0] for choice in choices] == [1, 0.75, 0.5, 0.25, 0]
+    deviations = [1.0, 2.0, 5.0]
+    three = tuning.scaled_grid(deviations, 0.1)
+    assert len(three) == 66
+    for weights, shares in three.items():
+        spread = np.multiply(weights, deviations)
+        assert spread / spread.sum() == pytest.approx(shares, abs=0.01)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 40.0])
+def test_the_scale_of_a_runs_scores_does_not_change_the_tuned_sum(scale: float) -> None:
+    """The middle of a plateau of the log grid depends on how many of its weights give the ranking of one run."""
+    tables, qrels = noisy_runs(queries=30, noise=(0.4, 0.2))
+    other = [tables[0].with_columns(pl.col("score") * scale), tables[1]]
+    found = [Table(*tabulated(each, qrels, method="sum", grid="scaled")) for each in (tables, other)]
+    first, second = (select(table, folds=5, seed=42) for table in found)
+    assert found[0].choices[first.row].shares == found[1].choices[second.row].shares
+    assert found[0].values == pytest.approx(found[1].values, abs=0.5)
+    assert found[0].values.mean(1) == pytest.approx(found[1].values.mean(1), abs=0.02)
+
+
 @pytest.mark.parametrize(("runs_", "step"), [(2, 0.3), (2, 0), (2, -1), (6, 0.05)])
 def test_a_bad_step_is_refused(runs_: int, step: float) -> None:
     with pytest.raises(InputError, match="step"):
@@ -124,7 +158,7 @@ def test_the_methods_that_tuning_tries(options: dict[str, Any], methods: list[st
     ]
     assert names == methods
     assert {each.grid for each in families if each.recipe.method != "weighted-sum"} <= {"linear"}
-    assert all(each.grid == "log" for each in families if each.recipe.method == "weighted-sum")
+    assert all(each.grid == "scaled" for each in families if each.recipe.method == "weighted-sum")
 
 
 @pytest.mark.parametrize(

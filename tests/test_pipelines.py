@@ -182,7 +182,7 @@ def test_folds_without_dev_queries_tune_on_the_training_queries(tmp_path: Path) 
     assert [line for line in lines if " split " in line and line.split()[-1] == "--overwrite" and "--no-dev" in line]
     splits = {line.split(" --split ")[1].split()[0] for line in lines if "/fold-1/" in line and " --split " in line}
     assert splits == {"train-1", "test-1"}
-    (tuned,) = (line for line in lines if " --tune --grid" in line and "/fold-1/" in line)
+    (tuned,) = (line for line in lines if " --tune " in line and "/fold-1/" in line)
     assert " --split train-1 " in tuned
 
 

@@ -52,11 +52,14 @@ class Choice:
         method: key in `METHODS`.
         weights: one per run, in order.
         rrf_k: constant of RRF; None for other methods.
+        shares: the weights in units of the runs' standard deviations, where a sum of raw scores is tuned; by default
+            the weights.
     """
 
     method: str
     weights: tuple[float, ...]
     rrf_k: float | None = None
+    shares: tuple[float, ...] = ()
 
     @property
     def family(self) -> str:
@@ -68,6 +71,12 @@ class Choice:
         """Return the number of the only run with a weight above 0; None if several have one."""
         used = [number for number, weight in enumerate(self.weights) if weight > 0]
         return used[0] if len(used) == 1 else None
+
+    @property
+    def place(self) -> Values:
+        """Return the shares, which sum to 1, [runs]."""
+        shares = np.array(self.shares or self.weights)
+        return np.asarray(shares / math.fsum(shares))
 
 
 @dataclass(frozen=True)
@@ -171,15 +180,15 @@ class Table:
         return Plateau(best, self._middle(rows, means), rows)
 
     def _best(self, means: Values) -> int:
-        """Return the highest mean; ties go to the weights closest to equal, then to the first choice."""
+        """Return the highest mean; ties go to the shares closest to equal, then to the first choice."""
         equals = np.flatnonzero(means >= means.max() - _TIE).tolist()
-        return int(min(equals, key=lambda row: (_inequality(self.choices[row].weights), row)))
+        return int(min(equals, key=lambda row: (_inequality(self.choices[row].place), row)))
 
     def _middle(self, rows: list[int], means: Values) -> int:
         if len(self.choices[rows[0]].weights) == 2:
             half = (len(rows) - 1) / 2
             return max(rows[math.floor(half)], rows[math.ceil(half)], key=lambda row: means[row])
-        places = np.array([np.array(self.choices[row].weights) / math.fsum(self.choices[row].weights) for row in rows])
+        places = np.array([self.choices[row].place for row in rows])
         distance = ((places - places.mean(0)) ** 2).sum(1).round(12)
         return min(zip(distance.tolist(), (-means[rows]).tolist(), rows, strict=True))[2]
 
@@ -238,10 +247,9 @@ def _connected(family: list[int], near: NDArray[np.bool_], best: int) -> list[in
     return family[low : high + 1]
 
 
-def _inequality(weights: Sequence[float]) -> float:
-    """Return the distance of normalized weights from equal weights."""
-    whole = math.fsum(weights)
-    return round(math.fsum((weight / whole - 1 / len(weights)) ** 2 for weight in weights), 12)
+def _inequality(shares: Values) -> float:
+    """Return the distance of shares from equal ones."""
+    return round(math.fsum((shares - 1 / len(shares)) ** 2), 12)
 
 
 # ------------------------------------------------------------------------------------------------------------ selection

@@ -7,7 +7,7 @@ the judged documents are computed and kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise, product
 
@@ -42,7 +42,7 @@ class Family:
     Attributes:
         recipe: method and parameters; the weights are ignored.
         grid: the grid.
-        step: distance between weights of the linear grid.
+        step: distance between weights of the linear and the scaled grid.
         singles: add each run alone to a log or reciprocal grid of two runs; the linear grid always contains it.
     """
 
@@ -76,8 +76,8 @@ def families(settings: Fuse, runs: int) -> list[Family]:
 
 
 def default_grid(recipe: Recipe) -> Grid:
-    """Return `log` for sums of raw scores, whose scales differ, else `linear`."""
-    return "log" if recipe.sums_raw_scores else "linear"
+    """Return `scaled` for sums of raw scores, whose scales differ, else `linear`."""
+    return "scaled" if recipe.sums_raw_scores else "linear"
 
 
 def _methods(settings: Fuse) -> list[str]:
@@ -121,6 +121,7 @@ def tabulate(
     recipe = family.recipe
     judged = _judged(qids, qrels)
     scores: dict[Weights, Values] = {}
+    scaled = scaled_grid(_deviations(blocks(), recipe), family.step) if family.grid == "scaled" else {}
 
     def evaluate(grid: Iterable[Weights]) -> Weights:
         places = {weights: np.zeros(len(qrels), np.int64) for weights in grid if weights not in scores}
@@ -135,12 +136,16 @@ def tabulate(
             advance(1)
         return max(scores, key=lambda weights: scores[weights].mean())
 
-    _search(len(recipe.weights), family, evaluate)
+    if scaled:
+        evaluate(scaled)
+    else:
+        _search(len(recipe.weights), family, evaluate)
     if family.singles and family.grid in ("log", "reciprocal") and len(recipe.weights) == 2:
         evaluate([(0.0, 1.0), (1.0, 0.0)])
     ordered = sorted(scores, key=lambda weights: (weights[0] / math.fsum(weights), weights), reverse=True)
     k = recipe.rrf_k if recipe.method == "rrf" else None
-    return [Choice(recipe.method, weights, k) for weights in ordered], np.stack([scores[each] for each in ordered])
+    choices = [Choice(recipe.method, weights, k, scaled.get(weights, weights)) for weights in ordered]
+    return choices, np.stack([scores[each] for each in ordered])
 
 
 def _search(runs: int, family: Family, evaluate: Callable[[Iterable[Weights]], Weights]) -> None:
@@ -174,6 +179,34 @@ def linear_grid(runs: int, step: float) -> list[Weights]:
     _check_size(math.comb(parts + runs - 1, runs - 1), runs)
     bars = combinations(range(parts + runs - 1), runs - 1)
     return [tuple((end - begin - 1) / parts for begin, end in pairwise((-1, *bar, parts + runs - 1))) for bar in bars]
+
+
+def scaled_grid(deviations: Sequence[float], step: float) -> dict[Weights, Weights]:
+    """Return the weights of raw scores, and their shares: the linear grid in units of each run's standard deviation.
+
+    The last weight above 0 is 1, the others have three digits.
+
+    Args:
+        deviations: standard deviation of each run's scores, above 0.
+        step: distance between shares.
+    """
+    grid: dict[Weights, Weights] = {}
+    for shares in linear_grid(len(deviations), step):
+        weights = [share / deviation for share, deviation in zip(shares, deviations, strict=True)]
+        unit = next(weight for weight in reversed(weights) if weight)
+        grid[tuple(float(f"{weight / unit:.3g}") for weight in weights)] = shares
+    return grid
+
+
+def _deviations(blocks: Iterable[pl.DataFrame], recipe: Recipe) -> list[float]:
+    """Return the mean over the queries of the standard deviation of each list's values; 1 where all are equal."""
+    lists = [pl.col(f"value_{number}") for number in range(len(recipe.weights))]
+    found = [
+        values(block, recipe).group_by("query", maintain_order=True).agg(value.std(ddof=0) for value in lists)
+        for block in blocks
+    ]
+    means = pl.concat(found).select(value.mean() for value in lists).row(0) if found else ()
+    return [mean or 1.0 for mean in means] or [1.0] * len(lists)
 
 
 def log_grid(runs: int, low: int, high: int) -> list[Weights]:

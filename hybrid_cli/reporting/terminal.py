@@ -93,12 +93,13 @@ def show_tuned(tuned: Mapping[str, Any]) -> None:
     rows = []
     for number, (name, weight) in enumerate(zip(tuned["runs"], tuned["weights"], strict=True)):
         ends = [weights[number] for weights in plateau]
-        rows.append([name, f"{weight:g}", f"{min(ends):g} to {max(ends):g}", figure(alone[name])])
+        share = f"{tuned['shares'][number]:.0%}"
+        rows.append([name, f"{weight:g}", share, f"{min(ends):g} to {max(ends):g}", figure(alone[name])])
     method = tuned["method"] if tuned["rrf_k"] is None else f"{tuned['method']} k={tuned['rrf_k']:g}"
-    rows.append([f"{method}, same queries", "", "", figure(tuned["score"])])
+    rows.append([f"{method}, same queries", "", "", "", figure(tuned["score"])])
     if tuned["held_out"] is not None:
-        rows.append([f"{method}, held out", "", "", figure(tuned["held_out"])])
-    console.table(["run", "weight", "plateau", measure], rows)
+        rows.append([f"{method}, held out", "", "", "", figure(tuned["held_out"])])
+    console.table(["run", "weight", "share", "plateau", measure], rows)
     prose(list(_evidence(tuned)))
     if "pseudo_queries" in tuned:
         console.result(pseudo_note(tuned["pseudo_queries"]))

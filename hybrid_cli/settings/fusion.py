@@ -14,7 +14,7 @@ from hybrid_cli.settings.retrieval import TUNING
 
 Missing = Literal["exact", "min", "zero", "ignore", "drop"]
 Normalization = Literal["none", "minmax", "max", "sum", "l2", "zscore", "rank", "borda", "dbsf"]
-Grid = Literal["linear", "log", "reciprocal", "clear", "roc", "spar"]
+Grid = Literal["linear", "scaled", "log", "reciprocal", "clear", "roc", "spar"]
 
 FUSION = "Fusion"
 ABSENT, COMPARED = "Documents missing from a list", "Comparison"
@@ -38,10 +38,11 @@ class WeightTuning(Seeded):
         panel=TUNING,
         applies=when(tune=GIVEN, named=_NO_METHOD),
     )
-    grid: Literal["auto", "linear", "log", "reciprocal", "clear", "roc", "spar"] = option(
+    grid: Literal["auto", "linear", "scaled", "log", "reciprocal", "clear", "roc", "spar"] = option(
         "auto",
-        "`linear`: weights that sum to 1; `log`: .001 to 1000 against 1 for the last run; `reciprocal`: .1 to 1 and "
-        "their reciprocals; `auto`: log for sums of raw scores, else linear. If an end point is best, `log` and "
+        "`linear`: weights that sum to 1; `scaled`: the same, each divided by the standard deviation of its run's "
+        "scores; `log`: .001 to 1000 against 1 for the last run; `reciprocal`: .1 to 1 and their reciprocals; `auto`: "
+        "scaled for sums of raw scores, else linear. If an end point is best, `log` and "
         "`reciprocal` are extended. Published grids of a lexical and a dense run, in this order: `clear` (.1 to .9 for "
         "the first), `roc` (0 to 2 for the second), `spar` (.1 to 10 for the second).",
         panel=TUNING,
@@ -49,11 +50,11 @@ class WeightTuning(Seeded):
     )
     step: float = option(
         0.05,
-        "Distance between weights of the linear grid.",
+        "Distance between weights of the grids `linear` and `scaled`.",
         panel=TUNING,
         above=0,
         maximum=1,
-        applies=when(tune=GIVEN, grid=("auto", "linear")),
+        applies=when(tune=GIVEN, grid=("auto", "linear", "scaled")),
     )
     folds: int = option(
         5, "Folds of the queries for the held-out score.", panel=TUNING, minimum=2, applies=when(tune=GIVEN)
