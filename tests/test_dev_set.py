@@ -133,7 +133,42 @@ def test_a_corpus_is_searched_if_it_is_small_or_half_of_the_documents_of_the_tra
         examples, output=tmp_path / "out", model=str(tiny_bert), **{**PLAN, "max_steps": steps}, dev=examples
     )
     assert artifacts.read_manifest(out, Kind.ENCODER).counts["dev_documents"] == origin
-    assert ("hits of the model outside them are missing" in capsys.readouterr().err) == (origin == HITS)
+    assert ("hits of the model in training outside them are missing" in capsys.readouterr().err) == (origin == HITS)
+
+
+@pytest.mark.parametrize(("steps", "searched"), [(1, False), (2, True), (3, True)])
+def test_a_corpus_as_large_as_the_training_is_searched_by_the_start_model_and_by_the_kept_weights(
+    made: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, searched: bool
+) -> None:
+    """A step encodes 6 documents, the corpus has 12."""
+    for name, number in {"SMALL_CORPUS": 5, "MOST_HITS": 2, "DEPTH": 1}.items():
+        monkeypatch.setattr(dev_set, name, number)
+    found: list[set[str]] = []
+    true = DevRetrieval.measure
+    monkeypatch.setattr(DevRetrieval, "measure", lambda self: found.append(set(self._docids)) or true(self))
+    examples = made / "train.parquet"
+    plan = {**PLAN, "max_steps": steps, "keep": "last"}
+    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
+    counts = artifacts.read_manifest(out, Kind.ENCODER).counts
+    assert (counts["dev_documents"], counts.get("dev_corpus")) == (HITS, 12 if searched else None)
+    values = pl.read_parquet(out / "curve.parquet").filter(name="dev_corpus_MRR@10")
+    assert values["step"].to_list() == [steps] * searched
+    lexical = DevSet.of(examples, 6, LexicalIndex.open(made / "bm25"), 11, 1)
+    assert found[0] >= set(lexical.documents["docid"])
+    if searched:
+        assert values["value"].item() == pytest.approx(full_retrieval(made, out))
+        start = DevRetrieval(DevSet.of(examples, 6, None, 12, 1), open_encoder(tiny_bert), None)
+        assert found[0] == {*lexical.documents["docid"], *start.hits()}
+        assert start.hits().to_list() == top_hits(tiny_bert)[:2]
+
+
+def top_hits(model: Path) -> list[str]:
+    """Return the first hit of each train query, without repetitions."""
+    encoder = open_encoder(model)
+    titles, texts = ([document[column] for document in TINY_DOCUMENTS] for column in (1, 2))
+    scores = encoder.encode_queries([text for _, text in TINY_QUERIES["train"]])
+    best = (scores @ encoder.encode_documents(titles, texts).T).argmax(1)
+    return list(dict.fromkeys(TINY_DOCUMENTS[place][0] for place in best))
 
 
 def test_the_corpus_tells_models_apart_that_tie_on_the_documents_of_the_examples(
@@ -302,3 +337,14 @@ train_dense(examples, model=model, output=output, dev=examples, threads=1, **{pl
     best = [artifacts.read_manifest(folder, Kind.ENCODER).counts["best_step"] for folder in (killed, whole)]
     assert best[0] == best[1]
     assert not [*killed.rglob(".*")]
+
+
+def test_a_training_that_keeps_the_start_model_says_so(
+    made: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = iter([0.5, 0.4, 0.3])
+    monkeypatch.setattr(DevRetrieval, "measure", lambda self: {"dev_hybrid_MRR@10": next(values)})
+    examples, plan = made / "train.parquet", {**PLAN, "max_steps": 4}
+    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
+    assert artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"] == 0
+    assert "the output has the weights of the start model; pass --keep last" in capsys.readouterr().err

@@ -110,13 +110,17 @@ def test_the_depth_grows_with_the_collection(documents: int, options: dict[str, 
     assert settings.with_depth(documents).depth == depth
 
 
-def test_the_manifest_records_the_depth_of_the_collection(tiny: Path, bm25: Path, tmp_path: Path) -> None:
+def test_the_depth_of_the_collection_is_recorded_and_printed(
+    tiny: Path, bm25: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = mine_negatives(tiny, split="train", index=bm25, output=tmp_path / "x.parquet")
+    assert "negatives, drawn down to rank 20" in capsys.readouterr().err
     assert artifacts.read_manifest(output).options["depth"] == 20
     same = mine_negatives(tiny, split="train", index=bm25, depth=20, output=tmp_path / "x.parquet")
     assert same == output, "an explicit depth of the same value is up to date"
     random = mine_negatives(tiny, split="train", index=bm25, sources="random", output=tmp_path / "random.parquet")
     assert "depth" not in artifacts.read_manifest(random).options
+    assert "rank" not in capsys.readouterr().err
 
 
 def test_equal_settings_give_equal_bytes_and_another_seed_gives_others(

@@ -193,7 +193,8 @@ def _chosen(value: str, choices: Collection[str]) -> str:
 def _number(declared: Option, kind: type[int] | type[float], value: Any) -> int | float:
     text = str(value).strip()
     if isinstance(value, bool) or (kind is int and not re.fullmatch(r"[+-]?[0-9]+", text)):
-        raise ValueError("needs a whole number" if kind is int else "needs a number")
+        other = f" or {declared.automatic}" if declared.automatic else ""
+        raise ValueError(f"needs a whole number{other}" if kind is int else "needs a number")
     if "_" in text or not text.isascii():
         raise ValueError("needs a number")
     try:

@@ -95,7 +95,8 @@ class Pretrain(Training, StartModel):
 _ORTHOGONAL = "--ortho-weight above 0"  # facts about the loss
 _PAIRS = "--scorer bm25 of a residual loss with in-batch or dynamic negatives or of --dynamic-ranking sum"
 _DYNAMIC = "--dynamic-negatives above 0"
-_SCORED = (when(loss=RESIDUALS), when(dynamic_ranking="sum"))
+_SUMMED = "--dynamic-ranking sum and --dynamic-negatives above 0"
+_SCORED = (when(loss=RESIDUALS), when(summed=_SUMMED))
 
 
 @dataclass(frozen=True)
@@ -123,15 +124,15 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOption
     scorer_weight: float = redeclare(LossOptions, "scorer_weight", applies=_SCORED)
     dynamic_negatives: int = option(
         0,
-        "Additional hard negatives per query: top hits of the ranking that `--dynamic-ranking` names. The pool holds "
-        "documents of the examples and is re-encoded at every checkpoint.",
+        "Additional hard negatives per query: top hits of the ranking that `--dynamic-ranking` names, among the "
+        "documents of the examples (8,192 at most), which are encoded again at every checkpoint.",
         panel=OPTIMIZATION,
         minimum=0,
     )
     dynamic_ranking: DynamicRanking = option(
         By("loss", dict.fromkeys(RESIDUALS, "sum"), "model"),
-        "Ranking whose top hits become dynamic negatives: of the `model` in training, or of its weighted `sum` with "
-        "`--scorer`.",
+        "Ranking whose top hits become dynamic negatives: of the `model` in training, or of the `sum` of its scores "
+        "divided by the temperature and `--scorer-weight` times those of `--scorer`.",
         panel=OPTIMIZATION,
         shown="`sum` for residual-margin, residual-nll; else `model`",
         applies=when(dynamic=_DYNAMIC),
@@ -159,6 +160,7 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOption
             "orthogonal": _ORTHOGONAL if self.ortho_weight else "",
             "pairs": _PAIRS if self.uses_bm25 else "",
             "dynamic": _DYNAMIC if self.dynamic_negatives else "",
+            "summed": _SUMMED if self.ranks_by_sum else "",
         }
         return {**super().values(), **facts}
 

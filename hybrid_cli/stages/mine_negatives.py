@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,8 @@ def mine_negatives(settings: MineNegatives) -> Path:
         for table in part.miner.rows(part.examples, part.chosen)
     )
     manifest = output.write(named, **counts, tally={source: dict(found) for source, found in tally.counts.items()})
-    _report(tally, manifest.counts, output.path)
+    depths = dict.fromkeys(part.settings.depth for part in parts if part.settings.depth)
+    _report(tally, manifest.counts, output.path, [*depths])
     return output.path
 
 
@@ -74,8 +75,8 @@ def _kept_apart(table: pa.Table, name: str, shared_corpus: bool) -> pa.Table:
     return rows.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
-def _report(tally: Tally, counts: Mapping[str, Any], path: Path) -> None:
-    """Print the table of counts; warn about substituted random documents and short lists."""
+def _report(tally: Tally, counts: Mapping[str, Any], path: Path, depths: Sequence[int]) -> None:
+    """Print the table of counts and the depth; warn about substituted random documents and short lists."""
     random = tally.counts[RANDOM]
     terminal.show_tally({name: each for name, each in tally.counts.items() if each["drawn"] or name != RANDOM})
     if replaced := random[REPLACEMENTS]:
@@ -87,7 +88,8 @@ def _report(tally: Tally, counts: Mapping[str, Any], path: Path) -> None:
         console.warn(f"{console.counted(example=short)} with fewer negatives than requested")
     if skipped := counts["queries_without_positive"]:
         console.note(f"mine-negatives: skipped {console.counted(query=skipped)} without a relevant document")
+    depth = f", drawn down to rank {' or '.join(f'{each:,}' for each in depths)}" if depths else ""
     console.note(
         f"mine-negatives: {path}: {console.counted(example=counts['rows'])} of "
-        f"{console.counted(query=counts['queries'])} with " + console.counted(negative=counts["negatives"])
+        f"{console.counted(query=counts['queries'])} with {console.counted(negative=counts['negatives'])}{depth}"
     )

@@ -240,4 +240,6 @@ def _learned_weight(settings: TrainDense, weight: ScorerWeight | None) -> dict[s
 
 def _remedy(settings: TrainDense) -> str:
     """Return the advice for a training with hardly any loss."""
-    return f"{diagnostics.HARDER}, or raise {'--xi' if settings.applies('xi') else '--batch-size'} or --temperature"
+    dynamic = "" if settings.dynamic_negatives else ", pass --dynamic-negatives 1"
+    raised = "--xi" if settings.applies("xi") else "--batch-size"
+    return f"{diagnostics.HARDER}{dynamic}, or raise {raised} or --temperature"

@@ -15,7 +15,7 @@ from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.encoders.sparse import SparseEncoder, read_sparse_contract
 from hybrid_cli.encoders.sparse_towers import TableWeights
 from hybrid_cli.settings import TrainSparse, stage
-from hybrid_cli.training import losses
+from hybrid_cli.training import diagnostics, losses
 from hybrid_cli.training.batches import Examples, ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.dev_set import validator
@@ -76,7 +76,7 @@ def _job(settings: TrainSparse, session: Session, encoder: SparseEncoder, exampl
     def batches(done: int) -> Iterator[Batch]:
         return ahead(map(learner.prepare, examples.batches(settings, done)))
 
-    return Job(learner, batches, steps, save, validator(settings, encoder, steps))
+    return Job(learner, batches, steps, save, validator(settings, encoder, steps), diagnostics.HARDER)
 
 
 def _masking(settings: TrainSparse, encoder: SparseEncoder) -> MatchMasking | None:

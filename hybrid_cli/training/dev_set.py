@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -31,20 +31,23 @@ Rows = npt.NDArray[np.int64]
 
 SMALL_CORPUS = 10_000  # documents that are encoded for any number of steps
 LARGEST = 500_000  # documents of a corpus whose vectors, and scores of 200 queries, are held in memory
-MOST_HITS = 1000  # hits of BM25 in place of a corpus, next to the judged documents
+MOST_HITS = 1000  # hits of BM25, and of the start model, in place of a corpus, next to the judged documents
 DEPTH = 100  # ranks of these hits
 WEIGHTS = (0.0, *(2.0**power for power in range(-4, 5)))  # of BM25 in the sum, both sides with unit deviation
 CORPUS, HITS, EXAMPLES = "corpus", "hits", "examples"
 _ORIGINS = {
     CORPUS: "all {:,} documents of the corpus",
     HITS: (
-        "{:,} documents, the judged ones and the top hits of BM25; hits of the model outside them are missing (the "
-        "corpus is too large to encode)"
+        "{:,} documents, the judged ones and the top hits of BM25; hits of the model in training outside them are "
+        "missing (the corpus is too large to encode every time)"
     ),
     EXAMPLES: (
         "the {:,} documents of the dev examples (their corpus was moved or changed, or is large and has no index)"
     ),
 }
+_SEARCHED = (
+    "; hits of the start model are among them, and after the last step the kept weights search all {:,} documents"
+)
 _COLUMNS = ("docid", "title", "text")
 
 
@@ -94,6 +97,17 @@ class DevSet:
         relevant = [np.unique([place[docid] for docid in judged[qid]]) for qid in asked["qid"]]
         return cls(asked, documents, relevant, origin)
 
+    def with_hits(self, hits: pl.Series, documents: pl.DataFrame) -> DevSet:
+        """Return the dev set with more documents.
+
+        Args:
+            hits: docids, of which those of the dev set are ignored.
+            documents: docid, title, text of all hits.
+        """
+        new = hits.filter(~hits.is_in(self.documents["docid"].implode())).to_frame("docid")
+        texts = new.join(documents, on="docid", maintain_order="left").select(_COLUMNS)
+        return replace(self, documents=pl.concat([self.documents, texts]))
+
 
 class DevRetrieval:
     """Measures an encoder on dev queries: each search ranks all documents of the dev set, encoded by the current model.
@@ -139,6 +153,17 @@ class DevRetrieval:
             values["dev_cos2"] = float(np.mean([each.mean().item() for each in cosines]))
         return values
 
+    def hits(self) -> pl.Series:
+        """Return the first `MOST_HITS` docids of the current model, rank by rank down to rank `DEPTH`."""
+        scores = self.encoder.encode_queries(self._texts) @ self._documents().T
+        ranked = np.argsort(-scores, axis=1, kind="stable")[:, :DEPTH].T.ravel()
+        return self.dev.documents["docid"].gather(ranked).unique(maintain_order=True).head(MOST_HITS)
+
+    def measure_corpus(self) -> dict[str, float]:
+        """Return the measures of the rankings, with `dev_corpus_` in place of `dev_`."""
+        found = self.measure().items()
+        return {name.replace("dev_", "dev_corpus_"): value for name, value in found if name != "dev_cos2"}
+
     def _encoded(self) -> Floats:
         """Return the vectors of all documents as a search uses them: of a binary encoder, the codes."""
         parts = []
@@ -162,8 +187,9 @@ def validator(
 
     Checkpoints of all losses are chosen by `dev_hybrid_MRR@10`, the use of the encoder in a hybrid, or by `dev_MRR@10`
     if no lexical index is known. The corpus is searched if it is small, or has at most half as many documents as the
-    training encodes. By default, the validations between the first and the last step encode at most as many documents
-    as the training (our choices).
+    training encodes. If it has at most as many, the start model and the kept weights search it once: the hits of the
+    start model join the dev documents, and the measures of the kept weights the learning curve. By default, the
+    validations between the first and the last step encode at most as many documents as the training (our choices).
 
     Args:
         settings: dev examples and options.
@@ -177,24 +203,43 @@ def validator(
     path = index or _unchanged(settings.dev, "index")
     lexical = open_lexical(path) if path else None
     per_step = settings.batch_size * settings.accumulate * (1 + settings.negatives)  # documents
-    limit = min(LARGEST, max(SMALL_CORPUS, steps * per_step // 2))
+    encoded = steps * per_step
+    limit = min(LARGEST, max(SMALL_CORPUS, encoded // 2))
     limit = MOST_HITS if isinstance(settings, TrainSparse) else limit  # weights of a whole corpus do not fit as vectors
     dev = DevSet.of(settings.dev, settings.dev_queries, lexical, limit, settings.threads)
-    bm25 = _bm25(lexical, projection, dev.documents["docid"])
     fixed = isinstance(settings, DistillLite) and settings.queries_only  # the documents' vectors are the teacher's
+    whole = None
+    if dev.origin == HITS and not isinstance(settings, TrainSparse):
+        whole = _whole(settings, encoder, lexical, min(LARGEST, encoded), fixed)
+    if whole:
+        dev = dev.with_hits(whole.hits(), whole.dev.documents)
+    bm25 = _bm25(lexical, projection, dev.documents["docid"])
     every = settings.eval_steps or max(1, steps // VALIDATIONS, 0 if fixed else -(-len(dev.documents) // per_step))
     when = f"every {every:,} steps" if every < steps else "before and after the training"
     console.note(
         f"validation {when}: {console.counted(query=len(dev.queries))}, "
         + _ORIGINS[dev.origin].format(len(dev.documents))
+        + (_SEARCHED.format(len(whole.dev.documents)) if whole else "")
     )
     criterion = "dev_MRR@10" if bm25 is None else "dev_hybrid_MRR@10"
     return Validator(
         DevRetrieval(dev, encoder, bm25, fixed).measure,
         every,
         criterion if settings.keep == "best" else None,
-        {"dev_documents": dev.origin},
+        {"dev_documents": dev.origin} | ({"dev_corpus": len(whole.dev.documents)} if whole else {}),
+        whole.measure_corpus if whole else None,
     )
+
+
+def _whole(
+    settings: TrainDense | DistillLite, encoder: Encoder, index: LexicalIndex | None, limit: int, fixed: bool
+) -> DevRetrieval | None:
+    """Return the retrieval from the whole corpus of the dev examples; None if it is larger than `limit`."""
+    assert settings.dev is not None
+    whole = DevSet.of(settings.dev, settings.dev_queries, index, limit, settings.threads)
+    if whole.origin != CORPUS:
+        return None
+    return DevRetrieval(whole, encoder, _bm25(index, None, whole.documents["docid"]), fixed)
 
 
 def _bm25(index: LexicalIndex | None, projection: SignProjection | None, docids: pl.Series) -> Bm25Scorer | None:

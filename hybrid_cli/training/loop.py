@@ -64,12 +64,14 @@ class Validator:
         every: steps between two validations, next to those at step 0 and at the last step; None for a tenth of all.
         criterion: value whose maximum selects the stored weights; None stores those of the last step.
         facts: values for the manifest.
+        last: returns values of the stored weights, after the last step.
     """
 
     measure: Callable[[], dict[str, float]]
     every: int | None = None
     criterion: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    last: Callable[[], dict[str, float]] | None = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,8 @@ def fit(
             advance(1)
     if parallel.rank() or not load_best(work, model):
         state.best_step = state.step
+    if validator and validator.last:
+        _record(model, validator.last, state, state.best_step)
     return state
 
 
@@ -177,14 +181,20 @@ def rate_factor(plan: Optimization, step: int, total: int, per_epoch: int) -> fl
 
 def _validate(model: nn.Module, validator: Validator, state: State, work: Path) -> None:
     """Add the values of a validation to the learning curve, print them, and store the weights if they are the best."""
-    model.eval()
-    values = validator.measure()
-    model.train()
-    state.curve += [(state.step, name, value) for name, value in values.items()]
-    console.note(f"step {state.step}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
+    values = _record(model, validator.measure, state, state.step)
     if validator.criterion is not None and values[validator.criterion] >= state.best:  # ties: later
         state.best, state.best_step = values[validator.criterion], state.step
         save_best(work, model)
+
+
+def _record(model: nn.Module, measure: Callable[[], dict[str, float]], state: State, step: int) -> dict[str, float]:
+    """Add values of the current model to the learning curve, print them, and return them."""
+    model.eval()
+    values = measure()
+    model.train()
+    state.curve += [(step, name, value) for name, value in values.items()]
+    console.note(f"step {step}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
+    return values
 
 
 class Trainer(Generic[Batch]):
