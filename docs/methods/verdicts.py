@@ -94,7 +94,7 @@ CLAIMS = (
     ),
     *(Claim("roc", masked, "I0", f"{CHANGE}MRR@10") for masked in ("I15", "I50")),
     *(Claim("roc", f"bm25+{masked}", "bm25+I0") for masked in ("I15", "I50")),
-    *(Claim("lite", f"lite-{weight}", "dpr32", gain=0.02) for weight in KD_WEIGHTS),
+    *(Claim("lite", f"lite-{weight}", "dpr32", gain=gain) for gain in (0.0, 0.02) for weight in KD_WEIGHTS),
     *(
         Claim("lite", ours, whole, measure, share=0.98)
         for measure in ("MRR@10", "R@100")
@@ -110,6 +110,8 @@ CLAIMS = (
     Claim("lite", "lite-1-untied", "lite-0-untied", gain=0.02),
     Claim("bpr", "bpr", "signs"),
     Claim("bpr", "bpr", "dpr"),
+    Claim("bpr", "bpr", "bpr-before"),
+    Claim("bpr-1500-steps", "bpr", "signs"),
     *(Claim("lambda", row, "", "RBO", gain=0.45) for row in ("static", *TRANSFORMERS)),
     *(Claim("lambda", f"dpr+{row}", "bm25+dpr") for row in ("static", *TRANSFORMERS)),
     *(Claim("lambda", f"positives-{count}", "positives-1", "dev_MRR", curve=True) for count in (2, 10)),
@@ -123,6 +125,10 @@ CLAIMS = (
         Claim(f"recommended-{name}", f"bm25+{better}", f"bm25+{worse}", "nDCG@10")
         for name in ("scifact", "pydocs", "insuranceqa-5k", "openwiki")
         for better, worse in (("nll", "before"), ("nll", "clear"), ("residual-nll", "nll"), ("roc", "nll"))
+    ),
+    *(
+        Claim(f"recommended-{name}", "nll+static", "bm25+nll", "nDCG@10", share=0.98)
+        for name in ("scifact", "pydocs", "insuranceqa-5k", "openwiki")
     ),
     *(
         Claim(f"recommended-dynamic-{name}", "bm25+nll-dynamic", f"bm25+{worse}", "nDCG@10")
