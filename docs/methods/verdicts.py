@@ -101,6 +101,7 @@ CLAIMS = (
         for weight in KD_WEIGHTS
         for ours, whole in ((f"lite-{weight}", "drboost"), (f"bm25+lite-{weight}", "bm25+dpr"))
     ),
+    Claim("lite", "drboost", "dpr32"),
     Claim("lite", "l-drboost", "drboost"),
     Claim("lite", "drboost", "r-drboost"),
     Claim("lite", "lite4-1", "dpr32", gain=0.02),
