@@ -10,7 +10,7 @@ CODE := hybrid_cli tests benchmarks docs
 # A pipeline reads the collection DATA (built by `hybrid prepare`) and writes into OUT.
 DATA ?= out/pydocs
 OUT ?= out/clear
-DEMO_STEPS ?= 60
+DEMO_STEPS ?= 150
 TABLES := clear ablations roc spar lambda-study static-lambda lite drboost memory-table robustness rerank sparse
 
 # Files of tests share fixtures, and start in the order of tests/conftest.py: the longest first. A process of tests that

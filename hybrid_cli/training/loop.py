@@ -94,7 +94,10 @@ def epoch_steps(plan: Optimization, examples: int) -> int:
 
 def steps_of(plan: Optimization, examples: int) -> int:
     """Return the number of optimizer steps for `examples` training examples."""
-    return min(plan.max_steps or sys.maxsize, epoch_steps(plan, examples) * passes(plan))
+    per_epoch = epoch_steps(plan, examples)
+    if plan.epochs is None and plan.max_steps is None:
+        return max(plan.least_steps, per_epoch * plan.default_epochs)
+    return min(plan.max_steps or sys.maxsize, per_epoch * passes(plan))
 
 
 def fit(
