@@ -26,7 +26,7 @@ from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.lists import Lists
 from hybrid_cli.fusion.prior import MEASURES, Prior
-from hybrid_cli.fusion.selection import Choice, Table, Values, select
+from hybrid_cli.fusion.selection import Choice, Table, Values
 from hybrid_cli.settings import Fuse
 from hybrid_cli.version import __version__
 
@@ -131,7 +131,7 @@ def few_labels(folder: Path, names: Sequence[str], prior: Path) -> pl.DataFrame:
 def simulate(name: str, choices: Sequence[Choice], values: Values, known: Values | None) -> list[dict[str, Any]]:
     """Return the scores of all arms, each the mean over the draws, on the queries that were not judged."""
     untuned = next(row for row, each in enumerate(choices) if each.family == "minmax" and each.weights == (0.5, 0.5))
-    singles = list(Table(choices, values).singles.values())
+    singles = [row for row, choice in enumerate(choices) if choice.single is not None]
     minmax = [row for row, each in enumerate(choices) if each.family == "minmax"]
     fixed = max(minmax, key=lambda row: float(values[row].mean()))
     rows = []
@@ -149,8 +149,6 @@ def simulate(name: str, choices: Sequence[Choice], values: Values, known: Values
                 table = Table(choices, values[:, seen], prior, PRIOR_QUERIES if prior is not None else 0.0)
                 plateau = table.plateau()
                 arms |= {f"argmax{label}": plateau.best, f"plateau{label}": plateau.chosen}
-                if judged <= 20:
-                    arms[f"plateau or single run{label}"] = select(table, 5, SEED, enough=0).row
                 one = Table(
                     [choices[row] for row in minmax],
                     values[minmax][:, seen],

@@ -66,21 +66,6 @@ def test_the_method_is_chosen_with_the_weights() -> None:
     assert Choice("rrf", (1, 1), 10.0).family != Choice("rrf", (1, 1), 60.0).family
 
 
-def test_a_single_run_is_selected_if_the_rule_is_worse_on_held_out_queries() -> None:
-    rng = np.random.default_rng(1)
-    values = np.repeat(rng.uniform(0, 1, 60)[None], len(GRID), axis=0)
-    noise = rng.normal(0, 0.2, 60)
-    values[1:-1] += noise - noise.mean() + 0.003
-    table = Table(choices(), values)
-    selected = select(table, folds=4, seed=1)
-    assert selected.kept_single
-    assert not select(Table(choices(), values[:, :12]), folds=4, seed=1).kept_single
-    assert table.choices[selected.row].single is not None
-    clear = select(Table(choices(), hill(200)), folds=5, seed=1)
-    assert not clear.kept_single
-    assert Table(choices(), hill(200)).choices[clear.row].single is None
-
-
 def test_the_best_run_alone_is_an_ordinary_choice() -> None:
     values = hill(300, top=1.0)
     table = Table(choices(), values)

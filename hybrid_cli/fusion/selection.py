@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
 
@@ -23,7 +22,6 @@ Values = NDArray[np.float64]
 _TIE = 1e-12
 _NORMAL = NormalDist()
 _REPEATS = 20  # partitions into folds
-_ENOUGH = 50  # judged queries; the held-out score of fewer is too noisy to prefer a single run (docs/few-labels.md)
 CONFIDENCE, POWER = 0.95, 0.8
 
 
@@ -118,15 +116,6 @@ class Table:
     def queries(self) -> int:
         """Return the number of judged queries."""
         return int(self.values.shape[1])
-
-    @cached_property
-    def singles(self) -> dict[int, int]:
-        """Return number of the run -> row of the first choice that uses this run alone."""
-        rows: dict[int, int] = {}
-        for row, choice in enumerate(self.choices):
-            if choice.single is not None:
-                rows.setdefault(choice.single, row)
-        return rows
 
     @property
     def share_of_prior(self) -> float:
@@ -260,39 +249,30 @@ class Selected:
     """Result of the selection.
 
     Attributes:
-        row: row of the chosen choice.
         plateau: the plateau.
         held_out: value of each query under the choice of the other folds; None for a single query.
-        single: row of the best single run; None if no choice is a single run.
-        kept_single: the single run replaced the middle of the plateau, since nothing is distinguishable from it and
-            the held-out score is below its score; only with 50 judged queries or more.
     """
 
-    row: int
     plateau: Plateau
     held_out: Values | None
-    single: int | None
-    kept_single: bool
+
+    @property
+    def row(self) -> int:
+        """Return the row of the chosen choice."""
+        return self.plateau.chosen
 
 
-def select(table: Table, folds: int, seed: int, enough: int = _ENOUGH) -> Selected:
-    """Select a choice.
+def select(table: Table, folds: int, seed: int) -> Selected:
+    """Select the middle of the plateau.
+
+    A single run is an ordinary choice. A rule that preferred it if the fusion was worse on held-out queries lost more
+    than it gained (docs/few-labels.md).
 
     Args:
         table: values of all choices.
         folds, seed: see `Table.held_out`.
-        enough: judged queries from which a single run may replace the middle of the plateau.
     """
-    plateau, held_out = table.plateau(), table.held_out(folds, seed)
-    means = table.means()
-    single = max(table.singles.values(), key=lambda row: means[row], default=None)
-    row, kept = plateau.chosen, False
-    if single is not None and held_out is not None and table.queries >= enough:
-        gap, error = table.gaps(plateau.best)
-        lower = held_out.mean() < table.values[single].mean() - _TIE
-        kept = bool(gap[single] <= error[single] + _TIE and lower)
-        row = single if kept else row
-    return Selected(row, plateau, held_out, single, kept)
+    return Selected(table.plateau(), table.held_out(folds, seed))
 
 
 def interval(values: Values) -> tuple[float, float] | None:

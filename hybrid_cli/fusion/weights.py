@@ -56,7 +56,7 @@ class Tuned:
         table, selected = self.table, self.selected
         values = table.values[selected.row]
         best = max(self.alone, key=lambda name: self.alone[name].mean())
-        fair = values if selected.held_out is None or selected.kept_single else selected.held_out
+        fair = values if selected.held_out is None else selected.held_out
         gains = fair - self.alone[best]
         ends = interval(gains)
         plateau = [table.choices[row] for row in selected.plateau.rows]
@@ -74,7 +74,6 @@ class Tuned:
             "held_out": None if selected.held_out is None else float(fair.mean()),
             "held_out_interval": None if selected.held_out is None else interval(fair),
             "single_run_chosen": table.choices[selected.row].single is not None,
-            "single_run_kept": selected.kept_single,
             "plateau": [list(choice.weights) for choice in plateau],
             "best": _trial(table.choices[selected.plateau.best], float(table.values[selected.plateau.best].mean())),
             "alone": {name: float(each.mean()) for name, each in self.alone.items()},

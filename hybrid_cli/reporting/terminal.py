@@ -111,8 +111,6 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
     if tuned["single_run_chosen"]:
         (used,) = (name for name, weight in zip(tuned["runs"], tuned["weights"], strict=True) if weight)
         yield f"Chosen: {used} alone."
-    if tuned["single_run_kept"]:
-        yield "No fusion is distinguishable from this run, and the tuned fusion is worse on held-out queries."
     yield "The plateau holds the weights whose score is within one standard error of the best; its middle is chosen."
     if tuned["gain_interval"] is None:
         yield f"One judged query: there is no held-out score, and the gain over {best} is unknown."
