@@ -15,7 +15,7 @@
 #
 # Every row uses the examples in the same order and the weights of the last step, so that validation selects nothing.
 
-RECIPE_STEPS ?= 60
+RECIPE_STEPS ?= 300
 RECIPE_DIM ?= 64
 RECIPE_NAME ?= $(notdir $(DATA))
 RECIPE_MEASURES ?= MRR@10,nDCG@10,R@100

@@ -116,7 +116,6 @@ CLAIMS = (
     Claim("lite", "lite-1-untied", "lite-0-untied", gain=0.02),
     Claim("bpr", "bpr", "signs"),
     Claim("bpr", "bpr", "dpr"),
-    Claim("bpr", "bpr", "bpr-before"),
     Claim("bpr-1500-steps", "bpr", "signs"),
     *(Claim("lambda", row, "", "RBO", gain=0.45) for row in ("static", *TRANSFORMERS)),
     *(Claim("lambda", f"dpr+{row}", "bm25+dpr") for row in ("static", *TRANSFORMERS)),
@@ -140,6 +139,11 @@ CLAIMS = (
         Claim(f"recommended-dynamic-{name}", "bm25+nll-dynamic", f"bm25+{worse}", "nDCG@10")
         for name in ("scifact", "pydocs", "insuranceqa-5k", "openwiki")
         for worse in ("nll", "nll-two")
+    ),
+    *(
+        Claim(f"recommended-300-{name}", f"bm25+{better}", f"bm25+{worse}", "nDCG@10")
+        for name in ("scifact", "pydocs", "insuranceqa-5k", "openwiki")
+        for better, worse in (("nll", "nll-60"), ("nll-dynamic", "nll"))
     ),
 )
 
