@@ -73,9 +73,12 @@ def test_every_printed_command_can_be_pasted(made: tuple[Path, Done]) -> None:
 
 
 def test_three_validations_encode_a_small_corpus_or_at_most_half_of_the_documents_of_the_training() -> None:
-    """100 queries; 1,000 hits and 100 judged documents of a larger corpus; 28 examples of two documents per step."""
+    """100 queries; 2,000 hits and 100 judged documents of a larger corpus; 28 examples of two documents per step.
+
+    Two searches encode a corpus of as many documents as the training.
+    """
     assert recommended.validation_texts(10_000) == (3 * 10_100, 0)
-    assert recommended.validation_texts(10_001) == (3 * 1_200, 3 * 28)
+    assert recommended.validation_texts(10_001) == (3 * 2_200, 4 * 28)
 
 
 def test_the_suggested_search_works(made: tuple[Path, Done]) -> None:

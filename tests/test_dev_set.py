@@ -145,7 +145,12 @@ def test_a_corpus_as_large_as_the_training_is_searched_by_the_start_model_and_by
         monkeypatch.setattr(dev_set, name, number)
     found: list[set[str]] = []
     true = DevRetrieval.measure
-    monkeypatch.setattr(DevRetrieval, "measure", lambda self: found.append(set(self._docids)) or true(self))
+
+    def measure(self: DevRetrieval) -> dict[str, float]:
+        found.append(set(self._docids))
+        return true(self)
+
+    monkeypatch.setattr(DevRetrieval, "measure", measure)
     examples = made / "train.parquet"
     plan = {**PLAN, "max_steps": steps, "keep": "last"}
     out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
@@ -347,4 +352,4 @@ def test_a_training_that_keeps_the_start_model_says_so(
     examples, plan = made / "train.parquet", {**PLAN, "max_steps": 4}
     out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
     assert artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"] == 0
-    assert "the output has the weights of the start model; pass --keep last" in capsys.readouterr().err
+    assert "the output has the weights from before it; pass --keep last" in capsys.readouterr().err

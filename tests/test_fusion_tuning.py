@@ -105,20 +105,21 @@ def test_a_log_grid_grows_at_its_end_points_and_contains_the_single_runs() -> No
 def test_the_scaled_grid_is_the_linear_one_in_units_of_the_standard_deviations() -> None:
     assert tuning.scaled_grid([4.0, 0.1], 0.25) == {
         (0, 1): (0, 1),
-        (0.00833, 1): (0.25, 0.75),
+        (0.0083333, 1): (0.25, 0.75),
         (0.025, 1): (0.5, 0.5),
         (0.075, 1): (0.75, 0.25),
         (1, 0): (1, 0),
     }
     tables, qrels = noisy_runs()
     choices, _ = tabulated(tables, qrels, method="sum", grid="scaled", step=0.25)
-    deviations = [table.group_by("qid").agg(pl.col("score").std(ddof=0))["score"].mean() for table in tables]
+    first, second = (table.group_by("qid").agg(pl.col("score").std(ddof=0))["score"].to_numpy() for table in tables)
     (half,) = (choice.weights for choice in choices if choice.shares == (0.5, 0.5))
-    assert half[0] == pytest.approx(deviations[1] / deviations[0], rel=0.2)  # without the values of missing documents
+    assert half[0] == pytest.approx(second.mean() / first.mean(), rel=0.2)  # without the values of missing documents
     assert [choice.shares[0] for choice in choices] == [1, 0.75, 0.5, 0.25, 0]
     deviations = [1.0, 2.0, 5.0]
     three = tuning.scaled_grid(deviations, 0.1)
     assert len(three) == 66
+    assert len(tuning.scaled_grid([4.0, 0.1], 0.001)) == 1001
     for weights, shares in three.items():
         spread = np.multiply(weights, deviations)
         assert spread / spread.sum() == pytest.approx(shares, abs=0.01)

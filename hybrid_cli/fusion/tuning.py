@@ -105,7 +105,8 @@ def tabulate(
 
     Args:
         family: method and grid.
-        blocks: returns the candidates of the judged queries; called for the grid and for each of its extensions.
+        blocks: returns the candidates of the judged queries; called for the standard deviations of the scaled grid,
+            for the grid, and for each of its extensions.
         qids: ids of the queries, by number.
         qrels: qid, docid, relevance; queries without candidates score 0.
         hits: documents kept per query.
@@ -184,7 +185,7 @@ def linear_grid(runs: int, step: float) -> list[Weights]:
 def scaled_grid(deviations: Sequence[float], step: float) -> dict[Weights, Weights]:
     """Return the weights of raw scores, and their shares: the linear grid in units of each run's standard deviation.
 
-    The last weight above 0 is 1, the others have three digits.
+    The last weight above 0 is 1, the others have five digits.
 
     Args:
         deviations: standard deviation of each run's scores, above 0.
@@ -194,7 +195,7 @@ def scaled_grid(deviations: Sequence[float], step: float) -> dict[Weights, Weigh
     for shares in linear_grid(len(deviations), step):
         weights = [share / deviation for share, deviation in zip(shares, deviations, strict=True)]
         unit = next(weight for weight in reversed(weights) if weight)
-        grid[tuple(float(f"{weight / unit:.3g}") for weight in weights)] = shares
+        grid[tuple(float(f"{weight / unit:.5g}") for weight in weights)] = shares
     return grid
 
 
@@ -228,7 +229,7 @@ def _check_size(points: int, runs: int) -> None:
     if points > _MOST_TRIALS:
         raise InputError(
             f"the grid has {points:,} points for {runs} runs, at most {_MOST_TRIALS:,} are tried; "
-            "use --grid linear with a larger --step, or fuse fewer runs"
+            "use --grid linear, or scaled for raw scores, with a larger --step, or fuse fewer runs"
         )
 
 

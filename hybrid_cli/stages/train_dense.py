@@ -51,6 +51,8 @@ def train_dense(settings: TrainDense) -> Path:
     resolved = {**contract.to_dict(), "temperature": temperature}
     if settings.ortho_weight:
         resolved["projection_version"] = PROJECTION_VERSION
+    if settings.epochs is None and settings.max_steps is None:
+        resolved["least_steps"] = settings.least_steps
     session = Session(settings, _inputs(settings), resolved)
     if session.up_to_date:
         return settings.output

@@ -156,13 +156,12 @@ class DevRetrieval:
     def hits(self) -> pl.Series:
         """Return the first `MOST_HITS` docids of the current model, rank by rank down to rank `DEPTH`."""
         scores = self.encoder.encode_queries(self._texts) @ self._documents().T
-        ranked = np.argsort(-scores, axis=1, kind="stable")[:, :DEPTH].T.ravel()
+        ranked = np.stack([np.argsort(-row, kind="stable")[:DEPTH] for row in scores]).T.ravel()
         return self.dev.documents["docid"].gather(ranked).unique(maintain_order=True).head(MOST_HITS)
 
     def measure_corpus(self) -> dict[str, float]:
         """Return the measures of the rankings, with `dev_corpus_` in place of `dev_`."""
-        found = self.measure().items()
-        return {name.replace("dev_", "dev_corpus_"): value for name, value in found if name != "dev_cos2"}
+        return {name.replace("dev_", "dev_corpus_"): value for name, value in self.measure().items()}
 
     def _encoded(self) -> Floats:
         """Return the vectors of all documents as a search uses them: of a binary encoder, the codes."""
@@ -236,9 +235,10 @@ def _whole(
 ) -> DevRetrieval | None:
     """Return the retrieval from the whole corpus of the dev examples; None if it is larger than `limit`."""
     assert settings.dev is not None
-    whole = DevSet.of(settings.dev, settings.dev_queries, index, limit, settings.threads)
-    if whole.origin != CORPUS:
+    corpus = _unchanged(settings.dev, "corpus")
+    if corpus is None or collections.document_count(corpus) > limit:
         return None
+    whole = DevSet.of(settings.dev, settings.dev_queries, index, limit, settings.threads)
     return DevRetrieval(whole, encoder, _bm25(index, None, whole.documents["docid"]), fixed)
 
 

@@ -72,6 +72,7 @@ class FusionInputs:
             used = {
                 "methods": [_parameters(recipe) for recipe in recipes],
                 "grid": [each.grid for each in self.families],
+                "choice": "middle of the plateau",  # before, sometimes a single run
             }
         else:
             unused, used = ("measure", "split", "tune"), _parameters(self.recipe)

@@ -272,14 +272,15 @@ def validation_texts(documents: int) -> tuple[int, int]:
 
     Each validation, one of them before the training, encodes a small corpus, or of a larger one BM25's top hits and the
     judged documents. A training encodes 2 `BATCH` documents per step; if these are at least twice as many as a larger
-    corpus has, each validation encodes that corpus.
+    corpus has, each validation encodes that corpus. If they are at least as many, two searches encode it, and hits of
+    the start model are added.
     """
     from hybrid_cli.training.dev_set import MOST_HITS, SMALL_CORPUS  # imports torch
 
     times = VALIDATIONS + 1
     if documents <= SMALL_CORPUS:
         return times * (documents + DEV_QUERIES), 0
-    return times * (MOST_HITS + 2 * DEV_QUERIES), times * BATCH
+    return times * (2 * MOST_HITS + 2 * DEV_QUERIES), max(times, 4) * BATCH
 
 
 def _kind(documents: Path) -> PseudoQueries:

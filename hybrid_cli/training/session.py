@@ -117,8 +117,8 @@ class Session:
         facts = ", ".join([*data, console.counted(**counts, step=state.step)])
         if state.step and not state.best_step:
             console.warn(
-                f"{self._settings.command}: no validation was better than the one before training, so the output has "
-                "the weights of the start model; pass --keep last for those of the last step, or a lower "
+                f"{self._settings.command}: no validation was better than the one before the training, so the output "
+                "has the weights from before it; pass --keep last for those of the last step, or a lower "
                 "--learning-rate"
             )
         console.note(f"{self._settings.command}: {self._settings.output}: {facts}, kept step {state.best_step:,}")
