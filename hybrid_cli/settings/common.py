@@ -164,7 +164,6 @@ class Optimization(Seeded):
     """Options of the optimizer."""
 
     default_epochs: ClassVar[int] = 1
-    least_steps: ClassVar[int] = 0  # without --epochs and --max-steps
 
     epochs: int | None = option(
         None, "Passes over the training data.", panel=OPTIMIZATION, minimum=1,

@@ -116,9 +116,9 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOption
 
     training_examples: Path = argument(REQUIRED, "Training examples, written by `mine-negatives`.", metavar="EXAMPLES")
     _: KW_ONLY
-    least_steps: ClassVar[int] = 300  # docs/recommended.md
+    default_epochs: ClassVar[int] = 2  # docs/recommended.md
 
-    epochs: int | None = redeclare(Optimization, "epochs", shown="1, or as many as 300 steps or --max-steps need")
+    epochs: int | None = redeclare(Optimization, "epochs", shown="2, or as many as --max-steps needs")
     learning_rate: float = redeclare(Optimization, "learning_rate", 5e-5)
     index: Path | None = redeclare(
         LossOptions, "index", applies=(when(orthogonal=_ORTHOGONAL), when(dev=GIVEN), when(pairs=_PAIRS))

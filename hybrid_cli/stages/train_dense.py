@@ -52,7 +52,7 @@ def train_dense(settings: TrainDense) -> Path:
     if settings.ortho_weight:
         resolved["projection_version"] = PROJECTION_VERSION
     if settings.epochs is None and settings.max_steps is None:
-        resolved["least_steps"] = settings.least_steps
+        resolved["epochs"] = settings.default_epochs
     session = Session(settings, _inputs(settings), resolved)
     if session.up_to_date:
         return settings.output

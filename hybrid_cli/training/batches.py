@@ -144,8 +144,7 @@ class Examples:
 
 def passes(plan: Optimization) -> int:
     """Return the maximum number of passes over the training data; `max_steps` alone does not limit them."""
-    by_steps = plan.max_steps is not None or plan.least_steps
-    return plan.epochs or (sys.maxsize if by_steps else plan.default_epochs)
+    return plan.epochs or (plan.default_epochs if plan.max_steps is None else sys.maxsize)
 
 
 def batches(

@@ -94,10 +94,7 @@ def epoch_steps(plan: Optimization, examples: int) -> int:
 
 def steps_of(plan: Optimization, examples: int) -> int:
     """Return the number of optimizer steps for `examples` training examples."""
-    per_epoch = epoch_steps(plan, examples)
-    if plan.epochs is None and plan.max_steps is None:
-        return max(plan.least_steps, per_epoch * plan.default_epochs)
-    return min(plan.max_steps or sys.maxsize, per_epoch * passes(plan))
+    return min(plan.max_steps or sys.maxsize, epoch_steps(plan, examples) * passes(plan))
 
 
 def fit(

@@ -200,9 +200,7 @@ class RecommendedPath:
         each = seconds + per_step * per_text
         steps = int((60 * minutes - others) / each)
         one_pass = -(-artifacts.read_manifest(examples).counts["rows"] // BATCH)
-        judged = plan.train.collection != self.at("pseudo")
-        most = max(PASSES * one_pass, TrainDense.least_steps if judged else 0)
-        steps = 0 if steps < FEWEST_STEPS else min(steps, most)
+        steps = 0 if steps < FEWEST_STEPS else min(steps, PASSES * one_pass)
         disk.write_text(file, json.dumps(asdict(ChosenSteps(minutes, round(seconds, 3), steps))) + "\n")
         stored_file.upload()
         console.note(
