@@ -72,8 +72,8 @@ $(OUT)/bm25+rm3.test.parquet: $(bm25)
 # Fusion with BM25: exact weighted sum, its weight tuned on dev; methods without weights
 
 %.weights.json: $(OUT)/bm25.dev.parquet %.dev.parquet
-	$(weighted_sum) $^ --index $(OUT)/bm25,$*-index --qrels $(DATA) --split dev --tune \
-	    --measure $(TUNE_MEASURE) --output $@
+	$(weighted_sum) $^ --index $(OUT)/bm25,$*-index --qrels $(DATA) --split dev \
+	    --tune --measure $(TUNE_MEASURE) --output $@
 
 bm25+%.test.parquet: $(OUT)/bm25.test.parquet %.test.parquet %.weights.json
 	$(weighted_sum) $(filter %.parquet,$^) --index $(OUT)/bm25,$*-index --weights @$*.weights.json --output $@
