@@ -1,8 +1,8 @@
-"""Compare grids and rules for the weight of an exact sum with BM25, with few and with many judged queries.
+"""Compare grids and rules for the weight of an exact sum of two systems, with few and with many judged queries.
 
     python benchmarks/weight_grids.py FOLDER NAME... --dense nll-1 nll-2 nll-3 --output docs/measured/weight-grids.csv
 
-FOLDER/NAME is a collection. For each SYSTEM, `bm25` and those of --dense, FOLDER/NAME.SYSTEM is an index and
+FOLDER/NAME is a collection. For each SYSTEM, that of --lexical and those of --dense, FOLDER/NAME.SYSTEM is an index and
 FOLDER/NAME.SYSTEM.test.parquet a run. The judged queries are drawn from test; the score is that of the other queries,
 the mean over the draws and the dense systems.
 """
@@ -26,22 +26,23 @@ from hybrid_cli.fusion.selection import Table, Values
 from hybrid_cli.indexes.exact import exact_scorer, exact_sources
 from hybrid_cli.settings.fusion import Grid
 
-GRIDS: tuple[Grid, ...] = ("log", "scaled")
 JUDGED = (10, 20, 50, 100, 200)
 DRAWS = 100
 SEED = 42
 
 
-def tables(folder: Path, name: str, dense: str, measures: Sequence[str]) -> Iterator[tuple[Grid, str, Table]]:
+def tables(
+    folder: Path, name: str, systems: tuple[str, str], grids: Sequence[Grid], measures: Sequence[str]
+) -> Iterator[tuple[Grid, str, Table]]:
     """Yield the values of all weights of every grid, for each measure."""
     qrels = collection.read_qrels(collection.qrels_path(folder / name, "test"))
-    named = {system: folder / f"{name}.{system}.test.parquet" for system in ("bm25", dense)}
+    named = {system: folder / f"{name}.{system}.test.parquet" for system in systems}
     joined = Lists.of([runs.open_run(path) for path in named.values()], 1000)
     sources = exact_sources(named, [folder / f"{name}.{system}" for system in named])
     scorers = [exact_scorer(each, joined.qids, "cpu") for each in sources]
     blocks = list(complete(joined.blocks(), joined.qids, scorers))
     recipe = Recipe("weighted-sum", (1.0, 1.0), "exact")
-    for grid in GRIDS:
+    for grid in grids:
         for measure in measures:
 
             def measured(judged: pl.DataFrame, measure: str = measure) -> Values:
@@ -70,7 +71,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="+")
+    parser.add_argument("--lexical", default="bm25")
     parser.add_argument("--dense", nargs="+", default=["minilm"])
+    parser.add_argument("--grids", nargs="+", default=["log", "scaled"])
     parser.add_argument("--measures", nargs="+", default=["MRR@10", "nDCG@10"])
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
@@ -78,7 +81,7 @@ def main() -> None:
         (name, measure, grid, rule, judged, dense, score)
         for name in given.names
         for dense in given.dense
-        for grid, measure, table in tables(given.folder, name, dense, given.measures)
+        for grid, measure, table in tables(given.folder, name, (given.lexical, dense), given.grids, given.measures)
         for judged, rule, score in scores(table)
     ]
     columns = ["collection", "measure", "grid", "rule", "judged", "dense", "score"]

@@ -170,8 +170,8 @@ def test_an_encoder_is_not_combined_with_itself(
     assert not Path("no").exists()
 
 
-@pytest.mark.parametrize("grid", ["reciprocal", "log"])
-def test_tuning_selects_the_best_weight(
+@pytest.mark.parametrize("grid", ["scaled", "reciprocal", "log"])
+def test_tuning_selects_a_weight_that_queries_cannot_tell_from_the_best(
     indexed: Path, tiny: Path, tmp_path: Path, grid: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     models = [indexed / "model" / "part-1", indexed / "model" / "part-2"]
@@ -182,18 +182,30 @@ def test_tuning_selects_the_best_weight(
     assert f"{counts['weight']:g}" in capsys.readouterr().out
     assert open_encoder(output).describe()["weight"] == counts["weight"]
 
-    def score(weight: float) -> float:
+    def values(weight: float) -> np.ndarray:
         path = tmp_path / f"{weight}.parquet"
         run = runs.read_run(search(tiny, split="train", index=indexed / "both", output=path, weight=weight))
         qrels = pl.read_parquet(tiny / "qrels.train.parquet").filter(pl.col("relevance") > 0)
         first = run.join(qrels, on=["qid", "docid"]).group_by("qid").agg(pl.col("rank").min())
-        return float((1 / first.filter(pl.col("rank") <= 10)["rank"]).sum() / qrels["qid"].n_unique())
+        every = qrels.select("qid").unique().join(first, on="qid", how="left").sort("qid")
+        return np.where(every["rank"].fill_null(11) <= 10, 1 / every["rank"].fill_null(11), 0.0)
 
-    assert score(counts["weight"]) == pytest.approx(counts["tuned"]["score"])
-    assert score(counts["weight"]) >= max(score(weight) for weight in (0.1, 0.5, 1.0, 2.0, 10.0))
+    mine = values(counts["weight"])
+    assert mine.mean() == pytest.approx(counts["tuned"]["score"])
+    for gap in (values(weight) - mine for weight in (0.1, 0.5, 1.0, 2.0, 10.0)):
+        assert gap.mean() <= gap.std(ddof=1) / len(gap) ** 0.5 + 1e-9
     run = found(tiny, indexed / "both", tmp_path / "run.parquet", model=str(output))
     same = found(tiny, indexed / "both", tmp_path / "same.parquet", weight=counts["weight"])
     assert run.equals(same)
+
+
+def test_the_scaled_grid_has_no_single_encoder(indexed: Path, tiny: Path, tmp_path: Path) -> None:
+    """A combination has a weight for its second encoder: neither encoder alone is one."""
+    models = [indexed / "model" / "part-1", indexed / "model" / "part-2"]
+    output = combine(models, output=tmp_path / "tuned", tune=tiny, split="train", index=indexed / "both")
+    counts = artifacts.read_manifest(output).counts
+    assert counts["tuned"]["trials"] == 19
+    assert 0 < counts["weight"] < np.inf
 
 
 def test_tuning_that_does_not_fit_is_refused_with_an_option(indexed: Path, tiny: Path, tmp_path: Path) -> None:
@@ -247,7 +259,7 @@ def test_an_index_refuses_another_combination(
         ({"tune": "data", "index": "i", "weight": 2}, "--weight: not with --tune"),
         ({"grid": "log"}, "--grid: only with --tune"),
         ({"split": "dev"}, "--split: only with --tune"),
-        ({"tune": "data", "index": "i", "grid": "linear"}, "--grid linear: unknown; Choices: reciprocal, log"),
+        ({"tune": "data", "index": "i", "grid": "linear"}, "--grid linear: unknown; Choices: scaled, reciprocal, log"),
     ],
 )
 def test_options_that_do_not_apply_are_refused(options: dict[str, Any], message: str) -> None:

@@ -43,7 +43,7 @@ class Family:
         recipe: method and parameters; the weights are ignored.
         grid: the grid.
         step: distance between weights of the linear and the scaled grid.
-        singles: add each run alone to a log or reciprocal grid of two runs; the linear grid always contains it.
+        singles: try each run of two alone too.
     """
 
     recipe: Recipe
@@ -138,7 +138,7 @@ def tabulate(
         return max(scores, key=lambda weights: scores[weights].mean())
 
     if scaled:
-        evaluate(scaled)
+        evaluate(weights for weights in scaled if family.singles or all(weights))
     else:
         _search(len(recipe.weights), family, evaluate)
     if family.singles and family.grid in ("log", "reciprocal") and len(recipe.weights) == 2:

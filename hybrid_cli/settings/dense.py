@@ -199,10 +199,10 @@ class Combine(Budgeted, OnDevice, Writes):
         applies=when(tune=GIVEN),
     )
     memory: int | None = redeclare(Budgeted, "memory", applies=when(tune=GIVEN))
-    grid: Literal["reciprocal", "log"] = option(
-        "reciprocal",
-        "Candidate weights: .1 to 10 (`reciprocal`) or .001 to 1000 (`log`). If an end point is best, the grid is "
-        "extended.",
+    grid: Literal["scaled", "reciprocal", "log"] = option(
+        "scaled",
+        "Candidate weights: `scaled` to the standard deviations of both encoders' scores, with shares of .05 to .95; "
+        "`reciprocal`: .1 to 10 (SPAR); `log`: .001 to 1000. If an end point is best, the last two are extended.",
         panel=TUNING,
         applies=when(tune=GIVEN),
     )

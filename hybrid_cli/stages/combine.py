@@ -57,7 +57,7 @@ def combine(settings: Combine) -> Path:
             "queries": collections.queries_path(settings.tune, settings.split),
             "qrels": collections.qrels_path(settings.tune, settings.split),
         }
-    output = artifacts.output_of(settings, Kind.ENCODER, inputs)
+    output = artifacts.output_of(settings, Kind.ENCODER, inputs, settings.recorded() | _rule(settings))
     if output.up_to_date:
         return output.path
     index = DenseIndex.open(settings.index) if settings.index is not None else None
@@ -77,6 +77,10 @@ def combine(settings: Combine) -> Path:
     first, second = models
     console.note(f"combine: {output.path}: {recipe.combine} of {first} and {recipe.weight:g} times {second}")
     return output.path
+
+
+def _rule(settings: Combine) -> dict[str, Any]:
+    return {} if settings.tune is None else {"choice": "middle of the plateau"}  # before, the best weight
 
 
 def _refuse_sparse(models: Sequence[str], folders: Sequence[Path]) -> None:
@@ -117,8 +121,8 @@ def _tune(encoder: Combination, index: DenseIndex, settings: Combine) -> tuple[R
             family, lists.blocks, lists.qids, qrels, 2 * settings.depth, measured, advance
         )
     table = Table(choices, values)
-    plateau, outside = table.plateau(), table.held_out(_FOLDS, _SEED, best=True)
-    weight, score = choices[plateau.best].weights[0], float(values[plateau.best].mean())
+    plateau, outside = table.plateau(), table.held_out(_FOLDS, _SEED)
+    weight, score = choices[plateau.chosen].weights[0], float(values[plateau.chosen].mean())
     held_out = None if outside is None else float(outside.mean())
     near = [choices[row].weights[0] for row in plateau.rows]
     show_tuned_weight(settings.measure, weight, (min(near), max(near)), score, score if held_out is None else held_out)
