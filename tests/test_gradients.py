@@ -40,3 +40,18 @@ def test_cached_gradients_equal_those_of_the_whole_batch(chunk: int) -> None:
 def test_dropout_is_the_same_in_both_passes(chunk: int) -> None:
     for plain, cached in zip(gradients(chunk, False, 0.5), gradients(chunk, True, 0.5), strict=True):
         torch.testing.assert_close(plain, cached, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_scores_are_not_rounded_to_the_precision_of_the_encoder(cached: bool) -> None:
+    """In bf16, inner products above 128 are whole numbers, and a margin of 1 is one step."""
+    inputs, seen = 10 * torch.eye(4) + torch.randn(4, 4, generator=torch.Generator().manual_seed(0)), []
+
+    def loss(vectors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Terms]:
+        seen.append(scores := vectors[0] @ vectors[0].T)
+        return scores.sum(), {}
+
+    leaf = inputs.requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        backward(lambda chunk: chunk, Share([leaf], torch.arange(4)), loss, cached=cached)
+    torch.testing.assert_close(seen[0], inputs.detach() @ inputs.detach().T, rtol=1e-6, atol=1e-6)

@@ -42,6 +42,9 @@ def backward(
     chunk's graph is in memory (GradCache, section 3). The gradient is that of the whole batch up to float error; random
     states are restored, so dropout is the same in both passes. Of several processes, each encodes its own share.
 
+    The loss is computed without autocast, in the precision of the vectors: inner products in bf16 have 8 significant
+    bits, so that those above 128 would be whole numbers.
+
     Args:
         encode: chunk -> vectors [n, d]; may be random (dropout).
         share: texts of this process.
@@ -52,7 +55,7 @@ def backward(
         Terms of the loss.
     """
     if not cached and parallel.size() == 1:
-        value, terms = loss([torch.cat([encode(chunk) for chunk in share.chunks])[share.order]])
+        value, terms = _without_autocast(loss, [torch.cat([encode(chunk) for chunk in share.chunks])[share.order]])
         value.backward()
         return terms
     states, vectors = [], []
@@ -64,7 +67,7 @@ def backward(
     everything = parallel.gather(rows)
     leaves = torch.cat(everything).requires_grad_()
     counts = [len(each) for each in everything]
-    value, terms = loss(leaves.split(counts))
+    value, terms = _without_autocast(loss, leaves.split(counts))
     gradients = _in_chunks(_gradient(value, leaves).split(counts)[parallel.rank()], share.order, vectors)
     for chunk, state, known, gradient in zip(share.chunks, states, vectors, gradients, strict=True):
         if not cached:
@@ -74,6 +77,13 @@ def backward(
             _restore(state)
             encode(chunk).backward(gradient)
     return terms
+
+
+def _without_autocast(
+    loss: Callable[[Sequence[Tensor]], tuple[Tensor, Terms]], vectors: Sequence[Tensor]
+) -> tuple[Tensor, Terms]:
+    with torch.autocast(vectors[0].device.type, enabled=False):
+        return loss(vectors)
 
 
 def _in_chunks(gradient: Tensor, order: Tensor, vectors: list[Tensor]) -> tuple[Tensor, ...]:
