@@ -184,13 +184,14 @@ class Table:
     def _often(self, counts: NDArray[np.int64] | None) -> Values:
         return np.ones(self.queries) if counts is None else counts.astype(np.float64)
 
-    def held_out(self, folds: int, seed: int, size: int | None = None) -> Values | None:
+    def held_out(self, folds: int, seed: int, size: int | None = None, best: bool = False) -> Values | None:
         """Return the value of each query under the choices of the other folds, the mean over 20 partitions, [queries].
 
         Args:
             folds: number of folds; at most the number of queries.
             seed: random seed of the partitions.
             size: judged queries used for each choice, drawn from the other folds; None for all of them.
+            best: take the choice with the highest mean instead of the middle of the plateau.
 
         Returns:
             None for a single query.
@@ -201,7 +202,7 @@ class Table:
         rng = draws.rng(seed)
         total = np.zeros(self.queries)
         for _ in range(_REPEATS):
-            rows = self._crossed(folds, rng.permutation(self.queries), size, best=False)
+            rows = self._crossed(folds, rng.permutation(self.queries), size, best)
             total += self.values[rows, np.arange(self.queries)]
         return total / _REPEATS
 

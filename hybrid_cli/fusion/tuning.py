@@ -43,7 +43,8 @@ class Family:
         recipe: method and parameters; the weights are ignored.
         grid: the grid.
         step: distance between weights of the linear and the scaled grid.
-        singles: try each run of two alone too.
+        singles: try each run of two alone too, where the weights are ratios to that of one run; the linear grid always
+            contains them.
     """
 
     recipe: Recipe

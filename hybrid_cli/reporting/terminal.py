@@ -212,12 +212,22 @@ def show_candidates(tried: Sequence[Mapping[str, Any]]) -> None:
     console.table(headings, rows, left=["factory"])
 
 
-def show_tuned_weight(measure: str, weight: float, flat: tuple[float, float], score: float, held_out: float) -> None:
-    """Print the best weight of a combination, the weights within one standard error of it, and both scores."""
+def show_tuned_weight(
+    measure: str, weight: float, share: str, flat: tuple[float, float], score: float, held_out: float | None
+) -> None:
+    """Print the selected weight of a combination, those within one standard error of the best, and both scores."""
     low, high = flat
     console.table(
-        ["weight", "plateau", measure, "held out"],
-        [[f"{weight:g}", f"{low:g} to {high:g}", figure(score), figure(held_out)]],
+        ["weight", *(["share"] if share else []), "plateau", measure, "held out"],
+        [
+            [
+                f"{weight:g}",
+                *([share] if share else []),
+                f"{low:g} to {high:g}",
+                figure(score),
+                figure(score if held_out is None else held_out),
+            ]
+        ],
     )
 
 

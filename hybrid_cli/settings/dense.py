@@ -165,7 +165,7 @@ class Combine(Budgeted, OnDevice, Writes):
     """Combine two encoders into one.
 
     Vectors are concatenated or added, the second encoder with a weight on the query side. An index of the combination
-    serves every weight. With `--tune`, the weight is the best one on the judged queries of a collection.
+    serves every weight. With `--tune`, the weight is selected on the judged queries of a collection.
     """
 
     command = "combine"
@@ -180,7 +180,7 @@ class Combine(Budgeted, OnDevice, Writes):
     combine: CombineMode = option("concat", "Concatenate the vectors, or add them.")
     weight: float = option(1.0, "Weight of the second encoder, on the query side.", applies=when(tune=None))
     tune: Path | None = option(
-        None, "Collection with judged queries; selects the best weight.", panel=TUNING, recorded=False
+        None, "Collection with judged queries, which select the weight.", panel=TUNING, recorded=False
     )
     split: str = option("dev", "Split of the collection in `--tune`.", panel=TUNING, applies=when(tune=GIVEN))
     index: Path | None = option(
@@ -201,8 +201,9 @@ class Combine(Budgeted, OnDevice, Writes):
     memory: int | None = redeclare(Budgeted, "memory", applies=when(tune=GIVEN))
     grid: Literal["scaled", "reciprocal", "log"] = option(
         "scaled",
-        "Candidate weights: `scaled` to the standard deviations of both encoders' scores, with shares of .05 to .95; "
-        "`reciprocal`: .1 to 10 (SPAR); `log`: .001 to 1000. If an end point is best, the last two are extended.",
+        "Candidate weights. `scaled`: shares of .05 to .95 in units of the standard deviation of each encoder's "
+        "scores; selects the middle of those within one standard error of the best. `reciprocal`: .1 to 10 (SPAR), and "
+        "`log`: .001 to 1000; select the best, and are extended if it is an end point.",
         panel=TUNING,
         applies=when(tune=GIVEN),
     )

@@ -34,7 +34,7 @@ _FOLDS, _SEED = 5, 42  # of the held-out score
 
 @stage(Combine)
 def combine(settings: Combine) -> Path:
-    """Combine two encoders; with `tune`, select the best weight on judged queries (SPAR, section 4.2).
+    """Combine two encoders; with `tune`, select the weight on judged queries (SPAR, section 4.2).
 
     The weight is on the query side, so one index of the combination serves all weights. Candidates of the tuning are
     the best `depth` documents of each encoder alone; both encoders score all of them from the stored vectors.
@@ -57,7 +57,7 @@ def combine(settings: Combine) -> Path:
             "queries": collections.queries_path(settings.tune, settings.split),
             "qrels": collections.qrels_path(settings.tune, settings.split),
         }
-    output = artifacts.output_of(settings, Kind.ENCODER, inputs, settings.recorded() | _rule(settings))
+    output = artifacts.output_of(settings, Kind.ENCODER, inputs)
     if output.up_to_date:
         return output.path
     index = DenseIndex.open(settings.index) if settings.index is not None else None
@@ -79,10 +79,6 @@ def combine(settings: Combine) -> Path:
     return output.path
 
 
-def _rule(settings: Combine) -> dict[str, Any]:
-    return {} if settings.tune is None else {"choice": "middle of the plateau"}  # before, the best weight
-
-
 def _refuse_sparse(models: Sequence[str], folders: Sequence[Path]) -> None:
     for model, folder in zip(models, folders, strict=True):
         if kind_of(folder) == SPARSE:
@@ -98,7 +94,10 @@ def _recipe(settings: Combine, index: DenseIndex | None) -> Recipe:
 
 
 def _tune(encoder: Combination, index: DenseIndex, settings: Combine) -> tuple[Recipe, dict[str, Any]]:
-    """Return the recipe with the best weight, and the scores for the manifest."""
+    """Return the recipe with the selected weight, and the scores for the manifest.
+
+    The middle of the plateau is selected on the scaled grid, the best weight on the others (SPAR, appendix A).
+    """
     assert settings.tune is not None
     if index.fingerprint != encoder.fingerprint:
         raise InputError(
@@ -121,12 +120,26 @@ def _tune(encoder: Combination, index: DenseIndex, settings: Combine) -> tuple[R
             family, lists.blocks, lists.qids, qrels, 2 * settings.depth, measured, advance
         )
     table = Table(choices, values)
-    plateau, outside = table.plateau(), table.held_out(_FOLDS, _SEED)
-    weight, score = choices[plateau.chosen].weights[0], float(values[plateau.chosen].mean())
+    plateau, scaled = table.plateau(), settings.grid == "scaled"
+    outside = table.held_out(_FOLDS, _SEED, best=not scaled)
+    row = plateau.chosen if scaled else plateau.best
+    weight, score, share = choices[row].weights[0], float(values[row].mean()), float(choices[row].place[0])
+    if scaled and plateau.best in (0, len(choices) - 1):
+        console.note(
+            f"combine: a share of {choices[plateau.best].place[0]:.0%} for the second encoder is best, an end of the "
+            "grid; compare the combination with each encoder alone"
+        )
     held_out = None if outside is None else float(outside.mean())
     near = [choices[row].weights[0] for row in plateau.rows]
-    show_tuned_weight(settings.measure, weight, (min(near), max(near)), score, score if held_out is None else held_out)
-    facts = {"measure": settings.measure, "score": score, "held_out": held_out, "trials": len(choices)}
+    shown = f"{share:.0%}" if scaled else ""
+    show_tuned_weight(settings.measure, weight, shown, (min(near), max(near)), score, held_out)
+    facts = {
+        "share": share if scaled else None,
+        "measure": settings.measure,
+        "score": score,
+        "held_out": held_out,
+        "trials": len(choices),
+    }
     return replace(encoder.recipe, weight=weight), {"tuned": facts}
 
 

@@ -196,7 +196,8 @@ class DenseLearner(Generic[Model]):
         """Return the base vectors of the queries, then of the documents."""
         titles = [title for group in groups for title in group.titles]
         texts = [text for group in groups for text in group.texts]
-        vectors = base.encode_queries([group.query for group in groups]), base.encode_documents(titles, texts)
+        with self._autocast():
+            vectors = base.encode_queries([group.query for group in groups]), base.encode_documents(titles, texts)
         return torch.from_numpy(np.concatenate(vectors)).to(self.model.device)
 
     def _masked(self, groups: Sequence[Group], queries: list[list[int]], documents: list[list[int]]) -> list[list[int]]:
