@@ -145,6 +145,7 @@ CLAIMS = (
         for name in ("scifact", "pydocs", "insuranceqa-5k", "openwiki")
         for worse in ("nll", "nll-two")
     ),
+    Claim("recommended-two-passes-pydocs", "bm25+nll-dynamic", "bm25+nll", "nDCG@10"),
     *(
         Claim(f"recommended-300-{name}", f"bm25+{better}", f"bm25+{worse}", "nDCG@10")
         for name in ("scifact", "pydocs", "insuranceqa-5k", "openwiki")
