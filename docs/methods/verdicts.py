@@ -109,14 +109,17 @@ CLAIMS = (
     Claim("lite", "drboost", "dpr32"),
     Claim("lite", "l-drboost", "drboost"),
     Claim("lite", "drboost", "r-drboost"),
-    Claim("lite", "lite4-1", "dpr32", gain=0.02),
-    Claim("lite", "lite4-1", "drboost-4", share=0.98),
     *(
-        Claim(file, better, worse)  # lite-four: run later than the other rows
-        for file in ("lite", "lite-four")
-        for better, worse in (("l-drboost-4", "drboost-4"), ("drboost-4", "r-drboost-4"))
+        claim
+        for file in ("lite", "lite-four")  # lite-four: run later than the other rows
+        for claim in (
+            Claim(file, "lite4-1", "dpr32", gain=0.02),
+            Claim(file, "lite4-1", "drboost-4", share=0.98),
+            Claim(file, "l-drboost-4", "drboost-4"),
+            Claim(file, "drboost-4", "r-drboost-4"),
+            Claim(file, "lite-1-untied", "lite-0-untied", gain=0.02),
+        )
     ),
-    Claim("lite", "lite-1-untied", "lite-0-untied", gain=0.02),
     Claim("bpr", "bpr", "signs"),
     Claim("bpr", "bpr", "dpr"),
     Claim("bpr-1500-steps", "bpr", "signs"),
