@@ -213,22 +213,14 @@ def show_candidates(tried: Sequence[Mapping[str, Any]]) -> None:
 
 
 def show_tuned_weight(
-    measure: str, weight: float, share: str, flat: tuple[float, float], score: float, held_out: float | None
+    measure: str, weight: float, share: float | None, flat: tuple[float, float], score: float, held_out: float | None
 ) -> None:
     """Print the selected weight of a combination, those within one standard error of the best, and both scores."""
     low, high = flat
-    console.table(
-        ["weight", *(["share"] if share else []), "plateau", measure, "held out"],
-        [
-            [
-                f"{weight:g}",
-                *([share] if share else []),
-                f"{low:g} to {high:g}",
-                figure(score),
-                figure(score if held_out is None else held_out),
-            ]
-        ],
-    )
+    cells = {"weight": f"{weight:g}"} | ({} if share is None else {"share": f"{share:.0%}"})
+    cells |= {"plateau": f"{low:g} to {high:g}", measure: figure(score)}
+    cells |= {"held out": figure(score if held_out is None else held_out)}
+    console.table(list(cells), [list(cells.values())])
 
 
 def show_tally(tally: Mapping[str, Mapping[str, int]]) -> None:

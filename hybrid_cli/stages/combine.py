@@ -123,7 +123,8 @@ def _tune(encoder: Combination, index: DenseIndex, settings: Combine) -> tuple[R
     plateau, scaled = table.plateau(), settings.grid == "scaled"
     outside = table.held_out(_FOLDS, _SEED, best=not scaled)
     row = plateau.chosen if scaled else plateau.best
-    weight, score, share = choices[row].weights[0], float(values[row].mean()), float(choices[row].place[0])
+    weight, score = choices[row].weights[0], float(values[row].mean())
+    share = float(choices[row].place[0]) if scaled else None
     if scaled and plateau.best in (0, len(choices) - 1):
         console.note(
             f"combine: a share of {choices[plateau.best].place[0]:.0%} for the second encoder is best, an end of the "
@@ -131,10 +132,9 @@ def _tune(encoder: Combination, index: DenseIndex, settings: Combine) -> tuple[R
         )
     held_out = None if outside is None else float(outside.mean())
     near = [choices[row].weights[0] for row in plateau.rows]
-    shown = f"{share:.0%}" if scaled else ""
-    show_tuned_weight(settings.measure, weight, shown, (min(near), max(near)), score, held_out)
+    show_tuned_weight(settings.measure, weight, share, (min(near), max(near)), score, held_out)
     facts = {
-        "share": share if scaled else None,
+        "share": share,
         "measure": settings.measure,
         "score": score,
         "held_out": held_out,
