@@ -235,7 +235,12 @@ def test_the_prior_is_used_for_a_lexical_and_a_dense_run_only(made: Path, tiny: 
     again = search(tiny, split="test", index=made / "dense", hits=HITS, output=tmp_path / "again.parquet")
     assert "one of a lexical and one of a dense index" in tuned("c.json", both(made)[1], again)["no_prior"]
     assert "--missing changes the methods" in tuned("d.json", *both(made), missing="min")["no_prior"]
-    assert "does not cover weighted-sum" in tuned("e.json", *both(made), index=indexes(made))["no_prior"]
+    assert "does not cover borda" in tuned("e.json", *both(made), methods=["borda"])["no_prior"]
+    exact: dict[str, Any] = {"index": indexes(made)}
+    assert tuned("f.json", *both(made), **exact)["no_prior"] is None
+    exact |= {"method": "weighted-sum", "missing": "exact"}
+    assert tuned("g.json", *both(made), **exact)["share_of_prior"] == pytest.approx(1 / 2)
+    assert "weighted-sum with another grid than scaled" in tuned("h.json", *both(made), **exact, grid="log")["no_prior"]
 
 
 def test_one_judged_query_gives_weights_without_a_held_out_score(

@@ -20,6 +20,7 @@ def test_the_stored_curves_are_complete_and_have_a_provenance() -> None:
         assert each["queries"] > 0
         assert set(each["curves"]) == set(MEASURES)
         for curves in each["curves"].values():
+            assert set(curves) == {"minmax", "zscore", "rrf k=60", "rrf k=10", "weighted-sum"}
             assert {len(curve) for curve in curves.values()} == {len(stored["shares"])}
             ends = np.array([(curve[0], curve[-1]) for curve in curves.values()])
             assert np.ptp(ends, axis=0) == pytest.approx(0, abs=1e-4)  # each run alone, whatever the method
@@ -52,3 +53,14 @@ def test_values_are_interpolated_at_the_weight_of_the_dense_run_in_either_order(
     assert prior.values(choices, dense=1) == pytest.approx([0.3, 0.4])
     assert prior.values(choices, dense=0) == pytest.approx([0.4, 0.3])
     assert prior.values([*choices, Choice("weighted-sum", (1.0, 1.0))], dense=1) is None
+
+
+def test_sums_of_raw_scores_have_values_at_their_shares_only() -> None:
+    """A weight next to a cosine says nothing without the scales; the same shares have the same value at any scale."""
+    prior = Prior(np.array([0.0, 0.5, 1.0]), {"weighted-sum": np.array([0.1, 0.5, 0.3])}, "nDCG@10", ["x"])
+    scaled = [Choice("weighted-sum", (scale, 1.0), shares=(0.25, 0.75)) for scale in (0.016, 1.6)]
+    assert prior.values(scaled, dense=1) == pytest.approx([0.4, 0.4])
+    assert prior.uncovered(scaled) == []
+    unscaled = [*scaled, Choice("weighted-sum", (0.01, 1.0))]
+    assert prior.uncovered(unscaled) == ["weighted-sum with another grid than scaled"]
+    assert prior.values(unscaled, dense=1) is None

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hybrid_cli.artifacts import lineage
+from hybrid_cli.fusion.methods import METHODS
 from hybrid_cli.fusion.selection import Choice, Values
 
 FILE = Path(__file__).with_name("prior.json")
@@ -27,7 +28,8 @@ class Prior:
     """Mean curves over collections.
 
     Attributes:
-        shares: weights of the dense run, of a sum of 1, ascending.
+        shares: weights of the dense run, of a sum of 1, ascending; for sums of raw scores, in units of the standard
+            deviations of the runs.
         curves: family of choices -> mean value at each of `shares`.
         measure: measure of the values.
         collections: names of the collections.
@@ -39,21 +41,25 @@ class Prior:
     collections: Sequence[str]
 
     def values(self, choices: Sequence[Choice], dense: int) -> Values | None:
-        """Return the prior of each choice, [choices], interpolated; None if a method has no curve.
+        """Return the prior of each choice, [choices], interpolated; None if it does not cover one of them.
 
         Args:
             choices: choices for two runs.
             dense: number of the dense run.
         """
-        if any(choice.family not in self.curves for choice in choices):
+        if self.uncovered(choices):
             return None
-        shares = [choice.weights[dense] / sum(choice.weights) for choice in choices]
-        return np.array(
-            [
-                np.interp(share, self.shares, self.curves[each.family])
-                for share, each in zip(shares, choices, strict=True)
-            ]
-        )
+        return np.array([np.interp(each.place[dense], self.shares, self.curves[each.family]) for each in choices])
+
+    def uncovered(self, choices: Sequence[Choice]) -> list[str]:
+        """Return what has no curve: methods, and weights of raw scores without shares, which depend on the scales."""
+        missing = {each.family for each in choices if each.family not in self.curves}
+        unscaled = {
+            f"{each.family} with another grid than scaled"
+            for each in choices
+            if each.family in self.curves and not each.shares and METHODS[each.method].normalization == "none"
+        }
+        return sorted(missing | unscaled)
 
 
 def read_prior(measure: str, leave_out: Collection[str] = ()) -> Prior | None:
@@ -89,11 +95,11 @@ def prior_of(runs: Mapping[str, Path], measure: str, choices: Sequence[Choice]) 
     if sides is None:
         return None, "it is for two runs, one of a lexical and one of a dense index"
     prior = read_prior(measure)
-    found = None if prior is None else prior.values(choices, list(runs).index(sides[0]))
-    if found is not None:
-        return found, None
-    uncovered = {each.family for each in choices} - set(prior.curves if prior is not None else ())
-    return None, f"it does not cover {', '.join(sorted(uncovered))} (name other --methods to use it)"
+    if prior is None:
+        return None, "no collection has curves"
+    if uncovered := prior.uncovered(choices):
+        return None, f"it does not cover {', '.join(uncovered)}"
+    return prior.values(choices, list(runs).index(sides[0])), None
 
 
 @cache

@@ -146,7 +146,7 @@ def tabulate(
         evaluate([(0.0, 1.0), (1.0, 0.0)])
     ordered = sorted(scores, key=lambda weights: (weights[0] / math.fsum(weights), weights), reverse=True)
     k = recipe.rrf_k if recipe.method == "rrf" else None
-    choices = [Choice(recipe.method, weights, k, scaled.get(weights, weights)) for weights in ordered]
+    choices = [Choice(recipe.method, weights, k, scaled.get(weights, ())) for weights in ordered]
     return choices, np.stack([scores[each] for each in ordered])
 
 

@@ -23,7 +23,7 @@ from hybrid_cli.fusion import features, lists, tuning
 from hybrid_cli.fusion.features import Sources
 from hybrid_cli.fusion.fuser import check_lengths
 from hybrid_cli.fusion.lists import Lists, Scorer
-from hybrid_cli.fusion.methods import LEARNED, Recipe
+from hybrid_cli.fusion.methods import LEARNED, METHODS, Recipe
 from hybrid_cli.fusion.prior import prior_of
 from hybrid_cli.fusion.selection import Choice, Table, Values, check_folds, select
 from hybrid_cli.fusion.weights import Tuned, read_tuned, weights_file, weights_path
@@ -268,7 +268,8 @@ def _prior(job: FusionInputs, choices: Sequence[Choice]) -> tuple[Values | None,
     settings = job.settings
     if not settings.prior_queries:
         return None, "--prior-queries is 0"
-    if settings.normalize or settings.missing:
+    recipes = [family.recipe for family in job.families]
+    if settings.normalize or any(recipe.missing != METHODS[recipe.method].missing for recipe in recipes):
         return None, "--normalize or --missing changes the methods"
     return prior_of(job.runs, settings.measure, choices)
 
