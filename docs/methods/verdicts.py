@@ -115,6 +115,7 @@ CLAIMS = (
         for claim in (
             Claim(file, "lite4-1", "dpr32", gain=0.02),
             Claim(file, "lite4-1", "drboost-4", share=0.98),
+            Claim(file, "lite4-1", "lite-1"),
             Claim(file, "l-drboost-4", "drboost-4"),
             Claim(file, "drboost-4", "r-drboost-4"),
             Claim(file, "lite-1-untied", "lite-0-untied", gain=0.02),
