@@ -196,7 +196,7 @@ def progress(
         def advance(n: int = 1) -> None:
             nonlocal count, beat
             count += n
-            if time.monotonic() - beat > HEARTBEAT_SECONDS:
+            if count != total and time.monotonic() - beat > HEARTBEAT_SECONDS:  # the last line comes at the end
                 beat = time.monotonic()
                 note(f"{what}: {rate()}" + (f", {count / total:.0%}" if total else "") + ending())
 

@@ -215,6 +215,16 @@ def test_debug_prints_the_traceback_with_the_same_message_and_exit_code(judged: 
             ["train-dense", "x", "--output", "y", "--batch-size", "many"],
             "hybrid: --batch-size many: needs a whole number",
         ),
+        (["encode", "x", "--output", "--overwrite"], "hybrid: --output: needs a value, got the option --overwrite"),
+        (["encode", "x", "-o", "--verbose"], "hybrid: --output: needs a value, got the option --verbose"),
+        (
+            ["evaluate", "x", "y", "--complement", "y", "--measures", "MRR"],
+            "hybrid: --complement: needs a value, got the option --measures",
+        ),
+        (
+            ["auto", "."],
+            "hybrid: .: is a folder; pass its files: the documents (corpus.parquet of a prepared collection)",
+        ),
         (["evaluate", "x", "--split"], "hybrid: Option '--split' requires an argument"),
     ],
 )

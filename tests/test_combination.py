@@ -18,6 +18,7 @@ from hybrid_cli.encoders.composite import Combination, Recipe
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.settings import Combine
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.encode import encode
@@ -217,6 +218,37 @@ def test_one_judged_query_selects_equal_shares(indexed: Path, tiny: Path, tmp_pa
         assert scaled["share"] == pytest.approx(0.5)
         best.add(log["score"] > scaled["score"])
     assert True in best  # of some queries, the middle is not the best
+
+
+def test_tuning_shows_each_encoder_alone_and_no_held_out_score_of_one_query(
+    indexed: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = [indexed / "model" / "part-1", indexed / "model" / "part-2"]
+    options: dict[str, Any] = {"index": indexed / "both", "measure": "MRR@10", "overwrite": True}
+    tuned = artifacts.read_manifest(combine(models, output=tmp_path / "t", tune=tiny, split="train", **options)).counts[
+        "tuned"
+    ]
+    for index, model in zip(("dense", "lambda"), models, strict=True):
+        score = tuned["alone"][str(model)]
+        run = runs.read_run(search(tiny, split="train", index=indexed / index, output=tmp_path / f"{index}.parquet"))
+        alone = evaluate_run(run, pl.read_parquet(tiny / "qrels.train.parquet"), ["MRR@10"])["value"]
+        assert score == pytest.approx(alone.to_numpy().mean())
+    assert "held out" in capsys.readouterr().out
+    one = tmp_path / "one"
+    shutil.copytree(tiny, one)
+    for role in ("queries", "qrels"):
+        (one / f"{role}.test.parquet").unlink()  # one split is left, which needs no --split
+    pl.read_parquet(tiny / "qrels.train.parquet").head(1).write_parquet(one / "qrels.train.parquet")
+    combine(models, output=tmp_path / "t", tune=one, **options)
+    printed = capsys.readouterr().out
+    assert "held out" not in printed
+    assert "1 judged query. One judged query: there is no held-out score." in " ".join(printed.split())
+    none = pl.read_parquet(one / "qrels.train.parquet").with_columns(docid=pl.lit("absent"))
+    none.write_parquet(one / "qrels.train.parquet")
+    with pytest.raises(InputError, match=r"MRR@10 is 0 for 1 judged query of .* with every weight"):
+        combine(models, output=tmp_path / "t", tune=one, **options)
+    with pytest.raises(InputError, match="is a file; pass a collection"):
+        combine(models, output=tmp_path / "t", tune=one / "qrels.train.parquet", **options)
 
 
 def test_tuning_that_does_not_fit_is_refused_with_an_option(indexed: Path, tiny: Path, tmp_path: Path) -> None:

@@ -70,11 +70,23 @@ def test_quiet_silences_notes_but_not_warnings(capsys: pytest.CaptureFixture[str
 def test_the_rate_of_a_slow_step_has_a_decimal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter([0.0, 0.0, 30.0, 30.0, 30.0, 30.0])
-    monkeypatch.setattr("hybrid_cli.console.time.monotonic", lambda: next(clock))
+    now = [0.0]
+    monkeypatch.setattr("hybrid_cli.console.time.monotonic", lambda: now[0])
     with console.progress("train", 10, "steps") as advance:
+        now[0] = 30.0
         advance(10)
     assert capsys.readouterr().err == "train: 10 steps in 30.0s (0.3/s)\n"
+
+
+def test_the_last_unit_has_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("hybrid_cli.console.time.monotonic", lambda: now[0])
+    with console.progress("train", 10, "steps") as advance:
+        for seconds, steps in ((31.0, 9), (62.0, 1)):
+            now[0] = seconds
+            advance(steps)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["train: 9 steps in 31.0s (0.3/s), 90%", "train: 10 steps in 1m 02s (0.2/s)"]
 
 
 def test_details_are_printed_and_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import FAMILIES, Family, Measure
 from hybrid_cli.evaluation.summary import Summary
 from hybrid_cli.reporting.evaluate import text
-from hybrid_cli.reporting.summary import as_csv, as_json, as_markdown, show
+from hybrid_cli.reporting.summary import as_csv, as_json, as_markdown, legend, show
 from hybrid_cli.settings import Fuse, PrepareBeir
 from hybrid_cli.stages import evaluate as stage
 from hybrid_cli.stages.prepare import prepare
@@ -61,6 +61,26 @@ def test_means_are_over_all_judged_queries(tiny: Path, paths: list[Path]) -> Non
     expected = {"judged": 5, "answered": 3, "missing": 2, "unjudged": 1, "Judged@10": (1 + 2 + 1) / 10 / 5}
     assert summary.counts["bm25"] == pytest.approx(expected)
     assert summary.settings["nothing_relevant"] == 0
+
+
+def test_the_note_on_queries_without_relevant_documents_excludes_measures_of_all_grades(
+    tiny: Path, paths: list[Path]
+) -> None:
+    """Grades are 0, 1 and 2: with 3, every query of MAP scores 0, while nDCG uses the grades."""
+    for measures, end in ((["MAP", "nDCG@10"], "and score 0, except in nDCG@10."), (["MAP"], "and score 0.")):
+        summary = evaluate([tiny, paths[0]], split="test", measures=measures, relevance_level=3)
+        (note,) = (line for line in legend(summary) if "no relevant document" in line)
+        assert note.startswith("5 judged queries have no relevant document (grade 3 or higher)")
+        assert note.endswith(end)
+
+
+def test_scores_that_rise_with_the_rank_are_warned_about(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "distances.trec"
+    path.write_text("".join(f"00{query} Q0 d{rank} {rank} {rank} x\n" for query in range(1, 5) for rank in (1, 2)))
+    evaluate([tiny, path], split="test", measures=["MRR"])
+    assert "distances: scores rise with the rank; the order of the ranks is measured" in capsys.readouterr().err
 
 
 def test_qrels_may_be_a_file_and_a_run_a_trec_file(tiny: Path, tmp_path: Path, paths: list[Path]) -> None:

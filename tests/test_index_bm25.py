@@ -132,11 +132,12 @@ def test_a_duplicate_document_id_is_refused(tmp_path: Path) -> None:
         index_bm25(corpus, output=tmp_path / "bm25")
 
 
-def test_a_corpus_without_words_can_be_indexed(tmp_path: Path) -> None:
+def test_a_corpus_without_words_can_be_indexed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = pl.DataFrame([("a", "", ""), ("b", "The", "of")], schema=["docid", "title", "text"], orient="row")
     corpus, manifest = tmp_path / "corpus.parquet", Manifest(Kind.CORPUS, "test", {}, {})
     artifacts.write_parquet(corpus, [rows.to_arrow()], artifacts.SCHEMAS[Kind.CORPUS], manifest)
     index = index_bm25(corpus, output=tmp_path / "bm25")
+    assert "has no terms, so a search finds nothing" in capsys.readouterr().err
     queries = pl.DataFrame({"qid": ["q"], "text": ["word"]})
     assert LexicalIndex.open(index).search(queries, 5).is_empty()
     assert lucene.search(index, queries, 5).is_empty()

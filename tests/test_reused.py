@@ -1,11 +1,23 @@
-"""`evaluate` warns about runs whose weights were tuned on the queries that it measures."""
+"""`evaluate` and `report` warn about runs that were tuned or trained on the queries that they measure."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
 from command import hybrid
+
+from hybrid_cli.evaluation.reused import reused
+from hybrid_cli.stages.combine import combine
+from hybrid_cli.stages.concat_runs import concat_runs
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.fuse import fuse
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.stages.search import search
+from hybrid_cli.stages.train_dense import train_dense
 
 WARNING = "fused: its weights were tuned on 4 of the 4 judged queries"
 
@@ -44,3 +56,78 @@ def test_a_weights_file_that_is_gone_or_replaced_gives_no_warning(here: Path) ->
     assert "tuned on" not in warnings("dev.tsv")
     Path("w.json").unlink()
     assert "tuned on" not in warnings("dev.tsv")
+
+
+def test_the_report_says_it_in_the_terminal_and_on_the_page(here: Path) -> None:
+    done = hybrid("report", "--qrels", "dev.tsv", "fused.parquet", "a.trec", "--output", "r.html")
+    assert WARNING in " ".join(done.err.split())
+    assert WARNING in Path("r.html").read_text("utf-8")
+    hybrid("report", "--qrels", "test.tsv", "fused.parquet", "a.trec", "--output", "other.html")
+    assert "tuned on" not in Path("other.html").read_text("utf-8")
+
+
+def test_equal_ids_of_another_collection_are_not_the_same_queries(here: Path) -> None:
+    Path("other.tsv").write_text("".join(f"q{number}\t0\tbad\t1\n" for number in range(4)))
+    assert "tuned on" not in warnings("other.tsv")
+
+
+@pytest.fixture(scope="module")
+def parts(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of the train queries: of a tuned index, a model trained on them, a tuned combination, and a sum of two."""
+    folder = tmp_path_factory.mktemp("parts")
+    index_bm25(tiny, tune=True, split="train", output=folder / "bm25", threads=1)
+    mine_negatives(tiny, split="train", sources="random:2", output=folder / "train.parquet")
+    train_dense(folder / "train.parquet", model=str(tiny_bert), max_steps=1, batch_size=2, output=folder / "model")
+    models = [str(tiny_bert), str(folder / "model")]
+    encode(tiny, model=folder / "model", dtype="fp32", output=folder / "dense")
+    encode(tiny, model=models, dtype="fp32", output=folder / "both")
+    tuned = combine(models, tune=tiny, split="train", index=folder / "both", measure="MRR", output=folder / "tuned")
+    for name, model in {"bm25": None, "dense": None, "both": str(tuned)}.items():
+        for split, end in (("train", ""), ("test", ".test")):
+            output = folder / f"{name}{end}.parquet"
+            search(tiny, split=split, threads=1, index=folder / name, model=model, output=output)
+    fuse([folder / "bm25.parquet", folder / "dense.parquet"], output=folder / "sum.parquet")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ("bm25", ["k1 and b of its index were tuned"]),
+        ("dense", ["its model was trained"]),
+        ("both", ["the weight of its encoder was tuned", "its model was trained"]),
+        ("sum", ["its model was trained", "k1 and b of its index were tuned"]),
+    ],
+)
+def test_every_part_of_a_run_is_followed_to_its_judgments(parts: Path, tiny: Path, run: str, words: list[str]) -> None:
+    """No part has seen the test queries."""
+    found = reused({run: parts / f"{run}.parquet"}, tiny / "qrels.train.parquet")
+    judged = pl.read_parquet(tiny / "qrels.train.parquet")["qid"].n_unique()
+    said = {
+        f"{run}: {each} on {judged} of the {judged} judged queries; their scores are too high to report"
+        for each in words
+    }
+    assert set(found) == said
+    if run != "sum":
+        assert reused({run: parts / f"{run}.test.parquet"}, tiny / "qrels.test.parquet") == []
+
+
+def test_runs_of_folds_are_each_compared_with_their_own_model(parts: Path, tiny: Path, tmp_path: Path) -> None:
+    """The model was trained on the train queries, the other index on none; all queries are judged in one file."""
+    judged = tmp_path / "judged.parquet"
+    pl.concat([pl.read_parquet(tiny / f"qrels.{split}.parquet") for split in ("train", "test")]).write_parquet(judged)
+    index_bm25(tiny, output=tmp_path / "bm25", threads=1)
+    for split in ("train", "test"):
+        search(tiny, split=split, threads=1, index=tmp_path / "bm25", output=tmp_path / f"{split}.parquet")
+    fair = concat_runs([parts / "dense.test.parquet", tmp_path / "train.parquet"], output=tmp_path / "fair.parquet")
+    assert reused({"x": fair}, judged) == []
+    unfair = concat_runs([parts / "dense.parquet", tmp_path / "test.parquet"], output=tmp_path / "unfair.parquet")
+    assert len(reused({"x": unfair}, judged)) == 1
+
+
+def test_a_part_that_was_made_again_is_not_what_the_run_was_made_of(parts: Path, tiny: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    shutil.copytree(parts, folder)  # where the recorded path of the judgments leads nowhere
+    assert reused({"x": folder / "bm25.parquet"}, tiny / "qrels.train.parquet")
+    index_bm25(tiny, k1=1.2, output=folder / "bm25", overwrite=True, threads=1)
+    assert reused({"x": folder / "bm25.parquet"}, tiny / "qrels.train.parquet") == []

@@ -134,3 +134,11 @@ def test_statistics_of_the_scores_do_not_depend_on_the_blocks() -> None:
     assert opened.deviation == pytest.approx(deviation)
     assert opened.rising == 0.0
     assert runs.Run.of(table.with_columns(-pl.col("score"))).rising == 1.0
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_query(tmp_path: Path) -> None:
+    """Without the mark's removal, the first hit belonged to a query of another name, which no judgment has."""
+    text = "q1 Q0 a 1 2.0 x\nq1 Q0 b 2 1.0 x\nq2 Q0 a 1 2.0 x\n"
+    for name, mark in (("plain", b""), ("marked", b"\xef\xbb\xbf")):
+        (tmp_path / name).write_bytes(mark + text.encode())
+    assert runs.read_run(tmp_path / "marked").equals(runs.read_run(tmp_path / "plain"))

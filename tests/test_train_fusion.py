@@ -263,7 +263,7 @@ def test_judged_queries_are_warned_about_and_evaluate_knows_them(
     fused(made, tmp_path / "l.parquet")
     assert "160 of the 160 queries are those that" in " ".join(capsys.readouterr().err.split())
     done = hybrid("evaluate", "--qrels", made / "qrels.tsv", tmp_path / "l.parquet")
-    assert "tuned on 160 of the 160 judged queries" in " ".join(done.err.split())
+    assert "its fuser was trained on 160 of the 160 judged queries" in " ".join(done.err.split())
 
 
 def test_another_kind_of_pair_is_refused_unless_forced(

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from hybrid_cli.artifacts import layout
 from hybrid_cli.artifacts.files import sizes
-from hybrid_cli.artifacts.manifest import find_manifest, fingerprint, read_manifest
+from hybrid_cli.artifacts.manifest import Manifest, find_manifest, fingerprint, read_manifest
 from hybrid_cli.artifacts.schemas import Kind
 from hybrid_cli.errors import InputError
 
 _INDEXES = (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX)
+_MADE = (*_INDEXES, Kind.SHARDS, Kind.EXAMPLES, Kind.LABELS, Kind.ENCODER, Kind.RERANKER, Kind.WEIGHTS, Kind.FUSER)
 _SEVERAL, _UNKNOWN = "several runs", "unknown origin"
 _LUCENE_READS = ("lucene/",)
 _READ = {
@@ -179,6 +180,33 @@ def language(run: Path) -> str | None:
         if manifest.kind == Kind.LEXICAL_INDEX:
             return str(manifest.options["language"])
     return None
+
+
+def made_of(run: Path) -> Iterator[tuple[Path, Path, Manifest]]:
+    """Yield run, artifact and its manifest for all indexes, encoders, examples and weights that a run was made of.
+
+    The run is the one that was made of the artifact: the given run, or one that it was fused or concatenated from.
+    Artifacts that are gone, or have changed since then, are left out with all that they were made of; nothing is
+    downloaded.
+    """
+    waiting, found = [(run, run)], set()
+    while waiting:
+        owner, path = waiting.pop()
+        try:
+            manifest = find_manifest(path)
+        except InputError:
+            continue
+        if manifest is None or (owner, path) in found:
+            continue
+        found.add((owner, path))
+        if manifest.kind != Kind.RUN:
+            yield owner, path, manifest
+        for role, recorded in manifest.inputs.items():
+            kind = recorded["kind"]
+            follow = kind in _MADE or (kind == Kind.RUN and manifest.kind == Kind.RUN)
+            source = manifest.input_place(role) if follow else None
+            if source is not None and source.exists() and fingerprint(source) == recorded["fingerprint"]:
+                waiting.append((source if kind == Kind.RUN else owner, source))
 
 
 def _inputs(path: Path) -> Iterator[tuple[Path, str]]:

@@ -86,12 +86,13 @@ class Manifest:
 
     def input_path(self, role: str) -> Path | None:
         """Return the recorded path of an input, which may no longer exist; None for an input recorded by name."""
-        path = self._input_place(role)
+        path = self.input_place(role)
         if path is not None:
             fetch_input(path)
         return path
 
-    def _input_place(self, role: str) -> Path | None:
+    def input_place(self, role: str) -> Path | None:
+        """Return the recorded path of an input as `input_path` does, without a download from an object store."""
         recorded = self.inputs.get(role, {}).get("path")
         if recorded is None or self.location is None:
             return None
@@ -99,7 +100,7 @@ class Manifest:
 
     def input_label(self, role: str) -> str:
         """Return the name of an input, or its path, relative to the working directory if it is below it."""
-        path = self._input_place(role)
+        path = self.input_place(role)
         if path is None:
             return self.inputs[role].get("name") or self.inputs[role]["path"]
         return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
@@ -108,7 +109,7 @@ class Manifest:
         """Return the manifest of a copy at `location`, with input paths relative to the new location."""
         home = _location(location)
         inputs = {
-            role: recorded if (path := self._input_place(role)) is None else recorded | {"path": _stored(path, home)}
+            role: recorded if (path := self.input_place(role)) is None else recorded | {"path": _stored(path, home)}
             for role, recorded in self.inputs.items()
         }
         return replace(self, inputs=inputs, location=home)

@@ -130,6 +130,7 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
         try:
             memory.require(_LIBRARIES, kind.command, mapped=True)
             _limit_polars({**configured, **_set(typed)}.get("threads"))
+            _refuse_options_as_values(typed, kind)
             settings = kind(**_complete({**configured, **_set(typed)}, kind))
             for line in details.before(settings):
                 console.detail(line)
@@ -155,6 +156,15 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
     command.__doc__ = inspect.getdoc(kind)
     shaped = type(f"{kind.__name__}Command", (_Command,), {"settings": kind})
     app.command(name, cls=shaped, rich_help_panel=kind.panel)(command)
+
+
+def _refuse_options_as_values(typed: Mapping[str, Any], kind: type[Settings]) -> None:
+    """Refuse `--output --overwrite`, which the parser reads as an output of the name `--overwrite`."""
+    known = spellings(kind) | {spelling(name, _FLAG) for name in (*_FLAGS, *_FILES, "dry_run")}
+    for name, declared in kind.declared().items():
+        value = typed.get(name)
+        if found := known.intersection(value if isinstance(value, (list, tuple)) else [value]):
+            raise InputError(f"{spelling(name, declared)}: needs a value, got the option {found.pop()}")
 
 
 def _limit_polars(threads: object) -> None:

@@ -194,6 +194,14 @@ def _splits(path: Path, role: str) -> list[str]:
     )
 
 
+def tuning_split(path: Path, split: str | None) -> str | None:
+    """Return the split to tune on: the given one, else the only one of a collection, else `dev`; None for a file."""
+    if split is not None or path.is_file():
+        return split
+    found = splits(path)
+    return found[0] if len(found) == 1 else "dev"
+
+
 def queries_path(path: Path, split: str | None = None) -> Path:
     """Return the file with the queries of a split. The path of a file is returned as is, and needs `split` None.
 
@@ -214,6 +222,9 @@ def _split_file(path: Path, split: str | None, role: str) -> Path:
         raise InputError(f"{path}: no such file or folder; a collection or a {role} file is needed")
     if path.is_file():
         if split is not None:
+            made = artifacts.find_manifest(path)
+            if made is not None and made.kind == Kind.RUN:
+                _refuse_other_artifact(path)
             raise InputError(f"{path}: a file has no splits; omit --split {split}")
         return path
     present = _splits(path, role)

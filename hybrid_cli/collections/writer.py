@@ -182,7 +182,7 @@ class CollectionWriter:
                 kept.append(row)
         self._refuse("duplicate judgments", self.on_duplicate, _KEEP_ONE)
         for name in (_UNKNOWN_DOCUMENTS, _UNKNOWN_QUERIES):
-            self._refuse(name, self.on_dangling, "pass --on-dangling drop or keep")
+            self._refuse(self._dangling(name), self.on_dangling, "pass --on-dangling drop or keep")
         for split, judgments in sorted(rows.items()):
             if not judgments:
                 raise InputError(
@@ -195,12 +195,16 @@ class CollectionWriter:
     def _check_ids(self, row: Judgment, docids: set[str], qids: set[str]) -> bool:
         """Test whether the document and the query of a judgment exist; count the judgment if not."""
         if row.docid not in docids:
-            self.problems.add(_UNKNOWN_DOCUMENTS, row.docid, row.place)
+            self.problems.add(self._dangling(_UNKNOWN_DOCUMENTS), row.docid, row.place)
         elif row.qid not in qids:
-            self.problems.add(_UNKNOWN_QUERIES, row.qid, row.place)
+            self.problems.add(self._dangling(_UNKNOWN_QUERIES), row.qid, row.place)
         else:
             return True
         return False
+
+    def _dangling(self, name: str) -> str:
+        """Return the name of a problem of judgments, with what happens to them."""
+        return name + {"error": "", "drop": ", dropped", "keep": ", kept"}[self.on_dangling]
 
     def _distinct_judgments(self) -> Iterator[Judgment]:
         """Yield the judgments without exact repetitions, which are harmless."""

@@ -141,6 +141,12 @@ def measure_name(name: str) -> str:
     return name.strip()
 
 
+def uses_all_grades(name: str) -> bool:
+    """Test whether the value of a measure does not depend on the lowest relevant grade, as that of nDCG."""
+    parsed = _parse(name, 1)
+    return isinstance(parsed, Measure) and FAMILIES[parsed.family].graded
+
+
 def _words() -> dict[str, str]:
     """Return every spelling of a family, in lower case, with its name."""
     return {word: name for name, family in FAMILIES.items() for word in (name.lower(), *family.aliases)}

@@ -163,8 +163,11 @@ class Plan:
         return None if self.residual is None else collection.read_qrels(self.residual).select("qid", "docid")
 
     def read(self, name: str, depth: int, qrels: pl.DataFrame | None = None) -> Retrieved:
-        """Return the top `depth` hits of a run, and its hits with a judgment."""
-        return retrieved(runs.open_run(self.runs[name]), qrels, depth, self.remove_query, self._earlier())
+        """Return the top `depth` hits of a run, and its hits with a judgment; warn if scores contradict ranks."""
+        run = runs.open_run(self.runs[name])
+        if run.rising > 0.5:
+            console.warn(f"{name}: scores rise with the rank; the order of the ranks is measured")
+        return retrieved(run, qrels, depth, self.remove_query, self._earlier())
 
     def other(self) -> pl.DataFrame | None:
         """Return the top hits of the run of `--overlap-with`."""

@@ -8,10 +8,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, lineage
+from hybrid_cli.artifacts.lineage import System
 from hybrid_cli.errors import InputError
-from hybrid_cli.fusion.fuser import FUSER_ROLE, read_fuser
 from hybrid_cli.fusion.methods import METHODS, Recipe
 from hybrid_cli.fusion.selection import Choice, Selected, Table, Values, interval, queries_to_tell, worth_of_more
 from hybrid_cli.json_files import fits, named, read_object
@@ -25,6 +25,7 @@ _STORED: dict[str, Any] = {
     "judged": list[str],
 }
 _ROLE = "weights"  # of the file of `fuse --tune` among the inputs of a fused run
+_ZERO = 1e-12  # gains below it are rounding errors
 MORE = 10  # judged queries whose worth is estimated
 
 
@@ -77,10 +78,11 @@ class Tuned:
             "plateau": [list(choice.weights) for choice in plateau],
             "best": _trial(table.choices[selected.plateau.best], float(table.values[selected.plateau.best].mean())),
             "alone": {name: float(each.mean()) for name, each in self.alone.items()},
+            "untuned": next((float(table.values[row].mean()) for row in table.untuned()), None),
             "best_single": best,
             "gain": float(gains.mean()),
             "gain_interval": ends,
-            "gain_distinguishable": ends is not None and (ends[0] > 0 or ends[1] < 0),
+            "gain_distinguishable": ends is not None and (ends[0] > _ZERO or ends[1] < -_ZERO),
             "queries_to_tell": queries_to_tell(gains),
             "prior_queries": table.prior_queries if table.prior is not None else 0.0,
             "share_of_prior": table.share_of_prior,
@@ -121,7 +123,7 @@ def _parsed(given: str | Sequence[float], recipe: Recipe, names: Sequence[str]) 
         return tuple(float(weight) for weight in given)
     if path := weights_path(given):
         wanted = {"method": recipe.method, "missing": recipe.missing, "normalize": recipe.normalization}
-        return stored_recipe(path, names, wanted).weights
+        return stored_recipe(path, names, wanted, fixed=True).weights
     try:
         if "=" in given:
             return _by_name(given, names)
@@ -167,13 +169,14 @@ def weights_path(given: object) -> Path | None:
     return Path(given[1:]) if isinstance(given, str) and given.startswith("@") else None
 
 
-def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any]) -> Recipe:
+def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any], fixed: bool = False) -> Recipe:
     """Read method, parameters and weights of a file for the runs `names`.
 
     Args:
         path: file written by `fuse --tune`.
         names: names of the runs, in order.
         given: parameters that the user set (method, missing, normalize, rrf_k), which must agree with the file.
+        fixed: the parameters are those of the exact sum, and no option changes them.
 
     Raises:
         InputError: the file was tuned for other parameters, another number of runs, or another order of the runs.
@@ -182,7 +185,8 @@ def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any]) ->
     for name, value in given.items():
         if found.get(name) != value:
             option = "--" + name.replace("_", "-")
-            raise InputError(f"{path}: holds {option} {found.get(name)}, not {value}; omit {option}, or tune again")
+            advice = f"omit {option}, or tune again" if not fixed else "tune again with --method weighted-sum"
+            raise InputError(f"{path}: holds {option} {found.get(name)}, not {value}; {advice}")
     if len(found["runs"]) != len(names):
         raise InputError(f"{path}: was tuned for {len(found['runs'])} runs, not {len(names)}; tune again")
     if found["runs"] != list(names) and sorted(found["runs"]) == sorted(names):
@@ -193,36 +197,27 @@ def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any]) ->
     return Recipe(found["method"], tuple(found["weights"]), found["missing"], found.get("normalize"), k)
 
 
-def refuse_other_order(path: Path, kinds: Sequence[str]) -> None:
-    """Refuse systems of the kinds of a tuning in another order; runs that are gone since then are not checked.
+def check_systems(path: Path, systems: Sequence[System]) -> None:
+    """Refuse systems of the kinds of a tuning in another order; warn about raw scores of another encoder.
+
+    Runs of the tuning that are gone since then are not checked.
 
     Args:
         path: file written by `fuse --tune`.
-        kinds: `lexical index` or `dense index` of each weighted run or index, in order.
+        systems: those of the weighted runs or indexes, in order.
 
     Raises:
         InputError: the file holds the weight of another kind for some of them.
     """
     made = artifacts.read_manifest(path, Kind.WEIGHTS)
-    runs = [made.input_path(f"run {number}") for number in range(1, len(kinds) + 1)]
-    tuned = [lineage.system_of(run).kind for run in runs if run is not None and run.exists()]
-    if tuned != list(kinds) and sorted(tuned) == sorted(kinds):
-        raise InputError(f"{path}: was tuned for the order {', '.join(tuned)}, not {', '.join(kinds)}; use its order")
-
-
-def tuned_queries(run: Path) -> list[str]:
-    """Return the ids of the queries that the weights or the fuser of a fused run were tuned on.
-
-    Empty without a weights file or fuser, and if it was removed or changed after the fusion.
-    """
-    manifest = artifacts.find_manifest(run)
-    for role in (_ROLE, FUSER_ROLE) if manifest is not None else ():
-        path = manifest.input_path(role) if manifest is not None else None
-        if manifest is None or path is None or not path.exists():
-            continue
-        if artifacts.fingerprint(path) == manifest.inputs[role]["fingerprint"]:
-            return list(read_tuned(path)["judged"] if role == _ROLE else read_fuser(path)[0].judged)
-    return []
+    runs = [made.input_path(f"run {number}") for number in range(1, len(systems) + 1)]
+    tuned = [lineage.system_of(run) for run in runs if run is not None and run.exists()]
+    before, now = ([each.kind for each in of] for of in (tuned, systems))
+    if before != now and sorted(before) == sorted(now):
+        raise InputError(f"{path}: was tuned for the order {', '.join(before)}, not {', '.join(now)}; use its order")
+    changed = before == now and any(one.difference(other) for one, other in zip(tuned, systems, strict=True))
+    if changed and METHODS[read_tuned(path)["method"]].normalization == "none":
+        console.warn(f"{path}: was tuned for raw scores of another encoder; tune again")
 
 
 def read_tuned(path: Path) -> dict[str, Any]:

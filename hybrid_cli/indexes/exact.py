@@ -15,7 +15,7 @@ from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.artifacts.layout import INDEX_ENCODER
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import refuse_other_queries
-from hybrid_cli.encoders.contract import differences, is_static
+from hybrid_cli.encoders.contract import TRANSFORMER, differences, is_static
 from hybrid_cli.encoders.models import recorded_model, resolve
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
@@ -285,6 +285,12 @@ def _options(index: DenseIndex) -> Mapping[str, Any]:
 
 def refusal(index: DenseIndex, model: str, contract: Mapping[str, Any]) -> str:
     """Return the error message for a `model` whose weights or `contract` differ from those of the index."""
+    kinds = [each.get("kind", TRANSFORMER) for each in (index.info.contract, contract)]
+    if kinds[0] != kinds[1]:
+        return (
+            f"{index.folder}: holds vectors of a {kinds[0]} encoder, and {model} is a {kinds[1]} encoder; pass the "
+            "model of the index with --model, or encode again"
+        )
     differ = differences(index.info.contract, contract)
     what = f"with {'; '.join(differ)} in {model}" if differ else f"with other weights than those of {model}"
     return f"{index.folder}: was encoded {what}; encode again, or pass the model of the index with --model"

@@ -73,6 +73,7 @@ class Findings:
         helped, hurt: qid, change of the queries that change most in the last match.
         queries: qid -> text, if available.
         documents: docid -> title and text of the shown documents.
+        reused: runs that were tuned or trained on the judged queries, in words.
     """
 
     plan: Plan
@@ -85,6 +86,7 @@ class Findings:
     hurt: pl.DataFrame
     queries: Mapping[str, str]
     documents: Mapping[str, tuple[str, str]]
+    reused: Sequence[str] = ()
 
     @property
     def measure(self) -> str:

@@ -49,7 +49,7 @@ def sections(
         studies: name of a first stage -> its reranked runs.
     """
     runs = found.summary.runs
-    yield overview_section(found.summary)
+    yield overview_section(found.summary, found.reused)
     yield depth_section(found)
     if studies:
         yield reranked.section(studies, found.measure, runs)
@@ -285,7 +285,7 @@ def _plain(value: Any) -> str:
 SUMMARY_CUTOFF = 10
 
 
-def overview_section(summary: Summary) -> Section:
+def overview_section(summary: Summary, reused: Sequence[str] = ()) -> Section:
     """Return the means with intervals and marks, and the number of queries."""
     means, ends, marks, best = summary.means, summary.ends, significant(summary), leaders(summary)
     rows = []
@@ -306,7 +306,7 @@ def overview_section(summary: Summary) -> Section:
     return Section(
         "measures",
         "Measures",
-        tables=[Table("Means of all measures", ["run", *summary.measures], rows, notes), _counts(summary)],
+        tables=[Table("Means of all measures", ["run", *summary.measures], rows, [*reused, *notes]), _counts(summary)],
     )
 
 

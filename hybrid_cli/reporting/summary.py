@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from hybrid_cli.evaluation.complementarity import RBO_DEPTH, RBO_P
+from hybrid_cli.evaluation.measures import uses_all_grades
 from hybrid_cli.evaluation.summary import LETTERS, Summary
 from hybrid_cli.reporting import complement, tables
 from hybrid_cli.reporting.tables import count, csv_text, figure, markdown_table, without_nan
@@ -209,9 +210,11 @@ def legend(summary: Summary, more: str = "better than", less: str = "worse") -> 
     if "pseudo_queries" in settings:
         yield tables.pseudo_note(settings["pseudo_queries"])
     if settings["nothing_relevant"]:
+        level = settings["relevance_level"]
+        graded = [name for name in summary.measures if level > 1 and uses_all_grades(name)]
         yield (
-            f"{settings['nothing_relevant']:,} judged queries have no relevant document "
-            f"(grade {settings['relevance_level']} or higher) and score 0."
+            f"{settings['nothing_relevant']:,} judged queries have no relevant document (grade {level} or higher) and "
+            f"score 0{', except in ' if graded else ''}{', '.join(graded)}."
         )
     if "overlap_with" in settings:
         yield (

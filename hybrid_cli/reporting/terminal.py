@@ -19,6 +19,7 @@ from hybrid_cli.settings import Doctor, Presets, Search
 
 if TYPE_CHECKING:
     from hybrid_cli.fusion.fuser import Fuser
+    from hybrid_cli.fusion.tuned_weight import TunedWeight
 
 
 def show_hits(found: Any, settings: Search) -> None:
@@ -96,6 +97,9 @@ def show_tuned(tuned: Mapping[str, Any]) -> None:
         share = f"{tuned['shares'][number]:.0%}"
         rows.append([name, f"{weight:g}", share, f"{min(ends):g} to {max(ends):g}", figure(alone[name])])
     method = tuned["method"] if tuned["rrf_k"] is None else f"{tuned['method']} k={tuned['rrf_k']:g}"
+    method += f" ({tuned['normalize']})" if tuned.get("normalize") else ""
+    if tuned.get("untuned") is not None:
+        rows.append(["minmax, equal weights", "", "", "", figure(tuned["untuned"])])
     rows.append([f"{method}, same queries", "", "", "", figure(tuned["score"])])
     if tuned["held_out"] is not None:
         rows.append([f"{method}, held out", "", "", "", figure(tuned["held_out"])])
@@ -117,6 +121,7 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
     else:
         low, high = tuned["gain_interval"]
         clear = "distinguishable from none" if tuned["gain_distinguishable"] else "not distinguishable from none"
+        clear = f"{best} alone is better" if tuned["gain_distinguishable"] and high < 0 else clear
         ends = ", ".join(figure(end) for end in tuned["held_out_interval"])
         yield (
             f"Held-out score: {figure(tuned['held_out'])} [{ends}]. Gain over {best} alone: {signed(tuned['gain'], 4)} "
@@ -212,15 +217,31 @@ def show_candidates(tried: Sequence[Mapping[str, Any]]) -> None:
     console.table(headings, rows, left=["factory"])
 
 
-def show_tuned_weight(
-    measure: str, weight: float, share: float | None, flat: tuple[float, float], score: float, held_out: float | None
-) -> None:
-    """Print the selected weight of a combination, those within one standard error of the best, and both scores."""
-    low, high = flat
-    cells = {"weight": f"{weight:g}"} | ({} if share is None else {"share": f"{share:.0%}"})
-    cells |= {"plateau": f"{low:g} to {high:g}", measure: figure(score)}
-    cells |= {"held out": figure(score if held_out is None else held_out)}
-    console.table(list(cells), [list(cells.values())])
+def show_tuned_weight(tuned: TunedWeight, combine: str, measure: str, depth: int) -> None:
+    """Print the selected weight of a combination, those within one standard error of the best, and the scores.
+
+    Args:
+        tuned: the selection.
+        combine: how the encoders are combined.
+        measure: name of the measure.
+        depth: candidates of each encoder.
+    """
+    shares = ("", "") if tuned.share is None else (f"{1 - tuned.share:.0%}", f"{tuned.share:.0%}")
+    weights, plateau = ("1", f"{tuned.weight:g}"), ("", "{:g} to {:g}".format(*tuned.near))
+    scores = (figure(values.mean()) for values in tuned.alone.values())
+    rows = [list(each) for each in zip(tuned.alone, weights, shares, plateau, scores, strict=True)]
+    rows.append([f"{combine}, same queries", "", "", "", figure(tuned.score)])
+    if tuned.held_out is not None:
+        rows.append([f"{combine}, held out", "", "", "", figure(tuned.held_out.mean())])
+    console.table(["encoder", "weight", "share", "plateau", measure], rows)
+    judged = console.counted(**{"judged query": tuned.table.queries})
+    said = [f"{measure} of the best {depth:,} documents of each encoder alone, {judged}."]
+    if tuned.gain is None:
+        said.append("One judged query: there is no held-out score.")
+    else:
+        gain, low, high = (signed(each, 4) for each in tuned.gain)
+        said.append(f"Gain over {tuned.best_single} alone on held-out queries: {gain} [{low}, {high}] (95% interval).")
+    prose(said)
 
 
 def show_tally(tally: Mapping[str, Mapping[str, int]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,6 +147,7 @@ def _text_parts(path: Path) -> Iterator[pl.DataFrame]:
     with opened(path) as file:
         while data := file.read(TEXT_BYTES):
             data += file.readline()
+            data = data.removeprefix(codecs.BOM_UTF8) if not above else data
             if not data.isspace():
                 blank = False
                 yield _parsed(data, path, above)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import MEASURE, Budgeted, OnDevice, Seeded, StartModel, Threaded, Writes
-from hybrid_cli.settings.data import PSEUDO, PseudoQueries
+from hybrid_cli.settings.data import PSEUDO, OnDangling, OnDuplicate, PrepareRows, PseudoQueries
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
 
 START = "Start"
@@ -40,6 +40,8 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     output: Path = redeclare(Writes, "output", help="Folder of all outputs.")
     queries: Path | None = option(None, "Query ids and texts.", applies=when(qrels=GIVEN))
     qrels: Path | None = option(None, "Judgments of the queries.", applies=when(queries=GIVEN))
+    on_duplicate: OnDuplicate = redeclare(PrepareRows, "on_duplicate")
+    on_dangling: OnDangling = redeclare(PrepareRows, "on_dangling", applies=when(qrels=GIVEN))
     minutes: float = option(
         30.0,
         "Planned time of all stages. It limits the training alone: the number of steps is chosen once, from the speed "
@@ -62,6 +64,11 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     def check(self) -> None:
         """Refuse options of a training that does not take place."""
         super().check()
+        if folders := [path for path in map(Path, self.documents) if path.is_dir()]:
+            raise InputError(
+                f"{folders[0]}: is a folder; pass its files: the documents (corpus.parquet of a prepared "
+                "collection), --queries and --qrels"
+            )
         self.check_facts("--max-steps 0 keeps the start model", steps=TRAINING if self.max_steps != 0 else "")
         if self.pseudo_queries is not None and self.qrels is not None and self.max_steps == 0:
             raise InputError(

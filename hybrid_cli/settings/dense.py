@@ -182,7 +182,14 @@ class Combine(Budgeted, OnDevice, Writes):
     tune: Path | None = option(
         None, "Collection with judged queries, which select the weight.", panel=TUNING, recorded=False
     )
-    split: str = option("dev", "Split of the collection in `--tune`.", panel=TUNING, applies=when(tune=GIVEN))
+    split: str | None = option(
+        None,
+        "Split of the collection in `--tune`.",
+        panel=TUNING,
+        shown="the only split, or dev",
+        recorded=False,
+        applies=when(tune=GIVEN),
+    )
     index: Path | None = option(
         None,
         "Index of the same two models, built by `encode` with any weight.",

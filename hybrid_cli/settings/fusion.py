@@ -131,7 +131,11 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
         applies=_NO_FUSER,
     )
     index: Sequence[Path] = option(
-        (), "Index of each run, in order: `a,b`.", panel=ABSENT, recorded=False, applies=(_EXACT, _LEARNED)
+        (),
+        "Index of each run, in order: `a,b`. `--tune` then tries the exact sum too.",
+        panel=ABSENT,
+        recorded=False,
+        applies=(_EXACT, _LEARNED),
     )
     queries: Path | None = option(
         None,

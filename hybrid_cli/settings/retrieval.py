@@ -107,7 +107,12 @@ class IndexBm25(Budgeted, Threaded, Writes):
     tune: bool = option(False, "Tune k1 and b on judged queries.", panel=TUNING)
     tune_measure: str = option("MRR@10", "Measure to maximize.", panel=TUNING, parse=MEASURE, applies=when(tune=True))
     split: str | None = option(
-        None, "Split of the collection.", panel=TUNING, shown="dev", recorded=False, applies=when(tune=True)
+        None,
+        "Split of the collection.",
+        panel=TUNING,
+        shown="the only split, or dev",
+        recorded=False,
+        applies=when(tune=True),
     )
     queries: Path | None = option(
         None, "Query file; replaces the split's queries.", panel=TUNING, recorded=False, applies=when(tune=True)

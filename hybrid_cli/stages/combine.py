@@ -23,13 +23,12 @@ from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.fusion import methods, tuning
 from hybrid_cli.fusion.lists import CANDIDATE_BYTES, Lists
 from hybrid_cli.fusion.selection import Table
+from hybrid_cli.fusion.tuned_weight import TunedWeight
 from hybrid_cli.indexes import DenseIndex
 from hybrid_cli.indexes.exact import model_of
 from hybrid_cli.reporting.terminal import show_tuned_weight
 from hybrid_cli.settings import Combine, stage
 from hybrid_cli.settings.common import as_names
-
-_FOLDS, _SEED = 5, 42  # of the held-out score
 
 
 @stage(Combine)
@@ -52,11 +51,7 @@ def combine(settings: Combine) -> Path:
         f"model {number}": model_input(model) for number, model in enumerate(models, 1)
     }
     if settings.tune is not None and settings.index is not None:
-        inputs |= {
-            "index": settings.index,
-            "queries": collections.queries_path(settings.tune, settings.split),
-            "qrels": collections.qrels_path(settings.tune, settings.split),
-        }
+        inputs |= {"index": settings.index, **_judged(settings.tune, settings.split)}
     output = artifacts.output_of(settings, Kind.ENCODER, inputs)
     if output.up_to_date:
         return output.path
@@ -96,51 +91,59 @@ def _recipe(settings: Combine, index: DenseIndex | None) -> Recipe:
 def _tune(encoder: Combination, index: DenseIndex, settings: Combine) -> tuple[Recipe, dict[str, Any]]:
     """Return the recipe with the selected weight, and the scores for the manifest.
 
-    The middle of the plateau is selected on the scaled grid, the best weight on the others (SPAR, appendix A).
+    Raises:
+        InputError: the index is of another combination, or no judged query can tell weights apart.
     """
     assert settings.tune is not None
     if index.fingerprint != encoder.fingerprint:
         raise InputError(
             f"{index.folder}: was not built with this combination of these models; encode with both models first"
         )
-    qrels = collections.read_qrels(collections.qrels_path(settings.tune, settings.split))
-    queries = collections.read_queries(collections.queries_path(settings.tune, settings.split))
+    judged = _judged(settings.tune, settings.split)
+    qrels = collections.read_qrels(judged["qrels"])
+    queries = collections.read_queries(judged["queries"])
     queries = queries.join(qrels, on="qid", how="semi", maintain_order="left")
     if not len(queries):
-        raise InputError(f"{settings.tune}: split {settings.split} has no judged query")
+        raise InputError(f"{judged['qrels']}: has no judged query")
     lists = Lists.of(_terms(index, encoder, queries, settings.depth))
 
     def measured(places: pl.DataFrame) -> np.ndarray:
         return evaluate_positions(places, [settings.measure])["value"].to_numpy()
 
-    recipe = methods.Recipe("weighted-sum", (1.0, 1.0), "zero")
-    family = tuning.Family(recipe, settings.grid, singles=False)
+    family = tuning.Family(methods.Recipe("weighted-sum", (1.0, 1.0), "zero"), settings.grid)
     with console.progress("tune", unit="weights") as advance:
         choices, values = tuning.tabulate(
             family, lists.blocks, lists.qids, qrels, 2 * settings.depth, measured, advance
         )
-    table = Table(choices, values)
-    plateau, scaled = table.plateau(), settings.grid == "scaled"
-    outside = table.held_out(_FOLDS, _SEED, best=not scaled)
-    row = plateau.chosen if scaled else plateau.best
-    weight, score = choices[row].weights[0], float(values[row].mean())
-    share = float(choices[row].place[0]) if scaled else None
-    if scaled and plateau.best in (0, len(choices) - 1):
-        console.note(
-            f"combine: a share of {choices[plateau.best].place[0]:.0%} for the second encoder is best, an end of the "
-            "grid; compare the combination with each encoder alone"
+    if not values.any():
+        raise InputError(
+            f"--tune: {settings.measure} is 0 for {console.counted(**{'judged query': len(queries)})} of "
+            f"{judged['qrels']} with every weight; pass the collection of the index, or another --measure"
         )
-    held_out = None if outside is None else float(outside.mean())
-    near = [choices[row].weights[0] for row in plateau.rows]
-    show_tuned_weight(settings.measure, weight, share, (min(near), max(near)), score, held_out)
-    facts = {
-        "share": share,
-        "measure": settings.measure,
-        "score": score,
-        "held_out": held_out,
-        "trials": len(choices),
+    both = [row for row, choice in enumerate(choices) if choice.single is None]
+    table = Table([choices[row] for row in both], values[both])
+    alone = {choice.single: values[row] for row, choice in enumerate(choices)}  # 0: the second encoder
+    first, second = as_names(settings.models)
+    tuned = TunedWeight(table, {first: alone[1], second: alone[0]}, scaled=settings.grid == "scaled")
+    if (share := tuned.best_share_at_end) is not None:
+        console.note(
+            f"combine: a share of {share:.0%} for the second encoder is best, an end of the grid; compare the "
+            "combination with each encoder alone"
+        )
+    show_tuned_weight(tuned, settings.combine, settings.measure, settings.depth)
+    facts = tuned.content() | {"measure": settings.measure, "trials": len(both)}
+    return replace(encoder.recipe, weight=tuned.weight), {"tuned": facts}
+
+
+def _judged(collection: Path, split: str | None) -> dict[str, Path]:
+    """Return the files with the queries and judgments to tune on."""
+    if collection.is_file():
+        raise InputError(f"--tune {collection}: is a file; pass a collection, which has the texts of the queries too")
+    split = collections.tuning_split(collection, split)
+    return {
+        "queries": collections.queries_path(collection, split),
+        "qrels": collections.qrels_path(collection, split),
     }
-    return replace(encoder.recipe, weight=weight), {"tuned": facts}
 
 
 def _terms(index: DenseIndex, encoder: Combination, queries: pl.DataFrame, depth: int) -> list[pl.DataFrame]:

@@ -9,14 +9,13 @@ import polars as pl
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.collections import collection
 from hybrid_cli.evaluation.aggregate import Aggregate, aggregate
 from hybrid_cli.evaluation.complement import Texts, complement
 from hybrid_cli.evaluation.over_seeds import OverSeeds, check_rows, over_seeds
 from hybrid_cli.evaluation.plan import Plan, measure
+from hybrid_cli.evaluation.reused import reused
 from hybrid_cli.evaluation.robustness import Robustness, systems_and_attacks, under_attack
 from hybrid_cli.evaluation.summary import Summary, chosen_baselines, summarize
-from hybrid_cli.fusion.weights import tuned_queries
 from hybrid_cli.settings import Evaluate, stage
 
 
@@ -33,7 +32,8 @@ def evaluate(settings: Evaluate) -> Summary | Robustness | OverSeeds | Aggregate
     if settings.aggregate:
         return aggregate(settings)
     plan = Plan.of(settings, settings.overlap_with, settings.condensed)
-    _warn_tuned(plan)
+    for line in reused(plan.runs, plan.qrels):
+        console.warn(line)
     if settings.over_seeds:
         check_rows(list(plan.runs), settings)
         return over_seeds(_measured(plan, settings)[0], settings)
@@ -49,18 +49,6 @@ def evaluate(settings: Evaluate) -> Summary | Robustness | OverSeeds | Aggregate
     values = values.filter(pl.col("measure").is_in(plan.columns))
     compared = complement(plan, values, Texts.of(settings), settings.show_queries)
     return summarize(plan, values, found, settings, baselines, compared)
-
-
-def _warn_tuned(plan: Plan) -> None:
-    """Warn about runs that were fused with weights tuned on the queries of the qrels."""
-    tuned = {name: queries for name, path in plan.runs.items() if (queries := tuned_queries(path))}
-    asked = set(collection.read_qrels(plan.qrels)["qid"]) if plan.qrels and tuned else set()
-    for name, queries in tuned.items():
-        if common := len(asked.intersection(queries)):
-            console.warn(
-                f"{name}: its weights were tuned on {common:,} of the {len(asked):,} judged queries; scores of these "
-                "queries are too high to report"
-            )
 
 
 def _measured(plan: Plan, settings: Evaluate) -> tuple[pl.DataFrame, Mapping[str, Any]]:

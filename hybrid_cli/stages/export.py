@@ -30,7 +30,6 @@ from hybrid_cli.settings.retrieval import weighted_fields
 
 QUERIES_AT_ONCE = 256
 _OPENED = {  # how another tool opens a format of one file or folder
-    "trec": "  trec_eval -m all_trec QRELS {path} reads a run, trec_eval -m all_trec {path} RUN reads qrels",
     "sentence-transformers": "  from sentence_transformers import SentenceTransformer; "
     'model = SentenceTransformer("{path}"); model.encode_query(["..."])',
     **dict.fromkeys(ENGINES, "  Commands and the query for the hybrid score: docs/export.md"),
@@ -38,6 +37,10 @@ _OPENED = {  # how another tool opens a format of one file or folder
     'FaissSearcher("{path}", query_encoder=None).search(VECTORS, k=10)  (Java 21 or later)',
     "anserini": "  in a folder of its own: python -m pyserini.index.lucene --collection JsonVectorCollection "
     "--input FOLDER --index INDEX --generator DefaultLuceneDocumentGenerator --pretokenized",
+}
+_TREC = {  # how trec_eval reads a run and judgments
+    Kind.RUN: "  trec_eval -m all_trec QRELS {path}",
+    Kind.QRELS: "  trec_eval -m all_trec {path} RUN",
 }
 _LEARNED, _COUNTS = " --impact", "; then BM25 of analyzed queries: the weights are counts"  # of documents for Anserini
 _FOLDERS = ("sentence-transformers", "pyserini", *ENGINES)  # formats of several files
@@ -84,6 +87,8 @@ def export(settings: Export) -> Path:
     with output.scratch() as scratch:
         count = write(path, scratch, settings)
     console.note(f"export: {output.path}: {count} ({settings.form})")
+    if settings.form == "trec":
+        console.note(_TREC[kind].format(path=output.path))
     if settings.form in _OPENED:
         counts = _COUNTS if (path / layout.PARAMETERS).is_file() else _LEARNED
         console.note(_OPENED[settings.form].format(path=output.path) + (counts if settings.form == "anserini" else ""))

@@ -90,13 +90,19 @@ def _fuse(job: FusionInputs, output: artifacts.Output, judged: pl.DataFrame | No
                 yield run.to_arrow()
 
         written = output.write(blocks(), queries=len(joined.qids))
-    common = float(np.concatenate(shares).mean()) if shares else 0.0
-    if shares and not common:
-        console.warn("the runs have no document in common; check that they are of one corpus")
+    common = _warn_disjoint(shares)
     console.note(
         f"fuse: {output.path}: {console.counted(query=len(joined.qids), hit=written.counts['rows'])} of "
         f"{len(job.runs)} runs; the runs share {common:.1%} of their documents; missing: {job.recipe.missing}"
     )
+
+
+def _warn_disjoint(shares: Sequence[np.ndarray]) -> float:
+    """Return the mean share of the documents that the runs have in common; warn if there is none."""
+    common = float(np.concatenate(shares).mean()) if shares else 0.0
+    if shares and not common:
+        console.warn("the runs have no document in common; check that they are of one corpus")
+    return common
 
 
 def _weigher(job: FusionInputs, joined: Lists) -> lists.Weigher | None:
@@ -162,21 +168,23 @@ def _check_scores(job: FusionInputs, joined: Lists, equal: bool) -> None:
 
 def _compare(job: FusionInputs, qrels: pl.DataFrame) -> None:
     measure = job.settings.measure
-    alone = {name: _score(name, path, qrels, measure) for name, path in job.runs.items()}
-    fused = _score("fused", job.settings.output, qrels, measure)
+    single = {name: _alone(name, runs.open_run(path), qrels, job.settings) for name, path in job.runs.items()}
+    alone = {name: mean_of(values, measure) for name, values in single.items()}
+    fused = mean_of(_values("fused", runs.open_run(job.settings.output), qrels, measure, job.settings.hits), measure)
     terminal.show_comparison(measure, alone, LEARNED if job.fuser else job.recipe.method, fused)
 
 
-def _score(name: str, path: Path, qrels: pl.DataFrame, measure: str) -> float:
-    """Return the mean of a run."""
-    return mean_of(_values(name, runs.open_run(path), qrels, measure), measure)
+def _alone(name: str, run: Run, qrels: pl.DataFrame, settings: Fuse) -> pl.DataFrame:
+    """Return the value of every judged query in the hits of a run that a fusion reads and keeps."""
+    return _values(name, run, qrels, settings.measure, min(settings.depth, settings.hits))
 
 
-def _values(name: str, run: Run, qrels: pl.DataFrame, measure: str) -> pl.DataFrame:
+def _values(name: str, run: Run, qrels: pl.DataFrame, measure: str, hits: int) -> pl.DataFrame:
     """Return the value of every judged query, and note a range over the orders of equal scores."""
     found = retrieved(run, qrels, 0)
-    note_ties(name, found.judged, qrels, [measure])
-    return evaluate_hits(found.judged, found.lengths["qid"], qrels, [measure])
+    judged = found.judged.filter(pl.col("position") <= hits)
+    note_ties(name, judged, qrels, [measure])
+    return evaluate_hits(judged, found.lengths["qid"], qrels, [measure])
 
 
 # --------------------------------------------------------------------------------------------------------------- tuning
@@ -216,13 +224,16 @@ def _tuned(job: FusionInputs, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned,
     opened = [run.of_queries(qids) for run in whole]
     Lists.of(opened, settings.depth).note_lengths("fuse", list(job.runs))
     alone = {
-        name: _values(name, run, qrels, settings.measure)["value"].to_numpy()
-        for name, run in zip(job.runs, opened, strict=True)
+        name: _alone(name, run, qrels, settings)["value"].to_numpy() for name, run in zip(job.runs, opened, strict=True)
     }
     if not any(values.any() for values in alone.values()):
         raise InputError(
             f"--tune: {settings.measure} of every run is 0 for {console.counted(**{'judged query': len(qids)})} of "
             f"{judged}; pass the judgments of these runs' queries, or another --measure"
+        )
+    for name in (name for name, values in alone.items() if not values.any()):
+        console.warn(
+            f"{name}: {settings.measure} of every judged query is 0; check that its documents are of this corpus"
         )
     choices, values = _measured(job, opened, qrels)
     prior, reason = _prior(job, choices)
@@ -248,8 +259,9 @@ def _measured(job: FusionInputs, opened: Sequence[Run], qrels: pl.DataFrame) -> 
     def measured(judged: pl.DataFrame) -> np.ndarray:
         return evaluate_positions(judged, [job.settings.measure])["value"].to_numpy()
 
+    shares: list[np.ndarray] = []
     blocks = {
-        exact: lists.repeated(partial(_candidates, job, joined, [], exact), joined)
+        exact: lists.repeated(partial(_candidates, job, joined, shares, exact), joined)
         for exact in {family.recipe.missing == "exact" for family in job.families}
     }
     choices: list[Choice] = []
@@ -260,6 +272,7 @@ def _measured(job: FusionInputs, opened: Sequence[Run], qrels: pl.DataFrame) -> 
             more, table = tuning.tabulate(family, found, joined.qids, qrels, job.settings.hits, measured, advance)
             choices += more
             values.append(table)
+    _warn_disjoint(shares)
     return choices, np.concatenate(values)
 
 

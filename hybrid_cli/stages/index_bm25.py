@@ -94,7 +94,8 @@ def _inputs(settings: IndexBm25) -> dict[str, Path]:
     inputs |= {"expansion": settings.expansion} if settings.expansion else {}
     if settings.tune:
         parse_measures([settings.tune_measure])
-        split = settings.split or (None if settings.queries and settings.qrels else "dev")
+        whole = settings.queries and settings.qrels
+        split = None if whole else collections.tuning_split(settings.collection, settings.split)
         inputs["queries"] = settings.queries or collections.queries_path(settings.collection, split)
         inputs["qrels"] = settings.qrels or collections.qrels_path(settings.collection, split)
     return inputs
@@ -217,11 +218,14 @@ def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reu
         console.note(
             f"index-bm25: {settings.tune_measure} {figure(means[best])} with k1={best[0]:g} b={best[1]:g} on "
             f"{console.counted(query=tuning.queries)} ({figure(means[tuning.baseline])} with k1={k1:g} b={b:g}); "
-            f"held-out gain {signed(tuning.held_out_gain, 4)} (halves {signed(gains[0], 4)}, {signed(gains[1], 4)})"
+            f"held-out gain {signed(tuning.held_out_gain, 4)} (of two halves: {signed(gains[0], 4)}, "
+            f"{signed(gains[1], 4)})"
         )
         if tuning.held_out_gain <= 0 and best != tuning.baseline:
             console.warn(f"no gain on held-out queries from tuning; kept k1={k1:g} b={b:g}")
     counts = index.counts()
+    if not counts["terms"]:
+        console.warn(f"{settings.output}: has no terms, so a search finds nothing; check --fields and the corpus")
     built = (
         f"{console.counted(document=counts['documents'])} ({counts['empty documents']:,} empty), "
         + console.counted(term=counts["terms"], token=counts["tokens"])

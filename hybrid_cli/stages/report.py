@@ -14,6 +14,7 @@ from hybrid_cli.artifacts.lineage import Held
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.complement import Texts
 from hybrid_cli.evaluation.plan import Plan, judgments
+from hybrid_cli.evaluation.reused import reused
 from hybrid_cli.evaluation.summary import chosen_baselines
 from hybrid_cli.reporting import charts, page, sections
 from hybrid_cli.reporting.data import Findings, find
@@ -53,7 +54,10 @@ def report(settings: Report) -> Path:
         for path, kind in kinds.items()
     ]
     if not all(output.up_to_date for output in outputs):
-        found = find(plan, settings, baselines, texts)
+        used = reused(plan.runs, plan.qrels)
+        for line in used:
+            console.warn(line)
+        found = replace(find(plan, settings, baselines, texts), reused=used)
         owners = lineage.curve_owners(plan.runs)
         learned = {
             name: (owners.get(folder.resolve()), pl.read_parquet(folder / layout.CURVE))

@@ -13,13 +13,14 @@ import polars as pl
 
 from hybrid_cli import artifacts, cluster, console
 from hybrid_cli.artifacts import Kind, Manifest, Output
+from hybrid_cli.artifacts.lineage import System
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.selection import check_folds
-from hybrid_cli.fusion.weights import chosen_weights, refuse_other_order, stored_recipe, weights_file, weights_path
+from hybrid_cli.fusion.weights import check_systems, chosen_weights, stored_recipe, weights_file, weights_path
 from hybrid_cli.indexes.documents import corpora_of, refuse_other_corpora, texts
 from hybrid_cli.indexes.exact import index_kinds, index_manifest, kind_in_words
 from hybrid_cli.indexes.lexical import open_lexical
@@ -55,7 +56,7 @@ def search(settings: Search) -> Any:
     settings.check_facts(_subject(settings.indexes, manifests), index_kind=kinds)
     refuse_other_corpora(dict(zip(settings.indexes, manifests, strict=True)))
     if path := weights_path(settings.weights):
-        refuse_other_order(path, [manifest.kind for manifest in manifests])
+        check_systems(path, [System(each.kind, encoder=each.counts.get("encoder")) for each in manifests])
     if settings.prints:
         hits = _printed(settings, manifests)
         return _asked(hits) if settings.interactive else hits(settings.query or "")

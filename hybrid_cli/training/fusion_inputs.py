@@ -16,7 +16,7 @@ from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.fuser import FUSER_ROLE, Fuser, check_pair, read_fuser
 from hybrid_cli.fusion.methods import LEARNED, METHODS, Recipe
 from hybrid_cli.fusion.tuning import Family
-from hybrid_cli.fusion.weights import chosen_weights, refuse_other_order, stored_recipe, weights_path
+from hybrid_cli.fusion.weights import check_systems, chosen_weights, stored_recipe, weights_path
 from hybrid_cli.indexes.exact import ExactSource, exact_sources
 from hybrid_cli.settings import Fuse
 
@@ -86,7 +86,7 @@ def _recipe(settings: Fuse, named: Mapping[str, Path]) -> Recipe:
         values = settings.values()
         given = {name: values[name] for name in sorted(settings.given) if name in _PARAMETERS}
         recipe = stored_recipe(path, list(named), given)
-        refuse_other_order(path, [system_of(run).kind for run in named.values()])
+        check_systems(path, [system_of(run) for run in named.values()])
         return recipe
     missing = settings.missing or METHODS[settings.method].missing
     recipe = Recipe(settings.method, (1.0,) * len(named), missing, settings.normalize, settings.rrf_k)
@@ -117,9 +117,12 @@ def _exact_sources(
     """Return one source of exact scores per run; empty for other rules for missing documents."""
     recipe = next((family.recipe for family in families if family.recipe.missing == "exact"), None)
     if recipe is not None and not settings.index:
+        other = (
+            "; or use --missing min (the list's lowest score), zero, ignore, or drop (keep only documents in all lists)"
+        )
         raise InputError(
-            f"--method {recipe.method} --missing exact: needs the index of each run, in order (--index A,B); or use "
-            "--missing min (the list's lowest score), zero, ignore, or drop (keep only documents in all lists)"
+            f"--method {recipe.method} --missing exact: needs the index of each run, in order (--index A,B)"
+            + ("" if weights_path(settings.weights) else other)
         )
     if recipe is None and not (fuser and fuser.indexed):
         return []

@@ -130,10 +130,13 @@ class RecommendedPath:
         """Return the import of the documents: with the given queries, or with pseudo-queries."""
         given = self.settings
         if pseudo:
-            return PrepareFiles(given.documents, pseudo_queries=pseudo, output=output, **self.given("seed"))
+            return PrepareFiles(
+                given.documents, pseudo_queries=pseudo, output=output, **self.given("seed", "on_duplicate")
+            )
         queries = [f"{JUDGED}={given.queries}"] if given.queries else []
         qrels = [f"{JUDGED}={given.qrels}"] if given.qrels else []
-        return PrepareFiles(given.documents, queries=queries, qrels=qrels, output=output)
+        rows = self.given("on_duplicate", "on_dangling")
+        return PrepareFiles(given.documents, queries=queries, qrels=qrels, output=output, **rows)
 
     def _judged(self, documents: Path) -> int:
         if self.settings.qrels is None:

@@ -1,0 +1,105 @@
+"""What `fuse --tune` and `combine --tune` say about runs that do not fit, and about gains that are none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import hybrid
+
+QIDS = [f"q{number}" for number in range(12)]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with judgments, a run that finds them all, one of other documents, and one of 20 hits."""
+    monkeypatch.chdir(tmp_path)
+    runs = {
+        "good": ["right", "wrong"],
+        "foreign": ["RIGHT", "WRONG"],
+        "late": [f"w{number}" for number in range(15)] + ["right"],
+    }
+    for name, docids in runs.items():
+        lines = [f"{qid} Q0 {docid} {rank} {50 - rank} x" for qid in QIDS for rank, docid in enumerate(docids, 1)]
+        Path(f"{name}.trec").write_text("\n".join(lines) + "\n")
+    Path("qrels.tsv").write_text("".join(f"{qid}\t0\tright\t1\n" for qid in QIDS))
+    return tmp_path
+
+
+def tune(*runs: str, **options: Any) -> tuple[dict[str, Any], str, str]:
+    """Return the content of the weights, stdout and stderr in one line each."""
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    done = hybrid("fuse", *runs, "--tune", "--qrels", "qrels.tsv", *words, "--output", "w.json", "--overwrite")
+    assert done.code == 0, done.err
+    return json.loads(Path("w.json").read_text()), " ".join(done.out.split()), " ".join(done.err.split())
+
+
+def test_a_run_of_other_documents_is_warned_about(here: Path) -> None:
+    content, _, said = tune("good.trec", "foreign.trec")
+    assert "foreign: MRR@10 of every judged query is 0; check that its documents are of this corpus" in said
+    assert "the runs have no document in common; check that they are of one corpus" in said
+    assert content["alone"] == {"good": 1.0, "foreign": 0.0}
+
+
+def test_a_gain_of_rounding_errors_is_not_distinguishable(here: Path) -> None:
+    """The means of the same values in another order differ by 1e-17."""
+    content, printed, _ = tune("good.trec", "foreign.trec")
+    assert abs(content["gain"]) < 1e-9
+    assert not content["gain_distinguishable"]
+    assert "not distinguishable from none" in printed
+
+
+def test_single_runs_are_measured_at_the_depth_of_the_fusion(here: Path) -> None:
+    content, _, _ = tune("good.trec", "late.trec", measure="R@20")
+    assert content["alone"] == {"good": 1.0, "late": 1.0}
+    for option in ("depth", "hits"):
+        content, _, _ = tune("good.trec", "late.trec", measure="R@20", **{option: 10})
+        assert content["alone"] == {"good": 1.0, "late": 0.0}
+
+
+def test_a_fusion_that_is_worse_than_a_single_run_is_said_to_be(here: Path) -> None:
+    content, printed, _ = tune("good.trec", "late.trec", method="product", measure="MRR@10")
+    assert content["gain"] <= 0
+    assert ("good alone is better" in printed) == (content["gain"] < -1e-9)
+
+
+def test_the_score_without_tuning_is_shown(here: Path) -> None:
+    content, printed, _ = tune("good.trec", "late.trec")
+    trials = {tuple(each["weights"]): each["score"] for each in content["trials"] if each["method"] == "minmax"}
+    assert content["untuned"] == trials[0.5, 0.5]
+    assert "minmax, equal weights" in printed
+    content, printed, _ = tune("good.trec", "late.trec", method="rrf")
+    assert content["untuned"] is None
+    assert "equal weights" not in printed
+
+
+def test_weights_of_another_method_name_the_method_to_tune_with(here: Path, made: Path) -> None:
+    """`search` has no --method that could be omitted."""
+    runs = [made / "bm25.parquet", made / "dense.parquet"]
+    judged = ["--qrels", made / "collection", "--split", "test"]
+    assert hybrid("fuse", *runs, "--tune", "--method", "minmax", *judged, "--output", "m.json").code == 0
+    indexes = f"{made / 'bm25'},{made / 'dense'}"
+    done = hybrid(
+        "search", made / "collection", "--split", "test", "--exact", "--index", indexes, "--weights", "@m.json",
+        "--output", "x.parquet",
+    )  # fmt: skip
+    assert "holds --method minmax, not weighted-sum; tune again with --method weighted-sum" in done.err
+
+
+def test_raw_weights_of_another_encoder_are_warned_about(here: Path, made: Path, tiny_lambda: Path) -> None:
+    """Scores of another encoder have another scale; weights of normalized scores have none."""
+    data = made / "collection"
+    assert hybrid("encode", data, "--model", tiny_lambda, "--output", "other").code == 0
+    assert hybrid("search", data, "--split", "test", "--index", "other", "--output", "other.parquet").code == 0
+    runs, indexes = [made / "bm25.parquet", made / "dense.parquet"], f"{made / 'bm25'},{made / 'dense'}"
+    judged = ["--tune", "--qrels", data, "--split", "test", "--index", indexes]
+    for method in ("weighted-sum", "minmax"):
+        more = judged if method == "weighted-sum" else judged[:-2]
+        assert hybrid("fuse", *runs, *more, "--method", method, "--output", f"{method}.json").code == 0
+        used = ["--weights", f"@{method}.json", "--output", f"{method}.parquet", "--overwrite"]
+        used += ["--index", f"{made / 'bm25'},other"] if method == "weighted-sum" else []
+        done = hybrid("fuse", runs[0], "dense=other.parquet", *used)
+        assert done.code == 0, done.err
+        assert ("was tuned for raw scores of another encoder" in done.err) == (method == "weighted-sum")
