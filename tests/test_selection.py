@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -136,15 +138,32 @@ def test_additional_queries_are_worth_less_if_there_are_many() -> None:
     assert worth_of_more(Table(choices(), hill(5)), 10, 5, 1) is None
 
 
-def printed(values: np.ndarray, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return what `fuse --tune` prints for values of the choices [choices, queries]."""
+def tuned(values: np.ndarray, alone: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return the result of tuning for values of the choices [choices, queries] and of the runs alone [queries]."""
     table = Table(choices(), values)
     selected = select(table, 5, 1)
     recipe = Recipe("minmax", table.choices[selected.row].weights, "zero")
-    alone = {"a": values[0], "b": values[-1]}
     qids = [str(number) for number in range(table.queries)]
-    terminal.show_tuned({**Tuned(table, selected, recipe, alone, qids, "nDCG@10", 5, 1).content(), "no_prior": "-"})
+    return {**Tuned(table, selected, recipe, alone, qids, "nDCG@10", 5, 1).content(), "no_prior": "-"}
+
+
+def printed(values: np.ndarray, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what `fuse --tune` prints."""
+    terminal.show_tuned(tuned(values, {"a": values[0], "b": values[-1]}))
     return " ".join(capsys.readouterr().out.split())
+
+
+def test_a_gain_of_rounding_errors_is_not_distinguishable_from_none() -> None:
+    """The means of equal values differ by 5e-17, for every query."""
+    found = tuned(np.full((len(GRID), 8), 0.1 + 0.2), {"a": np.full(8, 0.3), "b": np.zeros(8)})
+    low, high = found["gain_interval"]
+    assert low * high > 0  # 0 is outside
+    assert not found["gain_distinguishable"]
+
+
+def test_a_significant_loss_says_which_run_alone_is_better(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.show_tuned(tuned(np.full((len(GRID), 8), 0.4), {"a": np.full(8, 0.6), "b": np.zeros(8)}))
+    assert "Gain over a alone: -.2000 [-.2000, -.2000], a alone is better" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_held_out_score_is_printed_with_its_interval(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,15 @@ from hybrid_cli.artifacts.schemas import Kind
 from hybrid_cli.errors import InputError
 
 _INDEXES = (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX)
-_MADE = (*_INDEXES, Kind.SHARDS, Kind.EXAMPLES, Kind.LABELS, Kind.ENCODER, Kind.RERANKER, Kind.WEIGHTS, Kind.FUSER)
+_MODELS = (Kind.ENCODER, Kind.EXAMPLES, Kind.LABELS)
+_PARTS_OF = {  # kind of an artifact -> kinds of inputs that become a part of it
+    Kind.RUN: (*_INDEXES, Kind.SHARDS, Kind.ENCODER, Kind.RERANKER, Kind.RUN, Kind.WEIGHTS, Kind.FUSER),
+    Kind.SHARDS: (Kind.LEXICAL_INDEX, Kind.SHARDS),
+    Kind.LEXICAL_INDEX: (Kind.LEXICAL_INDEX,),
+    Kind.DENSE_INDEX: (Kind.DENSE_INDEX, Kind.ENCODER),
+    Kind.ENCODER: _MODELS,
+    Kind.RERANKER: (Kind.RERANKER, *_MODELS),
+}
 _SEVERAL, _UNKNOWN = "several runs", "unknown origin"
 _LUCENE_READS = ("lucene/",)
 _READ = {
@@ -183,17 +191,18 @@ def language(run: Path) -> str | None:
 
 
 def made_of(run: Path) -> Iterator[tuple[Path, Path, Manifest]]:
-    """Yield run, artifact and its manifest for all indexes, encoders, examples and weights that a run was made of.
+    """Yield run, artifact and its manifest for the indexes, encoders, examples and weights that a run was made of.
 
     The run is the one that was made of the artifact: the given run, or one that it was fused or concatenated from.
-    Artifacts that are gone, or have changed since then, are left out with all that they were made of; nothing is
-    downloaded.
+    Artifacts that are gone, damaged, or have changed since then are left out with all that they were made of, and so is
+    what a training only read: its validation, and the index or teacher of its negatives. Nothing is downloaded.
     """
     waiting, found = [(run, run)], set()
     while waiting:
         owner, path = waiting.pop()
         try:
             manifest = find_manifest(path)
+            sources = list(_unchanged(manifest)) if manifest is not None else []
         except InputError:
             continue
         if manifest is None or (owner, path) in found:
@@ -201,12 +210,16 @@ def made_of(run: Path) -> Iterator[tuple[Path, Path, Manifest]]:
         found.add((owner, path))
         if manifest.kind != Kind.RUN:
             yield owner, path, manifest
-        for role, recorded in manifest.inputs.items():
-            kind = recorded["kind"]
-            follow = kind in _MADE or (kind == Kind.RUN and manifest.kind == Kind.RUN)
-            source = manifest.input_place(role) if follow else None
-            if source is not None and source.exists() and fingerprint(source) == recorded["fingerprint"]:
-                waiting.append((source if kind == Kind.RUN else owner, source))
+        waiting += [(source if kind == Kind.RUN else owner, source) for source, kind in sources]
+
+
+def _unchanged(manifest: Manifest) -> Iterator[tuple[Path, str]]:
+    """Yield path and kind of the inputs that became a part of an artifact and are still what was recorded."""
+    for role, recorded in manifest.inputs.items():
+        follow = recorded["kind"] in _PARTS_OF.get(manifest.kind, ()) and not role.startswith("dev")
+        source = manifest.input_place(role) if follow else None
+        if source is not None and source.exists() and fingerprint(source) == recorded["fingerprint"]:
+            yield source, recorded["kind"]
 
 
 def _inputs(path: Path) -> Iterator[tuple[Path, str]]:

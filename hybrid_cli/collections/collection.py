@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, memory
+from hybrid_cli import artifacts, console, memory
 from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.collections.readers.text_files import judgment_rows, query_rows
 from hybrid_cli.errors import InputError
@@ -194,12 +194,12 @@ def _splits(path: Path, role: str) -> list[str]:
     )
 
 
-def tuning_split(path: Path, split: str | None) -> str | None:
-    """Return the split to tune on: the given one, else the only one of a collection, else `dev`; None for a file."""
-    if split is not None or path.is_file():
-        return split
-    found = splits(path)
-    return found[0] if len(found) == 1 else "dev"
+def tuning_split(path: Path, split: str | None) -> str:
+    """Return the split to tune on: the given one, else the only one of a collection, with a note, else `dev`."""
+    found = splits(path) if split is None else []
+    if len(found) == 1 and found != ["dev"]:
+        console.note(f"--tune: split {found[0]} of {path}, the only one; do not report scores of its queries")
+    return split or (found[0] if len(found) == 1 else "dev")
 
 
 def queries_path(path: Path, split: str | None = None) -> Path:

@@ -122,10 +122,10 @@ class Table:
         """Return the fraction of the evidence that comes from the prior."""
         return 0.0 if self.prior is None else self.prior_queries / (self.prior_queries + self.queries)
 
-    def untuned(self) -> list[int]:
-        """Return the row of `minmax` with equal weights, the default of `fuse`, if it is a choice."""
+    def untuned(self) -> int | None:
+        """Return the row of `minmax` with equal weights, the default of `fuse`; None if it is no choice."""
         found = (row for row, each in enumerate(self.choices) if each.method == "minmax")
-        return [row for row in found if _inequality(self.choices[row].place) == 0]
+        return next((row for row in found if _inequality(self.choices[row].place) == 0), None)
 
     def means(self, counts: NDArray[np.int64] | None = None) -> Values:
         """Return the mean of each choice over the judged queries and the pseudo-queries of the prior, [choices].

@@ -17,7 +17,8 @@ class TunedWeight:
     """Result of tuning: the middle of the plateau of a scaled grid, the best weight of another one (SPAR, appendix A).
 
     Attributes:
-        table: values of all weights of both encoders; the weights are those of the second and of the first encoder.
+        table: values of all combinations, [weights, queries]; a choice has the weights of the second and of the first
+            encoder, both above 0.
         alone: encoder -> value of each judged query, in the order of the models.
         scaled: the grid is scaled.
     """
@@ -81,7 +82,10 @@ class TunedWeight:
 
     @property
     def gain(self) -> tuple[float, float, float] | None:
-        """Return the held-out gain over the better encoder alone with its 95% interval; None for a single query."""
+        """Return the held-out gain over the better encoder alone: mean, lower and upper end of its 95% interval.
+
+        None for a single query.
+        """
         if self.held_out is None:
             return None
         gains = self.held_out - self.alone[self.best_single]

@@ -78,7 +78,7 @@ class Tuned:
             "plateau": [list(choice.weights) for choice in plateau],
             "best": _trial(table.choices[selected.plateau.best], float(table.values[selected.plateau.best].mean())),
             "alone": {name: float(each.mean()) for name, each in self.alone.items()},
-            "untuned": next((float(table.values[row].mean()) for row in table.untuned()), None),
+            "untuned": None if (row := table.untuned()) is None else float(table.values[row].mean()),
             "best_single": best,
             "gain": float(gains.mean()),
             "gain_interval": ends,
@@ -211,11 +211,12 @@ def check_systems(path: Path, systems: Sequence[System]) -> None:
     """
     made = artifacts.read_manifest(path, Kind.WEIGHTS)
     runs = [made.input_path(f"run {number}") for number in range(1, len(systems) + 1)]
-    tuned = [lineage.system_of(run) for run in runs if run is not None and run.exists()]
-    before, now = ([each.kind for each in of] for of in (tuned, systems))
+    tuned = [lineage.system_of(run) if run is not None and run.exists() else None for run in runs]
+    before, now = [each.kind for each in tuned if each is not None], [each.kind for each in systems]
     if before != now and sorted(before) == sorted(now):
         raise InputError(f"{path}: was tuned for the order {', '.join(before)}, not {', '.join(now)}; use its order")
-    changed = before == now and any(one.difference(other) for one, other in zip(tuned, systems, strict=True))
+    pairs = [(one, other) for one, other in zip(tuned, systems, strict=True) if one is not None]
+    changed = any(one.kind == other.kind and one.difference(other) for one, other in pairs)
     if changed and METHODS[read_tuned(path)["method"]].normalization == "none":
         console.warn(f"{path}: was tuned for raw scores of another encoder; tune again")
 

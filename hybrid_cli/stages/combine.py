@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,11 +47,12 @@ def combine(settings: Combine) -> Path:
     models = as_names(settings.models)
     folders = [resolve(model) for model in models]
     _refuse_sparse(models, folders)
+    judged: dict[str, Path] = {}
     inputs: dict[str, Path | artifacts.Named] = {
         f"model {number}": model_input(model) for number, model in enumerate(models, 1)
     }
     if settings.tune is not None and settings.index is not None:
-        inputs |= {"index": settings.index, **_judged(settings.tune, settings.split)}
+        inputs |= {"index": settings.index, **(judged := _judged(settings.tune, settings.split))}
     output = artifacts.output_of(settings, Kind.ENCODER, inputs)
     if output.up_to_date:
         return output.path
@@ -65,7 +66,7 @@ def combine(settings: Combine) -> Path:
     encoder = Combination(recipe, parts)
     tuned: dict[str, Any] = {}
     if index is not None:
-        recipe, tuned = _tune(encoder, index, settings)
+        recipe, tuned = _tune(encoder, index, settings, judged)
     with output.folder() as (work, counts):
         composite.write_combination(work, folders, recipe)
         counts |= {"dim": encoder.dim, "weight": recipe.weight, **tuned}
@@ -88,18 +89,18 @@ def _recipe(settings: Combine, index: DenseIndex | None) -> Recipe:
     return Recipe(settings.combine, settings.weight, composite.read_recipe(folder).changes)
 
 
-def _tune(encoder: Combination, index: DenseIndex, settings: Combine) -> tuple[Recipe, dict[str, Any]]:
+def _tune(
+    encoder: Combination, index: DenseIndex, settings: Combine, judged: Mapping[str, Path]
+) -> tuple[Recipe, dict[str, Any]]:
     """Return the recipe with the selected weight, and the scores for the manifest.
 
     Raises:
         InputError: the index is of another combination, or no judged query can tell weights apart.
     """
-    assert settings.tune is not None
     if index.fingerprint != encoder.fingerprint:
         raise InputError(
             f"{index.folder}: was not built with this combination of these models; encode with both models first"
         )
-    judged = _judged(settings.tune, settings.split)
     qrels = collections.read_qrels(judged["qrels"])
     queries = collections.read_queries(judged["queries"])
     queries = queries.join(qrels, on="qid", how="semi", maintain_order="left")

@@ -231,10 +231,9 @@ def _tuned(job: FusionInputs, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned,
             f"--tune: {settings.measure} of every run is 0 for {console.counted(**{'judged query': len(qids)})} of "
             f"{judged}; pass the judgments of these runs' queries, or another --measure"
         )
-    for name in (name for name, values in alone.items() if not values.any()):
-        console.warn(
-            f"{name}: {settings.measure} of every judged query is 0; check that its documents are of this corpus"
-        )
+    for name, run in zip(job.runs, opened, strict=True):
+        if not alone[name].any() and retrieved(run, qrels, 0).judged.is_empty():
+            console.warn(f"{name}: none of its hits has a judgment; check that its documents are of this corpus")
     choices, values = _measured(job, opened, qrels)
     prior, reason = _prior(job, choices)
     table = Table(choices, values, prior, settings.prior_queries if prior is not None else 0.0)

@@ -53,10 +53,10 @@ def report(settings: Report) -> Path:
         artifacts.open_output(path, kind, "report", inputs=inputs, options=options, overwrite=settings.overwrite)
         for path, kind in kinds.items()
     ]
+    used = reused(plan.runs, plan.qrels)
+    for line in used:
+        console.warn(line)
     if not all(output.up_to_date for output in outputs):
-        used = reused(plan.runs, plan.qrels)
-        for line in used:
-            console.warn(line)
         found = replace(find(plan, settings, baselines, texts), reused=used)
         owners = lineage.curve_owners(plan.runs)
         learned = {
