@@ -54,10 +54,10 @@ def _counts(made: Sequence[tuple[Path, Path, Manifest]], judged: pl.DataFrame, f
     for run, path, manifest in made:
         try:
             common = set(_used(path, manifest, judged, fingerprint))
+            if common:
+                common.intersection_update(open_run(run).qids)
         except InputError:  # damaged: nothing is known
             continue
-        if common:
-            common.intersection_update(open_run(run).qids)
         found.setdefault(manifest.kind, set()).update(common)
     return {kind: len(common) for kind, common in found.items() if common}
 
