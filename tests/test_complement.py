@@ -12,9 +12,9 @@ from typing import Any
 
 import polars as pl
 import pytest
+from evaluated import RUNS, evaluate, write_run
 from hypothesis import given
 from hypothesis import strategies as st
-from test_evaluate import RUNS, evaluate, write_run
 from typer.testing import CliRunner
 
 from hybrid_cli.cli.app import app

@@ -1,9 +1,7 @@
-"""The command `evaluate`: values, means, counts and tests, in four formats."""
+"""The command `evaluate`: values, means, counts, notes, refusals."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -11,41 +9,18 @@ from typing import Any
 import polars as pl
 import pytest
 from command import hybrid
+from evaluated import RUNS, evaluate, write_run
 from tiny_collection import write_lines
 from typer.testing import CliRunner
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.artifacts import Kind
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import FAMILIES, Family, Measure
-from hybrid_cli.evaluation.summary import Summary
-from hybrid_cli.reporting.evaluate import text
-from hybrid_cli.reporting.summary import as_csv, as_json, as_markdown, legend, show
+from hybrid_cli.reporting.summary import as_json, as_markdown, legend
 from hybrid_cli.settings import Fuse, PrepareBeir
-from hybrid_cli.stages import evaluate as stage
 from hybrid_cli.stages.prepare import prepare
-
-RUNS = {
-    "bm25": {"001": ["void", "007"], "002": ["salt", "NA"], "003": ["órgãos"], "006": ["dense"]},
-    "dense": {"001": ["moon landing", "007"], "002": ["NA", "salt"], "004": ["dense"], "005": ["void"]},
-    "clear": {"001": ["007"], "002": ["salt", "NA"], "003": ["lungs", "órgãos"], "004": ["dense"], "005": ["hamlet"]},
-}
-
-
-def write_run(path: Path, hits: dict[str, list[str]]) -> Path:
-    rows = [(qid, docid, rank, 1.0 / rank) for qid, docids in hits.items() for rank, docid in enumerate(docids, 1)]
-    table = pl.DataFrame(rows, schema=["qid", "docid", "rank", "score"], orient="row").to_arrow()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    artifacts.write_parquet(path, [table], artifacts.SCHEMAS[Kind.RUN], Manifest(Kind.RUN, "search", {}, {}))
-    return path
-
-
-def evaluate(*inputs: Any, **options: Any) -> Summary:
-    """Evaluate runs without a study."""
-    found = stage.evaluate(*inputs, **options)
-    assert isinstance(found, Summary)
-    return found
 
 
 @pytest.fixture
@@ -284,105 +259,6 @@ def test_a_measure_deeper_than_the_run_is_noted(
     assert "bm25: returned at most 2 hits per query; R@100 is computed on shorter lists" in capsys.readouterr().err
 
 
-# ------------------------------------------------------------------------------------------------------------ formats
-
-
-def big(tmp_path: Path) -> list[Path | str]:
-    """Return qrels and runs over 40 queries: `good` is always right, `bad` for a quarter, `none` never."""
-    qids = [f"q{number}" for number in range(40)]
-    (tmp_path / "qrels.tsv").write_text("".join(f"{qid}\tright\t1\n" for qid in qids), "utf-8")
-    right = {"good|best": qids, "bad": qids[:10], "[none]": []}
-    return [tmp_path / "qrels.tsv"] + [
-        f"{name}={write_run(tmp_path / f'{at}.parquet', {q: ['right' if q in hits else 'wrong'] for q in qids})}"
-        for at, (name, hits) in enumerate(right.items())
-    ]
-
-
-def test_marks_and_legend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    show(evaluate(big(tmp_path), measures=["P@1"], baseline=["bad"], correction="bonferroni"))
-    lines = capsys.readouterr().out.splitlines()
-    figures = {words[0]: words[1] for words in (line.split() for line in lines) if len(words) > 1}
-    table = " ".join(" ".join(lines).split())
-    assert "1.0000ᵃ" in table
-    assert ".0000↓ᵃ" in table
-    assert "bad (a)" in table
-    assert "[none]" in figures  # not parsed as markup
-    assert (
-        "ᵃ better than bad (↓ᵃ worse): p < 0.05, two-sided paired t-test, Bonferroni over 2 comparisons per measure"
-        in table
-    )
-    assert "n = 40." in table
-
-
-def test_decimal_points_are_aligned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    show(evaluate(big(tmp_path), measures=["P@1"], baseline=["bad"]))
-    means = capsys.readouterr().out.split("queries")[0]
-    rows = [line for line in means.splitlines() if "±" in line]
-    assert len({line.index(".") for line in rows}) == 1
-    assert len({line.index("±") for line in rows}) == 1
-
-
-def test_json_csv_and_markdown_have_the_same_figures(tmp_path: Path) -> None:
-    summary = evaluate(big(tmp_path), measures=["P@1", "Success@5"], baseline=["bad"])
-    content = json.loads(as_json(summary))
-    assert content["runs"][0]["means"] == {"P@1": 1.0, "Success@5": 1.0}
-    assert content["queries"] == {"P@1": 40, "Success@5": 40}
-    compared = next(row for row in content["comparisons"] if row["run"] == "[none]")
-    assert (compared["wins"], compared["losses"], compared["ties"]) == (0, 10, 30)
-    rows = list(csv.DictReader(io.StringIO(as_csv(summary))))
-    assert len(rows) == 3 * 2
-    flat = next(row for row in rows if row["run"] == "[none]" and row["measure"] == "P@1")
-    assert float(flat["p_t_corrected"]) == compared["p_t_corrected"]
-    assert (flat["missing"], flat["correction"], flat["baseline"]) == ("0", "holm", "bad")
-    assert next(row for row in rows if row["run"] == "bad")["baseline"] == ""
-    markdown = as_markdown(summary)
-    low, high = content["runs"][1]["intervals"]["P@1"]
-    assert low < content["runs"][1]["means"]["P@1"] == 1 / 4 < high
-    assert (float(flat["low"]), float(flat["high"])) == tuple(content["runs"][2]["intervals"]["P@1"])
-    half = f"±{(high - low) / 2:.3f}".replace("0.", ".")
-    assert "| good\\|best | **1.0000ᵃ** ±.000 | **1.0000ᵃ** ±.000 |" in markdown
-    assert f"| bad (a) | .2500 {half} | .2500 {half} |" in markdown
-    assert (
-        "± half the width of the 95% bootstrap interval of the mean (1,000 samples of the queries, seed 42)."
-        in markdown
-    )
-
-
-def test_latex_has_the_marks_of_the_table_and_no_special_characters(tmp_path: Path) -> None:
-    judged = pl.DataFrame({"qid": [f"q{n}" for n in range(12)], "docid": "right", "relevance": 1})
-    judged.write_parquet(tmp_path / "qrels.parquet")
-    for name, place in (("good_1", 0), ("bad", 1)):
-        hits = {f"q{n}": ["wrong", "other"] for n in range(12)}
-        for n, docids in enumerate(hits.values()):
-            docids.insert(place if n else 0, "right")
-        write_run(tmp_path / f"{name}.parquet", hits)
-    runs = [tmp_path / "bad.parquet", tmp_path / "good_1.parquet"]
-    printed = text(evaluate(runs, qrels=tmp_path / "qrels.parquet", measures=["MRR@10"]), "latex")
-    assert "\nrun & MRR@10 \\\\\n\\midrule\nbad (a) & .5417 $\\pm$" in printed
-    assert "good\\_1 & \\textbf{1.0000$^{a}$ $\\pm$.000} \\\\" in printed
-    assert "95\\% bootstrap interval" in printed
-    assert printed.isascii()
-    last = [*reversed(runs)]
-    lower = text(evaluate(last, qrels=tmp_path / "qrels.parquet", measures=["MRR@10"]), "latex")
-    assert "\nbad & .5417$^{\\downarrow a}$ $\\pm$" in lower
-
-
-def test_a_single_run_has_no_comparison(tiny: Path, paths: list[Path]) -> None:
-    summary = evaluate([tiny, paths[0]], split="test", measures=["MRR@10"])
-    assert "**" not in as_markdown(summary)
-    assert "better than" not in as_markdown(summary)
-    assert json.loads(as_json(summary))["comparisons"] == []
-    assert len(list(csv.DictReader(io.StringIO(as_csv(summary))))) == 1
-
-
-def test_a_single_query_has_no_t_test(tiny: Path, tmp_path: Path, paths: list[Path]) -> None:
-    qrels = tmp_path / "qrels.tsv"
-    qrels.write_text("001\t007\t1\n", "utf-8")
-    content = json.loads(as_json(evaluate(paths, qrels=qrels, measures=["MRR@10"])))
-    assert content["comparisons"][0]["p_t"] is None
-    assert content["comparisons"][0]["p_permutation"] == 1.0
-
-
 def test_the_command_prints_the_result(tiny: Path, paths: list[Path]) -> None:
     arguments = ["evaluate", str(tiny), "--split", "test", *map(str, paths), "--measures", "MRR@10,nDCG@10"]
     result = CliRunner().invoke(
@@ -443,21 +319,3 @@ def test_a_new_measure_is_one_entry_of_the_registry(
     assert tuning.measure == "Toy@2"
     with pytest.raises(InputError, match=r"did you mean Toy@10"):
         evaluate([tiny, *paths], split="test", measures=["Toys@10"])
-
-
-DEMO = [
-    "bm25", "dense-before-train", "dense-clear-margin", "rrf", "minmax", "bm25+dense-before", "bm25+clear-margin",
-    "weighted-sum-tuned",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("pair", [None, ("dense-clear-margin", "bm25")])
-def test_tables_fit_80_columns(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], pair: tuple[str, str] | None
-) -> None:
-    """Eight runs with names of up to 18 characters and four measures, as in the demo."""
-    files = [write_run(tmp_path / f"{name}.parquet", RUNS[list(RUNS)[n % 3]]) for n, name in enumerate(DEMO)]
-    show(evaluate([tiny, *files], split="test", complement=pair))
-    lines = capsys.readouterr().out.splitlines()
-    assert any("weighted-sum-tuned" in line for line in lines)
-    assert max(len(line) for line in lines) <= 80

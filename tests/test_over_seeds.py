@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from command import hybrid
-from test_evaluate import write_run
+from evaluated import write_run
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.over_seeds import OverSeeds

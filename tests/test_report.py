@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 import pytest
 from command import hybrid, refused
+from evaluated import RUNS, write_run
 from report_study import ATTACK, Study
-from test_evaluate import RUNS, write_run
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind

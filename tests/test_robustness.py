@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from test_evaluate import write_run
+from evaluated import write_run
 from typer.testing import CliRunner
 
 from hybrid_cli import artifacts

@@ -200,14 +200,16 @@ def made_of(run: Path) -> Iterator[tuple[Path, Path, Manifest]]:
     waiting, found = [(run, run)], set()
     while waiting:
         owner, path = waiting.pop()
+        if (owner, path) in found:
+            continue
+        found.add((owner, path))
         try:
             manifest = find_manifest(path)
             sources = list(_unchanged(manifest)) if manifest is not None else []
         except InputError:
             continue
-        if manifest is None or (owner, path) in found:
+        if manifest is None:
             continue
-        found.add((owner, path))
         if manifest.kind != Kind.RUN:
             yield owner, path, manifest
         waiting += [(source if kind == Kind.RUN else owner, source) for source, kind in sources]

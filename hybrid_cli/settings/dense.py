@@ -36,7 +36,7 @@ from hybrid_cli.settings.options import (
     redeclare,
     when,
 )
-from hybrid_cli.settings.retrieval import FAISS_DEVICE, SearchOptions
+from hybrid_cli.settings.retrieval import FAISS_DEVICE, IndexBm25, SearchOptions
 from hybrid_cli.settings.sparse import SparseIndex
 
 INDEX_TYPES = {  # name -> meaning; the factory strings are in hybrid_cli/indexes/faiss.py
@@ -182,13 +182,8 @@ class Combine(Budgeted, OnDevice, Writes):
     tune: Path | None = option(
         None, "Collection with judged queries, which select the weight.", panel=TUNING, recorded=False
     )
-    split: str | None = option(
-        None,
-        "Split of the collection in `--tune`.",
-        panel=TUNING,
-        shown="the only split, or dev",
-        recorded=False,
-        applies=when(tune=GIVEN),
+    split: str | None = redeclare(
+        IndexBm25, "split", help="Split of the collection in `--tune`.", applies=when(tune=GIVEN)
     )
     index: Path | None = option(
         None,
