@@ -189,6 +189,21 @@ def test_many_judged_queries_train_tune_and_test_on_different_folds(
     assert (done.code, "--pseudo-queries: not with 6 judged queries or more" in done.err) == (2, True)
 
 
+@pytest.mark.parametrize("judged", [False, True])
+def test_too_few_judged_queries_train_nothing_unless_an_option_asks_for_it(
+    source: Path, tmp_path: Path, judged: bool
+) -> None:
+    """Trainings on pseudo-queries made MiniLM worse (docs/no-labels.md)."""
+    done = auto(source, tmp_path / "out", judged=judged)
+    assert done.code == 0, done.err
+    called = [line.split()[1] for line in commands(done)]
+    assert not {"mine-negatives", "train-dense"} & set(called)
+    assert called.count("prepare") == (1 if judged else 2)
+    assert "the start model is used as it is, since a training needs 200 judged queries" in done.err
+    assert "pass --minutes or --max-steps" in done.err
+    assert not (tmp_path / "out/model").exists()
+
+
 def test_without_training_judged_queries_need_neither_pseudo_queries_nor_negatives(
     source: Path, tmp_path: Path
 ) -> None:

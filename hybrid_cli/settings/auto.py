@@ -19,13 +19,15 @@ TRAINING = "training"  # fact: not --max-steps 0
 class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     """Build a hybrid of BM25 and a trained dense model from documents, in one command.
 
-    Runs the recommended stages: prepare, index, mine negatives, train within the time, encode, search, tune, fuse,
-    evaluate and report. The command of each stage is printed before it runs: continue by hand from any of them. The
-    same command resumes after an interruption.
+    Runs the recommended stages: prepare, index, mine negatives, train, encode, search, tune, fuse, evaluate and report.
+    The command of each stage is printed before it runs: continue by hand from any of them. The same command resumes
+    after an interruption.
 
-    Without `--queries` and `--qrels`, texts of the documents are the queries of the training and of the report
-    (pseudo-queries), and both runs have equal weights. With fewer than 200 judged queries, these tune the weights and
-    the model is trained on pseudo-queries; with more, three fifths train, one fifth tunes and one fifth tests.
+    With 200 judged queries or more, three fifths train the model, one fifth tunes the weights and one fifth tests. With
+    fewer, all of them tune the weights. Without any, texts of the documents are the queries of the report
+    (pseudo-queries), and both runs have equal weights. With fewer than 200, the model is trained only if an option of
+    the training is given (`--minutes`, `--max-steps`, `--layers` or `--pseudo-queries`), on pseudo-queries, which can
+    make it worse.
     """
 
     command = "auto"
@@ -50,7 +52,10 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
         applies=when(max_steps=None),
     )
     max_steps: int | None = option(
-        None, "Number of training steps; 0 keeps the start model.", minimum=0, shown="as many as --minutes allows"
+        None,
+        "Number of training steps; 0 keeps the start model.",
+        minimum=0,
+        shown="as many as --minutes allows; with fewer than 200 judged queries, 0",
     )
     layers: int | None = redeclare(StartModel, "layers", applies=when(steps=TRAINING))
     measure: str = option("nDCG@10", "Measure that the weights maximize.", parse=MEASURE)

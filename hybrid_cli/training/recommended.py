@@ -32,6 +32,7 @@ DEV_QUERIES, DEV_NEGATIVES, VALIDATIONS = 100, 4, 2
 FIRST_STEPS, FEWEST_STEPS = (1, 3), 20
 SAMPLE = 64  # documents that are encoded to measure the speed
 _STEPS_FILE = "steps.json"
+_OF_TRAINING = ("minutes", "max_steps", "layers", "pseudo_queries")  # options
 
 S = TypeVar("S", bound=Settings)
 
@@ -118,13 +119,21 @@ class RecommendedPath:
             self.run(Split(documents, splits=[JUDGED], folds=FOLDS, output=folds, **self.given("seed")))
             dev = PurposeQueries(folds, "dev-1")
             return Plan(PurposeQueries(folds, "train-1"), dev, dev, PurposeQueries(folds, "test-1"))
-        if judged and self.settings.max_steps == 0:
+        if judged and not self._trains_on_pseudo_queries:
             every = PurposeQueries(documents, JUDGED)
             return Plan(every, every, every, every)
         self.run(self._source(pseudo, self.settings.pseudo_queries or _kind(documents)))
         dev = PurposeQueries(pseudo, "dev")
         judged_queries = PurposeQueries(documents, JUDGED) if judged else dev
         return Plan(PurposeQueries(pseudo, "train"), dev, judged_queries, judged_queries)
+
+    @property
+    def _trains_on_pseudo_queries(self) -> bool:
+        """Return whether an option asks for a training where there are too few judged queries for one.
+
+        Measured, such trainings made MiniLM worse (docs/no-labels.md).
+        """
+        return self.settings.max_steps != 0 and bool(self.given(*_OF_TRAINING))
 
     def _source(self, output: Path, pseudo: PseudoQueries | None = None) -> PrepareFiles:
         """Return the import of the documents: with the given queries, or with pseudo-queries."""
@@ -149,12 +158,19 @@ class RecommendedPath:
         """Train the model in the time that is left; return it, or the start model if there is no time."""
         if self.settings.max_steps == 0:
             return self.settings.model
+        pseudo = plan.train.collection == self.at("pseudo")
+        if plan.train == plan.test or (pseudo and not self._trains_on_pseudo_queries):
+            console.note(
+                f"\nauto: the start model is used as it is, since a training needs {ENOUGH} judged queries; "
+                "pass --minutes or --max-steps to train on pseudo-queries, which can make it worse (docs/no-labels.md)"
+            )
+            return self.settings.model
         examples = self._mined(plan.train, "train.parquet")
         dev = self._mined(plan.dev, "dev.parquet", num_negatives=DEV_NEGATIVES)
         steps = self._steps(plan, examples)
         if not steps:
             return self.settings.model
-        if plan.train.collection == self.at("pseudo"):
+        if pseudo:
             console.note(
                 "\nauto: training on pseudo-queries can make a model worse (docs/no-labels.md); --max-steps 0 keeps "
                 "the start model"
