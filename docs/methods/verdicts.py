@@ -125,7 +125,7 @@ CLAIMS = (
     Claim("bpr", "bpr", "dpr"),
     Claim("bpr-1500-steps", "bpr", "signs"),
     Claim("bpr-before", "bpr", "bpr-before"),
-    Claim("rounding", "bpr", "signs"),  # repeated with losses in fp32 (docs/log.md)
+    *(Claim("rounding", "bpr", other) for other in ("signs", "dpr")),  # repeated with losses in fp32 (docs/log.md)
     *(Claim("lambda", row, "", "RBO", gain=0.45) for row in ("static", *TRANSFORMERS)),
     *(Claim("lambda", f"dpr+{row}", "bm25+dpr") for row in ("static", *TRANSFORMERS)),
     *(Claim("lambda", f"positives-{count}", "positives-1", "dev_MRR", curve=True) for count in (2, 10)),
