@@ -155,7 +155,7 @@ def size(count: float) -> str:
 
 @contextmanager
 def progress(
-    what: str, total: int | None = None, unit: str = "items", detail: Callable[[], str] = str
+    what: str, total: int | None = None, unit: str = "items", detail: Callable[[], str] = str, done: int = 0
 ) -> Iterator[Callable[[int], None]]:
     """Yield `advance(n)`: a progress bar on a terminal; elsewhere a line every 30 s and one at the end.
 
@@ -164,13 +164,14 @@ def progress(
         total: number of units, if known.
         unit: name of the units, in the plural ("passages").
         detail: returns text for the end of the bar, or of the lines.
+        done: units that an interrupted call has done; they count for the share, not for the rate.
     """
-    count, start = 0, time.monotonic()
+    count, start = done, time.monotonic()
 
     def rate() -> str:
         seconds = time.monotonic() - start
-        each = count / max(seconds, 1e-9)
-        return f"{count:,} {unit} in {duration(seconds)} ({each:,.{0 if each >= 10 else 1}f}/s)"
+        each = (count - done) / max(seconds, 1e-9)
+        return f"{count - done:,} {unit} in {duration(seconds)} ({each:,.{0 if each >= 10 else 1}f}/s)"
 
     def ending() -> str:
         return f"; {text}" if (text := detail()) else ""
@@ -182,7 +183,7 @@ def progress(
         last = TextColumn("{task.fields[detail]}")
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), last)
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(what, total=total, detail="")
+            task = bar.add_task(what, total=total, completed=done, detail="")
 
             def advance(n: int = 1) -> None:
                 nonlocal count
@@ -201,7 +202,7 @@ def progress(
                 note(f"{what}: {rate()}" + (f", {count / total:.0%}" if total else "") + ending())
 
         yield advance
-    if count and time.monotonic() - start > WORTH_A_LINE_SECONDS:
+    if count > done and time.monotonic() - start > WORTH_A_LINE_SECONDS:
         note(f"{what}: {rate()}{ending()}")
 
 

@@ -44,6 +44,18 @@ def test_progress_without_a_unit_is_not_printed(
     assert capsys.readouterr().err.startswith("delete: 2 documents in ")
 
 
+def test_progress_of_a_resumed_step_counts_the_work_of_this_call(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "WORTH_A_LINE_SECONDS", -1)
+    monkeypatch.setattr(console, "HEARTBEAT_SECONDS", -1)
+    with console.progress("train", 10, "steps", done=6) as advance:
+        advance(2)
+        advance(2)
+    first, last = capsys.readouterr().err.splitlines()
+    assert (first[:16], first[-5:], last[:16]) == ("train: 2 steps i", ", 80%", "train: 4 steps i")
+
+
 def test_progress_of_a_short_step_is_not_printed_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with console.progress("count", 3, "items") as advance:
         for _ in range(3):

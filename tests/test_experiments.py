@@ -46,6 +46,14 @@ def test_an_experiment_fits_the_settings_of_its_commands(name: str, command: str
     assert settings(name, command).command == command
 
 
+def test_every_model_of_an_experiment_is_a_hugging_face_id() -> None:
+    """A name without an owner is a folder; see `encoders.models.resolve`."""
+    values = [configured_values(name, KINDS[command]) for name, command in SECTIONS]
+    models = [each["model"] for each in values if "model" in each]
+    assert models
+    assert not [model for model in models if model.count("/") != 1]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_value_of_an_experiment_has_a_source(name: str) -> None:
     lines = experiments()[name].read_text("utf-8").splitlines()

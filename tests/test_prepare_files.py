@@ -53,6 +53,17 @@ def test_columns_are_found_by_name_and_printed(tmp_path: Path) -> None:
     assert corpus_of(tmp_path / "made") == [("1", "", "one"), ("2", "", "two")]
 
 
+def test_a_second_file_after_queries_is_not_read_as_documents(tmp_path: Path) -> None:
+    """The shell makes `--queries queries.*.tsv` one value of the option and further documents."""
+    docs = write_lines(tmp_path / "docs.csv", "id,text", "1,one")
+    files = [write_lines(tmp_path / f"queries.{split}.tsv", "q1\tone") for split in ("train", "dev")]
+    done = hybrid("prepare", "files", docs, "--queries", *files, "--output", tmp_path / "made")
+    assert done.code == 2
+    assert done.err == (
+        f"hybrid: {files[1]}: was passed as documents; repeat --queries for each file, or separate files by commas\n"
+    )
+
+
 def test_columns_are_named_by_options(tmp_path: Path) -> None:
     docs = write_lines(tmp_path / "docs.csv", "url,text,words", "a,not this,this")
     columns = {"id": "url", "text": "words", "title": "text"}

@@ -120,6 +120,19 @@ def test_runs_of_another_corpus_are_not_concatenated(made: Path, tmp_path: Path)
     concat_runs([made / "train.parquet", made / "test.parquet"], output=tmp_path / "all.parquet")
 
 
+def test_a_corpus_that_changed_after_the_search_is_named(tmp_path: Path) -> None:
+    pl.DataFrame({"docid": ["d"], "title": [""], "text": ["oxygen"]}).write_parquet(tmp_path / "corpus.parquet")
+    pl.DataFrame({"qid": ["1"], "text": ["oxygen"]}).write_parquet(tmp_path / "queries.test.parquet")
+    pl.DataFrame({"qid": ["1"], "docid": ["d"], "relevance": [1]}).write_parquet(tmp_path / "qrels.test.parquet")
+    index = index_bm25(tmp_path, output=tmp_path / "bm25", threads=1)
+    run = search(tmp_path, split="test", index=index, output=tmp_path / "run.parquet")
+    pl.DataFrame({"docid": ["d"], "title": [""], "text": ["heart"]}).write_parquet(tmp_path / "corpus.parquet")
+    with pytest.raises(
+        InputError, match=r"run\.parquet: was searched before .*corpus\.parquet changed; build its index"
+    ):
+        evaluate([tmp_path, run], split="test")
+
+
 def test_a_run_of_another_corpus_is_not_used_with_a_collection(made: Path, tmp_path: Path) -> None:
     data, other, out = made / "data", made / "fewer.parquet", tmp_path / "out"
     stages: dict[str, Callable[[Path], object]] = {

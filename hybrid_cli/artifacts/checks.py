@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from hybrid_cli.artifacts.files import is_empty_folder, lock_file
+from hybrid_cli.artifacts import layout
+from hybrid_cli.artifacts.files import interrupted, is_empty_folder, lock_file, unfinished_call
 from hybrid_cli.artifacts.manifest import FORMAT, MANIFEST, Manifest, Named, find_manifest, foreign_file
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.errors import DamageError, InputError
@@ -158,14 +160,41 @@ def _difference(existing: Manifest | None, wanted: Manifest) -> str:
         return f"already exists: {existing.kind.phrase} made by `{existing.stage}`"
     if existing.format != FORMAT:
         return f"already exists, written by an older hybrid (manifest format {existing.format}, now {FORMAT})"
-    options = [
-        f"{name}={existing.options.get(name)!r}, now {wanted.options.get(name)!r}"
-        for name in sorted({*existing.options, *wanted.options})
-        if existing.options.get(name) != wanted.options.get(name)
+    return f"already exists with other options or inputs: {_changes(existing.key(), wanted.key())}"
+
+
+def _changes(before: str, now: str) -> str:
+    """Return the options and inputs that differ between the keys of two calls of a stage, in words."""
+    (*_, options, inputs), (*_, new_options, new_inputs) = json.loads(before), json.loads(now)
+    changed = [
+        f"{name}={options.get(name)!r}, now {new_options.get(name)!r}"
+        for name in sorted({*options, *new_options})
+        if options.get(name) != new_options.get(name)
     ]
-    inputs = [
+    changed += [
         f"input '{role}' has changed"
-        for role in sorted({*existing.inputs, *wanted.inputs})
-        if existing.inputs.get(role, {}).get("fingerprint") != wanted.inputs.get(role, {}).get("fingerprint")
+        for role in sorted({*inputs, *new_inputs})
+        if inputs.get(role) != new_inputs.get(role)
     ]
-    return "already exists with other options or inputs: " + "; ".join([*options, *inputs])
+    return "; ".join(changed)
+
+
+def check_unfinished(path: Path, unfinished: Path, wanted: Manifest) -> None:
+    """Refuse to discard the checkpoint of an interrupted training of another call.
+
+    Args:
+        path: output path.
+        unfinished: scratch folder of the output.
+        wanted: manifest of this call.
+
+    Raises:
+        InputError: names the options and inputs that differ.
+    """
+    if not (unfinished / layout.CHECKPOINT).is_dir() or interrupted(unfinished, wanted.key()):
+        return
+    left = unfinished_call(unfinished)
+    if left is not None:
+        raise InputError(
+            f"{path}: an interrupted training with other options or inputs left a checkpoint: "
+            f"{_changes(left, wanted.key())}; repeat its command to resume it, or pass --overwrite to discard it"
+        )

@@ -91,7 +91,12 @@ def _resumable(scratch: Path) -> bool:
 
 def interrupted(scratch: Path, call: str) -> bool:
     """Return whether `scratch` is the unfinished folder of an equal call."""
-    return _resumable(scratch) and (scratch / KEY).read_text("utf-8") == call
+    return unfinished_call(scratch) == call
+
+
+def unfinished_call(scratch: Path) -> str | None:
+    """Return the key of the call that left an unfinished folder; None for other folders."""
+    return (scratch / KEY).read_text("utf-8") if _resumable(scratch) else None
 
 
 def finished(scratch: Path, call: str) -> bool:

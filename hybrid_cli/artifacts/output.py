@@ -23,6 +23,7 @@ from hybrid_cli.artifacts.checks import (
     check_name,
     check_place,
     check_replaceable,
+    check_unfinished,
     existing_manifest,
     place_of,
     refuse_foreign_file,
@@ -389,6 +390,8 @@ def _check(output: Output, inputs: Mapping[str, Path | Named], overwrite: bool, 
     if not output.up_to_date:
         check_place(output.path, inputs)
         check_replaceable(output.path, existing, output.manifest, overwrite, foreign, output.compare)
+        if not overwrite:
+            check_unfinished(output.path, output.partial, output.manifest)
 
 
 def _is_follower() -> bool:

@@ -104,11 +104,16 @@ def refuse_other_corpus(runs: Iterable[Path], corpus: Path) -> None:
     for run in runs:
         _refuse_other_kind(run)
         source = corpus_of(run)
-        if source is not None and source.fingerprint != expected:
+        if source is None or source.fingerprint == expected:
+            continue
+        if source.path.resolve() == corpus.resolve():
             raise InputError(
-                f"{run}: was searched in another corpus ({source.path}) than {corpus}; pass the collection of the run, "
-                "or export the run with --format trec to use it anyway"
+                f"{run}: was searched before {corpus} changed; build its index again with --overwrite, and search again"
             )
+        raise InputError(
+            f"{run}: was searched in another corpus ({source.path}) than {corpus}; pass the collection of the run, "
+            "or export the run with --format trec to use it anyway"
+        )
 
 
 def check_common(queries: Mapping[Path, pl.Series]) -> None:

@@ -36,7 +36,7 @@ def pick_device(device: str) -> str:
     except (RuntimeError, AssertionError) as error:  # a PyTorch without CUDA raises an AssertionError
         if "device type at start of device string" in str(error):
             raise InputError(unknown) from None
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].split(". ")[0].removesuffix(".")
         raise InputError(f"--device {device}: not available on this machine ({reason}); use auto or cpu") from None
     return found
 

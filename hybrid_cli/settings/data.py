@@ -213,8 +213,15 @@ class PrepareFiles(PrepareDocumentFiles):
         return tuple(name for name in self.document_columns if name not in ("id", "title", "text"))
 
     def check(self) -> None:
-        """Refuse columns of unknown fields, and names that `index-bm25 --fields` cannot take."""
+        """Refuse files of queries as documents, unknown fields, and names that `index-bm25 --fields` cannot take."""
         super().check()
+        for option_name in ("queries", "qrels"):
+            astray = [path for path in self.documents if Path(path).name.startswith(f"{option_name}.")]
+            if astray and getattr(self, option_name):
+                raise InputError(
+                    f"{astray[0]}: was passed as documents; repeat --{option_name} for each file, or separate files "
+                    "by commas"
+                )
         for name in self.other_fields:
             if name in _RESERVED or not name.isidentifier():
                 raise InputError(

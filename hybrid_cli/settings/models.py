@@ -33,8 +33,9 @@ class ConvertCheckpoint(Overwrites):
     examples = (
         "hybrid convert-checkpoint downloads/ance models/ance",
         "hybrid convert-checkpoint dpr-question models/dpr --documents dpr-context",
-        "hybrid convert-checkpoint lambda.ckpt models/lambda --base bert-base-uncased",
-        "hybrid convert-checkpoint one.ckpt models/drboost --learners two.ckpt,three.ckpt --base bert-base-uncased",
+        "hybrid convert-checkpoint lambda.ckpt models/lambda --base google-bert/bert-base-uncased",
+        "hybrid convert-checkpoint one.ckpt models/drboost --learners two.ckpt,three.ckpt "
+        "--base google-bert/bert-base-uncased",
     )
 
     checkpoint: NameOrPath = argument(REQUIRED, "Pickled file, model folder, or Hugging Face id.")

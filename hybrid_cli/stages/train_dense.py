@@ -116,8 +116,9 @@ def _as_last_learner(ensemble: str, changes: dict[str, Any]) -> dict[str, Any]:
     for name, value in changes.items():
         if learner[name] != value:
             raise InputError(
-                f"--{name.replace('_', '-')} {value}: the learners of {ensemble} have {learner[name]}, and learners of "
-                "an ensemble are alike; remove the option"
+                f"--{name.replace('_', '-')} {value}: the learners of {ensemble} have "
+                f"{'none' if learner[name] is None else learner[name]}, and learners of an ensemble are alike; remove "
+                "the option"
             )
     return learner
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hybrid_cli import artifacts, runs
+from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import refuse_mixed, refuse_other_judgments
@@ -56,6 +56,7 @@ def train_fusion(settings: TrainFusion) -> Path:
             fuser.save(folder, report)
             counts |= {"queries": len(fuser.judged), "trees": len(fuser.model.trees)}
     terminal.show_fuser(*read_fuser(settings.output))
+    console.note(f"train-fusion: {settings.output}")
     return settings.output
 
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from hybrid_cli import artifacts, draws
+from hybrid_cli import artifacts, console, draws
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import Optimization, Sampling
@@ -134,6 +134,12 @@ class Examples:
 
     def batches(self, plan: Sampling, done: int = 0) -> Iterator[list[Group]]:
         """Yield the batches of all epochs from the `done`-th on; the last batch of an epoch may be smaller."""
+        most = pl.scan_parquet(self._path).select(pl.col("negatives").list.len().max()).collect().item() or 0
+        if 0 < most < plan.negatives:
+            console.warn(
+                f"--negatives {plan.negatives}: {self._path} has at most {most} per query, so each is drawn several "
+                "times; mine more with mine-negatives --num-negatives"
+            )
         return batches(len(self), lambda epoch, skip: self.epoch(epoch, plan.seed, plan.negatives, skip), plan, done)
 
     def dev_rows(self, queries: int) -> pl.DataFrame:

@@ -215,12 +215,19 @@ def validator(
     bm25 = _bm25(lexical, projection, dev.documents["docid"])
     every = settings.eval_steps or max(1, steps // VALIDATIONS, 0 if fixed else -(-len(dev.documents) // per_step))
     when = f"every {every:,} steps" if every < steps else "before and after the training"
+    criterion = "dev_MRR@10" if bm25 is None else "dev_hybrid_MRR@10"
     console.note(
         f"validation {when}: {console.counted(query=len(dev.queries))}, "
         + _ORIGINS[dev.origin].format(len(dev.documents))
         + (_SEARCHED.format(len(whole.dev.documents)) if whole else "")
+        + (f"; keeps the weights with the best {criterion}" if settings.keep == "best" else "")
     )
-    criterion = "dev_MRR@10" if bm25 is None else "dev_hybrid_MRR@10"
+    if lexical is None and "index" in artifacts.read_manifest(settings.dev).inputs:
+        console.warn(
+            f"{settings.dev}: its BM25 index is missing or changed, so the validation measures the dense model alone, "
+            "not the sum with BM25; mine the dev examples again"
+        )
+    _warn_of_training_queries(settings.dev, dev.queries, settings.training_examples)
     return Validator(
         DevRetrieval(dev, encoder, bm25, fixed).measure,
         every,
@@ -246,6 +253,16 @@ def _bm25(index: LexicalIndex | None, projection: SignProjection | None, docids:
     if index is None:
         return None
     return Bm25Scorer(index, docids) if projection is None else Bm25Vectors(index, projection, docids)
+
+
+def _warn_of_training_queries(examples: Path, queries: pl.DataFrame, trained: Path) -> None:
+    """Warn about queries of the validation that are in the training examples too, with the same id and text."""
+    both = pl.scan_parquet(trained).select("qid", text="query").unique().join(queries.lazy(), on=["qid", "text"])
+    if common := both.select(pl.len()).collect().item():
+        console.warn(
+            f"{examples}: {common:,} of the {len(queries):,} dev queries are training queries, on which the validation "
+            "is too optimistic; mine the dev examples from another split"
+        )
 
 
 def _unchanged(examples: Path, role: str) -> Path | None:

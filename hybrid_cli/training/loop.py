@@ -136,8 +136,9 @@ def fit(
     every = (validator.every if validator else None) or max(1, total // VALIDATIONS)
     if validator and not state.curve:
         _validate(model, validator, state, work)
-    with console.progress("train", total, "steps", lambda: diagnostics.line(state.curve)) as advance:
-        advance(state.step)
+    if state.step and not parallel.rank():
+        console.note(f"train: resumes after step {state.step:,}")
+    with console.progress("train", total, "steps", lambda: diagnostics.line(state.curve), state.step) as advance:
         for step in range(state.step, total):
             trainer.set_rate(plan.learning_rate * rate_factor(plan, step, total, epochs.steps if epochs else total))
             torch.manual_seed(plan.seed * 1_000_003 + step + (parallel.rank() << 40))

@@ -124,9 +124,20 @@ class Session:
         console.note(f"{self._settings.command}: {self._settings.output}: {facts}, kept step {state.best_step:,}")
 
     def steps(self, examples: int) -> int:
-        """Return the number of optimizer steps for `examples` training examples."""
-        self._epoch_steps = epoch_steps(self._settings, examples)
-        return steps_of(self._settings, examples)
+        """Return the number of optimizer steps for `examples` training examples; warn about options without effect."""
+        plan = self._settings
+        self._epoch_steps, steps = epoch_steps(plan, examples), steps_of(plan, examples)
+        if plan.keep_epochs and steps < self._epoch_steps:
+            console.warn(
+                f"--keep-epochs: keeps no model, since an epoch has {self._epoch_steps:,} steps and the training "
+                f"{steps:,}"
+            )
+        if plan.warmup_steps is not None and plan.warmup_steps >= steps:
+            console.warn(
+                f"--warmup-steps {plan.warmup_steps}: the training has {steps:,} steps, so the learning rate stays "
+                "below --learning-rate"
+            )
+        return steps
 
     def _keeper(self, job: Job[Any], work: Path) -> Callable[[int], None] | None:
         """Return the function that stores the model of an epoch, if requested."""

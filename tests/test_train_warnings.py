@@ -1,0 +1,124 @@
+"""Messages about trainings whose options have no effect, whose validation misleads, or that would discard another."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_train_dense import PLAN, weights, write_examples
+
+from hybrid_cli.artifacts import layout
+from hybrid_cli.errors import InputError
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.training import loop
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Stop(Exception):
+    """In place of a kill."""
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_examples(tmp_path_factory.mktemp("examples") / "train.parquet")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"negatives": 5}, r"--negatives 5: .*train\.parquet has at most 3 per query, so each is drawn several times"),
+        ({"keep_epochs": True}, "--keep-epochs: keeps no model, since an epoch has 5 steps and the training 2"),
+        ({"warmup_steps": 2}, "--warmup-steps 2: the training has 2 steps, so the learning rate stays below"),
+        ({"negatives": 3, "warmup_steps": 1}, ""),
+    ],
+)
+def test_options_without_their_effect_are_named(
+    examples: Path,
+    tiny_bert: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: dict[str, Any],
+    message: str,
+) -> None:
+    train_dense(examples, output=tmp_path / "x", model=str(tiny_bert), **{**PLAN, "max_steps": 2, **options})
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: --")]
+    assert re.search(message, warnings[0]) if message else not warnings
+
+
+def test_dev_queries_of_the_training_are_counted(
+    examples: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = write_examples(tmp_path / "other.parquet", seed=1)  # the same ids, other texts
+    for dev, count in ((examples, 4), (other, 0)):
+        plan = {**PLAN, "max_steps": 1, "dev": dev, "dev_queries": 4}
+        train_dense(examples, output=tmp_path / dev.stem, model=str(tiny_bert), **plan)
+        said = f"{count} of the 4 dev queries are training queries" in capsys.readouterr().err
+        assert said is bool(count)
+
+
+def test_a_validation_names_its_criterion_and_a_changed_index(
+    tiny: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(tiny, tmp_path / "tiny")
+    index_bm25(tmp_path / "tiny", output=tmp_path / "bm25")
+    for name in ("train", "dev"):
+        mine_negatives(
+            tmp_path / "tiny", split="train", sources="random:2", index=tmp_path / "bm25",
+            output=tmp_path / f"{name}.parquet",
+        )  # fmt: skip
+    for k1, criterion in ((0.9, "dev_hybrid_MRR@10"), (2.0, "dev_MRR@10")):
+        index_bm25(tmp_path / "tiny", output=tmp_path / "bm25", k1=k1)
+        train_dense(
+            tmp_path / "train.parquet", output=tmp_path / f"{k1}", model=str(tiny_bert), dev=tmp_path / "dev.parquet",
+            **{**PLAN, "max_steps": 1},
+        )  # fmt: skip
+        printed = capsys.readouterr().err
+        assert f"keeps the weights with the best {criterion}\n" in printed
+        assert ("dev.parquet: its BM25 index is missing or changed" in printed) is (k1 == 2.0)
+
+
+@pytest.fixture
+def interrupted(
+    examples: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, dict[str, Any]]:
+    """The output path and the options of a training that stopped after its first checkpoint."""
+    options = {**PLAN, "max_steps": 6, "model": str(tiny_bert), "output": tmp_path / "x"}
+    save = loop.save_checkpoint
+
+    def then_stop(*inputs: Any) -> None:
+        save(*inputs)
+        raise Stop
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "save_checkpoint", then_stop)
+        with pytest.raises(Stop):
+            train_dense(examples, **options)
+    return tmp_path / "x", options
+
+
+def test_a_checkpoint_of_another_call_is_not_discarded_without_overwrite(
+    examples: Path, tmp_path: Path, interrupted: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, options = interrupted
+    with pytest.raises(InputError, match=r"left a checkpoint: learning_rate=0\.001, now 0\.01; repeat its command"):
+        train_dense(examples, **{**options, "learning_rate": 1e-2})
+    assert (tmp_path / ".x.partial" / layout.CHECKPOINT).is_dir()
+    capsys.readouterr()
+    train_dense(examples, **options)
+    assert "train: resumes after step 2\n" in capsys.readouterr().err
+    train_dense(examples, **{**options, "output": tmp_path / "whole"})
+    assert weights(output) == weights(tmp_path / "whole")
+
+
+def test_overwrite_discards_a_checkpoint_of_another_call(
+    examples: Path, interrupted: tuple[Path, dict[str, Any]]
+) -> None:
+    output, options = interrupted
+    train_dense(examples, **{**options, "max_steps": 1, "overwrite": True})
+    assert (output / "model.safetensors").is_file()
