@@ -10,6 +10,9 @@ CODE := hybrid_cli tests benchmarks docs
 # A pipeline reads the collection DATA (built by `hybrid prepare`) and writes into OUT.
 DATA ?= out/pydocs
 OUT ?= out/clear
+ifneq ($(filter-out 0 1,$(words $(DATA)) $(words $(OUT))),)
+$(error DATA=$(DATA) OUT=$(OUT): make takes no paths with spaces; rename the folder, or run the commands of hybrid)
+endif
 DEMO_STEPS ?= 150
 TABLES := clear ablations roc spar lambda-study static-lambda lite drboost memory-table robustness rerank sparse
 

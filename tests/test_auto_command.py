@@ -204,6 +204,15 @@ def test_too_few_judged_queries_train_nothing_unless_an_option_asks_for_it(
     assert not (tmp_path / "out/model").exists()
 
 
+def test_judgments_without_a_relevant_document_are_named(source: Path, tmp_path: Path) -> None:
+    lines = (source / "qrels.train.txt").read_text("utf-8").splitlines()
+    (tmp_path / "zero.txt").write_text("".join(f"{line.rsplit(chr(9), 1)[0]}\t0\n" for line in lines), "utf-8")
+    given = ("--queries", source / "topics.train.tsv", "--qrels", tmp_path / "zero.txt")
+    done = hybrid("auto", source / "docs.jsonl", *given, "--output", tmp_path / "out")
+    assert done.code == 2
+    assert f"hybrid: {tmp_path / 'zero.txt'}: has no relevant document: no judgment is above 0\n" in done.err
+
+
 def test_without_training_judged_queries_need_neither_pseudo_queries_nor_negatives(
     source: Path, tmp_path: Path
 ) -> None:

@@ -20,7 +20,9 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import FAMILIES, Family, Measure
 from hybrid_cli.reporting.summary import as_json, as_markdown, legend
 from hybrid_cli.settings import Fuse, PrepareBeir
+from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
+from hybrid_cli.stages.search import search
 
 
 @pytest.fixture
@@ -257,6 +259,19 @@ def test_a_measure_deeper_than_the_run_is_noted(
 ) -> None:
     evaluate([tiny, *paths], split="test", measures=["R@2", "R@100"])
     assert "bm25: returned at most 2 hits per query; R@100 is computed on shorter lists" in capsys.readouterr().err
+
+
+def test_a_list_of_all_documents_is_not_called_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pl.DataFrame({"qid": ["1"], "text": ["salt"]}).write_parquet(tmp_path / "queries.test.parquet")
+    pl.DataFrame({"qid": ["1"], "docid": ["a"], "relevance": [1]}).write_parquet(tmp_path / "qrels.test.parquet")
+    pl.DataFrame({"docid": ["a", "b"], "title": ["", ""], "text": ["salt", "salt water"]}).write_parquet(
+        tmp_path / "corpus.parquet"
+    )
+    index = index_bm25(tmp_path, output=tmp_path / "bm25", threads=1)
+    for hits, short in ((1, True), (10, False)):
+        run = search(tmp_path, split="test", index=index, hits=hits, output=tmp_path / f"{hits}.parquet")
+        evaluate([tmp_path, run], split="test", measures=["R@100"])
+        assert ("is computed on shorter lists" in capsys.readouterr().err) is short
 
 
 def test_the_command_prints_the_result(tiny: Path, paths: list[Path]) -> None:

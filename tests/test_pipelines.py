@@ -324,6 +324,14 @@ def test_tables_makes_the_run_of_every_row(tmp_path: Path) -> None:
     assert [run for run in expected if f"{out / run} " not in lines.replace("\n", " ")] == []
 
 
+def test_a_path_with_a_space_is_refused(tmp_path: Path) -> None:
+    called = subprocess.run(
+        ["make", "-n", "clear", f"DATA={tmp_path}/my data"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert called.returncode == 2
+    assert "make takes no paths with spaces; rename the folder, or run the commands of hybrid" in called.stderr
+
+
 def test_pipelines_call_only_hybrid() -> None:
     for file in (ROOT / "pipelines").glob("*.mk"):
         text = file.read_text("utf-8")

@@ -11,7 +11,7 @@ import polars as pl
 
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.searched import check_common, refuse_mixed, refuse_other_judgments
+from hybrid_cli.collections.searched import check_common, corpus_of, refuse_mixed, refuse_other_judgments
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import accuracy
 from hybrid_cli.evaluation.complementarity import RBO_DEPTH, rbo
@@ -274,7 +274,9 @@ def measure(plan: Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
                 values = pl.concat([values, _overlap(run.head, other, values)])
             counts[name] |= {"removed": run.removed} if plan.remove_query or plan.residual else {}
             frames.append(values.select(pl.lit(name).alias("run"), "measure", "qid", "value"))
-            note_depth(name, run.longest, {measure.name: measure.cutoff for measure in plan.measures if measure.cutoff})
+            if not _holds_corpus(path, run.longest):
+                cutoffs = {measure.name: measure.cutoff for measure in plan.measures if measure.cutoff}
+                note_depth(name, run.longest, cutoffs)
             advance(1)
     if qrels is not None:
         _note_unjudged(counts, qrels, plan)
@@ -377,6 +379,12 @@ def _without_relevant(qrels: pl.DataFrame | None, level: int) -> int:
     if qrels is None:
         return 0
     return qrels["qid"].n_unique() - qrels.filter(pl.col("relevance") >= level)["qid"].n_unique()
+
+
+def _holds_corpus(run: Path, longest: int) -> bool:
+    """Test whether the longest list of a run, of length `longest`, holds all documents of the searched corpus."""
+    corpus = corpus_of(run)
+    return corpus is not None and corpus.path.exists() and longest >= collection.document_count(corpus.path)
 
 
 def note_depth(name: str, longest: int, cutoffs: Mapping[str, int]) -> None:

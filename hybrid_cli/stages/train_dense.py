@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import disk, layout
+from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination
 from hybrid_cli.encoders.contract import COMBINATION, Contract, Encoder, kind_of, read_contract
@@ -57,6 +57,7 @@ def train_dense(settings: TrainDense) -> Path:
     if session.up_to_date:
         return settings.output
     examples = Examples(settings.training_examples)
+    _warn_unless_mined_with_runs(settings)
     if settings.scored and settings.scorer == BM25 and not settings.uses_bm25:
         examples.check_lexical()
     session.seed()  # initializes markers and projection
@@ -132,6 +133,16 @@ def _inputs(settings: TrainDense) -> dict[str, Path | artifacts.Named | None]:
         "scorer": model_input(settings.scorer) if _names_encoder(settings) else None,
         "ensemble": model_input(settings.boost) if settings.boost else None,
     }
+
+
+def _warn_unless_mined_with_runs(settings: TrainDense) -> None:
+    """Warn about examples that hold no errors of the ensemble that a learner is added to."""
+    mined = artifacts.read_manifest(settings.training_examples, Kind.EXAMPLES).inputs.values()
+    if settings.boost and not any(each["kind"] in (Kind.RUN, Kind.DENSE_INDEX) for each in mined):
+        console.warn(
+            f"{settings.training_examples}: not mined with a run of {settings.boost}, so the learner is not trained "
+            "on its errors; search the training queries with it, and mine with --sources run:FILE"
+        )
 
 
 def _names_encoder(settings: TrainDense) -> bool:

@@ -150,7 +150,10 @@ class RecommendedPath:
     def _judged(self, documents: Path) -> int:
         if self.settings.qrels is None:
             return 0
-        return collection.read_qrels(collection.qrels_path(documents, JUDGED))["qid"].n_unique()
+        qrels = collection.read_qrels(collection.qrels_path(documents, JUDGED))
+        if not (qrels["relevance"] > 0).any():
+            raise InputError(f"{self.settings.qrels}: has no relevant document: no judgment is above 0")
+        return qrels["qid"].n_unique()
 
     # ---------------------------------------------------------------------------------------------------- training
 
