@@ -140,16 +140,24 @@ def test_no_more_blocks_than_workers_are_in_progress(machines: Any) -> None:
         assert len(taken) - done <= 2
 
 
-def test_a_process_keeps_its_gpu(machines: Any) -> None:
-    """A model stays on the GPU where it was opened, also if blocks end in another order than they began."""
+def test_a_process_keeps_its_gpu(machines: Any, tmp_path: Path) -> None:
+    """A model stays on the GPU where it was opened, also if blocks end in another order than they began.
+
+    The first block waits until both processes have opened their model, so that both get blocks on a slow machine.
+    """
     node = machines.add_node(num_cpus=2, num_gpus=2)
     machines.wait_for_nodes()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def opened() -> Any:
         first = os.environ["CUDA_VISIBLE_DEVICES"]
+        (tmp_path / str(os.getpid())).touch()
 
         def compute(number: int) -> tuple[int, str, str]:
+            for _ in range(1200):  # a minute
+                if len(list(tmp_path.iterdir())) == 2:
+                    break
+                time.sleep(0.05)
             time.sleep(0.05 * (number * 7 % 5))
             return os.getpid(), first, os.environ["CUDA_VISIBLE_DEVICES"]
 
