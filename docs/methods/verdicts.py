@@ -71,6 +71,7 @@ CLAIMS = (
     Claim("clear", "bm25+residual", "bm25+start"),
     Claim("clear", "bm25+residual", "bm25+nll-one"),
     Claim("clear", "bm25+residual", "bm25+nll"),
+    Claim("clear-2000-steps", "bm25+residual", "bm25+nll"),
     Claim("clear", "bm25+residual-dynamic", "bm25+residual"),
     Claim("clear", "bm25+residual-dynamic", "bm25+nll"),
     Claim("clear", "bm25+batch-dynamic-sum", "bm25+nll"),
