@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hybrid_cli.artifacts import layout
-from hybrid_cli.artifacts.files import interrupted, is_empty_folder, lock_file, unfinished_call
+from hybrid_cli.artifacts.files import is_empty_folder, lock_file, unfinished_call
 from hybrid_cli.artifacts.manifest import FORMAT, MANIFEST, Manifest, Named, find_manifest, foreign_file
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.errors import DamageError, InputError
@@ -176,7 +176,7 @@ def _changes(before: str, now: str) -> str:
         for role in sorted({*inputs, *new_inputs})
         if inputs.get(role) != new_inputs.get(role)
     ]
-    return "; ".join(changed)
+    return "; ".join(changed) or "another command, or another version of hybrid"
 
 
 def check_unfinished(path: Path, unfinished: Path, wanted: Manifest) -> None:
@@ -190,10 +190,8 @@ def check_unfinished(path: Path, unfinished: Path, wanted: Manifest) -> None:
     Raises:
         InputError: names the options and inputs that differ.
     """
-    if not (unfinished / layout.CHECKPOINT).is_dir() or interrupted(unfinished, wanted.key()):
-        return
     left = unfinished_call(unfinished)
-    if left is not None:
+    if left is not None and left != wanted.key() and (unfinished / layout.CHECKPOINT).is_dir():
         raise InputError(
             f"{path}: an interrupted training with other options or inputs left a checkpoint: "
             f"{_changes(left, wanted.key())}; repeat its command to resume it, or pass --overwrite to discard it"

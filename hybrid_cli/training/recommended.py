@@ -161,8 +161,7 @@ class RecommendedPath:
         """Train the model in the time that is left; return it, or the start model if there is no time."""
         if self.settings.max_steps == 0:
             return self.settings.model
-        pseudo = plan.train.collection == self.at("pseudo")
-        if plan.train == plan.test or (pseudo and not self._trains_on_pseudo_queries):
+        if plan.train.collection != self.at("folds") and not self._trains_on_pseudo_queries:
             console.note(
                 f"\nauto: the start model is used as it is, since a training needs {ENOUGH} judged queries; "
                 "pass --minutes or --max-steps to train on pseudo-queries, which can make it worse (docs/no-labels.md)"
@@ -173,7 +172,7 @@ class RecommendedPath:
         steps = self._steps(plan, examples)
         if not steps:
             return self.settings.model
-        if pseudo:
+        if plan.train.collection == self.at("pseudo"):
             console.note(
                 "\nauto: training on pseudo-queries can make a model worse (docs/no-labels.md); --max-steps 0 keeps "
                 "the start model"
