@@ -29,6 +29,7 @@ from hybrid_cli.encoders.checkpoint import (
 )
 from hybrid_cli.encoders.contract import TextForm
 from hybrid_cli.encoders.layouts import weight_files
+from hybrid_cli.encoders.tokens import cut_tokens
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, read_object
 
@@ -231,9 +232,8 @@ class SparseTower(nn.Module):
     def tokenize(self, texts: Sequence[str], side: str, tokenizer: Any = None) -> tuple[list[list[int]], int]:
         """Return the token ids of texts, cut to the length of a `query` or a `document`; see `Tower.tokenize`."""
         length = self.contract.query_max_len if side == "query" else self.contract.doc_max_len
-        tokenizer = tokenizer or self.tokenizer
-        encoded = tokenizer(list(texts), truncation=True, max_length=length, return_token_type_ids=False)
-        return encoded["input_ids"], sum(bool(each.overflowing) for each in encoded.encodings or ())
+        ids, cut = cut_tokens(tokenizer or self.tokenizer, texts, length)
+        return ids, sum(cut)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return weights [n, V] in float32 of token ids [n, L] with an attention mask [n, L]."""

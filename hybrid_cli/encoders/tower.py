@@ -18,6 +18,7 @@ from hybrid_cli.encoders.checkpoint import WITH_POOLER, Loaded, load_checkpoint
 from hybrid_cli.encoders.contract import DOCUMENT_MARKER, QUERY_MARKER, Contract
 from hybrid_cli.encoders.head import Dense, load_modules, load_projection, save_head
 from hybrid_cli.encoders.library_files import LONGEST, POOLING, modules_of
+from hybrid_cli.encoders.tokens import cut_tokens
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import Markers, Pooling
 
@@ -127,17 +128,10 @@ class Tower(nn.Module):
         """
         contract, tokenizer = self.contract, tokenizer or self.tokenizer
         length = min(contract.query_max_len if side == "query" else contract.doc_max_len, self.longest)
-        encoded = tokenizer(
-            list(texts),
-            truncation=True,
-            max_length=length,
-            return_token_type_ids=False,
-            add_special_tokens=contract.special_tokens,
-        )
-        ids: list[list[int]] = encoded["input_ids"]
+        ids, cut = cut_tokens(tokenizer, texts, length, add_special_tokens=contract.special_tokens)
         if contract.fill_queries and side == "query":
             ids = [row + [tokenizer.mask_token_id] * (length - len(row)) for row in ids]
-        return ids, sum(bool(each.overflowing) for each in encoded.encodings)
+        return ids, sum(cut)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return vectors [n, dim] in float32.
