@@ -207,6 +207,18 @@ def test_processes_that_would_share_a_gpu_are_refused(
         pick_device(device)
 
 
+@pytest.mark.parametrize("reason", ["out of memory", "CUDA-capable device(s) is/are busy or unavailable"])
+def test_a_gpu_in_use_is_named(gpus: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    gpus(1)
+
+    def refuse(*shape: Any, **options: Any) -> torch.Tensor:
+        raise RuntimeError(f"CUDA error: {reason}\nCUDA kernel errors might be reported later.")
+
+    monkeypatch.setattr(torch, "empty", refuse)
+    with pytest.raises(InputError, match=r"other processes use the GPU .*; wait for them, or pass --device cpu"):
+        pick_device("auto")
+
+
 def test_a_process_uses_its_gpu_before_nccl_starts(gpus: Callable[..., Any]) -> None:
     calls = gpus(2, local_rank=1, processes=2)
     parallel.start(pick_device("auto"))

@@ -35,7 +35,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"negatives": 5}, r"--negatives 5: .*train\.parquet has at most 3 per query, so each is drawn several times"),
         ({"keep_epochs": True}, "--keep-epochs: keeps no model, since an epoch has 5 steps and the training 2"),
         ({"warmup_steps": 2}, "--warmup-steps 2: the training has 2 steps, so the learning rate stays below"),
-        ({"negatives": 3, "warmup_steps": 1}, ""),
+        ({"negatives": 3, "warmup_steps": 1, "loss": "nll", "dynamic_negatives": 5}, ""),
     ],
 )
 def test_options_without_their_effect_are_named(
@@ -49,6 +49,15 @@ def test_options_without_their_effect_are_named(
     train_dense(examples, output=tmp_path / "x", model=str(tiny_bert), **{**PLAN, "max_steps": 2, **options})
     warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: --")]
     assert re.search(message, warnings[0]) if message else not warnings
+
+
+def test_more_dynamic_negatives_than_documents_are_named(
+    examples: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = {**PLAN, "max_steps": 1, "loss": "nll", "dynamic_negatives": 300}
+    train_dense(examples, output=tmp_path / "x", model=str(tiny_bert), **plan)
+    message = r"warning: 300 negatives per query from the model in training: the pool has \d+ documents"
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_dev_queries_of_the_training_are_counted(

@@ -11,6 +11,8 @@ from hybrid_cli.settings.common import Precision
 if TYPE_CHECKING:
     import torch
 
+_IN_USE = ("out of memory", "busy or unavailable")  # CUDA's errors of a GPU without room for another process
+
 
 def pick_device(device: str) -> str:
     """Return the device by its full name, such as `cuda:0`; `auto` is the first available of cuda, mps and cpu.
@@ -37,6 +39,10 @@ def pick_device(device: str) -> str:
         if "device type at start of device string" in str(error):
             raise InputError(unknown) from None
         reason = str(error).splitlines()[0].split(". ")[0].removesuffix(".")
+        if any(sign in reason for sign in _IN_USE):
+            raise InputError(
+                f"--device {device}: other processes use the GPU ({reason}); wait for them, or pass --device cpu"
+            ) from None
         raise InputError(f"--device {device}: not available on this machine ({reason}); use auto or cpu") from None
     return found
 

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from hybrid_cli import draws
+from hybrid_cli import console, draws
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import Optimization
@@ -53,6 +53,14 @@ class StudentNegatives:
     pool: int = 2048
     excluded: Callable[[Group], Set[str]] = lambda group: frozenset()
     fusion: Fusion | None = None
+
+    def __post_init__(self) -> None:
+        documents = min(self.pool, len(self.texts))
+        if self.count >= documents:
+            console.warn(
+                f"{self.count:,} negatives per query from the model in training: the pool has {documents:,} documents, "
+                "so some are added several times; pass a lower number"
+            )
 
     def added(self, batches: Iterator[list[Group]], done: int) -> Iterator[list[Group]]:
         """Yield the batches from the `done`-th on, with `count` more documents per query.
