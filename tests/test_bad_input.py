@@ -225,13 +225,29 @@ def unknown_document(role: str, table: pl.DataFrame) -> pl.DataFrame:
 def test_mine_negatives_counts_judgments_of_unknown_documents(here: Path) -> None:
     collection(unknown_document)
     done = hybrid("mine-negatives", "changed", "--split", "test", "--sources", "random:2", "--output", "x.parquet")
-    assert (
-        done.code,
-        "changed: skips 1 relevant document outside of the corpus (lost)" in done.err,
-    ) == (
-        0,
-        True,
-    )
+    assert done.code == 0
+    assert "changed: skips 1 relevant document outside of the corpus (lost)" in done.err
+
+
+def test_mine_negatives_skips_positives_without_text(here: Path) -> None:
+    judged = pl.read_parquet("collection/qrels.test.parquet")
+    blank = judged.filter(pl.col("relevance") > 0)["docid"][0]
+
+    def without_text(corpus: pl.DataFrame, *docids: str) -> pl.DataFrame:
+        emptied = pl.col("docid").is_in(docids)
+        return corpus.with_columns(
+            pl.when(emptied).then(pl.lit(" \n")).otherwise(name).alias(name) for name in ("title", "text")
+        )
+
+    change_corpus(lambda corpus: without_text(corpus, blank))
+    command = ["mine-negatives", "changed", "--split", "test", "--sources", "random:2", "--output", "x.parquet"]
+    done = hybrid(*command)
+    assert done.code == 0
+    assert f"changed: skips 1 relevant document without title and text ({blank})" in done.err
+    assert blank not in set(pl.read_parquet("x.parquet")["docid"])
+    shutil.rmtree("changed")
+    change_corpus(lambda corpus: without_text(corpus, *corpus["docid"]))
+    refused(*command, "--overwrite", words="changed: has no relevant document with text")
 
 
 def test_prepare_refuses_judgments_of_unknown_documents(here: Path, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ class Miner:
             judged: qid, docid of all relevant documents, which are never negatives.
 
         Returns:
-            Examples whose positive is in the corpus.
+            Examples whose positive is in the corpus and has text.
         """
         collection, parts = self.collection, []
         documents = collections.document_count(collection)
@@ -251,17 +251,26 @@ def _run(path: Path, queries: pl.DataFrame) -> Run:
 
 
 def _known(examples: pl.DataFrame, corpus: pl.DataFrame, where: Path) -> pl.DataFrame:
-    """Return the examples whose positive is in the corpus, renumbered from 0."""
-    known = examples.join(corpus, on="docid", how="semi", maintain_order="left")
-    missing = examples.join(corpus, on="docid", how="anti", maintain_order="left")["docid"].unique(maintain_order=True)
-    if len(missing):
-        names = ", ".join(missing.head(3)) + (", ..." if len(missing) > 3 else "")
-        if not len(known):
-            raise InputError(f"{where}: has none of the relevant documents ({names}); check the collection")
-        console.warn(
-            f"{where}: skips {console.counted(**{'relevant document': len(missing)})} outside of the corpus ({names})"
-        )
+    """Return the examples whose positive is in the corpus and has text, renumbered from 0."""
+    without_text = corpus.filter(pl.col("hash") == pl.Series([""]).hash()[0])
+    found = examples.join(corpus, on="docid", how="semi", maintain_order="left")
+    known = found.join(without_text, on="docid", how="anti", maintain_order="left")
+    missing = examples.join(corpus, on="docid", how="anti", maintain_order="left")
+    empty = found.join(without_text, on="docid", how="semi", maintain_order="left")
+    if not len(known):
+        reason = "none of the relevant documents" if len(missing) else "no relevant document with text"
+        raise InputError(f"{where}: has {reason} ({_names(missing if len(missing) else empty)}); check the collection")
+    for skipped, what in ((missing, "outside of the corpus"), (empty, "without title and text")):
+        if len(skipped):
+            count = console.counted(**{"relevant document": skipped["docid"].n_unique()})
+            console.warn(f"{where}: skips {count} {what} ({_names(skipped)})")
     return known.drop("example").with_row_index("example")
+
+
+def _names(examples: pl.DataFrame) -> str:
+    """Return the first ids of positives, in words."""
+    docids = examples["docid"].unique(maintain_order=True)
+    return ", ".join(docids.head(3)) + (", ..." if len(docids) > 3 else "")
 
 
 def _nested(examples: pl.DataFrame, chosen: pl.DataFrame, texts: pl.DataFrame) -> pa.Table:
