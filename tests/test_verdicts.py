@@ -92,6 +92,11 @@ def test_a_row_that_was_not_measured_gives_no_verdict() -> None:
     assert verdict(measured({"a": (0.5, 0.0)}), Claim("x", "a", "missing")) is None
 
 
+def test_rows_without_a_common_seed_give_no_verdict() -> None:
+    values = measured({"a": (0.55, 0.0), "b": (0.5, 0.0)}, seeds=2).filter(pl.col("run").is_in(["a-1", "b-2"]))
+    assert verdict(values, Claim("x", "a", "b")) is None
+
+
 def test_the_claims_of_a_file_are_corrected_together() -> None:
     values = measured({"a": (0.5, 0.0), "b": (0.5, 0.0), "c": (0.5, 0.0)})
     effects = np.random.default_rng(2).normal(0, 0.05, QUERIES)
