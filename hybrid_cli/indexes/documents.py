@@ -27,8 +27,10 @@ from hybrid_cli.indexes.shards import (
     block_encoder,
     encode_texts,
     keep_vectors,
+    progress,
     refuse_lost_vectors,
     shard_facts,
+    shard_path,
     shards,
 )
 from hybrid_cli.memory import cpu_count
@@ -174,7 +176,11 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
             shards_kept = keep_vectors(change.index, work, kept.to_numpy())
             if encoder is not None:
                 batches = (batch.rename_columns(["id", "title", "text"]) for batch in change.documents())
-                with console.progress(settings.command, total, "texts") as advance:
+
+                def added(number: int) -> Path:
+                    return shard_path(work, shards_kept + number)
+
+                with progress(settings.command, added, total, recipe.shard_size) as advance:
                     encoded = partial(map, block_encoder(encoder, False, recipe.batch_tokens))
                     encode_texts(work, batches, encoded, False, recipe, advance, shards_kept)
             counts |= _build_dense(index, work, recipe, int(kept.sum()) + total).counts()

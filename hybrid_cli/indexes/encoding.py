@@ -31,7 +31,7 @@ from hybrid_cli.indexes.shards import (
     block_encoder,
     encode_texts,
     missing_shards,
-    texts_of,
+    shard_path,
 )
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.settings import Encode
@@ -209,8 +209,7 @@ def encode_on(
     Raises:
         InputError, HybridError: see `workers.run`.
     """
-    missing = missing_shards(work, total, settings.shard_size)
-    advance(total - texts_of(missing, total, settings.shard_size))
+    missing = missing_shards(partial(shard_path, work), total, settings.shard_size)
     run_on(devices, "hybrid_cli.indexes.encoding.encode_share", settings, work, missing, resolved, {"encoded": advance})
 
 

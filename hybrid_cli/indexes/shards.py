@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import PARTS, VECTORS, part
 from hybrid_cli.encoders.contract import Encoder
@@ -145,14 +146,28 @@ Block: TypeAlias = tuple[list[str], list[str]]  # titles and texts
 Encoded: TypeAlias = tuple[Vectors, int]  # vectors [n, d] of a block, and the number of truncated texts
 
 
-def missing_shards(folder: Path, total: int, size: int) -> list[int]:
-    """Return the numbers of the shards of `size` texts that a folder lacks, of `total` texts."""
-    return [number for number in range(-(-total // size)) if not shard_path(folder, number).exists()]
+def missing_shards(path_of: Callable[[int], Path], total: int, size: int) -> list[int]:
+    """Return the numbers of the shards of `size` texts that do not exist, of `total` texts.
+
+    Args:
+        path_of: returns the path of a shard.
+        total: number of texts.
+        size: number of texts of a shard.
+    """
+    return [number for number in range(-(-total // size)) if not path_of(number).exists()]
 
 
 def texts_of(numbers: Collection[int], total: int, size: int) -> int:
     """Return the number of texts in some shards of `size` texts, of `total` texts."""
     return sum(min(size, total - number * size) for number in numbers)
+
+
+def progress(
+    what: str, path_of: Callable[[int], Path], total: int, size: int, unit: str = "texts"
+) -> AbstractContextManager[Advance]:
+    """Return the progress of `total` texts, of which those in shards that exist are done; see `missing_shards`."""
+    done = total - texts_of(missing_shards(path_of, total, size), total, size)
+    return console.progress(what, total, unit, done=done)
 
 
 def missing_blocks(
@@ -161,7 +176,6 @@ def missing_blocks(
     at_once: int,
     path_of: Callable[[int], Path],
     started: deque[tuple[Path, pa.Array]],
-    advance: Advance,
     wanted: Collection[int] | None = None,
     first: int = 0,
 ) -> Iterator[Block]:
@@ -173,7 +187,6 @@ def missing_blocks(
         at_once: number of texts of a block.
         path_of: returns the path of a shard.
         started: receives path and ids of each shard before its blocks.
-        advance: called with the number of texts of a finished shard.
         wanted: numbers of the shards to encode; None yields those that do not exist.
         first: number of the first shard.
     """
@@ -182,9 +195,7 @@ def missing_blocks(
         if wanted is not None and number not in wanted:
             if number > max(wanted, default=-1):
                 break
-        elif path.exists():
-            advance(len(shard))
-        else:
+        elif not path.exists():
             started.append((path, shard["id"].combine_chunks()))
             for begin in range(0, len(shard), at_once):
                 part = shard.slice(begin, at_once)
@@ -218,7 +229,7 @@ def encode_texts(
     """
     started: deque[tuple[Path, pa.Array]] = deque()  # the shards in progress
     path_of = partial(shard_path, folder)
-    blocks = missing_blocks(texts, settings.shard_size, _AT_ONCE, path_of, started, advance, wanted, first)
+    blocks = missing_blocks(texts, settings.shard_size, _AT_ONCE, path_of, started, wanted, first)
     parts: list[Encoded] = []
     for done in encoded(blocks):
         parts.append(done)

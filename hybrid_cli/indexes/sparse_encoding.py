@@ -23,7 +23,7 @@ from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import workers
 from hybrid_cli.indexes.encoding import run_on, source_of, texts_in
-from hybrid_cli.indexes.shards import Advance, Block, Texts, missing_blocks, texts_of
+from hybrid_cli.indexes.shards import Advance, Block, Texts, missing_blocks, missing_shards
 from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
 from hybrid_cli.settings import Encode
 from hybrid_cli.settings.common import as_names
@@ -114,8 +114,7 @@ def encode_documents(
             weighted = partial(cluster.ordered, settings, start, gpu=settings.device.startswith("cuda"))
         encode_weights(folder, texts, total, weighted, size, advance, forecast)
         return
-    missing = [number for number in range(-(-total // size)) if not weight_shard(folder, number).exists()]
-    advance(total - texts_of(missing, total, size))
+    missing = missing_shards(partial(weight_shard, folder), total, size)
     receive: dict[str, Callable[[Any], object]] = {"encoded": advance, "forecast": lambda facts: forecast(*facts)}
     run_on(devices, f"{__name__}.encode_share", settings, folder, missing, resolved, receive)
 
@@ -179,7 +178,7 @@ def encode_weights(
     (folder / layout.WEIGHT_SHARDS).mkdir(exist_ok=True)
     started: deque[tuple[Path, pa.Array]] = deque()  # the shards in progress
     parts: list[Weighted] = []
-    for done in weighted(missing_blocks(texts, size, AT_ONCE, partial(weight_shard, folder), started, advance, wanted)):
+    for done in weighted(missing_blocks(texts, size, AT_ONCE, partial(weight_shard, folder), started, wanted)):
         if not parts and started[0][0] == weight_shard(folder, 0):
             found = len(done[0]["terms"].combine_chunks().flatten())
             forecast(found, artifacts.stored_bytes(done[0]), total / len(done[0]))

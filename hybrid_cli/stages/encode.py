@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from hybrid_cli.indexes.encoding import (
 )
 from hybrid_cli.indexes.exact import model_of, query_encoder
 from hybrid_cli.indexes.external import read_external, rows_of, write_external
-from hybrid_cli.indexes.shards import encode_texts, link_vectors, shard_path, truncate_vectors
+from hybrid_cli.indexes.shards import encode_texts, link_vectors, progress, shard_path, truncate_vectors
 from hybrid_cli.indexes.sparse_encoding import (
     DEEPCT_B,
     DEEPCT_K1,
@@ -76,9 +77,8 @@ def encode(settings: Encode) -> Path:
     manifest = artifacts.find_manifest(source) if source is not None else None
     if source is None or manifest is None or manifest.kind != Kind.DENSE_INDEX:
         settings.check_facts(f"{source} is not a dense index", input=TEXTS)
-        if settings.from_vectors is not None:
-            return _import(settings, settings.from_vectors)
-        return _encode(settings)
+        vectors = settings.from_vectors
+        return _encode(settings) if vectors is None else _import(settings, vectors)
     settings.check_facts(f"{source} is a dense index", input=DENSE_INDEX)
     indexes.set_threads(settings.threads)
     if settings.concat_with is not None:
@@ -92,7 +92,7 @@ def encode(settings: Encode) -> Path:
 def _encode(settings: Encode) -> Path:
     source, kind = source_of(settings)
     models = as_names(settings.model)
-    folders = [resolve(model) for model in models]
+    folders = [*map(resolve, models)]
     facts = check_encoder(settings, folders)
     if OF_SPARSE in facts:
         return _encode_sparse(settings, source, kind)
@@ -126,7 +126,7 @@ def _encode(settings: Encode) -> Path:
     with output.folder() as (work, counts):
         if len(folders) > 1:
             composite.write_combination(work / INDEX_ENCODER, folders, recipe)
-        with console.progress("encode", total, "texts") as advance:
+        with progress("encode", partial(shard_path, work), total, settings.shard_size) as advance:
             resolved, of_queries = {"dtype": dtype, "contract": changes}, kind == Kind.VECTORS
             if devices:
                 encode_on(devices, settings, work, total, resolved, advance)
@@ -162,8 +162,8 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
         "language": ENGLISH,
         "fields": ["title", "text"],
     }
-    inputs = {"corpus": source, "model": model_input(names[0])}
-    inputs |= {"expansion": settings.expansion} if settings.expansion else {}
+    more = {"expansion": settings.expansion} if settings.expansion else {}
+    inputs = {"corpus": source, "model": model_input(names[0]), **more}
     output = artifacts.output_of(settings, Kind.LEXICAL_INDEX, inputs, options)
     if output.up_to_date:
         return output.path
@@ -171,7 +171,7 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
     encoder = open_sparse(settings, "cpu" if elsewhere else settings.device, dtype, changes)
     texts, total = texts_in(source, Kind.DENSE_INDEX, settings.expansion)
     with output.folder() as (work, counts):
-        with console.progress("encode", total, "texts") as advance:
+        with progress("encode", partial(weight_shard, work), total, settings.shard_size) as advance:
             resolved = {"steps": steps, "dtype": dtype, "contract": changes}
             encode_documents(settings, encoder, work, texts, total, resolved, advance)
         artifacts.refuse_lost(weight_shard(work, number) for number in range(-(-total // settings.shard_size)))

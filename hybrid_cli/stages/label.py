@@ -18,6 +18,7 @@ from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.documents import check_corpus
 from hybrid_cli.indexes.lexical import open_lexical
+from hybrid_cli.indexes.shards import progress
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Label, stage
@@ -120,7 +121,6 @@ def _write(
         counts["without_hits"] += asked - artifacts.row_count(path)
         counts["hits"] += artifacts.read_manifest(path, Kind.LABELS).counts["hits"]
         counts["shards"] += 1
-        advance(asked)
 
     def missing() -> Iterator[pl.DataFrame]:
         for number, shard in enumerate(artifacts.regrouped((block.to_arrow() for block in queries.blocks), size)):
@@ -132,10 +132,11 @@ def _write(
                 yield pl.DataFrame(pl.from_arrow(shard))
 
     workers = min(SHARDS_AT_ONCE, settings.threads or cpu_count())
-    with console.progress("label", queries.total, "queries") as advance:
+    with progress("label", partial(labels.shard_path, work), queries.total, size, "queries") as advance:
         for table in cluster.ordered(settings, start, missing(), local=workers):
             path, asked = started.popleft()
             labels.write_shard(path, table, output.manifest, hits=len(table["docids"].combine_chunks().flatten()))
             count(path, asked)
+            advance(asked)
     artifacts.refuse_lost(labels.shard_path(work, number) for number in range(counts["shards"]))
     return counts
