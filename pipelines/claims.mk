@@ -10,7 +10,7 @@
 #
 # SEEDS of each arm; every target resumes after an interruption. python docs/methods/verdicts.py MEASURED prints the verdicts.
 #
-# The tables of docs/methods have fewer steps than these defaults: CLAIM_STEPS=600 CLAIM_RATE=3e-4 CLAIM_LITE_STEPS=600
+# Most tables of docs/methods have fewer steps than these defaults: CLAIM_STEPS=600 CLAIM_RATE=3e-4 CLAIM_LITE_STEPS=600
 # POSITIVES_STEPS=600; the Lambdas LAMBDA_STEPS=2000 (`lambda`, seed 1) and 600.
 
 CLAIM_LAYERS ?= 2
