@@ -257,7 +257,7 @@ def _known(examples: pl.DataFrame, corpus: pl.DataFrame, where: Path) -> pl.Data
     known = found.join(without_text, on="docid", how="anti", maintain_order="left")
     missing = examples.join(corpus, on="docid", how="anti", maintain_order="left")
     empty = found.join(without_text, on="docid", how="semi", maintain_order="left")
-    if not len(known):
+    if len(examples) and not len(known):
         reason = "none of the relevant documents" if len(missing) else "no relevant document with text"
         raise InputError(f"{where}: has {reason} ({_names(missing if len(missing) else empty)}); check the collection")
     for skipped, what in ((missing, "outside of the corpus"), (empty, "without title and text")):
