@@ -78,12 +78,12 @@ CLAIMS = (
             ("residual-dynamic", "residual"),
             ("residual-dynamic", "nll"),
             ("batch-dynamic-sum", "nll"),
+            ("residual-batch", "nll"),
+            ("residual-nll", "nll"),
+            ("residual-nll-anneal", "nll"),
         )
     ),
     Claim("clear-2000-steps", "bm25+batch-dynamic-sum", "bm25+residual-dynamic"),
-    Claim("clear", "bm25+residual-batch", "bm25+nll"),
-    Claim("clear", "bm25+residual-nll", "bm25+nll"),
-    Claim("clear", "bm25+residual-nll-anneal", "bm25+nll"),
     *(
         Claim("clear-scaled", f"bm25+{better}", f"bm25+{worse}")  # weights of another grid (docs/methods/clear.md)
         for better, worse in (
