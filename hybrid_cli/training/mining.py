@@ -252,11 +252,9 @@ def _run(path: Path, queries: pl.DataFrame) -> Run:
 
 def _known(examples: pl.DataFrame, corpus: pl.DataFrame, where: Path) -> pl.DataFrame:
     """Return the examples whose positive is in the corpus and has text, renumbered from 0."""
-    without_text = corpus.filter(pl.col("hash") == pl.Series([""]).hash()[0])
-    found = examples.join(corpus, on="docid", how="semi", maintain_order="left")
-    known = found.join(without_text, on="docid", how="anti", maintain_order="left")
-    missing = examples.join(corpus, on="docid", how="anti", maintain_order="left")
-    empty = found.join(without_text, on="docid", how="semi", maintain_order="left")
+    found, blank = examples.join(corpus, on="docid", how="left", maintain_order="left"), pl.Series([""]).hash()[0]
+    known = found.filter(pl.col("hash") != blank).drop("hash")
+    missing, empty = found.filter(pl.col("hash").is_null()), found.filter(hash=blank)
     if len(examples) and not len(known):
         reason = "none of the relevant documents" if len(missing) else "no relevant document with text"
         raise InputError(f"{where}: has {reason} ({_names(missing if len(missing) else empty)}); check the collection")
