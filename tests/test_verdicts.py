@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "methods"))
 
 import curves as learning
-from verdicts import NO_CURVES, Claim, Verdict, learning_curves, measurements, verdicts, with_roc
+from verdicts import NO_CURVES, Claim, Verdict, learning_curves, main, measurements, verdicts, with_roc
 
 QUERIES = 400
 
@@ -225,10 +225,9 @@ def test_files_of_seeds_are_joined(tmp_path: Path) -> None:
         shared = own.filter(pl.col("run").str.starts_with("a")).with_columns(run=pl.lit("bm25"))
         pl.concat([own, shared]).write_parquet(tmp_path / f"{name}.parquet")
     found = measurements(tmp_path, "x")
-    assert found is not None
     assert sorted(found["run"].unique()) == ["a-1", "a-2", "b-1", "b-2", "bm25"]
     assert len(found) == 5 * QUERIES
-    assert measurements(tmp_path, "y") is None
+    assert not len(measurements(tmp_path, "y"))
 
 
 def test_a_run_in_two_files_is_refused(tmp_path: Path) -> None:
@@ -237,3 +236,19 @@ def test_a_run_in_two_files_is_refused(tmp_path: Path) -> None:
         values.write_parquet(tmp_path / f"{name}.parquet")
     with pytest.raises(ValueError, match=r"several files x.*a-1"):
         measurements(tmp_path, "x")
+
+
+def test_a_claim_on_learning_curves_needs_no_values_of_queries(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        (f"positives-{count}-{seed}", "dev_MRR", 0.2, 0.5 - 0.01 * count + 0.001 * seed * count)
+        for count in (1, 2, 10)
+        for seed in (1, 2, 3)
+    ]
+    pl.DataFrame(rows, NO_CURVES.schema, orient="row").write_csv(tmp_path / "positives-1500-steps-curves.csv")
+    monkeypatch.setattr(sys, "argv", ["verdicts.py", str(tmp_path)])
+    assert main() == 0
+    printed = [line for line in capsys.readouterr().out.splitlines() if "positives" in line]
+    assert len(printed) == 2
+    assert printed[1].endswith("| does not hold |")

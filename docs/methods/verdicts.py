@@ -32,6 +32,7 @@ from hybrid_cli.evaluation.significance import holm
 
 MEASURED = Path(__file__).parent.parent / "measured"
 CONFIDENCE = 0.95
+NO_VALUES = pl.DataFrame(schema={"run": pl.String, "measure": pl.String, "qid": pl.String, "value": pl.Float64})
 NO_CURVES = pl.DataFrame(schema={"run": pl.String, "name": pl.String, "first": pl.Float64, "last": pl.Float64})
 KD_WEIGHTS = ("0.3", "1", "3")
 TRANSFORMERS = ("lambda", "lambda-cls", "on-static")
@@ -136,12 +137,16 @@ CLAIMS = (
     ),
     Claim("bpr", "bpr", "signs"),
     Claim("bpr", "bpr", "dpr"),
-    Claim("bpr-1500-steps", "bpr", "signs"),
+    *(Claim("bpr-1500-steps", "bpr", other) for other in ("signs", "dpr", "bpr-before")),
     Claim("bpr-before", "bpr", "bpr-before"),
     *(Claim("rounding", "bpr", other) for other in ("signs", "dpr")),  # repeated with losses in fp32 (docs/log.md)
     *(Claim("lambda", row, "", "RBO", gain=0.45) for row in ("static", *TRANSFORMERS)),
     *(Claim("lambda", f"dpr+{row}", "bm25+dpr") for row in ("static", *TRANSFORMERS)),
-    *(Claim("lambda", f"positives-{count}", "positives-1", "dev_MRR", curve=True) for count in (2, 10)),
+    *(
+        Claim(file, f"positives-{count}", "positives-1", "dev_MRR", curve=True)
+        for file in ("lambda", "positives-1500-steps")
+        for count in (2, 10)
+    ),
     *(
         Claim("robustness", f"bm25+{dense}", part, f"{CHANGE}{measure}")
         for dense in ("before", "dense")
@@ -266,14 +271,14 @@ def _ends(curves: pl.DataFrame, row: str, seeds: Sequence[str], term: str) -> tu
     return (float(own["first"].mean()), float(own["last"].mean())) if len(own) else None  # type: ignore[arg-type]
 
 
-def measurements(folder: Path, name: str) -> pl.DataFrame | None:
-    """Return the values of NAME.parquet and of all files NAME-seed-*.parquet; None without such a file.
+def measurements(folder: Path, name: str) -> pl.DataFrame:
+    """Return the values of NAME.parquet and of all files NAME-seed-*.parquet.
 
     Raises:
         ValueError: two files have the same run.
     """
     tables = [pl.read_parquet(file) for file in _files(folder, name, ".parquet")]
-    return _joined(tables, ["run", "measure", "qid"], f"{folder}: several files {name}*.parquet") if tables else None
+    return _joined(tables or [NO_VALUES], ["run", "measure", "qid"], f"{folder}: several files {name}*.parquet")
 
 
 def learning_curves(folder: Path, name: str) -> pl.DataFrame:
@@ -363,10 +368,7 @@ def main() -> int:
     print("| Active share, first to last | Verdict |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for file in dict.fromkeys(claim.file for claim in CLAIMS):
-        values = measurements(folder, file)
-        if values is None:
-            continue
-        curves = learning_curves(folder, file)
+        values, curves = measurements(folder, file), learning_curves(folder, file)
         for claim, found in verdicts(values, [claim for claim in CLAIMS if claim.file == file], curves).items():
             print(_line(claim, found, _active(curves, claim, found.seeds)))
     return 0
