@@ -18,8 +18,8 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers.python_docs import read_package
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation.measures import evaluate_run
-from hybrid_cli.lexical import english, jvm, lucene
-from hybrid_cli.lexical.analysis import FEW_TEXTS, Analyzer, LazyAnalyzer
+from hybrid_cli.lexical import analysis, english, jvm, lucene
+from hybrid_cli.lexical.analysis import CHARACTERS, FEW_TEXTS, Analyzer, LazyAnalyzer
 from hybrid_cli.lexical.feedback import Rm3
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import PrepareBeir
@@ -182,24 +182,27 @@ def words_of_all_shapes(count: int) -> list[str]:
 
 
 def test_english_without_java_equals_lucene(docstrings: list[tuple[str, str, str]]) -> None:
-    """6,000 made-up words, the words of every third docstring, and the docstrings of them that need no Lucene."""
+    """6,000 made-up words, every third docstring and its words, and unusual texts; those in other scripts need Java."""
     lucenes, texts = Analyzer(), [" ".join(words_of_all_shapes(6_000))]
     some = [text for *_, text in docstrings[::3]]
     texts += some + [" ".join(re.findall("[A-Za-z]+", text)) for text in some]
-    texts += [
-        "SHA256 of a 3-word (re)write/merge?",
-        "e.g. one, two; three: four.",
-        "",
-        "?!",
-        "The Who's o'clock",
-        "3.14",
-    ]
-    texts += ["a_b", "x,y", "1;2", "caf\u00e9", "a\u00a0b", "end.", "end.\n", "a\rb", "x" * 300, "\x1c", "dogs' tails"]
+    odd = ["a\u200bb", "\u6771", "x" * 300]
+    texts += [*odd, "SHA256 of a 3-word (re)write/merge?", "e.g. one, two; three: four.", "", "?!", "The Who's o'clock"]
+    texts += ["a_b", "x,y", "1;2", "3.14", "caf\u00e9", "end.", "end.\n", "a\rb", "\x1c", "dogs' tails", "a:b 1:2 a.1"]
+    texts += ["don't use os.path's __init__ at 3.14,15", "_ __ a_ _1", "the cat\u2019s \u201cfur\u201d"]
     own = [(text, found[0]) for text in texts if (found := english.analyze([text])) is not None]
     assert [tokens for _, tokens in own] == lucenes.analyze([text for text, _ in own])
-    assert len(own) > len(some)
-    assert {len(text) for text, _ in own} >= {len(texts[0]), len("SHA256 of a 3-word (re)write/merge?")}
-    assert english.analyze(["a_b"]) is None
+    assert [english.analyze([text]) for text in odd] == [None] * 3
+    assert len(own) > 0.9 * len(texts)
+
+
+def test_english_without_java_splits_texts_as_lucene_does() -> None:
+    draws = random.Random(1)
+    marks = "aBs1_.,:;' \u2019\u2018-\u201c\u2026"
+    letters = [letter for letter in map(chr, range(0x2270)) if english.analyze([letter]) is not None]
+    shapes = (marks, [*marks, "ing", "ed", "'s", "\u2019S", "ies"], [chr(code) for code in range(128)], letters)
+    texts = ["".join(draws.choices(draws.choice(shapes), k=draws.randint(1, 16))) for _ in range(4_000)]
+    assert english.analyze(texts) == Analyzer().analyze(texts)
 
 
 def test_java_starts_only_for_texts_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,9 +213,22 @@ def test_java_starts_only_for_texts_that_need_it(monkeypatch: pytest.MonkeyPatch
     assert LazyAnalyzer().analyze(["Parsing JSON strings"]) == [["pars", "json", "string"]]
     tokens, lengths = LazyAnalyzer().tokens(["", "two words"])
     assert (tokens.to_pylist(), lengths.tolist()) == (["two", "word"], [0, 2])
-    for language, texts in (("en", ["os.path"]), ("en", ["word"] * (FEW_TEXTS + 1)), ("de", ["Wort"])):
+    for language, texts in (("en", ["\u6771\u4eac"]), ("en", ["word" * 20] * (CHARACTERS // 80 + 1)), ("de", ["Wort"])):
         with pytest.raises(HybridError, match=r"Java for io\.anserini"):
             LazyAnalyzer(language).analyze(texts)
+
+
+def test_many_queries_start_java_in_a_batch_but_not_in_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analysis, "CHARACTERS", 1_000)
+    monkeypatch.setattr(analysis, "Analyzer", lambda language: pytest.fail("Java"))
+    batch, server = LazyAnalyzer(), LazyAnalyzer()
+    texts = ["word"] * (FEW_TEXTS + 1)
+    for _ in range(1_000 // (4 * len(texts))):
+        batch.analyze(texts)
+    for _ in range(100):
+        server.analyze(texts[:FEW_TEXTS])
+    with pytest.raises(pytest.fail.Exception, match="Java"):
+        batch.analyze(texts)
 
 
 @pytest.mark.parametrize(

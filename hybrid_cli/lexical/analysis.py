@@ -24,7 +24,8 @@ ENGLISH = "en"
 STACKING = ("pl", "uk")  # analyzers that put several stems at one position, counted once in Lucene's length
 FIELD = "contents"
 TEXTS_PER_CALL = 32
-FEW_TEXTS = 64  # analyzed without Java where `lexical.english` can: less time than the start of a JVM
+FEW_TEXTS = 64  # of a call, analyzed without Java where `lexical.english` can
+CHARACTERS = 1_000_000  # of larger calls, analyzed without Java in less time than the start of a JVM
 _MARKER = "7h4e0b2r1i6d9"  # neither a stop word nor stemmed, and unlikely in a text
 _BETWEEN = f"\n{_MARKER}\n"
 
@@ -82,10 +83,11 @@ class Analyzer:
 
 
 class LazyAnalyzer:
-    """As `Analyzer`, but starts Java only where needed: for many texts, marks inside of words, other languages."""
+    """As `Analyzer`, but starts Java only where needed: for many texts, other scripts and languages."""
 
     def __init__(self, language: str = ENGLISH):
         self.language = language
+        self._characters = 0  # of larger calls
 
     @cached_property
     def _java(self) -> Analyzer:
@@ -104,8 +106,13 @@ class LazyAnalyzer:
         return pa.array(list(chain.from_iterable(found)), pa.string()), np.array([*map(len, found)], np.int64)
 
     def _without_java(self, texts: Sequence[str]) -> list[list[str]] | None:
-        few = self.language == ENGLISH and len(texts) <= FEW_TEXTS
-        return english.analyze(texts) if few else None
+        if self.language != ENGLISH:
+            return None
+        if len(texts) > FEW_TEXTS:  # a server makes small calls only, any number of them
+            self._characters += sum(map(len, texts))
+            if self._characters > CHARACTERS:
+                return None
+        return english.analyze(texts)
 
 
 def _java_analyzer(language: str) -> Any:

@@ -1,8 +1,8 @@
-"""The English analyzer without Java, for texts on which it provably equals Lucene's: a short query needs no JVM.
+"""The English analyzer without Java, for texts on which it equals Lucene's: queries need no JVM.
 
-Lucene's analyzer splits a text at the word boundaries of Unicode, lowercases, drops stop words, and stems with Porter's
-algorithm (PorterStemmer, as in its author's Java program: `bli` and `logi` are suffixes, and words of one or two
-letters are kept). On ASCII letters and digits, separated by the characters below, Unicode's rules have no special case.
+Lucene's analyzer splits a text at the word boundaries of Unicode (UAX 29), removes `'s`, lowercases, drops stop words,
+and stems with Porter's algorithm (PorterStemmer, as in its author's Java program: `bli` and `logi` are suffixes, and
+words of one or two letters are kept). A text with other characters than those below needs Lucene.
 """
 
 from __future__ import annotations
@@ -12,9 +12,19 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 LONGEST = 100  # letters of a word; Lucene splits words after 255
-# A mark between two letters or digits may join them (`3.14`, `U.S.`, `o'clock`): it must end a word before a space.
-_PLAIN = re.compile(r"""(?:[A-Za-z0-9]|[ \t\n?!()/"-]|[.,:;](?=[ \t\n]|$))*""")
-_WORD = re.compile("[a-z0-9]+")
+_QUOTES = "'\u2018\u2019"
+# Letters of Western and Central Europe and of Greece; not those whose lower case Java and Python compute differently.
+_LETTER = "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u012f\u0131-\u017f\u0391-\u03a1\u03a4-\u03a9\u03b1-\u03c9"
+_MARKS = (
+    f"{_QUOTES}\u201c\u201d\u2013\u2014\u2026\u00a0\u00a3\u20ac\u00a7\u00b0"  # quotes, dashes, space, currencies
+    "\u00b1\u00d7\u00f7\u2190\u2192\u2212\u221e\u2248\u2260\u2264\u2265"  # operators and arrows
+)
+_KNOWN = re.compile(f"[\\x00-\\x7f{_LETTER}{_MARKS}]*")
+# Letters, digits and `_`; a mark joins two letters (`os.path`, `don't`) or two digits (`3.14`, `1,000`).
+_WORD = re.compile(
+    f"(?:[{_LETTER}0-9_]|(?<=[{_LETTER}])[.:{_QUOTES}](?=[{_LETTER}])|(?<=[0-9])[.,;{_QUOTES}](?=[0-9]))+"
+)
+_POSSESSIVE = re.compile("['\u2019][sS]$")
 # fmt: off
 STOP_WORDS = frozenset(
     {"a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
@@ -40,15 +50,16 @@ def analyze(texts: Sequence[str]) -> list[list[str]] | None:
     """Return the tokens of each text as Lucene's English analyzer does; None if a text needs Lucene."""
     found = []
     for text in texts:
-        words = _WORD.findall(text.lower()) if _PLAIN.fullmatch(text) else None
+        words = [word for word in _WORD.findall(text) if word.strip("_")] if _KNOWN.fullmatch(text) else None
         if words is None or any(len(word) > LONGEST for word in words):
             return None
-        found.append([stem(word) for word in words if word not in STOP_WORDS])
+        lower = [_POSSESSIVE.sub("", word).lower() for word in words]
+        found.append([stem(word) for word in lower if word not in STOP_WORDS])
     return found
 
 
 def stem(word: str) -> str:
-    """Return the stem of a word of lower-case ASCII letters and digits."""
+    """Return the stem of a lower-case word."""
     if len(word) <= 2:
         return word
     word = _final_y(_past_and_progressive(_plural(word)))
