@@ -378,6 +378,7 @@ def test_bad_input_is_one_line(
     ("name", "content", "message"),
     [
         ("mine.parquet", None, "the name must end with .tsv or .txt"),
+        ("mine.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n", "judge adds lines of four"),
         ("mine.tsv", "not judgments at all, indeed\n", "judgments have three"),
         ("mine.tsv", "id\ttext\n1\ta", "line 1: 2 columns; judgments have three"),
         ("mine.tsv", "a note", "line 1: 2 columns; judgments have three"),

@@ -7,6 +7,8 @@ import json
 import re
 import shutil
 import signal
+import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -298,9 +300,38 @@ def test_interactive_queries_open_the_index_once(lexical: Path, monkeypatch: pyt
     monkeypatch.setattr("sys.stdin", io.StringIO("salt in sea water\n\nxylophone\noxygen in the blood\n"))
     done = hybrid("search", "--index", lexical, "--interactive", "-k", 1)
     assert done.code == 0, done.err
-    first, _, none, last, *_ = done.out.splitlines()
-    assert (first[:14], none, last[:9]) == (" 1. Table salt", "no hits", " 1. Lungs")
+    asked, first, _, other, none, _, last, *_ = done.out.splitlines()
+    assert (asked, first[:14]) == ("query: salt in sea water", " 1. Table salt")
+    assert (other, none, last[:9]) == ("query: xylophone", "no hits", " 1. Lungs")
     assert opened == [lexical]
+
+
+def test_an_interactive_query_with_invalid_bytes_does_not_end_the_others(lexical: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "hybrid_cli",
+        "search",
+        "--index",
+        str(lexical),
+        "--interactive",
+        "--format",
+        "json",
+    ]
+    done = subprocess.run(command, input=b"salt caf\xe9\noxygen in the blood\n", capture_output=True, check=True)
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert (first["query"], first["hits"][0]["docid"]) == ("salt caf\ufffd", "salt")
+    assert second["query"] == "oxygen in the blood"
+    assert b"not valid UTF-8" in done.stderr
+
+
+def test_indexes_of_the_same_name_keep_their_ranks(lexical: Path, tmp_path: Path) -> None:
+    for name in "ab":
+        shutil.copytree(lexical, tmp_path / name / "index")
+    both = f"{tmp_path}/a/index,{tmp_path}/b/index"
+    done = hybrid("search", "--index", both, "--query", "salt in sea water", "--format", "json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["hits"][0]["ranks"].keys() == {"a/index", "b/index"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

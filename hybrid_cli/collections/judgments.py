@@ -13,7 +13,7 @@ from pathlib import Path
 from hybrid_cli import console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.stored_file import StoredFile
-from hybrid_cli.collections.readers.text_files import judgment_rows
+from hybrid_cli.collections.readers.text_files import judgment_rows, lines
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import opened, read_bytes
 
@@ -53,6 +53,7 @@ class Judgments:
                 opened(each).close()
                 if not begun:  # a file of a person, which is not changed unless all of it is judgments
                     list(judgment_rows(each))
+                    _check_columns(each)
         self.grades: dict[Pair, int] = {}
         self._files = [_open(each) for each in (skipped_path(path), path)]
         for each in (skipped_path(path), path):
@@ -105,6 +106,15 @@ class Judgments:
 def skipped_path(path: Path) -> Path:
     """Return the file of the skipped hits."""
     return path.with_name(f"{path.name}.skipped")
+
+
+def _check_columns(path: Path) -> None:
+    for _, line in lines(path):
+        if len(line.split("\t") if "\t" in line else line.split()) == 3:
+            raise InputError(
+                f"{path}: has lines of three columns (qid docid relevance); judge adds lines of four (qid 0 docid "
+                "relevance), and readers refuse a mixture. Name a new file, or add the column to this one"
+            )
 
 
 def _open(path: Path) -> disk.Growing:

@@ -15,6 +15,7 @@ from hybrid_cli.encoders.presets import Preset
 from hybrid_cli.errors import HybridError
 from hybrid_cli.presets import experiments
 from hybrid_cli.reporting.tables import Matching, figure, matching, prose, pseudo_note, signed, snippet
+from hybrid_cli.runs.names import short_names
 from hybrid_cli.settings import Doctor, Presets, Search
 
 if TYPE_CHECKING:
@@ -32,8 +33,11 @@ def show_hits(found: Any, settings: Search) -> None:
     """
     if settings.prints:
         show = _show_json if settings.form == "json" else _show_text
-        names = [path.name for path in settings.indexes]
+        names = short_names(settings.indexes)
+        heads = settings.interactive and show is _show_text and not sys.stdin.isatty()
         for query, hits in [(settings.query, found)] if settings.query is not None else found:
+            if heads:
+                console.result(f"query: {query}")
             show(query, hits.rows(named=True), names)
 
 

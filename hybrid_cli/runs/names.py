@@ -61,6 +61,11 @@ def _name_and_path(text: str) -> tuple[str | None, Path]:
     return name or None, Path(path)
 
 
+def short_names(paths: Sequence[Path]) -> list[str]:
+    """Return the last name of each path, with parent folders where these are equal."""
+    return [_short(path, paths) for path in paths]
+
+
 def _short(path: Path, others: Sequence[Path]) -> str:
     """Return the shortest end of `path` that distinguishes it from the other paths."""
     for length in range(1, len(path.parts) + 1):

@@ -244,8 +244,16 @@ def _asked(hits: Callable[[str], pl.DataFrame]) -> Iterator[tuple[str, pl.DataFr
         line = sys.stdin.readline()
         if not line:
             return
-        if query := line.strip():
+        if query := _valid(line).strip():
             yield query, hits(query)
+
+
+def _valid(line: str) -> str:
+    """Replace bytes that are not UTF-8, so that one query does not end all others."""
+    valid = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if valid != line:
+        console.warn(f"the query {valid.strip()!r} has bytes that are not valid UTF-8, which match nothing")
+    return valid
 
 
 def _fusion(settings: Search) -> Recipe:
