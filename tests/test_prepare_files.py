@@ -64,6 +64,12 @@ def test_a_second_file_after_queries_is_not_read_as_documents(tmp_path: Path) ->
     )
 
 
+def test_only_some_of_many_ignored_columns_are_printed(tmp_path: Path) -> None:
+    docs = write_lines(tmp_path / "docs.jsonl", *(f'{{"id": "{n}", "text": "", "x{n}": "y"}}' for n in range(60)))
+    done = hybrid("prepare", "files", docs, "--output", tmp_path / "made")
+    assert "'x48', 'x49' and 10 more\n" in done.err
+
+
 def test_columns_are_named_by_options(tmp_path: Path) -> None:
     docs = write_lines(tmp_path / "docs.csv", "url,text,words", "a,not this,this")
     columns = {"id": "url", "text": "words", "title": "text"}
@@ -114,6 +120,22 @@ def test_several_files_are_one_corpus(tmp_path: Path) -> None:
     paths = [write_lines(tmp_path / f"{number}.tsv", f"{number}\tone") for number in range(3)]
     made = prepare(PrepareFiles(paths, output=tmp_path / "made"))
     assert [row[0] for row in corpus_of(made)] == ["0", "1", "2"]
+
+
+def test_columns_of_json_lines_are_those_of_all_lines(tmp_path: Path) -> None:
+    """Known by their usual name, or named; only a column that every line has is chosen for ids and texts."""
+    first, second = '{"id": "1", "abstract": "one"}', '{"id": "2", "title": "Two", "abstract": "two", "docid": "d2"}'
+    docs = write_lines(tmp_path / "docs.jsonl", first, second.replace("}", ', "text": "2", "words": "w"}'))
+    done = hybrid("prepare", "files", docs, "--output", tmp_path / "made")
+    assert (
+        f"{docs}: id from 'id', title from 'title', text from 'abstract'; ignored: 'docid', 'text', 'word" in done.err
+    )
+    assert corpus_of(tmp_path / "made") == [("1", "", "one"), ("2", "Two", "two")]
+    named = PrepareFiles([docs], document_columns={"title": "words", "more": "title"}, output=tmp_path / "named")
+    assert corpus_of(prepare(named)) == [("1", "", "one"), ("2", "w", "two")]
+    queries = write_lines(tmp_path / "q.jsonl", '{"id": "a", "text": "x"}', '{"id": "b", "text": "y", "answer": "z"}')
+    made = prepare(PrepareFiles([docs], queries=[str(queries)], output=tmp_path / "asked"))
+    assert collection.read_queries(made / "queries.test.parquet")["answers"].to_list() == [None, ["z"]]
 
 
 @pytest.mark.parametrize(

@@ -164,8 +164,9 @@ class PrepareFiles(PrepareDocumentFiles):
     """Import TSV, CSV, JSON lines or Parquet files with a row per document, query and judgment.
 
     The columns are found by their usual names (`docid`, `title`, `text`, `qid`, `query`, `relevance`, ...) and printed.
-    In a file without a header, documents and queries have two columns (id, text), judgments three (query id, document
-    id, relevance) or the four of TREC; columns of other files need their numbers, from 1.
+    Those of JSON lines are the names of all lines. In a file without a header, documents and queries have two columns
+    (id, text), judgments three (query id, document id, relevance) or the four of TREC; columns of other files need
+    their numbers, from 1.
 
     The split of queries and judgments is named by the option (`dev=FILE`) or by the file (`qrels.dev.tsv`). Other
     queries belong to the splits with their judgments, other judgments to the split `test`.

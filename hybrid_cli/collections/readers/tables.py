@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -28,6 +29,7 @@ from hybrid_cli.input_files import opened
 Row = tuple[Place, Mapping[str, Any]]
 _PARQUET = (".parquet", ".pq")
 _SAMPLED_ROWS = 1000
+_LISTED_NAMES = 50
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,14 @@ class Table:
         names: names of the columns; `1`, `2`, ... in a file without a header.
         header: the file names its columns.
         rows: returns a new stream of places and values; texts, and lists of answers.
+        partial: names that some rows of a JSON lines file lack.
     """
 
     path: Path
     names: tuple[str, ...]
     header: bool
     rows: Callable[[], Iterator[Row]]
+    partial: frozenset[str] = frozenset()
 
     def described(self, name: str) -> str:
         """Return a column as messages name it: `'title'`, or `column 2`."""
@@ -96,10 +100,7 @@ def open_table(path: Path, layout: Layout, given: Mapping[str, str], header: boo
     if suffix in _PARQUET:
         return _parquet(path)
     if suffix in JSON_LINES:
-        first = next(records(path), None)
-        if first is None:
-            raise InputError(f"{path}: no rows")
-        return Table(path, tuple(first[1]), True, lambda: records(path))
+        return _json_lines(path)
     found = _fields(path, suffix, quoted)
     head = list(islice(found(), _SAMPLED_ROWS))
     if not head:
@@ -142,6 +143,18 @@ def _named(rows: Iterator[tuple[Place, list[str]]], names: tuple[str, ...], head
         yield place, dict(zip(names, fields, strict=True))
 
 
+def _json_lines(path: Path) -> Table:
+    """Return the table of a JSON lines file, which is read for the names of all lines."""
+    total, counts = 0, Counter[str]()
+    for _, record in records(path):
+        total += 1
+        counts.update(record.keys())
+    if not total:
+        raise InputError(f"{path}: no rows")
+    partial = frozenset(name for name, count in counts.items() if count < total)
+    return Table(path, tuple(counts), True, lambda: records(path), partial)
+
+
 def _parquet(path: Path) -> Table:
     opened(path).close()
 
@@ -180,10 +193,12 @@ def _texts(column: pa.Array) -> pa.Array:
 def chosen_columns(table: Table, layout: Layout, given: Mapping[str, str]) -> dict[str, str]:
     """Return the column of each field: the given one, else by its usual name, else by its position.
 
+    A field that every row needs takes a column that some rows lack only if no other has a usual name.
+
     Raises:
         InputError: a given column does not exist, or no column is known for a field that is needed.
     """
-    listed = ", ".join(table.names) if table.header else f"1 to {len(table.names)}, without a header"
+    listed = _listed(table.names) if table.header else f"1 to {len(table.names)}, without a header"
     for field, name in given.items():
         if name not in table.names:
             raise InputError(f"{layout.option} {field}={name}: {table.path} has no such column (columns: {listed})")
@@ -191,7 +206,10 @@ def chosen_columns(table: Table, layout: Layout, given: Mapping[str, str]) -> di
     free = {_folded(name): name for name in reversed(table.names) if name not in given.values()}
     positions = {} if table.header or given else layout.positions.get(len(table.names), {})
     for field, known in layout.known.items():
-        guessed = next((free[each] for each in known if each in free), positions.get(field))
+        usual = [free[each] for each in known if each in free]
+        if field not in layout.optional:
+            usual.sort(key=table.partial.__contains__)
+        guessed = next(iter(usual), positions.get(field))
         if field not in found and guessed is not None:
             found[field] = guessed
             free.pop(_folded(guessed), None)
@@ -214,7 +232,12 @@ def described(table: Table, chosen: Mapping[str, str]) -> str:
     read = ", ".join(f"{field} from {table.described(name)}" for field, name in chosen.items())
     ignored = [table.described(name) for name in table.names if name not in chosen.values()]
     header = "" if table.header else "no header; "
-    return f"{table.path}: {header}{read}" + (f"; ignored: {', '.join(ignored)}" if ignored else "")
+    return f"{table.path}: {header}{read}" + (f"; ignored: {_listed(ignored)}" if ignored else "")
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _LISTED_NAMES
+    return ", ".join(names[:_LISTED_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def cell(row: Mapping[str, Any], column: str, place: Place, *, default: str | None = None) -> str:
