@@ -6,12 +6,13 @@ import io
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from command import Done, hybrid
 from test_docs import complaint
-from tiny_collection import write_tiny_source
+from tiny_collection import write_lines, write_tiny_source
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
@@ -26,6 +27,14 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source")
     write_tiny_source(folder)
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_queries_suffice() -> Iterator[None]:
+    """The tiny collection has eleven titles."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recommended, "FEWEST_QUERIES", 11)
+        yield
 
 
 def auto(source: Path, output: Path, *words: object, judged: bool = False) -> Done:
@@ -221,6 +230,47 @@ def test_without_training_judged_queries_need_neither_pseudo_queries_nor_negativ
     assert [line.split()[1] for line in commands(done)] == [
         "prepare", "index-bm25", "encode", "search", "search", "fuse", "fuse", "evaluate", "report", "search",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "left_out"), [((), "no report"), (("--minutes", 5), "no training and no report")])
+def test_short_texts_become_a_hybrid_without_report(tmp_path: Path, words: tuple[object, ...], left_out: str) -> None:
+    products = write_lines(tmp_path / "products.csv", *(f"p{n},red cotton shirt {n}" for n in range(300)))
+    done = hybrid("auto", products, *words, "--output", tmp_path / "out")
+    assert done.code == 0, done.err
+    assert [line.split()[1] for line in commands(done)] == ["prepare", "index-bm25", "encode", "search"]
+    assert re.findall("warning: .*", done.err) == [
+        f"warning: {left_out}: the documents give fewer than 11 pseudo-queries (sentence 0, first-sentence 0, heading "
+        "0, title 0); pass judged queries (--queries and --qrels), 200 or more to train"
+    ]
+    assert "judge twenty" in done.err
+    found = hybrid(*shlex.split(commands(done)[-1].replace("...", "cotton shirt 7"))[1:])
+    assert (found.code, found.out[:4]) == (0, " 1. "), found.err
+    done = hybrid("auto", products, "--pseudo-queries", "sentence", "--output", tmp_path / "given")
+    assert done.code == 2
+    assert "--pseudo-queries sentence: no document has a usable one" in done.err
+
+
+def test_judged_short_texts_tune_the_weights_without_training(tmp_path: Path) -> None:
+    products = write_lines(tmp_path / "products.csv", *(f"p{n},red cotton shirt {n}" for n in range(30)))
+    queries = write_lines(tmp_path / "queries.tsv", "q1\tshirt 7", "q2\tshirt 8")
+    qrels = write_lines(tmp_path / "qrels.tsv", "q1\tp7\t1", "q2\tp8\t1")
+    given = ("--queries", queries, "--qrels", qrels, "--max-steps", 2)
+    done = hybrid("auto", products, *given, "--output", tmp_path / "out")
+    assert done.code == 0, done.err
+    assert "warning: no training: the documents give fewer than 11 pseudo-queries (sentence 0," in done.err
+    assert not {"mine-negatives", "train-dense"} & {line.split()[1] for line in commands(done)}
+    assert (tmp_path / "out/weights.json").exists()
+
+
+def test_a_kind_with_a_handful_of_queries_is_replaced_by_one_with_enough(tmp_path: Path) -> None:
+    """Titles that the texts repeat are no queries."""
+    rest = "It has more than five words"
+    rows = [{"id": f"d{n}", "title": f"Title {n}", "text": f"Title {n}\nIt is {n}. {rest}: {n}."} for n in range(30)]
+    rows += [{"id": f"e{n}", "title": f"Other {n}", "text": f"{rest}."} for n in range(2)]
+    done = hybrid("auto", write_lines(tmp_path / "docs.jsonl", *rows), "--output", tmp_path / "out")
+    assert done.code == 0, done.err
+    assert "auto: --pseudo-queries sentence, since other kinds give too few queries: title 2\n" in done.err
+    assert "Measured on pseudo-queries (sentence)" in done.out
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,20 @@ def with_pseudo_queries(source: Source, settings: Prepare) -> Source:
     )
 
 
+def usable(source: Source, settings: Prepare) -> int:
+    """Return the number of different pseudo-queries that the documents of a source have; see `with_pseudo_queries`."""
+    return len(_PseudoQueries(source, settings).found.usable)
+
+
+class _Found(NamedTuple):
+    """The keys of all texts that can be queries, and the counts of the documents with and without one."""
+
+    usable: list[int]
+    too_frequent: int
+    documents_changed: int
+    left_out: Counter[str]
+
+
 class _PseudoQueries:
     """Streams of the changed documents and of the pseudo-queries; memory holds 8 bytes per document and their ids."""
 
@@ -102,25 +116,31 @@ class _PseudoQueries:
                 yield Judgment(query.split, _qid(query), docid, 1, query.place)
 
     @cached_property
+    def found(self) -> _Found:
+        """Find the texts of at most `MOST_DOCUMENTS` documents."""
+        keys, left_out = array("Q"), Counter[str]()
+        for cut in self._cuts():
+            if isinstance(cut, str):
+                left_out[cut] += 1
+            else:
+                keys.append(self._key(cut.query))
+        texts, documents = np.unique(np.frombuffer(keys, np.uint64), return_counts=True)
+        usable_texts = texts[documents <= MOST_DOCUMENTS].tolist()
+        return _Found(usable_texts, len(texts) - len(usable_texts), len(keys), left_out)
+
+    @cached_property
     def _drawn(self) -> list[_Drawn]:
         """Draw the queries by a hash of their text; a larger train split contains the smaller ones."""
-        keys, left_out = array("Q"), Counter[str]()
-        for found in self._cuts():
-            if isinstance(found, str):
-                left_out[found] += 1
-            else:
-                keys.append(self._key(found.query))
-        texts, documents = np.unique(np.frombuffer(keys, np.uint64), return_counts=True)
-        usable = texts[documents <= MOST_DOCUMENTS].tolist()
-        if not usable:
+        texts, too_frequent, changed, left_out = self.found
+        if not texts:
             raise InputError(f"--pseudo-queries {self._form}: {self._nothing(left_out)}; use another kind")
         train, dev = self._settings.pseudo_train, self._settings.pseudo_dev
-        dev = min(dev, max(1, len(usable) // _DEV_SHARE) if train else len(usable))
-        splits = dict.fromkeys(usable[:dev], DEV) | dict.fromkeys(usable[dev : dev + train], TRAIN)
+        dev = min(dev, max(1, len(texts) // _DEV_SHARE) if train else len(texts))
+        splits = dict.fromkeys(texts[:dev], DEV) | dict.fromkeys(texts[dev : dev + train], TRAIN)
         self._source.facts["pseudo_queries"] = {
-            "documents_changed": len(keys),
+            "documents_changed": changed,
             "left_out": dict(sorted(left_out.items())),
-            f"texts_of_over_{MOST_DOCUMENTS}_documents": len(texts) - len(usable),
+            f"texts_of_over_{MOST_DOCUMENTS}_documents": too_frequent,
         }
         drawn: dict[int, _Drawn] = {}
         for cut in self._cuts():

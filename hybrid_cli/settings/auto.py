@@ -25,9 +25,9 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
 
     With 200 judged queries or more, three fifths train the model, one fifth tunes the weights and one fifth tests. With
     fewer, all of them tune the weights. Without any, texts of the documents are the queries of the report
-    (pseudo-queries), and both runs have equal weights. With fewer than 200, the model is trained only if an option of
-    the training is given (`--minutes`, `--max-steps`, `--layers` or `--pseudo-queries`), on pseudo-queries, which can
-    make it worse.
+    (pseudo-queries), and both runs have equal weights; with under 50 such texts, as in short documents, both indexes
+    are built without a report. With fewer than 200, the model is trained only if an option of the training is given
+    (`--minutes`, `--max-steps`, `--layers` or `--pseudo-queries`), on pseudo-queries, which can make it worse.
     """
 
     command = "auto"
@@ -63,7 +63,7 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
         None,
         "Texts of the documents that become queries.",
         panel=PSEUDO,
-        shown="title if most documents have one, else sentence",
+        shown="title if most documents have one, else sentence; another kind if this one gives under 50 queries",
     )
 
     def check(self) -> None:

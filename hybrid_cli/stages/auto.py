@@ -10,7 +10,7 @@ from typing import Any
 from hybrid_cli import artifacts, console
 from hybrid_cli.encoders.models import model_input
 from hybrid_cli.reporting.evaluate import show
-from hybrid_cli.settings import Auto, Evaluate, Fuse, IndexBm25, Judge, PrepareFiles, Report, Search, stage
+from hybrid_cli.settings import Auto, Evaluate, Fuse, Judge, PrepareFiles, Report, Search, stage
 from hybrid_cli.settings.command_line import command_line
 from hybrid_cli.training.recommended import Plan, RecommendedPath
 
@@ -20,7 +20,7 @@ def auto(settings: Auto) -> Path:
     """Build a hybrid from documents: every artifact is in the output folder.
 
     Returns:
-        Path of the report.
+        Path of the report; of the output folder, if there are no queries to measure with.
 
     Raises:
         InputError: no such model, the documents cannot be read, or a stage refuses its input.
@@ -30,12 +30,17 @@ def auto(settings: Auto) -> Path:
 
 
 def _follow(path: RecommendedPath) -> Path:
-    """Run all stages; return the report."""
+    """Run all stages; return the report, or the output folder without queries."""
     plan = path.prepared()
     documents = path.at("collection")
+    if plan is None:
+        path.run(path.lexical(documents))
+        path.run(path.encode(documents, path.settings.model))
+        _suggest_search(path, path.settings.output, judged=False)
+        return path.settings.output
     pseudo = plan.train.collection == path.at("pseudo")
     for corpus in [documents, path.at("pseudo")] if pseudo else [documents]:
-        path.run(IndexBm25(corpus, output=path.index("bm25", corpus), **path.given("threads")))
+        path.run(path.lexical(corpus))
     model = path.trained(plan)
     for corpus in dict.fromkeys([path.documents(plan.tune), documents]):
         path.run(path.encode(corpus, model))
@@ -67,14 +72,19 @@ def _compared(path: RecommendedPath, plan: Plan, runs: dict[str, Path]) -> Path:
     judged = path.judged_tuning(plan)
     if judged and plan.test == plan.tune:
         console.note(f"\nauto: the weights were tuned on split {plan.test.split} too; `held out` above is unbiased")
+    _suggest_search(path, report, judged)
+    return report
+
+
+def _suggest_search(path: RecommendedPath, made: Path, judged: bool) -> None:
+    """Print what was made, and the command of a search; without judgments, those that judge queries too."""
     indexes = ",".join(str(path.at(name)) for name in ("bm25", "dense"))
     weights = f" --weights @{path.at('weights.json')}" if judged else ""
     console.note(
-        f'\nauto: {report}; to search:\nhybrid search {path.at("collection")} --index {indexes}{weights} --query "..."'
+        f'\nauto: {made}; to search:\nhybrid search {path.at("collection")} --index {indexes}{weights} --query "..."'
     )
     if not judged:
         _suggest_judging(path)
-    return report
 
 
 def _suggest_judging(path: RecommendedPath) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,9 +16,21 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import disk, mirror
 from hybrid_cli.artifacts.stored_file import StoredFile
 from hybrid_cli.collections import collection
+from hybrid_cli.collections.pseudo_queries import usable
+from hybrid_cli.collections.source import Document, Place, Source
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_json, typed
-from hybrid_cli.settings import Auto, Encode, MineNegatives, PrepareFiles, Search, Settings, Split, TrainDense
+from hybrid_cli.settings import (
+    Auto,
+    Encode,
+    IndexBm25,
+    MineNegatives,
+    PrepareFiles,
+    Search,
+    Settings,
+    Split,
+    TrainDense,
+)
 from hybrid_cli.settings.command_line import command_line
 from hybrid_cli.settings.common import Budgeted, Overwrites
 from hybrid_cli.settings.data import PseudoQueries
@@ -26,6 +39,7 @@ from hybrid_cli.settings.stage import call
 JUDGED = "judged"  # split of the given queries
 # Our choices. Fewer judged queries than ENOUGH tune weights, but train nothing.
 ENOUGH, FOLDS = 200, 5
+FEWEST_QUERIES = 50  # pseudo-queries of the documents; a fifth of them are measured
 QUERY_LENGTH, DOCUMENT_LENGTH = 64, 128
 BATCH, PASSES = 28, 3
 DEV_QUERIES, DEV_NEGATIVES, VALIDATIONS = 100, 4, 2
@@ -107,8 +121,8 @@ class RecommendedPath:
 
     # ------------------------------------------------------------------------------------------------- collections
 
-    def prepared(self) -> Plan:
-        """Write the collections; return the queries of each purpose."""
+    def prepared(self) -> Plan | None:
+        """Write the collections; return the queries of each purpose, or None if there are none."""
         documents, pseudo = self.at("collection"), self.at("pseudo")
         self.run(self._source(documents))
         judged = self._judged(documents)
@@ -119,10 +133,13 @@ class RecommendedPath:
             self.run(Split(documents, splits=[JUDGED], folds=FOLDS, output=folds, **self.given("seed")))
             dev = PurposeQueries(folds, "dev-1")
             return Plan(PurposeQueries(folds, "train-1"), dev, dev, PurposeQueries(folds, "test-1"))
-        if judged and not self._trains_on_pseudo_queries:
+        kind = None
+        if not judged or self._trains_on_pseudo_queries:
+            kind = self.settings.pseudo_queries or self._kind(documents, judged)
+        if kind is None:
             every = PurposeQueries(documents, JUDGED)
-            return Plan(every, every, every, every)
-        self.run(self._source(pseudo, self.settings.pseudo_queries or _kind(documents)))
+            return Plan(every, every, every, every) if judged else None
+        self.run(self._source(pseudo, kind))
         dev = PurposeQueries(pseudo, "dev")
         judged_queries = PurposeQueries(documents, JUDGED) if judged else dev
         return Plan(PurposeQueries(pseudo, "train"), dev, judged_queries, judged_queries)
@@ -134,6 +151,31 @@ class RecommendedPath:
         Measured, such trainings made MiniLM worse (docs/no-labels.md).
         """
         return self.settings.max_steps != 0 and bool(self.given(*_OF_TRAINING))
+
+    def _kind(self, documents: Path, judged: int) -> PseudoQueries | None:
+        """Return the first kind with enough queries: titles if most documents have one, else sentences, then others.
+
+        Without such a kind, warn about what is left out.
+        """
+        titled = collection.scan(documents).select((pl.col("title").str.strip_chars() != "").mean()).collect().item()
+        kinds: list[PseudoQueries] = ["sentence", "first-sentence", "heading"]
+        kinds.insert(0 if titled > 0.5 else len(kinds), "title")
+        source = Source(documents.name, lambda: _documents(documents))
+        counts: dict[PseudoQueries, int] = {}
+        for kind in kinds:
+            counts[kind] = usable(source, self._source(self.at("pseudo"), kind))
+            few = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count < FEWEST_QUERIES)
+            if counts[kind] >= FEWEST_QUERIES:
+                if few:
+                    console.note(f"\nauto: --pseudo-queries {kind}, since other kinds give too few queries: {few}")
+                return kind
+        purposes = {"training": self._trains_on_pseudo_queries, "report": not judged}
+        console.warn(
+            " and ".join(f"no {name}" for name, wanted in purposes.items() if wanted)
+            + f": the documents give fewer than {FEWEST_QUERIES} pseudo-queries ({few}); pass judged queries "
+            f"(--queries and --qrels), {ENOUGH} or more to train"
+        )
+        return None
 
     def _source(self, output: Path, pseudo: PseudoQueries | None = None) -> PrepareFiles:
         """Return the import of the documents: with the given queries, or with pseudo-queries."""
@@ -160,6 +202,8 @@ class RecommendedPath:
     def trained(self, plan: Plan) -> str:
         """Train the model in the time that is left; return it, or the start model if there is no time."""
         if self.settings.max_steps == 0:
+            return self.settings.model
+        if plan.train.collection == self.at("collection") and self._trains_on_pseudo_queries:  # no pseudo-queries
             return self.settings.model
         if plan.train.collection != self.at("folds") and not self._trains_on_pseudo_queries:
             console.note(
@@ -271,6 +315,10 @@ class RecommendedPath:
 
     # ---------------------------------------------------------------------------------------------------- retrieval
 
+    def lexical(self, corpus: Path) -> IndexBm25:
+        """Return the settings that index the words of a corpus."""
+        return IndexBm25(corpus, output=self.index("bm25", corpus), **self.given("threads"))
+
     def encode(self, corpus: Path, model: str) -> Encode:
         """Return the settings that encode a corpus."""
         return Encode(
@@ -302,7 +350,8 @@ def validation_texts(documents: int) -> tuple[int, int]:
     return times * (2 * MOST_HITS + 2 * DEV_QUERIES), max(times, 4) * BATCH
 
 
-def _kind(documents: Path) -> PseudoQueries:
-    """Return `title` if most documents have one, else `sentence`."""
-    titled = collection.scan(documents).select((pl.col("title").str.strip_chars() != "").mean()).collect().item()
-    return "title" if titled > 0.5 else "sentence"
+def _documents(path: Path) -> Iterator[Document]:
+    """Yield the documents of a collection."""
+    for batch in collection.documents(path):
+        for row in batch.to_pylist():
+            yield Document(row["docid"], row["title"], row["text"], Place(path, 0, "document"))
