@@ -14,7 +14,7 @@ import polars as pl
 from hybrid_cli import console, draws
 from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX, VECTORS
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.construction import build
+from hybrid_cli.indexes.construction import build, index_bytes
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.faiss import FLAT, FLOATS, code_size, factory_string
 from hybrid_cli.indexes.shards import read_ids, read_shard, shard_path, shards, write_shard
@@ -152,11 +152,7 @@ def choose(
     dim, count = read_shard(shards(folder)[0]).shape[1], len(read_ids(folder))
     with tempfile.TemporaryDirectory() as scratch:
         places = [*([_sampled(folder, Path(scratch), recipe.seed, sample)] if count > sample else []), folder]
-        for kind in CANDIDATES:
-            candidate = VectorIndex(
-                index_type=kind, seed=recipe.seed, pq_bytes=recipe.pq_bytes if kind == "pq" else None
-            )
-            needed = (code_size(factory_string(candidate, dim, count), dim) or 0) * count
+        for needed, candidate in _by_size(recipe, dim, count):
             if _fits(needed, recipe):
                 found = _measured(places, candidate, cutoff, recipe.min_recall, advance)
                 tried += found
@@ -167,10 +163,20 @@ def choose(
                     break
             raise InputError(
                 f"no index with recall@{cutoff} >= {recipe.min_recall:g} fits in --memory "
-                f"{console.size(recipe.memory or 0)}: {kind} needs {console.size(needed)}; raise --memory, or lower "
-                "--min-recall"
+                f"{console.size(recipe.memory or 0)}: {candidate.index_type} needs {console.size(needed)}; "
+                "raise --memory, or lower --min-recall"
             )
     return tried
+
+
+def _by_size(recipe: VectorIndex, dim: int, count: int) -> list[tuple[int, VectorIndex]]:
+    """Return the bytes and the recipe of each candidate, the smallest first; few vectors are less than code books."""
+    candidates = [
+        VectorIndex(index_type=kind, seed=recipe.seed, pq_bytes=recipe.pq_bytes if kind == "pq" else None)
+        for kind in CANDIDATES
+    ]
+    sizes = [index_bytes(factory_string(each, dim, count), dim, count) for each in candidates]
+    return sorted(zip(sizes, candidates, strict=True), key=lambda pair: pair[0])
 
 
 def _fits(size: int, recipe: VectorIndex) -> bool:

@@ -36,6 +36,7 @@ from hybrid_cli.indexes.faiss import (
     same_graph,
     set_parameter,
     sign_bits,
+    table_size,
 )
 from hybrid_cli.indexes.gpus import adding_on, pick_gpus, training_on
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, read_shards, shards, vector_blocks
@@ -137,11 +138,11 @@ def construction_bytes(factory: str, dim: int, count: int) -> int:
 
 
 def index_bytes(factory: str, dim: int, count: int) -> int:
-    """Return the bytes of an index: codes, and ids (IVF) or links and places (HNSW; upper levels: 1 link in 2 M)."""
+    """Return the bytes of an index: tables, codes, and ids (IVF) or links and places (HNSW; 1 link in 2 M above)."""
     each = code_size(factory, dim) or 4 * dim
     if links := re.match(r"B?HNSW(\d+)", factory):
         each += 4 * 2 * int(links[1]) + 4 * 2 + 8 + 4
-    return count * (each + (8 if "IVF" in factory else 0))
+    return table_size(factory, dim) + count * (each + (8 if "IVF" in factory else 0))
 
 
 def _build_trained(folder: Path, index: Any, recipe: VectorIndex, factory: str, advance: Callable[[int], None]) -> None:

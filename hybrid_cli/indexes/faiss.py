@@ -113,6 +113,12 @@ def code_size(factory: str, dim: int) -> int | None:
     return -(-dim * _BITS[last] // 8) if last in _BITS else None
 
 
+def table_size(factory: str, dim: int) -> int:
+    """Return the bytes of the trained tables of an index type of `VectorIndex`: code books, rotation or bounds."""
+    rotation = 4 * dim * dim if factory.startswith("OPQ") else 0
+    return rotation + 4 * dim * (256 if "PQ" in factory else 2 if "SQ8" in factory else 0)
+
+
 # ------------------------------------------------------------------------------------------------------------- indexes
 
 
