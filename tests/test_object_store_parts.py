@@ -13,6 +13,7 @@ from object_stores import Bucket, with_index
 
 from hybrid_cli.artifacts import store
 from hybrid_cli.errors import HybridError
+from hybrid_cli.training import recommended
 
 pytest_plugins = ("object_stores",)
 
@@ -21,6 +22,7 @@ def test_auto_uploads_each_artifact_and_continues_on_another_machine(
     any_bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("auto", f"{any_bucket}/docs.jsonl", "--layers", 1, "--minutes", 1, "--output", f"{any_bucket}/mine")
+    monkeypatch.setattr(recommended, "FEWEST_QUERIES", 11)
     put = store.put
 
     def stop(path: Path, url: str) -> None:
