@@ -127,6 +127,26 @@ def test_an_output_in_the_folder_of_the_model_and_a_missing_model_are_refused_be
         assert not output.exists()
 
 
+@pytest.mark.parametrize("words", [(), ("--overwrite",)])
+def test_own_artifacts_in_the_output_folder_are_named_before_anything_is_written(
+    made: tuple[Path, Done], source: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Every output of a call is found, whatever its stage."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for path in made[0].iterdir():
+        if not re.match(r"collection|\.|judged|.*\bown\b", path.name):  # judging writes the last two
+            (folder / path.name).symlink_to(path)
+    before = sorted(folder.iterdir())
+    done = auto(source, folder, *words)
+    assert done.code == 2
+    assert done.err == (
+        f"hybrid: {', '.join(map(str, before))}: not written by an earlier call of auto, since {folder}/collection is "
+        "missing; choose another --output\n"
+    )
+    assert sorted(folder.iterdir()) == before
+
+
 def test_a_second_call_finds_everything_up_to_date(made: tuple[Path, Done], source: Path) -> None:
     folder, _ = made
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

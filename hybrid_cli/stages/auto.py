@@ -23,10 +23,13 @@ def auto(settings: Auto) -> Path:
         Path of the report; of the output folder, if there are no queries to measure with.
 
     Raises:
-        InputError: no such model, the documents cannot be read, or a stage refuses its input.
+        InputError: no such model, the documents cannot be read, the output folder has other artifacts of the same
+            names, or a stage refuses its input.
     """
     artifacts.check_place(settings.output, {"model": model_input(settings.model)})
-    return _follow(RecommendedPath(settings, time.monotonic()))
+    path = RecommendedPath(settings, time.monotonic())
+    path.check_outputs()
+    return _follow(path)
 
 
 def _follow(path: RecommendedPath) -> Path:

@@ -46,6 +46,10 @@ DEV_QUERIES, DEV_NEGATIVES, VALIDATIONS = 100, 4, 2
 FIRST_STEPS, FEWEST_STEPS = (1, 3), 20
 SAMPLE = 64  # documents that are encoded to measure the speed
 _STEPS_FILE = "steps.json"
+_LATER_OUTPUTS = (  # patterns of what follows the collection, which is the first output
+    "pseudo", "folds", "bm25", "dense", "pseudo-bm25", "pseudo-dense", "train.parquet", "dev.parquet", "model", "speed",
+    _STEPS_FILE, "bm25.*.parquet", "dense.*.parquet", "hybrid.*.parquet", "weights.json", "report.html",
+)  # fmt: skip
 _OF_TRAINING = ("minutes", "max_steps", "layers", "pseudo_queries")  # options
 
 S = TypeVar("S", bound=Settings)
@@ -118,6 +122,21 @@ class RecommendedPath:
     def documents(self, queries: PurposeQueries) -> Path:
         """Return the collection whose index serves these queries; folds share the documents of the collection."""
         return queries.collection if queries.collection == self.at("pseudo") else self.at("collection")
+
+    def check_outputs(self) -> None:
+        """Refuse a folder that holds outputs, but no collection: they are not those of an earlier call.
+
+        Raises:
+            InputError: names them.
+        """
+        if self.at("collection").exists() or mirror.url_of(self.at(_STEPS_FILE)):
+            return
+        found = sorted({str(path) for name in _LATER_OUTPUTS for path in self.settings.output.glob(name)})
+        if found:
+            raise InputError(
+                f"{', '.join(found)}: not written by an earlier call of auto, since {self.at('collection')} is "
+                "missing; choose another --output"
+            )
 
     # ------------------------------------------------------------------------------------------------- collections
 
