@@ -161,6 +161,32 @@ def test_answers_are_read_from_all_known_fields(tmp_path: Path) -> None:
     assert collection.read_queries(file)["answers"].to_list() == [["x", "y"], ["z"], None]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("q.tsv", "category\tqid\tquery\nsports\t1\ta\nnews\t2\tb, c\n"),
+        ("q.txt", "id\ttext\n1\ta\n2\tb, c\n"),
+        ("q.csv", 'Query-ID,Question\n1,a\n2,"b, c"\n'),
+        ("q.jsonl", '{"id": "7", "qid": "1", "query": "a", "text": "x"}\n{"id": "8", "qid": "2", "query": "b, c"}\n'),
+        ("q.csv", '1,a\n2,"b, c"\n'),
+        ("q.tsv", "1\ta\n2\tb, c\n"),
+    ],
+)
+def test_columns_of_queries_are_found_as_by_prepare_files(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    assert collection.read_queries(tmp_path / name).rows() == [("1", "a", None), ("2", "b, c", None)]
+
+
+def test_a_query_is_no_header_even_if_it_is_the_name_of_a_column(tmp_path: Path) -> None:
+    (tmp_path / "q.tsv").write_text('1\tquery\n2\t"text"\n')
+    assert collection.read_queries(tmp_path / "q.tsv")["text"].to_list() == ["query", '"text"']
+
+
+def test_answers_are_read_from_a_column(tmp_path: Path) -> None:
+    (tmp_path / "q.tsv").write_text("question\tanswers\tqid\na\t['x', 'y']\t1\nb\tz\t2\n")
+    assert collection.read_queries(tmp_path / "q.tsv").rows() == [("1", "a", ["x", "y"]), ("2", "b", ["z"])]
+
+
 def test_foreign_parquet_queries_are_read(tmp_path: Path) -> None:
     pl.DataFrame({"text": ["a", "b"], "qid": ["1", "2"], "more": [1, 2]}).write_parquet(tmp_path / "q.parquet")
     assert collection.read_queries(tmp_path / "q.parquet").rows() == [("1", "a", None), ("2", "b", None)]
@@ -170,7 +196,11 @@ def test_foreign_parquet_queries_are_read(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("1\ta\n1\tb\n", "row 2: qid 1 is repeated"),
-        ("1\ta\nno tab\n", r"line 2: 1 tab-separated columns; needs query id and text"),
+        ("no tab\n", r"line 1: 1 tab-separated columns; needs query id and text"),
+        ("1\ta\nno tab\n", r"line 2: 1 column, the first row has 2; .* double quotes \(in a CSV file\)"),
+        ("1\ta\n2\tb\tc\n", r"line 2: 3 columns, the first row has 2"),
+        ("1\ta\tb\n", r"known for the id \(columns: 1 to 3, without a header\); name its columns qid and text in the"),
+        ("qid\twords\n1\ta\n", r"no column known for the text \(columns: qid, words\); name its columns qid and text"),
         ("\ta\n", "line 1: empty id"),
     ],
 )
@@ -184,8 +214,8 @@ def test_invalid_queries_are_reported_with_their_row(tmp_path: Path, text: str, 
     ("text", "message"),
     [
         ('{"_id": "1", "text": "a"}\n{"_id": "2", "te', "line 2: not valid JSON"),
-        ('{"_id": "1"}\n', r"line 1: no field text or query or question \(fields: _id\)"),
-        ('{"_id": null, "text": "a"}\n', "line 1: no field _id or id"),
+        ('{"_id": "1"}\n', r"line 1: no field query or question or text \(fields: _id\)"),
+        ('{"_id": null, "text": "a"}\n', "line 1: no field qid or query_id or _id or id"),
         ('{"_id": ["1"], "text": "a"}\n', "line 1: field '_id' is a list; text is needed"),
         ('{"_id": true, "text": "a"}\n', "line 1: field '_id' is true or false"),
         ("[1]\n", "line 1: not a JSON object"),

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, memory
 from hybrid_cli.artifacts import Kind, layout
-from hybrid_cli.collections.readers.text_files import judgment_rows, query_rows
+from hybrid_cli.collections.readers.queries import query_rows
+from hybrid_cli.collections.readers.text_files import judgment_rows
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import refuse_special
 
@@ -253,7 +254,7 @@ def pseudo_queries(file: Path | None) -> str | None:
 
 
 def read_queries(file: Path) -> pl.DataFrame:
-    """Read queries from a Parquet, JSON lines or two-column tab-separated file.
+    """Read queries from a Parquet, JSON lines, CSV or tab-separated file; see `query_rows`.
 
     Returns:
         qid, text (strings), answers (list of strings, or null), in the order of the file.

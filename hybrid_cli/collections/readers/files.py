@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hybrid_cli import console
+from hybrid_cli.collections.readers.queries import QIDS, QUERIES, queries_of
 from hybrid_cli.collections.readers.tables import (
     Layout,
     Row,
@@ -21,24 +22,19 @@ from hybrid_cli.collections.readers.tables import (
 )
 from hybrid_cli.collections.readers.text_files import (
     DOCID_FIELDS,
-    QID_FIELDS,
-    QUERY_FIELDS,
     RELEVANCE_FIELDS,
     TEXT_FIELDS,
     TITLE_FIELDS,
-    answer_list,
-    answers_of,
     checked_id,
     grade,
 )
-from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Place, Query, Source, checked_split
+from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Query, Source, checked_split
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.data import DELIMITED, PrepareFiles
 
 DEFAULT_SPLIT, UNJUDGED = "test", "unjudged"
 _SPLITS = ("train", "dev", "val", "valid", "validation", "test", "eval")
 _DOCIDS = ("docid", "doc_id", "docno", "document_id", "corpus_id", "pid", "passage_id")
-_QIDS = ("qid", "query_id", "queryid", "question_id", "topic_id")
 
 DOCUMENTS = Layout(
     "--document-columns",
@@ -50,19 +46,9 @@ DOCUMENTS = Layout(
     frozenset({"title"}),
     {2: {"id": "1", "text": "2"}},
 )
-QUERIES = Layout(
-    "--query-columns",
-    {
-        "id": (*_QIDS, *QID_FIELDS),
-        "text": ("query", "question", "query_text", *QUERY_FIELDS),
-        "answers": ("answers", "answer"),
-    },
-    frozenset({"answers"}),
-    {2: {"id": "1", "text": "2"}},
-)
 QRELS = Layout(
     "--qrels-columns",
-    {"qid": _QIDS, "docid": _DOCIDS, "relevance": RELEVANCE_FIELDS},
+    {"qid": QIDS, "docid": _DOCIDS, "relevance": RELEVANCE_FIELDS},
     frozenset(),
     {
         3: {"qid": "1", "docid": "2", "relevance": "3"},
@@ -116,9 +102,9 @@ def source(settings: PrepareFiles) -> Source:
         for row in judgments() if "" in queries else ():
             splits.setdefault(row.qid, {})[row.split] = None
         for split, each in queries.items():
-            for query in _queries(split, each):
-                for one in [split] if split else splits.get(query.qid, [UNJUDGED if qrels else DEFAULT_SPLIT]):
-                    yield query._replace(split=one)
+            for place, qid, text, answers in queries_of(each.table, each.columns):
+                for one in [split] if split else splits.get(qid, [UNJUDGED if qrels else DEFAULT_SPLIT]):
+                    yield Query(one, qid, text, answers, place)
 
     files = {f"documents {number}" if number > 1 else "documents": each.table.path
              for number, each in enumerate(documents, 1)}  # fmt: skip
@@ -157,21 +143,6 @@ def _documents(opened: _Opened, others: Sequence[str]) -> Iterator[Document]:
         named = cell(row, title, place, default="") if title else ""
         rest = tuple(cell(row, opened.columns[name], place, default="") for name in others)
         yield Document(checked_id(cell(row, docid, place), place), named, cell(row, text, place), place, rest)
-
-
-def _queries(split: str, opened: _Opened) -> Iterator[Query]:
-    answers = opened.columns.get("answers")
-    for place, row in opened.rows():
-        qid = checked_id(cell(row, opened.columns["id"], place), place)
-        found = _answers(row.get(answers), place) if answers else None
-        yield Query(split, qid, cell(row, opened.columns["text"], place), found, place)
-
-
-def _answers(value: Any, place: Place) -> list[str] | None:
-    """Return the answers in a cell: a list, a list written as text (`['1912']`), or one answer."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        return answer_list(value, place)
-    return answers_of({"answers": value or None}, place)
 
 
 def _judgments(split: str, opened: _Opened) -> Iterator[Judgment]:

@@ -65,6 +65,7 @@ class Layout:
         optional: fields that a table may lack.
         positions: number of columns -> number of the column of each field, in a file without a header.
         advice: phrase for a file without a column, if `option` does not take names of columns.
+        revealing: fields whose usual names reveal a header; all if empty.
     """
 
     option: str
@@ -72,10 +73,11 @@ class Layout:
     optional: frozenset[str]
     positions: Mapping[int, Mapping[str, str]]
     advice: str = ""
+    revealing: frozenset[str] = frozenset()
 
-    def knows(self, name: str) -> bool:
-        """Return whether a name is usual for a column."""
-        return any(_folded(name) in names for names in self.known.values())
+    def reveals(self, name: str) -> bool:
+        """Return whether a name in the first row reveals a header."""
+        return any(_folded(name) in self.known[field] for field in self.revealing or self.known)
 
 
 def is_delimited(path: Path) -> bool:
@@ -107,13 +109,14 @@ def open_table(path: Path, layout: Layout, given: Mapping[str, str], header: boo
         raise InputError(f"{path}: no rows")
     first_row = tuple(name.strip() for name in head[0][1])
     if header is None:
-        header = any(not name.isdecimal() for name in given.values()) or any(map(layout.knows, first_row))
+        header = any(not name.isdecimal() for name in given.values()) or any(map(layout.reveals, first_row))
     names = first_row if header else tuple(str(number) for number in range(1, len(first_row) + 1))
+    quoting = "in a CSV file" if layout.advice else "and --quoted in a TSV file"
     if repeated := [name for name in names if names.count(name) > 1]:
         raise InputError(f"{head[0][0]}: two columns are named '{repeated[0]}'; rename one of them")
-    if suffix != ".csv" and not quoted and any(_in_quotes(field) for _, row in head for field in row):
+    if suffix != ".csv" and quoted is None and any(_in_quotes(field) for _, row in head for field in row):
         console.warn(f"{path}: double quotes around fields are kept; pass --quoted to remove them")
-    return Table(path, names, header, lambda: _named(found(), names, header))
+    return Table(path, names, header, lambda: _named(found(), names, header, quoting))
 
 
 def _in_quotes(field: str) -> bool:
@@ -133,12 +136,14 @@ def _fields(path: Path, suffix: str, quoted: bool | None) -> Callable[[], Iterat
     return lambda: ((place, line.split()) for place, line in lines(path))
 
 
-def _named(rows: Iterator[tuple[Place, list[str]]], names: tuple[str, ...], header: bool) -> Iterator[Row]:
+def _named(
+    rows: Iterator[tuple[Place, list[str]]], names: tuple[str, ...], header: bool, quoting: str
+) -> Iterator[Row]:
     for place, fields in islice(rows, int(header), None):
         if len(fields) != len(names):
             raise InputError(
                 f"{place}: {console.counted(column=len(fields))}, the first row has {len(names)}; a "
-                "field with separators needs double quotes (and --quoted in a TSV file)"
+                f"field with separators needs double quotes ({quoting})"
             )
         yield place, dict(zip(names, fields, strict=True))
 

@@ -23,8 +23,8 @@ from hybrid_cli.json_files import NOT_JSON
 
 # Field names of BEIR, MS MARCO, DPR, Pyserini and TREC tracks.
 DOCID_FIELDS = ("_id", "id", "docid", "doc_id", "docno", "pid", "passage_id")
-QID_FIELDS = ("_id", "id", "qid", "query_id")
-QUERY_FIELDS = ("text", "query", "question")
+QID_FIELDS = ("qid", "query_id", "_id", "id")
+QUERY_FIELDS = ("query", "question", "text")
 TITLE_FIELDS = ("title", "headline")
 TEXT_FIELDS = ("text", "contents", "passage", "segment", "body", "abstract")
 RELEVANCE_FIELDS = ("relevance", "rel", "score", "label", "grade", "judgment", "judgement", "relevance_score")
@@ -250,17 +250,6 @@ def json_documents(path: Path) -> Iterator[Document]:
     for place, record in records(path):
         title = text_of(record, TITLE_FIELDS, place, default="")
         yield Document(id_of(record, DOCID_FIELDS, place), title, text_of(record, TEXT_FIELDS, place), place)
-
-
-def query_rows(path: Path) -> Iterator[tuple[Place, str, str, list[str] | None]]:
-    """Yield place, query id, text and answers of a JSON lines or tab-separated file."""
-    if plain_suffix(path) in JSON_LINES:
-        for place, record in records(path):
-            qid, text = id_of(record, QID_FIELDS, place), text_of(record, QUERY_FIELDS, place)
-            yield place, qid, text, answers_of(record, place)
-    else:
-        for place, fields in columns(path, 2, "query id and text"):
-            yield place, checked_id(fields[0], place), "\t".join(fields[1:]), None
 
 
 def judgment_rows(path: Path) -> Iterator[tuple[Place, str, str, int]]:

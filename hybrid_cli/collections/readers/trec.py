@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.collections.readers.text_files import (
     checked_id,
     json_documents,
     lines,
     plain_suffix,
-    query_rows,
     split_judgments,
 )
 from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Place, Query, Source, roles
