@@ -148,6 +148,18 @@ def test_columns_of_json_lines_are_those_of_all_lines(tmp_path: Path) -> None:
         ("docs.csv", ["id,id,text", "1,1,one"], "line 1: two columns are named 'id'"),
         ("docs.csv", ["id,words", "1,one"], r"no column known for the text \(columns: id, words\)"),
         ("docs.tsv", ["1\ttwo\tthree"], r"no column known for the id \(columns: 1 to 3, without a header\)"),
+        (
+            "docs.csv",
+            ["id;title;text", "1;A;a, b"],
+            "docs.csv: semicolons separate the fields; save the file as CSV with co",
+        ),
+        (
+            "docs.csv",
+            ["id\ttext", "1\ta"],
+            "docs.csv: tabs separate the fields; save the file as CSV with commas, or TSV",
+        ),
+        ("docs.tsv", ["id,text", "1,a"], "docs.tsv: commas separate the fields"),
+        ("docs.txt", ["Just some words."], "each document, query or judgment needs a row of a table or a JSON line"),
         ("docs.csv", [], "no rows"),
         ("docs.jsonl", ['{"id": "1", "text": "a"}', '{"id": "2"}'], "line 2: no value in column 'text'"),
     ],
@@ -155,6 +167,22 @@ def test_columns_of_json_lines_are_those_of_all_lines(tmp_path: Path) -> None:
 def test_wrong_rows_are_refused_with_their_line(tmp_path: Path, name: str, rows: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         documents_of(write_lines(tmp_path / name, *rows), tmp_path)
+
+
+def test_other_separators_are_named_for_named_columns_and_a_declared_header(tmp_path: Path) -> None:
+    docs = write_lines(tmp_path / "docs.csv", "key;words", "1;a")
+    for options in ({"header": True}, {"document_columns": {"id": "key", "text": "words"}}):
+        with pytest.raises(InputError, match=r"docs\.csv: semicolons separate the fields"):
+            documents_of(docs, tmp_path, **options)
+    lists = write_lines(tmp_path / "lists.csv", "a;b", "c;d")
+    assert documents_of(lists, tmp_path, document_columns={"id": "1", "text": "1"})[1] == ("c;d", "", "c;d")
+
+
+def test_a_folder_of_text_files_is_refused_with_what_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match="is a folder; pass files: each document needs a row of a table or a JSON line"
+    ):
+        documents_of(tmp_path, tmp_path)
 
 
 def test_wrong_parquet_is_refused_with_its_row(tmp_path: Path) -> None:

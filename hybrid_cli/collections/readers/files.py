@@ -81,6 +81,8 @@ def source(settings: PrepareFiles) -> Source:
         table = open_table(path, layout, given, settings.header, settings.quoted)
         return _Opened(table, chosen_columns(table, layout, given))
 
+    if folders := [path for path in settings.documents if path.is_dir()]:
+        raise InputError(f"{folders[0]}: is a folder; pass files: each document needs a row of a table or a JSON line")
     documents = [opened(path, DOCUMENTS, settings.document_columns) for path in settings.documents]
     others = tuple(settings.other_fields)
     asked = _splits("--queries", settings.queries)

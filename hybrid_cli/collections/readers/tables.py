@@ -30,6 +30,7 @@ Row = tuple[Place, Mapping[str, Any]]
 _PARQUET = (".parquet", ".pq")
 _SAMPLED_ROWS = 1000
 _LISTED_NAMES = 50
+_SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas", "|": "bars"}
 
 
 @dataclass(frozen=True)
@@ -206,6 +207,7 @@ def chosen_columns(table: Table, layout: Layout, given: Mapping[str, str]) -> di
     listed = _listed(table.names) if table.header else f"1 to {len(table.names)}, without a header"
     for field, name in given.items():
         if name not in table.names:
+            _refuse_other_separator(table)
             raise InputError(f"{layout.option} {field}={name}: {table.path} has no such column (columns: {listed})")
     found = dict(given)
     free = {_folded(name): name for name in reversed(table.names) if name not in given.values()}
@@ -220,12 +222,27 @@ def chosen_columns(table: Table, layout: Layout, given: Mapping[str, str]) -> di
             free.pop(_folded(guessed), None)
     missing = [field for field in layout.known if field not in found and field not in layout.optional]
     if missing:
+        _refuse_other_separator(table)
+        plain = is_delimited(table.path) and plain_suffix(table.path) not in (".csv", ".tsv")
         raise InputError(
             f"{table.path}: no column known for the {missing[0]} (columns: {listed}); "
             + (layout.advice or f"name it with {layout.option} {missing[0]}=COLUMN")
             + ("" if table.header or layout.advice else ", or pass --header if the first row names the columns")
+            + ("; each document, query or judgment needs a row of a table or a JSON line" if plain else "")
         )
     return found
+
+
+def _refuse_other_separator(table: Table) -> None:
+    """Refuse a TSV or CSV file of one column, whose first row has another separator."""
+    if len(table.names) > 1 or not is_delimited(table.path):
+        return
+    first = table.names[0] if table.header else next(table.rows())[1]["1"]
+    for separator, what in _SEPARATORS.items():
+        if separator in first:
+            raise InputError(
+                f"{table.path}: {what} separate the fields; save the file as CSV with commas, or TSV with tabs"
+            )
 
 
 def _folded(name: str) -> str:
