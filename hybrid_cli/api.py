@@ -81,7 +81,7 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
     kinds = frozenset[str]().union(*map(index_kinds, manifests))
     settings.check_facts(", ".join(map(str, folders)), index_kind=kinds)
     documents.refuse_other_corpora(dict(zip(folders, manifests, strict=True)))
-    corpora = tuple(documents.corpora_of(manifests).values())
+    corpora = tuple(documents.found(documents.corpora_of(manifests).values()))
     if len(folders) != 1:
         if not folders:
             raise InputError("open_index: needs the path of an index")

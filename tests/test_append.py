@@ -145,6 +145,7 @@ def test_a_changed_lexical_index_equals_a_rebuilt_one(here: Path) -> None:
     assert "up to date" in again.err
     hits = hybrid("search", "--index", "bm25-3", "--query", "json strings", "--format", "json")
     assert "a newer text about json strings" in hits.out
+    assert not hits.err
 
 
 def test_a_changed_dense_index_equals_a_rebuilt_one_of_the_same_vectors(here: Path, one_thread: None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from command import hybrid
 from small_artifacts import write_run
 
 from hybrid_cli.errors import InputError
@@ -131,6 +132,40 @@ def test_a_corpus_that_changed_after_the_search_is_named(tmp_path: Path) -> None
         InputError, match=r"run\.parquet: was searched before .*corpus\.parquet changed; build its index"
     ):
         evaluate([tmp_path, run], split="test")
+
+
+def test_a_search_with_other_documents_than_those_of_the_index_warns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def prepare(output: str, *texts: str) -> None:
+        lines = ["id,text", *(f"{number},{text}" for number, text in enumerate(texts, 1))]
+        Path("docs.csv").write_text("\n".join(lines) + "\n")
+        assert hybrid("prepare", "files", "docs.csv", "--output", output, "--overwrite").code == 0
+
+    prepare("data", "the walrus sings", "the cat sits")
+    assert hybrid("index-bm25", "data", "--output", "bm25", "--threads", "1").code == 0
+    shutil.copytree("data", "copy")
+    prepare("other", "a dog")
+    Path("queries.jsonl").write_text('{"qid": "q", "text": "walrus"}\n')
+    run = ["search", "--queries", "queries.jsonl", "--index", "bm25", "--output", "run.parquet", "--overwrite"]
+    query = ["--index", "bm25", "--query", "walrus"]
+    for words in (["search", "data", *query], ["search", "copy", *query], ["search", *query], run):
+        assert "warning" not in hybrid(*words).err, words
+    assert (
+        "warning: other/corpus.parquet is not the corpus of the index, data/corpus.parquet: texts may be missing or of "
+        "other documents; pass the collection from which the index was built" in hybrid("search", "other", *query).err
+    )
+    prepare("data", "something else")
+    changed = "warning: data/corpus.parquet has changed since the index was built: "
+    again = "build the index again with --overwrite, or pass the collection"
+    for words in (["search", "data", *query], ["search", *query], run):
+        done = hybrid(*words)
+        assert done.err.count("warning: ") == 1, words
+        assert changed in done.err, words
+        assert again in done.err, words
+    assert "warning" not in hybrid("search", "copy", *query).err
 
 
 def test_a_run_of_another_corpus_is_not_used_with_a_collection(made: Path, tmp_path: Path) -> None:

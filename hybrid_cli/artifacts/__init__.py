@@ -8,6 +8,7 @@ time: the same inputs and options give the same bytes.
 
 from hybrid_cli.artifacts.checks import check_place
 from hybrid_cli.artifacts.files import hard_link, replacing, restore, sizes
+from hybrid_cli.artifacts.inputs import Input, Named, Recorded, describe_inputs, has_content, recorded_input
 from hybrid_cli.artifacts.integrity import (
     check_file,
     check_listed,
@@ -21,8 +22,6 @@ from hybrid_cli.artifacts.manifest import (
     FORMAT,
     MANIFEST,
     Manifest,
-    Named,
-    describe_inputs,
     enclosing_artifact,
     find_manifest,
     fingerprint,
@@ -47,10 +46,12 @@ __all__ = [
     "MANIFEST",
     "SCHEMAS",
     "DryRun",
+    "Input",
     "Kind",
     "Manifest",
     "Named",
     "Output",
+    "Recorded",
     "check_file",
     "check_listed",
     "check_parts",
@@ -64,6 +65,7 @@ __all__ = [
     "fingerprint",
     "hard_link",
     "has_checksums",
+    "has_content",
     "hash_folder",
     "lock_growing",
     "one_version",
@@ -71,6 +73,7 @@ __all__ = [
     "output_of",
     "read_manifest",
     "reading",
+    "recorded_input",
     "refuse_lost",
     "refuse_lost_rows",
     "regrouped",

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from hybrid_cli.artifacts import layout
 from hybrid_cli.artifacts.files import is_empty_folder, lock_file, unfinished_call
-from hybrid_cli.artifacts.manifest import FORMAT, MANIFEST, Manifest, Named, find_manifest, foreign_file
+from hybrid_cli.artifacts.inputs import Input
+from hybrid_cli.artifacts.manifest import FORMAT, MANIFEST, Manifest, find_manifest, foreign_file
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.errors import DamageError, InputError
 from hybrid_cli.input_files import read_bytes
@@ -121,11 +122,11 @@ def _suffix(kind: Kind) -> str:
     return _SUFFIXES.get(kind, ".parquet" if kind in SCHEMAS else "")
 
 
-def check_place(path: Path, inputs: Mapping[str, Path | Named]) -> None:
+def check_place(path: Path, inputs: Mapping[str, Input]) -> None:
     """Refuse an output that cannot be written, would replace an input, or is inside an artifact or an input."""
     place = path.resolve()
     for role, source in inputs.items():
-        source_path = source.path if isinstance(source, Named) else source
+        source_path = source if isinstance(source, Path) else source.path
         if source_path.resolve().is_relative_to(place):
             raise InputError(
                 f"{path}: replacing it would remove the input '{role}' ({source_path}); name another output"

@@ -48,19 +48,6 @@ fetch_input: Callable[[Path], object] = str  # called before a recorded input is
 
 
 @dataclass(frozen=True)
-class Named:
-    """An input that manifests record by name, because its files belong to the environment and not to the project.
-
-    Attributes:
-        name: model name, such as `minilm` or `owner/model`.
-        path: folder of the model on this machine.
-    """
-
-    name: str
-    path: Path
-
-
-@dataclass(frozen=True)
 class Manifest:
     """Origin of an artifact.
 
@@ -107,9 +94,9 @@ class Manifest:
 
     def moved_to(self, location: Path) -> Manifest:
         """Return the manifest of a copy at `location`, with input paths relative to the new location."""
-        home = _location(location)
+        home = location_of(location)
         inputs = {
-            role: recorded if (path := self.input_place(role)) is None else recorded | {"path": _stored(path, home)}
+            role: recorded if (path := self.input_place(role)) is None else recorded | {"path": stored_path(path, home)}
             for role, recorded in self.inputs.items()
         }
         return replace(self, inputs=inputs, location=home)
@@ -149,26 +136,12 @@ class Manifest:
         return _DATA_BLOCK.format(self.to_json().replace("<", "\\u003c"))
 
 
-def describe_inputs(inputs: Mapping[str, Path | Named], output: Path) -> dict[str, dict[str, str]]:
-    """Return `Manifest.inputs` for an artifact that will be written to `output`."""
-    described = {}
-    for role, source in inputs.items():
-        path = source.path if isinstance(source, Named) else source
-        manifest = find_manifest(path)
-        described[role] = {
-            **({"name": source.name} if isinstance(source, Named) else {"path": _stored(path, _location(output))}),
-            "kind": str(manifest.kind) if manifest else "file",
-            "fingerprint": fingerprint(path),
-        }
-    return described
-
-
-def _location(output: Path) -> Path:
+def location_of(output: Path) -> Path:
     """Return the place of an output, with symbolic links resolved: its manifest is read there."""
     return Path(os.path.realpath(output))
 
 
-def _stored(path: Path, location: Path) -> str:
+def stored_path(path: Path, location: Path) -> str:
     """Return `path` relative to the folder of `location`.
 
     A link next to the artifact is kept, so that the path is still valid after both have moved. Links are resolved if

@@ -28,11 +28,10 @@ from hybrid_cli.artifacts.checks import (
     place_of,
     refuse_foreign_file,
 )
+from hybrid_cli.artifacts.inputs import Input, describe_inputs
 from hybrid_cli.artifacts.manifest import (
     MANIFEST,
     Manifest,
-    Named,
-    describe_inputs,
     file_names,
     fingerprints,
     hash_json,
@@ -297,7 +296,7 @@ def _unlock(lock: BaseFileLock, process: int) -> None:
 
 
 def output_of(
-    settings: Writes, kind: Kind, inputs: Mapping[str, Path | Named], options: Mapping[str, Any] | None = None
+    settings: Writes, kind: Kind, inputs: Mapping[str, Input], options: Mapping[str, Any] | None = None
 ) -> Output:
     """Open the output of a command; see `open_output`.
 
@@ -318,7 +317,7 @@ def open_output(
     kind: Kind,
     stage: str,
     *,
-    inputs: Mapping[str, Path | Named],
+    inputs: Mapping[str, Input],
     options: Mapping[str, Any],
     overwrite: bool = False,
     foreign: bool = False,
@@ -383,7 +382,7 @@ def open_output(
     return output
 
 
-def _check(output: Output, inputs: Mapping[str, Path | Named], overwrite: bool, foreign: bool) -> None:
+def _check(output: Output, inputs: Mapping[str, Input], overwrite: bool, foreign: bool) -> None:
     """Set `up_to_date`; refuse an output that may not be replaced."""
     existing = existing_manifest(output.place)
     output.up_to_date = existing is not None and existing.key() == output.manifest.key() and not overwrite

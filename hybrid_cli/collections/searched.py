@@ -162,7 +162,7 @@ def _root(made: Manifest) -> Source | None:
     if path is None:
         return None
     recorded = made.inputs["queries"]["fingerprint"]
-    if not _is_unchanged(path, recorded):
+    if not artifacts.has_content(path, recorded):
         return None
     own = artifacts.find_manifest(path)
     return _root(own) if own is not None and own.stage in _OF_QUERIES and own.inputs else Source(path, recorded)
@@ -176,7 +176,7 @@ def texts_of(run: Path) -> Path | None:
     if made.stage == "fuse":
         return next((found for path in _existing(made, "run ") if (found := texts_of(path)) is not None), None)
     while made is not None and (path := made.input_path("queries")) is not None:
-        if not _is_unchanged(path, made.inputs["queries"]["fingerprint"]):
+        if not artifacts.has_content(path, made.inputs["queries"]["fingerprint"]):
             return None
         if path.is_file():
             return path
@@ -208,16 +208,9 @@ def _existing(made: Manifest, role: str) -> list[Path]:
     found = []
     for name, recorded in made.inputs.items():
         path = made.input_path(name)
-        if name.startswith(role) and path is not None and _is_unchanged(path, recorded["fingerprint"]):
+        if name.startswith(role) and path is not None and artifacts.has_content(path, recorded["fingerprint"]):
             found.append(path)
     return found
-
-
-def _is_unchanged(path: Path, recorded: str) -> bool:
-    try:
-        return artifacts.fingerprint(path) == recorded
-    except (InputError, OSError):  # gone, damaged, or of another format
-        return False
 
 
 def _same_texts(one: Source, other: Source) -> bool:

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, Manifest, Named, layout
+from hybrid_cli.artifacts import Kind, Manifest, Named, Recorded, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.models import model_input, recorded_model
 from hybrid_cli.errors import InputError
@@ -38,15 +38,69 @@ from hybrid_cli.settings import Append, Delete, Encode, VectorIndex
 from hybrid_cli.settings.retrieval import field_weight
 
 _DOCUMENTS_AT_ONCE = 8192
+_REBUILD = "; build the index again with --overwrite, or pass the collection from which it was built"
 
 
-def corpora_of(manifests: Iterable[Manifest]) -> dict[str, Path]:
-    """Return role -> path of the corpora of the first index that has any on this machine; several after `append`."""
-    for manifest in manifests:
-        paths = {role: manifest.input_path(role) for role in manifest.inputs if role.split()[0] in ("corpus", "texts")}
-        if found := {role: path for role, path in paths.items() if path is not None and path.exists()}:
-            return found
-    return {}
+def corpora_of(manifests: Iterable[Manifest]) -> dict[str, Recorded]:
+    """Return role -> corpora that an index records, several after `append`; of indexes, the one that lost fewest."""
+    recorded = [_recorded(manifest) for manifest in manifests]
+    return min((each for each in recorded if each), key=lambda each: len(_lost(each.values())), default={})
+
+
+def _recorded(manifest: Manifest, fetch: bool = True) -> dict[str, Recorded]:
+    """Return role -> recorded corpora; `fetch` those in an object store."""
+    roles = [role for role in manifest.inputs if role.split()[0] in ("corpus", "texts")]
+    for role in roles if fetch else ():
+        manifest.input_path(role)
+    return {role: each for role in roles if (each := artifacts.recorded_input(manifest, role)) is not None}
+
+
+def _lost(corpora: Iterable[Recorded]) -> dict[Path, str]:
+    """Return path -> what happened, for the recorded corpora that are missing or have changed."""
+    changed = "has changed since the index was built"
+    return {
+        corpus.path: f"{corpus.path} {changed if corpus.path.exists() else 'is missing'}"
+        for corpus in corpora
+        if not corpus.is_unchanged
+    }
+
+
+def warn_lost(corpora: Iterable[Recorded], consequence: str) -> None:
+    """Warn that recorded corpora are missing or have changed; the consequence says what to do."""
+    if lost := _lost(corpora):
+        console.warn(f"{', '.join(lost.values())}: {consequence}")
+
+
+def found(corpora: Iterable[Recorded]) -> list[Path]:
+    """Return the paths of the recorded corpora that are there."""
+    return list(dict.fromkeys(corpus.path for corpus in corpora if corpus.path.exists()))
+
+
+def warn_changed(manifests: Iterable[Manifest]) -> None:
+    """Warn that indexes are older than their corpora; hits need no texts, so missing corpora do not count."""
+    recorded = [corpus for manifest in manifests for corpus in _recorded(manifest, fetch=False).values()]
+    warn_lost((corpus for corpus in recorded if corpus.path.exists()), "hits are of its former documents" + _REBUILD)
+
+
+def warn_other_corpus(collection: Path, manifests: Iterable[Manifest]) -> None:
+    """Warn that titles and texts of hits come from another corpus than that of the indexes.
+
+    An index of a part of the collection belongs to it, and so may one of several corpora (`append`): these are compared
+    only where the collection contains them.
+    """
+    corpus = collections.corpus_path(collection)
+    each = [_recorded(manifest, fetch=False) for manifest in manifests]
+    recorded = {source.fingerprint: source for roles in each for source in roles.values()}
+    if any(artifacts.has_content(corpus, fingerprint) for fingerprint in recorded):
+        return
+    if inside := [one for one in recorded.values() if one.path.resolve().is_relative_to(corpus.resolve())]:
+        warn_lost(inside, "scores and texts are of different documents" + _REBUILD)
+    elif len(recorded) == 1 and all("corpus" in roles for roles in each if roles):
+        (source,) = recorded.values()
+        console.warn(
+            f"{corpus} is not the corpus of the index, {source.path}: texts may be missing or of other documents; "
+            "pass the collection from which the index was built"
+        )
 
 
 def refuse_other_corpora(indexes: Mapping[Path, Manifest]) -> None:
@@ -110,10 +164,11 @@ class Change:
     added: Path | None = None
 
     @property
-    def corpora(self) -> dict[str, Path]:
-        """Role -> path of the corpora that contain the documents of the new index."""
-        paths = [*corpora_of([self.manifest]).values(), *([self.added] if self.added else [])]
-        return {f"texts {number}": path for number, path in enumerate(paths, 1)}
+    def corpora(self) -> dict[str, Path | Recorded]:
+        """Role -> corpora that contain the documents of the new index; earlier ones as recorded, lost or not."""
+        every: list[Path | Recorded] = [*corpora_of([self.manifest]).values()]
+        every += [self.added] if self.added else []
+        return {f"texts {number}": each for number, each in enumerate(every, 1)}
 
     @property
     def model(self) -> dict[str, Path | Named]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import artifacts, console, indexes
-from hybrid_cli.artifacts import Kind, Manifest, Named, Output
+from hybrid_cli.artifacts import Kind, Manifest, Output
 from hybrid_cli.artifacts.layout import INDEX_ENCODER
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
@@ -337,9 +337,9 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
     return output.path
 
 
-def _texts_and_model(made: Manifest) -> dict[str, Path | Named]:
+def _texts_and_model(made: Manifest) -> dict[str, artifacts.Input]:
     """Return the corpus and the model of an index, if they still exist: for texts of hits and for encoding queries."""
-    found: dict[str, Path | Named] = {**corpora_of([made])}
+    found: dict[str, artifacts.Input] = {**corpora_of([made])}
     model = made.input_path("model")
     recorded = recorded_model(made)
     if recorded is not None and (model is None or model.exists()):

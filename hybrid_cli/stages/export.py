@@ -324,7 +324,8 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
     manifest = artifacts.read_manifest(path, Kind.LEXICAL_INDEX)
     if "encoder" in manifest.counts:
         raise InputError(f"{path}: has learned weights; --format {settings.form} needs an index of `index-bm25`")
-    corpora = [settings.collection] if settings.collection else [*documents.corpora_of([manifest]).values()]
+    recorded = documents.corpora_of([manifest]).values()
+    corpora = [settings.collection] if settings.collection else documents.found(recorded)
     if not corpora:
         raise InputError(f"{path}: its corpus is no longer at the recorded path; pass it with --collection")
     dense = DenseIndex.open(settings.dense) if settings.dense else None

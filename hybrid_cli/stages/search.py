@@ -21,7 +21,15 @@ from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.selection import check_folds
 from hybrid_cli.fusion.weights import check_systems, chosen_weights, stored_recipe, weights_file, weights_path
-from hybrid_cli.indexes.documents import corpora_of, refuse_other_corpora, texts
+from hybrid_cli.indexes.documents import (
+    corpora_of,
+    found,
+    refuse_other_corpora,
+    texts,
+    warn_changed,
+    warn_lost,
+    warn_other_corpus,
+)
 from hybrid_cli.indexes.exact import index_kinds, index_manifest, kind_in_words
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.indexes.searcher import Searcher, open_hybrid, open_searcher, open_stored_queries, stored_queries
@@ -52,13 +60,14 @@ def search(settings: Search) -> Any:
         several := [path for path, each in zip(settings.indexes, shards, strict=True) if len(each) > 1]
     ):
         raise InputError(f"--exact: {several[0]} has shards; build one index of all documents")
+    searched = [index_manifest(shard) for each in shards for shard in each]
     kinds = frozenset[str]().union(*map(index_kinds, manifests))
     settings.check_facts(_subject(settings.indexes, manifests), index_kind=kinds)
     refuse_other_corpora(dict(zip(settings.indexes, manifests, strict=True)))
     if path := weights_path(settings.weights):
         check_systems(path, [System(each.kind, encoder=each.counts.get("encoder")) for each in manifests])
     if settings.prints:
-        hits = _printed(settings, manifests)
+        hits = _printed(settings, manifests, searched)
         return _asked(hits) if settings.interactive else hits(settings.query or "")
     source = _queries_source(settings)
     recipe = _recipe(settings, source, manifests)
@@ -72,6 +81,7 @@ def search(settings: Search) -> Any:
     )
     if output.up_to_date:
         return output.path
+    warn_changed(searched)
     if settings.tune:
         _write_tuned(output, settings, source)
     else:
@@ -216,24 +226,48 @@ def _opened(
 # ----------------------------------------------------------------------------------------------------------- one query
 
 
-def _printed(settings: Search, manifests: Sequence[Manifest]) -> Callable[[str], pl.DataFrame]:
-    """Open the indexes, and return a function from a query to its hits; those of several indexes are fused."""
+def _printed(
+    settings: Search, manifests: Sequence[Manifest], searched: Sequence[Manifest]
+) -> Callable[[str], pl.DataFrame]:
+    """Open the indexes, and return a function from a query to its hits; those of several indexes are fused.
+
+    Args:
+        settings: settings of the command.
+        manifests: one per index.
+        searched: those of all shards.
+    """
     recipe = _fusion(settings)
     searchers = [open_searcher(path, settings) for path in settings.indexes]
-    corpora = [settings.collection] if settings.collection else [*corpora_of(manifests).values()]
-    if not corpora:
-        console.warn("the corpus recorded in the index was not found; pass the collection to see titles and texts")
+    corpora = _corpora(settings, manifests, searched)
     depth = max(settings.hits, _FUSED)
 
     def hits(query: str) -> pl.DataFrame:
         table = pl.DataFrame({"qid": ["query"], "text": [query]})
-        found = [pl.concat(searcher.search(table, depth)) for searcher in searchers]
-        best = _fused(found, recipe, settings.hits) if len(found) > 1 else found[0].head(settings.hits).drop("qid")
+        results = [pl.concat(searcher.search(table, depth)) for searcher in searchers]
+        best = (
+            _fused(results, recipe, settings.hits) if len(results) > 1 else results[0].head(settings.hits).drop("qid")
+        )
         if not corpora:
             return best
         return best.join(texts(corpora, best["docid"]), on="docid", how="left", maintain_order="left")
 
     return hits
+
+
+def _corpora(settings: Search, manifests: Sequence[Manifest], searched: Sequence[Manifest]) -> list[Path]:
+    """Return the corpora with the titles and texts of hits; warn if they are not those of the indexes."""
+    if settings.collection:
+        warn_other_corpus(settings.collection, searched)
+        return [settings.collection]
+    recorded = corpora_of(manifests).values()
+    if not recorded:
+        console.warn("the index records no corpus; pass the collection to see titles and texts")
+    warn_lost(
+        recorded,
+        "hits may lack their texts or show others; build the index again with --overwrite, or pass the "
+        "collection to see titles and texts",
+    )
+    return found(recorded)
 
 
 def _asked(hits: Callable[[str], pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:
