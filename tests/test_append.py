@@ -200,6 +200,44 @@ def test_changed_indexes_work_together(here: Path, one_thread: None) -> None:
     assert "bm25-3: built from another corpus than collection/corpus.parquet" in refused.err
 
 
+def test_an_earlier_corpus_that_was_replaced_or_moved_stays_recorded_as_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def batch(name: str, number: int) -> None:
+        Path("docs.csv").write_text(f"id,text\nn{number},walrus {number}\n")
+        assert hybrid("prepare", "files", "docs.csv", "--output", name, "--overwrite").code == 0
+
+    for number, name in enumerate(("first", "new"), 1):
+        batch(name, number)
+    assert hybrid("index-bm25", "first", "--output", "i0", "--threads", "1").code == 0
+    assert "warning" not in hybrid("append", "i0", "new", "--output", "i1", "--threads", "1").err
+    recorded = artifacts.read_manifest("i1").inputs
+    batch("new", 3)
+    Path("first").rename("moved")
+    Path("gone.txt").write_text("n1\n")
+    lost = (
+        "warning: first/corpus.parquet is missing, new/corpus.parquet has changed since the index was built: searches "
+        "and exports lack texts of its documents; keep the collection of each `append` in a folder of its own"
+    )
+    for words in (["append", "i1", "new"], ["delete", "i1", "--ids", "gone.txt"]):
+        done = hybrid(*words, "--output", words[0], "--threads", "1")
+        assert lost in done.err, done.err
+        inputs = artifacts.read_manifest(words[0]).inputs
+        assert [inputs[f"texts {number}"] for number in (1, 2)] == [recorded[f"texts {number}"] for number in (1, 2)]
+    assert artifacts.read_manifest("append").inputs["texts 3"]["fingerprint"] == artifacts.fingerprint(
+        Path("new/corpus.parquet")
+    )
+    assert "changed" in hybrid("verify", "append").out
+    done = hybrid("search", "--index", "append", "--query", "walrus")
+    assert done.err.count("warning: first/corpus.parquet is missing, new/corpus.parquet has changed") == 1
+    assert "walrus 3" in done.out
+    batch("new", 2)
+    Path("moved").rename("first")
+    assert "warning" not in hybrid("search", "--index", "i1", "--query", "walrus").err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -170,6 +170,14 @@ class Change:
         every += [self.added] if self.added else []
         return {f"texts {number}": each for number, each in enumerate(every, 1)}
 
+    def warn_lost(self) -> None:
+        """Warn that earlier corpora, which the new index records as well, are missing or have changed."""
+        warn_lost(
+            corpora_of([self.manifest]).values(),
+            "searches and exports lack texts of its documents; "
+            "keep the collection of each `append` in a folder of its own",
+        )
+
     @property
     def model(self) -> dict[str, Path | Named]:
         """The recorded encoder of a dense index, as an input."""
@@ -210,6 +218,7 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
     )
     if output.up_to_date:
         return output.path
+    change.warn_lost()
     total = collections.document_count(change.added) if change.added else 0
     if manifest.kind == Kind.LEXICAL_INDEX:
         from hybrid_cli.lexical import jvm

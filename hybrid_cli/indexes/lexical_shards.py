@@ -68,6 +68,7 @@ def write_sharded_change(settings: Append | Delete, change: Change, inputs: Mapp
     output = artifacts.output_of(settings, Kind.SHARDS, {"index": index, **inputs, **change.corpora}, options)
     if output.up_to_date:
         return output.path
+    change.warn_lost()
     first = next(iter(kept or masks))
     artifacts.check_parts(first, layout.PARAMETERS)
     left = sum(int(mask.sum()) for mask in kept.values())

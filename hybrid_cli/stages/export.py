@@ -328,6 +328,8 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
     corpora = [settings.collection] if settings.collection else documents.found(recorded)
     if not corpora:
         raise InputError(f"{path}: its corpus is no longer at the recorded path; pass it with --collection")
+    if not settings.collection:
+        documents.warn_lost(recorded, "its texts may be of other documents; pass the collection with --collection")
     dense = DenseIndex.open(settings.dense) if settings.dense else None
     if settings.dense:
         documents.refuse_other_corpora({path: manifest, settings.dense: artifacts.read_manifest(settings.dense)})
