@@ -10,8 +10,8 @@
 #
 # SEEDS of each arm; every target resumes after an interruption. python docs/methods/verdicts.py MEASURED prints the verdicts.
 #
-# Most tables of docs/methods have fewer steps than these defaults: CLAIM_STEPS=600 CLAIM_RATE=3e-4 CLAIM_LITE_STEPS=600
-# POSITIVES_STEPS=600; the Lambdas LAMBDA_STEPS=2000 (`lambda`, seed 1) and 600.
+# docs/methods has tables of these steps (CLEAR, LITE, BPR, the positives) and of fewer: CLAIM_STEPS=600 CLAIM_RATE=3e-4
+# CLAIM_LITE_STEPS=600 POSITIVES_STEPS=600; the Lambdas LAMBDA_STEPS=2000 (`lambda`, seed 1) and 600.
 
 CLAIM_LAYERS ?= 2
 CLAIM_STEPS ?= 2000
