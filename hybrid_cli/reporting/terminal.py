@@ -15,7 +15,6 @@ from hybrid_cli.encoders.presets import Preset
 from hybrid_cli.errors import HybridError
 from hybrid_cli.presets import experiments
 from hybrid_cli.reporting.tables import Matching, figure, matching, prose, pseudo_note, signed, snippet
-from hybrid_cli.runs.names import short_names
 from hybrid_cli.settings import Doctor, Presets, Search
 
 if TYPE_CHECKING:
@@ -32,6 +31,8 @@ def show_hits(found: Any, settings: Search) -> None:
         settings: settings of the search.
     """
     if settings.prints:
+        from hybrid_cli.runs.names import short_names  # imports polars, which other commands that print do not need
+
         show = _show_json if settings.form == "json" else _show_text
         names = short_names(settings.indexes)
         heads = settings.interactive and show is _show_text and not sys.stdin.isatty()
