@@ -233,6 +233,8 @@ def test_an_earlier_corpus_that_was_replaced_or_moved_stays_recorded_as_lost(
     done = hybrid("search", "--index", "append", "--query", "walrus")
     assert done.err.count("warning: first/corpus.parquet is missing, new/corpus.parquet has changed") == 1
     assert "walrus 3" in done.out
+    exported = hybrid("export", "append", "--format", "opensearch", "--output", "exported")
+    assert "first/corpus.parquet is missing, new/corpus.parquet has changed" in exported.err
     batch("new", 2)
     Path("moved").rename("first")
     assert "warning" not in hybrid("search", "--index", "i1", "--query", "walrus").err
