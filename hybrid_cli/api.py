@@ -12,7 +12,7 @@ import polars as pl
 
 from hybrid_cli import runs
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes import documents
+from hybrid_cli.indexes.corpora import corpora_of, found, refuse_other_corpora, texts
 from hybrid_cli.indexes.exact import index_kinds, index_manifest
 from hybrid_cli.indexes.searcher import Searcher, open_hybrid, open_searcher
 from hybrid_cli.indexes.sharded import shards_of
@@ -52,14 +52,14 @@ class Index:
         """
         if k < 1:
             raise InputError(f"k {k}: needs a number >= 1")
-        texts = {"0": queries} if isinstance(queries, str) else queries
-        named = texts if isinstance(texts, Mapping) else {str(number): text for number, text in enumerate(texts)}
+        asked = {"0": queries} if isinstance(queries, str) else queries
+        named = asked if isinstance(asked, Mapping) else {str(number): text for number, text in enumerate(asked)}
         table = pl.DataFrame({"qid": list(named), "text": list(named.values())}, schema={"qid": str, "text": str})
-        found = pl.concat(self.searcher.search(table, k)) if len(table) else runs.empty()
+        hits = pl.concat(self.searcher.search(table, k)) if len(table) else runs.empty()
         if not self.corpora:
-            return found
-        titles = documents.texts(self.corpora, found["docid"].unique()).select("docid", "title")
-        return found.join(titles, on="docid", how="left", maintain_order="left")
+            return hits
+        titles = texts(self.corpora, hits["docid"].unique()).select("docid", "title")
+        return hits.join(titles, on="docid", how="left", maintain_order="left")
 
 
 def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **options: Any) -> Index:
@@ -80,8 +80,8 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
     settings = SearchOptions(exact=len(folders) > 1, **options)
     kinds = frozenset[str]().union(*map(index_kinds, manifests))
     settings.check_facts(", ".join(map(str, folders)), index_kind=kinds)
-    documents.refuse_other_corpora(dict(zip(folders, manifests, strict=True)))
-    corpora = tuple(documents.found(documents.corpora_of(manifests).values()))
+    refuse_other_corpora(dict(zip(folders, manifests, strict=True)))
+    corpora = tuple(found(corpora_of(manifests).values()))
     if len(folders) != 1:
         if not folders:
             raise InputError("open_index: needs the path of an index")

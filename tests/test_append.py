@@ -19,7 +19,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.collection import docids
-from hybrid_cli.indexes.documents import docids_of
+from hybrid_cli.indexes.sharded import docids_of
 from hybrid_cli.indexes.shards import vector_blocks
 from hybrid_cli.runs import read_run
 from hybrid_cli.stages.append import append
@@ -198,6 +198,30 @@ def test_changed_indexes_work_together(here: Path, one_thread: None) -> None:
         assert done.code == 0, done.err
     refused = hybrid("mine-negatives", "collection", "--split", "train", "--index", "bm25-3", "--output", "x.parquet")
     assert "bm25-3: built from another corpus than collection/corpus.parquet" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("indexes", "message"),
+    [
+        ("flat,bm25-2", "bm25-2: has other documents than flat (5 more: "),
+        ("bm25-2,flat", "flat: has other documents than bm25-2 (5 fewer: "),
+        ("flat,bm25-gone", "bm25-gone: has other documents than flat (1 fewer: "),
+        ("flat,bm25-newer", "flat: lacks 1 document of newer.parquet that bm25-newer has ("),
+        ("bm25-newer,flat", "flat: lacks 1 document of newer.parquet that bm25-newer has ("),
+    ],
+)
+def test_indexes_of_which_one_was_changed_are_not_searched_together(lexical: Path, indexes: str, message: str) -> None:
+    build("flat", "first.parquet", "flat")
+    write_corpus(Path("newer.parquet"), collection.scan(Path("added.parquet")).drop("corpus_row").collect().tail(1))
+    for command in (
+        ["delete", "bm25", "--ids", "gone.txt", "--output", "bm25-gone"],
+        ["append", "bm25", "newer.parquet", "--replace", "--output", "bm25-newer"],
+    ):
+        done = hybrid(*command, "--threads", "1")
+        assert done.code == 0, done.err
+    refused = hybrid("search", "--index", indexes, "--query", "json strings")
+    assert refused.code == 2
+    assert message in refused.err.replace("\n", "")
 
 
 def test_an_earlier_corpus_that_was_replaced_or_moved_stays_recorded_as_lost(

@@ -1,4 +1,4 @@
-"""The documents of an index: their corpora, and a new index with some of them removed and others added.
+"""A new index with some documents of another one removed, and others added.
 
 The new index has the files of an index that is built from its documents at once: kept documents in their order, then
 added ones. Postings are merged, stored vectors are linked, and only added documents are analyzed or encoded.
@@ -21,8 +21,10 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.models import model_input, recorded_model
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.construction import build, check_recipe
+from hybrid_cli.indexes.corpora import corpora_of, warn_lost
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.exact import index_kinds, limit_threads, query_encoder
+from hybrid_cli.indexes.sharded import docids_of
 from hybrid_cli.indexes.shards import (
     block_encoder,
     encode_texts,
@@ -38,113 +40,6 @@ from hybrid_cli.settings import Append, Delete, Encode, VectorIndex
 from hybrid_cli.settings.retrieval import field_weight
 
 _DOCUMENTS_AT_ONCE = 8192
-_REBUILD = "; build the index again with --overwrite, or pass the collection from which it was built"
-
-
-def corpora_of(manifests: Iterable[Manifest]) -> dict[str, Recorded]:
-    """Return role -> corpora that an index records, several after `append`; of indexes, the one that lost fewest."""
-    recorded = [_recorded(manifest) for manifest in manifests]
-    return min((each for each in recorded if each), key=lambda each: len(_lost(each.values())), default={})
-
-
-def _recorded(manifest: Manifest, fetch: bool = True) -> dict[str, Recorded]:
-    """Return role -> recorded corpora; `fetch` those in an object store."""
-    roles = [role for role in manifest.inputs if role.split()[0] in ("corpus", "texts")]
-    for role in roles if fetch else ():
-        manifest.input_path(role)
-    return {role: each for role in roles if (each := artifacts.recorded_input(manifest, role)) is not None}
-
-
-def _lost(corpora: Iterable[Recorded]) -> dict[Path, str]:
-    """Return path -> what happened, for the recorded corpora that are missing or have changed."""
-    changed = "has changed since the index was built"
-    return {
-        corpus.path: f"{corpus.path} {changed if corpus.path.exists() else 'is missing'}"
-        for corpus in corpora
-        if not corpus.is_unchanged
-    }
-
-
-def warn_lost(corpora: Iterable[Recorded], consequence: str) -> None:
-    """Warn that recorded corpora are missing or have changed; the consequence says what to do."""
-    if lost := _lost(corpora):
-        console.warn(f"{', '.join(lost.values())}: {consequence}")
-
-
-def found(corpora: Iterable[Recorded]) -> list[Path]:
-    """Return the paths of the recorded corpora that are there."""
-    return list(dict.fromkeys(corpus.path for corpus in corpora if corpus.path.exists()))
-
-
-def warn_changed(manifests: Iterable[Manifest]) -> None:
-    """Warn that indexes are older than their corpora; hits need no texts, so missing corpora do not count."""
-    recorded = [corpus for manifest in manifests for corpus in _recorded(manifest, fetch=False).values()]
-    warn_lost((corpus for corpus in recorded if corpus.path.exists()), "hits are of its former documents" + _REBUILD)
-
-
-def warn_other_corpus(collection: Path, manifests: Iterable[Manifest]) -> None:
-    """Warn that titles and texts of hits come from another corpus than that of the indexes.
-
-    An index of a part of the collection belongs to it, and so may one of several corpora (`append`): these are compared
-    only where the collection contains them.
-    """
-    corpus = collections.corpus_path(collection)
-    each = [_recorded(manifest, fetch=False) for manifest in manifests]
-    recorded = {source.fingerprint: source for roles in each for source in roles.values()}
-    if any(artifacts.has_content(corpus, fingerprint) for fingerprint in recorded):
-        return
-    if inside := [one for one in recorded.values() if one.path.resolve().is_relative_to(corpus.resolve())]:
-        warn_lost(inside, "scores and texts are of different documents" + _REBUILD)
-    elif len(recorded) == 1 and all("corpus" in roles for roles in each if roles):
-        (source,) = recorded.values()
-        console.warn(
-            f"{corpus} is not the corpus of the index, {source.path}: texts may be missing or of other documents; "
-            "pass the collection from which the index was built"
-        )
-
-
-def refuse_other_corpora(indexes: Mapping[Path, Manifest]) -> None:
-    """Refuse to search indexes of different corpora together; an index without one recorded corpus is not checked.
-
-    Raises:
-        InputError: names both indexes and both corpora.
-    """
-    known = [(index, manifest) for index, manifest in indexes.items() if "corpus" in manifest.inputs]
-    for index, manifest in known[1:]:
-        first, other = known[0]
-        if manifest.inputs["corpus"]["fingerprint"] != other.inputs["corpus"]["fingerprint"]:
-            paths = f"{manifest.input_path('corpus')}, not {other.input_path('corpus')}"
-            raise InputError(f"{index}: has another corpus than {first} ({paths}); build both indexes from one corpus")
-
-
-def texts(corpora: Iterable[Path], docids: pl.Series) -> pl.DataFrame:
-    """Return docid, title and text of documents; a later corpus replaces the documents of earlier ones."""
-    found = pl.concat([collections.texts(corpus, docids) for corpus in corpora])
-    return found.unique("docid", keep="last", maintain_order=True)
-
-
-def check_corpus(index: Path, corpus: Path) -> None:
-    """Check that a lexical index was built from a corpus.
-
-    Raises:
-        InputError: it was built from other documents.
-    """
-    made_from = artifacts.read_manifest(index, Kind.LEXICAL_INDEX).inputs
-    known = {source["fingerprint"] for source in made_from.values()}
-    if "index" in made_from:  # of several corpora
-        same = set(docids_of(index)) == set(collections.docids(corpus))
-    else:
-        same = not known or artifacts.fingerprint(corpus) in known
-    if not same:
-        raise InputError(
-            f"{index}: built from another corpus than {corpus}; build an index of this corpus with `hybrid index-bm25`"
-        )
-
-
-def docids_of(index: Path) -> pl.Series:
-    """Return the ids of an index, by row."""
-    artifacts.check_parts(index, layout.DOCIDS)
-    return pl.read_parquet(artifacts.validate_parquet(index / layout.DOCIDS))["docid"]
 
 
 @dataclass(frozen=True)

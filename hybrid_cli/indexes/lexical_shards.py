@@ -17,9 +17,9 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, Output, disk, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.documents import Change, docids_of
+from hybrid_cli.indexes.documents import Change
 from hybrid_cli.indexes.exact import index_kinds
-from hybrid_cli.indexes.sharded import shards_of
+from hybrid_cli.indexes.sharded import docids_of, shards_of
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.build import build_shards, disk_of, memory_of, store_statistics
 from hybrid_cli.lexical.impacts import Postings, PostingsBuilder

@@ -13,7 +13,6 @@ from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind, Manifest, layout
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import IndexInfo
-from hybrid_cli.indexes.documents import docids_of
 from hybrid_cli.indexes.exact import index_manifest
 
 _LISTS = re.compile(r"IVF\d+")  # their number depends on the number of vectors
@@ -43,6 +42,12 @@ def shards_of(index: Path) -> tuple[Path, ...]:
     else:
         _check_dense(found, manifests)
     return found
+
+
+def docids_of(index: Path) -> pl.Series:
+    """Return the ids of an index, by row."""
+    artifacts.check_parts(index, layout.DOCIDS)
+    return pl.read_parquet(artifacts.validate_parquet(index / layout.DOCIDS))["docid"]
 
 
 def ids_of(index: Path) -> pl.Series:

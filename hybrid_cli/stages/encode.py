@@ -21,8 +21,8 @@ from hybrid_cli.encoders.presets import preset_fields
 from hybrid_cli.encoders.sparse import read_sparse_contract
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import DenseIndex, IndexInfo
+from hybrid_cli.indexes.corpora import corpora_of
 from hybrid_cli.indexes.dense import combine_vectors
-from hybrid_cli.indexes.documents import corpora_of
 from hybrid_cli.indexes.encoding import (
     blocks_encoder,
     check_encoder,

@@ -317,22 +317,23 @@ def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
 
 def _served(path: Path, scratch: Path, settings: Export) -> str:
     """Write the documents of a lexical index, and of a dense one, for a search engine."""
-    from hybrid_cli.indexes import documents, serving
+    from hybrid_cli.indexes import serving
+    from hybrid_cli.indexes.corpora import corpora_of, found, refuse_other_corpora, warn_lost
     from hybrid_cli.indexes.exact import query_encoder
     from hybrid_cli.lexical.index import LexicalIndex
 
     manifest = artifacts.read_manifest(path, Kind.LEXICAL_INDEX)
     if "encoder" in manifest.counts:
         raise InputError(f"{path}: has learned weights; --format {settings.form} needs an index of `index-bm25`")
-    recorded = documents.corpora_of([manifest]).values()
-    corpora = [settings.collection] if settings.collection else documents.found(recorded)
+    recorded = corpora_of([manifest]).values()
+    corpora = [settings.collection] if settings.collection else found(recorded)
     if not corpora:
         raise InputError(f"{path}: its corpus is no longer at the recorded path; pass it with --collection")
     if not settings.collection:
-        documents.warn_lost(recorded, "its texts may be of other documents; pass the collection with --collection")
+        warn_lost(recorded, "its texts may be of other documents; pass the collection with --collection")
     dense = DenseIndex.open(settings.dense) if settings.dense else None
     if settings.dense:
-        documents.refuse_other_corpora({path: manifest, settings.dense: artifacts.read_manifest(settings.dense)})
+        refuse_other_corpora({path: manifest, settings.dense: artifacts.read_manifest(settings.dense)})
     work, fields = scratch / layout.DOCUMENT_IMPACTS, weighted_fields(manifest.options["fields"])
     served = serving.Served(LexicalIndex.open(path), fields, corpora, work, dense)
     served.check()

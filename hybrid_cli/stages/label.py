@@ -16,7 +16,7 @@ from hybrid_cli.artifacts import Kind, Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.documents import check_corpus
+from hybrid_cli.indexes.corpora import check_corpus
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.indexes.shards import progress
 from hybrid_cli.memory import cpu_count

@@ -21,7 +21,7 @@ from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.selection import check_folds
 from hybrid_cli.fusion.weights import check_systems, chosen_weights, stored_recipe, weights_file, weights_path
-from hybrid_cli.indexes.documents import (
+from hybrid_cli.indexes.corpora import (
     corpora_of,
     found,
     refuse_other_corpora,

@@ -21,7 +21,7 @@ from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.documents import check_corpus
+from hybrid_cli.indexes.corpora import check_corpus
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import TrainLambda, stage
