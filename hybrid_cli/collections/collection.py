@@ -242,6 +242,22 @@ def _split_file(path: Path, split: str | None, role: str) -> Path:
     return path / f"{role}.{split}.parquet"
 
 
+def queries_in_corpus(path: Path, split: str | None = None) -> int:
+    """Return the number of queries of a split that are documents of the corpus, as `prepare` counted it.
+
+    Args:
+        path: a collection, or a file with the queries or qrels of a split; 0 for a file outside of a collection.
+        split: None for a file, and for a collection if only one split has judgments, or queries where none has.
+    """
+    folder = path if path.is_dir() else path.parent
+    made = artifacts.find_manifest(folder)
+    counts = made.counts.get("queries_in_corpus", {}) if made is not None and made.kind == Kind.COLLECTION else {}
+    if not counts:
+        return 0
+    file = _split_file(path, split, "qrels" if _splits(folder, "qrels") else "queries")
+    return int(counts.get(file.stem.partition(".")[2], 0))
+
+
 def pseudo_queries(file: Path | None) -> str | None:
     """Return the kind of the pseudo-queries to which queries or qrels belong; None for real queries.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from hybrid_cli import artifacts, console, runs
+from hybrid_cli import console, runs
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import check_common, corpus_of, refuse_mixed, refuse_other_judgments
 from hybrid_cli.errors import InputError
@@ -25,7 +25,7 @@ from hybrid_cli.evaluation.measures import (
     mean_of,
     parse_measures,
 )
-from hybrid_cli.evaluation.retrieved import Retrieved, retrieved
+from hybrid_cli.evaluation.retrieved import Retrieved, removes_query, retrieved
 from hybrid_cli.evaluation.ties import note_ties
 from hybrid_cli.settings.analysis import ACC, AnswerMatch, Comparison
 
@@ -189,17 +189,9 @@ def judgments(settings: Comparison) -> Path:
 
 def _removes_query(judged: Path, settings: Comparison) -> bool:
     """Return whether hits with the id of their query are removed: as set, else as the collection requires."""
-    if settings.remove_query is not None or not judged.is_dir():
-        return bool(settings.remove_query)
-    split = collection.qrels_path(judged, settings.split).name.removeprefix("qrels.").removesuffix(".parquet")
-    made = artifacts.find_manifest(judged)
-    found = made.counts.get("queries_in_corpus", {}).get(split, 0) if made is not None else 0
-    if found:
-        console.note(
-            f"{judged}: {found:,} queries of {split} are documents of the corpus; hits with the id of their query are "
-            "removed (--keep-query keeps them)"
-        )
-    return bool(found)
+    if settings.remove_query is not None:
+        return settings.remove_query
+    return removes_query(judged, settings.split, " (--keep-query keeps them)")
 
 
 _USAGE = "missing argument INPUTS: a collection (or --qrels FILE), then at least one run"

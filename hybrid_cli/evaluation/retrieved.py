@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import polars as pl
 
+from hybrid_cli import console
+from hybrid_cli.collections import collection
 from hybrid_cli.evaluation.ties import with_ties
 from hybrid_cli.runs import Run, empty
 
@@ -35,6 +38,30 @@ class Retrieved:
         return int(self.lengths["length"].to_numpy().max(initial=0))
 
 
+def removes_query(judged: Path | None, split: str | None = None, advice: str = "") -> bool:
+    """Return whether hits with the id of their query are removed before a run is measured, and note it.
+
+    They are where `prepare` found that the queries are documents of the corpus (BEIR: ArguAna, Quora).
+
+    Args:
+        judged: collection or file with the judgments.
+        split: split of the collection.
+        advice: end of the note.
+    """
+    found = 0 if judged is None else collection.queries_in_corpus(judged, split)
+    if found:
+        console.note(
+            f"{judged}: {found:,} queries{f' of {split}' if split else ''} are documents of the corpus; hits with the "
+            f"id of their query are removed{advice}"
+        )
+    return bool(found)
+
+
+def without_query(run: pl.DataFrame) -> pl.DataFrame:
+    """Return the hits whose docid is not the qid; their ranks have gaps."""
+    return run.filter(pl.col("qid") != pl.col("docid"))
+
+
 def retrieved(
     run: Run,
     qrels: pl.DataFrame | None,
@@ -57,7 +84,7 @@ def retrieved(
     for block in run.blocks():
         hits = block.select("qid", "docid", "rank", "score")
         if remove_query:
-            hits = hits.filter(pl.col("qid") != pl.col("docid"))
+            hits = without_query(hits)
         if residual is not None:
             hits = hits.join(residual, on=["qid", "docid"], how="anti", maintain_order="left")
         if remove_query or residual is not None:

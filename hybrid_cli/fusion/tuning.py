@@ -99,6 +99,7 @@ def tabulate(
     hits: int,
     measure: Measure,
     advance: Callable[[int], None] = lambda n: None,
+    remove_query: bool = False,
 ) -> tuple[list[Choice], Values]:
     """Measure a method with every set of weights of its grid.
 
@@ -113,6 +114,7 @@ def tabulate(
         hits: documents kept per query.
         measure: function from judged documents (qid, docid, relevance, position or null) to one value per query.
         advance: called after every set of weights.
+        remove_query: remove candidates whose docid is the qid, before positions are counted.
 
     Returns:
         The choices, for two runs in the order of the weights, and their values [choices, queries].
@@ -129,6 +131,8 @@ def tabulate(
         places = {weights: np.zeros(len(qrels), np.int64) for weights in grid if weights not in scores}
         for block in blocks() if places else ():
             valued = values(block, recipe).sort("query", "docid")
+            if remove_query:
+                valued = valued.filter(qids.gather(valued["query"]) != valued["docid"])
             rows, mine = _rows(valued, judged)
             for weights, found in places.items():
                 found[mine] = _positions(fused(valued, replace(recipe, weights=weights)), rows, hits)

@@ -168,23 +168,23 @@ def _check_scores(job: FusionInputs, joined: Lists, equal: bool) -> None:
 
 def _compare(job: FusionInputs, qrels: pl.DataFrame) -> None:
     measure = job.settings.measure
-    single = {name: _alone(name, runs.open_run(path), qrels, job.settings) for name, path in job.runs.items()}
+    single = {name: _alone(job, name, runs.open_run(path), qrels) for name, path in job.runs.items()}
     alone = {name: mean_of(values, measure) for name, values in single.items()}
-    fused = mean_of(_values("fused", runs.open_run(job.settings.output), qrels, measure, job.settings.hits), measure)
+    fused = mean_of(_values(job, "fused", runs.open_run(job.settings.output), qrels, job.settings.hits), measure)
     terminal.show_comparison(measure, alone, LEARNED if job.fuser else job.recipe.method, fused)
 
 
-def _alone(name: str, run: Run, qrels: pl.DataFrame, settings: Fuse) -> pl.DataFrame:
+def _alone(job: FusionInputs, name: str, run: Run, qrels: pl.DataFrame) -> pl.DataFrame:
     """Return the value of every judged query in the hits of a run that a fusion reads and keeps."""
-    return _values(name, run, qrels, settings.measure, min(settings.depth, settings.hits))
+    return _values(job, name, run, qrels, min(job.settings.depth, job.settings.hits))
 
 
-def _values(name: str, run: Run, qrels: pl.DataFrame, measure: str, hits: int) -> pl.DataFrame:
+def _values(job: FusionInputs, name: str, run: Run, qrels: pl.DataFrame, hits: int) -> pl.DataFrame:
     """Return the value of every judged query, and note a range over the orders of equal scores."""
-    found = retrieved(run, qrels, 0)
+    found, measures = retrieved(run, qrels, 0, job.remove_query), [job.settings.measure]
     judged = found.judged.filter(pl.col("position") <= hits)
-    note_ties(name, judged, qrels, [measure])
-    return evaluate_hits(judged, found.lengths["qid"], qrels, [measure])
+    note_ties(name, judged, qrels, measures)
+    return evaluate_hits(judged, found.lengths["qid"], qrels, measures)
 
 
 # --------------------------------------------------------------------------------------------------------------- tuning
@@ -224,7 +224,7 @@ def _tuned(job: FusionInputs, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned,
     opened = [run.of_queries(qids) for run in whole]
     Lists.of(opened, settings.depth).note_lengths("fuse", list(job.runs))
     alone = {
-        name: _alone(name, run, qrels, settings)["value"].to_numpy() for name, run in zip(job.runs, opened, strict=True)
+        name: _alone(job, name, run, qrels)["value"].to_numpy() for name, run in zip(job.runs, opened, strict=True)
     }
     if not any(values.any() for values in alone.values()):
         raise InputError(
@@ -268,7 +268,9 @@ def _measured(job: FusionInputs, opened: Sequence[Run], qrels: pl.DataFrame) -> 
     with console.progress("tune", unit="sets of weights") as advance:
         for family in job.families:
             found = blocks[family.recipe.missing == "exact"]
-            more, table = tuning.tabulate(family, found, joined.qids, qrels, job.settings.hits, measured, advance)
+            more, table = tuning.tabulate(
+                family, found, joined.qids, qrels, job.settings.hits, measured, advance, job.remove_query
+            )
             choices += more
             values.append(table)
     _warn_disjoint(shares)

@@ -21,7 +21,7 @@ from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.encoders.models import input_path
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_hits, mean_of
-from hybrid_cli.evaluation.retrieved import retrieved
+from hybrid_cli.evaluation.retrieved import removes_query, retrieved
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.fuser import read_fuser
 from hybrid_cli.fusion.methods import Recipe
@@ -342,10 +342,11 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
             foreign=True,
         )
     qrels, queries = collections.read_qrels(qrels_file), collections.read_queries(queries_file).select("qid", "text")
+    own_hits = removes_query(collection, settings.split)
     rows = []
     with latency.single_threaded() as open_searcher, console.progress("inspect", len(named), "runs") as advance:
         for name, path in named.items():
-            found = retrieved(runs.open_run(path), qrels, 0)
+            found = retrieved(runs.open_run(path), qrels, 0, own_hits)
             values = evaluate_hits(found.judged, found.lengths["qid"], qrels, list(MEMORY_MEASURES.values()))
             row: Description = {"run": name, "bytes": sum(held.size for held in behind[name])}
             row |= {shown: mean_of(values, measure) for shown, measure in MEMORY_MEASURES.items()}

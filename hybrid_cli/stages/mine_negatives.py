@@ -34,7 +34,8 @@ def mine_negatives(settings: MineNegatives) -> Path:
     names = [path.name if len(parts) > 1 else "" for path in settings.collections]
     inputs = {f"{role} {name}".strip(): path for name, part in zip(names, parts, strict=True)
               for role, path in part.inputs.items()}  # fmt: skip
-    output = artifacts.output_of(recorded, Kind.EXAMPLES, inputs)
+    options = recorded.recorded() | ({"remove_query": True} if any(part.queries_in_corpus for part in parts) else {})
+    output = artifacts.output_of(recorded, Kind.EXAMPLES, inputs, options)
     if output.up_to_date:
         return output.path
     shared = len({artifacts.fingerprint(part.inputs["corpus"]) for part in parts}) == 1

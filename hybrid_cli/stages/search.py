@@ -17,6 +17,7 @@ from hybrid_cli.artifacts.lineage import System
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
+from hybrid_cli.evaluation.retrieved import removes_query, without_query
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.selection import check_folds
@@ -168,9 +169,13 @@ def _write_tuned(output: Output, settings: Search, source: Path) -> None:
     if "folds" in settings.given:
         check_folds(settings.folds, judged, queries.join(qrels, on="qid", how="semi")["qid"].n_unique())
     index = open_lexical(settings.indexes[0], settings.k1, settings.b)
-    plain = evaluate_run(index.search(queries, settings.hits, settings.threads), qrels, [settings.measure])
+    own_hits = removes_query(judged)
+    plain_run = index.search(queries, settings.hits, settings.threads)
+    plain = evaluate_run(without_query(plain_run) if own_hits else plain_run, qrels, [settings.measure])
     with console.progress("tune RM3", len(GRID), "settings") as advance:
-        tuned = TunedFeedback(index, queries, qrels, settings.measure, settings.hits, settings.threads, advance)
+        tuned = TunedFeedback(
+            index, queries, qrels, settings.measure, settings.hits, settings.threads, advance, own_hits
+        )
     run, score, selected = tuned.crossed(settings.folds, settings.seed)
     output.write([run.to_arrow()], queries=len(queries), k1=index.k1, b=index.b, rm3=selected)
     without = float(plain["value"].sum()) / len(tuned.judged)  # type: ignore[arg-type]

@@ -41,19 +41,32 @@ def split(settings: Split) -> Path:
     )
     if output.up_to_date:
         return output.path
+    own = _documents_among(queries, files, corpus)
     with output.folder() as (work, counts):
         clear(work)
         artifacts.hard_link(corpus, work / corpus.name)
         counts |= {"documents": collection.document_count(work), "queries": {}, "judgments": {}}
+        counts |= {"queries_in_corpus": {}} if own else {}
         for name, qids in folds.splits(parts, settings.dev).items():
             counts["queries"][name] = _write(output, work / f"queries.{name}.parquet", Kind.QUERIES, queries, qids)
             counts["judgments"][name] = _write(output, work / f"qrels.{name}.parquet", Kind.QRELS, qrels, qids)
+            if own:
+                counts["queries_in_corpus"][name] = len(own & qids)
     sizes, unjudged = ", ".join(str(len(part)) for part in parts), len(queries) - sum(map(len, parts))
     console.note(
         f"split: {output.path}: {len(queries) - unjudged:,} judged queries in {len(parts)} folds ({sizes})"
         + (f"; {unjudged:,} without judgments left out" if unjudged else "")
     )
     return output.path
+
+
+def _documents_among(queries: pl.DataFrame, files: dict[str, Path], corpus: Path) -> set[str]:
+    """Return the queries that are documents of the corpus, of the splits that `prepare` marked."""
+    marked = [name for name in queries["split"].unique() if collection.queries_in_corpus(files[f"queries {name}"])]
+    if not marked:
+        return set()
+    asked = queries.filter(pl.col("split").is_in(marked))["qid"]
+    return set(asked.filter(asked.is_in(collection.docids(corpus).implode())))
 
 
 def _pseudo(files: dict[str, Path]) -> dict[str, str]:

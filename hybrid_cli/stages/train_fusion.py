@@ -10,6 +10,7 @@ from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import refuse_mixed, refuse_other_judgments
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import parse_measures
+from hybrid_cli.evaluation.retrieved import removes_query
 from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.features import Sources
 from hybrid_cli.fusion.fuser import LINEAR, read_fuser
@@ -44,13 +45,15 @@ def train_fusion(settings: TrainFusion) -> Path:
     inputs = {f"run {number}": path for number, path in enumerate(named.values(), 1)}
     for number, source in enumerate(exact, 1):
         inputs |= {f"index {number}": source.index, f"queries {number}": source.queries}
-    output = artifacts.output_of(settings, Kind.FUSER, inputs | {"qrels": judged})
+    own_hits = removes_query(settings.qrels, settings.split)
+    options = settings.recorded() | ({"remove_query": True} if own_hits else {})
+    output = artifacts.output_of(settings, Kind.FUSER, inputs | {"qrels": judged}, options)
     if not output.up_to_date:
         limit_threads(settings.threads)
         sources = (
             Sources([exact_scorer(each, device=settings.device) for each in exact], *texts_of(exact)) if exact else None
         )
-        job = FusionTraining(settings, named, families, judged, sources)
+        job = FusionTraining(settings, named, families, judged, sources, own_hits)
         with output.folder() as (folder, counts):
             fuser, report = job.trained()
             fuser.save(folder, report)

@@ -43,6 +43,7 @@ class FusionTraining:
         families: methods to try.
         judged: path of the qrels.
         sources: sources of exact scores and texts; None without `--index`.
+        remove_query: remove hits whose docid is the qid where runs are measured.
     """
 
     settings: TrainFusion
@@ -50,6 +51,7 @@ class FusionTraining:
     families: Sequence[Family]
     judged: Path
     sources: Sources | None
+    remove_query: bool = False
 
     def trained(self) -> tuple[Fuser, dict[str, Any]]:
         """Return the fuser, and the report of its training."""
@@ -115,7 +117,7 @@ class FusionTraining:
         measure = self.settings.measure
         found = {}
         for name, run in zip(self.runs, opened, strict=True):
-            hits = retrieved(run, qrels, 0)
+            hits = retrieved(run, qrels, 0, self.remove_query)
             values = evaluate_hits(hits.judged, hits.lengths["qid"], qrels, [measure])["value"]
             found[name] = float(values.to_numpy().mean())
         if not any(found.values()):
@@ -139,7 +141,9 @@ class FusionTraining:
         values: list[Values] = []
         with console.progress("train-fusion", unit="sets of weights") as advance:
             for family in self.families:
-                more, found = tuning.tabulate(family, blocks, joined.qids, qrels, settings.hits, measured, advance)
+                more, found = tuning.tabulate(
+                    family, blocks, joined.qids, qrels, settings.hits, measured, advance, self.remove_query
+                )
                 choices += more
                 values.append(found)
         prior = prior_of(self.runs, settings.measure, choices)[0] if settings.prior_queries else None

@@ -12,6 +12,7 @@ from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import refuse_mixed
 from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation.retrieved import removes_query
 from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.fuser import FUSER_ROLE, Fuser, check_pair, read_fuser
 from hybrid_cli.fusion.methods import LEARNED, METHODS, Recipe
@@ -25,13 +26,18 @@ _PARAMETERS = ("method", "missing", "normalize", "rrf_k")
 
 @dataclass(frozen=True)
 class FusionInputs:
-    """The runs to fuse, the recipe or the methods to try, and the sources of exact scores."""
+    """The runs to fuse, the recipe or the methods to try, and the sources of exact scores.
+
+    Attributes:
+        remove_query: remove hits whose docid is the qid where runs are measured.
+    """
 
     settings: Fuse
     runs: dict[str, Path]
     families: list[Family]
     exact: list[ExactSource]
     fuser: Fuser | None = None
+    remove_query: bool = False
 
     @classmethod
     def of(cls, settings: Fuse) -> FusionInputs:
@@ -49,7 +55,8 @@ class FusionInputs:
         rule = "exact" if "exact" in rules else next(iter(rules))
         settings.check_facts(f"--missing is {rule}", rule=f"--missing {rule}")
         refuse_mixed(named)
-        return cls(settings, named, families, _exact_sources(named, families, settings, fuser), fuser)
+        exact = _exact_sources(named, families, settings, fuser)
+        return cls(settings, named, families, exact, fuser, removes_query(settings.qrels, settings.split))
 
     @property
     def recipe(self) -> Recipe:
@@ -73,7 +80,7 @@ class FusionInputs:
                 "methods": [_parameters(recipe) for recipe in recipes],
                 "grid": [each.grid for each in self.families],
                 "choice": "middle of the plateau",  # before, sometimes a single run
-            }
+            } | ({"remove_query": True} if self.remove_query else {})
         else:
             unused, used = ("measure", "split", "tune"), _parameters(self.recipe)
             used |= {"method": LEARNED, "weights": None} if self.fuser else {"weights": list(self.recipe.weights)}

@@ -89,12 +89,13 @@ class Miner:
         vars(self).update(state)
         self._open()  # each process of a cluster opens the files itself
 
-    def forbid(self, examples: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
+    def forbid(self, examples: pl.DataFrame, judged: pl.DataFrame, own: bool) -> pl.DataFrame:
         """Read the corpus once: ids, and documents with the text of a positive.
 
         Args:
             examples: example, qid, docid.
             judged: qid, docid of all relevant documents, which are never negatives.
+            own: the document with the id of a query is the query itself, and never a negative.
 
         Returns:
             Examples whose positive is in the corpus and has text.
@@ -113,6 +114,8 @@ class Miner:
         self.docids = corpus["docid"]
         known = _known(examples, corpus, collection)
         self.forbidden["judged relevant"] = judged.select("qid", "docid")
+        if own:
+            self.forbidden["the query itself"] = self.queries.select("qid", docid="qid")
         if self.settings.exclude_same_text:
             self.forbidden["text of a positive"] = negatives.same_text(corpus, known)
         return known
@@ -322,9 +325,16 @@ class MinedCollection:
             raise InputError(f"{inputs['qrels']}: {none}")
         self.miner = Miner(settings, self.queries)
         first = settings.positives == "first"
-        self.examples = self.miner.forbid(pairs(self.queries, qrels, first) if first else judged, judged)
+        self.examples = self.miner.forbid(
+            pairs(self.queries, qrels, first) if first else judged, judged, self.queries_in_corpus
+        )
         self.chosen = self.miner.mine(self.examples)
         self.skipped = len(self.queries) - judged["qid"].n_unique()
+
+    @property
+    def queries_in_corpus(self) -> bool:
+        """Whether the queries are documents of the corpus."""
+        return collections.queries_in_corpus(self.inputs["queries"]) > 0
 
     def counts(self) -> dict[str, int]:
         """Return counts for the manifest."""

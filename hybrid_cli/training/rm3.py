@@ -11,6 +11,7 @@ import polars as pl
 from hybrid_cli import runs
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
+from hybrid_cli.evaluation.retrieved import without_query
 from hybrid_cli.fusion.selection import Choice, Table
 from hybrid_cli.lexical.index import LexicalIndex
 
@@ -31,6 +32,7 @@ class TunedFeedback:
         hits: documents per query.
         threads: CPU threads; None for all cores.
         advance: called after every point of the grid.
+        own_hits: remove hits whose docid is the qid before a run is measured.
 
     Raises:
         InputError: fewer than two judged queries.
@@ -45,6 +47,7 @@ class TunedFeedback:
         hits: int,
         threads: int | None,
         advance: Callable[[int], None],
+        own_hits: bool = False,
     ):
         self.judged = queries.join(qrels, on="qid", how="semi", maintain_order="left")["qid"]
         if len(self.judged) < 2:
@@ -57,7 +60,8 @@ class TunedFeedback:
         for documents, terms in product(SIZES, SIZES):
             models = self._first.models(documents, terms)
             for share in SHARES:
-                found = evaluate_run(self._run(models, share), known, [measure]).select("qid", "value")
+                run = self._run(models, share)
+                found = evaluate_run(without_query(run) if own_hits else run, known, [measure]).select("qid", "value")
                 ordered = self.judged.to_frame().join(found, on="qid", how="left", maintain_order="left")
                 values.append(ordered["value"].fill_null(0.0).to_numpy())
                 advance(1)

@@ -1,0 +1,139 @@
+"""Queries that are documents: their own document is no hit where runs are measured, and no negative."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import polars as pl
+import pytest
+from tiny_collection import write_lines
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.fusion.fuser import read_fuser
+from hybrid_cli.settings import PrepareBeir, PrepareDpr
+from hybrid_cli.stages.evaluate import evaluate
+from hybrid_cli.stages.fuse import fuse
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.stages.prepare import prepare
+from hybrid_cli.stages.search import search
+from hybrid_cli.stages.split import split
+from hybrid_cli.stages.train_fusion import train_fusion
+
+QUERIES = 20
+
+
+def relevant(number: int) -> int:
+    return (number * 7 + 3) % 60
+
+
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 documents; the first 20 are also queries, each with another relevant document. With a lexical index."""
+    folder, rng = tmp_path_factory.mktemp("arguments"), random.Random(1)
+    texts = [" ".join(rng.choices([f"w{number}" for number in range(60)], k=12)) for _ in range(60)]
+    write_lines(
+        folder / "corpus.jsonl", *({"_id": f"a{at}", "title": "", "text": text} for at, text in enumerate(texts))
+    )
+    write_lines(folder / "queries.jsonl", *({"_id": f"a{at}", "text": texts[at]} for at in range(QUERIES)))
+    judgments = [f"a{at}\ta{relevant(at)}\t1" for at in range(QUERIES)]
+    write_lines(folder / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore", *judgments)
+    prepare(PrepareBeir(folder, output=folder / "data"))
+    index_bm25(folder / "data", output=folder / "bm25", threads=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two_runs(arguments: Path) -> list[Path]:
+    """A run with the query itself before the relevant document, and one without the query and a worse order."""
+    rng, rows = random.Random(0), []
+    for number in range(QUERIES):
+        own, judged = f"a{number}", f"a{relevant(number)}"
+        others = [f"a{at}" for at in range(60) if f"a{at}" not in (own, judged)]
+        rng.shuffle(others)
+        second = others[8:17]
+        second.insert(0 if number % 5 else 3, judged)
+        for name, hits in (("own", [own, judged, *others[:8]]), ("second", second)):
+            rows += [(name, own, docid, rank) for rank, docid in enumerate(hits, 1)]
+    paths = []
+    for name in ("own", "second"):
+        path = arguments / f"{name}.run"
+        lines = (f"{qid} Q0 {docid} {rank} {20 - rank} x" for run, qid, docid, rank in rows if run == name)
+        path.write_text("\n".join(lines) + "\n", "utf-8")
+        paths.append(path)
+    return paths
+
+
+def measured(data: Path, *runs: Path, measure: str = "MRR@10") -> list[float]:
+    found = evaluate([data, *runs], measures=[measure]).means
+    return [found[run.stem, measure] for run in runs]
+
+
+def test_fusions_are_tuned_on_the_lists_that_evaluate_measures(
+    arguments: Path, two_runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = arguments / "data"
+    weights = fuse(two_runs, tune=True, qrels=data, measure="MRR@10", output=tmp_path / "weights.json")
+    assert "hits with the id of their query are removed" in capsys.readouterr().err
+    found = json.loads(weights.read_text("utf-8"))
+    assert [*found["alone"].values()] == pytest.approx(measured(data, *two_runs))
+    assert measured(data, *two_runs)[0] == 1  # .5 with the queries themselves
+    assert max(trial["score"] for trial in found["trials"]) == pytest.approx(1)
+    fused = fuse(two_runs, weights=f"@{weights}", qrels=data, measure="MRR@10", output=tmp_path / "fused.parquet")
+    assert measured(data, fused) == [1]
+    fuser = train_fusion(two_runs, qrels=data, measure="MRR@10", output=tmp_path / "fuser")
+    assert [*read_fuser(fuser)[1]["alone"].values()] == pytest.approx(measured(data, *two_runs))
+
+
+def test_bm25_and_its_feedback_are_tuned_on_the_lists_that_evaluate_measures(
+    arguments: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, index = arguments / "data", arguments / "bm25"
+    tuned = index_bm25(data, tune=True, tune_measure="MRR@10", output=tmp_path / "tuned", threads=1)
+    means = json.loads((tuned / "bm25.json").read_text("utf-8"))["tuning"]["means"]
+    default = next(each["mean"] for each in means if (each["k1"], each["b"]) == (0.9, 0.4))
+    plain = search(data, index=index, split="test", hits=50, output=tmp_path / "plain.parquet", threads=1)
+    assert measured(data, plain) == pytest.approx([default])
+    capsys.readouterr()
+    feedback = search(
+        data, index=index, split="test", rm3=True, tune=True, measure="MRR@10", output=tmp_path / "rm3.parquet"
+    )
+    with_feedback, without = measured(data, feedback, plain)
+    assert f"MRR@10 {with_feedback:.4f}"[-4:] in (printed := capsys.readouterr().err)
+    assert f"{without:.4f}"[-4:] + " without" in printed
+
+
+def test_the_query_itself_is_no_negative(arguments: Path, tmp_path: Path) -> None:
+    data = arguments / "data"
+    examples = mine_negatives(data, split="test", index=arguments / "bm25", depth=20, output=tmp_path / "x.parquet")
+    drawn = pl.read_parquet(examples).select("qid", pl.col("negatives").list.eval(pl.element().struct.field("docid")))
+    assert not drawn.filter(pl.col("qid").is_in(pl.col("negatives"))).height
+    assert artifacts.read_manifest(examples, Kind.EXAMPLES).options["remove_query"]
+
+
+def test_folds_keep_the_mark(arguments: Path, tmp_path: Path) -> None:
+    data = arguments / "data"
+    run = search(data, index=arguments / "bm25", split="test", hits=50, output=tmp_path / "run.parquet", threads=1)
+    folds = split(data, folds=2, output=tmp_path / "folds")
+    counts = artifacts.read_manifest(folds, Kind.COLLECTION).counts["queries_in_corpus"]
+    assert counts["all"] == QUERIES == counts["test-1"] + counts["test-2"]
+    assert evaluate([folds, run], split="all", measures=["MRR@10"]).means["run", "MRR@10"] == measured(data, run)[0]
+
+
+def test_a_file_of_the_collection_is_measured_as_the_collection(arguments: Path, two_runs: list[Path]) -> None:
+    data = arguments / "data"
+    assert measured(data / "qrels.test.parquet", *two_runs) == measured(data, *two_runs)
+
+
+def test_answers_need_no_judgments(tmp_path: Path) -> None:
+    write_lines(tmp_path / "passages.tsv", "id\ttext\ttitle", "1\tBob wrote x\tX", "2\tEve\tY")
+    write_lines(tmp_path / "questions.csv", "who wrote x\t['Bob']")
+    data = prepare(
+        PrepareDpr(tmp_path / "passages.tsv", questions=[f"test={tmp_path}/questions.csv"], output=tmp_path / "data")
+    )
+    (tmp_path / "run.trec").write_text("0 Q0 1 1 2 x\n", "utf-8")
+    for options in ({"split": "test"}, {}):
+        assert evaluate([data, tmp_path / "run.trec"], measures=["acc@1"], **options).means["run", "acc@1"] == 1
