@@ -12,7 +12,9 @@ import polars as pl
 
 from hybrid_cli import runs
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.corpora import corpora_of, found, refuse_other_corpora, texts
+from hybrid_cli.fusion.methods import Recipe
+from hybrid_cli.fusion.weights import chosen_weights
+from hybrid_cli.indexes.corpora import corpora_of, found, refuse_other_corpora, texts, warn_lost
 from hybrid_cli.indexes.exact import index_kinds, index_manifest
 from hybrid_cli.indexes.searcher import Searcher, open_hybrid, open_searcher
 from hybrid_cli.indexes.sharded import shards_of
@@ -76,16 +78,20 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
         InputError: no index at a path, or an option that does not apply to it.
     """
     folders = [Path(path) for path in paths]
-    manifests = [index_manifest(shards_of(folder)[0]) for folder in folders]
+    parts = [[index_manifest(shard) for shard in shards_of(folder)] for folder in folders]
     settings = SearchOptions(exact=len(folders) > 1, **options)
-    kinds = frozenset[str]().union(*map(index_kinds, manifests))
+    kinds = frozenset[str]().union(*(index_kinds(each[0]) for each in parts))
     settings.check_facts(", ".join(map(str, folders)), index_kind=kinds)
-    refuse_other_corpora(dict(zip(folders, manifests, strict=True)))
-    corpora = tuple(found(corpora_of(manifests).values()))
+    refuse_other_corpora(dict(zip(folders, parts, strict=True)))
+    recorded = corpora_of(parts)
+    warn_lost(recorded, "hits may lack titles or show others; build the index again with --overwrite")
+    corpora = tuple(found(recorded))
     if len(folders) != 1:
         if not folders:
             raise InputError("open_index: needs the path of an index")
-        return Index(open_hybrid(folders, weights or [1.0] * len(folders), settings), corpora)
+        every = Recipe("weighted-sum", (1.0,) * len(folders), "exact")
+        chosen = chosen_weights(weights, every, [folder.name for folder in folders])
+        return Index(open_hybrid(folders, chosen.weights, settings), corpora)
     if weights is not None:
         raise InputError("open_index: weights need several indexes")
     return Index(open_searcher(folders[0], settings), corpora)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 from tiny_collection import TINY_DOCUMENTS
 
 import hybrid_cli
-from hybrid_cli import InputError, open_encoder, open_index, open_run
+from hybrid_cli import InputError, artifacts, open_encoder, open_index, open_run
+from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.collections import collection
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
@@ -83,6 +85,44 @@ def test_options_of_the_search_are_those_of_the_command(made: Path) -> None:
         open_index()
     with pytest.raises(InputError, match="no such file or folder"):
         open_index(made / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1], "pass one weight for each of dense, bm25, in this order; got 1"),
+        ([1, float("nan")], "needs numbers >= 0"),
+        ([1, -1], "needs numbers >= 0"),
+        ("1,x", "needs numbers such as 0.5,1"),
+    ],
+)
+def test_weights_are_checked_as_those_of_the_command(made: Path, weights: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        open_index(made / "dense", made / "bm25", weights=weights)
+
+
+def test_texts_that_no_encoder_takes_are_refused(tiny_bert: Path) -> None:
+    encoder = open_encoder(tiny_bert, dtype="fp32")
+    for call in (lambda: encoder.encode_queries("table salt"), lambda: encoder.encode_documents(["a"], "table salt")):
+        with pytest.raises(InputError, match=r"not a single text; pass \[text\]"):
+            call()
+    with pytest.raises(InputError, match="not 1 titles for 2 texts"):
+        encoder.encode_documents(["a"], ["b", "c"])
+
+
+def test_titles_of_a_changed_corpus_are_warned_about(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = tmp_path / "corpus.parquet"
+    shutil.copy(tiny / "corpus.parquet", corpus)
+    index = index_bm25(corpus, output=tmp_path / "bm25", threads=1)
+    rows = collection.scan(tiny).drop("corpus_row").collect().with_columns(title=pl.lit("another title"))
+    artifacts.write_parquet(
+        corpus, [rows.to_arrow()], artifacts.SCHEMAS[Kind.CORPUS], Manifest(Kind.CORPUS, "test", {}, {})
+    )
+    capsys.readouterr()
+    open_index(index)
+    assert "corpus.parquet has changed since the index was built: hits may lack titles" in capsys.readouterr().err
 
 
 def test_an_encoder_returns_vectors_whose_products_are_the_scores(made: Path, tiny_bert: Path) -> None:

@@ -200,6 +200,29 @@ def test_changed_indexes_work_together(here: Path, one_thread: None) -> None:
     assert "bm25-3: built from another corpus than collection/corpus.parquet" in refused.err
 
 
+def test_a_changed_index_keeps_its_encoder_also_if_that_has_moved(here: Path, one_thread: None) -> None:
+    """The one that was passed is recorded, else the one of the index."""
+    shutil.copytree("model", "own")
+    encoded = ["encode", "first.parquet", "--model", "own", "--dtype", "fp32", "--threads", "1", "--output", "flat"]
+    assert hybrid(*encoded).code == 0
+    Path("own").rename("moved")
+    query = ["search", "--query", "json", "--index"]
+    for command, recorded, found in (
+        (["append", "flat", "added.parquet", "--replace", "--model", "moved"], "moved", True),
+        (["delete", "flat", "--ids", "gone.txt"], "own", False),
+        (["encode", "flat", "--index-type", "sq8"], "own", False),
+    ):
+        output = f"changed-{command[0]}"
+        done = hybrid(*command, "--output", output)
+        assert done.code == 0, done.err
+        assert artifacts.read_manifest(Path(output)).inputs["model"]["path"] == recorded
+        searched = hybrid(*query, output)
+        assert (searched.code == 0) == found
+        assert found or ("its encoder is no longer at " in searched.err and "own; pass it with" in searched.err)
+    Path("moved").rename("own")
+    assert hybrid(*query, "changed-delete").code == 0
+
+
 @pytest.mark.parametrize(
     ("indexes", "message"),
     [

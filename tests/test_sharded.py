@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import polars as pl
 import pytest
 from command import hybrid
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, open_index
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.collections import collection
@@ -177,3 +178,24 @@ def test_completed_shards_survive_an_interruption(here: Path, tmp_path: Path, mo
     monkeypatch.setattr("hybrid_cli.lexical.build.PostingsBuilder.finish", None)
     again = index_bm25(Path("tiny"), output=tmp_path / "again", k1=1.2, shards=3)
     assert artifacts.fingerprint(again) == artifacts.fingerprint(Path("shards"))
+
+
+def test_shards_of_parts_of_a_corpus_are_searched_next_to_an_index_of_the_whole(here: Path) -> None:
+    """With the titles of all parts; an index of fewer documents is refused."""
+    for words in (["--index", "dense-[0-2],bm25"], ["--index", "bm25,dense-[0-2]"], ["--index", "dense-[0-2]"]):
+        found = hybrid("search", *words, "--query", "salt moon pulls oceans json", "--hits", "12", "--format", "json")
+        assert found.code == 0, found.err
+        rows = [json.loads(line) for line in found.out.splitlines()]
+        hits = rows[0].get("hits", rows)
+        assert len(hits) == 12
+        assert all(hit["title"] is not None for hit in hits)
+    assert len(open_index("dense-[0-2]").search("salt", k=12).filter(pl.col("title").is_not_null())) == 12
+    refused = hybrid("search", "--index", "dense-[01],bm25", "--query", "salt")
+    assert refused.code == 2
+    assert "bm25: has other documents than dense-[01] (3 more: " in refused.err
+
+
+def test_lexical_indexes_without_a_hit_give_no_rows(here: Path) -> None:
+    found = hybrid("search", "--index", "bm25,shards", "--query", "zzzz")
+    assert found.code == 0, found.err
+    assert "Traceback" not in found.err

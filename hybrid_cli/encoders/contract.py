@@ -55,12 +55,26 @@ class Encoder(Protocol):
         ...
 
     def encode_queries(self, texts: Sequence[str], batch_tokens: int = ...) -> np.ndarray:
-        """Return vectors [n, dim], float32, in the order of `texts`."""
+        """Return vectors [n, dim], float32, in the order of `texts`.
+
+        Raises:
+            InputError: a single text in place of a list, here and for documents.
+        """
         ...
 
     def encode_documents(self, titles: Sequence[str], texts: Sequence[str], batch_tokens: int = ...) -> np.ndarray:
         """Return vectors [n, dim], float32, in the order of `texts`."""
         ...
+
+
+def refuse_single_text(*lists: Sequence[str]) -> None:
+    """Refuse a text in place of a list of texts, which would be read as a list of characters; and unequal lists."""
+    if any(isinstance(each, str) for each in lists):
+        raise InputError("an encoder takes lists of texts, not a single text; pass [text]")
+    if len({len(each) for each in lists}) > 1:
+        raise InputError(
+            f"an encoder takes one title per text, not {len(lists[0]):,} titles for {len(lists[1]):,} texts"
+        )
 
 
 KINDS = ("transformer", "static", "combination", "pair", "sparse")

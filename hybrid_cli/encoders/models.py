@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hybrid_cli import console
-from hybrid_cli.artifacts import Kind, Manifest, Named, find_manifest
+from hybrid_cli.artifacts import Input, Kind, Manifest, Named, find_manifest, recorded_input
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import refuse_special
 
@@ -107,6 +107,28 @@ def model_input(name: str) -> Path | Named:
     """
     folder = resolve(name)
     return folder if folder == Path(name) else Named(name, folder)
+
+
+def recorded_model_input(manifest: Manifest) -> dict[str, Input]:
+    """Return the encoder of an index as an input of a derived one: as recorded, even if missing or changed."""
+    recorded, name = recorded_input(manifest, "model"), recorded_model(manifest)
+    if recorded is not None:
+        return {"model": recorded}
+    return {"model": model_input(name)} if name is not None else {}
+
+
+def find_model(index: Path, manifest: Manifest) -> Path:
+    """Return the folder of the recorded encoder of an index.
+
+    Raises:
+        InputError: no encoder is recorded, or it is no longer there.
+    """
+    recorded = recorded_model(manifest)
+    if recorded is None:
+        raise InputError(f"{index}: records no encoder; pass it with --model")
+    if manifest.input_path("model") and not Path(recorded).exists():
+        raise InputError(f"{index}: its encoder is no longer at {recorded}; pass it with --model")
+    return resolve(recorded)
 
 
 def recorded_model(manifest: Manifest, role: str = "model") -> str | None:

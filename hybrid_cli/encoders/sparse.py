@@ -26,7 +26,7 @@ from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT, IDF_TABLE, MODULES
 from hybrid_cli.encoders import sparse_towers as towers
 from hybrid_cli.encoders.checkpoint import load_tokenizer, silence_transformers
-from hybrid_cli.encoders.contract import SPARSE, TextForm
+from hybrid_cli.encoders.contract import SPARSE, TextForm, refuse_single_text
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.library_files import LONGEST, prompts_of
 from hybrid_cli.encoders.literal import LiteralTerms
@@ -279,12 +279,14 @@ class SparseEncoder(nn.Module):
 
     def encode_queries(self, texts: Sequence[str], batch_tokens: int = BATCH_TOKENS) -> np.ndarray:
         """Return weights [n, V], float32, in the order of `texts`; for few texts."""
+        refuse_single_text(texts)
         return np.asarray(self._matrix(texts, True, batch_tokens).toarray())
 
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], batch_tokens: int = BATCH_TOKENS
     ) -> np.ndarray:
         """Return weights [n, V], float32, in the order of `texts`; for few texts."""
+        refuse_single_text(titles, texts)
         return np.asarray(self._matrix(self._whole(titles, texts), False, batch_tokens).toarray())
 
     def document_weights(

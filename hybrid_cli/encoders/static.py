@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT, STATIC_TABLES, TERMS
-from hybrid_cli.encoders.contract import STATIC
+from hybrid_cli.encoders.contract import STATIC, refuse_single_text
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_object, typed
 from hybrid_cli.lexical.analysis import Analyzer
@@ -172,10 +172,12 @@ class StaticEncoder(nn.Module):
 
     def encode_queries(self, texts: Sequence[str], batch_tokens: int = 0) -> np.ndarray:
         """Return vectors [n, dim], float32, in the order of `texts`; zero for a text without terms."""
+        refuse_single_text(texts)
         return self._vectors(self.query_weights(texts), self.query_table)
 
     def encode_documents(self, titles: Sequence[str], texts: Sequence[str], batch_tokens: int = 0) -> np.ndarray:
         """Return vectors [n, dim], float32, in the order of `texts`; zero for a text without terms."""
+        refuse_single_text(titles, texts)
         return self._vectors(self.document_weights(titles, texts), self.document_table)
 
     def query_weights(self, texts: Sequence[str]) -> Any:

@@ -15,7 +15,7 @@ from torch import nn
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT
-from hybrid_cli.encoders.contract import Contract, TextForm, read_contract
+from hybrid_cli.encoders.contract import Contract, TextForm, read_contract, refuse_single_text
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.head import refuse_missing_projection
 from hybrid_cli.encoders.layouts import is_two_folders, structure
@@ -131,6 +131,7 @@ class TransformerEncoder(nn.Module):
 
     def encode_queries(self, texts: Sequence[str], batch_tokens: int = BATCH_TOKENS) -> np.ndarray:
         """Return vectors [n, dim], float32, in the order of `texts`."""
+        refuse_single_text(texts)
         texts = [self.contract.query(text) for text in texts]
         return self._encode(self.query_tower, texts, "query", batch_tokens)
 
@@ -138,6 +139,7 @@ class TransformerEncoder(nn.Module):
         self, titles: Sequence[str], texts: Sequence[str], batch_tokens: int = BATCH_TOKENS
     ) -> np.ndarray:
         """Return vectors [n, dim], float32, in the order of `texts`."""
+        refuse_single_text(titles, texts)
         whole = [self.contract.document(title, text) for title, text in zip(titles, texts, strict=True)]
         return self._encode(self.document_tower, whole, "document", batch_tokens)
 

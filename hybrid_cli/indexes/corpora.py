@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -16,14 +16,24 @@ from hybrid_cli.indexes.sharded import ids_of
 _REBUILD = "; build the index again with --overwrite, or pass the collection from which it was built"
 
 
-def corpora_of(manifests: Iterable[Manifest]) -> dict[str, Recorded]:
-    """Return role -> corpora that an index records, several after `append`; of indexes, the one that lost fewest."""
-    recorded = [_recorded(manifest) for manifest in manifests]
-    return min((each for each in recorded if each), key=lambda each: len(_lost(each.values())), default={})
+def corpora_of(indexes: Iterable[Sequence[Manifest]]) -> list[Recorded]:
+    """Return the corpora of indexes with the same documents: those of the index that lost fewest.
+
+    Args:
+        indexes: the manifests of each index; several for one of shards.
+    """
+    recorded = [_of_shards(manifests, fetch=True) for manifests in indexes]
+    return min((each for each in recorded if each), key=lambda each: len(_lost(each)), default=[])
 
 
-def _recorded(manifest: Manifest, fetch: bool = True) -> dict[str, Recorded]:
-    """Return role -> recorded corpora; `fetch` those in an object store."""
+def _of_shards(manifests: Sequence[Manifest], fetch: bool = False) -> list[Recorded]:
+    """Return the corpora that the shards of an index record, each once."""
+    found = [each for manifest in manifests for each in recorded_corpora(manifest, fetch).values()]
+    return list({(each.path, each.fingerprint): each for each in found}.values())
+
+
+def recorded_corpora(manifest: Manifest, fetch: bool = True) -> dict[str, Recorded]:
+    """Return role -> corpora that an index records, several after `append`; `fetch` those in an object store."""
     roles = [role for role in manifest.inputs if role.split()[0] in ("corpus", "texts")]
     for role in roles if fetch else ():
         manifest.input_path(role)
@@ -53,7 +63,7 @@ def found(corpora: Iterable[Recorded]) -> list[Path]:
 
 def warn_changed(manifests: Iterable[Manifest]) -> None:
     """Warn that indexes are older than their corpora; hits need no texts, so missing corpora do not count."""
-    recorded = [corpus for manifest in manifests for corpus in _recorded(manifest, fetch=False).values()]
+    recorded = [corpus for manifest in manifests for corpus in recorded_corpora(manifest, fetch=False).values()]
     warn_lost((corpus for corpus in recorded if corpus.path.exists()), "hits are of its former documents" + _REBUILD)
 
 
@@ -64,7 +74,7 @@ def warn_other_corpus(collection: Path, manifests: Iterable[Manifest]) -> None:
     only where the collection contains them.
     """
     corpus = collections.corpus_path(collection)
-    each = [_recorded(manifest, fetch=False) for manifest in manifests]
+    each = [recorded_corpora(manifest, fetch=False) for manifest in manifests]
     recorded = {source.fingerprint: source for roles in each for source in roles.values()}
     if any(artifacts.has_content(corpus, fingerprint) for fingerprint in recorded):
         return
@@ -78,28 +88,35 @@ def warn_other_corpus(collection: Path, manifests: Iterable[Manifest]) -> None:
         )
 
 
-def refuse_other_corpora(indexes: Mapping[Path, Manifest]) -> None:
+def refuse_other_corpora(indexes: Mapping[Path, Sequence[Manifest]]) -> None:
     """Refuse to search indexes of different documents together; an index without a recorded corpus is not checked.
 
-    Corpora are compared by fingerprint; after `append` or `delete`, when an index may have several, so are the ids.
+    Indexes of one corpus each are compared by its fingerprint. Where an index may have several, after `append` or
+    `delete` or as shards, ids are compared too.
+
+    Args:
+        indexes: the manifests of each index, several for one of shards.
 
     Raises:
         InputError: names both indexes, and how they differ.
     """
-    known = [(index, manifest, _recorded(manifest, fetch=False)) for index, manifest in indexes.items()]
-    known = [each for each in known if each[2]]
-    for index, manifest, recorded in known[1:]:
-        first, of_first, recorded_first = known[0]
-        if "corpus" in manifest.inputs and "corpus" in of_first.inputs:
-            if manifest.inputs["corpus"]["fingerprint"] != of_first.inputs["corpus"]["fingerprint"]:
-                paths = f"{manifest.input_path('corpus')}, not {of_first.input_path('corpus')}"
-                raise InputError(
-                    f"{index}: has another corpus than {first} ({paths}); build both indexes from one corpus"
-                )
-        else:
+    known = [(index, _of_shards(shards), _only_corpus(shards)) for index, shards in indexes.items()]
+    known = [each for each in known if each[1]]
+    for index, corpora, corpus in known[1:]:
+        first, corpora_of_first, corpus_of_first = known[0]
+        if corpus is None or corpus_of_first is None:
             _refuse_other_documents(index, first)
-            _refuse_updates_of_one(index, recorded, first, recorded_first)
-            _refuse_updates_of_one(first, recorded_first, index, recorded)
+            _refuse_updates_of_one(index, corpora, first, corpora_of_first)
+            _refuse_updates_of_one(first, corpora_of_first, index, corpora)
+        elif corpus.fingerprint != corpus_of_first.fingerprint:
+            paths = f"{corpus.path}, not {corpus_of_first.path}"
+            raise InputError(f"{index}: has another corpus than {first} ({paths}); build both indexes from one corpus")
+
+
+def _only_corpus(shards: Sequence[Manifest]) -> Recorded | None:
+    """Return the corpus from which all shards were built; None if there are several, or changes since."""
+    found = {each.fingerprint: each for shard in shards for each in recorded_corpora(shard, fetch=False).values()}
+    return next(iter(found.values())) if len(found) == 1 and all("corpus" in shard.inputs for shard in shards) else None
 
 
 def _refuse_other_documents(index: Path, first: Path) -> None:
@@ -114,12 +131,12 @@ def _refuse_other_documents(index: Path, first: Path) -> None:
 
 
 def _refuse_updates_of_one(
-    index: Path, corpora: Mapping[str, Recorded], other: Path, corpora_of_other: Mapping[str, Recorded]
+    index: Path, corpora: Sequence[Recorded], other: Path, corpora_of_other: Sequence[Recorded]
 ) -> None:
     """Refuse indexes of the same corpora but for some, appended to the first only, that replaced documents."""
-    known = {corpus.fingerprint for corpus in corpora_of_other.values()}
-    added = [corpus for corpus in corpora.values() if corpus.fingerprint not in known]
-    if not added or len(added) + len(known) > len({corpus.fingerprint for corpus in corpora.values()}):
+    known = {corpus.fingerprint for corpus in corpora_of_other}
+    added = [corpus for corpus in corpora if corpus.fingerprint not in known]
+    if not added or len(added) + len(known) > len({corpus.fingerprint for corpus in corpora}):
         return
     ids = ids_of(index)
     for corpus in added:

@@ -16,12 +16,12 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, Manifest, Named, Recorded, layout
+from hybrid_cli.artifacts import Kind, Manifest, Recorded, layout
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.encoders.models import model_input, recorded_model
+from hybrid_cli.encoders.models import model_input, recorded_model_input
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.construction import build, check_recipe
-from hybrid_cli.indexes.corpora import corpora_of, warn_lost
+from hybrid_cli.indexes.corpora import recorded_corpora, warn_lost
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.exact import index_kinds, limit_threads, query_encoder
 from hybrid_cli.indexes.sharded import docids_of
@@ -61,24 +61,17 @@ class Change:
     @property
     def corpora(self) -> dict[str, Path | Recorded]:
         """Role -> corpora that contain the documents of the new index; earlier ones as recorded, lost or not."""
-        every: list[Path | Recorded] = [*corpora_of([self.manifest]).values()]
+        every: list[Path | Recorded] = [*recorded_corpora(self.manifest).values()]
         every += [self.added] if self.added else []
         return {f"texts {number}": each for number, each in enumerate(every, 1)}
 
     def warn_lost(self) -> None:
         """Warn that earlier corpora, which the new index records as well, are missing or have changed."""
         warn_lost(
-            corpora_of([self.manifest]).values(),
+            recorded_corpora(self.manifest).values(),
             "searches and exports lack texts of its documents; "
             "keep the collection of each `append` in a folder of its own",
         )
-
-    @property
-    def model(self) -> dict[str, Path | Named]:
-        """The recorded encoder of a dense index, as an input."""
-        recorded, path = recorded_model(self.manifest), self.manifest.input_path("model")
-        there = recorded is not None and (path is None or path.exists())
-        return {"model": model_input(recorded)} if there and recorded is not None else {}
 
     def documents(self, fields: Iterable[str] = ()) -> Iterable[pa.RecordBatch]:
         """Return the added documents, with some of their fields besides title and text."""
@@ -105,10 +98,12 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
     kept = ~docids_of(change.index).is_in(change.removed.implode())
     if change.added is None and not kept.any():
         raise InputError(f"{change.index}: no documents would be left; name fewer ids")
+    given = getattr(settings, "model", None)
+    model = recorded_model_input(manifest) if given is None else {"model": model_input(given)}
     output = artifacts.output_of(
         settings,
         manifest.kind,
-        {"index": change.index, **inputs, **change.corpora, **change.model},
+        {"index": change.index, **inputs, **change.corpora, **model},
         manifest.options | settings.recorded(index_kind=index_kinds(manifest)),
     )
     if output.up_to_date:

@@ -16,7 +16,7 @@ from hybrid_cli.artifacts.layout import INDEX_ENCODER
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import refuse_other_queries
 from hybrid_cli.encoders.contract import TRANSFORMER, differences, is_static
-from hybrid_cli.encoders.models import recorded_model, resolve
+from hybrid_cli.encoders.models import find_model, recorded_model
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.faiss import FLAT, is_binary, set_threads
@@ -272,10 +272,7 @@ def model_of(index: DenseIndex) -> Path:
     if inside.is_dir():
         return inside
     assert index.manifest is not None, "an index that is still being built has no recorded encoder"
-    recorded = recorded_model(index.manifest)
-    if recorded is None or (index.manifest.input_path("model") and not Path(recorded).exists()):
-        raise InputError(f"{index.folder}: its encoder is no longer at {recorded}; pass it with --model")
-    return resolve(recorded)
+    return find_model(index.folder, index.manifest)
 
 
 def _options(index: DenseIndex) -> Mapping[str, Any]:

@@ -74,7 +74,8 @@ class HybridIndex:
         """
         kinds = [artifacts.read_manifest(folder).kind for folder in folders]
         if Kind.DENSE_INDEX not in kinds or kinds.count(Kind.LEXICAL_INDEX) > 1:
-            raise InputError("--exact: needs one or more dense indexes, and at most one lexical index")
+            named = ", ".join(map(str, folders))
+            raise InputError(f"{named}: exact search needs one or more dense indexes, and at most one lexical index")
         opened = [
             open_lexical(folder, k1, b, device=device) if kind == Kind.LEXICAL_INDEX else DenseIndex.open(folder)
             for folder, kind in zip(folders, kinds, strict=True)

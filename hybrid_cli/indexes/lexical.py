@@ -12,7 +12,7 @@ import polars as pl
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.encoders.contract import differences
-from hybrid_cli.encoders.models import recorded_model, resolve
+from hybrid_cli.encoders.models import find_model, resolve
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex, quantization
 from hybrid_cli.settings.common import OnDevice
@@ -61,12 +61,10 @@ def open_lexical(
 def _encoder(folder: Path, manifest: Manifest, model: str | Path | None, device: str) -> SparseEncoder:
     from hybrid_cli.encoders.sparse import SparseEncoder
 
-    name = model or recorded_model(manifest)
-    if name is None or (model is None and manifest.input_path("model") and not Path(name).exists()):
-        raise InputError(f"{folder}: its encoder is no longer at {name}; pass it with --model")
+    found = find_model(folder, manifest) if model is None else resolve(model)
     options = manifest.options
     encoder = SparseEncoder.load(
-        resolve(name),
+        found,
         device=device,
         dtype=options["dtype"],
         architecture=options.get("architecture"),
@@ -74,6 +72,10 @@ def _encoder(folder: Path, manifest: Manifest, model: str | Path | None, device:
     )
     if encoder.fingerprint != manifest.counts["encoder"]:
         differ = differences(manifest.counts["contract"], encoder.describe())
-        what = f"with {'; '.join(differ)} in {name}" if differ else f"with other weights than those of {name}"
+        what = (
+            f"with {'; '.join(differ)} in {model or found}"
+            if differ
+            else f"with other weights than those of {model or found}"
+        )
         raise InputError(f"{folder}: was encoded {what}; encode again, or pass the model of the index with --model")
     return encoder

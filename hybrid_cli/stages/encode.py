@@ -15,13 +15,13 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Recipe, refuse_equal
 from hybrid_cli.encoders.contract import TRANSFORMER, Encoder, kind_of, read_contract
-from hybrid_cli.encoders.models import model_input, recorded_model, resolve
+from hybrid_cli.encoders.models import model_input, recorded_model_input, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.presets import preset_fields
 from hybrid_cli.encoders.sparse import read_sparse_contract
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import DenseIndex, IndexInfo
-from hybrid_cli.indexes.corpora import corpora_of
+from hybrid_cli.indexes.corpora import recorded_corpora
 from hybrid_cli.indexes.dense import combine_vectors
 from hybrid_cli.indexes.encoding import (
     blocks_encoder,
@@ -338,13 +338,8 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
 
 
 def _texts_and_model(made: Manifest) -> dict[str, artifacts.Input]:
-    """Return the corpus and the model of an index, if they still exist: for texts of hits and for encoding queries."""
-    found: dict[str, artifacts.Input] = {**corpora_of([made])}
-    model = made.input_path("model")
-    recorded = recorded_model(made)
-    if recorded is not None and (model is None or model.exists()):
-        found["model"] = model_input(recorded)
-    return found
+    """Return the corpora and the model of an index, as recorded: for texts of hits and for encoding queries."""
+    return {**recorded_corpora(made), **recorded_model_input(made)}
 
 
 # --------------------------------------------------------------------------------------------------------------- index

@@ -325,7 +325,7 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
     manifest = artifacts.read_manifest(path, Kind.LEXICAL_INDEX)
     if "encoder" in manifest.counts:
         raise InputError(f"{path}: has learned weights; --format {settings.form} needs an index of `index-bm25`")
-    recorded = corpora_of([manifest]).values()
+    recorded = corpora_of([[manifest]])
     corpora = [settings.collection] if settings.collection else found(recorded)
     if not corpora:
         raise InputError(f"{path}: its corpus is no longer at the recorded path; pass it with --collection")
@@ -333,7 +333,7 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
         warn_lost(recorded, "its texts may be of other documents; pass the collection with --collection")
     dense = DenseIndex.open(settings.dense) if settings.dense else None
     if settings.dense:
-        refuse_other_corpora({path: manifest, settings.dense: artifacts.read_manifest(settings.dense)})
+        refuse_other_corpora({path: [manifest], settings.dense: [artifacts.read_manifest(settings.dense)]})
     work, fields = scratch / layout.DOCUMENT_IMPACTS, weighted_fields(manifest.options["fields"])
     served = serving.Served(LexicalIndex.open(path), fields, corpora, work, dense)
     served.check()

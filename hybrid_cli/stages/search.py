@@ -56,19 +56,19 @@ def search(settings: Search) -> Any:
         InputError: inputs or options cannot be used together, or an encoder differs from the one that built the index.
     """
     shards = [shards_of(path) for path in settings.indexes]
-    manifests = [index_manifest(each[0]) for each in shards]
+    parts = [[index_manifest(shard) for shard in each] for each in shards]
+    manifests = [each[0] for each in parts]
     if settings.exact and (
         several := [path for path, each in zip(settings.indexes, shards, strict=True) if len(each) > 1]
     ):
         raise InputError(f"--exact: {several[0]} has shards; build one index of all documents")
-    searched = [index_manifest(shard) for each in shards for shard in each]
     kinds = frozenset[str]().union(*map(index_kinds, manifests))
     settings.check_facts(_subject(settings.indexes, manifests), index_kind=kinds)
-    refuse_other_corpora(dict(zip(settings.indexes, manifests, strict=True)))
+    refuse_other_corpora(dict(zip(settings.indexes, parts, strict=True)))
     if path := weights_path(settings.weights):
         check_systems(path, [System(each.kind, encoder=each.counts.get("encoder")) for each in manifests])
     if settings.prints:
-        hits = _printed(settings, manifests, searched)
+        hits = _printed(settings, parts)
         return _asked(hits) if settings.interactive else hits(settings.query or "")
     source = _queries_source(settings)
     recipe = _recipe(settings, source, manifests)
@@ -82,7 +82,7 @@ def search(settings: Search) -> Any:
     )
     if output.up_to_date:
         return output.path
-    warn_changed(searched)
+    warn_changed([shard for each in parts for shard in each])
     if settings.tune:
         _write_tuned(output, settings, source)
     else:
@@ -231,19 +231,16 @@ def _opened(
 # ----------------------------------------------------------------------------------------------------------- one query
 
 
-def _printed(
-    settings: Search, manifests: Sequence[Manifest], searched: Sequence[Manifest]
-) -> Callable[[str], pl.DataFrame]:
+def _printed(settings: Search, parts: Sequence[Sequence[Manifest]]) -> Callable[[str], pl.DataFrame]:
     """Open the indexes, and return a function from a query to its hits; those of several indexes are fused.
 
     Args:
         settings: settings of the command.
-        manifests: one per index.
-        searched: those of all shards.
+        parts: the manifests of each index, several for one of shards.
     """
     recipe = _fusion(settings)
     searchers = [open_searcher(path, settings) for path in settings.indexes]
-    corpora = _corpora(settings, manifests, searched)
+    corpora = _corpora(settings, parts)
     depth = max(settings.hits, _FUSED)
 
     def hits(query: str) -> pl.DataFrame:
@@ -259,12 +256,12 @@ def _printed(
     return hits
 
 
-def _corpora(settings: Search, manifests: Sequence[Manifest], searched: Sequence[Manifest]) -> list[Path]:
+def _corpora(settings: Search, parts: Sequence[Sequence[Manifest]]) -> list[Path]:
     """Return the corpora with the titles and texts of hits; warn if they are not those of the indexes."""
     if settings.collection:
-        warn_other_corpus(settings.collection, searched)
+        warn_other_corpus(settings.collection, [shard for each in parts for shard in each])
         return [settings.collection]
-    recorded = corpora_of(manifests).values()
+    recorded = corpora_of(parts)
     if not recorded:
         console.warn("the index records no corpus; pass the collection to see titles and texts")
     warn_lost(
@@ -310,6 +307,9 @@ def _fusion(settings: Search) -> Recipe:
 def _fused(found: Sequence[pl.DataFrame], recipe: Recipe, hits: int) -> pl.DataFrame:
     """Fuse the hits of several indexes; columns docid, rank, score, rank_0, rank_1, ..."""
     joined = lists.Lists.of(found)
+    if not len(joined.qids):
+        each_rank = (pl.lit(None, pl.Int32).alias(f"rank_{number}") for number in range(len(found)))
+        return found[0].drop("qid").with_columns(each_rank)
     candidates = pl.concat(joined.blocks())
     fused = pl.concat(lists.fuse([candidates], joined.qids, recipe, hits))
     ranks = candidates.select("docid", pl.col(r"^rank_\d+$").cast(pl.Int32))
