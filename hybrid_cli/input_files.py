@@ -60,12 +60,12 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Return the content of an input file in UTF-8; see `opened`.
+    """Return the content of an input file in UTF-8, without a byte order mark; see `opened`.
 
     Raises:
         InputError: not valid UTF-8.
     """
     try:
-        return read_bytes(path).decode()
+        return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not valid UTF-8 (byte {error.start:,}: {error.reason}); convert it") from None

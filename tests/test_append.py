@@ -200,6 +200,21 @@ def test_changed_indexes_work_together(here: Path, one_thread: None) -> None:
     assert "bm25-3: built from another corpus than collection/corpus.parquet" in refused.err
 
 
+def test_an_output_that_lacks_a_file_is_not_up_to_date(lexical: Path) -> None:
+    """And a list of ids may begin with a byte order mark."""
+    Path("ids.txt").write_bytes(b"\xef\xbb\xbf" + Path("gone.txt").read_bytes())
+    command = ["delete", "bm25", "--ids", "ids.txt", "--output", "fewer", "--threads", "1"]
+    done = hybrid(*command)
+    assert done.code == 0, done.err
+    Path("fewer/docids.parquet").unlink()
+    refused = hybrid(*command)
+    assert refused.code == 1
+    assert refused.err == "hybrid: fewer: lacks its file docids.parquet; pass --overwrite to write it again\n"
+    again = hybrid(*command, "--overwrite")
+    assert again.code == 0, again.err
+    assert hybrid(*command).err == "delete: fewer is up to date\n"
+
+
 def test_a_changed_index_keeps_its_encoder_also_if_that_has_moved(here: Path, one_thread: None) -> None:
     """The one that was passed is recorded, else the one of the index."""
     shutil.copytree("model", "own")

@@ -153,6 +153,26 @@ def existing_manifest(path: Path) -> Manifest | None:
         return None
 
 
+def has_result(path: Path, place: Path, existing: Manifest | None, wanted: Manifest) -> bool:
+    """Return whether an existing output is that of an equal call.
+
+    Args:
+        path: the output, as given.
+        place: where it is on this machine.
+        existing: its manifest.
+        wanted: the manifest of the call.
+
+    Raises:
+        DamageError: it lacks a file of its manifest.
+    """
+    if existing is None or existing.key() != wanted.key():
+        return False
+    lost = next((name for name in existing.files or () if not (place / name).exists()), None)
+    if lost is not None:
+        raise DamageError(f"{path}: lacks its file {lost}; pass --overwrite to write it again")
+    return True
+
+
 def _difference(existing: Manifest | None, wanted: Manifest) -> str:
     """Return the difference between the existing output and the requested one, in words."""
     if existing is None:
