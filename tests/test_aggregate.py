@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -21,7 +22,7 @@ VALUES = {  # collection -> run -> values of its queries
 }
 
 
-def write(folder: Path, name: str, measure: str = "MRR@10") -> Path:
+def write(folder: Path, name: str, measure: str = "MRR@10", **options: Any) -> Path:
     rows = [
         (run, measure, f"q{number}", value)
         for run, values in VALUES[name].items()
@@ -29,7 +30,7 @@ def write(folder: Path, name: str, measure: str = "MRR@10") -> Path:
     ]
     path = folder / f"{name.replace('/', '-')}.parquet"
     table = pl.DataFrame(rows, schema=["run", "measure", "qid", "value"], orient="row").to_arrow()
-    artifacts.open_output(path, Kind.MEASUREMENTS, "evaluate", inputs={}, options={}).write([table])
+    artifacts.open_output(path, Kind.MEASUREMENTS, "evaluate", inputs={}, options=options).write([table])
     return path
 
 
@@ -71,4 +72,19 @@ def test_unusable_input_is_refused(inputs: list[str], tmp_path: Path, monkeypatc
     refused(*words, "--split", "test", words="--split: not with --aggregate")
     refused(*words, "nothing.parquet", words="nothing.parquet: no such file; --aggregate reads")
     refused(*words, f"b={inputs[0].partition('=')[2]}", words="a.parquet: is listed twice")
-    refused("evaluate", "--aggregate", f"macro={other}", words="macro and micro are names of means")
+    for name in ("macro", "micro/x"):
+        refused("evaluate", "--aggregate", f"{name}={other}", words="macro and micro are names of means")
+    (tmp_path / "copy.parquet").write_bytes(other.read_bytes())
+    refused("evaluate", "--aggregate", other, "copy.parquet", words="copy.parquet: has the same measurements as")
+
+
+def test_measurements_with_other_settings_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [
+        write(tmp_path, name, relevance_level=1, **more) for name, more in (("a", {}), ("c/x", {"condensed": True}))
+    ]
+    evaluate(files, aggregate=True)
+    warned = capsys.readouterr().err
+    assert "c-x.parquet: was measured with other settings than" in warned
+    assert "a.parquet: condensed True, not False; measure all in one way" in warned
+    evaluate([files[0], write(tmp_path, "c/y", relevance_level=1)], aggregate=True)
+    assert "other settings" not in capsys.readouterr().err

@@ -79,6 +79,7 @@ def test_the_target_is_the_first_of_the_highest_grade() -> None:
     qrels = pl.DataFrame(rows, schema=["qid", "docid", "relevance"], orient="row")
     assert targets(qrels).rows() == [("q2", "b"), ("q1", "d")]
     assert targets(qrels, level=2).rows() == [("q2", "b")]
+    assert targets(qrels, known=pl.Series(["a", "c", "d"])).rows() == [("q2", "c"), ("q1", "d")]  # judgments have more
 
 
 def test_documents_are_grouped_by_forty_words() -> None:

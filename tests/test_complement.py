@@ -24,6 +24,7 @@ from hybrid_cli.evaluation.complement import Complement
 from hybrid_cli.evaluation.complementarity import Sets
 from hybrid_cli.evaluation.summary import Summary
 from hybrid_cli.reporting.complement import bar
+from hybrid_cli.reporting.evaluate import text as in_format
 from hybrid_cli.reporting.summary import as_csv, as_json, as_markdown, show
 
 
@@ -263,3 +264,10 @@ def test_the_pair_may_come_from_a_config_file(tiny: Path, paths: list[Path], tmp
     settings.write_text("complement: [dense, bm25]\nshow-queries: 1\n", "utf-8")
     read = CliRunner().invoke(app, [*arguments, "--config", str(settings)])
     assert read.stdout == typed.stdout
+
+
+def test_latex_has_the_tables_of_the_comparison(tiny: Path, paths: list[Path]) -> None:
+    printed = in_format(evaluate([tiny, *paths], split="test", complement=("dense", "bm25")), "latex")
+    assert "complementarity of D = dense and S = bm25" in printed
+    assert printed.count("\\begin{tabular}") > 4
+    assert "p $<$ 0.05" in printed

@@ -95,3 +95,20 @@ def test_bad_rows_and_missing_measures_are_refused(inputs: list[Path], tmp_path:
         over_seeds(inputs, measures=["MRR@10"], roc_against="bm25")
     with pytest.raises(InputError, match="--roc-against A: needs one run of that name, without a seed"):
         over_seeds(inputs, roc_against="A")
+
+
+def test_an_undefined_ratio_is_named_in_every_format(inputs: list[Path], tmp_path: Path) -> None:
+    """RoC of a run without an answered query; other names of the measure are accepted."""
+    empty = write_run(tmp_path / "A-2.parquet", {f"q{query}": ["x"] for query in range(QUERIES)})
+    words = ["evaluate", inputs[0], inputs[1], inputs[2], empty, "--over-seeds", "--roc-against", "bm25"]
+    words += ["-m", "hit_rate@10"]
+    shown = hybrid(*words)
+    assert shown.code == 0, shown.err
+    assert "undefined" in shown.out
+    assert "nan" not in shown.out
+    content = hybrid(*words, "--format", "json").out
+    assert "NaN" not in content
+    row = next(each for each in json.loads(content)["rows"] if (each["row"], each["measure"]) == ("A", "RoC@10"))
+    assert (row["mean"], row["deviation"], row["seeds"]) == (None, None, 2)
+    assert "nan" not in hybrid(*words, "--format", "csv").out
+    assert "undefined" in hybrid(*words, "--format", "latex").out

@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
-from hybrid_cli import artifacts, runs
+from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.analysis import Evaluate
 
 MACRO, MICRO = "macro", "micro"
+_SETTINGS = ("relevance_level", "condensed")  # of all queries; hits with the id of the query differ by collection
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,9 @@ def aggregate(settings: Evaluate) -> Aggregate:
         InputError: not measurements, or a collection without one of the runs or measures.
     """
     named = runs.named_once(settings.inputs)
-    if MACRO in named or MICRO in named:
+    if any(name.split("/")[0] in (MACRO, MICRO) for name in named):
         raise InputError(f"--aggregate: {MACRO} and {MICRO} are names of means; rename the collection")
+    _check_files(named)
     values = pl.concat([_read(name, path) for name, path in named.items()])
     if "measures" in settings.given:
         values = values.filter(pl.col("measure").is_in(list(settings.measures)))
@@ -88,9 +91,25 @@ def aggregate(settings: Evaluate) -> Aggregate:
     )
 
 
+def _check_files(named: Mapping[str, Path]) -> None:
+    """Refuse the same measurements under two names; warn about other settings, whose values have another meaning."""
+    known: dict[str, Path] = {}
+    settings: dict[Path, dict[str, Any]] = {}
+    for path in named.values():
+        if not path.exists():
+            raise InputError(f"{path}: no such file; --aggregate reads the files that `evaluate --output` writes")
+        if (other := known.setdefault(artifacts.fingerprint(path), path)) != path:
+            raise InputError(f"{path}: has the same measurements as {other}; omit one of them")
+        made = artifacts.find_manifest(path)
+        settings[path] = {} if made is None else {name: made.options.get(name, False) for name in _SETTINGS}
+    (first, expected), *rest = settings.items()
+    for path, found in rest:
+        if differ := [name for name in expected if found and found[name] != expected[name]]:
+            values = ", ".join(f"{name} {found[name]}, not {expected[name]}" for name in differ)
+            console.warn(f"{path}: was measured with other settings than {first}: {values}; measure all in one way")
+
+
 def _read(name: str, path: Path) -> pl.DataFrame:
-    if not path.exists():
-        raise InputError(f"{path}: no such file; --aggregate reads the files that `evaluate --output` writes")
     table = pl.read_parquet(artifacts.check_table(path, Kind.MEASUREMENTS), glob=False)
     return table.select(part=pl.lit(name), run="run", measure="measure", qid="qid", value="value")
 

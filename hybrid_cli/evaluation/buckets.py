@@ -90,9 +90,17 @@ def _reciprocal(cutoff: int) -> pl.Expr:
 # ------------------------------------------------------------------------------------------------ lengths and overlap
 
 
-def targets(qrels: pl.DataFrame, level: int = 1) -> pl.DataFrame:
-    """Return qid, docid of one relevant document per query: the first of those with the highest grade."""
+def targets(qrels: pl.DataFrame, level: int = 1, known: pl.Series | None = None) -> pl.DataFrame:
+    """Return qid, docid of one relevant document per query: the first of those with the highest grade.
+
+    Args:
+        qrels: qid, docid, relevance.
+        level: lowest relevant grade.
+        known: docids of the corpus, since judgments may have others too; ignored if they have only others.
+    """
     relevant = qrels.filter(pl.col("relevance") >= level)
+    if known is not None and len(inside := relevant.filter(pl.col("docid").is_in(known.implode()))):
+        relevant = inside
     return relevant.group_by("qid", maintain_order=True).agg(pl.col("docid").get(pl.col("relevance").arg_max()))
 
 

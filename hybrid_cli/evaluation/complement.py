@@ -241,7 +241,8 @@ def complement(plan: Plan, values: pl.DataFrame, texts: Texts | None, show_queri
     others = [name for name in plan.runs if name not in plan.pair]
     picked = pick(values, others, plan.pair, measure, show_queries)
     hits = first_hits(heads, relevant, picked, SHOWN_HITS)
-    targets = buckets.targets(relevant) if plan.qrels else relevant.clear()
+    known = None if texts is None else collection.docids(texts.corpus)
+    targets = buckets.targets(relevant, known=known) if plan.qrels else relevant.clear()
     queries, documents = known_texts(texts, first[dense]["qid"], pl.concat([targets["docid"], hits["docid"]]))
     halves = buckets.easy_hard(first[sparse], sparse)
     groups = [halves, *grouped(targets, queries, documents)]

@@ -12,11 +12,13 @@ import polars as pl
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import significance
+from hybrid_cli.evaluation.measures import parse_measures
+from hybrid_cli.evaluation.plan import OVERLAP
 from hybrid_cli.evaluation.summary import ALPHA, PERMUTATIONS
 from hybrid_cli.settings.analysis import Correction, Evaluate, SignificanceTest
 
 _ROW = pl.col("run").str.replace(r"-\d+$", "")
-_SUCCESS = "Success@"
+_SUCCESS = "Success"
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def over_seeds(values: pl.DataFrame, settings: Evaluate) -> OverSeeds:
     if settings.roc_against:
         means = pl.concat([roc(values, settings.roc_against), means], how="vertical_relaxed")
     table = means.group_by(_ROW.alias("row"), "measure", maintain_order=True).agg(
-        mean=pl.col("value").mean(), deviation=pl.col("value").std(), seeds=pl.len()
+        mean=_if_defined(pl.col("value").mean()), deviation=_if_defined(pl.col("value").std()), seeds=pl.len()
     )
     place = pl.col("row").replace_strict({name: n for n, name in enumerate(names)}, return_dtype=pl.Int32)
     averaged = values.group_by(_ROW.alias("run"), "measure", "qid", maintain_order=True).agg(pl.col("value").mean())
@@ -91,6 +93,11 @@ def over_seeds(values: pl.DataFrame, settings: Evaluate) -> OverSeeds:
     return OverSeeds(table, measures, comparisons, baselines, settings.test, settings.correction)
 
 
+def _if_defined(statistic: pl.Expr) -> pl.Expr:
+    """Return a statistic of the seeds; null if the value of a seed is undefined."""
+    return pl.when(~pl.col("value").has_nulls()).then(statistic)
+
+
 def roc(values: pl.DataFrame, sparse: str) -> pl.DataFrame:
     """Compute RoC (RoC, section 3.1) of every run against a sparse run, at the cutoff of `Success@k`.
 
@@ -99,16 +106,16 @@ def roc(values: pl.DataFrame, sparse: str) -> pl.DataFrame:
         sparse: name of the sparse run. `SPARSE+RUN`, the fusion with a run, gets the ratio of RUN.
 
     Returns:
-        run, measure, value.
+        run, measure, value; null for a run without a relevant document.
 
     Raises:
         InputError: Success@k is not among the measures, or `sparse` has several seeds.
     """
     names = values["measure"].unique(maintain_order=True).to_list()
-    measure = next((name for name in names if name.startswith(_SUCCESS)), None)
-    if measure is None:
+    success = [each for each in parse_measures([name for name in names if name != OVERLAP]) if each.family == _SUCCESS]
+    if not success:
         raise InputError(f"--roc-against: needs Success@k, such as Success@10; --measures is {', '.join(names)}")
-    found = values.filter(measure=measure).select("run", "qid", found=pl.col("value") > 0)
+    found = values.filter(measure=success[0].name).select("run", "qid", found=pl.col("value") > 0)
     theirs = found.filter(run=sparse).select("qid", known="found")
     if not len(theirs):
         raise InputError(f"--roc-against {sparse}: needs one run of that name, without a seed")
@@ -116,10 +123,9 @@ def roc(values: pl.DataFrame, sparse: str) -> pl.DataFrame:
         theirs, on="qid"
     )
     ratio = dense.group_by("run", maintain_order=True).agg(
-        value=(pl.col("found") & ~pl.col("known")).sum() / pl.col("found").sum()
+        value=((pl.col("found") & ~pl.col("known")).sum() / pl.col("found").sum()).fill_nan(None)
     )
     fused = ratio.with_columns(run=f"{sparse}+" + pl.col("run")).filter(
         pl.col("run").is_in(values["run"].unique().implode())
     )
-    cutoff = measure.removeprefix(_SUCCESS)
-    return pl.concat([ratio, fused]).select("run", measure=pl.lit(f"RoC@{cutoff}"), value="value")
+    return pl.concat([ratio, fused]).select("run", measure=pl.lit(f"RoC@{success[0].cutoff}"), value="value")

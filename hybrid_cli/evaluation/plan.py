@@ -31,7 +31,8 @@ from hybrid_cli.settings.analysis import ACC, AnswerMatch, Comparison
 
 OVERLAP = "RBO"
 _SHARE_JUDGED = "Judged"
-_MANY_UNJUDGED = 0.1  # share of the first 10 hits
+_FIRST = 10  # hits of which the share without a judgment is noted
+_MANY_UNJUDGED = 0.1  # share of them
 
 
 @dataclass(frozen=True)
@@ -253,7 +254,7 @@ def measure(plan: Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
     passages = _passages(plan, asked) if asked is not None else {}
     other = plan.other()
     depth = max(accuracy.depth(plan.measures), RBO_DEPTH if other is not None else 0)
-    frames, counts = [], {}
+    frames, counts, unjudged = [], {}, {}
     with console.progress("evaluate", total=len(plan.runs), unit="runs") as advance:
         for name, path in plan.runs.items():
             run = plan.read(name, depth, qrels)
@@ -269,9 +270,11 @@ def measure(plan: Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
             if not _holds_corpus(path, run.longest):
                 cutoffs = {measure.name: measure.cutoff for measure in plan.measures if measure.cutoff}
                 note_depth(name, run.longest, cutoffs)
+            if qrels is not None:
+                unjudged[name] = _unjudged(run, qrels)
             advance(1)
     if qrels is not None:
-        _note_unjudged(counts, qrels, plan)
+        _note_unjudged(unjudged, qrels, plan)
         _warn_nothing_removed(counts, qrels, plan)
     return pl.concat(frames), {"runs": counts, "nothing_relevant": _without_relevant(qrels, plan.level)}
 
@@ -327,14 +330,21 @@ def _condensed(values: pl.DataFrame, run: Retrieved, qrels: pl.DataFrame, plan: 
     return pl.concat([same, evaluate_hits(hits, run.lengths["qid"], qrels, others, plan.level)])
 
 
-def _note_unjudged(counts: Mapping[str, Mapping[str, float]], qrels: pl.DataFrame, plan: Plan) -> None:
+def _unjudged(run: Retrieved, qrels: pl.DataFrame) -> float:
+    """Return the share of hits without a judgment among the first 10 of the judged queries."""
+    lengths = run.lengths.join(qrels, on="qid", how="semi")["length"].clip(upper_bound=_FIRST)
+    hits = int(lengths.to_numpy().sum())
+    return 1 - len(run.judged.filter(pl.col("position") <= _FIRST)) / hits if hits else 0.0
+
+
+def _note_unjudged(shares: Mapping[str, float], qrels: pl.DataFrame, plan: Plan) -> None:
     """Print the share of unjudged top hits if judgments come from a pool: some judged documents are not relevant."""
-    shares = {name: 1 - found[HOLE] for name, found in counts.items()}
     if plan.condensed or not (qrels["relevance"] < plan.level).any() or max(shares.values()) < _MANY_UNJUDGED:
         return
     console.note(
-        f"without a judgment among the first 10: {', '.join(f'{name} {share:.0%}' for name, share in shares.items())}; "
-        "--condensed removes such documents, Bpref ignores them"
+        f"without a judgment among the first {_FIRST}: "
+        f"{', '.join(f'{name} {share:.0%}' for name, share in shares.items())}; `evaluate --condensed` removes such "
+        "documents, Bpref ignores them"
     )
 
 

@@ -99,7 +99,8 @@ class _Block:
     notes: list[str]
 
 
-def _blocks(complement: Complement) -> Iterator[_Block]:
+def blocks(complement: Complement) -> Iterator[_Block]:
+    """Yield the tables of the comparison."""
     yield _ratios_block(complement)
     yield _sets_block(complement)
     columns = ["run", "against", "wins", "ties", "losses", "difference"]
@@ -201,7 +202,7 @@ def _hit(hit: Hit, characters: int) -> str:
 
 def as_markdown(complement: Complement) -> str:
     """Return tables under headings; top documents of changed queries side by side."""
-    ratios, *others = _blocks(complement)
+    ratios, *others = blocks(complement)
     parts = [*_markdown(ratios), "\n".join(f"    {line.plain}" for line in _bars(complement, _BAR_CELLS))]
     for block in others:
         parts += _markdown(block)
@@ -221,7 +222,7 @@ def _markdown(block: _Block) -> list[str]:
 def show(complement: Complement) -> None:
     """Print tables, bars and the most changed queries."""
     out = tables.stdout()
-    for number, block in enumerate(_blocks(complement)):
+    for number, block in enumerate(blocks(complement)):
         tables.heading(block.title)
         tables.show(block.columns, block.rows, stack=tables.at_words)
         if number == 0:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from hybrid_cli import console
+from hybrid_cli.collections import collection
 from hybrid_cli.evaluation import buckets
 from hybrid_cli.evaluation.buckets import Buckets
 from hybrid_cli.evaluation.complement import Complement, Texts, complement, grouped, known_texts, relevant_documents
@@ -163,7 +164,7 @@ def _texts(
         return *known_texts(texts, qids, shown), found
     judged = plan.judged()
     assert judged is not None
-    targets = buckets.targets(judged, plan.level)
+    targets = buckets.targets(judged, plan.level, collection.docids(texts.corpus))
     queries, documents = known_texts(texts, qids, pl.concat([shown, targets["docid"]]))
     groups = grouped(targets, queries.join(targets, on="qid", how="semi"), documents)
     return queries, documents, [(group, buckets.means(summary.values, group, summary.measures[0])) for group in groups]

@@ -234,7 +234,8 @@ def _seeds_cells(found: OverSeeds, between: str) -> tuple[list[str], list[list[s
     for each in found.table.iter_rows(named=True):
         key = each["row"], each["measure"]
         deviation = "" if each["deviation"] is None else f"{between}± {figure(each['deviation'])}"
-        cells[key] = f"{figure(each['mean'])}{letters.get(key, '')}{deviation}"
+        mean = "undefined" if each["mean"] is None else figure(each["mean"])
+        cells[key] = f"{mean}{letters.get(key, '')}{deviation}"
         seeds[each["row"]] = each["seeds"]
     rows = [
         [with_letter(row, found.baselines), str(seeds[row])]
@@ -246,6 +247,8 @@ def _seeds_cells(found: OverSeeds, between: str) -> tuple[list[str], list[list[s
 
 def _seeds_legend(found: OverSeeds) -> list[str]:
     lines = ["Mean ± standard deviation over the seeds."]
+    if found.table["mean"].has_nulls():
+        lines.append("RoC is undefined where a seed has no query with a relevant document in its top hits.")
     if found.baselines:
         test = {"t": "paired t-test", "permutation": "sign-flip permutation test"}[found.test]
         correction = "not corrected" if found.correction == "none" else f"{found.correction.capitalize()} per measure"

@@ -6,10 +6,11 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hybrid_cli.evaluation.summary import Summary
-from hybrid_cli.reporting import summary
+from hybrid_cli.reporting import complement, summary
 from hybrid_cli.reporting.summary import BELOW, RAISED
 
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
+_SPECIAL |= {character: f"${character}$" for character in "<>"}
 _SPECIAL |= {character: f"\\{character}" for character in "&%$#_{}"}
 _LETTERS = {raised: letter for letter, raised in RAISED.items()} | {BELOW: r"\downarrow "}
 _MARKS = re.compile(f"[{''.join(_LETTERS)}]+")
@@ -52,7 +53,11 @@ def summary_latex(found: Summary) -> str:
         for at, name in enumerate(found.measures, 1)
         if (run, name) in best
     }
-    return _with_legend([latex_table(["run", *found.measures], rows, bold)], summary.legend(found))
+    blocks = [latex_table(["run", *found.measures], rows, bold)]
+    if found.complement:
+        for block in complement.blocks(found.complement):
+            blocks += [latex(block.title), latex_table(block.columns, block.rows), *map(latex, block.notes)]
+    return _with_legend(blocks, summary.legend(found))
 
 
 def _with_legend(blocks: Iterable[str], legend: Iterable[str]) -> str:
