@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, memory
 from hybrid_cli.artifacts import Kind, layout
+from hybrid_cli.collections.readers.qrels import judgment_rows
 from hybrid_cli.collections.readers.queries import query_rows
-from hybrid_cli.collections.readers.text_files import judgment_rows
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import refuse_special
 
@@ -280,7 +280,7 @@ def read_queries(file: Path) -> pl.DataFrame:
 
 
 def read_qrels(file: Path) -> pl.DataFrame:
-    """Read judgments from a Parquet file, a TREC file of four columns, or a file of three columns.
+    """Read judgments from a Parquet, JSON lines, CSV or text file; see `judgment_rows`.
 
     Returns:
         qid, docid (strings), relevance (int32), in the order of the file, without exact repetitions.

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hybrid_cli import console
-from hybrid_cli.collections.readers.queries import QIDS, QUERIES, queries_of
+from hybrid_cli.collections.readers.qrels import DOCIDS, QRELS, judgments_of
+from hybrid_cli.collections.readers.queries import QUERIES, queries_of
 from hybrid_cli.collections.readers.tables import (
     Layout,
     Row,
@@ -22,11 +23,9 @@ from hybrid_cli.collections.readers.tables import (
 )
 from hybrid_cli.collections.readers.text_files import (
     DOCID_FIELDS,
-    RELEVANCE_FIELDS,
     TEXT_FIELDS,
     TITLE_FIELDS,
     checked_id,
-    grade,
 )
 from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Query, Source, checked_split
 from hybrid_cli.errors import InputError
@@ -34,26 +33,16 @@ from hybrid_cli.settings.data import DELIMITED, PrepareFiles
 
 DEFAULT_SPLIT, UNJUDGED = "test", "unjudged"
 _SPLITS = ("train", "dev", "val", "valid", "validation", "test", "eval")
-_DOCIDS = ("docid", "doc_id", "docno", "document_id", "corpus_id", "pid", "passage_id")
 
 DOCUMENTS = Layout(
     "--document-columns",
     {
-        "id": (*_DOCIDS, *DOCID_FIELDS),
+        "id": (*DOCIDS, *DOCID_FIELDS),
         "title": TITLE_FIELDS,
         "text": (*TEXT_FIELDS, "content", "document", "doc"),
     },
     frozenset({"title"}),
     {2: {"id": "1", "text": "2"}},
-)
-QRELS = Layout(
-    "--qrels-columns",
-    {"qid": QIDS, "docid": _DOCIDS, "relevance": RELEVANCE_FIELDS},
-    frozenset(),
-    {
-        3: {"qid": "1", "docid": "2", "relevance": "3"},
-        4: {"qid": "1", "docid": "3", "relevance": "4"},
-    },
 )
 
 
@@ -97,7 +86,8 @@ def source(settings: PrepareFiles) -> Source:
 
     def judgments() -> Iterator[Judgment]:
         for split, each in qrels.items():
-            yield from _judgments(split, each)
+            for place, qid, docid, relevance in judgments_of(each.table, each.columns):
+                yield Judgment(split, qid, docid, relevance, place)
 
     def query_rows() -> Iterator[Query]:
         splits: dict[str, dict[str, None]] = {}
@@ -145,10 +135,3 @@ def _documents(opened: _Opened, others: Sequence[str]) -> Iterator[Document]:
         named = cell(row, title, place, default="") if title else ""
         rest = tuple(cell(row, opened.columns[name], place, default="") for name in others)
         yield Document(checked_id(cell(row, docid, place), place), named, cell(row, text, place), place, rest)
-
-
-def _judgments(split: str, opened: _Opened) -> Iterator[Judgment]:
-    qid, docid, relevance = (opened.columns[field] for field in ("qid", "docid", "relevance"))
-    for place, row in opened.rows():
-        ids = checked_id(cell(row, qid, place), place), checked_id(cell(row, docid, place), place)
-        yield Judgment(split, *ids, grade(cell(row, relevance, place), place), place)

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from hybrid_cli.collections.readers.qrels import split_judgments
 from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.collections.readers.text_files import (
     checked_id,
     json_documents,
     lines,
     plain_suffix,
-    split_judgments,
 )
 from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
