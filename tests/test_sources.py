@@ -43,6 +43,27 @@ def test_msmarco_documents_have_titles(tmp_path: Path) -> None:
     assert corpus_of(made) == [("D1", "A title", "Its body")]
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["D1\tA title\tIts body"], "line 1: 3 tab-separated columns; needs id and text, or id, url, title and body; "),
+        (
+            ["2\tplain", "1\thello\tworld"],
+            "line 2: 3 tab-separated columns, the first line has 2; replace",
+        ),
+        (["1\tu\tt\tbody", "2\tplain"], "line 2: 2 tab-separated columns, the first line has 4"),
+        (
+            ["pid\tpassage", "1\tone"],
+            "line 1: is a header, MS MARCO's files have none; remove it, or use `prepare files`",
+        ),
+    ],
+)
+def test_msmarco_texts_are_read_whole_or_refused(tmp_path: Path, rows: list[str], message: str) -> None:
+    corpus = write_lines(tmp_path / "collection.tsv", *rows)
+    with pytest.raises(InputError, match=message):
+        prepare(PrepareMsmarco(corpus, output=tmp_path / "made"))
+
+
 def test_an_unusual_line_separator_does_not_end_a_line(tmp_path: Path) -> None:
     corpus = write_lines(tmp_path / "collection.tsv", "1\tone\u2028still one\x85and still", "2\ttwo")
     made = prepare(PrepareMsmarco(corpus, output=tmp_path / "made"))

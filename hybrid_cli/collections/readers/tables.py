@@ -78,7 +78,11 @@ class Layout:
 
     def reveals(self, name: str) -> bool:
         """Return whether a name in the first row reveals a header."""
-        return any(_folded(name) in self.known[field] for field in self.revealing or self.known)
+        return any(self.names(field, name) for field in self.revealing or self.known)
+
+    def names(self, field: str, name: str) -> bool:
+        """Return whether a name is a usual one of the column of a field."""
+        return _folded(name) in self.known[field]
 
 
 def is_delimited(path: Path) -> bool:
