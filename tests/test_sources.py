@@ -245,6 +245,14 @@ def test_sgml_titles_and_texts_are_read_without_tags(tmp_path: Path) -> None:
     ]
 
 
+def test_less_and_greater_signs_in_sgml_are_text(tmp_path: Path) -> None:
+    text = "if x < y then z; and p > q holds. 1<2 <!-- no --> a<b>c</b> <?pi?>i <= n"
+    write_lines(tmp_path / "docs", f"<DOC><DOCNO>1</DOCNO><TEXT>{text}</TEXT></DOC>")
+    assert [row.text for row in trec.sgml_documents(tmp_path / "docs")] == [
+        "if x < y then z; and p > q holds. 1<2 a c i <= n"
+    ]
+
+
 def test_incomplete_sgml_is_refused(tmp_path: Path) -> None:
     (tmp_path / "docs").write_text(SGML + "<DOC>\n<DOCNO>x</DOCNO>")
     with pytest.raises(InputError, match=r"docs, line 12: <DOC> without </DOC>"):

@@ -23,7 +23,7 @@ from hybrid_cli.settings.data import SGML, SGML_TOPICS, PrepareTrec, TopicField
 _JSON = (".jsonl", ".json", ".ndjson")
 _TITLE_TAGS = ("HEADLINE", "TITLE", "HL", "HEAD", "TTL", "TI")
 _TEXT_TAGS = ("TEXT", "LEADPARA", "LP", "GRAPHIC", "BODY")
-_TAG = re.compile(r"<[^<>]*>")
+_TAG = re.compile(r"<[A-Za-z/!?][^<>]*>")  # any other < is text
 _TOPIC_LABEL = re.compile(r"\s*(?:Number|Topic|Title|Description|Narrative)\s*:", re.IGNORECASE)
 _TOPIC_FIELDS: dict[TopicField, tuple[str, ...]] = {
     "title": ("title", "query"),
