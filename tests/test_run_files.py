@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from small_artifacts import HITS, open_output, write_run
 
 from hybrid_cli import runs
+from hybrid_cli.collections import collection
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.runs import run as reading
 
@@ -36,7 +38,7 @@ def small_blocks(rows: int) -> Iterator[Path]:
     """Yield an empty folder; files in it are read in blocks of a few rows."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(reading, "BLOCK_ROWS", rows)
-        patch.setattr("hybrid_cli.runs.files.TEXT_BYTES", 16 * rows)
+        patch.setattr("hybrid_cli.runs.text.TEXT_BYTES", 16 * rows)
         yield Path(folder)
 
 
@@ -142,3 +144,23 @@ def test_a_byte_order_mark_is_not_part_of_the_first_query(tmp_path: Path) -> Non
     for name, mark in (("plain", b""), ("marked", b"\xef\xbb\xbf")):
         (tmp_path / name).write_bytes(mark + text.encode())
     assert runs.read_run(tmp_path / "marked").equals(runs.read_run(tmp_path / "plain"))
+
+
+def test_a_gzipped_run_is_read_and_a_damaged_one_refused(tmp_path: Path) -> None:
+    lines = "".join(f"q{number} Q0 a 1 2.5 x\n" for number in range(99)).encode()
+    (tmp_path / "run.trec").write_bytes(lines)
+    (tmp_path / "run.trec.gz").write_bytes(gzip.compress(lines))
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(lines)[:-20])
+    assert runs.read_run(tmp_path / "run.trec.gz").equals(runs.read_run(tmp_path / "run.trec"))
+    with pytest.raises(InputError, match=r"cut\.gz: damaged gzip file .*; download it again"):
+        runs.read_run(tmp_path / "cut.gz")
+
+
+def test_files_named_pq_are_parquet(tmp_path: Path) -> None:
+    table = table_of({"q": {"a": 2.0, "b": 1.0}})
+    table.write_parquet(tmp_path / "run.pq")
+    table.select("qid", "docid", relevance="rank").write_parquet(tmp_path / "qrels.pq")
+    table.select("qid", text="docid").unique("qid").write_parquet(tmp_path / "queries.pq")
+    assert runs.read_run(tmp_path / "run.pq").equals(table)
+    assert collection.read_qrels(tmp_path / "qrels.pq").rows() == [("q", "a", 1), ("q", "b", 2)]
+    assert collection.read_queries(tmp_path / "queries.pq")["qid"].to_list() == ["q"]

@@ -17,7 +17,7 @@ from hybrid_cli.artifacts.integrity import check_file
 from hybrid_cli.artifacts.manifest import METADATA_KEY, Manifest, find_manifest, parquet_metadata
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.errors import DamageError, InputError
-from hybrid_cli.input_files import refuse_special
+from hybrid_cli.input_files import PARQUET, refuse_special
 
 ROWS_PER_GROUP = 1 << 16
 _REPEATING = {  # dictionary-encoded columns; all columns cost a third more time and a quarter more space
@@ -78,7 +78,7 @@ def check_table(path: Path, kind: Kind) -> Path:
         raise InputError(
             f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); a {kind} file is needed here"
         )
-    if path.suffix != ".parquet":
+    if path.suffix not in PARQUET:
         raise InputError(f"{path}: is not a Parquet file; a {kind} file is needed here")
     found = parquet_metadata(path).schema.to_arrow_schema()
     for column in SCHEMAS[kind]:

@@ -13,21 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli import console
-from hybrid_cli.collections.readers.text_files import (
-    JSON_LINES,
-    columns,
-    csv_rows,
-    lines,
-    plain_suffix,
-    records,
-    text_of,
-)
+from hybrid_cli.collections.readers.text_files import JSON_LINES, columns, csv_rows, lines, records, text_of
 from hybrid_cli.collections.source import Place
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import opened
+from hybrid_cli.input_files import PARQUET, opened, plain_suffix
 
 Row = tuple[Place, Mapping[str, Any]]
-_PARQUET = (".parquet", ".pq")
 _SAMPLED_ROWS = 1000
 _LISTED_NAMES = 50
 _SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas", "|": "bars"}
@@ -87,7 +78,7 @@ class Layout:
 
 def is_delimited(path: Path) -> bool:
     """Test whether a file is TSV or CSV, by the suffix of its name."""
-    return plain_suffix(path) not in (*_PARQUET, *JSON_LINES)
+    return plain_suffix(path) not in (*PARQUET, *JSON_LINES)
 
 
 def open_table(path: Path, layout: Layout, given: Mapping[str, str], header: bool | None, quoted: bool | None) -> Table:
@@ -104,7 +95,7 @@ def open_table(path: Path, layout: Layout, given: Mapping[str, str], header: boo
         InputError: no such file, no rows, or columns without or with the same name.
     """
     suffix = plain_suffix(path)
-    if suffix in _PARQUET:
+    if suffix in PARQUET:
         return _parquet(path)
     if suffix in JSON_LINES:
         return _json_lines(path)

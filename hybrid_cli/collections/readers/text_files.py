@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import ast
 import csv
-import gzip
 import json
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from hybrid_cli.collections.source import Document, Place
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import opened
+from hybrid_cli.input_files import BROKEN_GZIP, open_binary
 from hybrid_cli.json_files import NOT_JSON
 
 # Field names of BEIR, MS MARCO, DPR, Pyserini and TREC tracks.
@@ -29,25 +27,10 @@ TITLE_FIELDS = ("title", "headline")
 TEXT_FIELDS = ("text", "contents", "passage", "segment", "body", "abstract")
 JSON_LINES = (".jsonl", ".json", ".ndjson")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BETWEEN = re.compile(r"[\s,]*")
 _LONGEST_OBJECT = 1 << 28
 _AS_WRITTEN = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=str)
-
-
-def open_binary(path: Path) -> IO[bytes]:
-    """Open a plain or gzip file for reading bytes."""
-    file = opened(path)
-    if path.suffix != ".gz":
-        return file
-    file.close()
-    return cast(IO[bytes], gzip.open(path, "rb"))
-
-
-def plain_suffix(path: Path) -> str:
-    """Return the suffix of the format: `.jsonl` for `queries.jsonl.gz`."""
-    return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
 
 
 def lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[Place, str]]:
@@ -75,7 +58,7 @@ def _all_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[Place, str
             raise InputError(
                 f"{Place(path, number)}: {byte} is not valid {encoding}; convert the file to UTF-8"
             ) from None
-        except _BROKEN_GZIP as error:
+        except BROKEN_GZIP as error:
             raise InputError(f"{path}: damaged gzip file ({error}); download it again") from None
 
 
@@ -138,7 +121,7 @@ def _read(file: TextIOWrapper, size: int, path: Path) -> str:
         return file.read(size)
     except UnicodeDecodeError:
         raise InputError(f"{path}: not valid UTF-8; convert the file") from None
-    except _BROKEN_GZIP as error:
+    except BROKEN_GZIP as error:
         raise InputError(f"{path}: damaged gzip file ({error}); download it again") from None
 
 

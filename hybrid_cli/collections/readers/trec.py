@@ -10,14 +10,10 @@ from pathlib import Path
 
 from hybrid_cli.collections.readers.qrels import split_judgments
 from hybrid_cli.collections.readers.queries import query_rows
-from hybrid_cli.collections.readers.text_files import (
-    checked_id,
-    json_documents,
-    lines,
-    plain_suffix,
-)
+from hybrid_cli.collections.readers.text_files import checked_id, json_documents, lines
 from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import plain_suffix
 from hybrid_cli.settings.data import SGML, SGML_TOPICS, PrepareTrec, TopicField
 
 _JSON = (".jsonl", ".json", ".ndjson")
