@@ -14,12 +14,20 @@ from hybrid_cli.errors import InputError
 
 BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
 PARQUET = (".parquet", ".pq")
+# Usual names of the columns of ids, as `folded` returns them, the most specific first.
+QIDS = ("qid", "query_id", "queryid", "question_id", "topic_id")
+DOCIDS = ("docid", "doc_id", "docno", "document_id", "corpus_id", "pid", "passage_id")
 _SPECIAL = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+
+
+def folded(name: str) -> str:
+    """Return the name of a column in lower case with `_`: `corpus_id` for `Corpus-ID`."""
+    return name.strip().lower().replace("-", "_").replace(" ", "_")
 
 
 def special(path: Path) -> str | None:

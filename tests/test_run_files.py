@@ -164,3 +164,57 @@ def test_files_named_pq_are_parquet(tmp_path: Path) -> None:
     assert runs.read_run(tmp_path / "run.pq").equals(table)
     assert collection.read_qrels(tmp_path / "qrels.pq").rows() == [("q", "a", 1), ("q", "b", 2)]
     assert collection.read_queries(tmp_path / "queries.pq")["qid"].to_list() == ["q"]
+
+
+HITS_OF_TWO = [("a b", "x", 1, -1.0), ("a b", "y", 2, -2.0), ("q", "x", 1, -1.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "scores"),
+    [
+        ("q\tx\t1\na b\ty\t2\na b\tx\t1\r\n", None),
+        ("docid\tqid\trank\textra\nx\tq\t1\t\ny\ta b\t2\t\nx\ta b\t1\t\n", None),
+        ("Doc-ID\tquery_id\tscore\nx\tq\t7\ny\ta b\t2\nx\ta b\t3\n", [3.0, 2.0, 7.0]),
+        ("qid\trank\tdocno\tscore\nq\t1\tx\t7\na b\t2\ty\t4\na b\t1\tx\t3\n", [3.0, 4.0, 7.0]),
+    ],
+    ids=["MS MARCO", "ranks", "scores", "ranks and scores"],
+)
+def test_runs_of_other_columns_are_read(tmp_path: Path, text: str, scores: list[float] | None) -> None:
+    """Ranks without scores give scores that fall with the rank."""
+    (tmp_path / "run.tsv").write_bytes(text.encode())
+    found = runs.read_run(tmp_path / "run.tsv")
+    assert found.drop("score").rows() == [row[:3] for row in HITS_OF_TWO]
+    assert found["score"].to_list() == (scores or [row[3] for row in HITS_OF_TWO])
+
+
+def test_a_header_of_a_trec_run_is_no_hit(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("qid Q0 docid rank score tag\nq1 Q0 a 1 2.0 x\n")
+    assert runs.read_run(tmp_path / "run").rows() == [("q1", "a", 1, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("q\tx\t1\nq\ty\t2.5\n", r"line 2: rank '2.5' is not a whole number; a run of MS MARCO has three"),
+        ("q\tx\t1\nq\ty\n", r"line 2: 2 fields; a run of MS MARCO has three: qid docid rank"),
+        (
+            "q x 1 2.0\n",
+            r"line 1: 4 fields; a TREC run has six: .*; other runs need a first line with the names qid, doc",
+        ),
+        ("qid\tdocid\nq\tx\n", r"line 1: the header names no rank and no score \(columns: qid, docid\)"),
+        ("qid\tdocid\tscore\nq\tx\n", r"line 2: 2 fields; the header names 3"),
+    ],
+)
+def test_runs_of_other_columns_are_refused_with_their_line(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "run").write_text(text)
+    with pytest.raises(InputError, match=words):
+        runs.read_run(tmp_path / "run")
+
+
+def test_ids_of_foreign_parquet_files_may_be_whole_numbers(tmp_path: Path) -> None:
+    table = pl.DataFrame({"qid": [9, 10], "docid": [3, 4], "rank": [1, 1], "score": [2.0, 1.0], "relevance": [1, 0]})
+    table.write_parquet(tmp_path / "both.parquet")
+    table.select("qid", text=pl.lit("a")).write_parquet(tmp_path / "queries.parquet")
+    assert runs.read_run(tmp_path / "both.parquet").rows() == [("10", "4", 1, 1.0), ("9", "3", 1, 2.0)]
+    assert collection.read_qrels(tmp_path / "both.parquet").rows() == [("9", "3", 1), ("10", "4", 0)]
+    assert collection.read_queries(tmp_path / "queries.parquet")["qid"].to_list() == ["9", "10"]

@@ -61,7 +61,8 @@ def row_count(path: Path) -> int:
 def check_table(path: Path, kind: Kind) -> Path:
     """Check that `path` is a Parquet file with the columns of `kind`, written by any program, and return the path.
 
-    Columns may have any order, strings may be large, extra columns are ignored, and `answers` may be absent.
+    Columns may have any order, strings may be large, extra columns are ignored, and `answers` may be absent. Ids of
+    runs, qrels and queries may be whole numbers, which their readers turn into texts.
 
     Raises:
         InputError: the file is missing, truncated or of another kind, or a column is missing or of another type.
@@ -91,11 +92,16 @@ def check_table(path: Path, kind: Kind) -> Path:
                 f"{path}: has no column '{column.name}' (found: {', '.join(found.names)}); a {kind} file needs "
                 + ", ".join(SCHEMAS[kind].names)
             )
-        if not _fits(found.field(column.name).type, column.type):
+        numbers = kind in (Kind.RUN, Kind.QRELS, Kind.QUERIES) and column.name in ("qid", "docid")  # read as texts
+        if not (_fits(found.field(column.name).type, column.type) or (numbers and _is_integer(found, column.name))):
             raise InputError(
                 f"{path}: column '{column.name}' is {found.field(column.name).type}, a {kind} file needs {column.type}"
             )
     return path
+
+
+def _is_integer(schema: pa.Schema, name: str) -> bool:
+    return bool(pa.types.is_integer(schema.field(name).type))
 
 
 def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:

@@ -1,4 +1,4 @@
-"""Runs in files: Parquet with the columns of a run, or TREC text; checked whoever wrote them."""
+"""Runs in files: Parquet with the columns of a run, or text; checked whoever wrote them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def read_run(path: Path) -> pl.DataFrame:
 
 
 def open_run(path: Path, by_qid: bool = True) -> Run:
-    """Open a run and check all of it: Parquet with a run's columns, or a TREC file with six columns.
+    """Open a run and check all of it: Parquet with a run's columns, or a text; see `text_parts`.
 
-    Hits of a Parquet file that are in order stay in the file. A TREC file, and a run of another tool in another order,
+    Hits of a Parquet file that are in order stay in the file. A text, and a run of another tool in another order,
     is held in memory: ordered by rank, or by score where ranks are missing or repeated.
 
     Args:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hybrid_cli import console
-from hybrid_cli.collections.readers.qrels import DOCIDS, QRELS, judgments_of
+from hybrid_cli.collections.readers.qrels import QRELS, judgments_of
 from hybrid_cli.collections.readers.queries import QUERIES, queries_of
 from hybrid_cli.collections.readers.tables import (
     Layout,
@@ -29,6 +29,7 @@ from hybrid_cli.collections.readers.text_files import (
 )
 from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Query, Source, checked_split
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import DOCIDS
 from hybrid_cli.settings.data import DELIMITED, PrepareFiles
 
 DEFAULT_SPLIT, UNJUDGED = "test", "unjudged"

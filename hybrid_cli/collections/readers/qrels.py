@@ -7,15 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from hybrid_cli.collections.readers.queries import QIDS
 from hybrid_cli.collections.readers.tables import Layout, Table, cell, chosen_columns, is_delimited, open_table
 from hybrid_cli.collections.readers.text_files import checked_id, lines
 from hybrid_cli.collections.source import Judgment, Place
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import plain_suffix
+from hybrid_cli.input_files import DOCIDS, QIDS, plain_suffix
 
 JudgmentRow = tuple[Place, str, str, int]
-DOCIDS = ("docid", "doc_id", "docno", "document_id", "corpus_id", "pid", "passage_id")
 QRELS = Layout(
     "--qrels-columns",
     {

@@ -22,10 +22,9 @@ from hybrid_cli.collections.readers.text_files import (
     text_of,
 )
 from hybrid_cli.collections.source import Place
-from hybrid_cli.input_files import plain_suffix
+from hybrid_cli.input_files import QIDS, plain_suffix
 
 QueryRow = tuple[Place, str, str, list[str] | None]
-QIDS = ("qid", "query_id", "queryid", "question_id", "topic_id")
 QUERIES = Layout(
     "--query-columns",
     {

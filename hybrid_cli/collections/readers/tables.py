@@ -16,7 +16,7 @@ from hybrid_cli import console
 from hybrid_cli.collections.readers.text_files import JSON_LINES, columns, csv_rows, lines, records, text_of
 from hybrid_cli.collections.source import Place
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import PARQUET, opened, plain_suffix
+from hybrid_cli.input_files import PARQUET, folded, opened, plain_suffix
 
 Row = tuple[Place, Mapping[str, Any]]
 _SAMPLED_ROWS = 1000
@@ -73,7 +73,7 @@ class Layout:
 
     def names(self, field: str, name: str) -> bool:
         """Return whether a name is a usual one of the column of a field."""
-        return _folded(name) in self.known[field]
+        return folded(name) in self.known[field]
 
 
 def is_delimited(path: Path) -> bool:
@@ -205,7 +205,7 @@ def chosen_columns(table: Table, layout: Layout, given: Mapping[str, str]) -> di
             _refuse_other_separator(table)
             raise InputError(f"{layout.option} {field}={name}: {table.path} has no such column (columns: {listed})")
     found = dict(given)
-    free = {_folded(name): name for name in reversed(table.names) if name not in given.values()}
+    free = {folded(name): name for name in reversed(table.names) if name not in given.values()}
     positions = {} if table.header or given else layout.positions.get(len(table.names), {})
     for field, known in layout.known.items():
         usual = [free[each] for each in known if each in free]
@@ -214,7 +214,7 @@ def chosen_columns(table: Table, layout: Layout, given: Mapping[str, str]) -> di
         guessed = next(iter(usual), positions.get(field))
         if field not in found and guessed is not None:
             found[field] = guessed
-            free.pop(_folded(guessed), None)
+            free.pop(folded(guessed), None)
     missing = [field for field in layout.known if field not in found and field not in layout.optional]
     if missing:
         _refuse_other_separator(table)
@@ -238,10 +238,6 @@ def _refuse_other_separator(table: Table) -> None:
             raise InputError(
                 f"{table.path}: {what} separate the fields; save the file as CSV with commas, or TSV with tabs"
             )
-
-
-def _folded(name: str) -> str:
-    return name.strip().lower().replace("-", "_").replace(" ", "_")
 
 
 def described(table: Table, chosen: Mapping[str, str]) -> str:
