@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_artifacts import HITS, open_output, write_run
+from tiny_collection import write_lines
 
 from hybrid_cli import runs
 from hybrid_cli.collections import collection
@@ -218,3 +219,15 @@ def test_ids_of_foreign_parquet_files_may_be_whole_numbers(tmp_path: Path) -> No
     assert runs.read_run(tmp_path / "both.parquet").rows() == [("10", "4", 1, 1.0), ("9", "3", 1, 2.0)]
     assert collection.read_qrels(tmp_path / "both.parquet").rows() == [("9", "3", 1), ("10", "4", 0)]
     assert collection.read_queries(tmp_path / "queries.parquet")["qid"].to_list() == ["9", "10"]
+
+
+@pytest.mark.parametrize("rank", ["1", "x", "1.5", "nan", "99999999999"])
+def test_a_bad_rank_changes_the_order_of_its_query_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rank: str
+) -> None:
+    lines = ["q1 Q0 a 1.0 1 x", "q1 Q0 b 2.0 2 x", "q2 Q0 a 1 1 x", f"q2 Q0 b {rank} 2 x"]
+    write_lines(tmp_path / "run", *lines)
+    found = runs.read_run(tmp_path / "run")
+    assert found.rows() == [("q1", "a", 1, 1.0), ("q1", "b", 2, 2.0), ("q2", "b", 1, 2.0), ("q2", "a", 2, 1.0)]
+    words = f"{tmp_path / 'run'}: ranks of 1 query are missing or repeated; score orders their hits\n"
+    assert capsys.readouterr().err == words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import polars as pl
@@ -34,7 +35,8 @@ def open_run(path: Path, by_qid: bool = True) -> Run:
     """Open a run and check all of it: Parquet with a run's columns, or a text; see `text_parts`.
 
     Hits of a Parquet file that are in order stay in the file. A text, and a run of another tool in another order,
-    is held in memory: ordered by rank, or by score where ranks are missing or repeated.
+    is held in memory, ordered by rank. The hits of a query with missing or repeated ranks are ordered by score, and a
+    note counts these queries.
 
     Args:
         path: the file.
@@ -76,7 +78,7 @@ def _sorted(path: Path, made: Manifest | None, text: bool) -> pl.DataFrame:
             f"{path}: was changed after `{made.stage}` wrote it: its rows are not in the order of query and rank; "
             "make it again"
         )
-    return table
+    return _ordered(table, path)
 
 
 def _work_bytes() -> int:
@@ -141,7 +143,7 @@ def _parquet_rows(path: Path, columns: list[str], begin: int, count: int) -> pl.
 
 
 def _checked(run: pl.DataFrame, path: Path) -> pl.DataFrame:
-    """Check a run of another tool; order it by rank, or by score where ranks are missing or repeated."""
+    """Check the ids and scores of a run, and return the run."""
     rows = run.with_row_index("row", offset=1)
     lacking = rows.filter(pl.any_horizontal(pl.col("qid", "docid").fill_null("") == ""))
     if len(lacking):
@@ -160,11 +162,26 @@ def _checked(run: pl.DataFrame, path: Path) -> pl.DataFrame:
             f"{path}: query {row['qid']} lists document {row['docid']} more than once (row {row['row']}); "
             "remove the duplicates"
         )
-    usable = run["rank"].null_count() == 0 and not run.select(pl.struct("qid", "rank").is_duplicated().any()).item()
-    if not usable:
-        return ranked(run.drop("rank"))
-    ordered = run.sort("qid", "rank", maintain_order=True)  # ranks may start at 0 or have gaps
-    return ordered.with_columns(rank=pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("qid")).select(SCHEMA.names())
+    return run
+
+
+def _ordered(run: pl.DataFrame, path: Path) -> pl.DataFrame:
+    """Order a run by rank, and the hits of a query with missing or repeated ranks by score."""
+    unusable = pl.struct("qid", "rank").is_duplicated() | pl.col("rank").is_null()
+    run = run.with_columns(unusable=unusable.any().over("qid"))
+    by_rank, by_score = (run.filter(pl.col("unusable") == flag).drop("unusable") for flag in (False, True))
+    if len(by_score):
+        count = by_score["qid"].n_unique()
+        _note_once(f"{path}: ranks of {console.counted(query=count)} are missing or repeated; score orders their hits")
+    ordered = by_rank.sort("qid", "rank", maintain_order=True)  # ranks may start at 0 or have gaps
+    numbered = ordered.with_columns(rank=pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("qid"))
+    return pl.concat([numbered.select(SCHEMA.names()).cast(dict(SCHEMA)), ranked(by_score.drop("rank"))])  # type: ignore[arg-type]
+
+
+@cache
+def _note_once(message: str) -> None:
+    """Print a note; commands read a run several times."""
+    console.note(message)
 
 
 def _first_null(rows: pl.DataFrame) -> str:

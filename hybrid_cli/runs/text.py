@@ -141,7 +141,8 @@ def _parsed(rows: list[str], path: Path, above: int, form: _Form) -> pl.DataFram
     def field(at: int | None, kind: type[pl.DataType]) -> pl.Expr:
         return pl.lit(None, kind) if at is None else pl.col("f").list.get(at).cast(kind, strict=False)
 
-    rank = field(form.rank, pl.Int32)
+    given = field(form.rank, pl.Float64)  # some tools write `1.0`
+    rank = pl.when(given == given.floor()).then(given).cast(pl.Int32, strict=False)
     score = -rank.cast(pl.Float32) if form.score is None else field(form.score, pl.Float32)
     hits = fields.select(
         field(form.qid, pl.String).alias("qid"),
