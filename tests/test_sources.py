@@ -166,6 +166,23 @@ def test_tevatron_files_contain_queries_passages_and_judgments(tmp_path: Path) -
         prepare(PrepareTevatron({"train": tmp_path / "changed.jsonl"}, output=tmp_path / "x"))
 
 
+def test_tevatron_queries_keep_their_answers_and_need_no_negatives_with_a_corpus(tmp_path: Path) -> None:
+    positive = {"docid": "p", "title": "t", "text": "in 1912"}
+    rows = [
+        {"query_id": qid, "query": "when", "answers": answers, "positive_passages": [positive]}
+        for qid, answers in (("7", ["1912", "April"]), ("8", []))
+    ]
+    training = write_lines(tmp_path / "train.jsonl", *map(json.dumps, rows))
+    corpus = write_lines(tmp_path / "corpus.jsonl", json.dumps(positive))
+    made = prepare(PrepareTevatron({"train": training}, corpus=corpus, output=tmp_path / "made"))
+    found = collection.read_queries(made / "queries.train.parquet")["answers"].to_list()
+    assert found == [["1912", "April"], None]
+    with pytest.raises(
+        InputError, match=r"train\.jsonl, line 1: no 'negative_passages'; .* pass them as --corpus FILE"
+    ):
+        prepare(PrepareTevatron({"train": training}, output=tmp_path / "x"))
+
+
 def test_answers_that_are_not_a_list_are_refused_and_never_evaluated(tmp_path: Path) -> None:
     questions = write_lines(tmp_path / "qa.csv", "a question\t__import__('os').getcwd()")
     with pytest.raises(InputError, match=r"qa\.csv, line 1: .* is not a list of answers"):
