@@ -61,7 +61,8 @@ def source(settings: PrepareFiles) -> Source:
     """Return the collection of files with columns, and print the columns and splits.
 
     A file of queries or judgments belongs to the split that the option names, or that its file name contains. Other
-    queries belong to the splits that judge them, as in BEIR; other judgments to the split `test`.
+    queries belong to the splits that judge them, as in BEIR. Other judgments belong to the split of the queries, if
+    there is one file of each, else to `test`.
 
     Raises:
         InputError: a file cannot be read, or options of TSV and CSV files without such a file.
@@ -76,7 +77,7 @@ def source(settings: PrepareFiles) -> Source:
     documents = [opened(path, DOCUMENTS, settings.document_columns) for path in settings.documents]
     others = tuple(settings.other_fields)
     asked = _splits("--queries", settings.queries)
-    judged = {split or DEFAULT_SPLIT: path for split, path in _splits("--qrels", settings.qrels).items()}
+    judged = _named_splits(_splits("--qrels", settings.qrels), asked)
     paths = [*settings.documents, *asked.values(), *judged.values()]
     known = {"inputs": DELIMITED if any(map(is_delimited, paths)) else ""}
     settings.check_facts("the files are JSON lines or Parquet", **known)
@@ -120,6 +121,27 @@ def _splits(option: str, values: Sequence[str]) -> dict[str, Path]:
             raise InputError(f"{option}: {found[split]} and {path} have {what}; name it: {option} SPLIT=FILE")
         found[split] = path
     return found
+
+
+def _named_splits(judged: Mapping[str, Path], asked: Mapping[str, Path]) -> dict[str, Path]:
+    """Return the files of judgments by split, that of an unnamed one too.
+
+    Raises:
+        InputError: the default split for an unnamed file has no queries.
+    """
+    if "" not in judged:
+        return dict(judged)
+    default = (next(iter(asked)) if len(asked) == len(judged) == 1 else "") or DEFAULT_SPLIT
+    if asked and not {"", default} & set(asked):
+        raise InputError(
+            f"{judged['']}: judges the queries of split {DEFAULT_SPLIT}, the default, and there are none (splits of "
+            f"queries: {', '.join(asked)}); name the split: --qrels {next(iter(asked))}={judged['']}"
+        )
+    if default in judged:
+        raise InputError(
+            f"--qrels: {judged[default]} and {judged['']} have split '{default}'; name it: --qrels SPLIT=FILE"
+        )
+    return {split or default: path for split, path in judged.items()}
 
 
 def _split_of(path: Path) -> str:
