@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import stat
+import zlib
 from io import BufferedReader
 from pathlib import Path
+from typing import IO, cast
 
 from hybrid_cli.errors import InputError
 
+BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
+PARQUET = (".parquet", ".pq")
+# Usual names of the columns of ids, as `folded` returns them, the most specific first.
+QIDS = ("qid", "query_id", "queryid", "question_id", "topic_id")
+DOCIDS = ("docid", "doc_id", "docno", "document_id", "corpus_id", "pid", "passage_id")
 _SPECIAL = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+
+
+def folded(name: str) -> str:
+    """Return the name of a column in lower case with `_`: `corpus_id` for `Corpus-ID`."""
+    return name.strip().lower().replace("-", "_").replace(" ", "_")
 
 
 def special(path: Path) -> str | None:
@@ -51,6 +64,20 @@ def opened(path: Path) -> BufferedReader:
         raise InputError(f"{path}: is a folder; a file is needed") from None
     except PermissionError:
         raise InputError(f"{path}: permission denied; change the permissions of the file") from None
+
+
+def open_binary(path: Path) -> IO[bytes]:
+    """Open a plain or gzip file for reading bytes."""
+    file = opened(path)
+    if path.suffix != ".gz":
+        return file
+    file.close()
+    return cast(IO[bytes], gzip.open(path, "rb"))
+
+
+def plain_suffix(path: Path) -> str:
+    """Return the suffix of the format: `.jsonl` for `queries.jsonl.gz`."""
+    return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
 
 
 def read_bytes(path: Path) -> bytes:

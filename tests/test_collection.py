@@ -269,9 +269,31 @@ def test_all_text_formats_of_judgments_are_equal(tmp_path: Path, text: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("q.tsv", "corpus-id\tquery-id\tscore\na b\t1\t2\nNA\t007\t0\n"),
+        ("q.tsv", "query_id\tdocid\trelevance\tsplit\n1\ta b\t2\ttest\n007\tNA\t0\ttest\n"),
+        ("q.txt", "relevance\tqid\titer\tdocno\n2\t1\t0\ta b\n0\t007\t0\tNA\n"),
+        ("q.csv", 'docid,qid,relevance\n"a b",1,2\nNA,007,0\n'),
+        ("q.csv", "1,a b,2\n007,NA,0\n"),
+        ("q.jsonl", '{"docid": "a b", "qid": 1, "rel": 2}\n{"qid": "007", "docid": "NA", "rel": 0}\n'),
+    ],
+)
+def test_columns_of_judgments_are_found_as_by_prepare_files(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    assert collection.read_qrels(tmp_path / name).rows() == [("1", "a b", 2), ("007", "NA", 0)]
+
+
+def test_a_name_of_a_column_is_an_id_in_a_file_without_header(tmp_path: Path) -> None:
+    (tmp_path / "qrels.tsv").write_text("qid\t0\tpid\t1\nscore\t0\tNA\t0\n")
+    assert collection.read_qrels(tmp_path / "qrels.tsv").rows() == [("qid", "pid", 1), ("score", "NA", 0)]
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("1 0 a 1\n1 0 b\n1 0 a 2\n", "line 2: relevance 'b' is not a whole number"),
+        ("question\tdocid\tscore\n1\ta\t1\n", "no column known for the qid .columns: question, docid, score.; name"),
         ("q1 0 d1 1.0\nq1 0 d2 1\n", "line 1: relevance '1.0' is not a whole number"),
         ("1 0 a " + "1" * 5000, "line 1: relevance '1111"),
         ("1 0 a 1_0\n", "relevance '1_0' is not a whole number"),

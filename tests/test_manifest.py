@@ -115,7 +115,7 @@ def test_an_index_is_not_a_run(tmp_path: Path) -> None:
             {"score": None},
             r"has no column 'score' \(found: qid, docid, rank\); a run file needs qid, docid, rank, score",
         ),
-        ({"qid": pl.Int64}, "column 'qid' is int64, a run file needs string"),
+        ({"qid": pl.Float64}, "column 'qid' is double, a run file needs string"),
         ({"rank": pl.Float64}, "column 'rank' is double, a run file needs int32"),
         ({"score": pl.String}, "column 'score' is .*string.*, a run file needs float"),
     ],

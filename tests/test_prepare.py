@@ -222,6 +222,7 @@ def test_empty_and_long_texts_are_kept_and_counted(tmp_path: Path, capsys: pytes
 
 def test_files_without_queries_or_judgments_are_refused(tmp_path: Path) -> None:
     passages = write_lines(tmp_path / "psgs.tsv", "id\ttext\ttitle", "1\ta text\ta title")
+    plain = write_lines(tmp_path / "collection.tsv", "1\ta text")
     folder = write_beir(tmp_path / "beir", ["a"])
     write_lines(folder / "qrels/dev.tsv", "query-id\tcorpus-id\tscore")
     none, made = write_lines(tmp_path / "none.tsv"), tmp_path / "made"
@@ -229,7 +230,7 @@ def test_files_without_queries_or_judgments_are_refused(tmp_path: Path) -> None:
     for settings, message in (
         (PrepareDpr(passages, output=made, training={"train": training}), "t.json: no queries"),
         (PrepareDpr(passages, output=made, questions={"test": none}), "none.tsv: no queries; replace or omit the file"),
-        (PrepareMsmarco(passages, output=made, queries={"dev": none}), "none.tsv: no queries"),
+        (PrepareMsmarco(plain, output=made, queries={"dev": none}), "none.tsv: no queries"),
         (PrepareTrec(folder / "corpus.jsonl", output=made, topics={"dev": none}), "none.tsv: no queries"),
         (PrepareBeir(folder, output=made), r"qrels/dev.tsv: no judgments"),
     ):

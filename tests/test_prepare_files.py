@@ -271,6 +271,35 @@ def test_options_name_splits(tmp_path: Path) -> None:
     assert qrels_of(made, "y") == [("1", "a", 1)]
 
 
+def test_one_unnamed_file_of_judgments_belongs_to_the_one_split_of_the_queries(tmp_path: Path) -> None:
+    queries = write_lines(tmp_path / "q.tsv", "1\tone")
+    qrels = str(write_lines(tmp_path / "j.tsv", "1 0 a 1"))
+    made = prepare(
+        PrepareFiles([write_docs(tmp_path)], queries=[f"dev={queries}"], qrels=[qrels], output=tmp_path / "made")
+    )
+    assert queries_of(made, "dev") == [("1", "one")]
+    assert qrels_of(made, "dev") == [("1", "a", 1)]
+    reverse = prepare(
+        PrepareFiles([write_docs(tmp_path)], queries=[str(queries)], qrels=[f"dev={qrels}"], output=tmp_path / "other")
+    )
+    assert qrels_of(reverse, "dev") == [("1", "a", 1)]
+
+
+def test_unnamed_judgments_of_several_splits_are_refused_with_the_option(tmp_path: Path) -> None:
+    queries = write_lines(tmp_path / "q.tsv", "1\tone")
+    qrels = str(write_lines(tmp_path / "j.tsv", "1 0 a 1"))
+    given = [f"dev={queries}", f"train={queries}"]
+    words = (
+        "judges the queries of split test, the default, and there are none .splits of queries: dev, train.; "
+        f"name the split: --qrels dev={qrels}"
+    )
+    with pytest.raises(InputError, match=words):
+        prepare(PrepareFiles([write_docs(tmp_path)], queries=given, qrels=[qrels], output=tmp_path / "made"))
+    both = [qrels, f"test={qrels}"]
+    with pytest.raises(InputError, match="have split 'test'; name it: --qrels SPLIT=FILE"):
+        prepare(PrepareFiles([write_docs(tmp_path)], queries=[str(queries)], qrels=both, output=tmp_path / "made"))
+
+
 def test_two_files_of_one_split_are_refused(tmp_path: Path) -> None:
     paths = [str(write_lines(tmp_path / f"{name}.tsv", "1\tone")) for name in ("mine", "yours")]
     with pytest.raises(InputError, match=r"have no split; name it: --queries SPLIT=FILE"):

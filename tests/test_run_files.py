@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import tempfile
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_artifacts import HITS, open_output, write_run
+from tiny_collection import write_lines
 
 from hybrid_cli import runs
+from hybrid_cli.collections import collection
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.runs import run as reading
 
@@ -36,7 +39,7 @@ def small_blocks(rows: int) -> Iterator[Path]:
     """Yield an empty folder; files in it are read in blocks of a few rows."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(reading, "BLOCK_ROWS", rows)
-        patch.setattr("hybrid_cli.runs.files.TEXT_BYTES", 16 * rows)
+        patch.setattr("hybrid_cli.runs.text.TEXT_BYTES", 16 * rows)
         yield Path(folder)
 
 
@@ -142,3 +145,89 @@ def test_a_byte_order_mark_is_not_part_of_the_first_query(tmp_path: Path) -> Non
     for name, mark in (("plain", b""), ("marked", b"\xef\xbb\xbf")):
         (tmp_path / name).write_bytes(mark + text.encode())
     assert runs.read_run(tmp_path / "marked").equals(runs.read_run(tmp_path / "plain"))
+
+
+def test_a_gzipped_run_is_read_and_a_damaged_one_refused(tmp_path: Path) -> None:
+    lines = "".join(f"q{number} Q0 a 1 2.5 x\n" for number in range(99)).encode()
+    (tmp_path / "run.trec").write_bytes(lines)
+    (tmp_path / "run.trec.gz").write_bytes(gzip.compress(lines))
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(lines)[:-20])
+    assert runs.read_run(tmp_path / "run.trec.gz").equals(runs.read_run(tmp_path / "run.trec"))
+    with pytest.raises(InputError, match=r"cut\.gz: damaged gzip file .*; download it again"):
+        runs.read_run(tmp_path / "cut.gz")
+
+
+def test_files_named_pq_are_parquet(tmp_path: Path) -> None:
+    table = table_of({"q": {"a": 2.0, "b": 1.0}})
+    table.write_parquet(tmp_path / "run.pq")
+    table.select("qid", "docid", relevance="rank").write_parquet(tmp_path / "qrels.pq")
+    table.select("qid", text="docid").unique("qid").write_parquet(tmp_path / "queries.pq")
+    assert runs.read_run(tmp_path / "run.pq").equals(table)
+    assert collection.read_qrels(tmp_path / "qrels.pq").rows() == [("q", "a", 1), ("q", "b", 2)]
+    assert collection.read_queries(tmp_path / "queries.pq")["qid"].to_list() == ["q"]
+
+
+HITS_OF_TWO = [("a b", "x", 1, -1.0), ("a b", "y", 2, -2.0), ("q", "x", 1, -1.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "scores"),
+    [
+        ("q\tx\t1\na b\ty\t2\na b\tx\t1\r\n", None),
+        ("docid\tqid\trank\textra\nx\tq\t1\t\ny\ta b\t2\t\nx\ta b\t1\t\n", None),
+        ("Doc-ID\tquery_id\tscore\nx\tq\t7\ny\ta b\t2\nx\ta b\t3\n", [3.0, 2.0, 7.0]),
+        ("qid\trank\tdocno\tscore\nq\t1\tx\t7\na b\t2\ty\t4\na b\t1\tx\t3\n", [3.0, 4.0, 7.0]),
+    ],
+    ids=["MS MARCO", "ranks", "scores", "ranks and scores"],
+)
+def test_runs_of_other_columns_are_read(tmp_path: Path, text: str, scores: list[float] | None) -> None:
+    """Ranks without scores give scores that fall with the rank."""
+    (tmp_path / "run.tsv").write_bytes(text.encode())
+    found = runs.read_run(tmp_path / "run.tsv")
+    assert found.drop("score").rows() == [row[:3] for row in HITS_OF_TWO]
+    assert found["score"].to_list() == (scores or [row[3] for row in HITS_OF_TWO])
+
+
+def test_a_header_of_a_trec_run_is_no_hit(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("qid Q0 docid rank score tag\nq1 Q0 a 1 2.0 x\n")
+    assert runs.read_run(tmp_path / "run").rows() == [("q1", "a", 1, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("q\tx\t1\nq\ty\t2.5\n", r"line 2: rank '2.5' is not a whole number; a run of MS MARCO has three"),
+        ("q\tx\t1\nq\ty\n", r"line 2: 2 fields; a run of MS MARCO has three: qid docid rank"),
+        (
+            "q x 1 2.0\n",
+            r"line 1: 4 fields; a TREC run has six: .*; other runs need a first line with the names qid, doc",
+        ),
+        ("qid\tdocid\nq\tx\n", r"line 1: the header names no rank and no score \(columns: qid, docid\)"),
+        ("qid\tdocid\tscore\nq\tx\n", r"line 2: 2 fields; the header names 3"),
+    ],
+)
+def test_runs_of_other_columns_are_refused_with_their_line(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "run").write_text(text)
+    with pytest.raises(InputError, match=words):
+        runs.read_run(tmp_path / "run")
+
+
+def test_ids_of_foreign_parquet_files_may_be_whole_numbers(tmp_path: Path) -> None:
+    table = pl.DataFrame({"qid": [9, 10], "docid": [3, 4], "rank": [1, 1], "score": [2.0, 1.0], "relevance": [1, 0]})
+    table.write_parquet(tmp_path / "both.parquet")
+    table.select("qid", text=pl.lit("a")).write_parquet(tmp_path / "queries.parquet")
+    assert runs.read_run(tmp_path / "both.parquet").rows() == [("10", "4", 1, 1.0), ("9", "3", 1, 2.0)]
+    assert collection.read_qrels(tmp_path / "both.parquet").rows() == [("9", "3", 1), ("10", "4", 0)]
+    assert collection.read_queries(tmp_path / "queries.parquet")["qid"].to_list() == ["9", "10"]
+
+
+@pytest.mark.parametrize("rank", ["1", "x", "1.5", "nan", "99999999999"])
+def test_a_bad_rank_changes_the_order_of_its_query_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rank: str
+) -> None:
+    lines = ["q1 Q0 a 1.0 1 x", "q1 Q0 b 2.0 2 x", "q2 Q0 a 1 1 x", f"q2 Q0 b {rank} 2 x"]
+    write_lines(tmp_path / "run", *lines)
+    found = runs.read_run(tmp_path / "run")
+    assert found.rows() == [("q1", "a", 1, 1.0), ("q1", "b", 2, 2.0), ("q2", "b", 1, 2.0), ("q2", "a", 2, 1.0)]
+    words = f"{tmp_path / 'run'}: ranks of 1 query are missing or repeated; score orders their hits\n"
+    assert capsys.readouterr().err == words

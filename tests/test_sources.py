@@ -43,6 +43,27 @@ def test_msmarco_documents_have_titles(tmp_path: Path) -> None:
     assert corpus_of(made) == [("D1", "A title", "Its body")]
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["D1\tA title\tIts body"], "line 1: 3 tab-separated columns; needs id and text, or id, url, title and body; "),
+        (
+            ["2\tplain", "1\thello\tworld"],
+            "line 2: 3 tab-separated columns, the first line has 2; replace",
+        ),
+        (["1\tu\tt\tbody", "2\tplain"], "line 2: 2 tab-separated columns, the first line has 4"),
+        (
+            ["pid\tpassage", "1\tone"],
+            "line 1: is a header, MS MARCO's files have none; remove it, or use `prepare files`",
+        ),
+    ],
+)
+def test_msmarco_texts_are_read_whole_or_refused(tmp_path: Path, rows: list[str], message: str) -> None:
+    corpus = write_lines(tmp_path / "collection.tsv", *rows)
+    with pytest.raises(InputError, match=message):
+        prepare(PrepareMsmarco(corpus, output=tmp_path / "made"))
+
+
 def test_an_unusual_line_separator_does_not_end_a_line(tmp_path: Path) -> None:
     corpus = write_lines(tmp_path / "collection.tsv", "1\tone\u2028still one\x85and still", "2\ttwo")
     made = prepare(PrepareMsmarco(corpus, output=tmp_path / "made"))
@@ -145,6 +166,23 @@ def test_tevatron_files_contain_queries_passages_and_judgments(tmp_path: Path) -
         prepare(PrepareTevatron({"train": tmp_path / "changed.jsonl"}, output=tmp_path / "x"))
 
 
+def test_tevatron_queries_keep_their_answers_and_need_no_negatives_with_a_corpus(tmp_path: Path) -> None:
+    positive = {"docid": "p", "title": "t", "text": "in 1912"}
+    rows = [
+        {"query_id": qid, "query": "when", "answers": answers, "positive_passages": [positive]}
+        for qid, answers in (("7", ["1912", "April"]), ("8", []))
+    ]
+    training = write_lines(tmp_path / "train.jsonl", *map(json.dumps, rows))
+    corpus = write_lines(tmp_path / "corpus.jsonl", json.dumps(positive))
+    made = prepare(PrepareTevatron({"train": training}, corpus=corpus, output=tmp_path / "made"))
+    found = collection.read_queries(made / "queries.train.parquet")["answers"].to_list()
+    assert found == [["1912", "April"], None]
+    with pytest.raises(
+        InputError, match=r"train\.jsonl, line 1: no 'negative_passages'; .* pass them as --corpus FILE"
+    ):
+        prepare(PrepareTevatron({"train": training}, output=tmp_path / "x"))
+
+
 def test_answers_that_are_not_a_list_are_refused_and_never_evaluated(tmp_path: Path) -> None:
     questions = write_lines(tmp_path / "qa.csv", "a question\t__import__('os').getcwd()")
     with pytest.raises(InputError, match=r"qa\.csv, line 1: .* is not a list of answers"):
@@ -221,6 +259,14 @@ def test_sgml_titles_and_texts_are_read_without_tags(tmp_path: Path) -> None:
     assert corpus_of(made) == [
         ("FT911-1", "FT 14 MAY 91 / Tea & coffee", "The price of tea rose."),
         ("LA-2", "", "No known tag here"),
+    ]
+
+
+def test_less_and_greater_signs_in_sgml_are_text(tmp_path: Path) -> None:
+    text = "if x < y then z; and p > q holds. 1<2 <!-- no --> a<b>c</b> <?pi?>i <= n"
+    write_lines(tmp_path / "docs", f"<DOC><DOCNO>1</DOCNO><TEXT>{text}</TEXT></DOC>")
+    assert [row.text for row in trec.sgml_documents(tmp_path / "docs")] == [
+        "if x < y then z; and p > q holds. 1<2 a c i <= n"
     ]
 
 

@@ -17,7 +17,7 @@ from hybrid_cli.artifacts.integrity import check_file
 from hybrid_cli.artifacts.manifest import METADATA_KEY, Manifest, find_manifest, parquet_metadata
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.errors import DamageError, InputError
-from hybrid_cli.input_files import refuse_special
+from hybrid_cli.input_files import PARQUET, refuse_special
 
 ROWS_PER_GROUP = 1 << 16
 _REPEATING = {  # dictionary-encoded columns; all columns cost a third more time and a quarter more space
@@ -61,7 +61,8 @@ def row_count(path: Path) -> int:
 def check_table(path: Path, kind: Kind) -> Path:
     """Check that `path` is a Parquet file with the columns of `kind`, written by any program, and return the path.
 
-    Columns may have any order, strings may be large, extra columns are ignored, and `answers` may be absent.
+    Columns may have any order, strings may be large, extra columns are ignored, and `answers` may be absent. Ids of
+    runs, qrels and queries may be whole numbers, which their readers turn into texts.
 
     Raises:
         InputError: the file is missing, truncated or of another kind, or a column is missing or of another type.
@@ -78,7 +79,7 @@ def check_table(path: Path, kind: Kind) -> Path:
         raise InputError(
             f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); a {kind} file is needed here"
         )
-    if path.suffix != ".parquet":
+    if path.suffix not in PARQUET:
         raise InputError(f"{path}: is not a Parquet file; a {kind} file is needed here")
     found = parquet_metadata(path).schema.to_arrow_schema()
     for column in SCHEMAS[kind]:
@@ -91,11 +92,16 @@ def check_table(path: Path, kind: Kind) -> Path:
                 f"{path}: has no column '{column.name}' (found: {', '.join(found.names)}); a {kind} file needs "
                 + ", ".join(SCHEMAS[kind].names)
             )
-        if not _fits(found.field(column.name).type, column.type):
+        numbers = kind in (Kind.RUN, Kind.QRELS, Kind.QUERIES) and column.name in ("qid", "docid")  # read as texts
+        if not (_fits(found.field(column.name).type, column.type) or (numbers and _is_integer(found, column.name))):
             raise InputError(
                 f"{path}: column '{column.name}' is {found.field(column.name).type}, a {kind} file needs {column.type}"
             )
     return path
+
+
+def _is_integer(schema: pa.Schema, name: str) -> bool:
+    return bool(pa.types.is_integer(schema.field(name).type))
 
 
 def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, memory
 from hybrid_cli.artifacts import Kind, layout
+from hybrid_cli.collections.readers.qrels import judgment_rows
 from hybrid_cli.collections.readers.queries import query_rows
-from hybrid_cli.collections.readers.text_files import judgment_rows
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import refuse_special
+from hybrid_cli.input_files import PARQUET, refuse_special
 
 _TEXT_COPIES = 4  # of a text in memory while documents are selected and joined
 _QUERIES: dict[str, pl.DataType] = {"qid": pl.String(), "text": pl.String(), "answers": pl.List(pl.String())}
@@ -278,7 +278,7 @@ def read_queries(file: Path) -> pl.DataFrame:
     Raises:
         InputError: not queries, or a repeated id; with file, line and id.
     """
-    if file.suffix == ".parquet":
+    if file.suffix in PARQUET:
         artifacts.check_table(file, Kind.QUERIES)
         with artifacts.reading(file):
             frame = pl.read_parquet(file, glob=False)
@@ -296,7 +296,7 @@ def read_queries(file: Path) -> pl.DataFrame:
 
 
 def read_qrels(file: Path) -> pl.DataFrame:
-    """Read judgments from a Parquet file, a TREC file of four columns, or a file of three columns.
+    """Read judgments from a Parquet, JSON lines, CSV or text file; see `judgment_rows`.
 
     Returns:
         qid, docid (strings), relevance (int32), in the order of the file, without exact repetitions.
@@ -304,7 +304,7 @@ def read_qrels(file: Path) -> pl.DataFrame:
     Raises:
         InputError: not judgments, or two grades for one pair; with file, line and ids.
     """
-    if file.suffix == ".parquet":
+    if file.suffix in PARQUET:
         artifacts.check_table(file, Kind.QRELS)
         with artifacts.reading(file):
             frame = pl.read_parquet(file, columns=list(_QRELS), glob=False)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import console
-from hybrid_cli.collections.readers.text_files import lines, open_binary
+from hybrid_cli.collections.readers.text_files import lines
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import open_binary
 from hybrid_cli.json_files import parse_json
 
 WHOLE = "all"

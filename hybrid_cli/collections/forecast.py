@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.collections.readers.text_files import open_binary
 from hybrid_cli.collections.source import Document, Source, document_passages
+from hybrid_cli.input_files import open_binary
 from hybrid_cli.settings.data import Prepare
 
 FIRST = 10_000  # documents that are read

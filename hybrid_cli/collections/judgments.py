@@ -13,7 +13,8 @@ from pathlib import Path
 from hybrid_cli import console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.stored_file import StoredFile
-from hybrid_cli.collections.readers.text_files import judgment_rows, lines
+from hybrid_cli.collections.readers.qrels import has_header, judgment_rows
+from hybrid_cli.collections.readers.text_files import lines
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import opened, read_bytes
 
@@ -109,6 +110,11 @@ def skipped_path(path: Path) -> Path:
 
 
 def _check_columns(path: Path) -> None:
+    if has_header(path):
+        raise InputError(
+            f"{path}: has a header; judge adds lines of four columns (qid 0 docid relevance), which the header may not "
+            "fit. Name a new file, or remove the header of a file in that order"
+        )
     for _, line in lines(path):
         if len(line.split("\t") if "\t" in line else line.split()) == 3:
             raise InputError(

@@ -1,10 +1,10 @@
-"""Runs in files: Parquet with the columns of a run, or TREC text; checked whoever wrote them."""
+"""Runs in files: Parquet with the columns of a run, or text; checked whoever wrote them."""
 
 from __future__ import annotations
 
-import codecs
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import polars as pl
@@ -12,12 +12,12 @@ import polars as pl
 from hybrid_cli import artifacts, console, memory
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.input_files import opened
+from hybrid_cli.input_files import PARQUET
 from hybrid_cli.runs.run import ROW_BYTES, Run, Survey, block_rows, of_table
 from hybrid_cli.runs.tables import SCHEMA, ranked
+from hybrid_cli.runs.text import text_bytes, text_parts
 
-TEXT_BYTES = 1 << 22  # of a TREC file, parsed at once
-_HELD = 1.5  # bytes in memory per byte of a TREC file whose rows are in order
+_HELD = 1.5  # bytes in memory per byte of a text whose rows are in order
 _SORTED = 8  # the same for rows that must be sorted
 _SORTED_ROW = 240  # bytes in memory per row of a Parquet file that must be sorted
 
@@ -32,10 +32,11 @@ def read_run(path: Path) -> pl.DataFrame:
 
 
 def open_run(path: Path, by_qid: bool = True) -> Run:
-    """Open a run and check all of it: Parquet with a run's columns, or a TREC file with six columns.
+    """Open a run and check all of it: Parquet with a run's columns, or a text; see `text_parts`.
 
-    Hits of a Parquet file that are in order stay in the file. A TREC file, and a run of another tool in another order,
-    is held in memory: ordered by rank, or by score where ranks are missing or repeated.
+    Hits of a Parquet file that are in order stay in the file. A text, and a run of another tool in another order,
+    is held in memory, ordered by rank. The hits of a query with missing or repeated ranks are ordered by score, and a
+    note counts these queries.
 
     Args:
         path: the file.
@@ -46,13 +47,13 @@ def open_run(path: Path, by_qid: bool = True) -> Run:
         InputError: the file is not a run, a score is not finite, a query lists a document twice, or the ranks of a run
             with a manifest are not 1, 2, 3, ... in the order of the rows.
     """
-    text = path.is_file() and path.suffix != ".parquet"
+    text = path.is_file() and path.suffix not in PARQUET
     if not text:
         artifacts.check_table(path, Kind.RUN)
-    memory.require(_work_bytes() + int(_HELD * path.stat().st_size if text else 0), str(path))
+    memory.require(_work_bytes() + int(_HELD * text_bytes(path) if text else 0), str(path))
     made = None if text else artifacts.find_manifest(path)
     survey, kept = Survey(), []
-    for block in _whole_queries(_text_parts(path) if text else _parquet_parts(path)):
+    for block in _whole_queries(text_parts(path) if text else _parquet_parts(path)):
         if not survey.fits(block, from_1=made is not None):
             return Run.of(_sorted(path, made, text)).by_qid()
         survey.add(block)
@@ -69,15 +70,15 @@ def open_run(path: Path, by_qid: bool = True) -> Run:
 
 def _sorted(path: Path, made: Manifest | None, text: bool) -> pl.DataFrame:
     """Read a whole run that is not in order; refuse it if hybrid wrote it."""
-    rows = _SORTED * path.stat().st_size if text else _SORTED_ROW * artifacts.row_count(path)
+    rows = _SORTED * text_bytes(path) if text else _SORTED_ROW * artifacts.row_count(path)
     memory.require(_work_bytes() + rows, f"{path}, which must be sorted,")
-    table = _checked(pl.concat(_text_parts(path) if text else _parquet_parts(path)), path)
+    table = _checked(pl.concat(text_parts(path) if text else _parquet_parts(path)), path)
     if made is not None:
         raise InputError(
             f"{path}: was changed after `{made.stage}` wrote it: its rows are not in the order of query and rank; "
             "make it again"
         )
-    return table
+    return _ordered(table, path)
 
 
 def _work_bytes() -> int:
@@ -141,48 +142,8 @@ def _parquet_rows(path: Path, columns: list[str], begin: int, count: int) -> pl.
         return pl.scan_parquet(path, glob=False).slice(begin, count).select(cast).collect()
 
 
-def _text_parts(path: Path) -> Iterator[pl.DataFrame]:
-    """Yield the lines of `qid Q0 docid rank score tag`, separated by white space; ids are strings."""
-    above, blank = 0, True
-    with opened(path) as file:
-        while data := file.read(TEXT_BYTES):
-            data += file.readline()
-            data = data.removeprefix(codecs.BOM_UTF8) if not above else data
-            if not data.isspace():
-                blank = False
-                yield _parsed(data, path, above)
-            above += data.count(b"\n")
-    if blank:
-        raise InputError(f"{path}: not a TREC run: the file is empty")
-
-
-def _parsed(data: bytes, path: Path, above: int) -> pl.DataFrame:
-    """Parse lines, the first of which is line `above` + 1 of the file."""
-    try:
-        lines = data.decode().split("\n")
-    except UnicodeDecodeError as error:
-        number = above + data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}, line {number}: not a TREC run: the line is not valid UTF-8") from None
-    fields = (
-        pl.DataFrame({"line": lines})
-        .with_row_index("number", offset=above + 1)
-        .select("number", pl.col("line").str.extract_all(r"\S+").alias("f"))
-    )
-    fields = fields.filter(pl.col("f").list.len() > 0)
-    bad = fields.filter(pl.col("f").list.len() != 6)
-    if len(bad):
-        number, found = bad.row(0)
-        raise InputError(f"{path}, line {number}: {len(found)} fields; a TREC run has six: qid Q0 docid rank score tag")
-    return fields.select(
-        pl.col("f").list.get(0).alias("qid"),
-        pl.col("f").list.get(2).alias("docid"),
-        pl.col("f").list.get(3).cast(pl.Int32, strict=False).alias("rank"),
-        pl.col("f").list.get(4).cast(pl.Float32, strict=False).alias("score"),
-    )
-
-
 def _checked(run: pl.DataFrame, path: Path) -> pl.DataFrame:
-    """Check a run of another tool; order it by rank, or by score where ranks are missing or repeated."""
+    """Check the ids and scores of a run, and return the run."""
     rows = run.with_row_index("row", offset=1)
     lacking = rows.filter(pl.any_horizontal(pl.col("qid", "docid").fill_null("") == ""))
     if len(lacking):
@@ -201,11 +162,26 @@ def _checked(run: pl.DataFrame, path: Path) -> pl.DataFrame:
             f"{path}: query {row['qid']} lists document {row['docid']} more than once (row {row['row']}); "
             "remove the duplicates"
         )
-    usable = run["rank"].null_count() == 0 and not run.select(pl.struct("qid", "rank").is_duplicated().any()).item()
-    if not usable:
-        return ranked(run.drop("rank"))
-    ordered = run.sort("qid", "rank", maintain_order=True)  # ranks may start at 0 or have gaps
-    return ordered.with_columns(rank=pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("qid")).select(SCHEMA.names())
+    return run
+
+
+def _ordered(run: pl.DataFrame, path: Path) -> pl.DataFrame:
+    """Order a run by rank, and the hits of a query with missing or repeated ranks by score."""
+    unusable = pl.struct("qid", "rank").is_duplicated() | pl.col("rank").is_null()
+    run = run.with_columns(unusable=unusable.any().over("qid"))
+    by_rank, by_score = (run.filter(pl.col("unusable") == flag).drop("unusable") for flag in (False, True))
+    if len(by_score):
+        count = by_score["qid"].n_unique()
+        _note_once(f"{path}: ranks of {console.counted(query=count)} are missing or repeated; score orders their hits")
+    ordered = by_rank.sort("qid", "rank", maintain_order=True)  # ranks may start at 0 or have gaps
+    numbered = ordered.with_columns(rank=pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("qid"))
+    return pl.concat([numbered.select(SCHEMA.names()).cast(dict(SCHEMA)), ranked(by_score.drop("rank"))])  # type: ignore[arg-type]
+
+
+@cache
+def _note_once(message: str) -> None:
+    """Print a note; commands read a run several times."""
+    console.note(message)
 
 
 def _first_null(rows: pl.DataFrame) -> str:

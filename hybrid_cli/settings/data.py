@@ -169,7 +169,8 @@ class PrepareFiles(PrepareDocumentFiles):
     their numbers, from 1.
 
     The split of queries and judgments is named by the option (`dev=FILE`) or by the file (`qrels.dev.tsv`). Other
-    queries belong to the splits with their judgments, other judgments to the split `test`.
+    queries belong to the splits with their judgments, other judgments to the split of the queries if there is one file
+    of each, else to the split `test`.
     """
 
     command = "prepare files"

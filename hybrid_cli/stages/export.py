@@ -21,6 +21,7 @@ from hybrid_cli.encoders.models import named_model
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.indexes import DenseIndex
+from hybrid_cli.input_files import PARQUET
 from hybrid_cli.json_files import read_object
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.runs import Run
@@ -115,7 +116,7 @@ def _kind(path: Path) -> Kind:
         return manifest.kind
     if path.is_dir():
         return Kind.ENCODER if (path / layout.MODULES).is_file() else artifacts.read_manifest(path).kind
-    if path.suffix == ".parquet" and {"relevance", "docid"} <= set(pl.read_parquet_schema(path)):
+    if path.suffix in PARQUET and {"relevance", "docid"} <= set(pl.read_parquet_schema(path)):
         return Kind.QRELS
     return Kind.RUN
 

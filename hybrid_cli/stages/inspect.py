@@ -26,7 +26,7 @@ from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.fuser import read_fuser
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.weights import read_tuned
-from hybrid_cli.input_files import opened
+from hybrid_cli.input_files import PARQUET, opened
 from hybrid_cli.json_files import NOT_JSON, read_object
 from hybrid_cli.settings import Inspect, stage
 from hybrid_cli.settings.common import as_names
@@ -151,7 +151,7 @@ def _content(path: Path) -> Description:
     """Describe the content: rows, columns and sample of a table; contract and last values of an encoder."""
     if path.is_dir():
         return _folder_content(path)
-    if path.suffix == ".parquet":
+    if path.suffix in PARQUET:
         return _table_content(path)
     return {} if path.suffix == ".html" else {"head": _head(path)}
 
@@ -285,7 +285,7 @@ def _guess(path: Path) -> str:
     """Return a description of the probable format of a file that hybrid did not write."""
     if path.is_dir():
         return next((words for name, words in _FOLDERS.items() if any(path.glob(name))), "a folder of unknown content")
-    if path.suffix == ".parquet":
+    if path.suffix in PARQUET:
         names = set(pq.read_schema(path).names)
         fits = [str(kind) for kind, schema in artifacts.SCHEMAS.items() if set(schema.names) - {"answers"} <= names]
         return f"a Parquet file with the columns of: {', '.join(fits)}" if fits else "a Parquet file with other columns"

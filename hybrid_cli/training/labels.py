@@ -19,6 +19,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import sentences
 from hybrid_cli.collections.sentences import Sentences
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import PARQUET
 from hybrid_cli.lexical.index import Barred, LexicalIndex
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Label
@@ -114,7 +115,7 @@ class Queries:
 
 def forecast_queries(file: Path) -> None:
     """Print the memory for the queries of a file, if it is much, and refuse what does not fit."""
-    parquet = file.suffix == ".parquet"
+    parquet = file.suffix in PARQUET
     needed = _QUERY_BYTES * artifacts.row_count(file) if parquet else _TEXT_BYTES * file.stat().st_size
     console.forecast(needed, f"label: queries of {file}", "use fewer queries at once")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from hybrid_cli.collections.readers.qrels import split_judgments
 from hybrid_cli.collections.readers.queries import query_rows
-from hybrid_cli.collections.readers.text_files import json_documents, split_judgments
+from hybrid_cli.collections.readers.text_files import json_documents
 from hybrid_cli.collections.source import Document, Judgment, Query, Source, roles
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.data import PrepareBeir

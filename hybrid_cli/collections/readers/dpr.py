@@ -15,13 +15,13 @@ from hybrid_cli.collections.readers.text_files import (
     array_records,
     checked_id,
     id_of,
-    plain_suffix,
     quoted_columns,
     records,
     text_of,
 )
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import plain_suffix
 from hybrid_cli.settings.data import PrepareDpr
 
 _PASSAGE_ID = ("passage_id", "psg_id")

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hybrid_cli import console
-from hybrid_cli.collections.readers.queries import QIDS, QUERIES, queries_of
+from hybrid_cli.collections.readers.qrels import QRELS, judgments_of
+from hybrid_cli.collections.readers.queries import QUERIES, queries_of
 from hybrid_cli.collections.readers.tables import (
     Layout,
     Row,
@@ -22,38 +23,27 @@ from hybrid_cli.collections.readers.tables import (
 )
 from hybrid_cli.collections.readers.text_files import (
     DOCID_FIELDS,
-    RELEVANCE_FIELDS,
     TEXT_FIELDS,
     TITLE_FIELDS,
     checked_id,
-    grade,
 )
 from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Query, Source, checked_split
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import DOCIDS
 from hybrid_cli.settings.data import DELIMITED, PrepareFiles
 
 DEFAULT_SPLIT, UNJUDGED = "test", "unjudged"
 _SPLITS = ("train", "dev", "val", "valid", "validation", "test", "eval")
-_DOCIDS = ("docid", "doc_id", "docno", "document_id", "corpus_id", "pid", "passage_id")
 
 DOCUMENTS = Layout(
     "--document-columns",
     {
-        "id": (*_DOCIDS, *DOCID_FIELDS),
+        "id": (*DOCIDS, *DOCID_FIELDS),
         "title": TITLE_FIELDS,
         "text": (*TEXT_FIELDS, "content", "document", "doc"),
     },
     frozenset({"title"}),
     {2: {"id": "1", "text": "2"}},
-)
-QRELS = Layout(
-    "--qrels-columns",
-    {"qid": QIDS, "docid": _DOCIDS, "relevance": RELEVANCE_FIELDS},
-    frozenset(),
-    {
-        3: {"qid": "1", "docid": "2", "relevance": "3"},
-        4: {"qid": "1", "docid": "3", "relevance": "4"},
-    },
 )
 
 
@@ -71,7 +61,8 @@ def source(settings: PrepareFiles) -> Source:
     """Return the collection of files with columns, and print the columns and splits.
 
     A file of queries or judgments belongs to the split that the option names, or that its file name contains. Other
-    queries belong to the splits that judge them, as in BEIR; other judgments to the split `test`.
+    queries belong to the splits that judge them, as in BEIR. Other judgments belong to the split of the queries, if
+    there is one file of each, else to `test`.
 
     Raises:
         InputError: a file cannot be read, or options of TSV and CSV files without such a file.
@@ -86,7 +77,7 @@ def source(settings: PrepareFiles) -> Source:
     documents = [opened(path, DOCUMENTS, settings.document_columns) for path in settings.documents]
     others = tuple(settings.other_fields)
     asked = _splits("--queries", settings.queries)
-    judged = {split or DEFAULT_SPLIT: path for split, path in _splits("--qrels", settings.qrels).items()}
+    judged = _named_splits(_splits("--qrels", settings.qrels), asked)
     paths = [*settings.documents, *asked.values(), *judged.values()]
     known = {"inputs": DELIMITED if any(map(is_delimited, paths)) else ""}
     settings.check_facts("the files are JSON lines or Parquet", **known)
@@ -97,7 +88,8 @@ def source(settings: PrepareFiles) -> Source:
 
     def judgments() -> Iterator[Judgment]:
         for split, each in qrels.items():
-            yield from _judgments(split, each)
+            for place, qid, docid, relevance in judgments_of(each.table, each.columns):
+                yield Judgment(split, qid, docid, relevance, place)
 
     def query_rows() -> Iterator[Query]:
         splits: dict[str, dict[str, None]] = {}
@@ -131,6 +123,27 @@ def _splits(option: str, values: Sequence[str]) -> dict[str, Path]:
     return found
 
 
+def _named_splits(judged: Mapping[str, Path], asked: Mapping[str, Path]) -> dict[str, Path]:
+    """Return the files of judgments by split, that of an unnamed one too.
+
+    Raises:
+        InputError: the default split for an unnamed file has no queries.
+    """
+    if "" not in judged:
+        return dict(judged)
+    default = (next(iter(asked)) if len(asked) == len(judged) == 1 else "") or DEFAULT_SPLIT
+    if asked and not {"", default} & set(asked):
+        raise InputError(
+            f"{judged['']}: judges the queries of split {DEFAULT_SPLIT}, the default, and there are none (splits of "
+            f"queries: {', '.join(asked)}); name the split: --qrels {next(iter(asked))}={judged['']}"
+        )
+    if default in judged:
+        raise InputError(
+            f"--qrels: {judged[default]} and {judged['']} have split '{default}'; name it: --qrels SPLIT=FILE"
+        )
+    return {split or default: path for split, path in judged.items()}
+
+
 def _split_of(path: Path) -> str:
     """Return the split in a file name such as `qrels.dev.tsv`; empty if there is none, or more than one."""
     found = {word for word in re.split(r"[^a-z]+", path.name.lower()) if word in _SPLITS}
@@ -145,10 +158,3 @@ def _documents(opened: _Opened, others: Sequence[str]) -> Iterator[Document]:
         named = cell(row, title, place, default="") if title else ""
         rest = tuple(cell(row, opened.columns[name], place, default="") for name in others)
         yield Document(checked_id(cell(row, docid, place), place), named, cell(row, text, place), place, rest)
-
-
-def _judgments(split: str, opened: _Opened) -> Iterator[Judgment]:
-    qid, docid, relevance = (opened.columns[field] for field in ("qid", "docid", "relevance"))
-    for place, row in opened.rows():
-        ids = checked_id(cell(row, qid, place), place), checked_id(cell(row, docid, place), place)
-        yield Judgment(split, *ids, grade(cell(row, relevance, place), place), place)

@@ -15,9 +15,9 @@ from hybrid_cli.collections.readers.text_files import (
     array_records,
     columns,
     id_of,
-    plain_suffix,
     records,
 )
+from hybrid_cli.input_files import plain_suffix
 
 _HARD, _OTHER = "hard_negative_ctxs", "negative_ctxs"
 _PASSAGE_ID = ("passage_id", "psg_id", *DOCID_FIELDS)

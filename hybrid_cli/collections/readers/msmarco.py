@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from hybrid_cli.collections.readers.files import DOCUMENTS
+from hybrid_cli.collections.readers.qrels import split_judgments
 from hybrid_cli.collections.readers.queries import query_rows
-from hybrid_cli.collections.readers.text_files import checked_id, columns, split_judgments
-from hybrid_cli.collections.source import Document, Judgment, Query, Source, roles
+from hybrid_cli.collections.readers.text_files import checked_id, columns
+from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, roles
+from hybrid_cli.errors import InputError
 from hybrid_cli.settings.data import PrepareMsmarco
 
 
@@ -19,7 +22,7 @@ def source(settings: PrepareMsmarco) -> Source:
     """
 
     def documents() -> Iterator[Document]:
-        for place, fields in columns(settings.corpus, 2, "id and text, or id, url, title and body"):
+        for place, fields in _passages(settings.corpus):
             title = fields[2] if len(fields) == 4 else ""
             yield Document(checked_id(fields[0], place), title, fields[-1], place)
 
@@ -48,3 +51,30 @@ def source(settings: PrepareMsmarco) -> Source:
     }
     result = Source("msmarco", documents, queries, judgments, files)
     return result
+
+
+def _passages(path: Path) -> Iterator[tuple[Place, list[str]]]:
+    """Yield the columns of each line: two, or four, in all lines.
+
+    Raises:
+        InputError: another number of columns, of which some would be lost, or a header.
+    """
+    layout, count = "id and text, or id, url, title and body", 0
+    for place, fields in columns(path, 2, layout):
+        if not count:
+            count = len(fields)
+            if count not in (2, 4):
+                raise InputError(
+                    f"{place}: {count} tab-separated columns; needs {layout}; `prepare files` reads other tables"
+                )
+            if DOCUMENTS.names("id", fields[0]) and DOCUMENTS.names("text", fields[-1]):
+                raise InputError(
+                    f"{place}: is a header, MS MARCO's files have none; remove it, or use `prepare files`, which reads "
+                    "columns by their names"
+                )
+        if len(fields) != count:
+            raise InputError(
+                f"{place}: {len(fields)} tab-separated columns, the first line has {count}; replace tabs "
+                "inside texts by spaces"
+            )
+        yield place, fields

@@ -18,14 +18,13 @@ from hybrid_cli.collections.readers.text_files import (
     columns,
     id_of,
     lines,
-    plain_suffix,
     records,
     text_of,
 )
 from hybrid_cli.collections.source import Place
+from hybrid_cli.input_files import QIDS, plain_suffix
 
 QueryRow = tuple[Place, str, str, list[str] | None]
-QIDS = ("qid", "query_id", "queryid", "question_id", "topic_id")
 QUERIES = Layout(
     "--query-columns",
     {

@@ -13,21 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli import console
-from hybrid_cli.collections.readers.text_files import (
-    JSON_LINES,
-    columns,
-    csv_rows,
-    lines,
-    plain_suffix,
-    records,
-    text_of,
-)
+from hybrid_cli.collections.readers.text_files import JSON_LINES, columns, csv_rows, lines, records, text_of
 from hybrid_cli.collections.source import Place
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import opened
+from hybrid_cli.input_files import PARQUET, folded, opened, plain_suffix
 
 Row = tuple[Place, Mapping[str, Any]]
-_PARQUET = (".parquet", ".pq")
 _SAMPLED_ROWS = 1000
 _LISTED_NAMES = 50
 _SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas", "|": "bars"}
@@ -78,12 +69,16 @@ class Layout:
 
     def reveals(self, name: str) -> bool:
         """Return whether a name in the first row reveals a header."""
-        return any(_folded(name) in self.known[field] for field in self.revealing or self.known)
+        return any(self.names(field, name) for field in self.revealing or self.known)
+
+    def names(self, field: str, name: str) -> bool:
+        """Return whether a name is a usual one of the column of a field."""
+        return folded(name) in self.known[field]
 
 
 def is_delimited(path: Path) -> bool:
     """Test whether a file is TSV or CSV, by the suffix of its name."""
-    return plain_suffix(path) not in (*_PARQUET, *JSON_LINES)
+    return plain_suffix(path) not in (*PARQUET, *JSON_LINES)
 
 
 def open_table(path: Path, layout: Layout, given: Mapping[str, str], header: bool | None, quoted: bool | None) -> Table:
@@ -100,7 +95,7 @@ def open_table(path: Path, layout: Layout, given: Mapping[str, str], header: boo
         InputError: no such file, no rows, or columns without or with the same name.
     """
     suffix = plain_suffix(path)
-    if suffix in _PARQUET:
+    if suffix in PARQUET:
         return _parquet(path)
     if suffix in JSON_LINES:
         return _json_lines(path)
@@ -210,7 +205,7 @@ def chosen_columns(table: Table, layout: Layout, given: Mapping[str, str]) -> di
             _refuse_other_separator(table)
             raise InputError(f"{layout.option} {field}={name}: {table.path} has no such column (columns: {listed})")
     found = dict(given)
-    free = {_folded(name): name for name in reversed(table.names) if name not in given.values()}
+    free = {folded(name): name for name in reversed(table.names) if name not in given.values()}
     positions = {} if table.header or given else layout.positions.get(len(table.names), {})
     for field, known in layout.known.items():
         usual = [free[each] for each in known if each in free]
@@ -219,7 +214,7 @@ def chosen_columns(table: Table, layout: Layout, given: Mapping[str, str]) -> di
         guessed = next(iter(usual), positions.get(field))
         if field not in found and guessed is not None:
             found[field] = guessed
-            free.pop(_folded(guessed), None)
+            free.pop(folded(guessed), None)
     missing = [field for field in layout.known if field not in found and field not in layout.optional]
     if missing:
         _refuse_other_separator(table)
@@ -243,10 +238,6 @@ def _refuse_other_separator(table: Table) -> None:
             raise InputError(
                 f"{table.path}: {what} separate the fields; save the file as CSV with commas, or TSV with tabs"
             )
-
-
-def _folded(name: str) -> str:
-    return name.strip().lower().replace("-", "_").replace(" ", "_")
 
 
 def described(table: Table, chosen: Mapping[str, str]) -> str:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hybrid_cli.collections.readers.text_files import DOCID_FIELDS, QID_FIELDS, id_of, json_documents, records, text_of
+from hybrid_cli.collections.readers.text_files import (
+    DOCID_FIELDS,
+    QID_FIELDS,
+    answers_of,
+    id_of,
+    json_documents,
+    records,
+    text_of,
+)
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.data import PrepareTevatron
@@ -30,6 +38,10 @@ def source(settings: PrepareTevatron) -> Source:
             return
         seen: dict[str, int] = {}  # hashes of titles and texts
         for _, place, record in rows():
+            if NEGATIVES not in record:
+                raise InputError(
+                    f"{place}: no '{NEGATIVES}'; without them, the documents are not known: pass them as --corpus FILE"
+                )
             for each in [*passages(record, POSITIVES, place), *passages(record, NEGATIVES, place)]:
                 docid = id_of(each, DOCID_FIELDS, place)
                 found = (text_of(each, ("title",), place, default=""), text_of(each, ("text",), place))
@@ -42,7 +54,8 @@ def source(settings: PrepareTevatron) -> Source:
     def queries() -> Iterator[Query]:
         for split, place, record in rows():
             text = text_of(record, ("query", "text"), place)
-            yield Query(split, id_of(record, ("query_id", *QID_FIELDS), place), text, None, place)
+            qid = id_of(record, ("query_id", *QID_FIELDS), place)
+            yield Query(split, qid, text, answers_of(record, place) or None, place)
 
     def judgments() -> Iterator[Judgment]:
         for split, place, record in rows():

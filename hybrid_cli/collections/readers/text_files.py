@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import ast
 import csv
-import gzip
 import json
 import re
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
-from hybrid_cli.collections.source import Document, Judgment, Place
+from hybrid_cli.collections.source import Document, Place
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import opened
+from hybrid_cli.input_files import BROKEN_GZIP, open_binary
 from hybrid_cli.json_files import NOT_JSON
 
 # Field names of BEIR, MS MARCO, DPR, Pyserini and TREC tracks.
@@ -27,28 +25,12 @@ QID_FIELDS = ("qid", "query_id", "_id", "id")
 QUERY_FIELDS = ("query", "question", "text")
 TITLE_FIELDS = ("title", "headline")
 TEXT_FIELDS = ("text", "contents", "passage", "segment", "body", "abstract")
-RELEVANCE_FIELDS = ("relevance", "rel", "score", "label", "grade", "judgment", "judgement", "relevance_score")
 JSON_LINES = (".jsonl", ".json", ".ndjson")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BETWEEN = re.compile(r"[\s,]*")
 _LONGEST_OBJECT = 1 << 28
 _AS_WRITTEN = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=str)
-
-
-def open_binary(path: Path) -> IO[bytes]:
-    """Open a plain or gzip file for reading bytes."""
-    file = opened(path)
-    if path.suffix != ".gz":
-        return file
-    file.close()
-    return cast(IO[bytes], gzip.open(path, "rb"))
-
-
-def plain_suffix(path: Path) -> str:
-    """Return the suffix of the format: `.jsonl` for `queries.jsonl.gz`."""
-    return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
 
 
 def lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[Place, str]]:
@@ -76,7 +58,7 @@ def _all_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[Place, str
             raise InputError(
                 f"{Place(path, number)}: {byte} is not valid {encoding}; convert the file to UTF-8"
             ) from None
-        except _BROKEN_GZIP as error:
+        except BROKEN_GZIP as error:
             raise InputError(f"{path}: damaged gzip file ({error}); download it again") from None
 
 
@@ -139,7 +121,7 @@ def _read(file: TextIOWrapper, size: int, path: Path) -> str:
         return file.read(size)
     except UnicodeDecodeError:
         raise InputError(f"{path}: not valid UTF-8; convert the file") from None
-    except _BROKEN_GZIP as error:
+    except BROKEN_GZIP as error:
         raise InputError(f"{path}: damaged gzip file ({error}); download it again") from None
 
 
@@ -250,35 +232,3 @@ def json_documents(path: Path) -> Iterator[Document]:
     for place, record in records(path):
         title = text_of(record, TITLE_FIELDS, place, default="")
         yield Document(id_of(record, DOCID_FIELDS, place), title, text_of(record, TEXT_FIELDS, place), place)
-
-
-def judgment_rows(path: Path) -> Iterator[tuple[Place, str, str, int]]:
-    """Yield place, query id, document id and relevance of lines `qid 0 docid relevance` or `qid docid relevance`.
-
-    A line with tabs is split at tabs only, so that ids may contain spaces.
-    """
-    for row, (place, line) in enumerate(lines(path)):
-        fields = line.split("\t") if "\t" in line else line.split()
-        if len(fields) not in (3, 4):
-            raise InputError(
-                f"{place}: {len(fields)} columns; judgments have three (qid docid relevance) "
-                "or four (qid 0 docid relevance)"
-            )
-        if row == 0 and fields[-1].strip().lower() in RELEVANCE_FIELDS:
-            continue  # a header
-        relevance = grade(fields[-1], place)
-        yield place, checked_id(fields[0], place), checked_id(fields[-2], place), relevance
-
-
-def split_judgments(qrels: Mapping[str, Path]) -> Iterator[Judgment]:
-    """Yield the judgments of every split, from one file per split; see `judgment_rows`."""
-    for split, path in qrels.items():
-        for place, qid, docid, relevance in judgment_rows(path):
-            yield Judgment(split, qid, docid, relevance, place)
-
-
-def grade(text: str, place: Place) -> int:
-    """Return a relevance grade: ASCII digits, within 32 bits."""
-    if not re.fullmatch(r"[+-]?[0-9]{1,20}", text.strip()) or abs(int(text)) >= 1 << 31:
-        raise InputError(f"{place}: relevance '{text[:40]}' is not a whole number between -2147483647 and 2147483647")
-    return int(text)

@@ -8,22 +8,18 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from hybrid_cli.collections.readers.qrels import split_judgments
 from hybrid_cli.collections.readers.queries import query_rows
-from hybrid_cli.collections.readers.text_files import (
-    checked_id,
-    json_documents,
-    lines,
-    plain_suffix,
-    split_judgments,
-)
+from hybrid_cli.collections.readers.text_files import checked_id, json_documents, lines
 from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import plain_suffix
 from hybrid_cli.settings.data import SGML, SGML_TOPICS, PrepareTrec, TopicField
 
 _JSON = (".jsonl", ".json", ".ndjson")
 _TITLE_TAGS = ("HEADLINE", "TITLE", "HL", "HEAD", "TTL", "TI")
 _TEXT_TAGS = ("TEXT", "LEADPARA", "LP", "GRAPHIC", "BODY")
-_TAG = re.compile(r"<[^<>]*>")
+_TAG = re.compile(r"<[A-Za-z/!?][^<>]*>")  # any other < is text
 _TOPIC_LABEL = re.compile(r"\s*(?:Number|Topic|Title|Description|Narrative)\s*:", re.IGNORECASE)
 _TOPIC_FIELDS: dict[TopicField, tuple[str, ...]] = {
     "title": ("title", "query"),

@@ -1,0 +1,92 @@
+"""Files of judgments: lines of three or four columns, and files whose columns are found by their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from hybrid_cli.collections.readers.tables import Layout, Table, cell, chosen_columns, is_delimited, open_table
+from hybrid_cli.collections.readers.text_files import checked_id, lines
+from hybrid_cli.collections.source import Judgment, Place
+from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import DOCIDS, QIDS, plain_suffix
+
+JudgmentRow = tuple[Place, str, str, int]
+QRELS = Layout(
+    "--qrels-columns",
+    {
+        "qid": QIDS,
+        "docid": DOCIDS,
+        "relevance": ("relevance", "rel", "score", "label", "grade", "judgment", "judgement", "relevance_score"),
+    },
+    frozenset(),
+    {
+        3: {"qid": "1", "docid": "2", "relevance": "3"},
+        4: {"qid": "1", "docid": "3", "relevance": "4"},
+    },
+)
+_WITHOUT_OPTIONS = replace(QRELS, option="--qrels", advice="name its columns qid, docid and relevance")
+_GRADE = re.compile(r"[+-]?[0-9]{1,20}")
+
+
+def judgment_rows(path: Path) -> Iterator[JudgmentRow]:
+    """Yield place, query id, document id and relevance of each judgment.
+
+    The columns are found by their names, as `prepare files` finds them. A text without a header has lines
+    `qid 0 docid relevance` or `qid docid relevance`; a line with tabs is split at tabs only, so that ids may contain
+    spaces.
+
+    Raises:
+        InputError: a row without ids or a grade, or a header without the name of a column.
+    """
+    if is_delimited(path) and plain_suffix(path) != ".csv" and not has_header(path):
+        yield from _rows_by_position(path)
+    else:
+        table = open_table(path, _WITHOUT_OPTIONS, {}, None, False if plain_suffix(path) != ".csv" else None)
+        yield from judgments_of(table, chosen_columns(table, _WITHOUT_OPTIONS, {}))
+
+
+def judgments_of(table: Table, chosen: Mapping[str, str]) -> Iterator[JudgmentRow]:
+    """Yield place, query id, document id and relevance of each row, from the column of each field."""
+    qid, docid, relevance = (chosen[field] for field in ("qid", "docid", "relevance"))
+    for place, row in table.rows():
+        ids = checked_id(cell(row, qid, place), place), checked_id(cell(row, docid, place), place)
+        yield place, *ids, _grade(cell(row, relevance, place), place)
+
+
+def has_header(path: Path) -> bool:
+    """Return whether the first line of a text has the usual name of a column, and no grade at its end."""
+    fields = _split(next((line for _, line in lines(path)), "0"))
+    return not _GRADE.fullmatch(fields[-1].strip()) and any(map(QRELS.reveals, fields))
+
+
+def split_judgments(qrels: Mapping[str, Path]) -> Iterator[Judgment]:
+    """Yield the judgments of every split, from one file per split; see `judgment_rows`."""
+    for split, path in qrels.items():
+        for place, qid, docid, relevance in judgment_rows(path):
+            yield Judgment(split, qid, docid, relevance, place)
+
+
+def _rows_by_position(path: Path) -> Iterator[JudgmentRow]:
+    for place, line in lines(path):
+        fields = _split(line)
+        if len(fields) not in (3, 4):
+            raise InputError(
+                f"{place}: {len(fields)} columns; judgments have three (qid docid relevance) "
+                "or four (qid 0 docid relevance)"
+            )
+        relevance = _grade(fields[-1], place)
+        yield place, checked_id(fields[0], place), checked_id(fields[-2], place), relevance
+
+
+def _split(line: str) -> list[str]:
+    return line.split("\t") if "\t" in line else line.split()
+
+
+def _grade(text: str, place: Place) -> int:
+    """Return a relevance grade: ASCII digits, within 32 bits."""
+    if not _GRADE.fullmatch(text.strip()) or abs(int(text)) >= 1 << 31:
+        raise InputError(f"{place}: relevance '{text[:40]}' is not a whole number between -2147483647 and 2147483647")
+    return int(text)
