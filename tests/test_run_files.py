@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -196,7 +197,7 @@ def test_a_header_of_a_trec_run_is_no_hit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("q\tx\t1\nq\ty\t2.5\n", r"line 2: rank '2.5' is not a whole number; a run of MS MARCO has three"),
+        ("q\tx\t1\nq\ty\t2.5\n", r"line 2: '2.5' is no rank from 1; a run of MS MARCO has three"),
         ("q\tx\t1\nq\ty\n", r"line 2: 2 fields; a run of MS MARCO has three: qid docid rank"),
         (
             "q x 1 2.0\n",
@@ -231,3 +232,17 @@ def test_a_bad_rank_changes_the_order_of_its_query_only(
     assert found.rows() == [("q1", "a", 1, 1.0), ("q1", "b", 2, 2.0), ("q2", "b", 1, 2.0), ("q2", "a", 2, 1.0)]
     words = f"{tmp_path / 'run'}: ranks of 1 query are missing or repeated; score orders their hits\n"
     assert capsys.readouterr().err == words
+
+
+@pytest.mark.parametrize(
+    ("judgments", "message"),
+    [
+        ("q1\td1\t1\nq1\td2\t1\n", "is no run: query q1 has rank 1 more than once, and there are no scores"),
+        ("q1\td1\t1\nq1\td2\t0\n", "line 2: '0' is no rank from 1; a run of MS MARCO has three"),
+    ],
+)
+def test_judgments_in_place_of_a_run_are_refused(tmp_path: Path, judgments: str, message: str) -> None:
+    path = tmp_path / "qrels.tsv"
+    path.write_text(judgments, "utf-8")
+    with pytest.raises(InputError, match=re.escape(message)):
+        runs.read_run(path)

@@ -166,11 +166,18 @@ def _checked(run: pl.DataFrame, path: Path) -> pl.DataFrame:
 
 
 def _ordered(run: pl.DataFrame, path: Path) -> pl.DataFrame:
-    """Order a run by rank, and the hits of a query with missing or repeated ranks by score."""
+    """Order a run by rank, and the hits of a query with missing or repeated ranks by score.
+
+    Raises:
+        InputError: such a query has no scores of its own; the file probably holds judgments.
+    """
     unusable = pl.struct("qid", "rank").is_duplicated() | pl.col("rank").is_null()
     run = run.with_columns(unusable=unusable.any().over("qid"))
     by_rank, by_score = (run.filter(pl.col("unusable") == flag).drop("unusable") for flag in (False, True))
     if len(by_score):
+        if (by_score["score"] == -by_score["rank"]).fill_null(False).all():
+            qid, rank = by_score.row(0, named=True)["qid"], by_score["rank"][0]
+            raise InputError(f"{path}: is no run: query {qid} has rank {rank} more than once, and there are no scores")
         count = by_score["qid"].n_unique()
         _note_once(f"{path}: ranks of {console.counted(query=count)} are missing or repeated; score orders their hits")
     ordered = by_rank.sort("qid", "rank", maintain_order=True)  # ranks may start at 0 or have gaps

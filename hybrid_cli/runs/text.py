@@ -150,7 +150,8 @@ def _parsed(rows: list[str], path: Path, above: int, form: _Form) -> pl.DataFram
         rank.alias("rank"),
         score.alias("score"),
     )
-    if form.score is None and hits["rank"].null_count():
-        number, found = fields.filter(hits["rank"].is_null()).row(0)
-        raise InputError(f"{path}, line {number}: rank '{found[form.rank]}' is not a whole number; {form.needs}")
+    unusable = hits["rank"].is_null() | ((hits["rank"] < 1) & (not form.header))
+    if form.score is None and unusable.any():
+        number, found = fields.filter(unusable).row(0)
+        raise InputError(f"{path}, line {number}: '{found[form.rank]}' is no rank from 1; {form.needs}")
     return hits
