@@ -90,7 +90,9 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
         "hybrid fuse out/bm25.parquet out/dense.parquet --method learned --model out/fuser --output out/fused.parquet",
     )
 
-    runs: Sequence[NameOrPath] = argument(REQUIRED, "Two or more runs (Parquet or TREC; `name=path` names one).")
+    runs: Sequence[NameOrPath] = argument(
+        REQUIRED, "Two or more runs (Parquet, TREC or MS MARCO; `name=path` names one)."
+    )
     _: KW_ONLY
     method: str = option(
         "minmax",
@@ -193,7 +195,7 @@ class TrainFusion(OnDevice, Threaded, Budgeted, Seeded, Writes):
         "--split dev --output out/fuser",
     )
 
-    runs: Sequence[NameOrPath] = argument(REQUIRED, "Two runs (Parquet or TREC; `name=path` names one).")
+    runs: Sequence[NameOrPath] = argument(REQUIRED, "Two runs (Parquet, TREC or MS MARCO; `name=path` names one).")
     _: KW_ONLY
     qrels: Path = option(REQUIRED, "Qrels or collection; use other queries than the reported ones.", recorded=False)
     split: str | None = redeclare(Fuse, "split", panel="", applies=())

@@ -34,7 +34,9 @@ class Judge(Budgeted, Seeded):
     )
 
     collection: Path = argument(REQUIRED, "Collection with the texts of queries and documents.")
-    runs: Sequence[NameOrPath] = argument(REQUIRED, "One or more runs (Parquet or TREC; `name=path` names one).")
+    runs: Sequence[NameOrPath] = argument(
+        REQUIRED, "One or more runs (Parquet, TREC or MS MARCO; `name=path` names one)."
+    )
     _: KW_ONLY
     output: Path = option(
         REQUIRED,

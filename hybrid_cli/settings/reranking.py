@@ -119,7 +119,7 @@ class Rerank(OnDevice, Threaded, Budgeted, Pairs, Writes):
         "hybrid rerank out/bm25.parquet --model out/reranker --depths 10,20,50,100,200,500,1000 --output out/by-depth",
     )
 
-    run: Path = argument(REQUIRED, "A run (Parquet or TREC).")
+    run: Path = argument(REQUIRED, "A run (Parquet, TREC or MS MARCO).")
     _: KW_ONLY
     model: str = option(
         REQUIRED,
