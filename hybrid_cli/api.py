@@ -116,7 +116,7 @@ def open_encoder(
 
 
 def open_run(path: PathLike) -> pl.DataFrame:
-    """Read a Parquet or TREC run: qid, docid, rank, score, in the order of its ranks.
+    """Read a run (Parquet, TREC or MS MARCO): qid, docid, rank, score, in the order of its ranks.
 
     Raises:
         InputError: the file is not a run.

@@ -31,7 +31,8 @@ class Comparison(Budgeted, Seeded):
 
     inputs: Sequence[NameOrPath] = argument(
         REQUIRED,
-        "A collection or qrels file, then runs (Parquet, TREC or MS MARCO; `name=path` names one). With --qrels: runs only.",
+        "A collection or qrels file, then runs (Parquet, TREC or MS MARCO; `name=path` names one). With --qrels: only "
+        "runs.",
     )
     _: KW_ONLY
     split: str | None = option(None, "Split of the collection.")
