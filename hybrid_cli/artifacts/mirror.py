@@ -35,6 +35,11 @@ def url_of(path: Path) -> str | None:
     return f"{scheme}://{'/'.join(key)}" if scheme in _SCHEMES and len(key) > 1 else None
 
 
+def copy_of(path: Path) -> str:
+    """Return the name of a path in the mirror, for messages in which it is not replaced by its URL."""
+    return f"{path.relative_to(root()).as_posix()} in {root()}"
+
+
 def bucket(url: str) -> str:
     """Return the beginning of a URL, with its bucket."""
     return "/".join(url.split("/")[:3])

@@ -1,0 +1,111 @@
+"""Finished outputs that are not uploaded yet: commands that read the store keep them."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from command import Done, hybrid
+from object_stores import CHAIN, Bucket, contents, run, with_index
+
+from hybrid_cli.artifacts import store
+from hybrid_cli.artifacts.upload_marker import MARKER
+from hybrid_cli.errors import HybridError
+
+pytest_plugins = ("object_stores",)
+
+
+def stopped(command: list[str], moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a command whose upload fails at the objects with this end of the name."""
+    put, write = store.put, store.write
+
+    def stop(what: object, url: str) -> None:
+        if url.endswith(moment):
+            raise HybridError(f"{url}: the object store does not answer; repeat the command")
+        put(what, url) if isinstance(what, Path) else write(what, url)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "put", stop)
+        patched.setattr(store, "write", stop)
+        assert hybrid(*command).code == 1
+
+
+def place(bucket: Bucket, name: str) -> Path:
+    return bucket.mirror / bucket.scheme / bucket.name / name
+
+
+def refused(words: tuple[str, ...], message: str) -> Done:
+    done = hybrid(*words)
+    assert (done.code, done.err.count("\n")) == (2, 1), done
+    assert message in done.err
+    return done
+
+
+@pytest.mark.parametrize("moment", [MARKER, "/docids.parquet", "/manifest.json"])
+@pytest.mark.parametrize("words", [("verify",), ("inspect",)])
+def test_reading_a_parent_folder_keeps_an_output_that_is_not_uploaded(
+    any_bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch, moment: str, words: tuple[str, ...]
+) -> None:
+    with_index(any_bucket, local)
+    command = CHAIN[1].format(any_bucket).split()
+    stopped(command, moment, monkeypatch)
+    made = contents(place(any_bucket, "out/bm25"))
+    assert "manifest.json" in made
+    for parent in ("out", ""):
+        done = hybrid(*words, f"{any_bucket}/{parent}".rstrip("/"))
+        warning = f"warning: {any_bucket}/out/bm25: the finished output in HYBRID_CACHE is not uploaded"
+        assert warning in done.err
+        assert contents(place(any_bucket, "out/bm25")) == made
+    upload = "not uploaded" if moment == MARKER else "an upload to it has not finished"
+    refused((*words, f"{any_bucket}/out/bm25"), upload)
+    refused((*words, f"{any_bucket}/out/bm25/docids.parquet"), f"{any_bucket}/out/bm25: the finished output")
+    assert contents(place(any_bucket, "out/bm25")) == made
+    assert "is up to date" in hybrid(*command).err
+    assert any_bucket.names("out") == {f"out/bm25/{name}" for name in made}
+    assert hybrid("verify", f"{any_bucket}/out").err == ""
+
+
+@pytest.mark.parametrize("moment", [MARKER, "/docids.parquet"])
+def test_a_replacement_that_is_not_uploaded_is_kept_next_to_the_old_version(
+    bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    with_index(bucket, local)
+    run(bucket, 1)
+    command = [*CHAIN[1].format(bucket).split(), "--fields", "text", "--overwrite"]
+    time.sleep(1.1)  # times of objects are in seconds
+    stopped(command, moment, monkeypatch)
+    made = contents(place(bucket, "out/bm25"))
+    hybrid("verify", f"{bucket}/out")
+    refused(("inspect", f"{bucket}/out/bm25/docids.parquet"), "not uploaded")
+    assert contents(place(bucket, "out/bm25")) == made
+    assert "is up to date" in hybrid(*command).err
+    assert bucket.get("out/bm25/manifest.json") == made["manifest.json"]
+    shutil.rmtree(bucket.mirror)
+    assert hybrid("verify", f"{bucket}/out").code == 0
+
+
+def test_a_file_that_is_not_uploaded_is_kept(bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_index(bucket, local)
+    run(bucket, 1)
+    command = CHAIN[2].format(bucket).split()
+    stopped(command, "/bm25.parquet", monkeypatch)
+    for folder in (f"{bucket}/out", str(bucket)):
+        assert f"{bucket}/out/bm25.parquet: the finished output" in hybrid("verify", folder).err
+    refused(("inspect", f"{bucket}/out/bm25.parquet"), "not uploaded")
+    refused((*command, "--hits", "3"), "pass --overwrite to replace it")
+    assert "is up to date" in hybrid(*command).err
+    assert bucket.get("out/bm25.parquet") == (local / "out/bm25.parquet").read_bytes()
+
+
+def test_an_output_that_its_owner_deleted_in_the_store_is_removed(bucket: Bucket, local: Path) -> None:
+    with_index(bucket, local)
+    run(bucket, 1, 2)
+    for name in bucket.names("out/bm25"):
+        bucket.system.delete_file(f"{bucket.name}/{name}")
+    assert hybrid("inspect", f"{bucket}/out/bm25.parquet").code == 0
+    hybrid("inspect", f"{bucket}/out")
+    assert not [path for path in place(bucket, "out/bm25").rglob("*") if path.is_file()]
+    run(bucket, 1)
+    assert "out/bm25/manifest.json" in bucket.names("out/bm25")
