@@ -51,6 +51,11 @@ def transfer(what: str, calls: Sequence[Callable[[], None]]) -> None:
             raise
 
 
+def has_pattern(url: str) -> bool:
+    """Return whether the last name of a URL is a pattern."""
+    return any(letter in url.rpartition("/")[2] for letter in "*?[")
+
+
 def fetch(url: str) -> None:
     """Download an object, a folder of objects, or those that a pattern matches; remove files deleted in the store.
 
@@ -58,7 +63,7 @@ def fetch(url: str) -> None:
         InputError: an upload to this folder has not finished, or the mirror has a finished output of it to upload.
     """
     folder, _, pattern = url.rpartition("/")
-    if any(letter in pattern for letter in "*?["):
+    if has_pattern(url):
         known = {path.name for path in place_of(folder).glob("[!.]*")}  # some may be deleted in the store
         for name in sorted(known | {name.split("/")[0] for name in store.objects(folder)}):
             if fnmatchcase(name, pattern):

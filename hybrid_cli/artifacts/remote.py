@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 from filelock import FileLock
 
 from hybrid_cli import cluster, console
-from hybrid_cli.artifacts import disk, files, manifest, store, unsent
+from hybrid_cli.artifacts import disk, files, layout, manifest, store, unsent
 from hybrid_cli.artifacts.checks import existing_manifest
-from hybrid_cli.artifacts.download import fetch, mirror_objects, transfer
+from hybrid_cli.artifacts.download import fetch, has_pattern, mirror_objects, transfer
 from hybrid_cli.artifacts.manifest import MANIFEST
 from hybrid_cli.artifacts.mirror import bucket, place_of, root, shown_as_url, url_of
 from hybrid_cli.artifacts.upload_marker import MARKER, Marker
@@ -35,6 +35,17 @@ from hybrid_cli.settings.options import Settings
 S = TypeVar("S", bound=Settings)
 
 _UPLOADING = ("auto", "judge")  # upload parts of their output while they run
+_FOREIGN_OUTPUTS = ("export", "inspect")  # whose output may be a folder without manifest
+_ARTIFACTS = (
+    "index",
+    "dense",
+    "model",
+    "models",
+    "run",
+    "runs",
+    "training_examples",
+)  # options; a model may be foreign
+_KNOWN_BY = (MANIFEST, MARKER, "config.json", layout.CONTRACT, layout.MODULES)
 _COUNT = re.compile(r":\d+$")  # of `run:PATH:COUNT`
 
 
@@ -58,6 +69,11 @@ def mirrored(settings: S) -> Iterator[S]:
     before = manifest.fetch_input, cluster.before_start, console.shown
     console.shown = shown_as_url
     try:
+        for url in (url for name in _ARTIFACTS for url in _urls(given.get(name))):
+            _refuse_other_folder(url, _KNOWN_BY, f"has no {MANIFEST} and no files of a model; name an artifact in it")
+        if output is not None and settings.command not in _FOREIGN_OUTPUTS:
+            wrong = "is a folder that hybrid did not write; remove it, or name another"
+            _refuse_other_folder(_spelled(output), (MANIFEST, MARKER), wrong)
         fetch_all(str(root()), inputs)
         cluster.before_start = partial(fetch_all, str(root()), inputs)
         overwrite = bool(getattr(settings, "overwrite", False))
@@ -70,6 +86,17 @@ def mirrored(settings: S) -> Iterator[S]:
         raise
     finally:
         manifest.fetch_input, cluster.before_start, console.shown = before
+
+
+def _refuse_other_folder(url: str, names: Sequence[str], problem: str) -> None:
+    """Refuse, before a download, a folder of objects without any of these names; patterns are not checked.
+
+    Raises:
+        InputError: the folder is no artifact.
+    """
+    found = {} if has_pattern(url) else store.objects(url)
+    if found and not {"", *names} & set(found):
+        raise InputError(f"{url.rstrip('/')}: {problem}")
 
 
 def fetch_all(folder: str, urls: Iterable[str]) -> None:
