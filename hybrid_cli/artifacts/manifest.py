@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from hybrid_cli.artifacts import checksums
 from hybrid_cli.artifacts.checksums import new_hash
 from hybrid_cli.artifacts.layout import CURVE
+from hybrid_cli.artifacts.mirror import remedy
 from hybrid_cli.artifacts.schemas import Kind
 from hybrid_cli.errors import DamageError, InputError
 from hybrid_cli.input_files import read_bytes, refuse_special
@@ -221,7 +222,8 @@ def _manifest_in_json(path: Path) -> str | None:
     content = read_json(path)
     embedded = content.pop("manifest", None) if isinstance(content, dict) else None
     if isinstance(embedded, dict) and "checksum" in embedded and embedded.get("fingerprint") != hash_json(content):
-        raise DamageError(f"{path}: the content changed on the disk after it was written; restore or rebuild the file")
+        advice = remedy(path, "restore or rebuild the file")
+        raise DamageError(f"{path}: the content changed on the disk after it was written; {advice}")
     return json.dumps(embedded) if embedded else None
 
 
@@ -243,17 +245,24 @@ def _parse_manifest(text: str, path: Path, any_format: bool) -> Manifest:
             if "fingerprint" not in source or not {"path", "name"} & set(source):
                 raise InputError(f"input '{role}' needs a fingerprint, and a path or a name")
     except InputError as error:
-        raise DamageError(f"{path}: its manifest is damaged ({error}); restore or rebuild the artifact") from None
+        advice = remedy(_file_of(path), "restore or rebuild the artifact")
+        raise DamageError(f"{path}: its manifest is damaged ({error}); {advice}") from None
     if manifest is None:
         raise InputError(f"{path}: has format {written}, this hybrid reads up to {FORMAT}; update hybrid")
     if stored not in (_IN_FOOTER, hash_json(fields)):
-        raise DamageError(f"{path}: its manifest changed on the disk after it was written; restore or rebuild it")
+        advice = remedy(_file_of(path), "restore or rebuild it")
+        raise DamageError(f"{path}: its manifest changed on the disk after it was written; {advice}")
     if manifest.format < FORMAT and not any_format:
         raise InputError(
             f"{path}: {manifest.kind} written by an older hybrid (manifest format {manifest.format}, now {FORMAT}); "
             f"rebuild it with `hybrid {manifest.stage} ... --overwrite`"
         )
     return manifest
+
+
+def _file_of(path: Path) -> Path:
+    """Return the file that has the manifest of an artifact."""
+    return path / MANIFEST if path.is_dir() else path
 
 
 def has_checksums(path: Path) -> bool:
@@ -276,7 +285,7 @@ def parquet_metadata(path: Path) -> pq.FileMetaData:
         if path.is_file() and checksums.has_key(path):
             checksums.check(path)
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{path}: is not a complete Parquet file ({first}); rebuild it") from None
+        raise InputError(f"{path}: is not a complete Parquet file ({first}); {remedy(path, 'rebuild it')}") from None
 
 
 def enclosing_artifact(path: Path) -> Path:

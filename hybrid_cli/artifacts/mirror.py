@@ -37,7 +37,14 @@ def url_of(path: Path) -> str | None:
 
 def copy_of(path: Path) -> str:
     """Return the name of a path in the mirror, for messages in which it is not replaced by its URL."""
-    return f"{path.relative_to(root()).as_posix()} in {root()}"
+    return f"{path.absolute().relative_to(root()).as_posix()} in {root()}"
+
+
+def remedy(path: Path, local: str) -> str:
+    """Return the advice about a damaged file: `local`, or to download it again if it is a copy of an object."""
+    if url_of(path.absolute()) is None:
+        return local
+    return f"to download it again, remove its copy on this machine, {copy_of(path)}"
 
 
 def bucket(url: str) -> str:

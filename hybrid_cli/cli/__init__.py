@@ -150,6 +150,7 @@ def _suggestion(name: str, command: Any) -> str:
 
 
 def _stop(message: str, code: int, error: BaseException, debug: bool) -> None:
+    message = console.shown(message)
     if debug:
         traceback.print_exception(error)
     console.log("error", _one_line(message))
