@@ -15,11 +15,12 @@ from filelock import FileLock
 from hybrid_cli import console
 from hybrid_cli.artifacts import disk, files, store, unsent
 from hybrid_cli.artifacts.manifest import MANIFEST
-from hybrid_cli.artifacts.mirror import copy_of, place_of, root
+from hybrid_cli.artifacts.mirror import copy_of, place_of, root, shown_as_url
 from hybrid_cli.artifacts.upload_marker import MARKER
 from hybrid_cli.errors import HybridError, InputError
 
 AT_ONCE = 8  # transfers
+_failed: set[str] = set()  # URLs of recorded inputs that could not be downloaded
 
 
 def _get(path: Path, found: Any, scheme: str) -> None:
@@ -82,6 +83,18 @@ def _to_upload(url: str) -> str:
         f"{url}: the finished output in HYBRID_CACHE is not uploaded; repeat the command that writes it, or remove "
         f"{copy_of(place_of(url))}"
     )
+
+
+def fetch_recorded(path: Path) -> None:
+    """Download an input that a manifest records by its URL; if that fails, warn once, and leave the mirror as it is."""
+    url = shown_as_url(str(path))
+    if url in _failed:
+        return
+    try:
+        fetch(url)
+    except HybridError as error:
+        _failed.add(url)
+        console.warn(str(error))
 
 
 def local_file(url: str) -> Path:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 from hybrid_cli.artifacts import checksums
 from hybrid_cli.artifacts.checksums import new_hash
 from hybrid_cli.artifacts.layout import CURVE
-from hybrid_cli.artifacts.mirror import remedy
+from hybrid_cli.artifacts.mirror import is_url, place_of, recorded_url, remedy, url_of
 from hybrid_cli.artifacts.schemas import Kind
 from hybrid_cli.errors import DamageError, InputError
 from hybrid_cli.input_files import read_bytes, refuse_special
@@ -54,7 +55,8 @@ class Manifest:
 
     Attributes:
         inputs: role -> `{path, kind, fingerprint}`, or `{name, kind, fingerprint}` for a model of the environment.
-            Paths are relative to the folder that contains the artifact, with forward slashes.
+            Paths are relative to the folder that contains the artifact, with forward slashes; inputs in an object store
+            have their URL, except in a manifest in the same bucket.
         files: relative paths of all files of a folder; None for an artifact that is one file.
         location: path of the artifact, with symbolic links resolved. Not stored.
     """
@@ -75,23 +77,33 @@ class Manifest:
     def input_path(self, role: str) -> Path | None:
         """Return the recorded path of an input, which may no longer exist; None for an input recorded by name."""
         path = self.input_place(role)
-        if path is not None:
+        if path is not None and self._is_stored(role, path):
+            import_module("hybrid_cli.artifacts.download").fetch_recorded(path)
+        elif path is not None:
             fetch_input(path)
         return path
+
+    def _is_stored(self, role: str, path: Path) -> bool:
+        """Return whether an input is recorded by its URL, or by a path in the mirror, as in earlier versions."""
+        outside = self.location is not None and url_of(self.location) is None
+        return is_url(self.inputs[role]["path"]) or (outside and url_of(path) is not None)
 
     def input_place(self, role: str) -> Path | None:
         """Return the recorded path of an input as `input_path` does, without a download from an object store."""
         recorded = self.inputs.get(role, {}).get("path")
         if recorded is None or self.location is None:
             return None
-        return Path(os.path.normpath(self.location.parent / recorded))
+        return place_of(recorded) if is_url(recorded) else Path(os.path.normpath(self.location.parent / recorded))
 
     def input_label(self, role: str) -> str:
         """Return the name of an input, or its path, relative to the working directory if it is below it."""
         path = self.input_place(role)
         if path is None:
             return self.inputs[role].get("name") or self.inputs[role]["path"]
-        return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+        inside = (
+            path.is_relative_to(Path.cwd()) and url_of(path) is None
+        )  # messages name the URL of a path in the mirror
+        return str(path.relative_to(Path.cwd())) if inside else str(path)
 
     def moved_to(self, location: Path) -> Manifest:
         """Return the manifest of a copy at `location`, with input paths relative to the new location."""
@@ -143,12 +155,14 @@ def location_of(output: Path) -> Path:
 
 
 def stored_path(path: Path, location: Path) -> str:
-    """Return `path` relative to the folder of `location`.
+    """Return `path` relative to the folder of `location`, or the URL of a path in the mirror.
 
     A link next to the artifact is kept, so that the path is still valid after both have moved. Links are resolved if
     the unresolved path does not lead from the resolved folder to the input.
     """
     written = os.path.abspath(path)
+    if (url := recorded_url(Path(written), location)) is not None:
+        return url
     for target in (written, os.path.realpath(path)):
         try:
             relative = os.path.relpath(target, location.parent)

@@ -47,6 +47,20 @@ def remedy(path: Path, local: str) -> str:
     return f"to download it again, remove its copy on this machine, {copy_of(path)}"
 
 
+def recorded_url(path: Path, location: Path) -> str | None:
+    """Return the URL by which the manifest of an artifact at `location` records an input; None for a relative path.
+
+    Paths in one bucket stay relative, so that they are valid in a copy of the bucket.
+    """
+    url, own = url_of(path), url_of(location)
+    return None if url is None or (own is not None and bucket(own) == bucket(url)) else url
+
+
+def is_url(text: str) -> bool:
+    """Return whether a recorded path is a URL."""
+    return text.startswith(tuple(f"{scheme}://" for scheme in _SCHEMES))
+
+
 def bucket(url: str) -> str:
     """Return the beginning of a URL, with its bucket."""
     return "/".join(url.split("/")[:3])
