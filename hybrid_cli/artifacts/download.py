@@ -120,10 +120,10 @@ def mirror_objects(url: str, found: Mapping[str, Any]) -> None:
         return any(name == each or name.startswith(f"{each}/") for each in kept)
 
     wanted = {place / name: found[name] for name in found if Path(name).name != MARKER and not is_kept(name)}
+    (root() / scheme).mkdir(parents=True, exist_ok=True)
     missing = sum(each.size for path, each in wanted.items() if not unsent.same(path, each))
     console.forecast(missing, f"download {url}", "set HYBRID_CACHE", files.scratch_path(place))
     calls = [partial(_get, path, each, scheme) for path, each in wanted.items()]
-    (root() / scheme).mkdir(parents=True, exist_ok=True)
     with FileLock(root() / scheme / f".{key.split('/')[0]}.lock"):  # the processes of a machine share the mirror
         if not found:
             unsent.set_aside(place)

@@ -40,6 +40,14 @@ def copy_of(path: Path) -> str:
     return f"{path.absolute().relative_to(root()).as_posix()} in {root()}"
 
 
+def disk_of(path: Path) -> str:
+    """Return the name of the disk of a path, for messages."""
+    if path.absolute().is_relative_to(root()):
+        return f"HYBRID_CACHE ({root()})"
+    unfinished = (each.parent for each in reversed((path, *path.parents)) if each.name.endswith(".partial"))
+    return f"the disk of {next(unfinished, path.parent)}"
+
+
 def remedy(path: Path, local: str) -> str:
     """Return the advice about a damaged file: `local`, or to download it again if it is a copy of an object."""
     if url_of(path.absolute()) is None:

@@ -24,7 +24,7 @@ from hybrid_cli.artifacts import disk, files, layout, manifest, store, unsent
 from hybrid_cli.artifacts.checks import existing_manifest
 from hybrid_cli.artifacts.download import fetch, has_pattern, mirror_objects, transfer
 from hybrid_cli.artifacts.manifest import MANIFEST
-from hybrid_cli.artifacts.mirror import bucket, place_of, root, shown_as_url, url_of
+from hybrid_cli.artifacts.mirror import bucket, disk_of, place_of, root, shown_as_url, url_of
 from hybrid_cli.artifacts.upload_marker import MARKER, Marker
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import read_bytes
@@ -82,10 +82,21 @@ def mirrored(settings: S) -> Iterator[S]:
         if upload is not None and os.environ.get("RANK", "0") == "0":  # of the processes of a training
             upload.finish()
     except HybridError as error:
-        error.args = (shown_as_url(str(error)),)
+        error.args = (shown_as_url(_naming_the_disk(str(error))),)
         raise
     finally:
         manifest.fetch_input, cluster.before_start, console.shown = before
+
+
+def _naming_the_disk(text: str) -> str:
+    """Return a message with HYBRID_CACHE in place of a folder of the mirror without space for downloads or outputs."""
+    folder = re.compile(
+        rf"(not enough disk space: .*, and ){re.escape(str(root()))}(?:/.*)?( has .*); free space, or .*"
+    )
+    found = folder.fullmatch(text)
+    if found is None:
+        return text
+    return f"{found[1]}{disk_of(root())}{found[2]}; free space there, or set HYBRID_CACHE to a folder on another disk"
 
 
 def _refuse_other_folder(url: str, names: Sequence[str], problem: str) -> None:
