@@ -229,6 +229,7 @@ class Upload:
             self._checked(store.objects(self.url))
             transfer(f"upload {self.url}", [partial(store.put, self.place, self.url)])
             self._keep([""])
+            console.note(f"uploaded to {self.url}")
         else:
             self._upload_folder()
 
@@ -256,6 +257,9 @@ class Upload:
             store.put(self.place / MANIFEST, f"{self.url}/{MANIFEST}")
             store.delete(f"{self.url}/{MARKER}")
         self._keep([*names, MANIFEST])
+        count = len(names) + (made is not None)
+        rest = f"; {len(uploaded):,} of them by an interrupted call" if uploaded else ""
+        console.note(f"uploaded to {self.url}: {console.counted(file=count)}{rest}")
 
     def _checked(self, found: Mapping[str, Any], made: dict[str, Any] | None = None) -> Marker | None:
         """Return the marker of an interrupted upload; refuse the output of a process that wrote during the stage."""
