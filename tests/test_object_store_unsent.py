@@ -116,3 +116,35 @@ def test_an_output_that_its_owner_deleted_in_the_store_is_removed(bucket: Bucket
     assert not [path for path in place(bucket, "out/bm25").rglob("*") if path.is_file()]
     run(bucket, 1)
     assert "out/bm25/manifest.json" in bucket.names("out/bm25")
+
+
+@pytest.mark.parametrize("folder", ["out", "out/bm25"])
+def test_versions_of_another_machine_are_read_after_a_command_that_failed(
+    bucket: Bucket, local: Path, tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_index(bucket, local)
+    run(bucket, 1)
+    command = CHAIN[1].format(bucket).split()
+    assert hybrid(*command, "--fields", "text").code == 2  # other options
+    for fields in ("text", "title", "title,text"):
+        with monkeypatch.context() as other:
+            other.setenv("HYBRID_CACHE", str(tmp_path / "other"))
+            assert hybrid(*command, "--fields", fields, "--overwrite").code == 0
+        done = hybrid("verify", f"{bucket}/{folder}")
+        assert (done.code, done.err) == (0, "")
+        assert place(bucket, "out/bm25/manifest.json").read_bytes() == bucket.get("out/bm25/manifest.json")
+
+
+def test_an_upload_whose_command_was_killed_at_its_end_is_read(
+    bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_index(bucket, local)
+
+    def stop(*given: object) -> None:
+        raise HybridError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "delete", stop)  # of the marker
+        assert hybrid(*CHAIN[1].format(bucket).split()).code == 1
+    for folder in ("out", "out/bm25"):
+        assert hybrid("verify", f"{bucket}/{folder}").err == ""

@@ -132,6 +132,7 @@ def mirror_objects(url: str, found: Mapping[str, Any]) -> None:
             if file.is_file() and name not in found and not _is_hidden(name) and not is_kept(name):
                 disk.remove(file)
         transfer(f"download {url}", calls)
+    unsent.note_downloads(url, found)
 
 
 def _is_hidden(name: str) -> bool:
