@@ -19,7 +19,7 @@ from command import hybrid
 from object_stores import CHAIN, Bucket, contents, run, with_index
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import manifest, mirror, remote, store
+from hybrid_cli.artifacts import download, manifest, mirror, remote, store
 from hybrid_cli.artifacts.upload_marker import MARKER
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.stages.search import search
@@ -66,12 +66,12 @@ def test_a_shard_that_was_deleted_in_the_store_is_not_searched(any_bucket: Bucke
     for name in ("shard-0", "shard-1"):
         for path, content in contents(local / "out/bm25").items():
             any_bucket.put(f"shards/{name}/{path}", content)
-    remote.fetch(f"{any_bucket}/shards/shard-*")
+    download.fetch(f"{any_bucket}/shards/shard-*")
     mirror = any_bucket.mirror / any_bucket.scheme / any_bucket.name / "shards"
     assert {path.name for path in mirror.iterdir()} == {"shard-0", "shard-1"}
     for name in any_bucket.names("shards/shard-1"):
         any_bucket.system.delete_file(f"{any_bucket.name}/{name}")
-    remote.fetch(f"{any_bucket}/shards/shard-*")
+    download.fetch(f"{any_bucket}/shards/shard-*")
     assert [path.name for path in mirror.iterdir() if not path.name.startswith(".")] == ["shard-0"]
 
 

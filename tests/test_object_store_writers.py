@@ -14,7 +14,7 @@ import pytest
 from command import hybrid
 from object_stores import CHAIN, Bucket, run, with_index
 
-from hybrid_cli.artifacts import remote, store, upload_marker
+from hybrid_cli.artifacts import download, remote, store, upload_marker
 from hybrid_cli.artifacts.upload_marker import MARKER
 
 pytest_plugins = ("object_stores",)
@@ -98,7 +98,7 @@ def test_files_that_another_process_replaced_are_not_published(
         first.append(url)
 
     monkeypatch.setattr(store, "put", interfere)
-    monkeypatch.setattr(remote, "AT_ONCE", 1)
+    monkeypatch.setattr(download, "AT_ONCE", 1)
     done = hybrid(*CHAIN[1].format(bucket).split())
     assert done.code == 1
     assert "another process replaced" in done.err

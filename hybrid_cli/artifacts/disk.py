@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
 _HERE = -100  # AT_FDCWD
+WRITTEN = "while writing "  # start of the note of an error; a path follows
 _umask = os.umask(0o077)  # it can be read only by a change
 os.umask(_umask)
 
@@ -77,6 +78,7 @@ class _File(io.RawIOBase):
 
     def __init__(self, path: Path):
         device.remove(path)  # a file that is replaced may be hard-linked from another artifact
+        self._path = path
         self._file = io.FileIO(path, "xb")
 
     def writable(self) -> bool:
@@ -85,13 +87,24 @@ class _File(io.RawIOBase):
     def write(self, data: ReadableBuffer, /) -> int:
         view = memoryview(data).cast("B")
         written = 0
-        while written < len(view):
-            written += device.write(self._file, view[written:])
+        with _noted(self._path):
+            while written < len(view):
+                written += device.write(self._file, view[written:])
         return written
 
     def close(self) -> None:
         self._file.close()
         super().close()
+
+
+@contextmanager
+def _noted(path: Path) -> Iterator[None]:
+    """Note the path in an error of the block: a full disk names none."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # torch raises the latter
+        error.add_note(f"{WRITTEN}{path}")
+        raise
 
 
 @contextmanager
@@ -118,7 +131,7 @@ class Growing:
     """A file that grows at its end; an addition is on the disk when `add` returns."""
 
     def __init__(self, path: Path):
-        self._file = io.FileIO(path, "ab")
+        self._path, self._file = path, io.FileIO(path, "ab")
         sync_names(path.parent)
 
     @property
@@ -130,9 +143,10 @@ class Growing:
         """Append a text (UTF-8); an error of the disk leaves the file unchanged."""
         before, view, written = self.size, memoryview(text.encode()), 0
         try:
-            while written < len(view):
-                written += device.write(self._file, view[written:])
-            device.sync(self._file.fileno())
+            with _noted(self._path):
+                while written < len(view):
+                    written += device.write(self._file, view[written:])
+                device.sync(self._file.fileno())
         except OSError:
             self.cut(before)
             raise
@@ -157,8 +171,9 @@ def patch(path: Path, place: int, data: bytes) -> None:
 @contextmanager
 def by_name(path: Path) -> Iterator[Any]:
     """Yield `path` as text, for a library that opens the file, or the files of a folder, itself."""
-    device.write_by_library(path)
-    yield str(path)
+    with _noted(path):
+        device.write_by_library(path)
+        yield str(path)
     for file in [path, *path.rglob("*")]:
         if file.is_file() and file.stat().st_mode & 0o077 == 0:  # of safetensors: only for its owner
             file.chmod(0o666 & ~_umask)

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from hybrid_cli.artifacts import checksums
 from hybrid_cli.artifacts.manifest import MANIFEST, Manifest, find_manifest, fingerprint
+from hybrid_cli.artifacts.mirror import remedy
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.input_files import read_bytes
 
@@ -73,7 +74,7 @@ def check_listed(root: Path, found: Sequence[Path], pattern: str) -> None:
         return
     listed = {root / name for name in known.files if PurePosixPath(name).match(pattern)}
     if listed and (lost := sorted(listed - set(found))):
-        raise DamageError(f"{lost[0]}: is missing; restore or rebuild the artifact")
+        raise DamageError(_missing(lost[0]))
     if listed and (foreign := sorted(set(found) - listed)):
         raise DamageError(f"{foreign[0]}: is not part of the artifact; remove it, or rebuild the artifact")
 
@@ -133,6 +134,10 @@ def _refuse_other_version(folder: Path, manifest: Manifest | None) -> None:
         raise HybridError(f"{folder}: was replaced while it was read; run the command again")
 
 
+def _missing(file: Path) -> str:
+    return f"{file}: is missing; restore or rebuild the artifact"
+
+
 def _small_damage(file: Path, value: str) -> str | None:
     if file.is_file() and (file.stat().st_size > CHECKED_BYTES or _state(file) in checked):
         return None
@@ -145,14 +150,16 @@ def _small_damage(file: Path, value: str) -> str | None:
 def _damage(file: Path, value: str) -> str | None:
     """Return the fault of a file whose fingerprint should be `value`."""
     if not file.is_file():
-        return f"{file}: is missing; restore or rebuild the artifact"
+        return _missing(file)
     try:
         if file.suffix == ".parquet":
             checksums.check(file)
         found = fingerprint(file)
     except InputError as error:
         return str(error)
-    return None if found == value else f"{file}: the content changed on the disk after it was written; restore it"
+    if found == value:
+        return None
+    return f"{file}: the content changed on the disk after it was written; {remedy(file, 'restore it')}"
 
 
 def _state(path: Path) -> tuple[str, int, int, int]:
@@ -168,7 +175,7 @@ def damage(path: Path, manifest: Manifest) -> Iterator[str]:
         return
     for name in manifest.files or ():
         if not (path / name).exists():
-            yield f"{path / name}: is missing; restore or rebuild the artifact"
+            yield _missing(path / name)
         elif name.endswith(f"/{MANIFEST}"):  # of a part that is an artifact itself; it has a checksum of its own
             try:
                 find_manifest((path / name).parent, any_format=True)
@@ -186,4 +193,8 @@ def _damage_of_text(path: Path, manifest: Manifest) -> str | None:
     page = read_bytes(path).replace(manifest.to_html().encode(), b"", 1)
     digest = checksums.new_hash()
     digest.update(page)
-    return None if digest.hexdigest() == manifest.fingerprint else f"{path}: the content changed after it was written"
+    return (
+        None
+        if digest.hexdigest() == manifest.fingerprint
+        else f"{path}: the content changed after it was written; {remedy(path, 'restore or rebuild the file')}"
+    )

@@ -35,6 +35,40 @@ def url_of(path: Path) -> str | None:
     return f"{scheme}://{'/'.join(key)}" if scheme in _SCHEMES and len(key) > 1 else None
 
 
+def copy_of(path: Path) -> str:
+    """Return the name of a path in the mirror, for messages in which it is not replaced by its URL."""
+    return f"{path.absolute().relative_to(root()).as_posix()} in {root()}"
+
+
+def disk_of(path: Path) -> str:
+    """Return the name of the disk of a path, for messages."""
+    if path.absolute().is_relative_to(root()):
+        return f"HYBRID_CACHE ({root()})"
+    unfinished = (each.parent for each in reversed((path, *path.parents)) if each.name.endswith(".partial"))
+    return f"the disk of {next(unfinished, path.parent)}"
+
+
+def remedy(path: Path, local: str) -> str:
+    """Return the advice about a damaged file: `local`, or to download it again if it is a copy of an object."""
+    if url_of(path.absolute()) is None:
+        return local
+    return f"to download it again, remove its copy on this machine, {copy_of(path)}"
+
+
+def recorded_url(path: Path, location: Path) -> str | None:
+    """Return the URL by which the manifest of an artifact at `location` records an input; None for a relative path.
+
+    Paths in one bucket stay relative, so that they are valid in a copy of the bucket.
+    """
+    url, own = url_of(path), url_of(location)
+    return None if url is None or (own is not None and bucket(own) == bucket(url)) else url
+
+
+def is_url(text: str) -> bool:
+    """Return whether a recorded path is a URL."""
+    return text.startswith(tuple(f"{scheme}://" for scheme in _SCHEMES))
+
+
 def bucket(url: str) -> str:
     """Return the beginning of a URL, with its bucket."""
     return "/".join(url.split("/")[:3])

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,9 +20,11 @@ from typing import Any, TypeVar
 from filelock import FileLock
 
 from hybrid_cli import cluster, console
-from hybrid_cli.artifacts import disk, files, manifest, store
+from hybrid_cli.artifacts import disk, files, layout, manifest, store, unsent
+from hybrid_cli.artifacts.checks import existing_manifest
+from hybrid_cli.artifacts.download import fetch, has_pattern, mirror_objects, transfer
 from hybrid_cli.artifacts.manifest import MANIFEST
-from hybrid_cli.artifacts.mirror import bucket, place_of, root, shown_as_url, url_of
+from hybrid_cli.artifacts.mirror import bucket, disk_of, place_of, root, shown_as_url, url_of
 from hybrid_cli.artifacts.upload_marker import MARKER, Marker
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import read_bytes
@@ -35,7 +35,17 @@ from hybrid_cli.settings.options import Settings
 S = TypeVar("S", bound=Settings)
 
 _UPLOADING = ("auto", "judge")  # upload parts of their output while they run
-AT_ONCE = 8  # transfers
+_FOREIGN_OUTPUTS = ("export", "inspect")  # whose output may be a folder without manifest
+_ARTIFACTS = (
+    "index",
+    "dense",
+    "model",
+    "models",
+    "run",
+    "runs",
+    "training_examples",
+)  # options; a model may be foreign
+_KNOWN_BY = (MANIFEST, MARKER, "config.json", layout.CONTRACT, layout.MODULES)
 _COUNT = re.compile(r":\d+$")  # of `run:PATH:COUNT`
 
 
@@ -59,6 +69,11 @@ def mirrored(settings: S) -> Iterator[S]:
     before = manifest.fetch_input, cluster.before_start, console.shown
     console.shown = shown_as_url
     try:
+        for url in (url for name in _ARTIFACTS for url in _urls(given.get(name))):
+            _refuse_other_folder(url, _KNOWN_BY, f"has no {MANIFEST} and no files of a model; name an artifact in it")
+        if output is not None and settings.command not in _FOREIGN_OUTPUTS:
+            wrong = "is a folder that hybrid did not write; remove it, or name another"
+            _refuse_other_folder(_spelled(output), (MANIFEST, MARKER), wrong)
         fetch_all(str(root()), inputs)
         cluster.before_start = partial(fetch_all, str(root()), inputs)
         overwrite = bool(getattr(settings, "overwrite", False))
@@ -67,10 +82,32 @@ def mirrored(settings: S) -> Iterator[S]:
         if upload is not None and os.environ.get("RANK", "0") == "0":  # of the processes of a training
             upload.finish()
     except HybridError as error:
-        error.args = (shown_as_url(str(error)),)
+        error.args = (shown_as_url(_naming_the_disk(str(error))),)
         raise
     finally:
         manifest.fetch_input, cluster.before_start, console.shown = before
+
+
+def _naming_the_disk(text: str) -> str:
+    """Return a message with HYBRID_CACHE in place of a folder of the mirror without space for downloads or outputs."""
+    folder = re.compile(
+        rf"(not enough disk space: .*, and ){re.escape(str(root()))}(?:/.*)?( has .*); free space, or .*"
+    )
+    found = folder.fullmatch(text)
+    if found is None:
+        return text
+    return f"{found[1]}{disk_of(root())}{found[2]}; free space there, or set HYBRID_CACHE to a folder on another disk"
+
+
+def _refuse_other_folder(url: str, names: Sequence[str], problem: str) -> None:
+    """Refuse, before a download, a folder of objects without any of these names; patterns are not checked.
+
+    Raises:
+        InputError: the folder is no artifact.
+    """
+    found = {} if has_pattern(url) else store.objects(url)
+    if found and not {"", *names} & set(found):
+        raise InputError(f"{url.rstrip('/')}: {problem}")
 
 
 def fetch_all(folder: str, urls: Iterable[str]) -> None:
@@ -121,100 +158,6 @@ def _localized(value: Any) -> Any:
     return type(value)(f"{found['before'] or ''}{place_of(_spelled(str(value)))}")
 
 
-# ----------------------------------------------------------------------------------------------------------- downloads
-
-
-def _get(path: Path, found: Any, scheme: str) -> None:
-    """Download an object, unless the file has its size and time."""
-    if _same(path, found):
-        return
-    if path.is_dir():
-        disk.remove(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with files.replacing(path) as scratch:
-        with disk.create(scratch) as file:
-            for block in store.blocks(f"{scheme}://{found.path}"):
-                file.write(block)
-        if scratch.stat().st_size != found.size:
-            raise HybridError(f"{scheme}://{found.path}: the download is incomplete; repeat the command")
-    os.utime(path, ns=(found.mtime_ns, found.mtime_ns))
-
-
-def _same(path: Path, found: Any) -> bool:
-    """Return whether a file has the size and the time of an object."""
-    if not path.is_file():
-        return False
-    status = path.stat()
-    return bool(status.st_size == found.size and status.st_mtime_ns == found.mtime_ns)
-
-
-def _transfer(what: str, calls: Sequence[Callable[[], None]]) -> None:
-    """Run some transfers at a time, and wait for all."""
-    with console.progress(what, len(calls), "files") as advance, ThreadPoolExecutor(AT_ONCE) as pool:
-        running = [pool.submit(call) for call in calls]
-        try:
-            for each in running:
-                each.result()
-                advance(1)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
-def fetch(url: str) -> None:
-    """Download an object, a folder of objects, or those that a pattern matches; remove files deleted in the store.
-
-    Raises:
-        InputError: an upload to this folder has not finished.
-    """
-    folder, _, pattern = url.rpartition("/")
-    if any(letter in pattern for letter in "*?["):
-        known = {path.name for path in place_of(folder).glob("[!.]*")}  # some may be deleted in the store
-        for name in sorted(known | {name.split("/")[0] for name in store.objects(folder)}):
-            if fnmatchcase(name, pattern):
-                fetch(f"{folder}/{name}")
-        return
-    found = store.objects(url)
-    if MARKER in found and MANIFEST not in found:
-        raise InputError(f"{url}: an upload to it has not finished; repeat the command that writes it")
-    _mirror(url, found)
-
-
-def local_file(url: str) -> Path:
-    """Download an object, and return its path in the mirror.
-
-    Raises:
-        InputError: no such object.
-    """
-    fetch(url)
-    if not (place := place_of(url)).is_file():
-        raise InputError(f"{url}: no such file")
-    return place
-
-
-def _mirror(url: str, found: Mapping[str, Any]) -> None:
-    """Download the objects of a URL, and remove other files from the mirror."""
-    place, (scheme, _, key) = place_of(url), url.partition("://")
-    wanted = {place / name: each for name, each in found.items() if name != MARKER}
-    missing = sum(each.size for path, each in wanted.items() if not _same(path, each))
-    console.forecast(missing, f"download {url}", "set HYBRID_CACHE", files.scratch_path(place))
-    calls = [partial(_get, path, each, scheme) for path, each in wanted.items()]
-    (root() / scheme).mkdir(parents=True, exist_ok=True)
-    with FileLock(root() / scheme / f".{key.split('/')[0]}.lock"):  # the processes of a machine share the mirror
-        if not found:
-            _set_aside(place)
-        for file in list(place.rglob("*")) if place.is_dir() else ():
-            name = file.relative_to(place).as_posix()
-            if file.is_file() and name not in found and not _is_hidden(name):
-                disk.remove(file)
-        _transfer(f"download {url}", calls)
-
-
-def _is_hidden(name: str) -> bool:
-    """Return whether a file belongs to the unfinished output of another command."""
-    return any(part.startswith(".") for part in name.split("/"))
-
-
 # -------------------------------------------------------------------------------------------------------------- output
 
 
@@ -249,7 +192,7 @@ class Upload:
         lock = root() / f".{bucket(url).partition('://')[2]}.output.lock"
         lock.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(lock):  # the processes of a training call this at the same time
-            return cls._of(url, overwrite)
+            return cls._of(url.rstrip("/"), overwrite)
 
     @classmethod
     def _of(cls, url: str, overwrite: bool) -> Upload:
@@ -263,26 +206,30 @@ class Upload:
             known = frozenset(marker.manifest["files"])
             if foreign := sorted(found.keys() - known - {MARKER}):
                 raise InputError(f"{url}: {foreign[0]} is not part of the unfinished upload; move it, or name another")
-            _set_aside(place)
+            _prepare(url, found, overwrite)
             return cls(url, place, known, overwrite=overwrite)
+        _prepare(url, found, overwrite)
         if not found:
-            _set_aside(place)
             return cls(url, place, overwrite=overwrite)
-        _mirror(url, found)
-        return cls(url, place, frozenset(found) - {MARKER}, _identity(place), _time(found), overwrite)
+        return cls(url, place, frozenset(found) - {MARKER}, unsent.identity(place), _time(found), overwrite)
 
     def finish(self) -> None:
         """Upload the output, unless the stage found it up to date."""
+        self._upload()
+        unsent.forget(self.url)
+
+    def _upload(self) -> None:
         if not self.place.exists():
             return
-        if self.published == _identity(self.place):
+        if self.published == unsent.identity(self.place):
             found = store.objects(self.url)
             for name in {"", MANIFEST} & set(found):  # `open_output` touched it
                 os.utime(self.place / name, ns=(found[name].mtime_ns, found[name].mtime_ns))
         elif self.place.is_file():
             self._checked(store.objects(self.url))
-            _transfer(f"upload {self.url}", [partial(store.put, self.place, self.url)])
+            transfer(f"upload {self.url}", [partial(store.put, self.place, self.url)])
             self._keep([""])
+            console.note(f"uploaded to {self.url}")
         else:
             self._upload_folder()
 
@@ -301,7 +248,7 @@ class Upload:
             store.delete(f"{self.url}/{MANIFEST}")
         sent: dict[str, Any] = {name: found[name] for name in uploaded}
         missing = [name for name in names if name not in uploaded]
-        _transfer(f"upload {self.url}", [partial(self._send, name, marker, sent) for name in missing])
+        transfer(f"upload {self.url}", [partial(self._send, name, marker, sent) for name in missing])
         for name in (found.keys() & replaced) - {*names, MANIFEST}:
             store.delete(f"{self.url}/{name}")
         if marker is not None:
@@ -310,6 +257,9 @@ class Upload:
             store.put(self.place / MANIFEST, f"{self.url}/{MANIFEST}")
             store.delete(f"{self.url}/{MARKER}")
         self._keep([*names, MANIFEST])
+        count = len(names) + (made is not None)
+        rest = f"; {len(uploaded):,} of them by an interrupted call" if uploaded else ""
+        console.note(f"uploaded to {self.url}: {console.counted(file=count)}{rest}")
 
     def _checked(self, found: Mapping[str, Any], made: dict[str, Any] | None = None) -> Marker | None:
         """Return the marker of an interrupted upload; refuse the output of a process that wrote during the stage."""
@@ -371,16 +321,19 @@ def _time(found: Mapping[str, Any]) -> int | None:
     return next((int(found[name].mtime_ns) for name in (MANIFEST, "") if name in found), None)
 
 
-def _identity(place: Path) -> int:
-    """Return a number that changes when an output is replaced, and not when it is touched."""
-    file = place / MANIFEST if (place / MANIFEST).is_file() else place
-    return file.stat().st_ino if file.exists() else 0
+def _prepare(url: str, found: Mapping[str, Any], overwrite: bool) -> None:
+    """Bring an output in the mirror to the state of the store, and note it; one to upload is kept for an equal call.
 
-
-def _set_aside(place: Path) -> None:
-    """Give an output that is not in the store the name of an unfinished one, which an equal call completes."""
-    if (place / MANIFEST).is_file():
-        disk.remove(files.scratch_path(place))
-        disk.device.rename(place, files.scratch_path(place))
-    elif place.is_file():
-        disk.remove(place)
+    With a complete output in the store, or `overwrite`, it has the name of an unfinished one; else it keeps its own, so
+    that another call does not discard it.
+    """
+    place, complete = place_of(url), bool({MANIFEST, ""} & set(found))
+    waiting = unsent.is_unsent(url, found)
+    if waiting and not complete and not overwrite and existing_manifest(place) is not None:
+        return
+    if waiting or not complete:
+        unsent.set_aside(place)
+    if found and (complete or MARKER not in found):
+        mirror_objects(url, found)
+    if os.environ.get("RANK", "0") == "0":  # it uploads
+        unsent.note(url)

@@ -23,9 +23,9 @@ class StoredFile:
     def __init__(self, path: Path):
         self.path, self.url = path, url_of(path)
         if self.url is not None:
-            from hybrid_cli.artifacts import remote
+            from hybrid_cli.artifacts import download
 
-            remote.fetch(self.url)
+            download.fetch(self.url)
             self._known = self._found()
 
     def upload(self) -> None:

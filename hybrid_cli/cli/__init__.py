@@ -14,11 +14,14 @@ import traceback
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
 
 from hybrid_cli import console, memory
+from hybrid_cli.artifacts import disk
+from hybrid_cli.artifacts.mirror import disk_of
 from hybrid_cli.cli import signals, streams
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import HybridError
@@ -26,7 +29,8 @@ from hybrid_cli.errors import HybridError
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # the only child of it that Typer exports
 _INTERRUPTED = 130
 _LONGEST_WORD = 240
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK = (*_FULL, errno.EFBIG, errno.EROFS, errno.EIO)
 _SHORT_WRITES = ("requested and", "inline_container")  # messages of numpy and torch about a full disk
 
 
@@ -119,16 +123,26 @@ def _trouble_with_files(error: Exception) -> tuple[str, int] | None:
     """Return message and exit code for a problem with a disk, a path or its permissions; libraries wrap these."""
     text, path = str(error), getattr(error, "filename", None)
     reasons = [os.strerror(code) for code in _DISK if os.strerror(code) in text]
+    if path == streams.STDOUT and reasons:
+        return f"{path}: {reasons[0].lower()}; free space, and repeat the command", 1
     if isinstance(error, OSError | RuntimeError) and any(words in text for words in _SHORT_WRITES):
         reasons = [os.strerror(errno.ENOSPC)]
     if reasons:
-        return f"{path or 'the output'}: {reasons[0].lower()}; nothing was replaced", 1
+        message = f"{path or 'the output'}: {reasons[0].lower()}; nothing was replaced"
+        full = reasons[0] in map(os.strerror, _FULL)
+        return message + (f"; free space{_on_disk(error)}, and repeat the command" if full else ""), 1
     if type(error).__module__.startswith(("polars.", "pyarrow.")) and "parquet" in text.lower():
         return f"a Parquet file is not readable ({text.splitlines()[0]}); write it again, or restore a copy", 2
     if isinstance(error, OSError) and path is not None and error.strerror:
         return f"{os.fsdecode(path)}: {error.strerror.lower()}", 2
     wrapped = isinstance(error, OSError) or any(os.strerror(code) in text for code in (errno.EACCES, errno.EPERM))
     return (f"a file cannot be used: {text}", 2) if wrapped else None
+
+
+def _on_disk(error: Exception) -> str:
+    """Return the disk of the file that was written when an error was raised, in words; empty if it is not known."""
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(disk.WRITTEN)]
+    return f" on {disk_of(Path(notes[0].removeprefix(disk.WRITTEN)))}" if notes else ""
 
 
 def _refuse_usage(error: typer.BadParameter) -> None:
@@ -150,6 +164,7 @@ def _suggestion(name: str, command: Any) -> str:
 
 
 def _stop(message: str, code: int, error: BaseException, debug: bool) -> None:
+    message = console.shown(message)
     if debug:
         traceback.print_exception(error)
     console.log("error", _one_line(message))

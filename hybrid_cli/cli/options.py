@@ -364,7 +364,7 @@ def configured_values(config: str | None, kind: type[Settings]) -> dict[str, Any
 def _config_path(config: str) -> Path:
     """Return the path of a config file, of an experiment by its name, or of the copy of an object."""
     if has_url(config):
-        found: Path = import_module("hybrid_cli.artifacts.remote").local_file(config)
+        found: Path = import_module("hybrid_cli.artifacts.download").local_file(config)
         return found
     return Path(config) if Path(config).exists() else experiments().get(config, Path(config))
 

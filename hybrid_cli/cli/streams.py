@@ -9,6 +9,28 @@ from typing import NoReturn
 
 from hybrid_cli.errors import HybridError
 
+STDOUT = "standard output"
+
+
+class _Stdout(io.TextIOWrapper):
+    """Stdout, whose errors name it."""
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        try:
+            return super().write(text)
+        except OSError as error:
+            error.filename = STDOUT
+            raise
+
+    def flush(self) -> None:
+        """Write the texts so far to the file or terminal."""
+        try:
+            super().flush()
+        except OSError as error:
+            error.filename = STDOUT
+            raise
+
 
 class _Closed(io.TextIOBase):
     """A closed stdout: results cannot be printed, so a command that prints one fails."""
@@ -31,6 +53,9 @@ def prepare() -> None:
             os.open(os.devnull, os.O_RDWR)
     sys.stdout = sys.stdout if sys.stdout is not None else _Closed()
     sys.stderr = sys.stderr if sys.stderr is not None else open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if type(sys.stdout) is io.TextIOWrapper:
+        encoding, line_buffering = sys.stdout.encoding, sys.stdout.line_buffering
+        sys.stdout = _Stdout(sys.stdout.detach(), encoding, line_buffering=line_buffering)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -1,0 +1,67 @@
+"""Full disks: that of the mirror, that of a local output, and standard output."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from command import hybrid
+from object_stores import CHAIN, Bucket, with_index
+
+from hybrid_cli.artifacts import disk
+
+pytest_plugins = ("object_stores",)
+
+
+class Full(disk.Disk):
+    """A disk without space for files of one name."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def write(self, file: io.FileIO, data: memoryview) -> int:
+        if self.name in str(file.name):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(file, data)
+
+
+def test_a_full_disk_of_the_mirror_is_named(bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_index(bucket, local)
+    command = CHAIN[1].format(bucket).split()
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
+        done = hybrid(*command)
+    assert (done.code, done.err.count("\n")) == (1, 1), done
+    assert f"not enough disk space: download {bucket}/data needs about" in done.err
+    assert f", and HYBRID_CACHE ({bucket.mirror}) has " in done.err
+    assert done.err.endswith("; free space there, or set HYBRID_CACHE to a folder on another disk\n")
+    monkeypatch.setattr(disk, "device", Full("bm25"))
+    line = hybrid(*command).err.splitlines()[-1]
+    assert line == (
+        "hybrid: the output: no space left on device; nothing was replaced; free space on "
+        f"HYBRID_CACHE ({bucket.mirror}), and repeat the command"
+    )
+
+
+def test_a_full_disk_of_an_output_is_named(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "device", Full("bm25"))
+    done = hybrid("index-bm25", str(local / "data"), "--threads", "1", "--output", str(tmp_path / "bm25"))
+    assert done.code == 1
+    assert done.err.endswith(f"; nothing was replaced; free space on the disk of {tmp_path}, and repeat the command\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("words", [("inspect",), ("verify",), ("search", "--query", "salt", "--index")])
+def test_a_full_standard_output_is_named(local: Path, words: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "hybrid_cli", *words, str(local / "out/bm25")]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    message = "hybrid: standard output: no space left on device; free space, and repeat the command\n"
+    assert (done.returncode, done.stderr) == (1, message)
