@@ -142,7 +142,7 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
         except artifacts.DryRun as stopped:
             _print_settings(stopped.output)
         except KeyboardInterrupt as stopped:
-            raise Interrupted(stopped) from None
+            raise Interrupted(stopped, resumes=not _set(typed).get("interactive")) from None
 
     parameters = [_parameter(kind, name) for name, _ in in_help_order(kind)]
     shared = {**({"dry_run": DRY_RUN} if issubclass(kind, Overwrites) else {}), **EVERYWHERE}

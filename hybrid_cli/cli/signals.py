@@ -24,10 +24,10 @@ class Ended(KeyboardInterrupt):
 class Interrupted(HybridError):
     """A command ended by a signal; Typer would turn a KeyboardInterrupt into an exit without a message."""
 
-    def __init__(self, cause: KeyboardInterrupt):
+    def __init__(self, cause: KeyboardInterrupt, resumes: bool = True):
         number = cause.number if isinstance(cause, Ended) else signal.SIGINT
         word = "interrupted" if number == signal.SIGINT else "terminated"
-        super().__init__(f"{word}; run the same command again to resume")
+        super().__init__(f"{word}; run the same command again to resume" if resumes else word)
         self.exit_code = 128 + number
 
 
