@@ -231,5 +231,5 @@ def _number(path: Path) -> int | None:
 
 
 def shown(size: int) -> str:
-    """Format a number of bytes: `600 MiB`."""
-    return f"{size / _MIB:,.0f} MiB"
+    """Format a number of bytes: `600 MiB`, and less than one MiB as `24 KiB`."""
+    return f"{size / _MIB:,.0f} MiB" if size >= _MIB or size <= 0 else f"{-(-size // 1024):,} KiB"
