@@ -19,12 +19,22 @@ from hybrid_cli.indexes.exact import index_kinds, index_manifest
 from hybrid_cli.indexes.searcher import Searcher, open_hybrid, open_searcher
 from hybrid_cli.indexes.sharded import shards_of
 from hybrid_cli.settings import Encode, SearchOptions, TrainDense
+from hybrid_cli.settings.conversion import has_url
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder
     from hybrid_cli.settings.common import EncodingPrecision
 
 PathLike = str | os.PathLike[str]
+
+
+def _local(*paths: PathLike) -> list[Path]:
+    """Return the paths of local artifacts, and of the copies of those in an object store."""
+    if not any(has_url(os.fspath(path)) for path in paths):
+        return [Path(path) for path in paths]
+    from hybrid_cli.artifacts.remote import local_copies
+
+    return local_copies(paths)
 
 
 @dataclass(frozen=True)
@@ -68,8 +78,8 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
     """Open an index, or several indexes of one corpus as a hybrid index.
 
     Args:
-        paths: one index; or one or more dense indexes and at most one lexical index, whose scores are summed for every
-            document, exactly.
+        paths: path or URL of one index; or those of one or more dense indexes and at most one lexical index, whose
+            scores are summed for every document, exactly.
         weights: one per index, for several indexes; equal if None.
         options: search options of `hybrid search`, such as `k1`, `rm3`, `nprobe`, `model`, `device`,
             `threads`.
@@ -77,7 +87,7 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
     Raises:
         InputError: no index at a path, or an option that does not apply to it.
     """
-    folders = [Path(path) for path in paths]
+    folders = _local(*paths)
     parts = [[index_manifest(shard) for shard in shards_of(folder)] for folder in folders]
     settings = SearchOptions(exact=len(folders) > 1, **options)
     kinds = frozenset[str]().union(*(index_kinds(each[0]) for each in parts))
@@ -103,7 +113,7 @@ def open_encoder(
     """Open an encoder: `encode_queries(texts)` and `encode_documents(titles, texts)` return float32 arrays [n, d].
 
     Args:
-        model: `minilm`, a folder, or a Hugging Face id.
+        model: `minilm`, a folder or its URL, or a Hugging Face id.
         device: `auto`, `cpu`, `cuda`, ...
         dtype: `auto`, `fp32`, `bf16`, `fp16` or `int8`.
 
@@ -112,7 +122,8 @@ def open_encoder(
     """
     from hybrid_cli.encoders.open_encoder import open_encoder as opened
 
-    return opened(str(model), device=device, dtype=dtype)
+    name = str(_local(model)[0]) if has_url(os.fspath(model)) else str(model)
+    return opened(name, device=device, dtype=dtype)
 
 
 def open_run(path: PathLike) -> pl.DataFrame:
@@ -121,4 +132,4 @@ def open_run(path: PathLike) -> pl.DataFrame:
     Raises:
         InputError: the file is not a run.
     """
-    return runs.read_run(Path(path))
+    return runs.read_run(_local(path)[0])

@@ -23,7 +23,7 @@ WORTH_A_LINE_SECONDS = 2.0
 _LOG_START = 40  # bytes: at least time and level of a line
 MUCH = 1 << 29  # bytes; forecasts of less are not printed
 
-shown: Callable[[str], str] = str  # the form of a message; `artifacts.remote` names the URLs of mirrored paths
+shown: Callable[[str], str] = str  # the form of a message; `artifacts.mirror` names the URLs of mirrored paths
 _quiet = False
 _verbose = False
 _log: Path | None = None

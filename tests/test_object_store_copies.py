@@ -11,6 +11,9 @@ import pytest
 from command import hybrid
 from object_stores import CHAIN, Bucket, run, with_index
 
+from hybrid_cli import InputError, open_index, open_run
+from hybrid_cli.artifacts import manifest
+
 pytest_plugins = ("object_stores",)
 
 
@@ -103,3 +106,17 @@ def test_inputs_are_printed_as_urls_from_the_folder_of_the_mirror(
         done = hybrid(*words)
         assert f"{bucket}/data/queries.test.parquet" in done.out
         assert "mirror" not in done.out + done.err
+
+
+def test_the_python_interface_opens_urls(bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "fetch_input", manifest.fetch_input)  # set for the process
+    with_index(bucket, local)
+    run(bucket, 1)
+    words = ["search", f"{bucket}/data", "--split", "test", "--index", f"{bucket}/out/bm25"]
+    assert hybrid(*words, "--output", f"{bucket}/r.parquet").code == 0
+    shutil.rmtree(bucket.mirror)
+    hit = open_index(f"{bucket}/out/bm25").search("table salt", k=1)
+    assert hit["title"][0] is not None
+    assert len(open_run(f"{bucket}/r.parquet"))
+    with pytest.raises(InputError, match="no such file or folder"):
+        open_index(f"{bucket}/nothing")

@@ -119,6 +119,13 @@ def fetch_all(folder: str, urls: Iterable[str]) -> None:
         fetch(url)
 
 
+def local_copies(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """Return paths, with those of their downloaded copies in place of URLs; for callers without settings."""
+    urls = {os.fspath(path): _spelled(os.fspath(path)) for path in paths if has_url(os.fspath(path))}
+    fetch_all(str(root()), urls.values())
+    return [place_of(urls[os.fspath(path)]) if os.fspath(path) in urls else Path(path) for path in paths]
+
+
 def _fetch_recorded(buckets: Container[str], path: Path) -> None:
     """Download an input that a manifest in the mirror records, from the buckets of the given inputs.
 
