@@ -238,6 +238,7 @@ def test_a_bad_rank_changes_the_order_of_its_query_only(
     ("judgments", "message"),
     [
         ("q1\td1\t1\nq1\td2\t1\n", "is no run: query q1 has rank 1 more than once, and there are no scores"),
+        ("query-id\tcorpus-id\tscore\nq1\td1\t1\n", "line 1: has the columns of BEIR's judgments; name those of a run"),
         ("q1\td1\t1\nq1\td2\t0\n", "line 2: '0' is no rank from 1; a run of MS MARCO has three"),
     ],
 )

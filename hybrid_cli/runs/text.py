@@ -16,6 +16,7 @@ from hybrid_cli.input_files import BROKEN_GZIP, DOCIDS, QIDS, folded, open_binar
 
 TEXT_BYTES = 1 << 22  # parsed at once
 _RANKS, _SCORES = ("rank", "position"), ("score", "similarity")
+_BEIR_JUDGMENTS = {"query_id", "corpus_id", "score"}
 _GZIPPED = 8  # bytes of a run per byte of its gzip file, about
 
 
@@ -85,6 +86,8 @@ def _form_of(line: str, place: str) -> _Form:
     qid, docid, rank, score = (
         next((names[name] for name in known if name in names), None) for known in (QIDS, DOCIDS, _RANKS, _SCORES)
     )
+    if set(names) == _BEIR_JUDGMENTS:
+        raise InputError(f"{place}: has the columns of BEIR's judgments; name those of a run qid, docid and score")
     if qid is not None and docid is not None:  # a hit has numbers in place of these names
         if rank is None and score is None:
             raise InputError(f"{place}: the header names no rank and no score (columns: {', '.join(fields)})")
