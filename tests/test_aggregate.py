@@ -79,9 +79,7 @@ def test_unusable_input_is_refused(inputs: list[str], tmp_path: Path, monkeypatc
 
 
 def test_measurements_with_other_settings_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = [
-        write(tmp_path, name, relevance_level=1, **more) for name, more in (("a", {}), ("c/x", {"condensed": True}))
-    ]
+    files = [write(tmp_path, "a", relevance_level=1), write(tmp_path, "c/x", relevance_level=1, condensed=True)]
     evaluate(files, aggregate=True)
     warned = capsys.readouterr().err
     assert "c-x.parquet: was measured with other settings than" in warned

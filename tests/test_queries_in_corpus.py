@@ -8,13 +8,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from evaluated import evaluate
 from tiny_collection import write_lines
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.fusion.fuser import read_fuser
 from hybrid_cli.settings import PrepareBeir, PrepareDpr
-from hybrid_cli.stages.evaluate import evaluate
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -132,8 +132,8 @@ def test_answers_need_no_judgments(tmp_path: Path) -> None:
     write_lines(tmp_path / "passages.tsv", "id\ttext\ttitle", "1\tBob wrote x\tX", "2\tEve\tY")
     write_lines(tmp_path / "questions.csv", "who wrote x\t['Bob']")
     data = prepare(
-        PrepareDpr(tmp_path / "passages.tsv", questions=[f"test={tmp_path}/questions.csv"], output=tmp_path / "data")
+        PrepareDpr(tmp_path / "passages.tsv", questions={"test": tmp_path / "questions.csv"}, output=tmp_path / "data")
     )
     (tmp_path / "run.trec").write_text("0 Q0 1 1 2 x\n", "utf-8")
-    for options in ({"split": "test"}, {}):
-        assert evaluate([data, tmp_path / "run.trec"], measures=["acc@1"], **options).means["run", "acc@1"] == 1
+    for split in ("test", None):
+        assert evaluate([data, tmp_path / "run.trec"], measures=["acc@1"], split=split).means["run", "acc@1"] == 1
