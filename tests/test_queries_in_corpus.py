@@ -135,5 +135,5 @@ def test_answers_need_no_judgments(tmp_path: Path) -> None:
         PrepareDpr(tmp_path / "passages.tsv", questions={"test": tmp_path / "questions.csv"}, output=tmp_path / "data")
     )
     (tmp_path / "run.trec").write_text("0 Q0 1 1 2 x\n", "utf-8")
-    for split in ("test", None):
-        assert evaluate([data, tmp_path / "run.trec"], measures=["acc@1"], split=split).means["run", "acc@1"] == 1
+    for part in ("test", None):
+        assert evaluate([data, tmp_path / "run.trec"], measures=["acc@1"], split=part).means["run", "acc@1"] == 1
