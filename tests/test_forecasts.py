@@ -135,7 +135,7 @@ def test_a_stage_forecasts_what_grows_with_the_collection(
     monkeypatch.setattr(console, "MUCH", 0)
     expected, _, stage = case.partition(": ")
     FORECASTS[case](tiny, made, tmp_path / ("out.parquet" if stage.startswith(("search", "mine")) else "out"))
-    printed = re.findall(r": needs about [\d,]+ MiB of (memory|disk) ?(?:space)?\n", capsys.readouterr().err)
+    printed = re.findall(r": needs about [\d,]+ [KM]iB of (memory|disk) ?(?:space)?\n", capsys.readouterr().err)
     assert ", ".join(printed).startswith(expected)
 
 

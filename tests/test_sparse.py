@@ -253,7 +253,7 @@ def test_the_first_block_gives_the_forecast_and_the_refusal(
     monkeypatch.setattr("hybrid_cli.indexes.sparse_encoding.AT_ONCE", 4)
     monkeypatch.setattr(console, "MUCH", 0)
     encode(tiny, **arguments, output=tmp_path / "index")
-    found = re.findall(r"matrix of about ([\d,]+) weights: needs about \d+ MiB of (\w+)", capsys.readouterr().err)
+    found = re.findall(r"matrix of about ([\d,]+) weights: needs about [\d,]+ [KM]iB of (\w+)", capsys.readouterr().err)
     assert [place for _, place in found] == ["memory", "disk"]
     forecast = int(found[0][0].replace(",", ""))
     whole = artifacts.read_manifest(tmp_path / "index").counts["postings"]
