@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -205,6 +204,9 @@ def test_a_header_of_a_trec_run_is_no_hit(tmp_path: Path) -> None:
         ),
         ("qid\tdocid\nq\tx\n", r"line 1: the header names no rank and no score \(columns: qid, docid\)"),
         ("qid\tdocid\tscore\nq\tx\n", r"line 2: 2 fields; the header names 3"),
+        ("q\tx\t1\nq\ty\t0\n", r"line 2: '0' is no rank from 1; a run of MS MARCO has three"),  # judgments, as below
+        ("q\tx\t1\nq\ty\t1\n", r"is no run: query q has rank 1 more than once, and there are no scores"),
+        ("query-id\tcorpus-id\tscore\nq\tx\t1\n", r"line 1: has the columns of BEIR's judgments; name those of a run"),
     ],
 )
 def test_runs_of_other_columns_are_refused_with_their_line(tmp_path: Path, text: str, words: str) -> None:
@@ -232,18 +234,3 @@ def test_a_bad_rank_changes_the_order_of_its_query_only(
     assert found.rows() == [("q1", "a", 1, 1.0), ("q1", "b", 2, 2.0), ("q2", "b", 1, 2.0), ("q2", "a", 2, 1.0)]
     words = f"{tmp_path / 'run'}: ranks of 1 query are missing or repeated; score orders their hits\n"
     assert capsys.readouterr().err == words
-
-
-@pytest.mark.parametrize(
-    ("judgments", "message"),
-    [
-        ("q1\td1\t1\nq1\td2\t1\n", "is no run: query q1 has rank 1 more than once, and there are no scores"),
-        ("query-id\tcorpus-id\tscore\nq1\td1\t1\n", "line 1: has the columns of BEIR's judgments; name those of a run"),
-        ("q1\td1\t1\nq1\td2\t0\n", "line 2: '0' is no rank from 1; a run of MS MARCO has three"),
-    ],
-)
-def test_judgments_in_place_of_a_run_are_refused(tmp_path: Path, judgments: str, message: str) -> None:
-    path = tmp_path / "qrels.tsv"
-    path.write_text(judgments, "utf-8")
-    with pytest.raises(InputError, match=re.escape(message)):
-        runs.read_run(path)

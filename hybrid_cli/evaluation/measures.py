@@ -196,7 +196,14 @@ def _suggestion(name: str, words: Mapping[str, str]) -> str:
     return f"did you mean {known}{cutoff}?"
 
 
-def evaluate_run(run: pl.DataFrame, qrels: pl.DataFrame, measures: Sequence[str], level: int = 1) -> pl.DataFrame:
+def without_query(run: pl.DataFrame) -> pl.DataFrame:
+    """Return the hits whose docid is not the qid; their ranks have gaps."""
+    return run.filter(pl.col("qid") != pl.col("docid"))
+
+
+def evaluate_run(
+    run: pl.DataFrame, qrels: pl.DataFrame, measures: Sequence[str], level: int = 1, remove_query: bool = False
+) -> pl.DataFrame:
     """Measure a run for every judged query; a query without hits scores 0.
 
     Args:
@@ -204,6 +211,7 @@ def evaluate_run(run: pl.DataFrame, qrels: pl.DataFrame, measures: Sequence[str]
         qrels: qid, docid, relevance.
         measures: names that `parse_measures` accepts, except `acc@k`.
         level: lowest relevant grade; nDCG uses all grades.
+        remove_query: remove hits whose docid is the qid first.
 
     Returns:
         measure (as spelled in `measures`), qid, value: measures in the given order, queries in the order of the qrels.
@@ -211,6 +219,7 @@ def evaluate_run(run: pl.DataFrame, qrels: pl.DataFrame, measures: Sequence[str]
     Raises:
         InputError: unknown measure, or a run and qrels without a common query.
     """
+    run = without_query(run) if remove_query else run
     return evaluate_hits(in_order(run), run["qid"], qrels, measures, level)
 
 

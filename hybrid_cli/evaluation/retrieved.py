@@ -9,6 +9,7 @@ import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.collections import collection
+from hybrid_cli.evaluation.measures import without_query
 from hybrid_cli.evaluation.ties import with_ties
 from hybrid_cli.runs import Run, empty
 
@@ -55,11 +56,6 @@ def removes_query(judged: Path | None, split: str | None = None, advice: str = "
             f"id of their query are removed{advice}"
         )
     return bool(found)
-
-
-def without_query(run: pl.DataFrame) -> pl.DataFrame:
-    """Return the hits whose docid is not the qid; their ranks have gaps."""
-    return run.filter(pl.col("qid") != pl.col("docid"))
 
 
 def retrieved(

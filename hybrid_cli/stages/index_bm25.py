@@ -20,7 +20,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import expansion
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
-from hybrid_cli.evaluation.retrieved import removes_query, without_query
+from hybrid_cli.evaluation.retrieved import removes_query
 from hybrid_cli.indexes.lexical_shards import write_manifests
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.build import Corpus, Setting, Tuning, build, build_shards, disk_of, memory_of, tune
@@ -188,15 +188,15 @@ def _tune(index: LexicalIndex, inputs: Mapping[str, Path], settings: IndexBm25) 
     qrels = qrels.join(queries, on="qid", how="semi", maintain_order="left")
     bags = index.bags(queries["text"].to_list())
     measure = settings.tune_measure
-    own_hits = removes_query(inputs["qrels"])
-    hits = (parse_measures([measure])[0].cutoff or _HITS) + own_hits
+    remove_query = removes_query(inputs["qrels"])
+    hits = (parse_measures([measure])[0].cutoff or _HITS) + remove_query
     grid = list(product(_GRID_K1, _GRID_B))
     with console.progress("index-bm25: tune", len(grid), "settings") as advance:
 
         def evaluate(setting: Setting) -> pl.DataFrame:
             run = index.under(*setting).search_bags(queries["qid"], bags, hits, settings.threads)
             advance(1)
-            return evaluate_run(without_query(run) if own_hits else run, qrels, [measure]).select("qid", "value")
+            return evaluate_run(run, qrels, [measure], remove_query=remove_query).select("qid", "value")
 
         return tune(evaluate, grid, (index.k1, index.b))
 

@@ -342,11 +342,11 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
             foreign=True,
         )
     qrels, queries = collections.read_qrels(qrels_file), collections.read_queries(queries_file).select("qid", "text")
-    own_hits = removes_query(collection, settings.split)
+    remove_query = removes_query(collection, settings.split)
     rows = []
     with latency.single_threaded() as open_searcher, console.progress("inspect", len(named), "runs") as advance:
         for name, path in named.items():
-            found = retrieved(runs.open_run(path), qrels, 0, own_hits)
+            found = retrieved(runs.open_run(path), qrels, 0, remove_query)
             values = evaluate_hits(found.judged, found.lengths["qid"], qrels, list(MEMORY_MEASURES.values()))
             row: Description = {"run": name, "bytes": sum(held.size for held in behind[name])}
             row |= {shown: mean_of(values, measure) for shown, measure in MEMORY_MEASURES.items()}

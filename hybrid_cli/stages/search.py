@@ -17,7 +17,7 @@ from hybrid_cli.artifacts.lineage import System
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
-from hybrid_cli.evaluation.retrieved import removes_query, without_query
+from hybrid_cli.evaluation.retrieved import removes_query
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.selection import check_folds
@@ -169,12 +169,12 @@ def _write_tuned(output: Output, settings: Search, source: Path) -> None:
     if "folds" in settings.given:
         check_folds(settings.folds, judged, queries.join(qrels, on="qid", how="semi")["qid"].n_unique())
     index = open_lexical(settings.indexes[0], settings.k1, settings.b)
-    own_hits = removes_query(judged)
+    remove_query = removes_query(judged)
     plain_run = index.search(queries, settings.hits, settings.threads)
-    plain = evaluate_run(without_query(plain_run) if own_hits else plain_run, qrels, [settings.measure])
+    plain = evaluate_run(plain_run, qrels, [settings.measure], remove_query=remove_query)
     with console.progress("tune RM3", len(GRID), "settings") as advance:
         tuned = TunedFeedback(
-            index, queries, qrels, settings.measure, settings.hits, settings.threads, advance, own_hits
+            index, queries, qrels, settings.measure, settings.hits, settings.threads, advance, remove_query
         )
     run, score, selected = tuned.crossed(settings.folds, settings.seed)
     output.write([run.to_arrow()], queries=len(queries), k1=index.k1, b=index.b, rm3=selected)

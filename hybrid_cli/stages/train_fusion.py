@@ -45,15 +45,15 @@ def train_fusion(settings: TrainFusion) -> Path:
     inputs = {f"run {number}": path for number, path in enumerate(named.values(), 1)}
     for number, source in enumerate(exact, 1):
         inputs |= {f"index {number}": source.index, f"queries {number}": source.queries}
-    own_hits = removes_query(settings.qrels, settings.split)
-    options = settings.recorded() | ({"remove_query": True} if own_hits else {})
+    remove_query = removes_query(settings.qrels, settings.split)
+    options = settings.recorded() | ({"remove_query": True} if remove_query else {})
     output = artifacts.output_of(settings, Kind.FUSER, inputs | {"qrels": judged}, options)
     if not output.up_to_date:
         limit_threads(settings.threads)
         sources = (
             Sources([exact_scorer(each, device=settings.device) for each in exact], *texts_of(exact)) if exact else None
         )
-        job = FusionTraining(settings, named, families, judged, sources, own_hits)
+        job = FusionTraining(settings, named, families, judged, sources, remove_query)
         with output.folder() as (folder, counts):
             fuser, report = job.trained()
             fuser.save(folder, report)

@@ -11,7 +11,6 @@ import polars as pl
 from hybrid_cli import runs
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
-from hybrid_cli.evaluation.retrieved import without_query
 from hybrid_cli.fusion.selection import Choice, Table
 from hybrid_cli.lexical.index import LexicalIndex
 
@@ -32,7 +31,7 @@ class TunedFeedback:
         hits: documents per query.
         threads: CPU threads; None for all cores.
         advance: called after every point of the grid.
-        own_hits: remove hits whose docid is the qid before a run is measured.
+        remove_query: remove hits whose docid is the qid before a run is measured.
 
     Raises:
         InputError: fewer than two judged queries.
@@ -47,7 +46,7 @@ class TunedFeedback:
         hits: int,
         threads: int | None,
         advance: Callable[[int], None],
-        own_hits: bool = False,
+        remove_query: bool = False,
     ):
         self.judged = queries.join(qrels, on="qid", how="semi", maintain_order="left")["qid"]
         if len(self.judged) < 2:
@@ -60,8 +59,8 @@ class TunedFeedback:
         for documents, terms in product(SIZES, SIZES):
             models = self._first.models(documents, terms)
             for share in SHARES:
-                run = self._run(models, share)
-                found = evaluate_run(without_query(run) if own_hits else run, known, [measure]).select("qid", "value")
+                found = evaluate_run(self._run(models, share), known, [measure], remove_query=remove_query)
+                found = found.select("qid", "value")
                 ordered = self.judged.to_frame().join(found, on="qid", how="left", maintain_order="left")
                 values.append(ordered["value"].fill_null(0.0).to_numpy())
                 advance(1)
