@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from datetime import timedelta
@@ -90,6 +91,14 @@ def test_unchanged_inputs_are_downloaded_once(any_bucket: Bucket, local: Path, m
     any_bucket.put("data/queries.test.parquet", (local / "data/queries.test.parquet").read_bytes() + b" ")
     assert hybrid(*CHAIN[2].format(any_bucket).replace("bm25.parquet", "other.parquet").split()).code == 1  # damaged
     assert read == [f"{any_bucket}/data/queries.test.parquet"]
+
+
+def test_versions_of_the_same_second_and_size_are_told_apart(bucket: Bucket) -> None:
+    url = f"{bucket}/weights.json"
+    time.sleep(1 - time.time() % 1)  # times of objects are in seconds
+    for content in (b"0.25", b"0.75"):
+        store.write(content, url)
+        assert download.local_file(url).read_bytes() == content
 
 
 def test_an_upload_that_was_killed_is_no_artifact_and_is_resumed(any_bucket: Bucket, local: Path) -> None:

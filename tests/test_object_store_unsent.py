@@ -126,6 +126,7 @@ def test_versions_of_another_machine_are_read_after_a_command_that_failed(
     run(bucket, 1)
     command = CHAIN[1].format(bucket).split()
     assert hybrid(*command, "--fields", "text").code == 2  # other options
+    time.sleep(1.1)  # times of objects are in seconds
     for fields in ("text", "title", "title,text"):
         with monkeypatch.context() as other:
             other.setenv("HYBRID_CACHE", str(tmp_path / "other"))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from functools import partial
@@ -37,6 +38,14 @@ def _get(path: Path, found: Any, scheme: str) -> None:
         if scratch.stat().st_size != found.size:
             raise HybridError(f"{scheme}://{found.path}: the download is incomplete; repeat the command")
     os.utime(path, ns=(found.mtime_ns, found.mtime_ns))
+
+
+def _wait_for_last_versions(objects: Iterable[Any]) -> None:
+    """Wait, up to a second, until no later version of the objects can have the same time: S3 counts seconds."""
+    second = 10**9
+    newest = max((each.mtime_ns for each in objects if each.mtime_ns % second == 0), default=0)
+    if 0 < (rest := newest + second - time.time_ns()):
+        time.sleep(min(rest, second) / second)
 
 
 def transfer(what: str, calls: Sequence[Callable[[], None]]) -> None:
@@ -121,8 +130,8 @@ def mirror_objects(url: str, found: Mapping[str, Any]) -> None:
 
     wanted = {place / name: found[name] for name in found if Path(name).name != MARKER and not is_kept(name)}
     (root() / scheme).mkdir(parents=True, exist_ok=True)
-    missing = sum(each.size for path, each in wanted.items() if not unsent.same(path, each))
-    console.forecast(missing, f"download {url}", "set HYBRID_CACHE", files.scratch_path(place))
+    missing = [each for path, each in wanted.items() if not unsent.same(path, each)]
+    console.forecast(sum(each.size for each in missing), f"download {url}", "set HYBRID_CACHE", files.scratch_path(place))
     calls = [partial(_get, path, each, scheme) for path, each in wanted.items()]
     with FileLock(root() / scheme / f".{key.split('/')[0]}.lock"):  # the processes of a machine share the mirror
         if not found:
@@ -131,6 +140,7 @@ def mirror_objects(url: str, found: Mapping[str, Any]) -> None:
             name = file.relative_to(place).as_posix()
             if file.is_file() and name not in found and not _is_hidden(name) and not is_kept(name):
                 disk.remove(file)
+        _wait_for_last_versions(missing)
         transfer(f"download {url}", calls)
     unsent.note_downloads(url, found)
 
