@@ -116,9 +116,9 @@ def test_an_upload_that_was_killed_is_no_artifact_and_is_resumed(any_bucket: Buc
     again = run(any_bucket, 1)[0]
     assert "is up to date" in again.err
     assert any_bucket.names("out") == {f"out/bm25/{name}" for name in contents(local / "out/bm25")}
-    for path, time in times.items():
+    for path, written in times.items():
         if not path.endswith(MARKER):
-            assert any_bucket.system.get_file_info(path).mtime_ns == time
+            assert any_bucket.system.get_file_info(path).mtime_ns == written
     run(any_bucket, 2)
     assert any_bucket.get("out/bm25.parquet") == (local / "out/bm25.parquet").read_bytes()
 

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, layout
+from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import TrainDense
@@ -187,10 +188,22 @@ def test_the_norm_of_a_projection_needs_a_projection(examples: Path, tiny_bert: 
     assert TransformerEncoder.load(second).contract.projection_norm is False
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_trains(examples: Path, tiny_bert: Path, tmp_path: Path, precision: str) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_training_and_validation_have_the_same_precision(
+    examples: Path, tiny_bert: Path, tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = []
+    forward = Tower.forward
+
+    def noted(self: Tower, *given: Any) -> Any:
+        used.append((self.training, torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None))
+        return forward(self, *given)
+
+    monkeypatch.setattr(Tower, "forward", noted)
     plan = {**PLAN, "precision": precision, "max_steps": 2}
-    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan)
+    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
+    expected = None if precision == "fp32" else {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    assert set(used) == {(True, expected), (False, expected)}
     assert np.isfinite(TransformerEncoder.load(out).encode_queries(["river"])).all()
 
 

@@ -44,7 +44,7 @@ def _wait_for_last_versions(objects: Iterable[Any]) -> None:
     """Wait, up to a second, until no later version of the objects can have the same time: S3 counts seconds."""
     second = 10**9
     newest = max((each.mtime_ns for each in objects if each.mtime_ns % second == 0), default=0)
-    if 0 < (rest := newest + second - time.time_ns()):
+    if (rest := newest + second - time.time_ns()) > 0:
         time.sleep(min(rest, second) / second)
 
 
@@ -131,7 +131,9 @@ def mirror_objects(url: str, found: Mapping[str, Any]) -> None:
     wanted = {place / name: found[name] for name in found if Path(name).name != MARKER and not is_kept(name)}
     (root() / scheme).mkdir(parents=True, exist_ok=True)
     missing = [each for path, each in wanted.items() if not unsent.same(path, each)]
-    console.forecast(sum(each.size for each in missing), f"download {url}", "set HYBRID_CACHE", files.scratch_path(place))
+    console.forecast(
+        sum(each.size for each in missing), f"download {url}", "set HYBRID_CACHE", files.scratch_path(place)
+    )
     calls = [partial(_get, path, each, scheme) for path, each in wanted.items()]
     with FileLock(root() / scheme / f".{key.split('/')[0]}.lock"):  # the processes of a machine share the mirror
         if not found:

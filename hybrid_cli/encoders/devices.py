@@ -72,3 +72,10 @@ def pick_dtype(dtype: Precision, device: str) -> torch.dtype:
     else:
         native = device == "cpu" and torch.cpu._is_avx512_bf16_supported()
     return torch.bfloat16 if native else torch.float32
+
+
+def autocast(device: torch.device, precision: torch.dtype) -> torch.autocast:
+    """Return the context of forward passes of float32 weights in a precision."""
+    import torch
+
+    return torch.autocast(device.type, precision, enabled=precision != torch.float32)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hybrid_cli.encoders.contract import Encoder
+from hybrid_cli.encoders.devices import autocast
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.sparse_towers import SparseTower
 from hybrid_cli.encoders.tower import Tower
@@ -172,7 +173,7 @@ class DenseLearner(Generic[Model]):
         return {name: value.detach() for name, value in {**terms, **diagnostics}.items()}
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.model.device.type, self.precision, enabled=self.precision != torch.float32)
+        return autocast(self.model.device, self.precision)
 
     def _constants(self, groups: list[Group]) -> dict[str, Any]:
         """Return the other fields of `Vectors`."""

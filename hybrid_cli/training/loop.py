@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, disk, layout
+from hybrid_cli.encoders.devices import autocast
 from hybrid_cli.errors import HybridError
 from hybrid_cli.json_files import read_json
 from hybrid_cli.settings.common import Optimization
@@ -60,7 +61,8 @@ class Validator:
     """Validation during training.
 
     Attributes:
-        measure: returns values for the learning curve; called with the model in evaluation mode.
+        measure: returns values for the learning curve; called with the model in evaluation mode, in the precision of
+            the training.
         every: steps between two validations, next to those at step 0 and at the last step; None for a tenth of all.
         criterion: value whose maximum selects the stored weights; None stores those of the last step.
         facts: values for the manifest.
@@ -135,7 +137,7 @@ def fit(
     stream = batches(state.step * plan.accumulate)
     every = (validator.every if validator else None) or max(1, total // VALIDATIONS)
     if validator and not state.curve:
-        _validate(model, validator, state, work)
+        _validate(learner, validator, state, work)
     if state.step and not parallel.rank():
         console.note(f"train: resumes after step {state.step:,}")
     with console.progress("train", total, "steps", lambda: diagnostics.line(state.curve), state.step) as advance:
@@ -148,7 +150,7 @@ def fit(
             if state.step == min(total, diagnostics.FIRST_STEPS) and not parallel.rank():
                 diagnostics.check(state.curve, remedy)
             if validator and (state.step % every == 0 or state.step == total):
-                _validate(model, validator, state, work)
+                _validate(learner, validator, state, work)
             if epochs and epochs.finished and state.step % epochs.steps == 0 and not parallel.rank():
                 epochs.finished(state.step // epochs.steps)
             if state.step % plan.checkpoint_steps == 0 and not parallel.rank():
@@ -157,7 +159,7 @@ def fit(
     if parallel.rank() or not load_best(work, model):
         state.best_step = state.step
     if validator and validator.last:
-        _record(model, validator.last, state, state.best_step)
+        _record(learner, validator.last, state, state.best_step)
     return state
 
 
@@ -180,19 +182,22 @@ def rate_factor(plan: Optimization, step: int, total: int, per_epoch: int) -> fl
     return float(0.5 ** max(0, step // per_epoch - plan.halve_after + 1))
 
 
-def _validate(model: nn.Module, validator: Validator, state: State, work: Path) -> None:
+def _validate(learner: Learner[Any], validator: Validator, state: State, work: Path) -> None:
     """Add the values of a validation to the learning curve, print them, and store the weights if they are the best."""
-    values = _record(model, validator.measure, state, state.step)
+    values = _record(learner, validator.measure, state, state.step)
     if validator.criterion is not None and values[validator.criterion] >= state.best:  # ties: later
         state.best, state.best_step = values[validator.criterion], state.step
-        save_best(work, model)
+        save_best(work, learner.model)
 
 
-def _record(model: nn.Module, measure: Callable[[], dict[str, float]], state: State, step: int) -> dict[str, float]:
-    """Add values of the current model to the learning curve, print them, and return them."""
-    model.eval()
-    values = measure()
-    model.train()
+def _record(
+    learner: Learner[Any], measure: Callable[[], dict[str, float]], state: State, step: int
+) -> dict[str, float]:
+    """Add values of the current model, in the precision of the training, to the curve, print them, and return them."""
+    learner.model.eval()
+    with autocast(next(learner.model.parameters()).device, learner.precision):
+        values = measure()
+    learner.model.train()
     state.curve += [(step, name, value) for name, value in values.items()]
     console.note(f"step {step}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
     return values

@@ -17,6 +17,7 @@ from transformers.activations import ACT2FN
 from hybrid_cli import console
 from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.encoders.checkpoint import silence_transformers
+from hybrid_cli.encoders.devices import autocast
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError
 from hybrid_cli.training import parallel
@@ -194,7 +195,7 @@ class PretrainingLearner:
 
     def _encode(self, chunk: Chunk) -> Tensor:
         """Return rows [n, terms + h]: the losses of each span, and its vector."""
-        with torch.autocast(self._device.type, self.precision, enabled=self.precision != torch.float32):
+        with autocast(self._device, self.precision):
             vectors, losses = self.model(*(tensor.to(self._device) for tensor in chunk))
         return torch.cat([losses, vectors], dim=1)
 

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.encoders.devices import autocast
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.settings.reranking import RerankerLoss, TrainReranker
 from hybrid_cli.training import parallel
@@ -112,7 +113,7 @@ class RerankerLearner:
         return {name: value.detach() for name, value in {**terms, **recorded}.items()}
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.model.device.type, self.precision, enabled=self.precision != torch.float32)
+        return autocast(self.model.device, self.precision)
 
     def _share(self, groups: Sequence[Group]) -> Share[Chunk]:
         """Return chunks of pairs of similar length."""
@@ -169,7 +170,8 @@ class DevRanking:
 
         `dev_listwise` is the cross-entropy of the first relevant document among the negatives of its query.
         """
-        scored = self.pairs.with_columns(score=pl.Series(self.model.scores(self.pairs)[0]))
+        with torch.autocast(self.model.device.type, enabled=False):  # scores in bf16 tie
+            scored = self.pairs.with_columns(score=pl.Series(self.model.scores(self.pairs)[0]))
         ranks, losses = [], []
         for part in scored.partition_by("qid", maintain_order=True):
             scores, relevant = part["score"].to_numpy(), part["relevant"].to_numpy()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hybrid_cli import draws
+from hybrid_cli.encoders.devices import autocast
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.sparse_towers import TokenWeights
 from hybrid_cli.encoders.transformer import batches_by_length
@@ -151,8 +151,7 @@ class RecallLearner:
             padded = self.model.document_tower.tokenizer.pad(
                 {"input_ids": [ids[row] for row in rows]}, return_tensors="pt"
             ).to(device)
-            plain = self.precision == torch.float32
-            with nullcontext() if plain else torch.autocast(device.type, self.precision):
+            with autocast(device, self.precision):
                 weights = network.tokens(padded["input_ids"], padded["attention_mask"])
             places = [(at, place) for at, row in enumerate(rows.tolist()) for place, _ in words[row]]
             if not places:

@@ -10,6 +10,7 @@ import polars as pl
 import torch
 
 from hybrid_cli import console, draws
+from hybrid_cli.encoders.devices import autocast
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import Optimization
@@ -100,9 +101,8 @@ class StudentNegatives:
 
     def _encoded(self, titles: list[str] | None, texts: list[str]) -> np.ndarray:
         """Return the student's current vectors of documents or, without titles, of queries."""
-        device = self.encoder.device.type
         self.encoder.eval()
-        with torch.autocast(device, self.precision, enabled=self.precision != torch.float32):
+        with autocast(self.encoder.device, self.precision):
             found = (
                 self.encoder.encode_queries(texts) if titles is None else self.encoder.encode_documents(titles, texts)
             )
