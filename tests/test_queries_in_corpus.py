@@ -8,13 +8,17 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import torch
 from evaluated import evaluate
 from tiny_collection import write_lines
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
+from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.fusion.fuser import read_fuser
+from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import PrepareBeir, PrepareDpr
+from hybrid_cli.settings.common import Sampling
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -22,6 +26,9 @@ from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.split import split
 from hybrid_cli.stages.train_fusion import train_fusion
+from hybrid_cli.training.batches import Examples, allowed
+from hybrid_cli.training.dev_set import DevRetrieval, DevSet
+from hybrid_cli.training.teachers import Bm25Scorer
 
 QUERIES = 20
 
@@ -112,6 +119,39 @@ def test_the_query_itself_is_no_negative(arguments: Path, tmp_path: Path) -> Non
     drawn = pl.read_parquet(examples).select("qid", pl.col("negatives").list.eval(pl.element().struct.field("docid")))
     assert not drawn.filter(pl.col("qid").is_in(pl.col("negatives"))).height
     assert artifacts.read_manifest(examples, Kind.EXAMPLES).options["remove_query"]
+
+
+def test_the_query_itself_is_no_negative_of_its_batch(arguments: Path, tmp_path: Path) -> None:
+    data = arguments / "data"
+    mined = mine_negatives(data, split="test", index=arguments / "bm25", output=tmp_path / "x.parquet")
+    groups = next(Examples(mined).batches(Sampling(batch_size=QUERIES, negatives=1)))
+    texts = [text for group in groups for text in group.texts]
+    own = torch.tensor([[text == group.query for text in texts] for group in groups])
+    assert own.any()
+    assert not allowed(groups)[own].any()
+
+
+@pytest.mark.parametrize("limit", [QUERIES * 2, 10])
+def test_the_query_itself_is_no_hit_of_a_validation(tmp_path: Path, limit: int) -> None:
+    """Each query has two equal documents, itself and a relevant one; the vectors of the encoder are BM25's."""
+    texts = [f"word{at} and other words" for at in range(QUERIES)]
+    documents = [{"_id": f"{kind}{at}", "text": text} for kind in ("own", "copy") for at, text in enumerate(texts)]
+    write_lines(tmp_path / "corpus.jsonl", *documents)
+    write_lines(tmp_path / "queries.jsonl", *documents[:QUERIES])
+    judgments = [f"own{at}\tcopy{at}\t1" for at in range(QUERIES)]
+    write_lines(tmp_path / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore", *judgments)
+    data = prepare(PrepareBeir(tmp_path, output=tmp_path / "data"))
+    mined = mine_negatives(
+        data, split="dev", index=index_bm25(data, output=tmp_path / "bm25"), output=tmp_path / "dev.parquet"
+    )
+    index = LexicalIndex.open(tmp_path / "bm25")
+    terms = len(index.idf)
+    bm25 = StaticEncoder.over(index, ("title", "text"), dim=terms, vocab_size=terms, hash_buckets=1)
+    for table in bm25.parameters():
+        torch.nn.init.eye_(table)
+    dev = DevSet.of(mined, QUERIES, index, limit, 1)
+    found = DevRetrieval(dev, bm25, Bm25Scorer(index, dev.documents["docid"])).measure()
+    assert found == {"dev_MRR@10": 1, "dev_hybrid_MRR@10": 1, "dev_RoC@10": 0}
 
 
 def test_folds_keep_the_mark(arguments: Path, tmp_path: Path) -> None:

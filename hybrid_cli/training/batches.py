@@ -30,7 +30,10 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Group:
-    """A query with its positive and the negatives of this step; `noise` seeds other random draws for the example."""
+    """A query with its positive and the negatives of this step; `noise` seeds other random draws for the example.
+
+    `positives` are never its negatives: its judged documents, and itself where queries are documents.
+    """
 
     query: str
     docids: list[str]
@@ -42,10 +45,15 @@ class Group:
 
 
 class Examples:
-    """A file of training examples, read by row group."""
+    """A file of training examples, read by row group.
+
+    Attributes:
+        remove_query: queries are documents of the corpus, and no hits of themselves.
+    """
 
     def __init__(self, path: Path):
         self._path = artifacts.check_table(path, Kind.EXAMPLES)
+        self.remove_query = bool(artifacts.read_manifest(path, Kind.EXAMPLES).options.get("remove_query"))
         self._file = pq.ParquetFile(path)
         self._sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
         if not sum(self._sizes):
@@ -104,7 +112,7 @@ class Examples:
         ids = pq.read_table(self._path, columns=["qid", "docid"])
         known: dict[str, set[str]] = {}
         for qid, docid in zip(ids["qid"].to_pylist(), ids["docid"].to_pylist(), strict=True):
-            known.setdefault(qid, set()).add(docid)
+            known.setdefault(qid, {qid} if self.remove_query else set()).add(docid)
         return {qid: frozenset(docids) for qid, docids in known.items()}
 
     def epoch(self, epoch: int, seed: int, negatives: int, skip: int = 0) -> Iterator[Group]:

@@ -61,12 +61,14 @@ class DevSet:
         relevant: rows of the judged documents of each query.
         origin: `corpus`: all documents of the corpus; `hits`: the judged documents and the top hits of BM25;
             `examples`: the judged documents and the negatives of the dev examples.
+        own: numbers of the queries that are documents, and their rows among the documents: no hits.
     """
 
     queries: pl.DataFrame
     documents: pl.DataFrame
     relevant: Sequence[Rows]
     origin: str
+    own: tuple[Sequence[int], Sequence[int]] = ((), ())
 
     @classmethod
     def of(cls, examples: Path, queries: int, index: LexicalIndex | None, limit: int, threads: int | None) -> DevSet:
@@ -79,7 +81,8 @@ class DevSet:
             limit: largest number of documents; of a larger corpus, BM25's first `MOST_HITS` hits, rank by rank.
             threads: CPU threads.
         """
-        rows = Examples(examples).dev_rows(queries)
+        mined = Examples(examples)
+        rows = mined.dev_rows(queries)
         asked = rows.select("qid", text="query").unique("qid", keep="first", maintain_order=True)
         corpus = _unchanged(examples, "corpus")
         if corpus is not None and collections.document_count(corpus) <= limit:
@@ -95,7 +98,8 @@ class DevSet:
         place = dict(zip(documents["docid"], range(len(documents)), strict=True))
         judged = dict(rows.group_by("qid").agg("docid").iter_rows())
         relevant = [np.unique([place[docid] for docid in judged[qid]]) for qid in asked["qid"]]
-        return cls(asked, documents, relevant, origin)
+        own = [(at, place[qid]) for at, qid in enumerate(asked["qid"]) if mined.remove_query and qid in place]
+        return cls(asked, documents, relevant, origin, ([at for at, _ in own], [row for _, row in own]))
 
     def with_hits(self, hits: pl.Series, documents: pl.DataFrame) -> DevSet:
         """Return the dev set with more documents.
@@ -138,14 +142,18 @@ class DevRetrieval:
         """
         queries, documents = self.encoder.encode_queries(self._texts), self._documents()
         scores, relevant = queries @ documents.T, self.dev.relevant
+        unit = float(scores.std())
+        scores[self.dev.own] = -np.inf
         dense = reciprocal_ranks(scores, relevant)
         values = {"dev_MRR@10": float(dense.mean())}
         if self._lexical is not None:
-            unit = float(scores.std() / (self._lexical.std() or 1.0))
+            unit /= float(self._lexical.std() or 1.0)
             sums = [reciprocal_ranks(scores + weight * unit * self._lexical, relevant) for weight in WEIGHTS]
             values["dev_hybrid_MRR@10"] = max(float(ranks.mean()) for ranks in sums)
             found = dense > 0
-            alone = found & (reciprocal_ranks(self._lexical, relevant) == 0)
+            lexical = self._lexical.copy()
+            lexical[self.dev.own] = -np.inf
+            alone = found & (reciprocal_ranks(lexical, relevant) == 0)
             values |= {"dev_RoC@10": float(alone.sum() / found.sum())} if found.any() else {}
         if self._bm25 is not None:
             sides = ((queries, self._bm25.queries(self._texts)), (documents, self._bm25.documents(self._docids)))
