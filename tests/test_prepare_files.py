@@ -160,6 +160,7 @@ def test_columns_of_json_lines_are_those_of_all_lines(tmp_path: Path) -> None:
         ),
         ("docs.tsv", ["id,text", "1,a"], "docs.tsv: commas separate the fields"),
         ("docs.txt", ["Just some words."], "each document, query or judgment needs a row of a table or a JSON line"),
+        ("docs.md", ["a text and a title"], "rename one of them; each document, query or judgment needs a row"),
         ("docs.csv", [], "no rows"),
         ("docs.jsonl", ['{"id": "1", "text": "a"}', '{"id": "2"}'], "line 2: no value in column 'text'"),
     ],

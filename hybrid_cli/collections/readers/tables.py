@@ -109,7 +109,7 @@ def open_table(path: Path, layout: Layout, given: Mapping[str, str], header: boo
     names = first_row if header else tuple(str(number) for number in range(1, len(first_row) + 1))
     quoting = "in a CSV file" if layout.advice else "and --quoted in a TSV file"
     if repeated := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"{head[0][0]}: two columns are named '{repeated[0]}'; rename one of them")
+        raise InputError(f"{head[0][0]}: two columns are named '{repeated[0]}'; rename one of them{_row_advice(path)}")
     if suffix != ".csv" and quoted is None and any(_in_quotes(field) for _, row in head for field in row):
         console.warn(f"{path}: double quotes around fields are kept; pass --quoted to remove them")
     return Table(path, names, header, lambda: _named(found(), names, header, quoting))
@@ -218,14 +218,19 @@ def chosen_columns(table: Table, layout: Layout, given: Mapping[str, str]) -> di
     missing = [field for field in layout.known if field not in found and field not in layout.optional]
     if missing:
         _refuse_other_separator(table)
-        plain = is_delimited(table.path) and plain_suffix(table.path) not in (".csv", ".tsv")
         raise InputError(
             f"{table.path}: no column known for the {missing[0]} (columns: {listed}); "
             + (layout.advice or f"name it with {layout.option} {missing[0]}=COLUMN")
             + ("" if table.header or layout.advice else ", or pass --header if the first row names the columns")
-            + ("; each document, query or judgment needs a row of a table or a JSON line" if plain else "")
+            + _row_advice(table.path)
         )
     return found
+
+
+def _row_advice(path: Path) -> str:
+    """Return advice for a file that may be plain text, by the suffix of its name."""
+    plain = is_delimited(path) and plain_suffix(path) not in (".csv", ".tsv")
+    return "; each document, query or judgment needs a row of a table or a JSON line" if plain else ""
 
 
 def _refuse_other_separator(table: Table) -> None:
