@@ -143,7 +143,7 @@ CLAIMS = (
     *(Claim("lambda", row, "", "RBO", gain=0.45) for row in ("static", *TRANSFORMERS)),
     *(Claim("lambda", f"dpr+{row}", "bm25+dpr") for row in ("static", *TRANSFORMERS)),
     Claim("lambda-4000-steps", "lambda", "", "RBO", gain=0.45),
-    Claim("lambda-4000-steps", "dpr+lambda", "bm25+dpr"),
+    *(Claim("lambda-4000-steps", "dpr+lambda", other) for other in ("bm25+dpr", "dpr")),
     *(
         Claim(file, f"positives-{count}", "positives-1", "dev_MRR", curve=True)
         for file in ("lambda", "positives-1500-steps")
