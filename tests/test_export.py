@@ -200,6 +200,22 @@ def test_an_encoder_becomes_a_model_of_sentence_transformers(tiny_bert: Path, tm
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_printed_line_opens_an_exported_model(
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], tied: bool
+) -> None:
+    pytest.importorskip("sentence_transformers")
+    from hybrid_cli.encoders.transformer import TransformerEncoder
+
+    output = artifacts.open_output(tmp_path / "encoder", Kind.ENCODER, "test", inputs={}, options={})
+    with output.folder() as (work, _):
+        TransformerEncoder.load(tiny_bert, device="cpu", tied=tied).save(work)
+    export(tmp_path / "encoder", form="sentence-transformers", output=tmp_path / "model")
+    line = next(each for each in capsys.readouterr().err.splitlines() if "SentenceTransformer(" in each)
+    assert line.count("SentenceTransformer(") == (1 if tied else 2)
+    exec(line.strip(), {})
+
+
 def test_an_exported_model_has_no_missing_weights_and_both_lengths(
     tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

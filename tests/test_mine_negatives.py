@@ -114,7 +114,7 @@ def test_the_depth_of_the_collection_is_recorded_and_printed(
     tiny: Path, bm25: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = mine_negatives(tiny, split="train", index=bm25, output=tmp_path / "x.parquet")
-    assert "negatives, drawn down to rank 20" in capsys.readouterr().err
+    assert "negatives, from the first 20 hits" in capsys.readouterr().err
     assert artifacts.read_manifest(output).options["depth"] == 20
     same = mine_negatives(tiny, split="train", index=bm25, depth=20, output=tmp_path / "x.parquet")
     assert same == output, "an explicit depth of the same value is up to date"

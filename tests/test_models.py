@@ -192,3 +192,30 @@ def test_a_pickle_is_not_opened(tiny_bert: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="pickles"):
         TransformerEncoder.load(folder, device="cpu")
     assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("wrapper", ["module.", "encoder."])
+def test_weights_of_a_wrapped_model_are_read(copy: Path, tiny_bert: Path, wrapper: str) -> None:
+    weights = load_file(copy / "model.safetensors")
+    save_file({wrapper + name: value for name, value in weights.items()}, copy / "model.safetensors", {"format": "pt"})
+    found = TransformerEncoder.load(copy).encode_queries(["salt"])
+    assert (found == TransformerEncoder.load(tiny_bert).encode_queries(["salt"])).all()
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["adapter_config.json", "adapter_model.safetensors"], "model: is a LoRA adapter; merge it into its base mode"),
+        (
+            ["passage/config.json", "query/config.json"],
+            r"join its towers: hybrid convert-checkpoint .*model/query OUT ",
+        ),
+        (["model.safetensors"], r"model: has no config\.json; save the complete checkpoint"),
+    ],
+)
+def test_a_folder_without_a_model_is_refused_with_what_to_do(tmp_path: Path, files: list[str], message: str) -> None:
+    for name in files:
+        (tmp_path / "model" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "model" / name).write_text("{}")
+    with pytest.raises(InputError, match=message):
+        TransformerEncoder.load(tmp_path / "model")

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 from test_train_dense import PLAN, weights, write_examples
 
 from hybrid_cli.artifacts import layout
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training import loop
+from hybrid_cli.training.dev_set import DevRetrieval
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -126,9 +128,80 @@ def test_a_checkpoint_of_another_call_is_not_discarded_without_overwrite(
     assert weights(output) == weights(tmp_path / "whole")
 
 
+def test_checkpoints_may_be_stored_more_often_unless_negatives_are_mined_at_them(
+    examples: Path, interrupted: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, options = interrupted
+    capsys.readouterr()
+    train_dense(examples, **{**options, "checkpoint_steps": 1})
+    assert "train: resumes after step 2\n" in capsys.readouterr().err
+    train_dense(examples, **options)
+    assert "is up to date" in capsys.readouterr().err
+    plan = {**options, "loss": "nll", "dynamic_negatives": 1, "output": tmp_path / "mined"}
+    train_dense(examples, **plan)
+    with pytest.raises(InputError, match="checkpoint_steps=2, now 1"):
+        train_dense(examples, **{**plan, "checkpoint_steps": 1})
+
+
 def test_overwrite_discards_a_checkpoint_of_another_call(
     examples: Path, interrupted: tuple[Path, dict[str, Any]]
 ) -> None:
     output, options = interrupted
     train_dense(examples, **{**options, "max_steps": 1, "overwrite": True})
     assert (output / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("name", [layout.WEIGHTS, layout.OPTIMIZER, layout.STATE, layout.CHECKSUM])
+def test_a_damaged_checkpoint_is_not_resumed(
+    examples: Path, tmp_path: Path, interrupted: tuple[Path, dict[str, Any]], name: str, cut: bool
+) -> None:
+    output, options = interrupted
+    damaged(tmp_path / ".x.partial" / layout.CHECKPOINT / name, cut)
+    with pytest.raises(DamageError, match=r"\.checkpoint: the checkpoint .* remove .*/\.x\.partial to train from the"):
+        train_dense(examples, **options)
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_damaged_best_weights_are_not_published(
+    examples: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool
+) -> None:
+    """The weights of step 0 are the best, and are damaged before the last step."""
+    save = loop.save_checkpoint
+
+    def then_damage(work: Path, *others: Any) -> None:
+        save(work, *others)
+        damaged(work / layout.BEST_WEIGHTS, cut)
+
+    monkeypatch.setattr(loop, "save_checkpoint", then_damage)
+    plan = {**PLAN, "max_steps": 3, "eval_steps": 3, "checkpoint_steps": 1, "learning_rate": 1e-9}
+    monkeypatch.setattr(DevRetrieval, "measure", lambda self: {"dev_MRR@10": -float(self.encoder.training)})
+    with pytest.raises(DamageError, match=r"\.best\.safetensors: the checkpoint of this training changed"):
+        train_dense(examples, output=tmp_path / "x", model=str(tiny_bert), dev=examples, **plan)
+    assert not (tmp_path / "x").exists()
+
+
+def damaged(file: Path, cut: bool) -> None:
+    """Change a byte in the middle of a file, or cut the file there."""
+    content = file.read_bytes()
+    middle = len(content) // 2
+    file.write_bytes(
+        content[:middle] if cut else content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    )
+
+
+@pytest.mark.parametrize(
+    ("rate", "message"), [(1e-3, "step 1: .* check the weights of"), (1e9, "step 2: .*lower --le")]
+)
+def test_values_that_are_not_finite_are_named_with_their_step(
+    examples: Path, tiny_bert: Path, tmp_path: Path, rate: float, message: str
+) -> None:
+    start = shutil.copytree(tiny_bert, tmp_path / "start")
+    if rate < 1:
+        tensors = load_file(start / layout.WEIGHTS)
+        next(iter(tensors.values())).fill_(float("nan"))
+        save_file(tensors, start / layout.WEIGHTS, {"format": "pt"})
+    plan = {**PLAN, "max_steps": 3, "learning_rate": rate, "warmup": 0.0}
+    with pytest.raises(HybridError, match=message + r".*--precision fp32$"):
+        train_dense(examples, output=tmp_path / "x", model=str(start), **plan)

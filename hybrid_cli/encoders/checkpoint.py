@@ -28,7 +28,7 @@ from transformers import (
 from transformers.utils import logging
 
 from hybrid_cli import memory
-from hybrid_cli.encoders.layouts import LAYOUTS, LEARNERS, layout_of, shapes, weight_files
+from hybrid_cli.encoders.layouts import LAYOUTS, LEARNERS, WRAPPERS, layout_of, shapes, weight_files
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import refuse_special
 from hybrid_cli.json_files import fits, read_object
@@ -115,11 +115,27 @@ def silence_transformers() -> None:
 
 def _config(folder: Path) -> PretrainedConfig:
     """Return the configuration; that of DPR's classes as the BERT inside them."""
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder}: {_without_config(folder)}")
     config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if config.model_type != "dpr":
         return config
     fields = {name: value for name, value in config.to_dict().items() if name not in ("model_type", "projection_dim")}
     return BertConfig(**fields)
+
+
+def _without_config(folder: Path) -> str:
+    """Return what a folder without config.json is, and what to do."""
+    if (folder / "adapter_config.json").is_file():
+        return "is a LoRA adapter; merge it into its base model (`merge_and_unload` of peft), and save that model"
+    inner = sorted(
+        (file.parent for file in folder.glob("*/config.json")), key=lambda each: "q" not in each.name.lower()
+    )
+    if len(inner) == 2:
+        return (
+            f"has no config.json; to join its towers: hybrid convert-checkpoint {inner[0]} OUT --documents {inner[1]}"
+        )
+    return "has no config.json; save the complete checkpoint"
 
 
 @contextmanager
@@ -167,7 +183,7 @@ def _read(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, dict[st
             f"{folder}: has several learners ({LEARNERS}*); convert it: hybrid convert-checkpoint {folder} OUT"
         )
     if (name := layout_of(names)) not in LAYOUTS:
-        return None, {}
+        return _unwrapped(folder, names), {}
     layout = LAYOUTS[name]
     if (root := layout.towers.get(side, layout.towers.get(""))) is None:
         raise InputError(f"{folder}: has the weights of the {next(iter(layout.towers))} tower, not of the {side} tower")
@@ -190,6 +206,15 @@ def _read(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, dict[st
     if unknown:
         raise InputError(_unknown(folder, unknown))
     return backbone, projection
+
+
+def _unwrapped(folder: Path, names: Collection[str]) -> dict[str, Tensor] | None:
+    """Return the weights of a plain transformer without the prefix of a wrapper; None if they have none."""
+    wrapper = next((each for each in WRAPPERS if names and all(name.startswith(each) for name in names)), None)
+    if wrapper is None:
+        return None
+    found = (item for file in weight_files(folder) for item in load_file(file).items())
+    return {key.removeprefix(wrapper): value for key, value in found}
 
 
 def _silent(key: str) -> bool:

@@ -14,6 +14,7 @@ from hybrid_cli.errors import InputError
 
 PLAIN, TWO_PLAIN = "plain", "two plain towers"
 LEARNERS = "weak_encoders."  # of DrBoost in dpr-scale; a number and the names of one learner follow
+WRAPPERS = ("module.", "encoder.")  # prefixes of all weights: of torch's DataParallel, and of Tevatron's models
 SIDES = ("query", "document")  # also the folders of an encoder with two towers
 
 

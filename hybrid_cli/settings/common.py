@@ -209,10 +209,10 @@ class Optimization(Seeded):
     precision: Precision = option(
         "auto", "Precision of the forward pass; `auto` is bf16 where the device supports it.", panel=OPTIMIZATION
     )
-
     checkpoint_steps: int = option(
-        100, "Steps between two checkpoints; training resumes from the last one.", panel=OPTIMIZATION, minimum=1
-    )
+        100, "Steps between two checkpoints; training resumes from the last one.", panel=OPTIMIZATION, minimum=1,
+        recorded=False,  # by the training, only if it changes the result
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

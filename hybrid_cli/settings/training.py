@@ -363,7 +363,7 @@ class DistillLite(Training, ExampleValidation, Sampling, Architecture, Likelihoo
         minimum=0, applies=STUDENT,
     )  # fmt: skip
     dim: int | None = redeclare(
-        Architecture, "dim", 32, help="Dimensions of the student's vectors.", shown="", applies=STUDENT
+        Architecture, "dim", 32, help="Dimensions of the student's vectors.", shown="32", applies=STUDENT
     )
     normalize: bool | None = redeclare(Architecture, "normalize", applies=STUDENT)
     projection_norm: bool | None = redeclare(Architecture, "projection_norm", applies=STUDENT)

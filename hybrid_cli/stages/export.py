@@ -39,6 +39,11 @@ _OPENED = {  # how another tool opens a format of one file or folder
     "anserini": "  in a folder of its own: python -m pyserini.index.lucene --collection JsonVectorCollection "
     "--input FOLDER --index INDEX --generator DefaultLuceneDocumentGenerator --pretokenized",
 }
+_TWO_TOWERS = (  # in the format sentence-transformers
+    "  from sentence_transformers import SentenceTransformer; "
+    'SentenceTransformer("{path}/query").encode_query(["..."]); '
+    'SentenceTransformer("{path}/document").encode_document(["..."])'
+)
 _TREC = {  # how trec_eval reads a run and judgments
     Kind.RUN: "  trec_eval -m all_trec QRELS {path}",
     Kind.QRELS: "  trec_eval -m all_trec {path} RUN",
@@ -92,7 +97,9 @@ def export(settings: Export) -> Path:
         console.note(_TREC[kind].format(path=output.path))
     if settings.form in _OPENED:
         counts = _COUNTS if (path / layout.PARAMETERS).is_file() else _LEARNED
-        console.note(_OPENED[settings.form].format(path=output.path) + (counts if settings.form == "anserini" else ""))
+        two = settings.form == "sentence-transformers" and not (output.path / layout.MODULES).is_file()
+        text = _TWO_TOWERS if two else _OPENED[settings.form]
+        console.note(text.format(path=output.path) + (counts if settings.form == "anserini" else ""))
     if settings.form == "sentence-transformers" and (folder := path / layout.CONTRACT).is_file():
         contract = read_contract(folder.parent)
         if contract.tied and contract.query_max_len != contract.doc_max_len:

@@ -89,7 +89,7 @@ def _report(tally: Tally, counts: Mapping[str, Any], path: Path, depths: Sequenc
         console.warn(f"{console.counted(example=short)} with fewer negatives than requested")
     if skipped := counts["queries_without_positive"]:
         console.note(f"mine-negatives: skipped {console.counted(query=skipped)} without a relevant document")
-    depth = f", drawn down to rank {' or '.join(f'{each:,}' for each in depths)}" if depths else ""
+    depth = f", from the first {' or '.join(f'{each:,}' for each in depths)} hits" if depths else ""
     console.note(
         f"mine-negatives: {path}: {console.counted(example=counts['rows'])} of "
         f"{console.counted(query=counts['queries'])} with {console.counted(negative=counts['negatives'])}{depth}"

@@ -18,7 +18,8 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import Pretrain, stage
 from hybrid_cli.training.batches import ahead
-from hybrid_cli.training.loop import State, Validator
+from hybrid_cli.training.checkpoints import State
+from hybrid_cli.training.loop import Validator
 from hybrid_cli.training.pretraining import MaskedLanguageModel, PretrainingLearner
 from hybrid_cli.training.pretraining_data import Corpus, Spans
 from hybrid_cli.training.session import Job, Session

@@ -1,8 +1,7 @@
-"""The training loop of all training commands: steps, checkpoints, the learning curve."""
+"""The training loop of all training commands: steps, validations, the learning curve."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,17 +12,16 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 import torch
-from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, disk, layout
+from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.encoders.devices import autocast
 from hybrid_cli.errors import HybridError
-from hybrid_cli.json_files import read_json
 from hybrid_cli.settings.common import Optimization
 from hybrid_cli.training import diagnostics, parallel
 from hybrid_cli.training.batches import passes
+from hybrid_cli.training.checkpoints import State, load_best, load_checkpoint, save_best, save_checkpoint
 from hybrid_cli.training.dropout import FastDropout
 from hybrid_cli.training.losses import Terms
 
@@ -156,7 +154,7 @@ def fit(
             if state.step % plan.checkpoint_steps == 0 and not parallel.rank():
                 save_checkpoint(work, model, trainer.optimizer, trainer.scaler, state)
             advance(1)
-    if parallel.rank() or not load_best(work, model):
+    if parallel.rank() or not load_best(work, model, state):
         state.best_step = state.step
     if validator and validator.last:
         _record(learner, validator.last, state, state.best_step)
@@ -187,7 +185,7 @@ def _validate(learner: Learner[Any], validator: Validator, state: State, work: P
     values = _record(learner, validator.measure, state, state.step)
     if validator.criterion is not None and values[validator.criterion] >= state.best:  # ties: later
         state.best, state.best_step = values[validator.criterion], state.step
-        save_best(work, learner.model)
+        state.best_checksum = save_best(work, learner.model)
 
 
 def _record(
@@ -235,8 +233,12 @@ class Trainer(Generic[Batch]):
                 terms = self.learner.backward(batch, self._scaled, step)
             for name, value in terms.items():
                 totals[name] = totals.get(name, 0.0) + value.item() / self.plan.accumulate
-        if not all(np.isfinite(value) for value in totals.values()):
-            raise HybridError(f"the loss is not finite ({totals}); lower --learning-rate, or use --precision fp32")
+        if wrong := [f"{name} {value}" for name, value in totals.items() if not np.isfinite(value)]:
+            remedy = "lower --learning-rate" if step else "check the weights of the start model"
+            raise HybridError(
+                f"step {step + 1}: values of the training are not finite ({', '.join(wrong)}); {remedy}, or use "
+                "--precision fp32"
+            )
         parallel.sum_gradients(self.parameters)
         self.scaler.unscale_(self.optimizer)
         for group in self.groups:
@@ -248,63 +250,6 @@ class Trainer(Generic[Batch]):
 
     def _scaled(self, loss: Tensor) -> Tensor:
         return self.scaler.scale(loss / self.plan.accumulate)
-
-
-@dataclass
-class State:
-    """Progress of a training: completed steps, learning curve, best dev value and its step."""
-
-    step: int = 0
-    curve: list[tuple[int, str, float]] = field(default_factory=list)
-    best: float = -1.0
-    best_step: int = 0
-
-
-def save_checkpoint(
-    work: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    state: State,
-) -> None:
-    """Replace the checkpoint in `work` atomically."""
-    with artifacts.replacing(work / layout.CHECKPOINT) as scratch:
-        scratch.mkdir()
-        with disk.by_name(scratch / layout.WEIGHTS) as file:
-            save_model(model, file)
-        with disk.create(scratch / layout.OPTIMIZER) as opened:
-            torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, opened)
-        disk.write_text(scratch / layout.STATE, json.dumps(vars(state)))
-
-
-def load_checkpoint(
-    work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
-) -> State:
-    """Load the checkpoint in `work`, if there is one, and return its progress."""
-    folder = work / layout.CHECKPOINT
-    artifacts.restore(folder)
-    if not folder.exists():
-        return State()
-    load_model(model, str(folder / layout.WEIGHTS))
-    saved = torch.load(folder / layout.OPTIMIZER, map_location="cpu", weights_only=True)  # not on the first GPU
-    optimizer.load_state_dict(saved["optimizer"])
-    scaler.load_state_dict(saved["scaler"])
-    fields = read_json(folder / layout.STATE)
-    return State(**{**fields, "curve": [tuple(row) for row in fields["curve"]]})
-
-
-def save_best(work: Path, model: nn.Module) -> None:
-    """Store the weights as the best so far."""
-    with artifacts.replacing(work / layout.BEST_WEIGHTS) as scratch, disk.by_name(scratch) as file:
-        save_model(model, file)
-
-
-def load_best(work: Path, model: nn.Module) -> bool:
-    """Load the best weights; return whether any were stored."""
-    file = work / layout.BEST_WEIGHTS
-    if file.is_file():
-        load_model(model, str(file))
-    return file.is_file()
 
 
 def write_curve(folder: Path, state: State, stage: str) -> None:

@@ -21,9 +21,11 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import PROJECTION, Architecture, Training
 from hybrid_cli.training import parallel
-from hybrid_cli.training.loop import Epochs, Learner, State, Validator, epoch_steps, fit, steps_of, write_curve
+from hybrid_cli.training.checkpoints import State
+from hybrid_cli.training.loop import Epochs, Learner, Validator, epoch_steps, fit, steps_of, write_curve
 
 Batch = TypeVar("Batch")
+_MINED_AT_CHECKPOINTS = ("dynamic_negatives", "student_negatives")
 _TRAINED = 12  # bytes per weight: gradient and two moments of AdamW
 
 
@@ -75,6 +77,8 @@ class Session:
         if settings.threads:
             torch.set_num_threads(settings.threads)
         options = {**settings.recorded(), **(resolved or {})}
+        if any(settings.values().get(name) for name in _MINED_AT_CHECKPOINTS):
+            options["checkpoint_steps"] = settings.checkpoint_steps
         self.precision = torch.float32
         if settings.applies("precision"):
             self.precision = pick_dtype(settings.precision, pick_device(settings.device))

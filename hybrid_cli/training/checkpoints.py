@@ -1,0 +1,98 @@
+"""Checkpoints of unfinished trainings: replaced atomically, and compared with their checksums before they are used."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_model, save_model
+from torch import nn
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import disk, layout
+from hybrid_cli.errors import DamageError
+from hybrid_cli.input_files import read_bytes
+from hybrid_cli.json_files import read_json
+
+
+@dataclass
+class State:
+    """Progress of a training: completed steps, learning curve, best dev value, its step, checksum of its weights."""
+
+    step: int = 0
+    curve: list[tuple[int, str, float]] = field(default_factory=list)
+    best: float = -1.0
+    best_step: int = 0
+    best_checksum: str = ""
+
+
+def save_checkpoint(
+    work: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    state: State,
+) -> None:
+    """Replace the checkpoint in `work` atomically."""
+    with artifacts.replacing(work / layout.CHECKPOINT) as scratch:
+        scratch.mkdir()
+        with disk.by_name(scratch / layout.WEIGHTS) as file:
+            save_model(model, file)
+        with disk.create(scratch / layout.OPTIMIZER) as opened:
+            torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, opened)
+        disk.write_text(scratch / layout.STATE, json.dumps(vars(state)))
+        disk.write_text(scratch / layout.CHECKSUM, artifacts.hash_folder(scratch))
+
+
+def load_checkpoint(
+    work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
+) -> State:
+    """Load the checkpoint in `work`, if there is one, and return its progress.
+
+    Raises:
+        DamageError: its files are not those that were written.
+    """
+    folder = work / layout.CHECKPOINT
+    artifacts.restore(folder)
+    if not folder.exists():
+        return State()
+    stored = folder / layout.CHECKSUM
+    written = read_bytes(stored).decode("ascii", "replace") if stored.is_file() else None
+    _refuse_damage(folder, written, artifacts.hash_folder(folder, (layout.CHECKSUM,)))
+    load_model(model, str(folder / layout.WEIGHTS))
+    saved = torch.load(folder / layout.OPTIMIZER, map_location="cpu", weights_only=True)  # not on the first GPU
+    optimizer.load_state_dict(saved["optimizer"])
+    scaler.load_state_dict(saved["scaler"])
+    fields = read_json(folder / layout.STATE)
+    return State(**{**fields, "curve": [tuple(row) for row in fields["curve"]]})
+
+
+def save_best(work: Path, model: nn.Module) -> str:
+    """Store the weights as the best so far; return their checksum."""
+    with artifacts.replacing(work / layout.BEST_WEIGHTS) as scratch:
+        with disk.by_name(scratch) as file:
+            save_model(model, file)
+        return artifacts.fingerprint(scratch)
+
+
+def load_best(work: Path, model: nn.Module, state: State) -> bool:
+    """Load the best weights; return whether any were stored.
+
+    Raises:
+        DamageError: the file is not the one that was written.
+    """
+    file = work / layout.BEST_WEIGHTS
+    if state.best_checksum:
+        _refuse_damage(file, state.best_checksum, artifacts.fingerprint(file) if file.is_file() else None)
+        load_model(model, str(file))
+    return bool(state.best_checksum)
+
+
+def _refuse_damage(path: Path, written: str | None, found: str | None) -> None:
+    if written != found:
+        raise DamageError(
+            f"{path}: the checkpoint of this training changed on the disk after it was written; restore it, or remove "
+            f"{path.parent} to train from the start"
+        )
