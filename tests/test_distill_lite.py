@@ -23,7 +23,7 @@ from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.training import loop, losses
+from hybrid_cli.training import checkpoints, loop, losses
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.teachers import FrozenEncoder
@@ -133,7 +133,7 @@ def test_an_interrupted_distillation_ends_with_the_same_weights(
         checkpoints += 1
         raise KeyboardInterrupt
 
-    save = loop.save_checkpoint
+    save = checkpoints.save_checkpoint
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hybrid_cli.training.loop.save_checkpoint", interrupt)
         with pytest.raises(KeyboardInterrupt):

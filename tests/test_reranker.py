@@ -24,7 +24,7 @@ from hybrid_cli.lexical.english import STOP_WORDS
 from hybrid_cli.settings import TrainReranker
 from hybrid_cli.settings.reranking import RerankerLoss
 from hybrid_cli.stages.train_reranker import train_reranker
-from hybrid_cli.training import loop
+from hybrid_cli.training import checkpoints, loop
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.reranking import LOSSES, DevRanking, RerankerLearner, diagnostics
 
@@ -101,7 +101,7 @@ def test_training_lowers_the_loss_and_raises_the_dev_score(
 def test_an_interrupted_training_resumes_and_ends_with_the_same_weights(
     examples: Path, tiny_bert: Path, reranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = loop.save_checkpoint
+    save = checkpoints.save_checkpoint
 
     def interrupted(*arguments: Any) -> None:
         save(*arguments)

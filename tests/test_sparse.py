@@ -35,7 +35,7 @@ from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_lambda import train_lambda
 from hybrid_cli.stages.train_sparse import train_sparse
 from hybrid_cli.stages.verify import verify
-from hybrid_cli.training import loop
+from hybrid_cli.training import checkpoints, loop
 from hybrid_cli.training.sparse import flops, gate_loss, growth, recall
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -364,7 +364,7 @@ def test_training_lowers_the_loss_and_resumes_byte_for_byte(
     if architecture == "sparterm":
         arguments |= {"mask_matches": 0.5, "chunk_size": 3}
     whole = train_sparse(made / "train.parquet", output=tmp_path / "whole", **arguments)
-    original = loop.save_checkpoint
+    original = checkpoints.save_checkpoint
 
     def interrupted(work: Path, model: Any, *more: Any) -> None:
         original(work, model, *more)

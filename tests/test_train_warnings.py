@@ -16,7 +16,7 @@ from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.training import loop
+from hybrid_cli.training import checkpoints, loop
 from hybrid_cli.training.dev_set import DevRetrieval
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -101,7 +101,7 @@ def interrupted(
 ) -> tuple[Path, dict[str, Any]]:
     """The output path and the options of a training that stopped after its first checkpoint."""
     options = {**PLAN, "max_steps": 6, "model": str(tiny_bert), "output": tmp_path / "x"}
-    save = loop.save_checkpoint
+    save = checkpoints.save_checkpoint
 
     def then_stop(*inputs: Any) -> None:
         save(*inputs)
@@ -168,7 +168,7 @@ def test_damaged_best_weights_are_not_published(
     examples: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool
 ) -> None:
     """The weights of step 0 are the best, and are damaged before the last step."""
-    save = loop.save_checkpoint
+    save = checkpoints.save_checkpoint
 
     def then_damage(work: Path, *others: Any) -> None:
         save(work, *others)
