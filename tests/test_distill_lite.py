@@ -23,7 +23,7 @@ from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.training import checkpoints, loop, losses
+from hybrid_cli.training import checkpoints, losses
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.teachers import FrozenEncoder
@@ -125,12 +125,12 @@ def test_an_interrupted_distillation_ends_with_the_same_weights(
     """The checkpoint includes the large heads; the teacher's vectors are stored next to it."""
     once = partial(distill_lite, examples, teacher=str(teacher), model=str(tiny_bert), dim=4, **PLAN)
     whole = once(output=tmp_path / "whole")
-    checkpoints = 0
+    stored = 0
 
     def interrupt(*arguments: Any) -> None:
-        nonlocal checkpoints
+        nonlocal stored
         save(*arguments)
-        checkpoints += 1
+        stored += 1
         raise KeyboardInterrupt
 
     save = checkpoints.save_checkpoint
@@ -138,7 +138,7 @@ def test_an_interrupted_distillation_ends_with_the_same_weights(
         patch.setattr("hybrid_cli.training.loop.save_checkpoint", interrupt)
         with pytest.raises(KeyboardInterrupt):
             once(output=tmp_path / "interrupted")
-    assert checkpoints == 1
+    assert stored == 1
     again = once(output=tmp_path / "interrupted")
     one, other = (open_encoder(folder).encode_queries(TEXTS) for folder in (whole, again))
     np.testing.assert_array_equal(one, other)
