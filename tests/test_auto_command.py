@@ -16,6 +16,7 @@ from tiny_collection import write_lines, write_tiny_source
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
+from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import Auto, Fuse, PrepareTrec, TrainDense
 from hybrid_cli.settings.command_line import command_line
@@ -291,6 +292,22 @@ def test_a_kind_with_a_handful_of_queries_is_replaced_by_one_with_enough(tmp_pat
     assert done.code == 0, done.err
     assert "auto: --pseudo-queries sentence, since other kinds give too few queries: title 2\n" in done.err
     assert "Measured on pseudo-queries (sentence)" in done.out
+
+
+def test_a_folder_of_text_files_is_searched_by_passages(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for number in range(6):
+        words = " ".join(f"Page {number} has sentence {line} of ten." for line in range(10))
+        (tmp_path / "docs" / f"page {number}.md").write_text(f"# Page {number}\n\n{words}\n")
+    done = hybrid("auto", tmp_path / "docs", "--split-passages", 14, "--output", tmp_path / "out")
+    assert done.code == 0, done.err
+    assert "docs: 6 documents, one for each text file\n" in done.err
+    for name in ("collection", "pseudo"):
+        documents = collection.scan(tmp_path / "out" / name).collect()
+        assert len(documents) == 30
+        assert documents["docid"][4] == "page 0.md#4"
+    found = collection.read_qrels(tmp_path / "out" / "pseudo" / "qrels.dev.parquet")
+    assert found["qid"].is_unique().all()  # a passage is relevant to its own sentence
 
 
 @pytest.mark.parametrize(

@@ -221,10 +221,6 @@ def test_debug_prints_the_traceback_with_the_same_message_and_exit_code(judged: 
             ["evaluate", "x", "y", "--complement", "y", "--measures", "MRR"],
             "hybrid: --complement: needs a value, got the option --measures",
         ),
-        (
-            ["auto", "."],
-            "hybrid: .: is a folder; pass its files: the documents (corpus.parquet of a prepared collection)",
-        ),
         (["evaluate", "x", "--split"], "hybrid: Option '--split' requires an argument"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -179,11 +180,59 @@ def test_other_separators_are_named_for_named_columns_and_a_declared_header(tmp_
     assert documents_of(lists, tmp_path, document_columns={"id": "1", "text": "1"})[1] == ("c;d", "", "c;d")
 
 
-def test_a_folder_of_text_files_is_refused_with_what_is_needed(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match="is a folder; pass files: each document needs a row of a table or a JSON line"
-    ):
-        documents_of(tmp_path, tmp_path)
+def test_a_folder_of_text_files_has_a_document_for_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {
+        "b.md": "\ufeff\r\n# Salt\r\n\r\nIt is in the sea.\r\n",
+        "a/tides.rst": "Two tides\n=========\n\nA day has two.\n",
+        "a/moon landing.TXT": "First people\non the moon.",
+        "empty.txt": "",
+        "a/.hidden.md": "no",
+        ".git/x.md": "no",
+        "figure.png": "no",
+    }
+    for name, text in files.items():
+        (tmp_path / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "docs" / name).write_bytes(text.encode())
+    data = prepare(PrepareFiles([tmp_path / "docs"], output=tmp_path / "data"))
+    assert corpus_of(data) == [
+        ("a/moon landing.TXT", "", "First people\non the moon."),
+        ("a/tides.rst", "Two tides", "A day has two."),
+        ("b.md", "Salt", "It is in the sea."),
+        ("empty.txt", "", ""),
+    ]
+    assert "docs: 4 documents, one for each text file; left out: 1 file of other kinds (.png 1)" in (
+        capsys.readouterr().err
+    )
+    (tmp_path / "docs" / "b.md").write_text("# Salt\n\nIt is in soup.\n")
+    with pytest.raises(InputError, match="documents"):
+        prepare(PrepareFiles([tmp_path / "docs"], output=tmp_path / "data"))
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "message"),
+    [
+        (
+            ["a.png"],
+            {},
+            r"docs: has no text files \(\.txt, \.md, \.markdown, \.rst\); other documents need a row of a table",
+        ),
+        (
+            ["manifest.json", "a.md"],
+            {},
+            r"docs: is an artifact of hybrid; pass its files: the documents \(corpus\.parquet",
+        ),
+        (["a.md"], {"document_columns": {"id": "1"}}, "--document-columns: not with .*docs, a folder of text files"),
+        (["latin.txt"], {}, r"latin\.txt: byte 4 is not valid utf-8; convert the file to UTF-8"),
+    ],
+)
+def test_a_folder_without_documents_is_refused(
+    tmp_path: Path, names: list[str], options: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in names:
+        (tmp_path / "docs" / name).write_bytes("caf\xe9".encode("latin-1" if name == "latin.txt" else "utf-8"))
+    with pytest.raises(InputError, match=message):
+        prepare(PrepareFiles([tmp_path / "docs"], output=tmp_path / "data", **options))
 
 
 def test_wrong_parquet_is_refused_with_its_row(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def corpus_path(path: Path) -> Path:
     Raises:
         InputError: no such path, or no corpus.
     """
-    for part in _parts(path):
+    for part in parts(path):
         artifacts.check_table(part, Kind.CORPUS)
     if path.is_dir():
         return next(
@@ -43,7 +43,7 @@ def corpus_path(path: Path) -> Path:
     return path
 
 
-def _parts(path: Path) -> list[Path]:
+def parts(path: Path) -> list[Path]:
     """Return the Parquet files of a corpus, in order."""
     refuse_special(path)
     if not path.exists():
@@ -53,10 +53,10 @@ def _parts(path: Path) -> list[Path]:
     if (path / layout.CORPUS_FILE).is_file():
         return [path / layout.CORPUS_FILE]
     folder = path / layout.CORPUS_FOLDER if (path / layout.CORPUS_FOLDER).is_dir() else path
-    if parts := sorted(folder.glob(layout.PARTS)):
+    if found := sorted(folder.glob(layout.PARTS)):
         if folder.name == layout.CORPUS_FOLDER:
-            artifacts.check_listed(folder.parent, parts, f"{layout.CORPUS_FOLDER}/{layout.PARTS}")
-        return parts
+            artifacts.check_listed(folder.parent, found, f"{layout.CORPUS_FOLDER}/{layout.PARTS}")
+        return found
     _refuse_other_artifact(path)
     raise InputError(
         f"{path}: neither {layout.CORPUS_FILE} nor {layout.CORPUS_FOLDER}/{layout.PARTS}; "
@@ -79,7 +79,7 @@ def documents(path: Path, batch_rows: int = 8192, fields: Iterable[str] = ()) ->
     check_fields(path, fields)
     known = artifacts.SCHEMAS[Kind.CORPUS]
     schema = pa.schema([*known, *((name, pa.string()) for name in fields if name not in known.names)])
-    for part in _parts(path):
+    for part in parts(path):
         row = 0
         with artifacts.reading(part):
             batches = pq.ParquetFile(part, pre_buffer=False).iter_batches(batch_rows, columns=schema.names)
@@ -99,7 +99,7 @@ def check_fields(path: Path, fields: Iterable[str]) -> None:
         InputError: no corpus, or one without one of the fields; the message lists its fields.
     """
     corpus_path(path)
-    for part in _parts(path):
+    for part in parts(path):
         found = pq.read_schema(part)
         texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
         present = [each.name for each in found if each.name != "docid" and any(test(each.type) for test in texts)]
@@ -115,7 +115,7 @@ def _next(batches: Iterator[pa.RecordBatch], part: Path) -> pa.RecordBatch | Non
 def document_count(path: Path) -> int:
     """Return the number of documents, from the footers of the files."""
     corpus_path(path)
-    return sum(pq.read_metadata(part).num_rows for part in _parts(path))
+    return sum(pq.read_metadata(part).num_rows for part in parts(path))
 
 
 def documents_at_once(path: Path) -> int:
@@ -126,7 +126,7 @@ def documents_at_once(path: Path) -> int:
 
 def text_bytes(path: Path) -> int:
     """Return the bytes of all ids, titles and texts, from the footers of the files."""
-    files = [pq.read_metadata(part) for part in _parts(path)]
+    files = [pq.read_metadata(part) for part in parts(path)]
     return sum(each.row_group(group).total_byte_size for each in files for group in range(each.num_row_groups))
 
 
@@ -149,7 +149,7 @@ def docids(path: Path) -> pl.Series:
 def _scan(path: Path, row_index_name: str | None = None) -> pl.LazyFrame:
     """Scan all parts; columns that only some of them have do not matter, as `corpus_path` checked those that do."""
     return pl.scan_parquet(
-        _parts(path), glob=False, row_index_name=row_index_name, missing_columns="insert", extra_columns="ignore"
+        parts(path), glob=False, row_index_name=row_index_name, missing_columns="insert", extra_columns="ignore"
     )
 
 

@@ -6,7 +6,6 @@ not only from those of the drawn queries, so that a relevant document cannot be 
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from sentencex import segment
 
+from hybrid_cli.collections.headings import HEADING, heading
 from hybrid_cli.collections.sentences import LEAST_WORDS, WORDS
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source
 from hybrid_cli.draws import draw, generator
@@ -31,12 +31,6 @@ TRAIN, DEV = "train", "dev"
 MOST_WORDS, LEAST_REST, MOST_DOCUMENTS = 64, 5, 10
 _DEV_SHARE = 5  # at most every fifth query is a dev query
 _PURPOSE = "pseudo-query"
-_HEADING = re.compile(
-    r"^[ ]{0,3}\#{1,6}[ \t]+(?P<hashes>\S.*?)[ \t]*\#*[ \t]*$"  # Markdown
-    r"|^(?P<equals>={2,6})[ \t]*(?P<wiki>[^\s=].*?)[ \t]*(?P=equals)[ \t]*$"  # MediaWiki
-    r"|^[ \t]*(?P<lined>\S.*?)[ \t]*\n[ \t]*(?P<line>[=~^-])(?P=line){2,}[ \t]*$",  # Markdown, reStructuredText
-    re.MULTILINE,
-)
 
 
 class Cut(NamedTuple):
@@ -184,21 +178,21 @@ class _PseudoQueries:
         return _without(row, row.text[slice(*span)], span, "no suitable sentence", LEAST_WORDS)
 
     def _without_heading(self, row: Document) -> Cut | str:
-        headings = list(_HEADING.finditer(row.text))
+        headings = list(HEADING.finditer(row.text))
         if not headings:
             return "no heading"
-        rare = [each for each in headings if self._headings[self._key(_heading(each))] <= MOST_DOCUMENTS]
+        rare = [each for each in headings if self._headings[self._key(heading(each))] <= MOST_DOCUMENTS]
         if not rare:
             return f"only headings of over {MOST_DOCUMENTS} documents"
         chosen = self._choice(row, rare)
-        return _without(row, _heading(chosen), chosen.span(), "no heading")
+        return _without(row, heading(chosen), chosen.span(), "no heading")
 
     @cached_property
     def _headings(self) -> Counter[int]:
         """Number of documents with each heading, by its key."""
         found: Counter[int] = Counter()
         for row in self._source.documents():
-            found.update({self._key(_heading(each)) for each in _HEADING.finditer(row.text)})
+            found.update({self._key(heading(each)) for each in HEADING.finditer(row.text)})
         return found
 
     def _choice(self, row: Document, candidates: Sequence[Item]) -> Item:
@@ -232,10 +226,6 @@ def _checked(query: str, rest: Document, absent: str, least: int = 1) -> Cut | s
     if query.casefold() in lines or (least > 1 and query.casefold() in _folded(rest.text).casefold()):
         return "repeated in the rest"
     return Cut(query, rest)
-
-
-def _heading(found: re.Match[str]) -> str:
-    return str(found["hashes"] or found["wiki"] or found["lined"])
 
 
 def _folded(text: str) -> str:

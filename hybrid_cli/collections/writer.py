@@ -21,6 +21,7 @@ from hybrid_cli.settings.data import OnDangling, OnDuplicate, PrepareRows
 BATCH_ROWS = 8192
 BATCHES_PER_PART = 128
 LONG_WORDS = 512  # longer texts are counted: most encoders truncate them
+LONG_DOCUMENTS = f"documents of over {LONG_WORDS} words"
 EXAMPLES = 3
 _KEEP_ONE = "pass --on-duplicate first or last to keep one of them"
 _UNKNOWN_DOCUMENTS = "judgments of documents that are not in the corpus"

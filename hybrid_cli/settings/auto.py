@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import MEASURE, Budgeted, OnDevice, Seeded, StartModel, Threaded, Writes
-from hybrid_cli.settings.data import PSEUDO, OnDangling, OnDuplicate, PrepareRows, PseudoQueries
+from hybrid_cli.settings.data import PSEUDO, OnDangling, OnDuplicate, Prepare, PrepareRows, PseudoQueries
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
 
 START = "Start"
@@ -37,13 +37,17 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
         "hybrid auto docs.csv --queries queries.tsv --qrels qrels.tsv --minutes 120 --output out/mine",
     )
 
-    documents: Sequence[Path] = argument(REQUIRED, "Files of documents, in the formats of `prepare files`.")
+    documents: Sequence[Path] = argument(
+        REQUIRED, "Files of documents, or folders of text files, as for `prepare files`."
+    )
     _: KW_ONLY
     output: Path = redeclare(Writes, "output", help="Folder of all outputs.")
     queries: Path | None = option(None, "Query ids and texts.", applies=when(qrels=GIVEN))
     qrels: Path | None = option(None, "Judgments of the queries.", applies=when(queries=GIVEN))
     on_duplicate: OnDuplicate = redeclare(PrepareRows, "on_duplicate")
     on_dangling: OnDangling = redeclare(PrepareRows, "on_dangling", applies=when(qrels=GIVEN))
+    split_passages: int | None = redeclare(Prepare, "split_passages")
+    passage_stride: int | None = redeclare(Prepare, "passage_stride")
     minutes: float = option(
         30.0,
         "Planned time of all stages. It limits the training alone: the number of steps is chosen once, from the speed "
@@ -69,11 +73,6 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     def check(self) -> None:
         """Refuse options of a training that does not take place."""
         super().check()
-        if folders := [path for path in map(Path, self.documents) if path.is_dir()]:
-            raise InputError(
-                f"{folders[0]}: is a folder; pass its files: the documents (corpus.parquet of a prepared "
-                "collection), --queries and --qrels"
-            )
         self.check_facts("--max-steps 0 keeps the start model", steps=TRAINING if self.max_steps != 0 else "")
         if self.pseudo_queries is not None and self.qrels is not None and self.max_steps == 0:
             raise InputError(

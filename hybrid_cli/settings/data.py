@@ -161,7 +161,10 @@ class PreparePythonDocs(Prepare):
 
 @dataclass(frozen=True)
 class PrepareFiles(PrepareDocumentFiles):
-    """Import TSV, CSV, JSON lines or Parquet files with a row per document, query and judgment.
+    """Import TSV, CSV, JSON lines or Parquet files with a row per document, query and judgment, or text files.
+
+    A folder has a document in each text file (`.txt`, `.md`, `.rst`), at any depth: the id is the path in the folder,
+    the title a heading at the beginning of the text.
 
     The columns are found by their usual names (`docid`, `title`, `text`, `qid`, `query`, `relevance`, ...) and printed.
     Those of JSON lines are the names of all lines. In a file without a header, documents and queries have two columns
@@ -181,7 +184,9 @@ class PrepareFiles(PrepareDocumentFiles):
         "--qrels dev=judgments.csv --output data/articles",
     )
 
-    documents: Sequence[Path] = argument(REQUIRED, "Files of documents.")
+    documents: Sequence[Path] = argument(
+        REQUIRED, "Files of documents, or folders of text files (.txt, .md, .rst), a document each."
+    )
     _: KW_ONLY
     queries: Sequence[str] = option((), "Files of queries.", metavar="[SPLIT=]FILE", recorded=False)
     qrels: Sequence[str] = option((), "Files of judgments.", metavar="[SPLIT=]FILE", recorded=False)

@@ -99,7 +99,12 @@ def _suggest_judging(path: RecommendedPath) -> None:
     ]
     both = [each.output for each in found if each.output]
     steps = [
-        PrepareFiles(path.settings.documents, queries=["own=queries.tsv"], output=own),
+        PrepareFiles(
+            path.settings.documents,
+            queries=["own=queries.tsv"],
+            output=own,
+            **path.given("on_duplicate", "split_passages", "passage_stride"),
+        ),
         *found,
         Judge(own, both, split="own", output=judged),
         Fuse(both, tune=True, qrels=judged, measure=path.settings.measure, output=path.at("judged.json")),

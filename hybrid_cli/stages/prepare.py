@@ -12,7 +12,7 @@ from hybrid_cli.collections.distributed import on_cluster
 from hybrid_cli.collections.forecast import forecast
 from hybrid_cli.collections.pseudo_queries import with_pseudo_queries
 from hybrid_cli.collections.source import QUERY_ROLES, Source, in_passages, sampled, without_empty_files
-from hybrid_cli.collections.writer import CollectionWriter, clear
+from hybrid_cli.collections.writer import LONG_DOCUMENTS, CollectionWriter, clear
 from hybrid_cli.settings import stage
 from hybrid_cli.settings.data import Prepare, PrepareDocumentFiles, PrepareRows
 
@@ -81,3 +81,5 @@ def _note(settings: Prepare, source: Source, counts: dict[str, Any], problems: l
             console.note("  the queries of the source are left out; prepare it without --pseudo-queries to use them")
     for line in problems:
         console.note(f"  {line}")
+    if LONG_DOCUMENTS in counts["problems"] and settings.split_passages is None:
+        console.note("  most encoders cut long documents; --split-passages N divides them into passages of N words")

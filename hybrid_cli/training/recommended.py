@@ -198,15 +198,17 @@ class RecommendedPath:
 
     def _source(self, output: Path, pseudo: PseudoQueries | None = None) -> PrepareFiles:
         """Return the import of the documents: with the given queries, or with pseudo-queries."""
-        given = self.settings
+        given, passages = self.settings, self.given("split_passages", "passage_stride")
+        if pseudo and passages:  # the passages give queries, and are relevant to them
+            parts = collection.parts(self.at("collection"))
+            return PrepareFiles(parts, pseudo_queries=pseudo, output=output, **self.given("seed"))
         if pseudo:
-            return PrepareFiles(
-                given.documents, pseudo_queries=pseudo, output=output, **self.given("seed", "on_duplicate")
-            )
+            rows = self.given("seed", "on_duplicate")
+            return PrepareFiles(given.documents, pseudo_queries=pseudo, output=output, **rows)
         queries = [f"{JUDGED}={given.queries}"] if given.queries else []
         qrels = [f"{JUDGED}={given.qrels}"] if given.qrels else []
         rows = self.given("on_duplicate", "on_dangling")
-        return PrepareFiles(given.documents, queries=queries, qrels=qrels, output=output, **rows)
+        return PrepareFiles(given.documents, queries=queries, qrels=qrels, output=output, **rows, **passages)
 
     def _judged(self, documents: Path) -> int:
         if self.settings.qrels is None:

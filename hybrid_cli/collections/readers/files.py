@@ -1,4 +1,4 @@
-"""Files of documents, queries and judgments with columns: TSV, CSV, JSON lines or Parquet."""
+"""Files of documents, queries and judgments with columns: TSV, CSV, JSON lines or Parquet; folders of text files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hybrid_cli import console
+from hybrid_cli.collections.readers.folders import text_documents
 from hybrid_cli.collections.readers.qrels import QRELS, judgments_of
 from hybrid_cli.collections.readers.queries import QUERIES, queries_of
 from hybrid_cli.collections.readers.tables import (
@@ -72,18 +73,21 @@ def source(settings: PrepareFiles) -> Source:
         table = open_table(path, layout, given, settings.header, settings.quoted)
         return _Opened(table, chosen_columns(table, layout, given))
 
-    if folders := [path for path in settings.documents if path.is_dir()]:
-        raise InputError(f"{folders[0]}: is a folder; pass files: each document needs a row of a table or a JSON line")
-    documents = [opened(path, DOCUMENTS, settings.document_columns) for path in settings.documents]
+    folders = [path for path in settings.documents if path.is_dir()]
+    if folders and settings.document_columns:
+        raise InputError(f"--document-columns: not with {folders[0]}, a folder of text files")
+    tables = {
+        path: opened(path, DOCUMENTS, settings.document_columns) for path in settings.documents if path not in folders
+    }
     others = tuple(settings.other_fields)
     asked = _splits("--queries", settings.queries)
     judged = _named_splits(_splits("--qrels", settings.qrels), asked)
-    paths = [*settings.documents, *asked.values(), *judged.values()]
+    paths = [*tables, *asked.values(), *judged.values()]
     known = {"inputs": DELIMITED if any(map(is_delimited, paths)) else ""}
     settings.check_facts("the files are JSON lines or Parquet", **known)
     queries = {split: opened(path, QUERIES, settings.query_columns) for split, path in asked.items()}
     qrels = {split: opened(path, QRELS, settings.qrels_columns) for split, path in judged.items()}
-    for each in [*documents, *queries.values(), *qrels.values()]:
+    for each in [*tables.values(), *queries.values(), *qrels.values()]:
         console.note(described(each.table, each.columns))
 
     def judgments() -> Iterator[Judgment]:
@@ -100,11 +104,17 @@ def source(settings: PrepareFiles) -> Source:
                 for one in [split] if split else splits.get(qid, [UNJUDGED if qrels else DEFAULT_SPLIT]):
                     yield Query(one, qid, text, answers, place)
 
-    files = {f"documents {number}" if number > 1 else "documents": each.table.path
-             for number, each in enumerate(documents, 1)}  # fmt: skip
+    files = {f"documents {number}" if number > 1 else "documents": path
+             for number, path in enumerate(settings.documents, 1)}  # fmt: skip
     files |= {f"queries {split}".strip(): path for split, path in asked.items()}
     files |= {f"qrels {split}": path for split, path in judged.items()}
-    rows = DocumentFiles([partial(_documents, each, others) for each in documents])
+    rows = DocumentFiles(
+        [
+            read
+            for path in settings.documents
+            for read in ([partial(_documents, tables[path], others)] if path in tables else text_documents(path))
+        ]
+    )
     return Source("files", rows, query_rows, judgments, files, fields=others, known=known)
 
 
