@@ -1,4 +1,4 @@
-"""URLs of folders that are no artifact: refused from their listing, before a download."""
+"""URLs of folders: those that are no artifact are refused from their listing, before a download."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from command import hybrid
 from object_stores import Bucket, contents, with_index
+from tiny_collection import corpus_of
 
 from hybrid_cli.artifacts import store
 
@@ -66,3 +67,17 @@ def test_folders_of_artifacts_are_read_where_a_command_takes_them(stored: Bucket
         stored.put(f"files/{name}", stored.get(f"data/{name}"))
     words = ("--split", "test", "--index", f"{stored}/out/bm25", "--output", f"{stored}/out/again.parquet")
     assert hybrid("search", f"{stored}/files", *words).code == 0
+
+
+def test_a_folder_of_text_files_is_read(bucket: Bucket, tmp_path: Path) -> None:
+    for name in ("tides.md", "more/salt.txt"):
+        bucket.put(f"docs/{name}", f"# {name}\n\nA text.".encode())
+    for _ in range(2):
+        done = hybrid("prepare", "files", f"{bucket}/docs", "--output", tmp_path / "data")
+        assert done.code == 0, done.err
+    assert corpus_of(tmp_path / "data") == [
+        ("more/salt.txt", "more/salt.txt", "A text."),
+        ("tides.md", "tides.md", "A text."),
+    ]
+    assert f"{bucket}/docs: 2 documents" in done.err
+    assert "is up to date" in done.err
