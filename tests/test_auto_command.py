@@ -294,6 +294,40 @@ def test_a_kind_with_a_handful_of_queries_is_replaced_by_one_with_enough(tmp_pat
     assert "Measured on pseudo-queries (sentence)" in done.out
 
 
+def test_overwrite_replaces_what_differs_and_keeps_the_rest(source: Path, tmp_path: Path) -> None:
+    """So that the same call resumes after an interruption; the last lines can be pasted, whatever the folder."""
+    output = tmp_path / "an output"
+    auto(source, output, "--max-steps", 0, judged=True)
+    indexes = [(output / name / "manifest.json").stat().st_ino for name in ("bm25", "dense")]
+    done = auto(source, output, "--max-steps", 0, "--measure", "R@10", "--overwrite", judged=True)
+    assert done.code == 0, done.err
+    assert [(output / name / "manifest.json").stat().st_ino for name in ("bm25", "dense")] == indexes
+    weights = json.loads((output / "weights.json").read_text())
+    assert weights["manifest"]["options"]["measure"] == "R@10"
+    (output / "bm25" / "impacts" / "lengths.npy").unlink()
+    assert auto(source, output, "--max-steps", 0, "--measure", "R@10", "--overwrite", judged=True).code == 0
+    assert (output / "bm25" / "impacts" / "lengths.npy").is_file()
+    search = done.err.splitlines()[-1].replace('"..."', "salt")
+    assert hybrid(*shlex.split(search)[1:]).code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--layers", 99, "--max-steps", 1], "--layers 99: the model has 6 layers"),
+        ([], "a comma separates indexes in --"),
+    ],
+)
+def test_options_of_late_stages_are_refused_before_the_first(
+    source: Path, tmp_path: Path, words: list[object], message: str
+) -> None:
+    output = tmp_path / ("out" if words else "a,b")
+    done = auto(source, output, *words)
+    assert done.code == 2
+    assert message in done.err
+    assert not output.exists()
+
+
 def test_a_folder_of_text_files_is_searched_by_passages(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     for number in range(6):

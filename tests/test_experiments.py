@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from command import hybrid
 
-from hybrid_cli.cli.options import configured_values
+from hybrid_cli.cli.config import configured_values
 from hybrid_cli.errors import InputError
 from hybrid_cli.presets import experiments
 from hybrid_cli.settings import COMMANDS, Settings
@@ -31,7 +33,7 @@ SECTIONS = [(name, command) for name, file in experiments().items() for command 
 
 def settings(name: str, command: str) -> Any:
     """Return the settings object of a section."""
-    kind, values = KINDS[command], configured_values(name, KINDS[command])
+    kind, values = KINDS[command], configured_values([name], KINDS[command])
     needed = {key: "x" for key, each in kind.declared().items() if each.default is REQUIRED and key not in values}
     unused = (command == "fuse" and not values.get("tune")) or values.get("loss") in ("nll", "bpr", "residual-margin")
     return kind(**{**needed, **({} if unused else OTHERS.get(command, {})), **values})
@@ -48,7 +50,7 @@ def test_an_experiment_fits_the_settings_of_its_commands(name: str, command: str
 
 def test_every_model_of_an_experiment_is_a_hugging_face_id() -> None:
     """A name without an owner is a folder; see `encoders.models.resolve`."""
-    values = [configured_values(name, KINDS[command]) for name, command in SECTIONS]
+    values = [configured_values([name], KINDS[command]) for name, command in SECTIONS]
     models = [each["model"] for each in values if "model" in each]
     assert models
     assert not [model for model in models if model.count("/") != 1]
@@ -87,13 +89,60 @@ def test_an_experiment_has_the_published_values(name: str, command: str, publish
     assert {key: getattr(found, key) for key in published} == published
 
 
+def test_the_docs_list_the_commands_of_each_experiment() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "training.md").read_text("utf-8")
+    rows = [
+        line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `") and "evaluate |" in line
+    ]
+    listed = {name.strip("`"): commands.split(", ") for names, commands in rows for name in names.split(", ")}
+    assert listed == {name: list(yaml.safe_load(file.read_text())) for name, file in experiments().items()}
+
+
+def test_several_files_are_merged_and_the_last_takes_precedence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("loss: bpr\nclip: 3\n")
+    Path("empty.yaml").write_text("")
+    Path("dpr-nq").mkdir()  # an output with the name of an experiment
+    kind, published = KINDS["train-dense"], configured_values(["dpr-nq"], KINDS["train-dense"])
+    both = configured_values(["dpr-nq", "mine.yaml", "empty.yaml"], kind)
+    assert both == {**published, "loss": "bpr", "clip": "3"}
+    assert configured_values(["mine.yaml", "dpr-nq"], kind)["loss"] == published["loss"]
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"), [([], True), (["--no-keep-epochs"], False), (["--no-keep-epochs", "--keep-epochs"], True)]
+)
+def test_a_flag_of_a_file_is_unset_by_its_negative_form(tmp_path: Path, words: list[str], kept: bool) -> None:
+    (tmp_path / "mine.yaml").write_text("keep-epochs: true\n")
+    given = ["train-dense", tmp_path / "none", "--config", tmp_path / "mine.yaml", *words, "--output", tmp_path / "x"]
+    done = hybrid(*given, "--verbose")
+    assert ("keep_epochs = True" in done.err) is kept, done.err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("k1: abc\n", r"--k1 abc: needs a number \(--k1 is set in .*mine\.yaml\)"),
+        ("k1: 1\nindex-bm25:\n  k1: 2\n", "has options by command, and k1; put each option below a command"),
+        ("fuse:\n  tune: true\nindex-bn25:\n  k1: 2\n", "by command, and index-bn25; did you mean index-bm25?"),
+    ],
+)
+def test_errors_in_a_file_name_it(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "mine.yaml").write_text(content)
+    done = hybrid("index-bm25", tmp_path, "--config", tmp_path / "mine.yaml", "--output", tmp_path / "x")
+    assert done.code == 2
+    assert re.search(message, done.err), done.err
+
+
 def test_a_file_of_several_commands_gives_each_its_own_options(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("train-dense:\n  loss: nll\n")
-    assert configured_values(str(file), KINDS["train-dense"]) == {"loss": "nll"}
+    assert configured_values([str(file)], KINDS["train-dense"]) == {"loss": "nll"}
     with pytest.raises(InputError, match=r"mine\.yaml: has no options of `hybrid fuse`; it has those of train-dense"):
-        configured_values(str(file), KINDS["fuse"])
+        configured_values([str(file)], KINDS["fuse"])
     file.write_text("combine: sum\n")  # an option of `encode` with the name of a command
-    assert configured_values(str(file), KINDS["encode"]) == {"combine": "sum"}
+    assert configured_values([str(file)], KINDS["encode"]) == {"combine": "sum"}
     with pytest.raises(InputError, match="nothing"):
-        configured_values("nothing", KINDS["fuse"])
+        configured_values(["nothing"], KINDS["fuse"])

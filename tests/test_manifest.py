@@ -97,6 +97,7 @@ def test_check_table_names_the_file_its_kind_and_the_kind_that_is_needed(tmp_pat
         ("cut.parquet", Kind.RUN, "cut.parquet: the content changed on the disk after it was written"),
         ("run.parquet", Kind.QRELS, r"run.parquet: is a run \(made by `search`\); a qrels file is needed here"),
         ("run.txt", Kind.RUN, "run.txt: is not a Parquet file; a run file is needed here"),
+        ("run.txt", Kind.CORPUS, "a corpus file is needed here; make a collection with `hybrid prepare files`"),
         ("empty", Kind.RUN, "empty: is a folder; a run file is needed here"),
     ):
         with pytest.raises(InputError, match=words):

@@ -84,6 +84,16 @@ def test_one_index_serves_every_fold(tiny: Path, tmp_path: Path) -> None:
         assert set(runs.read_run(run)["qid"]) == set(part) - {"005"}  # 005 has stop words only
 
 
+def test_two_folds_with_a_dev_split_leave_none_for_training(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases: list[tuple[dict[str, Any], bool]] = [({}, True), ({"dev": False}, False), ({"folds": 3}, False)]
+    for options, noted in cases:
+        folder = split(tiny, **{"splits": ["test"], "folds": 2, "output": tmp_path / f"{options}", **options})
+        assert (folder / "queries.train-1.parquet").is_file() is not noted
+        assert ("no split for training, since dev takes the other fold (--no-dev)" in capsys.readouterr().err) is noted
+
+
 def test_the_order_of_the_rows_does_not_matter(tiny: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(tiny, tmp_path / "collection"))
     for name in ("queries", "qrels"):

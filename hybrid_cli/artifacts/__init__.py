@@ -6,7 +6,7 @@ renames, so a file or folder under its final name is always complete. Parquet, J
 time: the same inputs and options give the same bytes.
 """
 
-from hybrid_cli.artifacts.checks import check_place
+from hybrid_cli.artifacts.checks import check_place, keeping_equal_outputs
 from hybrid_cli.artifacts.files import hard_link, replacing, restore, sizes
 from hybrid_cli.artifacts.inputs import Input, Named, Recorded, describe_inputs, has_content, recorded_input
 from hybrid_cli.artifacts.integrity import (
@@ -67,6 +67,7 @@ __all__ = [
     "has_checksums",
     "has_content",
     "hash_folder",
+    "keeping_equal_outputs",
     "lock_growing",
     "one_version",
     "open_output",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 
 from hybrid_cli.artifacts import layout
@@ -18,6 +19,7 @@ from hybrid_cli.input_files import read_bytes
 
 _SUFFIXES = {Kind.WEIGHTS: ".json", Kind.REPORT: ".html", Kind.LABELS: ""}  # teacher labels are a folder of tables
 _LONG_NAME = 60  # characters shown of a name that is too long
+_keeping: ContextVar[bool] = ContextVar("keeping", default=False)
 
 
 def check_replaceable(
@@ -153,21 +155,34 @@ def existing_manifest(path: Path) -> Manifest | None:
         return None
 
 
-def has_result(path: Path, place: Path, existing: Manifest | None, wanted: Manifest) -> bool:
-    """Return whether an existing output is that of an equal call.
+@contextmanager
+def keeping_equal_outputs() -> Iterator[None]:
+    """Within this context, `overwrite` keeps the output of an equal call."""
+    token = _keeping.set(True)
+    try:
+        yield
+    finally:
+        _keeping.reset(token)
+
+
+def is_kept(path: Path, place: Path, existing: Manifest | None, wanted: Manifest, overwrite: bool) -> bool:
+    """Return whether an existing output is that of an equal call, and not to be replaced.
 
     Args:
         path: the output, as given.
         place: where it is on this machine.
         existing: its manifest.
         wanted: the manifest of the call.
+        overwrite: replace it, except within `keeping_equal_outputs`.
 
     Raises:
-        DamageError: it lacks a file of its manifest.
+        DamageError: it lacks a file of its manifest, without `overwrite`.
     """
-    if existing is None or existing.key() != wanted.key():
+    if existing is None or existing.key() != wanted.key() or (overwrite and not _keeping.get()):
         return False
     lost = next((name for name in existing.files or () if not (place / name).exists()), None)
+    if lost is not None and overwrite:
+        return False
     if lost is not None:
         raise DamageError(f"{path}: lacks its file {lost}; pass --overwrite to write it again")
     return True

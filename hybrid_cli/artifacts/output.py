@@ -25,7 +25,7 @@ from hybrid_cli.artifacts.checks import (
     check_replaceable,
     check_unfinished,
     existing_manifest,
-    has_result,
+    is_kept,
     place_of,
     refuse_foreign_file,
 )
@@ -386,7 +386,7 @@ def open_output(
 def _check(output: Output, inputs: Mapping[str, Input], overwrite: bool, foreign: bool) -> None:
     """Set `up_to_date`; refuse an output that may not be replaced."""
     existing = existing_manifest(output.place)
-    output.up_to_date = not overwrite and has_result(output.path, output.place, existing, output.manifest)
+    output.up_to_date = is_kept(output.path, output.place, existing, output.manifest, overwrite)
     if not output.up_to_date:
         check_place(output.path, inputs)
         check_replaceable(output.path, existing, output.manifest, overwrite, foreign, output.compare)

@@ -80,7 +80,8 @@ def check_table(path: Path, kind: Kind) -> Path:
             f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); a {kind} file is needed here"
         )
     if path.suffix not in PARQUET:
-        raise InputError(f"{path}: is not a Parquet file; a {kind} file is needed here")
+        advice = "; make a collection with `hybrid prepare files`" if kind == Kind.CORPUS else ""
+        raise InputError(f"{path}: is not a Parquet file; a {kind} file is needed here{advice}")
     found = parquet_metadata(path).schema.to_arrow_schema()
     for column in SCHEMAS[kind]:
         if found.names.count(column.name) > 1:

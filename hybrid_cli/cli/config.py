@@ -1,16 +1,23 @@
-"""Config files: YAML of `option: value`."""
+"""Config files: YAML of `option: value`, or of the options of several commands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from hybrid_cli.cli.options import FLAGS, switch
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import read_text
 from hybrid_cli.json_files import NOT_JSON, reason
+from hybrid_cli.presets import experiments
+from hybrid_cli.settings import COMMANDS, Settings
+from hybrid_cli.settings.common import Overwrites
+from hybrid_cli.settings.conversion import bare_type, has_url
 from hybrid_cli.settings.declaration import bare_name
 
 
@@ -75,3 +82,69 @@ def _repeated(node: Any, options: bool = False) -> Iterator[tuple[str, yaml.Node
 
 def _line(place: Any) -> str:
     return f"line {place.start_mark.line + 1}"
+
+
+def configured_values(configs: Sequence[str], kind: type[Settings]) -> dict[str, Any]:
+    """Return the values of config files for a command, by field name; later files take precedence."""
+    found: dict[str, Any] = {}
+    for config in configs:
+        found |= _values(config, kind)
+    return found
+
+
+def _values(config: str, kind: type[Settings]) -> dict[str, Any]:
+    content = _section(config, read_config(_config_path(config)), kind)
+    shared = (*FLAGS, "log_file", *(("dry_run",) if issubclass(kind, Overwrites) else ()))
+    fields = {bare_name(name): name for name in (*shared, *kind.declared())}
+    fields = {name: field for name, field in fields.items() if not getattr(kind.declared().get(field), "names", ())}
+    for name, declared in kind.declared().items():
+        fields |= {bare_name(part): name for spelled in declared.names for part in spelled.split("/")[:1]}
+    if unknown := sorted(str(name) for name in content if bare_name(name) not in fields):
+        close = get_close_matches(bare_name(unknown[0]), fields, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        if positive := _positive(bare_name(unknown[0]), kind):
+            hint = f"; write `{positive}: false`"
+        raise InputError(f"{config}: `hybrid {kind.command}` has no option {', '.join(unknown)}{hint}")
+    found: dict[str, str] = {}
+    for name in content:
+        if (other := found.setdefault(fields[bare_name(name)], name)) != name:
+            raise InputError(f"{config}: '{other}' and '{name}' are the same option; keep one")
+    return {fields[bare_name(name)]: value for name, value in content.items()}
+
+
+def _config_path(config: str) -> Path:
+    """Return the path of a config file, of an experiment by its name, or of the copy of an object."""
+    if has_url(config):
+        found: Path = import_module("hybrid_cli.artifacts.download").local_file(config)
+        return found
+    return Path(config) if Path(config).is_file() else experiments().get(config, Path(config))
+
+
+def _section(config: str, content: dict[str, Any], kind: type[Settings]) -> dict[str, Any]:
+    """Return the options of one command from a file with the options of several.
+
+    Raises:
+        InputError: no section of this command, or options outside of the sections.
+    """
+    commands = {each.command for each in COMMANDS}
+    sections = {name for name, value in content.items() if name in commands and isinstance(value, dict)}
+    if not sections:
+        return content
+    if other := sorted(str(name) for name in content.keys() - sections):
+        close = get_close_matches(other[0], commands - sections, n=1)
+        hint = f"did you mean {close[0]}?" if close else "put each option below a command"
+        raise InputError(f"{config}: has options by command, and {', '.join(other)}; {hint}")
+    if kind.command not in content:
+        raise InputError(f"{config}: has no options of `hybrid {kind.command}`; it has those of {', '.join(content)}")
+    section: dict[str, Any] = content[kind.command]
+    return section
+
+
+def _positive(name: str, kind: type[Settings]) -> str | None:
+    """Return the positive form of the negative name of a flag: `keep-own` for `drop-own`."""
+    for field, declared in kind.declared().items():
+        for spelled in declared.names or switch(field, declared, bare_type(kind.types()[field])):
+            positive, _, negative = spelled.partition("/")
+            if negative and bare_name(negative) == name:
+                return bare_name(positive)
+    return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, get_args, get_origin
@@ -20,11 +20,10 @@ from hybrid_cli.cli import details
 from hybrid_cli.cli.signals import Interrupted
 from hybrid_cli.errors import InputError
 from hybrid_cli.memory import cpu_count
-from hybrid_cli.presets import experiments
-from hybrid_cli.settings import COMMANDS, Settings
+from hybrid_cli.settings import Settings
 from hybrid_cli.settings.common import Overwrites
 from hybrid_cli.settings.conversion import bare_type, default_text, has_url, is_list, is_mapping, is_pair, range_text
-from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, bare_name, spelling
+from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, spelling
 
 _COLUMNS = 76
 _LIBRARIES = 400 << 20  # bytes of address space of the libraries that a stage imports: polars, scipy
@@ -33,11 +32,11 @@ _LONG = 19  # characters of choices that fit into one line of help at 80 columns
 _NAMES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 EVERYWHERE: dict[str, Any] = {
     "config": Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--config", metavar="FILE", show_default=False, rich_help_panel=GENERAL,
-            help="YAML file of `option: value`, or an experiment of `hybrid presets`; the command line takes "
-            "precedence.",
+            help="YAML file of `option: value`, or an experiment of `hybrid presets`; with several, the last takes "
+            "precedence, and the command line over all; `no-` before its name unsets a flag.",
         ),
     ],
     "quiet": Annotated[
@@ -62,7 +61,7 @@ EVERYWHERE: dict[str, Any] = {
         bool, typer.Option("--debug", metavar="", rich_help_panel=GENERAL, help="Print the traceback of an error.")
     ],
 }  # fmt: skip
-_FLAGS, _FILES = ("quiet", "verbose", "debug"), ("config", "log_file")  # of `EVERYWHERE`
+FLAGS, _FILES = ("quiet", "verbose", "debug"), ("config", "log_file")  # of `EVERYWHERE`
 _FLAG = Option(False, "")
 DRY_RUN = Annotated[
     bool,
@@ -80,6 +79,16 @@ class _Command(TyperCommand):
     def get_params(self, ctx: Any) -> Any:
         """Return the parameters, without the placeholders `<bool>` and `<str>` in the help."""
         return without_types(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line; `--no-FLAG` unsets a flag of a config file, also where the help does not name it."""
+        unset = {negative(spelled): name for spelled, name in _unnegated(self.settings).items()}
+        end = args.index("--") if "--" in args else len(args)
+        found = {unset[word] for word in args[:end] if word in unset}
+        rest = super().parse_args(ctx, [*(word for word in args[:end] if word not in unset), *args[end:]])
+        for name in found:
+            ctx.params[name] = bool(ctx.params.get(name))
+        return rest
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the usage line, such as `[OPTIONS] FOLDER`, with brackets around optional arguments."""
@@ -124,14 +133,16 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
     """
 
     def command(**typed: Any) -> None:
-        configured = configured_values(typed.pop("config"), kind)
+        configs = typed.pop("config") or []
+        configured = import_module("hybrid_cli.cli.config").configured_values(configs, kind) if configs else {}
         shared = _shared(typed, configured)
         started = time.monotonic()
         try:
             memory.require(_LIBRARIES, kind.command, mapped=True)
             _limit_polars({**configured, **_set(typed)}.get("threads"))
             _refuse_options_as_values(typed, kind)
-            settings = kind(**_complete({**configured, **_set(typed)}, kind))
+            with _naming(configs, configured.keys() - _set(typed).keys(), kind):
+                settings = kind(**_complete(_without_unset_flags({**configured, **_set(typed)}, kind), kind))
             for line in details.before(settings):
                 console.detail(line)
             if shared["dry_run"] and getattr(settings, "output", None) is None:
@@ -160,7 +171,7 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
 
 def _refuse_options_as_values(typed: Mapping[str, Any], kind: type[Settings]) -> None:
     """Refuse `--output --overwrite`, which the parser reads as an output of the name `--overwrite`."""
-    known = spellings(kind) | {spelling(name, _FLAG) for name in (*_FLAGS, *_FILES, "dry_run")}
+    known = spellings(kind) | {spelling(name, _FLAG) for name in (*FLAGS, *_FILES, "dry_run")}
     for name, declared in kind.declared().items():
         value = typed.get(name)
         if found := known.intersection(value if isinstance(value, (list, tuple)) else [value]):
@@ -176,7 +187,7 @@ def _limit_polars(threads: object) -> None:
 def _shared(typed: dict[str, Any], configured: dict[str, Any]) -> dict[str, bool]:
     """Take the options of every command out of what was typed and configured, and set up messages."""
     found = {}
-    for key in (*_FLAGS, "dry_run"):
+    for key in (*FLAGS, "dry_run"):
         if not isinstance(from_file := configured.pop(key, False), bool):
             raise InputError(f"{spelling(key, _FLAG)} {from_file}: needs true or false")
         found[key] = typed.pop(key, False) or from_file
@@ -249,7 +260,7 @@ def _parameter(kind: type[Settings], name: str) -> inspect.Parameter:
     if declared.positional:
         info = typer.Argument(metavar=declared.metavar or name.upper(), **settings)
     else:
-        names = declared.names or _switch(name, declared, bare)
+        names = declared.names or switch(name, declared, bare)
         info = typer.Option(*names, metavar=metavar(declared, bare), rich_help_panel=declared.panel or None, **settings)
     annotation: Any = Annotated[Optional[typed], info]  # type: ignore[valid-type]  # noqa: UP045
     # Required values are checked by `_complete`: a config file may give them.
@@ -259,16 +270,49 @@ def _parameter(kind: type[Settings], name: str) -> inspect.Parameter:
 def spellings(kind: type[Settings]) -> set[str]:
     """Return every spelling of every option of a command."""
     options = ((name, each) for name, each in kind.declared().items() if not each.positional)
-    names = (each.names or _switch(name, each, bare_type(kind.types()[name])) for name, each in options)
-    return {part for several in names for spelled in several for part in spelled.split("/")}
+    names = (each.names or switch(name, each, bare_type(kind.types()[name])) for name, each in options)
+    found = {part for several in names for spelled in several for part in spelled.split("/")}
+    return found | {negative(spelled) for spelled in _unnegated(kind)}
 
 
-def _switch(name: str, declared: Option, kind: Any) -> tuple[str, ...]:
+def _unnegated(kind: type[Settings]) -> dict[str, str]:
+    """Return spelling -> field of the flags without a negative form in the help."""
+    found: dict[str, str] = {}
+    for name, declared in kind.declared().items():
+        if bare_type(kind.types()[name]) is bool and not declared.positional:
+            found |= {each: name for each in declared.names or switch(name, declared, bool) if "/" not in each}
+    return {spelled: name for spelled, name in found.items() if spelled.startswith("--")}
+
+
+def negative(spelled: str) -> str:
+    """Return the form of a flag that unsets it: `--no-tune` of `--tune`."""
+    return f"--no-{spelled.removeprefix('--')}"
+
+
+def _without_unset_flags(values: dict[str, Any], kind: type[Settings]) -> dict[str, Any]:
+    """Return the values without flags that are off, as by default."""
+    off = {name for name in _unnegated(kind).values() if values.get(name) is False}
+    return {name: value for name, value in values.items() if name not in off}
+
+
+@contextmanager
+def _naming(configs: Sequence[str], fields: Set[str], kind: type[Settings]) -> Iterator[None]:
+    """Add the config file to an error about an option that only it sets."""
+    try:
+        yield
+    except InputError as error:
+        option = str(error).split(" ")[0].rstrip(":")
+        if option in {spelling(name, kind.declared()[name]) for name in fields & kind.declared().keys()}:
+            raise InputError(f"{error} ({option} is set in {' or '.join(configs)})") from None
+        raise
+
+
+def switch(name: str, declared: Option, kind: Any) -> tuple[str, ...]:
     """Return `--flag` for a flag that is off by default, `--on/--no-on` for other flags."""
     spelled = "--" + name.replace("_", "-")
     if kind is not bool or declared.default is False:
         return (spelled,)
-    return (f"{spelled}/--no-{spelled.removeprefix('--')}",)
+    return (f"{spelled}/{negative(spelled)}",)
 
 
 def metavar(declared: Option, kind: Any) -> str:
@@ -334,60 +378,6 @@ def _complete(values: dict[str, Any], kind: type[Settings]) -> dict[str, Any]:
     if missing:
         raise InputError(f"missing {' and '.join(missing.values())}; see `hybrid {kind.command} --help`")
     return values
-
-
-def configured_values(config: str | None, kind: type[Settings]) -> dict[str, Any]:
-    """Return the values of a YAML file of `option: value`, by field name."""
-    if config is None:
-        return {}
-    from hybrid_cli.cli.config import read_config
-
-    content = _section(config, read_config(_config_path(config)), kind)
-    shared = (*_FLAGS, "log_file", *(("dry_run",) if issubclass(kind, Overwrites) else ()))
-    fields = {bare_name(name): name for name in (*shared, *kind.declared())}
-    fields = {name: field for name, field in fields.items() if not getattr(kind.declared().get(field), "names", ())}
-    for name, declared in kind.declared().items():
-        fields |= {bare_name(part): name for spelled in declared.names for part in spelled.split("/")[:1]}
-    if unknown := sorted(str(name) for name in content if bare_name(name) not in fields):
-        close = get_close_matches(bare_name(unknown[0]), fields, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        if positive := _positive(bare_name(unknown[0]), kind):
-            hint = f"; write `{positive}: false`"
-        raise InputError(f"{config}: `hybrid {kind.command}` has no option {', '.join(unknown)}{hint}")
-    found: dict[str, str] = {}
-    for name in content:
-        if (other := found.setdefault(fields[bare_name(name)], name)) != name:
-            raise InputError(f"{config}: '{other}' and '{name}' are the same option; keep one")
-    return {fields[bare_name(name)]: value for name, value in content.items()}
-
-
-def _config_path(config: str) -> Path:
-    """Return the path of a config file, of an experiment by its name, or of the copy of an object."""
-    if has_url(config):
-        found: Path = import_module("hybrid_cli.artifacts.download").local_file(config)
-        return found
-    return Path(config) if Path(config).exists() else experiments().get(config, Path(config))
-
-
-def _section(config: str, content: dict[str, Any], kind: type[Settings]) -> dict[str, Any]:
-    """Return the options of one command from a file with the options of several."""
-    commands = {each.command for each in COMMANDS}
-    if not content or not all(name in commands and isinstance(value, dict) for name, value in content.items()):
-        return content
-    if kind.command not in content:
-        raise InputError(f"{config}: has no options of `hybrid {kind.command}`; it has those of {', '.join(content)}")
-    section: dict[str, Any] = content[kind.command]
-    return section
-
-
-def _positive(name: str, kind: type[Settings]) -> str | None:
-    """Return the positive form of the negative name of a flag: `keep-own` for `drop-own`."""
-    for field, declared in kind.declared().items():
-        for spelled in declared.names or _switch(field, declared, bare_type(kind.types()[field])):
-            positive, _, negative = spelled.partition("/")
-            if negative and bare_name(negative) == name:
-                return bare_name(positive)
-    return None
 
 
 def _print_settings(output: artifacts.Output) -> None:

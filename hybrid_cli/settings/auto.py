@@ -21,7 +21,7 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
 
     Runs the recommended stages: prepare, index, mine negatives, train, encode, search, tune, fuse, evaluate and report.
     The command of each stage is printed before it runs: continue by hand from any of them. The same command resumes
-    after an interruption.
+    after an interruption, also with --overwrite, which replaces outputs of other options or inputs and keeps equal ones.
 
     With 200 judged queries or more, three fifths train the model, one fifth tunes the weights and one fifth tests. With
     fewer, all of them tune the weights. Without any, texts of the documents are the queries of the report
@@ -73,6 +73,8 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     def check(self) -> None:
         """Refuse options of a training that does not take place."""
         super().check()
+        if "," in str(self.output):
+            raise InputError(f"--output {self.output}: a comma separates indexes in --index; name another folder")
         self.check_facts("--max-steps 0 keeps the start model", steps=TRAINING if self.max_steps != 0 else "")
         if self.pseudo_queries is not None and self.qrels is not None and self.max_steps == 0:
             raise InputError(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.encoders.models import model_input
+from hybrid_cli.encoders.models import model_input, resolve
+from hybrid_cli.json_files import read_object
 from hybrid_cli.reporting.evaluate import show
 from hybrid_cli.settings import Auto, Evaluate, Fuse, Judge, PrepareFiles, Report, Search, stage
 from hybrid_cli.settings.command_line import command_line
 from hybrid_cli.training.recommended import Plan, RecommendedPath
+from hybrid_cli.training.session import check_layers
 
 
 @stage(Auto)
@@ -27,6 +30,8 @@ def auto(settings: Auto) -> Path:
             names, or a stage refuses its input.
     """
     artifacts.check_place(settings.output, {"model": model_input(settings.model)})
+    if settings.layers is not None and (file := resolve(settings.model) / "config.json").is_file():
+        check_layers(settings.layers, int(read_object(file).get("num_hidden_layers", settings.layers)))
     path = RecommendedPath(settings, time.monotonic())
     path.check_outputs()
     return _follow(path)
@@ -82,10 +87,9 @@ def _compared(path: RecommendedPath, plan: Plan, runs: dict[str, Path]) -> Path:
 def _suggest_search(path: RecommendedPath, made: Path, judged: bool) -> None:
     """Print what was made, and the command of a search; without judgments, those that judge queries too."""
     indexes = ",".join(str(path.at(name)) for name in ("bm25", "dense"))
-    weights = f" --weights @{path.at('weights.json')}" if judged else ""
-    console.note(
-        f'\nauto: {made}; to search:\nhybrid search {path.at("collection")} --index {indexes}{weights} --query "..."'
-    )
+    weights = ["--weights", f"@{path.at('weights.json')}"] if judged else []
+    command = shlex.join(["hybrid", "search", str(path.at("collection")), "--index", indexes, *weights])
+    console.note(f'\nauto: {made}; to search:\n{command} --query "..."')
     if not judged:
         _suggest_judging(path)
 

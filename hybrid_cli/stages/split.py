@@ -56,6 +56,11 @@ def split(settings: Split) -> Path:
     console.note(
         f"split: {output.path}: {len(queries) - unjudged:,} judged queries in {len(parts)} folds ({sizes})"
         + (f"; {unjudged:,} without judgments left out" if unjudged else "")
+        + (
+            "; no split for training, since dev takes the other fold (--no-dev)"
+            if settings.dev and len(parts) == 2
+            else ""
+        )
     )
     return output.path
 

@@ -101,7 +101,8 @@ class RecommendedPath:
         console.note(f"\n{command_line(made)}")
         if mirror.url_of(self.at(_STEPS_FILE)):
             made = made.changed(**{name: mirror.with_urls(getattr(made, name)) for name in made.given})
-        return call(made)
+        with artifacts.keeping_equal_outputs():  # --overwrite resumes after an interruption
+            return call(made)
 
     def given(self, *names: str) -> dict[str, Any]:
         """Return the options of `auto` that were set, for a stage with options of the same names."""

@@ -211,6 +211,12 @@ def load_start(settings: TransformerTraining, **changes: Any) -> TransformerEnco
     return encoder
 
 
+def check_layers(layers: int, count: int) -> None:
+    """Refuse more layers than the `count` of the start model."""
+    if layers > count:
+        raise InputError(f"--layers {layers}: the model has {count} layers")
+
+
 def keep_first_layers(backbone: PreTrainedModel, layers: int | None) -> None:
     """Remove all transformer layers after the first `layers`; None keeps all.
 
@@ -220,8 +226,7 @@ def keep_first_layers(backbone: PreTrainedModel, layers: int | None) -> None:
     if layers is None:
         return
     count = backbone.config.num_hidden_layers
-    if layers > count:
-        raise InputError(f"--layers {layers}: the model has {count} layers")
+    check_layers(layers, count)
     stacks = [
         (parent, name, child)
         for parent in backbone.modules()
