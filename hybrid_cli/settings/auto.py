@@ -21,7 +21,8 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
 
     Runs the recommended stages: prepare, index, mine negatives, train, encode, search, tune, fuse, evaluate and report.
     The command of each stage is printed before it runs: continue by hand from any of them. The same command resumes
-    after an interruption, also with --overwrite, which replaces outputs of other options or inputs and keeps equal ones.
+    after an interruption, also with --overwrite, which replaces outputs of other options or inputs, and keeps equal
+    ones.
 
     With 200 judged queries or more, three fifths train the model, one fifth tunes the weights and one fifth tests. With
     fewer, all of them tune the weights. Without any, texts of the documents are the queries of the report
