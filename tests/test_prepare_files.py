@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,7 @@ def test_a_folder_of_text_files_has_a_document_for_each(tmp_path: Path, capsys: 
             r"docs: is an artifact of hybrid; pass its files: the documents \(corpus\.parquet",
         ),
         (["a.md"], {"document_columns": {"id": "1"}}, "--document-columns: not with .*docs, a folder of text files"),
+        ([os.fsdecode(b"caf\xe9.md")], {}, r"docs: the file name 'caf\\udce9\.md' is not UTF-8; rename the file"),
         (["latin.txt"], {}, r"latin\.txt: byte 4 is not valid utf-8; convert the file to UTF-8"),
     ],
 )

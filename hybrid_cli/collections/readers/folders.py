@@ -21,7 +21,7 @@ def text_documents(folder: Path) -> list[Callable[[], Iterator[Document]]]:
     """Return functions that read the text files of a folder, at any depth, in the order of their paths.
 
     Raises:
-        InputError: the folder is an artifact, or has no text files.
+        InputError: the folder is an artifact, or has no text files, or the name of one is not UTF-8.
     """
     if (folder / "manifest.json").is_file():
         raise InputError(
@@ -36,6 +36,8 @@ def text_documents(folder: Path) -> list[Callable[[], Iterator[Document]]]:
             f"{folder}: has no text files ({', '.join(TEXTS)}); other documents need a row of a table or a JSON line "
             "each"
         )
+    if wrong := [name for name in found if name.encode(errors="replace") != name.encode(errors="surrogateescape")]:
+        raise InputError(f"{folder}: the file name {wrong[0]!r} is not UTF-8; rename the file")
     others = Counter(name.suffix.lower() or "no suffix" for name in names if name.suffix.lower() not in TEXTS)
     rest = ", ".join(f"{suffix} {count:,}" for suffix, count in others.most_common(5))
     left_out = f"; left out: {console.counted(file=others.total())} of other kinds ({rest})" if others else ""
