@@ -159,7 +159,7 @@ def test_an_unknown_model_is_refused_in_one_line(tmp_path: Path) -> None:
         resolve(str(tmp_path / "nothing"))
     with pytest.raises(InputError, match="offline, name a folder or `minilm`"):
         resolve("nobody/no-such-model")
-    with pytest.raises(InputError, match="has no config.json; save the complete"):
+    with pytest.raises(InputError, match=r"has no config\.json; save the complete"):
         TransformerEncoder.load(tmp_path)
 
 
