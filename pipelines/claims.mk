@@ -10,8 +10,8 @@
 #
 # SEEDS of each arm; every target resumes after an interruption. python docs/methods/verdicts.py MEASURED prints the verdicts.
 #
-# docs/methods has tables of these steps (CLEAR, LITE, BPR, the positives) and of fewer: CLAIM_STEPS=600 CLAIM_RATE=3e-4
-# CLAIM_LITE_STEPS=600 POSITIVES_STEPS=600; the Lambdas LAMBDA_STEPS=2000 (`lambda`, seed 1) and 600.
+# docs/methods has tables of these steps and of fewer: CLAIM_STEPS=600 CLAIM_RATE=3e-4 CLAIM_LITE_STEPS=600
+# POSITIVES_STEPS=600 LAMBDA_STEPS=600; `lambda-cls` was run with 600 steps only.
 
 CLAIM_LAYERS ?= 2
 CLAIM_STEPS ?= 2000

@@ -142,8 +142,14 @@ CLAIMS = (
     *(Claim("rounding", "bpr", other) for other in ("signs", "dpr")),  # repeated with losses in fp32 (docs/log.md)
     *(Claim("lambda", row, "", "RBO", gain=0.45) for row in ("static", *TRANSFORMERS)),
     *(Claim("lambda", f"dpr+{row}", "bm25+dpr") for row in ("static", *TRANSFORMERS)),
-    Claim("lambda-4000-steps", "lambda", "", "RBO", gain=0.45),
-    *(Claim("lambda-4000-steps", "dpr+lambda", other) for other in ("bm25+dpr", "dpr")),
+    *(
+        claim
+        for row in ("lambda", "on-static")
+        for claim in (
+            Claim(f"{row}-4000-steps", row, "", "RBO", gain=0.45),
+            *(Claim(f"{row}-4000-steps", f"dpr+{row}", other) for other in ("bm25+dpr", "dpr")),
+        )
+    ),
     *(
         Claim(file, f"positives-{count}", "positives-1", "dev_MRR", curve=True)
         for file in ("lambda", "positives-1500-steps")
