@@ -172,14 +172,41 @@ def test_damaged_best_weights_are_not_published(
 
     def then_damage(work: Path, *others: Any) -> None:
         save(work, *others)
-        damaged(work / layout.BEST_WEIGHTS, cut)
+        damaged(work / layout.BEST_WEIGHTS.format(0), cut)
 
     monkeypatch.setattr(loop, "save_checkpoint", then_damage)
     plan = {**PLAN, "max_steps": 3, "eval_steps": 3, "checkpoint_steps": 1, "learning_rate": 1e-9}
-    monkeypatch.setattr(DevRetrieval, "measure", lambda self: {"dev_MRR@10": -float(self.encoder.training)})
-    with pytest.raises(DamageError, match=r"\.best\.safetensors: the checkpoint of this training changed"):
+    values = [0.2, 0.1]
+    monkeypatch.setattr(DevRetrieval, "measure", lambda self: {"dev_MRR@10": values.pop(0)})
+    with pytest.raises(DamageError, match=r"\.best-0\.safetensors: the checkpoint of this training changed"):
         train_dense(examples, output=tmp_path / "x", model=str(tiny_bert), dev=examples, **plan)
     assert not (tmp_path / "x").exists()
+
+
+def test_best_weights_later_than_the_checkpoint_are_not_used_after_a_kill(
+    examples: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the best weights of step 2 were stored, before a checkpoint; resumed where rounding differs, so that
+    step 2 is not the best any more."""
+    plan = {**PLAN, "eval_steps": 1, "checkpoint_steps": 1, "schedule": "constant"}
+    options = {**plan, "max_steps": 3, "model": str(tiny_bert), "dev": examples}
+    save, best = checkpoints.save_checkpoint, [0.1, 0.2, 0.3]
+
+    def then_stop(work: Path, model: Any, optimizer: Any, scaler: Any, state: checkpoints.State) -> None:
+        if state.step == 2:
+            raise Stop
+        save(work, model, optimizer, scaler, state)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DevRetrieval, "measure", lambda self: {"dev_MRR@10": best.pop(0)})
+        patched.setattr(loop, "save_checkpoint", then_stop)
+        with pytest.raises(Stop):
+            train_dense(examples, output=tmp_path / "x", **options)
+    assert not best
+    monkeypatch.setattr(DevRetrieval, "measure", lambda self: {"dev_MRR@10": 0.15})
+    train_dense(examples, output=tmp_path / "x", **options)
+    train_dense(examples, output=tmp_path / "one", **{**options, "max_steps": 1})
+    assert weights(tmp_path / "x") == weights(tmp_path / "one")
 
 
 def damaged(file: Path, cut: bool) -> None:

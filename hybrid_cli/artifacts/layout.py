@@ -54,7 +54,7 @@ FUSER = "fuser.json"
 
 # unfinished encoder
 CHECKPOINT = ".checkpoint"
-BEST_WEIGHTS = ".best.safetensors"
+BEST_WEIGHTS = ".best-{}.safetensors"  # of a step
 OPTIMIZER, STATE, CHECKSUM = "optimizer.pt", "state.json", "checksum"  # in a checkpoint
 DOCUMENT_IMPACTS = ".impacts"  # of all documents, by document
 IMPACT_ENDS, IMPACT_TERMS, IMPACT_VALUES = "ends.npy", "terms.bin", "values.bin"  # in `DOCUMENT_IMPACTS`

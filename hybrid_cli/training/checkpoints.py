@@ -35,7 +35,7 @@ def save_checkpoint(
     scaler: torch.amp.GradScaler,
     state: State,
 ) -> None:
-    """Replace the checkpoint in `work` atomically."""
+    """Replace the checkpoint in `work` atomically; remove best weights that are not its own."""
     with artifacts.replacing(work / layout.CHECKPOINT) as scratch:
         scratch.mkdir()
         with disk.by_name(scratch / layout.WEIGHTS) as file:
@@ -44,6 +44,9 @@ def save_checkpoint(
             torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, opened)
         disk.write_text(scratch / layout.STATE, json.dumps(vars(state)))
         disk.write_text(scratch / layout.CHECKSUM, artifacts.hash_folder(scratch))
+    for file in work.glob(layout.BEST_WEIGHTS.format("*")):
+        if file != _best(work, state):
+            disk.remove(file)
 
 
 def load_checkpoint(
@@ -69,12 +72,12 @@ def load_checkpoint(
     return State(**{**fields, "curve": [tuple(row) for row in fields["curve"]]})
 
 
-def save_best(work: Path, model: nn.Module) -> str:
-    """Store the weights as the best so far; return their checksum."""
-    with artifacts.replacing(work / layout.BEST_WEIGHTS) as scratch:
+def save_best(work: Path, model: nn.Module, state: State) -> None:
+    """Store the weights of `state.best_step` as the best so far, next to those of the checkpoint."""
+    with artifacts.replacing(_best(work, state)) as scratch:
         with disk.by_name(scratch) as file:
             save_model(model, file)
-        return artifacts.fingerprint(scratch)
+        state.best_checksum = artifacts.fingerprint(scratch)
 
 
 def load_best(work: Path, model: nn.Module, state: State) -> bool:
@@ -83,11 +86,15 @@ def load_best(work: Path, model: nn.Module, state: State) -> bool:
     Raises:
         DamageError: the file is not the one that was written.
     """
-    file = work / layout.BEST_WEIGHTS
+    file = _best(work, state)
     if state.best_checksum:
         _refuse_damage(file, state.best_checksum, artifacts.fingerprint(file) if file.is_file() else None)
         load_model(model, str(file))
     return bool(state.best_checksum)
+
+
+def _best(work: Path, state: State) -> Path:
+    return work / layout.BEST_WEIGHTS.format(state.best_step)
 
 
 def _refuse_damage(path: Path, written: str | None, found: str | None) -> None:

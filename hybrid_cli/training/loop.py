@@ -185,7 +185,7 @@ def _validate(learner: Learner[Any], validator: Validator, state: State, work: P
     values = _record(learner, validator.measure, state, state.step)
     if validator.criterion is not None and values[validator.criterion] >= state.best:  # ties: later
         state.best, state.best_step = values[validator.criterion], state.step
-        state.best_checksum = save_best(work, learner.model)
+        save_best(work, learner.model, state)
 
 
 def _record(
