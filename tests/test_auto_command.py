@@ -362,6 +362,20 @@ def test_options_that_do_not_belong_together_are_refused(options: dict[str, obje
         Auto([Path("docs.jsonl")], output=Path("out"), **options)  # type: ignore[arg-type]
 
 
+def test_documents_without_text_are_refused_before_they_are_indexed(tmp_path: Path) -> None:
+    write_lines(tmp_path / "docs.jsonl", *({"id": each, "title": "", "text": " "} for each in "ab"))
+    done = hybrid("auto", tmp_path / "docs.jsonl", "--output", tmp_path / "out")
+    assert done.code == 2
+    assert f"{tmp_path / 'out' / 'collection'}: every document is empty; check" in done.err
+    assert not (tmp_path / "out" / "bm25").exists()
+
+
+def test_a_dry_run_says_that_it_checks_the_first_stage_only(source: Path, tmp_path: Path) -> None:
+    done = auto(source, tmp_path / "out", "--dry-run")
+    assert "auto: the stages after this one depend on its output" in done.err
+    assert not (tmp_path / "out").exists()
+
+
 def test_missing_documents_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     done = hybrid("auto", tmp_path / "none.jsonl", "--output", tmp_path / "out")
     assert done.code == 2

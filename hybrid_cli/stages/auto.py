@@ -34,7 +34,11 @@ def auto(settings: Auto) -> Path:
         check_layers(settings.layers, int(read_object(file).get("num_hidden_layers", settings.layers)))
     path = RecommendedPath(settings, time.monotonic())
     path.check_outputs()
-    return _follow(path)
+    try:
+        return _follow(path)
+    except artifacts.DryRun:
+        console.note("auto: the stages after this one depend on its output; without --dry-run, they follow")
+        raise
 
 
 def _follow(path: RecommendedPath) -> Path:

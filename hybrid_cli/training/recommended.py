@@ -142,9 +142,16 @@ class RecommendedPath:
     # ------------------------------------------------------------------------------------------------- collections
 
     def prepared(self) -> Plan | None:
-        """Write the collections; return the queries of each purpose, or None if there are none."""
+        """Write the collections; return the queries of each purpose, or None if there are none.
+
+        Raises:
+            InputError: no document has text, or the judged queries are too many or useless.
+        """
         documents, pseudo = self.at("collection"), self.at("pseudo")
         self.run(self._source(documents))
+        texts = collection.scan(documents).select(pl.concat_str("title", "text").str.strip_chars().alias("text"))
+        if texts.filter(pl.col("text") != "").head(1).collect().is_empty():
+            raise InputError(f"{documents}: every document is empty; check where the source has titles and texts")
         judged = self._judged(documents)
         if judged >= ENOUGH:
             if self.settings.pseudo_queries is not None:
