@@ -21,6 +21,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.encoders.contract import read_contract
+from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import Pretrain
@@ -118,6 +119,8 @@ def test_transformers_and_sentence_transformers_open_the_output(
         np.testing.assert_allclose(states[:, 0].detach().numpy(), vectors, atol=1e-5)
     _, report = AutoModelForMaskedLM.from_pretrained(out, output_loading_info=True)
     assert not report["missing_keys"]
+    for architecture in ("splade", "unicoil", "deepct"):  # without the head of the pretraining
+        SparseEncoder.load(out, architecture=architecture, device="cpu", fresh=True)
     from sentence_transformers import SentenceTransformer
 
     np.testing.assert_allclose(SentenceTransformer(str(out), device="cpu").encode(TEXTS), vectors, atol=1e-5)

@@ -80,6 +80,7 @@ def test_no_document_is_lost_and_the_rest_keeps_its_order(lists: list[list[int]]
         assert after["docid"].to_list() == first["docid"].to_list() + before["docid"].to_list()[depth:]
         assert after["score"].head(depth).to_list() == first["new"].to_list()
         assert (after["score"].diff().drop_nulls() <= 0).all()
+        assert not set(after["score"][:depth]) & set(after["score"][depth:]), "equal to a rescored hit"
 
 
 def test_the_other_hits_keep_their_distances() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from sparse_models import ARCHITECTURES, TEXTS, open_model, write_checkpoint, write_checkpoints
+from transformers import AutoModel
 
 from hybrid_cli import artifacts, console, memory, runs
 from hybrid_cli.artifacts import layout
@@ -398,6 +400,17 @@ def test_a_masked_language_head_is_new_where_the_checkpoint_has_none(
     assert terms.max() < found.shape[1] / 4
     with pytest.raises(InputError, match="--query-flops: only with --architecture"):
         train_sparse(made / "train.parquet", architecture="deepct", query_flops=0.1, output=tmp_path / "other")
+
+
+def test_a_new_head_starts_sparse_on_the_layers_that_are_kept(made: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    plan: dict[str, Any] = {"architecture": "splade", "max_steps": 1, "learning_rate": 0.0, "doc_max_len": 12}
+    cut = shutil.copytree(tiny_bert, tmp_path / "cut")
+    AutoModel.from_pretrained(tiny_bert, num_hidden_layers=1).save_pretrained(cut)
+    for name, more in (("whole", {"model": str(tiny_bert), "layers": 1}), ("cut", {"model": str(cut)})):
+        train_sparse(made / "train.parquet", device="cpu", output=tmp_path / f"{name}-sparse", **plan, **more)
+    assert (tmp_path / "cut-sparse" / "model.safetensors").read_bytes() == (
+        tmp_path / "whole-sparse" / "model.safetensors"
+    ).read_bytes()
 
 
 def test_an_expansion_is_added_to_the_documents(models: dict[Any, Path], tiny: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from hybrid_cli.artifacts.layout import MODULES
+from hybrid_cli.artifacts.layout import CONDENSER_HEAD, MODULES
 from hybrid_cli.errors import InputError
 
 PLAIN, TWO_PLAIN = "plain", "two plain towers"
@@ -50,8 +50,9 @@ LAYOUTS = {
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files of weights of a checkpoint, in safetensors format."""
-    return sorted(folder.glob("*.safetensors")) if (folder / "config.json").is_file() else []
+    """Return the files of weights of a checkpoint, in safetensors format, without the head of its pretraining."""
+    files = sorted(folder.glob("*.safetensors")) if (folder / "config.json").is_file() else []
+    return [file for file in files if file.name != CONDENSER_HEAD]
 
 
 def shapes(folder: Path) -> dict[str, list[int]]:

@@ -41,8 +41,8 @@ def ranked(hits: pl.LazyFrame | pl.DataFrame, depth: int | None = None) -> pl.Da
 def reranked(hits: pl.DataFrame, depth: int) -> pl.DataFrame:
     """Put the rescored hits of each query first, in the order of their new scores.
 
-    The other hits follow in their order. Their scores have the previous distances to the last rescored hit, below the
-    lowest new score.
+    The other hits follow in their order. Their scores have the previous distances to the last rescored hit, but are
+    below the lowest new score, also where the distance is 0.
 
     Args:
         hits: qid, docid, rank, score, and new_score, null for hits without one; in the order of query and rank.
@@ -55,7 +55,9 @@ def reranked(hits: pl.DataFrame, depth: int) -> pl.DataFrame:
     first = ranked(hits.filter(known).select("qid", "docid", score="new_score"))
     lowest = pl.col("new_score").filter(known).min().over("qid")
     fall = (pl.col("score") - pl.col("score").filter(known).last().over("qid")).clip(upper_bound=0)
-    score = pl.when(lowest.is_null()).then("score").otherwise(lowest + fall.cum_min().over("qid"))
+    below = lowest.map_batches(lambda found: np.nextafter(found.to_numpy(), np.float32(-np.inf)), pl.Float32)
+    score = pl.min_horizontal(lowest + fall.cum_min().over("qid"), below)
+    score = pl.when(lowest.is_null()).then("score").otherwise(score)
     rest = hits.with_columns(score=score).filter(~known).select(SCHEMA.names()).cast(dict(SCHEMA))  # type: ignore[arg-type]
     order = hits.select("qid").unique(maintain_order=True).with_row_index("place")
     both = pl.concat([first, rest]).join(order, on="qid", maintain_order="left")

@@ -47,12 +47,12 @@ def train_sparse(settings: TrainSparse) -> Path:
     )
     if encoder.fresh:
         console.note(f"{settings.model}: has no {' and no '.join(encoder.fresh)}; training starts with a new one")
-    if encoder.fresh and settings.architecture == "splade":
-        first = next(examples.batches(settings))
-        encoder.start_sparse([*chain(*(each.titles for each in first))], [*chain(*(each.texts for each in first))])
     network = encoder.document_tower.network
     assert not isinstance(network, TableWeights)
     keep_first_layers(network.backbone, settings.layers)
+    if encoder.fresh and settings.architecture == "splade":
+        first = next(examples.batches(settings))
+        encoder.start_sparse([*chain(*(each.titles for each in first))], [*chain(*(each.texts for each in first))])
     state = session.train(lambda work: _job(settings, session, encoder, examples, work))
     session.note(state, example=len(examples))
     return settings.output
