@@ -67,9 +67,9 @@ def foreign(path: Path, frame: pl.DataFrame) -> Path:
     return path
 
 
-def write_corpus(path: Path, texts: Sequence[str]) -> Path:
-    """Write a corpus of untitled documents d0, d1, ..."""
-    docids = [f"d{number}" for number in range(len(texts))]
+def write_corpus(path: Path, texts: Sequence[str], first: int = 0) -> Path:
+    """Write a corpus of untitled documents d0, d1, ..., or from another number on."""
+    docids = [f"d{number}" for number in range(first, first + len(texts))]
     table = pa.table([docids, [""] * len(texts), list(texts)], schema=SCHEMAS[Kind.CORPUS])
     open_output(path, kind=Kind.CORPUS).write([table])
     return path

@@ -308,7 +308,7 @@ def test_an_earlier_corpus_that_was_replaced_or_moved_stays_recorded_as_lost(
         ("append bm25 after.parquet", " already in bm25 ("),
         (
             "append bm25 added.parquet --replace --model model",
-            "--model: only with a dense index; bm25 is",
+            "--model: only with a dense index or a learned sparse index; bm25 is",
         ),
         ("append collection added.parquet", "collection: is a collection"),
         ("delete bm25 --ids unknown.txt", "unknown.txt: 1 id not in bm25 ('nowhere', ...)"),

@@ -83,7 +83,10 @@ def test_a_shard_without_documents_is_left_out(here: Path) -> None:
         ("append shards added.parquet", "1 document already in shards ("),
         ("append shards/shard-00001 added.parquet --replace", "is a shard; name the sharded index, shards"),
         ("delete shards --ids gone.txt --java-heap 1g", "--java-heap: only with a lexical index; shards is"),
-        ("append shards added.parquet --replace --model minilm", "--model: only with a dense index; shards is"),
+        (
+            "append shards added.parquet --replace --model minilm",
+            "--model: only with a dense index or a learned sparse index; shards is",
+        ),
     ],
 )
 def test_unusable_changes_are_refused(here: Path, words: str, message: str) -> None:

@@ -24,7 +24,6 @@ from hybrid_cli.evaluation.summary import Summary
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.lexical.analysis import LazyAnalyzer
 from hybrid_cli.stages.combine import combine
-from hybrid_cli.stages.delete import delete
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.evaluate import evaluate
 from hybrid_cli.stages.export import export
@@ -136,9 +135,6 @@ def test_an_index_refuses_another_encoder(built: dict[Any, Path], tiny: Path, tm
         search(tiny, index=built["splade"], query="salt", model=str(other))
     with pytest.raises(InputError, match=r"--rm3: only with a lexical index, .*/splade is a learned sparse index$"):
         search(tiny, index=built["splade"], query="salt", rm3=True)
-    (ids := tmp_path / "ids.txt").write_text("salt\n")
-    with pytest.raises(InputError, match="has learned weights; encode the changed collection"):
-        delete(built["deepct"], ids=ids, output=tmp_path / "less")
     with pytest.raises(InputError, match="has learned weights; --format vespa needs"):
         export(built["splade"], form="vespa", output=tmp_path / "vespa")
     with pytest.raises(InputError, match="has no Lucene index"):

@@ -24,6 +24,7 @@ from hybrid_cli.indexes.construction import build, check_recipe
 from hybrid_cli.indexes.corpora import recorded_corpora, warn_lost
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.exact import index_kinds, limit_threads, query_encoder
+from hybrid_cli.indexes.lexical import encoder_of
 from hybrid_cli.indexes.sharded import docids_of
 from hybrid_cli.indexes.shards import (
     block_encoder,
@@ -37,7 +38,7 @@ from hybrid_cli.indexes.shards import (
 )
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.settings import Append, Delete, Encode, VectorIndex
-from hybrid_cli.settings.retrieval import field_weight
+from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX, field_weight
 
 _DOCUMENTS_AT_ONCE = 8192
 
@@ -78,6 +79,12 @@ class Change:
         return [] if self.added is None else collections.documents(self.added, _DOCUMENTS_AT_ONCE, fields)
 
 
+def kinds_of_change(manifest: Manifest) -> frozenset[str]:
+    """Return the kinds of an index for options of its documents; DeepCT's encoder weighs documents, but no queries."""
+    learned = manifest.kind == Kind.LEXICAL_INDEX and "encoder" in manifest.counts
+    return frozenset({LEARNED, TRANSFORMER_INDEX}) if learned else index_kinds(manifest)
+
+
 def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str, Path]) -> Path:
     """Write the index after a change to the output of a command, unless it is up to date.
 
@@ -87,14 +94,12 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
         inputs: role -> path of other inputs.
 
     Raises:
-        InputError: no documents are left, or the encoder of a dense index is missing or has changed.
+        InputError: no documents are left, or the encoder of the index is missing or has changed.
         HybridError: Java is missing, or a vector is not finite.
     """
     manifest = change.manifest
     if "shard" in manifest.counts:
         raise InputError(f"{change.index}: is a shard; name the sharded index, {change.index.parent}")
-    if manifest.kind == Kind.LEXICAL_INDEX and "encoder" in manifest.counts:
-        raise InputError(f"{change.index}: has learned weights; encode the changed collection with `hybrid encode`")
     kept = ~docids_of(change.index).is_in(change.removed.implode())
     if change.added is None and not kept.any():
         raise InputError(f"{change.index}: no documents would be left; name fewer ids")
@@ -104,13 +109,18 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
         settings,
         manifest.kind,
         {"index": change.index, **inputs, **change.corpora, **model},
-        manifest.options | settings.recorded(index_kind=index_kinds(manifest)),
+        manifest.options | settings.recorded(index_kind=kinds_of_change(manifest)),
     )
     if output.up_to_date:
         return output.path
     change.warn_lost()
     total = collections.document_count(change.added) if change.added else 0
-    if manifest.kind == Kind.LEXICAL_INDEX:
+    if LEARNED in kinds_of_change(manifest):
+        limit_threads(settings.threads)
+        with output.folder() as (work, counts):
+            counts |= _change_learned(change, work, settings, total)
+            artifacts.refuse_lost_rows(work, "documents", counts["documents"], int(kept.sum()) + total)
+    elif manifest.kind == Kind.LEXICAL_INDEX:
         from hybrid_cli.lexical import jvm
 
         _forecast(settings, change, int(kept.sum()), total, output.partial)
@@ -171,6 +181,33 @@ def _change_lexical(change: Change, work: Path, settings: Append | Delete, total
         build(added, work, options["fields"], options["language"], threads, advance, base)
     parameters = read_parameters(work)
     return LexicalIndex.load(work, options["language"], (parameters["k1"], parameters["b"])).counts()
+
+
+def _change_learned(change: Change, work: Path, settings: Append | Delete, total: int) -> dict[str, Any]:
+    """Write the index of learned weights after a change into `work`, and return its counts.
+
+    The number of truncated documents is unknown where some were removed.
+    """
+    from hybrid_cli.indexes.sparse_encoding import build_matrix, encode_documents, weight_shard
+    from hybrid_cli.lexical.build import Base
+
+    counts, options = change.manifest.counts, change.manifest.options
+    if isinstance(settings, Append):
+        encoder = encoder_of(change.index, change.manifest, settings.model, settings.device)
+        recipe = Encode(
+            change.added, output=work, shard_size=options["shard_size"], batch_tokens=settings.batch_tokens,
+            device=settings.device,
+        )  # fmt: skip
+        texts = (batch.rename_columns(["id", "title", "text"]) for batch in change.documents())
+        resolved = {"steps": options["quantization"], "dtype": options["dtype"], "contract": options["contract"]}
+        with progress(settings.command, partial(weight_shard, work), total, recipe.shard_size) as advance:
+            encode_documents(recipe, encoder, work, texts, total, resolved, advance)
+        artifacts.refuse_lost(weight_shard(work, number) for number in range(-(-total // recipe.shard_size)))
+    found = build_matrix(work, "k1" in counts, Base(change.index, change.removed)).counts()
+    before, added = counts.get("truncated"), found.pop("truncated")
+    if before is not None and not len(change.removed):
+        found["truncated"] = before + added
+    return found | {name: counts[name] for name in ("encoder", "contract", "k1", "b", "quantization") if name in counts}
 
 
 def _recipe(index: DenseIndex, manifest: Manifest, batch_tokens: int | None) -> Encode:

@@ -24,7 +24,7 @@ from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_vectors
 from hybrid_cli.lexical.index import quantization
 from hybrid_cli.settings.common import INT8, EncodingPrecision, OnDevice
-from hybrid_cli.settings.retrieval import TRANSFORMER_INDEX
+from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder
@@ -76,7 +76,7 @@ def index_kinds(manifest: Manifest) -> frozenset[str]:
     if manifest.kind == Kind.SHARDS:
         return frozenset({manifest.kind.phrase})
     if manifest.kind == Kind.LEXICAL_INDEX:
-        sparse = {"a learned sparse index", TRANSFORMER_INDEX}
+        sparse = {LEARNED, TRANSFORMER_INDEX}
         return frozenset({"a lexical index"} if quantization(manifest) is None else sparse)
     info = IndexInfo.of(manifest)
     factory = info.factory
@@ -90,9 +90,8 @@ def index_kinds(manifest: Manifest) -> frozenset[str]:
 def kind_in_words(index: Path, manifest: Manifest) -> str:
     """Return `out/dense is a dense index`, for messages; an index of learned weights is not called lexical."""
     kinds = index_kinds(manifest)
-    sparse = "a learned sparse index"
     static = " of a static encoder" if "a dense index" in kinds and TRANSFORMER_INDEX not in kinds else ""
-    return f"{index} is {sparse if sparse in kinds else manifest.kind.phrase}{static}"
+    return f"{index} is {LEARNED if LEARNED in kinds else manifest.kind.phrase}{static}"
 
 
 def exact_source(run: Path, index: Path, queries: Path | None = None) -> ExactSource:

@@ -55,10 +55,21 @@ def open_lexical(
     steps = quantization(manifest)
     if steps is None:
         return LexicalIndex.open(folder, k1, b)
-    return LexicalIndex.open_learned(folder, EncodedQueries(_encoder(folder, manifest, model, device), steps))
+    return LexicalIndex.open_learned(folder, EncodedQueries(encoder_of(folder, manifest, model, device), steps))
 
 
-def _encoder(folder: Path, manifest: Manifest, model: str | Path | None, device: str) -> SparseEncoder:
+def encoder_of(folder: Path, manifest: Manifest, model: str | Path | None, device: str) -> SparseEncoder:
+    """Return the sparse encoder of an index of learned weights.
+
+    Args:
+        folder: the index.
+        manifest: its manifest.
+        model: overrides the recorded encoder.
+        device: device of the encoder.
+
+    Raises:
+        InputError: the encoder is missing or has changed.
+    """  # fmt: skip
     from hybrid_cli.encoders.sparse import SparseEncoder
 
     found = find_model(folder, manifest) if model is None else resolve(model)

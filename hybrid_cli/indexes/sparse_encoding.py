@@ -24,6 +24,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import workers
 from hybrid_cli.indexes.encoding import run_on, source_of, texts_in
 from hybrid_cli.indexes.shards import Advance, Block, Texts, missing_blocks, missing_shards
+from hybrid_cli.lexical.build import Base
 from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
 from hybrid_cli.settings import Encode
 from hybrid_cli.settings.common import as_names
@@ -232,14 +233,15 @@ class Built:
         }
 
 
-def build_matrix(folder: Path, bm25: bool) -> Built:
+def build_matrix(folder: Path, bm25: bool, base: Base | None = None) -> Built:
     """Write `impacts/` and `docids.parquet` from the shards in `folder`, which are hidden and so removed at the end.
 
     Args:
         folder: folder of the unfinished index.
         bm25: the weights are counts; k1 and b of DeepCT are stored with them.
+        base: an index of the same encoder, whose kept documents come first.
     """
-    builder, ids, truncated = PostingsBuilder(), [], 0
+    builder, ids, truncated = PostingsBuilder(), [pl.DataFrame(schema={"docid": pl.String})], 0
     paths = sorted((folder / layout.WEIGHT_SHARDS).glob(layout.PARTS))
     found = sum(map(_weights, paths))
     memory.require(_WEIGHT_BYTES * found, f"encode: impact matrix of {found:,} weights", remedy=_REMEDY)
@@ -253,7 +255,12 @@ def build_matrix(folder: Path, bm25: bool) -> Built:
         distinct = weights.value_lengths().to_numpy(zero_copy_only=False).astype("int64")
         builder.add_weights(flat, weights.flatten().to_numpy(), distinct)
         ids.append(pl.DataFrame({"docid": pl.Series(table["id"].combine_chunks(), dtype=pl.String)}))
-    postings, docids = builder.finish(_REMEDY), pl.concat(ids)
+    postings = builder.finish(_REMEDY)
+    if base is not None:
+        kept = base.kept()
+        ids.insert(0, kept.filter("kept").select("docid"))
+        postings = Postings.open(base.folder / layout.IMPACTS).extended(kept["kept"].to_numpy(), postings)
+    docids = pl.concat(ids)
     with artifacts.replacing(folder / layout.IMPACTS) as scratch:
         postings.save(scratch)
     with disk.create(folder / layout.DOCIDS) as opened:

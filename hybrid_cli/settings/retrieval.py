@@ -21,9 +21,10 @@ FAISS_DEVICE = (
 )
 MOST_K1 = 1000  # beyond it, 32 bits cannot distinguish small impacts from 0
 TRANSFORMER_INDEX = "an index of a transformer encoder"  # fact about an index
+LEARNED = "a learned sparse index"  # fact about an index
 _LEXICAL, _DENSE = when(index_kind="a lexical index"), when(index_kind="a dense index")
 _FEEDBACK, _TUNED = when(rm3=True, tune=False), when(tune=True)
-_ENCODED = (_DENSE, when(index_kind="a learned sparse index"))
+_ENCODED = (_DENSE, when(index_kind=LEARNED))
 
 Engine = Literal["matrix", "lucene"]
 _LARGEST_WEIGHT = 100  # of a field; its text is repeated

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from hybrid_cli.settings.common import OnDevice, Threaded, Writes
 from hybrid_cli.settings.options import REQUIRED, argument, option, redeclare, when
-from hybrid_cli.settings.retrieval import LEXICAL, TRANSFORMER_INDEX
+from hybrid_cli.settings.retrieval import LEARNED, LEXICAL, TRANSFORMER_INDEX
 
-_LEXICAL, _DENSE = when(index_kind="a lexical index"), when(index_kind="a dense index")
+_LEXICAL, _ENCODED = when(index_kind="a lexical index"), when(index_kind=("a dense index", LEARNED))
 _ANALYZED = when(index_kind=("a lexical index", "a sharded lexical index"))
 _TRANSFORMER = when(index_kind=TRANSFORMER_INDEX)
 
 
 @dataclass(frozen=True)
 class Append(OnDevice, Threaded, Writes):
-    """Add documents to a lexical or dense index without reading its other documents again.
+    """Add documents to a lexical, learned sparse or dense index without reading its other documents again.
 
     The output equals an index of all documents that is built at once. The given index is not changed, and files that
     do not change are hard-linked. Only the new documents are analyzed or encoded, with the language, fields, k1, b or
@@ -31,12 +31,12 @@ class Append(OnDevice, Threaded, Writes):
         "hybrid append out/clear-index data/new --replace --output out/clear-index-2",
     )
 
-    index: Path = argument(REQUIRED, "Lexical index (sharded or not) or dense index.")
+    index: Path = argument(REQUIRED, "Lexical index (sharded or not), learned sparse index or dense index.")
     collection: Path = argument(REQUIRED, "Collection with the new documents, or a corpus file.")
     _: KW_ONLY
     replace: bool = option(False, "Replace documents of the index that have the id of a new one.")
     model: str | None = option(
-        None, "Encoder; required if it has moved since indexing.", applies=_DENSE, recorded=False
+        None, "Encoder; required if it has moved since indexing.", applies=_ENCODED, recorded=False
     )
     device: str = redeclare(OnDevice, "device", applies=_TRANSFORMER)
     batch_tokens: int | None = option(
@@ -58,7 +58,7 @@ class Append(OnDevice, Threaded, Writes):
 
 @dataclass(frozen=True)
 class Delete(Threaded, Writes):
-    """Delete documents from a lexical or dense index.
+    """Delete documents from a lexical, learned sparse or dense index.
 
     The output equals an index of the other documents that is built at once. The given index is not changed, and files
     that do not change are hard-linked.
@@ -68,7 +68,7 @@ class Delete(Threaded, Writes):
     panel = LEXICAL
     examples = ("hybrid delete out/bm25 --ids retracted.txt --output out/bm25-2",)
 
-    index: Path = argument(REQUIRED, "Lexical index (sharded or not) or dense index.")
+    index: Path = argument(REQUIRED, "Lexical index (sharded or not), learned sparse index or dense index.")
     _: KW_ONLY
     ids: Path = option(REQUIRED, "File with the ids of the documents, one per line.", recorded=False)
     java_heap: str | None = option(

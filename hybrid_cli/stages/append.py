@@ -8,8 +8,8 @@ from hybrid_cli import console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.documents import Change, write_change
-from hybrid_cli.indexes.exact import index_kinds, index_manifest, kind_in_words
+from hybrid_cli.indexes.documents import Change, kinds_of_change, write_change
+from hybrid_cli.indexes.exact import index_manifest, kind_in_words
 from hybrid_cli.indexes.lexical_shards import write_sharded_change
 from hybrid_cli.indexes.sharded import ids_of
 from hybrid_cli.settings import Append, stage
@@ -27,7 +27,7 @@ def append(settings: Append) -> Path:
         HybridError: Java is missing, or a vector is not finite.
     """
     index, manifest = settings.index, index_manifest(settings.index, sharded=True)
-    settings.check_facts(kind_in_words(index, manifest), index_kind=index_kinds(manifest))
+    settings.check_facts(kind_in_words(index, manifest), index_kind=kinds_of_change(manifest))
     corpus = collections.corpus_path(settings.collection)
     known = ids_of(index)
     common = known.filter(known.is_in(collections.docids(corpus).implode()))

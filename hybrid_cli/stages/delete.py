@@ -9,8 +9,8 @@ import polars as pl
 from hybrid_cli import console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.documents import Change, write_change
-from hybrid_cli.indexes.exact import index_kinds, index_manifest, kind_in_words
+from hybrid_cli.indexes.documents import Change, kinds_of_change, write_change
+from hybrid_cli.indexes.exact import index_manifest, kind_in_words
 from hybrid_cli.indexes.lexical_shards import write_sharded_change
 from hybrid_cli.indexes.sharded import ids_of
 from hybrid_cli.input_files import read_text
@@ -29,7 +29,7 @@ def delete(settings: Delete) -> Path:
         HybridError: Java is missing.
     """
     index, manifest = settings.index, index_manifest(settings.index, sharded=True)
-    settings.check_facts(kind_in_words(index, manifest), index_kind=index_kinds(manifest))
+    settings.check_facts(kind_in_words(index, manifest), index_kind=kinds_of_change(manifest))
     lines = (line.removesuffix("\r") for line in read_text(settings.ids).split("\n"))
     ids = pl.Series("docid", [line for line in lines if line], dtype=pl.String).unique(maintain_order=True)
     unknown = ids.filter(~ids.is_in(ids_of(index).implode()))
