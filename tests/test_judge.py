@@ -132,6 +132,8 @@ def test_it_stops_after_enough_queries_and_continues_for_more(here: Path, monkey
     assert "4 of 4 queries judged" in more.err
     assert Path("mine.tsv").read_text().startswith(before)
     assert not set(shown_hits(more.out)) & set(shown_hits(first.out))
+    assert "--stop-after 14 continues" in more.err
+    assert "--stop-after" not in judged(monkeypatch, "1" * 100, "--stop-after", 6).err, "no query is left"
 
 
 def test_a_query_of_which_all_hits_are_skipped_is_not_judged(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,6 +144,7 @@ def test_a_query_of_which_all_hits_are_skipped_is_not_judged(here: Path, monkeyp
     assert qids.isdisjoint(row[0] for row in lines_of(skipped_path(Path("mine.tsv"))))
     again = judged(monkeypatch, "1" * 100, "--stop-after", 6)
     assert "5 of 6 queries judged" in again.err, "a skipped query is not asked again"
+    assert "all queries of the runs are judged or skipped" in again.err
 
 
 @pytest.mark.parametrize(("before", "kept"), [("2", "1"), ("s", "1"), ("n", "1"), ("20", "21"), ("2n", "21")])
@@ -383,6 +386,7 @@ def test_bad_input_is_one_line(
         ("mine.tsv", "id\ttext\n1\ta", "line 1: 2 columns; judgments have three"),
         ("mine.tsv", "a note", "line 1: 2 columns; judgments have three"),
         ("mine.tsv", "001\t0\tlungs\t3\n001\t0\tsalt\tgood", "line 2: relevance 'good' is not a whole number"),
+        ("mine.tsv", "001\t0\tlungs\t3\n001\t0\tlungs\t0\n", "line 2: query 001 and document lungs are repeated; keep"),
         ("absent/../tiny", None, "no such folder: absent"),
     ],
 )
@@ -406,6 +410,11 @@ def test_runs_of_another_split_or_collection_are_refused(here: Path, monkeypatch
     Path("far.trec").write_text("001 Q0 nowhere 1 1 x\n")
     done = hybrid("judge", "tiny", "--split", "test", "far.trec", "--output", "far.tsv")
     assert "no document nowhere, which a run contains" in done.err
+    Path("near.trec").write_text("001 Q0 lungs 1 2 x\n003 Q0 nowhere 1 1 x\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("1\n1\n"))
+    done = hybrid("judge", "tiny", "--split", "test", "near.trec", "--output", "near.tsv")
+    assert "no document nowhere, which a run contains" in done.err
+    assert not list(Path().glob("near.tsv*")), "refused before the first question"
 
 
 def test_an_end_without_answers_is_explained(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,6 +441,9 @@ def test_a_file_written_by_hand_is_extended(here: Path, monkeypatch: pytest.Monk
     Path("mine.txt").write_text("003 0 lungs 3\n003 0 salt 1")
     assert judged(monkeypatch, "1q", output="mine.txt").code == 0
     assert collection.read_qrels(Path("mine.txt")).height == 3
+    Path("junk.tsv").write_text("003\t0\tsalt\t-1\n")
+    done = judged(monkeypatch, "q", output="junk.tsv")
+    assert "junk.tsv: 1 judgment;" in done.err, "a grade below 0 is one of the collection, no skipped hit"
     Path("folder.tsv").mkdir()
     with pytest.raises(InputError, match="is a folder"):
         Judgments(Path("folder.tsv"))

@@ -1,7 +1,8 @@
 """Judgments that a person gives one by one: a qrels file that grows, and the skipped hits in a file next to it.
 
 A judgment is a line `qid 0 docid grade`, separated by tabs, which every reader of qrels accepts. A skipped hit is
-such a line with the grade -1 in the second file; in the qrels, an evaluation would count it as judged.
+such a line with the grade -1 in the second file; in the qrels, an evaluation would count it as judged, as it does the
+negative grades of some collections.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import opened, read_bytes
 
 Pair = tuple[str, str]  # qid, docid
-SKIPPED = -1
+SKIPPED = None  # in place of a grade
+_SKIPPED_GRADE = -1  # in the second file
 _SUFFIXES = (".tsv", ".txt")
 _COMPLETE = re.compile(r"[^\t\n]+\t0\t[^\t\n]+\t(?:-1|[0-3])")  # grades have one digit, so that no part of a line fits
 _PART = re.compile(r"[^\t\n]+(?:\t(?:0(?:\t(?:[^\t\n]+(?:\t-?)?)?)?)?)?")  # a line that a power failure has cut
@@ -53,28 +55,29 @@ class Judgments:
             if each.exists():
                 opened(each).close()
                 if not begun:  # a file of a person, which is not changed unless all of it is judgments
-                    list(judgment_rows(each))
+                    _check_rows(each)
                     _check_columns(each)
-        self.grades: dict[Pair, int] = {}
+        self.grades: dict[Pair, int | None] = {}
         self._files = [_open(each) for each in (skipped_path(path), path)]
-        for each in (skipped_path(path), path):
-            self.grades |= {(qid, docid): grade for _, qid, docid, grade in judgment_rows(each)}
+        for file, own in ((skipped_path(path), False), (path, True)):
+            self.grades |= {(qid, docid): grade if own else SKIPPED for _, qid, docid, grade in judgment_rows(file)}
         self._undo: list[tuple[disk.Growing, int, list[Pair]]] = []
         self._stored = dict(zip(self._files, stored, strict=True))
         for each_stored in stored:
             each_stored.upload()
 
-    def add(self, qid: str, docids: Iterable[str], grade: int) -> None:
-        """Store one grade for some hits of a query; the answer is on the disk when this returns.
+    def add(self, qid: str, docids: Iterable[str], grade: int | None) -> None:
+        """Store one grade, or `SKIPPED`, for some hits of a query; the answer is on the disk when this returns.
 
         Raises:
             HybridError: another process changed the file in the object store, or the store does not answer; the
                 answer is not stored.
         """
         pairs = [(qid, docid) for docid in docids]
-        file = self._files[grade != SKIPPED]
+        file = self._files[grade is not SKIPPED]
         before = file.size
-        file.add("".join(f"{qid}\t0\t{docid}\t{grade}\n" for qid, docid in pairs))
+        stored = _SKIPPED_GRADE if grade is SKIPPED else grade
+        file.add("".join(f"{qid}\t0\t{docid}\t{stored}\n" for qid, docid in pairs))
         try:
             self._stored[file].upload()
         except HybridError as error:
@@ -96,7 +99,7 @@ class Judgments:
 
     def of_query(self, qid: str) -> dict[str, int]:
         """Return docid -> grade of the judged hits of a query."""
-        return {docid: grade for (asked, docid), grade in self.grades.items() if asked == qid and grade != SKIPPED}
+        return {docid: grade for (asked, docid), grade in self.grades.items() if asked == qid and grade is not None}
 
     def close(self) -> None:
         """Close the files."""
@@ -107,6 +110,15 @@ class Judgments:
 def skipped_path(path: Path) -> Path:
     """Return the file of the skipped hits."""
     return path.with_name(f"{path.name}.skipped")
+
+
+def _check_rows(path: Path) -> None:
+    """Refuse a file that is no qrels file, or grades a pair twice."""
+    seen: set[Pair] = set()
+    for place, qid, docid, _ in judgment_rows(path):
+        if (qid, docid) in seen:
+            raise InputError(f"{place}: query {qid} and document {docid} are repeated; keep one of their grades")
+        seen.add((qid, docid))
 
 
 def _check_columns(path: Path) -> None:

@@ -42,9 +42,14 @@ class JudgedTexts:
             wanted = pl.Series([docid, *(each for pool in ahead for each in pool.docids)])
             rows = collection.texts(self._corpus, wanted).iter_rows()
             self._documents = {found: (title, text) for found, title, text in rows}
-        if docid not in self._documents:
-            raise InputError(f"{self._corpus}: no document {docid}, which a run contains; pass the runs' collection")
         return self._documents[docid]
+
+    def check(self, docids: Iterable[str]) -> None:
+        """Refuse documents that are not in the corpus."""
+        wanted = pl.Series("docid", list(docids), pl.String)
+        found = collection.scan(self._corpus).select("docid").filter(pl.col("docid").is_in(wanted.implode())).collect()
+        for docid in wanted.filter(~wanted.is_in(found["docid"].implode())):
+            raise InputError(f"{self._corpus}: no document {docid}, which a run contains; pass the runs' collection")
 
 
 @dataclass
@@ -78,9 +83,13 @@ class JudgingSession:
         """Return the hits without an answer."""
         return [docid for docid in pool.docids if (pool.qid, docid) not in self.judgments.grades]
 
+    def exhausted(self) -> bool:
+        """Return whether every hit of all pools has an answer."""
+        return not any(map(self.waiting, self.pools))
+
     def judged(self) -> list[Pool]:
         """Return the queries of which every hit has an answer, and at least one a grade."""
-        begun = {qid for (qid, _), grade in self.judgments.grades.items() if grade != SKIPPED}
+        begun = {qid for (qid, _), grade in self.judgments.grades.items() if grade is not SKIPPED}
         return [pool for pool in self.pools if pool.qid in begun and not self.waiting(pool)]
 
     def hit(self) -> tuple[Pool, str] | None:

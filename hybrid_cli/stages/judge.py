@@ -63,6 +63,7 @@ def _pools(settings: Judge, opened: dict[str, Run], texts: JudgedTexts) -> list[
     for name in (name for pool in known for name in (pool.qid, *pool.docids)):
         if any(mark in name for mark in "\t\n\r"):
             raise InputError(f"judge: the id {name!r} contains a tab or a line break; a qrels file cannot store it")
+    texts.check(dict.fromkeys(docid for pool in known for docid in pool.docids))
     return known
 
 
@@ -106,7 +107,7 @@ def _from_lines(session: JudgingSession, lines: Iterable[str]) -> None:
 def _note(session: JudgingSession) -> None:
     """Print the number of judgments, and the command that uses them."""
     grades = session.judgments.grades.values()
-    skipped = sum(grade == SKIPPED for grade in grades)
+    skipped = sum(grade is SKIPPED for grade in grades)
     judged = len(session.judged())
     status = judging.status(judged, session.settings.stop_after, session.weight())
     count = len(grades) - skipped
@@ -115,5 +116,7 @@ def _note(session: JudgingSession) -> None:
         + (f", {console.counted(hit=skipped)} skipped" if skipped else "")
         + f"; {status}"
     )
-    if judged >= session.settings.stop_after:
+    if session.exhausted():
+        console.note("judge: all queries of the runs are judged or skipped; more need deeper pools (--depth)")
+    elif judged >= session.settings.stop_after:
         console.note(f"judge: enough queries are judged; --stop-after {judged + 10} continues")
