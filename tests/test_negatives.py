@@ -160,6 +160,7 @@ def test_a_corpus_that_is_too_small_gives_a_short_list_that_is_counted() -> None
     chosen, tally = mined(examples, [Source("bm25", 5)], depth=2, corpus=CORPUS.head(4))
     assert sorted(chosen["docid"]) == ["d1", "d2", "d3"]
     assert tally.counts[RANDOM][SHORT] == 1
+    assert tally.counts[RANDOM][REPLACEMENTS] == len(chosen.filter(source=RANDOM)) == 2, "drawn, not wanted"
 
 
 def test_each_filter_counts_what_it_drops() -> None:

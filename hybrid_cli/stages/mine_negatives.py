@@ -86,7 +86,10 @@ def _report(tally: Tally, counts: Mapping[str, Any], path: Path, depths: Sequenc
             "candidates"
         )
     if short := random[SHORT]:
-        console.warn(f"{console.counted(example=short)} with fewer negatives than requested")
+        console.warn(
+            f"{console.counted(example=short)} with fewer negatives than requested, since too few documents are left "
+            "to draw from"
+        )
     if skipped := counts["queries_without_positive"]:
         console.note(f"mine-negatives: skipped {console.counted(query=skipped)} without a relevant document")
     depth = f", from the first {' or '.join(f'{each:,}' for each in depths)} hits" if depths else ""

@@ -234,12 +234,14 @@ def draw(pools: Mapping[str, pl.DataFrame], wanted: Mapping[str, NDArray[np.int6
         quota = pl.Series("quota", left[source])
         turn = pl.int_range(pl.len()).over("example")
         taken = pool.filter(turn < quota.gather(pool["example"])).with_columns(pl.lit(source).alias("source"))
-        lacking = left[source] - np.bincount(taken["example"].to_numpy(), minlength=len(quota))
+        found = np.bincount(taken["example"].to_numpy(), minlength=len(quota))
+        lacking = left[source] - found
         tally.add(source, "drawn", len(taken))
         tally.add(source, SHORT, int(np.count_nonzero(lacking)))
         if source != RANDOM:
             left[RANDOM] = left[RANDOM] + lacking
-            tally.add(RANDOM, REPLACEMENTS, int(lacking.sum()))
+        else:
+            tally.add(RANDOM, REPLACEMENTS, int(np.maximum(found - wanted[RANDOM], 0).sum()))
         chosen.append(taken)
     return _shuffled(pl.concat(chosen))
 
