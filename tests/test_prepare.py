@@ -210,9 +210,10 @@ def test_a_split_without_usable_judgments_is_refused(tmp_path: Path) -> None:
 def test_empty_and_long_texts_are_kept_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_beir(tmp_path / "beir", [], judged=["a"])
     texts = {"a": "text", "b": "", "c": " \n ", "d": "word " * 512, "e": "word " * 513}
-    write_lines(folder / "corpus.jsonl", *({"_id": docid, "text": text} for docid, text in texts.items()))
+    rows = [{"_id": docid, "text": text} for docid, text in texts.items()]
+    write_lines(folder / "corpus.jsonl", *rows, {"_id": "f", "title": "a title", "text": ""})
     made = prepare(PrepareBeir(folder, output=tmp_path / "made"))
-    assert len(corpus_of(made)) == 5
+    assert len(corpus_of(made)) == 6
     assert counts_of(made)["problems"] == {
         "empty documents": {"count": 2, "examples": ["b", "c"]},
         "documents of over 512 words": {"count": 1, "examples": ["e"]},

@@ -238,8 +238,9 @@ class CollectionWriter:
             yield row
 
     def _check_text(self, row: Document | Query, what: str) -> None:
-        """Count empty and long texts; they are kept."""
-        if not row.text or row.text.isspace():
+        """Count empty and long texts, which are kept; a document with a title is not empty."""
+        titled = isinstance(row, Document) and row.title.strip()
+        if (not row.text or row.text.isspace()) and not titled:
             self.problems.add(f"empty {what}", row.name, row.place)
         elif len(row.text) >= 2 * LONG_WORDS and len(row.text.split()) > LONG_WORDS:
             self.problems.add(f"{what} of over {LONG_WORDS} words", row.name, row.place)
