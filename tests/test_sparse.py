@@ -409,13 +409,20 @@ def test_a_new_head_starts_sparse_on_the_layers_that_are_kept(made: Path, tiny_b
     ).read_bytes()
 
 
-def test_an_expansion_is_added_to_the_documents(models: dict[Any, Path], tiny: Path, tmp_path: Path) -> None:
+def test_an_expansion_is_added_to_the_documents(
+    models: dict[Any, Path], tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = tmp_path / "queries.tsv"
     rows.write_text("salt\twhat is zirconium\nsalt\ttwo more\n", "utf-8")
     bm25 = index_bm25(tiny, expansion=rows, output=tmp_path / "bm25", threads=1)
     assert search(tiny, index=bm25, query="zirconium")["docid"].to_list() == ["salt"]
     index = encode(tiny, model=str(models["deepct"]), architecture="deepct", expansion=rows, output=tmp_path / "deepct")
     assert "zirconium" in open_lexical(index).impacts.postings.terms
+    assert "--expansion, which follows the text" not in capsys.readouterr().err
+    encode(
+        tiny, model=str(models["unicoil"]), architecture="unicoil", expansion=rows, doc_max_len=4, output=tmp_path / "x"
+    )
+    assert "12 documents were cut to 4 tokens, and their --expansion, which follows the text" in capsys.readouterr().err
     rows.write_text("salt\tx\nunknown\ty\n", "utf-8")
     with pytest.raises(InputError, match=r"1 document not in .* \(unknown, ...\)"):
         index_bm25(tiny, expansion=rows, output=tmp_path / "other", threads=1)

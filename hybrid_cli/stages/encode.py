@@ -184,6 +184,11 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
         f"{counts['postings'] / total:.1f} terms per document, {built.truncated / total:.1%} truncated; "
         f"{contract.architecture}, {dtype}"
     )
+    if settings.expansion and built.truncated:
+        console.warn(
+            f"encode: {built.truncated:,} of {console.counted(document=total)} were cut to {contract.doc_max_len} "
+            "tokens, and their --expansion, which follows the text, first; use a larger --doc-max-len"
+        )
     return output.path
 
 

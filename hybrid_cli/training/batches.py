@@ -127,7 +127,9 @@ class Examples:
     def _draw(self, row: dict[str, Any], negatives: int, rng: np.random.Generator) -> Group:
         pool = row["negatives"] or []
         if not pool and negatives:
-            raise InputError(f"{self._path}: query {row['qid']} has no negatives; mine again from more documents or hits")
+            raise InputError(
+                f"{self._path}: query {row['qid']} has no negatives; mine again from more documents or hits"
+            )
         chosen = [pool[i] for i in rng.choice(len(pool), negatives, replace=len(pool) < negatives)]
         documents = [row, *chosen]
         return Group(
