@@ -161,6 +161,8 @@ def test_sentence_transformers_reads_the_output(reranker: Path) -> None:
     ours = model.scores(PAIRS.filter(~pl.col("query").str.contains("matrix")))[0]
     np.testing.assert_allclose(ours, theirs.predict(pairs), atol=1e-5)
     assert np.ptp(ours) > 1e-3
+    done = hybrid("export", reranker, "--format", "sentence-transformers", "--output", reranker.parent / "exported")
+    assert f"CrossEncoder('{reranker}') of sentence-transformers opens it as it is" in done.err
 
 
 @pytest.mark.parametrize("labels", [1, 2])

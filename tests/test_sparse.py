@@ -137,6 +137,8 @@ def test_an_index_refuses_another_encoder(built: dict[Any, Path], tiny: Path, tm
         search(tiny, index=built["splade"], query="salt", rm3=True)
     with pytest.raises(InputError, match="has learned weights; --format vespa needs"):
         export(built["splade"], form="vespa", output=tmp_path / "vespa")
+    with pytest.raises(InputError, match=r"no format 'pyserini'; available: anserini$"):
+        export(built["splade"], form="pyserini", output=tmp_path / "pyserini")
     with pytest.raises(InputError, match="has no Lucene index"):
         search(tiny, index=built["deepct"], query="salt", engine="lucene")
 

@@ -68,10 +68,10 @@ def export(settings: Export) -> Path:
     kind = _kind(path)
     write = _WRITERS.get((kind, settings.form))
     if write is None:
-        ours = ", ".join(form for known, form in _WRITERS if known == kind) or "none"
+        ours = ", ".join(_formats(path, kind)) or "none"
         subject = f"{kind.phrase} {'have' if kind.is_plural else 'has'}"
         raise InputError(
-            f"{path}: {subject} no format '{settings.form}'; available: {ours}{_ready(path, settings.form)}"
+            f"{path}: {subject} no format '{settings.form}'; available: {ours}{_ready(path, kind, settings.form)}"
         )
     settings.check_facts(subject=f"{path} {kind.predicate}", artifact=kind.phrase)
     if settings.form == "dpr" and settings.collection is None:
@@ -110,10 +110,18 @@ def export(settings: Export) -> Path:
     return output.path
 
 
-def _ready(path: Path, form: ExportFormat) -> str:
-    """Return a hint at the part of a BM25 index that Pyserini opens without an export."""
-    ready = form == "pyserini" and (path / layout.LUCENE).is_dir()
-    return f"; {path / 'lucene'} is an index that Pyserini's LuceneSearcher opens" if ready else ""
+def _formats(path: Path, kind: Kind) -> list[str]:
+    """Return the formats of an artifact; search engines have none for learned weights."""
+    learned = kind == Kind.LEXICAL_INDEX and "encoder" in artifacts.read_manifest(path, kind).counts
+    return [form for known, form in _WRITERS if known == kind and not (learned and form in ENGINES)]
+
+
+def _ready(path: Path, kind: Kind, form: ExportFormat) -> str:
+    """Return a hint at what another tool opens without an export: BM25's Lucene index, or a reranker."""
+    if form == "pyserini" and (path / layout.LUCENE).is_dir():
+        return f"; {path / 'lucene'} is an index that Pyserini's LuceneSearcher opens"
+    reranker = form == "sentence-transformers" and kind == Kind.RERANKER
+    return f"; CrossEncoder({str(path)!r}) of sentence-transformers opens it as it is" if reranker else ""
 
 
 def _kind(path: Path) -> Kind:
