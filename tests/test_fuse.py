@@ -145,7 +145,9 @@ def test_raw_scores_of_unequal_scales_warn(tmp_path: Path, capsys: pytest.Captur
     assert "the standard deviation of wide's scores is 800 times that of narrow's" in capsys.readouterr().err
     fuse([wide, narrow], output=tmp_path / "b.parquet", method="sum", weights=[0.01, 1])
     fuse([wide, narrow], output=tmp_path / "c.parquet", method="minmax")
-    assert "warning" not in capsys.readouterr().err
+    equal = trec_file(tmp_path / "equal.trec", ("q", "a", 1, 3.5))
+    fuse([wide, equal], output=tmp_path / "d.parquet", method="sum")
+    assert "warning" not in capsys.readouterr().err, "no deviation to compare with"
 
 
 def test_scores_beyond_32_bits_and_one_run_under_two_names_are_refused(tmp_path: Path) -> None:

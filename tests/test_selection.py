@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.selection import Choice, Table, interval, queries_to_tell, select, worth_of_more
@@ -117,16 +119,22 @@ def test_more_queries_are_needed_for_a_smaller_difference() -> None:
     noise = rng.normal(0, 0.3, 400)
     noise -= noise.mean()
     wide, narrow = queries_to_tell(noise + 0.1), queries_to_tell(noise + 0.01)
-    assert wide == pytest.approx((2.8 * noise.std(ddof=1) / 0.1) ** 2, rel=0.02)
+    assert wide == pytest.approx((2.8 * noise.std(ddof=1) / 0.1) ** 2, rel=0.05)
     assert narrow is not None
     assert narrow == pytest.approx((2.8 * noise.std(ddof=1) / 0.01) ** 2, rel=0.02)
+    few = queries_to_tell(np.array([0.1, 0.2, 0.3]))  # an effect of 2 standard deviations
+    assert few is not None
+    powers = [1 - stats.nct.cdf(stats.t.ppf(0.975, n - 1), n - 1, 2 * math.sqrt(n)) for n in (few - 1, few)]
+    assert powers[0] < 0.8 <= powers[1]
     assert queries_to_tell(np.zeros(5)) is None
     assert queries_to_tell(np.array([0.3])) is None
 
 
 def test_the_interval_of_a_mean_is_that_of_students_t() -> None:
-    found = interval(np.array([0.0, 1.0, 0.5, 0.5]))
-    assert found == pytest.approx((0.5 - 3.182446 * 0.204124, 0.5 + 3.182446 * 0.204124), abs=1e-5)
+    found = interval(np.array([0.3, 0.7, 0.5, 0.5]))
+    assert found == pytest.approx((0.5 - 3.182446 * 0.0816497, 0.5 + 3.182446 * 0.0816497), abs=1e-5)
+    assert interval(np.array([0.0, 1.0]), least=0.0) == (0.0, 1.0), "no mean of a measure is outside of this range"
+    assert interval(np.array([0.0, 1.0])) == (-1.0, 1.0)
     assert interval(np.array([1.0])) is None
 
 

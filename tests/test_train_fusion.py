@@ -369,6 +369,14 @@ def test_a_changed_fuser_is_refused(made: Path, tmp_path: Path, change: dict[str
         read_fuser(folder)
 
 
+def test_the_default_folds_are_as_many_as_the_judged_queries_at_most(made: Path, tmp_path: Path) -> None:
+    lines = (made / "qrels.tsv").read_text().splitlines(keepends=True)
+    (tmp_path / "two.tsv").write_text("".join(line for line in lines if line.split("\t")[0] in {"q0", "q1"}))
+    _, report = read_fuser(trained(made, str(tmp_path / "two"), qrels=tmp_path / "two.tsv"))
+    assert report["folds"] == 2
+    assert 0 <= report["fixed"] <= 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -205,10 +205,10 @@ def held_out(table: Table, features: Matrix, folds: int, seed: int) -> tuple[Val
     Args:
         table: values of all choices of two runs.
         features: of the queries of the table, [queries, features].
-        folds: number of folds; at most the number of queries.
+        folds: number of folds; at most the number of queries is used.
         seed: random seed of the folds and forests.
     """
-    queries = table.queries
+    queries, folds = table.queries, min(folds, table.queries)
     fold = np.empty(queries, dtype=np.int64)
     fold[draws.rng(seed).permutation(queries)] = np.arange(queries) % folds
     fixed, learned = np.empty(queries), np.empty(queries)

@@ -21,6 +21,7 @@ from hybrid_cli.errors import InputError
 Values = NDArray[np.float64]
 _TIE = 1e-12
 _NORMAL = NormalDist()
+_ENOUGH_FOR_NORMAL = 200  # queries, from which Student's t is nearly normal
 _REPEATS = 20  # partitions into folds
 CONFIDENCE, POWER = 0.95, 0.8
 
@@ -280,27 +281,44 @@ def select(table: Table, folds: int, seed: int) -> Selected:
     return Selected(table.plateau(), table.held_out(folds, seed))
 
 
-def interval(values: Values) -> tuple[float, float] | None:
-    """Return the 95% interval of the mean by Student's t; None for fewer than two values."""
+def interval(values: Values, least: float = -1.0) -> tuple[float, float] | None:
+    """Return the 95% interval of the mean by Student's t, cut to the possible means; None for fewer than two values.
+
+    Args:
+        values: of the queries; at most 1.
+        least: smallest possible value: -1 for differences, 0 for values of a measure.
+    """
     if len(values) < 2:
         return None
     from scipy.special import stdtrit  # takes longer to import than a fusion of small runs
 
     half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2) * values.std(ddof=1) / math.sqrt(len(values)))
-    return float(values.mean()) - half, float(values.mean()) + half
+    return max(least, float(values.mean()) - half), min(1.0, float(values.mean()) + half)
 
 
 def queries_to_tell(differences: Values) -> int | None:
     """Return the judged queries at which a mean difference of this size is significant with a power of .8.
 
-    A two-sided paired test at .05, normal approximation: ((1.96 + 0.84) sd / mean)^2. None if the mean is 0 or there
-    are fewer than two differences.
+    A two-sided paired t-test at .05: the smallest n for which Student's noncentral t has this power, from the normal
+    approximation ((1.96 + 0.84) sd / mean)^2 on. None if the mean is 0 or there are fewer than two differences.
     """
     mean = float(differences.mean())
     if len(differences) < 2 or abs(mean) < _TIE:
         return None
     quantiles = _NORMAL.inv_cdf((1 + CONFIDENCE) / 2) + _NORMAL.inv_cdf(POWER)
-    return max(2, math.ceil((quantiles * float(differences.std(ddof=1)) / mean) ** 2))
+    size = abs(mean) / max(float(differences.std(ddof=1)), _TIE)  # of the effect
+    number = max(2, math.ceil((quantiles / size) ** 2))
+    while number < _ENOUGH_FOR_NORMAL and _power(number, size) < POWER:
+        number += 1
+    return number
+
+
+def _power(queries: int, size: float) -> float:
+    """Return the power of a two-sided paired t-test at .05 for a mean of `size` standard deviations."""
+    from scipy.special import nctdtr, stdtrit
+
+    critical = stdtrit(queries - 1, (1 + CONFIDENCE) / 2)
+    return 1.0 - float(nctdtr(queries - 1, size * math.sqrt(queries), critical))
 
 
 def worth_of_more(table: Table, more: int, folds: int, seed: int) -> float | None:

@@ -73,7 +73,7 @@ class Tuned:
             "queries": len(self.qids),
             "score": float(values.mean()),
             "held_out": None if selected.held_out is None else float(fair.mean()),
-            "held_out_interval": None if selected.held_out is None else interval(fair),
+            "held_out_interval": None if selected.held_out is None else interval(fair, least=0.0),
             "single_run_chosen": table.choices[selected.row].single is not None,
             "plateau": [list(choice.weights) for choice in plateau],
             "best": _trial(table.choices[selected.plateau.best], float(table.values[selected.plateau.best].mean())),

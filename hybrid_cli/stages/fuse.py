@@ -151,16 +151,17 @@ def _counted(scorer: Scorer, advance: Callable[[int], None]) -> Scorer:
 
 
 def _check_scores(job: FusionInputs, joined: Lists, equal: bool) -> None:
-    """Refuse distances; warn if one list dominates the sum."""
+    """Refuse distances; warn if one list dominates the sum, among those whose scores differ."""
     spreads: dict[str, float] = {}
     for number, (name, path) in enumerate(job.runs.items()):
         if joined.runs[number].rising > 0.5:
             raise InputError(f"{path}: scores rise with the rank, as distances do; negate them")
-        spreads[name] = joined.runs[number].deviation
-    if job.recipe.sums_raw_scores and equal and min(spreads.values()) * _WIDE < max(spreads.values()):
+        if joined.runs[number].deviation > 0:
+            spreads[name] = joined.runs[number].deviation
+    if job.recipe.sums_raw_scores and equal and spreads and min(spreads.values()) * _WIDE < max(spreads.values()):
         narrow, wide = min(spreads, key=lambda name: spreads[name]), max(spreads, key=lambda name: spreads[name])
         console.warn(
-            f"the standard deviation of {wide}'s scores is {spreads[wide] / max(spreads[narrow], 1e-9):,.0f} times "
+            f"the standard deviation of {wide}'s scores is {spreads[wide] / spreads[narrow]:,.0f} times "
             f"that of {narrow}'s, so {wide} nearly decides alone; pass --weights, tune them with --tune, or use "
             "--method minmax"
         )

@@ -109,7 +109,8 @@ class FusionTraining:
         queries = qrels["qid"].n_unique()
         if queries < 2:
             raise InputError(f"train-fusion: {self.judged} has a single judged query; judge more, or use `fuse --tune`")
-        check_folds(self.settings.folds, self.judged, queries)
+        if "folds" in self.settings.given:
+            check_folds(self.settings.folds, self.judged, queries)
         return qrels
 
     def _alone(self, opened: Sequence[Run], qrels: pl.DataFrame, queries: int) -> dict[str, float]:
@@ -174,7 +175,7 @@ def _report(
         "queries_to_tell": queries_to_tell(gains),
         "learned": bool(table.queries >= ENOUGH and ends is not None and ends[0] > 0),
         "enough": table.queries >= ENOUGH,
-        "folds": settings.folds,
+        "folds": min(settings.folds, table.queries),
     }
 
 
