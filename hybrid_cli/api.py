@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,14 +61,16 @@ class Index:
             qid, docid, rank (from 1), score, and title if the corpus is known; in the order of the queries.
 
         Raises:
-            InputError: `k` is below 1.
+            InputError: `k` is no whole number from 1 on, or a query is no text.
         """
-        if k < 1:
-            raise InputError(f"k {k}: needs a number >= 1")
-        asked = {"0": queries} if isinstance(queries, str) else queries
+        if not isinstance(k, Integral) or k < 1:
+            raise InputError(f"k {k}: needs a whole number >= 1")
+        asked = {"0": queries} if isinstance(queries, str) or not isinstance(queries, Iterable) else queries
         named = asked if isinstance(asked, Mapping) else {str(number): text for number, text in enumerate(asked)}
+        for wrong in (each for pair in named.items() for each in pair if not isinstance(each, str)):
+            raise InputError(f"search: {wrong!r} is no text; pass a text, several texts, or texts by qid (a text too)")
         table = pl.DataFrame({"qid": list(named), "text": list(named.values())}, schema={"qid": str, "text": str})
-        hits = pl.concat(self.searcher.search(table, k)) if len(table) else runs.empty()
+        hits = pl.concat(self.searcher.search(table, int(k))) if len(table) else runs.empty()
         if not self.corpora:
             return hits
         titles = texts(self.corpora, hits["docid"].unique()).select("docid", "title")
