@@ -36,6 +36,7 @@ AT_ONCE = 256  # texts between two updates of the progress bar
 _CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 1024, 1 << 14  # a token has a score for each term of the vocabulary
 _REMEDY = "use a smaller --doc-max-len"
 _WEIGHT_BYTES = 16  # of memory: term and weight of each posting, in the order of the documents and of the terms
+_COPIED_BYTES = 8  # of memory: each posting that is copied from another index
 _STORED_BYTES = 9  # on the disk: row and weight of each posting, rows and lengths of documents
 DEEPCT_K1, DEEPCT_B = 10.0, 0.9  # for weights times 100 (DeepCT, README of its code)
 
@@ -243,8 +244,10 @@ def build_matrix(folder: Path, bm25: bool, base: Base | None = None) -> Built:
     """
     builder, ids, truncated = PostingsBuilder(), [pl.DataFrame(schema={"docid": pl.String})], 0
     paths = sorted((folder / layout.WEIGHT_SHARDS).glob(layout.PARTS))
-    found = sum(map(_weights, paths))
-    memory.require(_WEIGHT_BYTES * found, f"encode: impact matrix of {found:,} weights", remedy=_REMEDY)
+    found, earlier = sum(map(_weights, paths)), Postings.open(base.folder / layout.IMPACTS) if base else None
+    copied = 0 if earlier is None else len(earlier.rows)
+    needed = _WEIGHT_BYTES * found + _COPIED_BYTES * copied
+    memory.require(needed, f"impact matrix of {found + copied:,} weights", remedy=_REMEDY)
     for path in paths:
         file = pq.ParquetFile(path, read_dictionary=["terms.list.element"])
         table = file.read()
@@ -256,10 +259,10 @@ def build_matrix(folder: Path, bm25: bool, base: Base | None = None) -> Built:
         builder.add_weights(flat, weights.flatten().to_numpy(), distinct)
         ids.append(pl.DataFrame({"docid": pl.Series(table["id"].combine_chunks(), dtype=pl.String)}))
     postings = builder.finish(_REMEDY)
-    if base is not None:
+    if base is not None and earlier is not None:
         kept = base.kept()
         ids.insert(0, kept.filter("kept").select("docid"))
-        postings = Postings.open(base.folder / layout.IMPACTS).extended(kept["kept"].to_numpy(), postings)
+        postings = earlier.extended(kept["kept"].to_numpy(), postings)
     docids = pl.concat(ids)
     with artifacts.replacing(folder / layout.IMPACTS) as scratch:
         postings.save(scratch)
