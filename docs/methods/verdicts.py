@@ -167,6 +167,11 @@ CLAIMS = (
         for better, worse in (("nll", "before"), ("nll", "clear"), ("residual-nll", "nll"), ("roc", "nll"))
     ),
     *(
+        Claim(f"recommended-objectives-{name}-dev", f"bm25+{better}", "bm25+nll", "nDCG@10")
+        for name in ("scifact", "pydocs", "insuranceqa-5k", "openwiki")
+        for better in ("residual-nll", "clear", "roc")
+    ),
+    *(
         Claim(f"recommended-{name}", "nll+static", "bm25+nll", "nDCG@10", share=0.98)
         for name in ("scifact", "pydocs", "insuranceqa-5k", "openwiki")
     ),
