@@ -1,10 +1,22 @@
 """Exceptions whose message is printed without a traceback; any other exception is a bug."""
 
+from __future__ import annotations
+
 
 class HybridError(Exception):
-    """A failure that the user can fix. The message names the fault, its place and the fix; exit code 1."""
+    """A failure that the user can fix. The message names the fault, its place and the fix; exit code 1.
+
+    Attributes:
+        code: name of the kind of failure, such as `grade-out-of-range`. Programs and tests compare the code and the
+            fields: the wording of a message may change in any release.
+        fields: facts of the message by name: `path`, `line`, `id`, `column` and others.
+    """
 
     exit_code = 1
+
+    def __init__(self, message: str, *, code: str = "", **fields: object):
+        super().__init__(message)
+        self.code, self.fields = code, fields
 
 
 class InputError(HybridError):

@@ -160,11 +160,6 @@ def test_stages_without_a_model_start_without_heavy_libraries() -> None:
     assert done.stdout.splitlines() == names
 
 
-def test_no_file_is_over_400_lines() -> None:
-    sizes = {named(file): len(file.read_text("utf-8").splitlines()) for file in FILES}
-    assert not {name: size for name, size in sizes.items() if size > 400}
-
-
 def test_no_function_is_over_60_lines() -> None:
     assert not {
         f"{named(file)}:{function.name}": _body_lines(function)

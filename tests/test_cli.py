@@ -82,7 +82,7 @@ def test_without_arguments_the_help_is_printed(command: list[str]) -> None:
 def test_the_version_is_one_word() -> None:
     from hybrid_cli import __version__
 
-    assert hybrid("--version") == (0, __version__ + "\n", "")
+    assert hybrid("--version")[:3] == (0, __version__ + "\n", "")
 
 
 # ------------------------------------------------------------------------------------------------------------- settings
@@ -238,7 +238,7 @@ def test_a_bug_is_reported_in_one_line_and_exits_1(judged: list[Path], monkeypat
 
     monkeypatch.setattr(summary, "show", fail)
     command = ["evaluate", *judged, "--split", "test", "--quiet"]
-    assert hybrid(*command) == (1, "", "hybrid: a bug in hybrid: KeyError: 'nothing' (--debug shows where)\n")
+    assert hybrid(*command)[:3] == (1, "", "hybrid: a bug in hybrid: KeyError: 'nothing' (--debug shows where)\n")
     assert "Traceback" in hybrid(*command, "--debug").err
 
 
