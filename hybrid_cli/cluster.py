@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.settings.cluster import OnCluster
+from hybrid_cli.settings.stage import inputs_on_machine
 
-before_start: Callable[[], object] = dict  # called in each process of a cluster; `remote` downloads inputs
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -88,8 +88,8 @@ class _Worker:
     def begin(self, made: tuple[Callable[[], object], Callable[[], Callable[[Any], Any]]], folder: str) -> None:
         """Make the function, such as an opened model."""
         os.chdir(folder)
-        before, start = made
-        before()
+        bring_inputs, start = made
+        bring_inputs()
         self._function = start()
 
     def compute(self, item: Any) -> Any:
@@ -117,7 +117,7 @@ class _Pool:
         kind = ray.remote(_Worker).options(
             num_cpus=settings.cores, num_gpus=int(gpu), max_restarts=0, scheduling_strategy="SPREAD"
         )
-        self._new, self._begin = kind.remote, (ray.put((before_start, start)), os.getcwd())
+        self._new, self._begin = kind.remote, (ray.put((inputs_on_machine.get(), start)), os.getcwd())
         self._ray, self._most = ray, settings.ray_workers
         self._idle: list[Any] = []
         self._joining: dict[Any, Any] = {}  # answer of a new process -> process

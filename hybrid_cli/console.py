@@ -23,7 +23,6 @@ WORTH_A_LINE_SECONDS = 2.0
 _LOG_START = 40  # bytes: at least time and level of a line
 MUCH = 1 << 29  # bytes; forecasts of less are not printed
 
-shown: Callable[[str], str] = str  # the form of a message; `artifacts.mirror` names the URLs of mirrored paths
 _quiet = False
 _verbose = False
 _log: Path | None = None
@@ -74,7 +73,7 @@ def log(level: str, message: str) -> None:
     if _log is not None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         with _log.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"{now} {level} {shown(message)}\n")
+            file.write(f"{now} {level} {message}\n")
 
 
 def detail(message: str) -> None:
@@ -99,7 +98,7 @@ def warn(message: str) -> None:
 
 def _print(message: str) -> None:
     """Print a message on stderr without control characters, which names of files and ids may contain."""
-    text = "".join(each if each.isprintable() or each == "\n" else " " for each in shown(message))
+    text = "".join(each if each.isprintable() or each == "\n" else " " for each in message)
     print(text, file=sys.stderr, flush=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import stat
 import zlib
 from io import BufferedReader
@@ -23,6 +24,7 @@ _SPECIAL = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+_UNSAFE = re.compile(r"[\\\0]|^[A-Za-z]:")  # in a part of a path
 
 
 def folded(name: str) -> str:
@@ -47,6 +49,26 @@ def refuse_special(path: Path) -> None:
     """
     if kind := special(path):
         raise InputError(f"{path}: is {kind}, not a regular file; save its content to a file and pass that file")
+
+
+def refuse_unsafe_name(name: str, source: object) -> None:
+    """Refuse a relative path that could lead out of its folder, or names no file on some system.
+
+    Args:
+        name: the path, with forward slashes, as a manifest, an archive or an object store supplies it.
+        source: where it comes from, for the message.
+
+    Raises:
+        InputError: an empty part, `.`, `..`, an absolute path, a drive, a backslash or a NUL.
+    """
+    if any(part in ("", ".", "..") or _UNSAFE.search(part) for part in name.split("/")):
+        raise InputError(
+            f"{source}: the name {name!r} could lead out of its folder: it has an empty part, `.`, `..`, a drive, a "
+            "backslash or a NUL; rename it",
+            code="unsafe-name",
+            path=str(source),
+            value=name,
+        )
 
 
 def opened(path: Path) -> BufferedReader:

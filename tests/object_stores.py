@@ -72,6 +72,13 @@ class Bucket:
         self.scheme, self.system, self.name, self.mirror = scheme, system, name, mirror
         self.system.create_dir(name)
 
+    @property
+    def client(self) -> Any:
+        """Another client of S3, for names that pyarrow refuses to write."""
+        import boto3
+
+        return boto3.client("s3", endpoint_url=os.environ[self.endpoint])
+
     def put(self, key: str, content: bytes) -> None:
         with self.system.open_output_stream(f"{self.name}/{key}") as file:
             file.write(content)

@@ -1,225 +1,420 @@
-"""Inputs and outputs in an object store: the bytes of local files, and no incomplete artifact."""
+"""Inputs and outputs in an object store: the bytes of local files, no incomplete artifact, and no work done twice."""
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
+import pickle
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pyarrow.fs as pa_fs
 import pytest
-from command import hybrid
+from command import Done, hybrid
+from judging import FIRST, SECOND, write_runs
 from object_stores import CHAIN, Bucket, contents, run, with_index
+from test_train_dense import write_examples
 
-from hybrid_cli import artifacts
-from hybrid_cli.artifacts import download, manifest, mirror, remote, store
-from hybrid_cli.artifacts.upload_marker import MARKER
-from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.stages.search import search
+from hybrid_cli import InputError, open_encoder, open_index, open_run
+from hybrid_cli.artifacts import remote
+from hybrid_cli.settings import Search
+from hybrid_cli.settings.stage import inputs_on_machine
+from hybrid_cli.training import recommended
 
 pytest_plugins = ("object_stores",)
 
-CHECKED = {"s3": "AWS_ENDPOINT_URL", "gs": "the network"}  # scheme -> advice
+QUERY = ("--query", "salt", "--threads", "1")
 KILLED = """
 import os, signal, sys
-from hybrid_cli.artifacts import store
+from hybrid_cli.artifacts import remote
 from hybrid_cli.cli import main
-put = store.put
-def die(path, url):
-    if url.endswith("/manifest.json"): os.kill(os.getpid(), signal.SIGKILL)
-    put(path, url)
-store.put = die
+owner, name, end, after = {0}
+call = getattr(eval(owner), name)
+def die(*given):
+    if after and given[-1].endswith(end):
+        call(*given)
+    if given[-1].endswith(end):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return call(*given)
+setattr(eval(owner), name, die)
 main()
 """
 
 
-def test_a_chain_of_stages_writes_the_bytes_of_local_files(
-    any_bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def killed(command: str, name: str, end: str, after: bool = False) -> None:
+    """Run a command in a process that is killed at the transfer of an object with this end of the name."""
+    owner = {"put": "remote.Upload", "get_object": "remote"}[name]
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED.format((owner, name, end, after)), *command.split()],
+        capture_output=True,
+        check=False,
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+
+
+def stored(bucket: Bucket, local: Path) -> Bucket:
+    """Put the collection, the index and the run into a bucket."""
+    with_index(bucket, local)
+    for name, content in contents(local / "out").items():
+        bucket.put(f"out/{name}", content)
+    return bucket
+
+
+def times(bucket: Bucket, folder: str) -> dict[str, int]:
+    found = bucket.system.get_file_info(pa_fs.FileSelector(f"{bucket.name}/{folder}", recursive=True))
+    return {each.path: each.mtime_ns for each in found if each.type == pa_fs.FileType.File}
+
+
+def inodes(bucket: Bucket) -> dict[str, int]:
+    return {str(path): path.stat().st_ino for path in bucket.mirror.rglob("[!.]*") if path.is_file()}
+
+
+# ----------------------------------------------------------------------------------------------------- whole chains
+
+
+def test_a_chain_of_stages_writes_the_bytes_of_local_files(any_bucket: Bucket, local: Path) -> None:
     done = run(any_bucket, 0, 1, 2, 3)
     wanted = contents(local)
     assert any_bucket.names() == set(wanted)
     repeatable = {name for name in wanted if "/lucene/" not in name and not name.endswith("manifest.json")}
     assert not [name for name in repeatable if any_bucket.get(name) != wanted[name]]
-    assert f"index-bm25: {any_bucket}/out/bm25: 12 documents" in done[1].err
-    assert "mirror" not in "".join(each.out + each.err for each in done)
+    made = json.loads(any_bucket.get("out/bm25/manifest.json"))
+    assert made["inputs"]["corpus"]["path"] == "../data/corpus.parquet"
+    assert f"uploaded to {any_bucket}/out/bm25: {len(contents(local / 'out/bm25'))} files" in done[1].err
+    before = times(any_bucket, "out")
     shutil.rmtree(any_bucket.mirror)  # another machine
-    with monkeypatch.context() as worker:  # of a cluster
-        worker.setattr(manifest, "fetch_input", str)
-        remote.fetch_all(str(any_bucket.mirror), [f"{any_bucket}/out/bm25"])
-    assert set(contents(any_bucket.mirror / any_bucket.scheme / any_bucket.name / "out/bm25")) == set(
-        contents(local / "out/bm25")
-    )
-    assert f"search: {any_bucket}/out/bm25.parquet is up to date" in run(any_bucket, 2)[0].err
-    found = search(index=Path(f"{any_bucket}/out/bm25"), query="oxygen", hits=1)
-    assert found["text"].is_not_null().to_list() == [True]  # from the corpus that the manifest of the index names
+    assert "is up to date" in run(any_bucket, 2)[0].err
+    assert hybrid("verify", f"{any_bucket}/out/bm25", f"{any_bucket}/data").code == 0
+    hit = json.loads(hybrid("search", "--index", f"{any_bucket}/out/bm25", *QUERY, "--format", "json").out)["hits"][0]
+    assert hit["text"]  # from the corpus that the index records
+    copies = inodes(any_bucket)
+    run(any_bucket, 1, 2)
+    assert inodes(any_bucket) == copies  # nothing was downloaded
+    assert times(any_bucket, "out") == before  # nor uploaded
 
 
-def test_a_shard_that_was_deleted_in_the_store_is_not_searched(any_bucket: Bucket, local: Path) -> None:
-    for name in ("shard-0", "shard-1"):
-        for path, content in contents(local / "out/bm25").items():
-            any_bucket.put(f"shards/{name}/{path}", content)
-    download.fetch(f"{any_bucket}/shards/shard-*")
-    mirror = any_bucket.mirror / any_bucket.scheme / any_bucket.name / "shards"
-    assert {path.name for path in mirror.iterdir()} == {"shard-0", "shard-1"}
-    for name in any_bucket.names("shards/shard-1"):
-        any_bucket.system.delete_file(f"{any_bucket.name}/{name}")
-    download.fetch(f"{any_bucket}/shards/shard-*")
-    assert [path.name for path in mirror.iterdir() if not path.name.startswith(".")] == ["shard-0"]
-
-
-def test_unchanged_inputs_are_downloaded_once(any_bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_index(any_bucket, local)
-    run(any_bucket, 1)
-    read, blocks = [], store.blocks
-
-    def noted(url: str) -> Iterator[bytes]:
-        read.append(url)
-        return blocks(url)
-
-    monkeypatch.setattr(store, "blocks", noted)
-    run(any_bucket, 2)
-    assert read == []
-    any_bucket.put("data/queries.test.parquet", (local / "data/queries.test.parquet").read_bytes() + b" ")
-    assert hybrid(*CHAIN[2].format(any_bucket).replace("bm25.parquet", "other.parquet").split()).code == 1  # damaged
-    assert read == [f"{any_bucket}/data/queries.test.parquet"]
+def test_only_changed_objects_are_downloaded(bucket: Bucket, local: Path) -> None:
+    stored(bucket, local)
+    remote.fetch(f"{bucket}/data")
+    before = inodes(bucket)
+    bucket.put("data/queries.test.parquet", (local / "data/qrels.test.parquet").read_bytes())
+    bucket.system.delete_file(f"{bucket.name}/data/qrels.test.parquet")
+    remote.fetch(f"{bucket}/data")
+    after = inodes(bucket)
+    changed = {Path(name).name for name in before if after.get(name) != before[name]}
+    assert changed == {"queries.test.parquet", "qrels.test.parquet", "manifest.json"}
+    assert not list(bucket.mirror.rglob("qrels.test.parquet"))
 
 
 def test_versions_of_the_same_second_and_size_are_told_apart(bucket: Bucket) -> None:
-    url = f"{bucket}/weights.json"
-    time.sleep(1 - time.time() % 1)  # times of objects are in seconds
     for content in (b"0.25", b"0.75"):
-        store.write(content, url)
-        assert download.local_file(url).read_bytes() == content
+        bucket.put("weights.json", content)
+        assert remote.local_copies([f"{bucket}/weights.json"])[0].read_bytes() == content
 
 
-def test_an_upload_that_was_killed_is_no_artifact_and_is_resumed(any_bucket: Bucket, local: Path) -> None:
-    with_index(any_bucket, local)
-    command = CHAIN[1].format(any_bucket).split()
-    ended = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True, check=False)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    assert f"out/bm25/{MARKER}" in any_bucket.names("out")
-    assert "out/bm25/manifest.json" not in any_bucket.names("out")
-    refused = hybrid(*CHAIN[2].format(any_bucket).split())
-    assert (refused.code, refused.err.count("\n")) == (2, 1)
-    assert f"{any_bucket}/out/bm25: an upload to it has not finished; repeat the command" in refused.err
-    times = {each.path: each.mtime_ns for each in any_bucket.system.get_file_info(
-        pa_fs.FileSelector(f"{any_bucket.name}/out", recursive=True)) if each.type == pa_fs.FileType.File}  # fmt: skip
-    again = run(any_bucket, 1)[0]
-    assert "is up to date" in again.err
-    assert any_bucket.names("out") == {f"out/bm25/{name}" for name in contents(local / "out/bm25")}
-    for path, written in times.items():
-        if not path.endswith(MARKER):
-            assert any_bucket.system.get_file_info(path).mtime_ns == written
-    run(any_bucket, 2)
-    assert any_bucket.get("out/bm25.parquet") == (local / "out/bm25.parquet").read_bytes()
+def test_a_compressed_object_keeps_its_bytes(bucket: Bucket, tmp_path: Path) -> None:
+    content = gzip.compress(b'{"docid": "a", "title": "", "text": "a text"}\n')
+    bucket.client.put_object(Bucket=bucket.name, Key="docs.jsonl.gz", Body=content)
+    assert remote.local_copies([f"{bucket}/docs.jsonl.gz"])[0].read_bytes() == content
+    command = ("prepare", "files", f"{bucket}/docs.jsonl.gz", "--output", f"{bucket}/gz")
+    assert hybrid(*command).code == 0
+    assert "is up to date" in hybrid(*command).err
 
 
-def test_a_store_that_stops_answering_loses_no_work(
-    any_bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_index(any_bucket, local)
-    put, variable, nobody = store.put, any_bucket.endpoint, "http://127.0.0.1:1"
-    endpoint = os.environ[variable]
-
-    def stop(path: Path, url: str) -> None:
-        if url.endswith("/docids.parquet"):
-            monkeypatch.setenv(variable, nobody)
-        put(path, url)
-
-    monkeypatch.setattr(store, "S3_ATTEMPTS", 1)
-    monkeypatch.setattr(store, "GOOGLE_PATIENCE", timedelta(seconds=1))
-    monkeypatch.setattr(store, "put", stop)
-    done = hybrid(*CHAIN[1].format(any_bucket).split())
-    assert done.code == 1
-    assert f"the object store does not answer; check {CHECKED[any_bucket.scheme]}, and repeat the command" in done.err
-    assert done.err.splitlines()[-1].startswith(f"hybrid: {any_bucket}/out/bm25")
-    assert "out/bm25/manifest.json" not in any_bucket.names("out")
-    monkeypatch.setattr(store, "put", put)
-    monkeypatch.setenv(variable, endpoint)
-    assert "is up to date" in run(any_bucket, 1)[0].err
-    assert "out/bm25/manifest.json" in any_bucket.names("out")
+def test_patterns_counts_and_names_in_options(bucket: Bucket, local: Path, tmp_path: Path) -> None:
+    assert hybrid("index-bm25", local / "data", "--shards", "2", "--output", tmp_path / "idx").code == 0
+    for name, content in contents(tmp_path / "idx").items():
+        bucket.put(f"idx/{name}", content)
+    stored(bucket, local)
+    found = hybrid("search", f"{bucket}/data", "--index", f"{bucket}/idx/shard-*", *QUERY)
+    assert found.out == hybrid("search", local / "data", "--index", local / "out/bm25", *QUERY).out
+    for name in bucket.names("idx/shard-00001"):
+        bucket.system.delete_file(f"{bucket.name}/{name}")
+    assert hybrid("search", "--index", f"{bucket}/idx/shard-*", *QUERY).code == 2  # the copy is gone too
+    assert hybrid("search", "--index", f"{bucket}/none-*", *QUERY).problem == "no-such-object"
+    mined = ("--sources", f"run:{bucket}/out/bm25.parquet:3", "--output", f"{bucket}/train.parquet")
+    assert hybrid("mine-negatives", f"{bucket}/data", "--split", "test", *mined).code == 0
+    bucket.put("again.parquet", bucket.get("out/bm25.parquet"))
+    fused = [f"a={bucket}/out/bm25.parquet", f"b={bucket}/again.parquet"]
+    assert hybrid("fuse", *fused, "--method", "rrf", "--output", f"{bucket}/fused.parquet").code == 0
+    assert {"train.parquet", "fused.parquet"} <= bucket.names()
 
 
-def test_a_download_that_stops_half_way_is_resumed(
-    any_bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Files that arrived are kept; a part of a file is never read."""
-    with_index(any_bucket, local)
-    for name, content in contents(local / "out/bm25").items():
-        any_bucket.put(f"out/bm25/{name}", content)
-    blocks, whole = store.blocks, list[str]()
-
-    def stop(url: str) -> Iterator[bytes]:
-        content = b"".join(blocks(url))
-        if url.endswith("/docids.parquet"):
-            yield content[:10]
-            raise HybridError(f"{url}: the object store does not answer; repeat the command")
-        whole.append(url)
-        yield content
-
-    monkeypatch.setattr(store, "blocks", stop)
-    words = ("search", "--index", f"{any_bucket}/out/bm25", "--query", "salt")
-    done = hybrid(*words)
-    assert (done.code, done.err.splitlines()[-1]) == (
-        1, f"hybrid: {any_bucket}/out/bm25/docids.parquet: the object store does not answer; repeat the command",
-    )  # fmt: skip
-    assert not list(any_bucket.mirror.rglob("docids.parquet"))
-    first, again = set(whole), set[str]()
-
-    def noted(url: str) -> Iterator[bytes]:
-        again.add(url)
-        yield from blocks(url)
-
-    monkeypatch.setattr(store, "blocks", noted)
-    assert hybrid(*words).out == hybrid("search", "--index", str(local / "out/bm25"), "--query", "salt").out
-    assert again
-    assert not first & again
+def test_a_config_file_is_read_from_the_store_and_a_log_file_is_refused(bucket: Bucket, local: Path) -> None:
+    with_index(bucket, local)
+    bucket.put("bm25.yaml", f"k1: 1.5\nthreads: 1\noutput: {bucket}/out/bm25\n".encode())
+    assert hybrid("index-bm25", f"{bucket}/data", "--config", f"{bucket}/bm25.yaml").code == 0
+    assert json.loads(bucket.get("out/bm25/manifest.json"))["options"]["k1"] == 1.5
+    assert hybrid("index-bm25", f"{bucket}/data", "--config", f"{bucket}/none.yaml").problem == "no-such-object"
+    done = hybrid("index-bm25", f"{bucket}/data", "--output", f"{bucket}/x", "--log-file", f"{bucket}/log.txt")
+    assert (done.code, done.problem) == (2, "log-in-object-store")
 
 
-def test_an_output_in_the_store_is_replaced_as_a_local_one(any_bucket: Bucket, local: Path) -> None:
-    with_index(any_bucket, local)
-    run(any_bucket, 1)
-    other = [*CHAIN[1].format(any_bucket).split(), "--fields", "text"]
-    assert (
-        "already exists with other options or inputs: fields=['title', 'text'], now ['text']; pass --overwrite"
-        in hybrid(*other).err
-    )
-    shutil.rmtree(any_bucket.mirror)
-    any_bucket.put("out/bm25/notes.txt", b"mine")
-    done = hybrid(*other, "--overwrite")
-    assert f"{any_bucket}/out/bm25: notes.txt is not part of the lexical index; move it" in done.err
-    any_bucket.system.delete_file(f"{any_bucket.name}/out/bm25/notes.txt")
-    assert hybrid(*other, "--overwrite").code == 0
-    assert f"out/bm25/{MARKER}" not in any_bucket.names("out")
-    shutil.rmtree(any_bucket.mirror)
-    assert "is up to date" in hybrid(*other).err
-    assert artifacts.read_manifest(mirror.place_of(f"{any_bucket}/out/bm25")).options["fields"] == ["text"]
+def test_the_python_interface_opens_urls(bucket: Bucket, local: Path, tiny_bert: Path) -> None:
+    stored(bucket, local)
+    for name, content in contents(tiny_bert).items():
+        bucket.put(f"bert/{name}", content)
+    assert open_index(f"{bucket}/out/bm25").search("table salt", k=1)["title"][0] is not None
+    assert len(open_run(f"{bucket}/out/bm25.parquet"))
+    assert open_encoder(f"{bucket}/bert").encode_queries(["salt"]).shape[0] == 1
+    with pytest.raises(InputError) as caught:
+        open_index(f"{bucket}/nothing")
+    assert (caught.value.code, caught.value.fields) == ("no-such-object", {"path": f"{bucket}/nothing"})
+
+
+def test_exports_are_files_and_folders_without_manifest(bucket: Bucket, local: Path) -> None:
+    stored(bucket, local)
+    trec = ("export", f"{bucket}/out/bm25.parquet", "--format", "msmarco", "--output", f"{bucket}/run.tsv")
+    folder = ("export", f"{bucket}/out/bm25", "--format", "opensearch", "--output", f"{bucket}/es")
+    for words in (trec, folder):
+        assert hybrid(*words).code == 0
+        before = times(bucket, "")
+        assert "is up to date" in hybrid(*words).err
+        assert times(bucket, "") == before
+    assert bucket.get("run.tsv").startswith(b"001\t")
+    assert bucket.names("es")
+    table = ("--memory-table", f"{bucket}/data", "--split", "test", "--output", f"{bucket}/memory.json")
+    assert hybrid("inspect", f"{bucket}/out/bm25.parquet", *table).code == 0, "the index was read by another command"
+    assert bucket.get("memory.json")
+
+
+# ----------------------------------------------------------------------------------------------------- interruptions
 
 
 @pytest.mark.parametrize(
-    ("index", "message"),
+    ("end", "after"), [("/docids.parquet", True), ("manifest.json", False), ("manifest.json", True)]
+)
+def test_an_upload_that_was_killed_is_finished_by_the_same_command(
+    any_bucket: Bucket, local: Path, end: str, after: bool
+) -> None:
+    with_index(any_bucket, local)
+    command = CHAIN[1].format(any_bucket)
+    killed(command, "put", end.removeprefix("/"), after)
+    complete = (end, after) == ("manifest.json", True)
+    assert ("out/bm25/manifest.json" in any_bucket.names("out")) == complete
+    done = hybrid("verify", f"{any_bucket}/out/bm25")
+    assert (done.code, done.problem) == (2, "unfinished-upload")
+    assert hybrid("inspect", f"{any_bucket}/out").problem == "unfinished-upload"  # which is in that folder
+    copy = remote.copy_of(f"{any_bucket}/out/bm25")
+    made, before = contents(copy), times(any_bucket, "out")
+    again = run(any_bucket, 1)[0]
+    assert "is up to date" in again.err
+    now = times(any_bucket, "out")
+    assert {name: now[name] for name in before} == before  # not sent again
+    assert {f"out/bm25/{name}": content for name, content in made.items()} == {
+        name: any_bucket.get(name) for name in any_bucket.names("out")
+    }
+    assert hybrid("verify", f"{any_bucket}/out").code == 0
+
+
+def test_on_another_machine_an_unfinished_upload_is_no_artifact(
+    bucket: Bucket, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_index(bucket, local)
+    killed(CHAIN[1].format(bucket), "put", "manifest.json")
+    with monkeypatch.context() as other:
+        other.setenv("HYBRID_CACHE", str(tmp_path / "other"))
+        assert hybrid("search", "--index", f"{bucket}/out/bm25", *QUERY).code == 2
+        assert hybrid(*CHAIN[1].format(bucket).split(), "--overwrite").problem == "foreign-folder"
+    run(bucket, 1)
+
+
+def test_a_replacement_that_was_killed_is_finished(bucket: Bucket, local: Path) -> None:
+    with_index(bucket, local)
+    run(bucket, 1)
+    command = f"{CHAIN[1].format(bucket)} --fields text --overwrite"
+    killed(command, "put", "terms.parquet")
+    assert "out/bm25/manifest.json" not in bucket.names("out")
+    again = hybrid(*CHAIN[1].format(bucket).split(), "--fields", "text")
+    assert (again.code, "is up to date" in again.err) == (0, True)
+    assert json.loads(bucket.get("out/bm25/manifest.json"))["options"]["fields"] == ["text"]
+    other = hybrid(*CHAIN[1].format(bucket).split())
+    assert (other.code, "already exists with other options" in other.err) == (2, True)
+    assert not list(bucket.mirror.rglob(".*.upload"))
+    bucket.put("out/bm25/notes.txt", b"mine")
+    assert hybrid(*command.split()).code == 2
+    assert bucket.get("out/bm25/notes.txt") == b"mine"
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_file_whose_upload_was_killed_is_finished(bucket: Bucket, local: Path, after: bool) -> None:
+    with_index(bucket, local)
+    run(bucket, 1)
+    killed(CHAIN[2].format(bucket), "put", "", after)
+    assert hybrid("inspect", f"{bucket}/out/bm25.parquet").problem == "unfinished-upload"
+    assert "is up to date" in run(bucket, 2)[0].err
+    assert bucket.get("out/bm25.parquet") == (local / "out/bm25.parquet").read_bytes()
+    assert hybrid("inspect", f"{bucket}/out/bm25.parquet").code == 0
+
+
+def test_a_download_that_was_killed_is_resumed(bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(bucket, local)
+    monkeypatch.setenv("POLARS_MAX_THREADS", "1")
+    words = ("search", "--index", f"{bucket}/out/bm25", *QUERY)
+    killed(" ".join(words), "get_object", "manifest.json")
+    before = inodes(bucket)
+    assert before
+    assert not remote.copy_of(f"{bucket}/out/bm25/manifest.json").exists()
+    assert hybrid(*words).out == hybrid("search", "--index", str(local / "out/bm25"), *QUERY).out
+    after = inodes(bucket)
+    assert {name: after[name] for name in before} == before
+
+
+def test_an_input_that_changes_while_it_is_downloaded_is_refused(
+    bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(bucket, local)
+    get = remote.get_object
+
+    def meddle(url: str, states: remote.States, name: str) -> None:
+        get(url, states, name)
+        bucket.put("out/bm25/bm25.json", b"{}")
+
+    words = ("search", "--index", f"{bucket}/out/bm25", *QUERY)
+    with monkeypatch.context() as patched:
+        patched.setattr(remote, "get_object", meddle)
+        done = hybrid(*words)
+    assert (done.code, done.problem) == (1, "input-changed")
+    assert not remote.copy_of(f"{bucket}/out/bm25/manifest.json").exists()
+    bucket.put("out/bm25/bm25.json", (local / "out/bm25/bm25.json").read_bytes())
+    assert hybrid(*words).code == 0
+
+
+def test_a_damaged_copy_is_named_and_downloaded_again(bucket: Bucket, local: Path) -> None:
+    stored(bucket, local)
+    words = ("search", "--index", f"{bucket}/out/bm25", *QUERY)
+    remote.fetch(f"{bucket}/out/bm25")
+    copy = remote.copy_of(f"{bucket}/out/bm25/impacts/lengths.npy")
+    status, content = copy.stat(), bytearray(copy.read_bytes())
+    content[len(content) * 3 // 4] ^= 1
+    copy.write_bytes(content)
+    os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+    done = hybrid(*words)
+    assert (done.code, str(copy) in done.err, "(to download a copy again, remove it)" in done.err) == (1, True, True)
+    copy.unlink()
+    assert hybrid(*words).code == 0
+
+
+# --------------------------------------------------------------------------------------------------- other writers
+
+
+def test_an_output_that_a_process_of_this_machine_writes_is_refused(bucket: Bucket, local: Path) -> None:
+    stored(bucket, local)
+    writer = remote.Upload(f"{bucket}/out/bm25.parquet", Search(index=local, query="x"))
+    done = hybrid(*CHAIN[2].format(bucket).split())
+    assert (done.code, done.problem, done.fields["path"]) == (1, "output-in-use", f"{bucket}/out/bm25.parquet")
+    writer.end(upload=True)
+    run(bucket, 2)
+
+
+@pytest.mark.parametrize("moment", ["before its upload", "during its upload"])
+def test_of_two_machines_that_write_an_output_one_succeeds(
+    bucket: Bucket, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    with_index(bucket, local)
+    upload, put, codes = remote.Upload.publish, remote.Upload.put, list[int]()
+    command = CHAIN[1].format(bucket).split()
+
+    def other_machine() -> None:
+        if not codes:
+            codes.append(0)
+            words = [sys.executable, "-m", "hybrid_cli", *command, "--fields", "text"]
+            variables = {**os.environ, "HYBRID_CACHE": str(tmp_path / "other")}
+            codes[0] = subprocess.run(words, env=variables, capture_output=True, check=False).returncode
+
+    def upload_late(self: remote.Upload) -> None:
+        other_machine()
+        upload(self)
+
+    def put_late(self: remote.Upload, name: str) -> None:
+        put(self, name)
+        other_machine()
+
+    early = moment == "before its upload"
+    with monkeypatch.context() as patched:
+        patched.setattr(remote.Upload, "publish" if early else "put", upload_late if early else put_late)
+        done = hybrid(*command)
+    assert (done.code, codes) == ((1, [0]) if early else (0, [2]))  # its folder without manifest is no artifact
+    assert done.problem == ("output-changed" if early else "")
+    if early:
+        fields = json.loads(bucket.get("out/bm25/manifest.json"))["options"]["fields"]
+        assert fields == ["text"]
+        assert hybrid(*command).problem == "output-changed"
+        again = hybrid(*command, "--overwrite")
+        assert again.code == 0, again.err
+    assert json.loads(bucket.get("out/bm25/manifest.json"))["options"]["fields"] == ["title", "text"]
+    shutil.rmtree(bucket.mirror)
+    assert hybrid("verify", f"{bucket}/out/bm25").code == 0
+
+
+def test_files_that_another_process_replaces_are_not_published(
+    bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_index(bucket, local)
+    put = remote.Upload.put
+
+    def meddle(self: remote.Upload, name: str) -> None:
+        put(self, name)
+        if name == "docids.parquet":
+            bucket.put(f"out/bm25/{name}", b"of another")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(remote.Upload, "put", meddle)
+        done = hybrid(*CHAIN[1].format(bucket).split())
+    assert (done.code, done.problem) == (1, "output-changed")
+    assert "out/bm25/manifest.json" not in bucket.names("out")
+
+
+def test_versions_of_another_machine_are_read_after_a_command_that_failed(
+    bucket: Bucket, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_index(bucket, local)
+    run(bucket, 1)
+    command = CHAIN[1].format(bucket).split()
+    assert hybrid(*command, "--fields", "text").code == 2  # other options
+    with monkeypatch.context() as other:
+        other.setenv("HYBRID_CACHE", str(tmp_path / "other"))
+        assert hybrid(*command, "--fields", "text", "--overwrite").code == 0
+    assert hybrid("verify", f"{bucket}/out").err == ""
+    assert remote.copy_of(f"{bucket}/out/bm25/manifest.json").read_bytes() == bucket.get("out/bm25/manifest.json")
+    for name in bucket.names("out/bm25"):
+        bucket.system.delete_file(f"{bucket.name}/{name}")
+    run(bucket, 1)  # what its owner has deleted is not there
+    assert "out/bm25/manifest.json" in bucket.names("out/bm25")
+
+
+# ------------------------------------------------------------------------------------------------------ one-line errors
+
+
+@pytest.mark.parametrize(
+    ("url", "problem", "code"),
     [
-        (
-            "{0.scheme}://no-such-bucket/bm25",
-            "{0.scheme}://no-such-bucket/bm25: no such bucket; create it, or check its name and region",
-        ),
-        ("{0}/none", "{0}/none: no such file or folder"),
-        ("{0}/../bm25", "has '..' in its path"),
+        ("{0.scheme}://no-such-bucket/bm25", "no-such-bucket", 2),
+        ("{0}/none", "no-such-object", 2),
+        ("{0}/../bm25", "unsafe-name", 2),
     ],
 )
-def test_a_path_that_the_store_lacks_is_refused_in_one_line(any_bucket: Bucket, index: str, message: str) -> None:
-    done = hybrid("search", "--index", index.format(any_bucket), "--query", "the")
-    assert (done.code, done.err.count("\n")) == (2, 1), done
-    assert message.format(any_bucket) in done.err
+def test_a_path_that_the_store_lacks_is_refused_in_one_line(
+    any_bucket: Bucket, url: str, problem: str, code: int
+) -> None:
+    done = hybrid("search", "--index", url.format(any_bucket), "--query", "the")
+    assert (done.code, done.problem, done.fields["path"]) == (code, problem, url.format(any_bucket))
+    assert done.err.count("\n") == 1
+
+
+def test_a_folder_that_hybrid_did_not_write_is_no_output(bucket: Bucket, local: Path) -> None:
+    bucket.put("folder/mine.txt", b"text")
+    for url in (str(bucket), f"{bucket}/folder"):
+        assert hybrid("index-bm25", local / "data", "--output", url, "--overwrite").problem == "foreign-folder"
+    assert not list(bucket.mirror.rglob("*.txt"))  # refused from the listing
 
 
 def test_a_store_that_denies_access_is_one_line(bucket: Bucket, server: str) -> None:
@@ -229,90 +424,151 @@ def test_a_store_that_denies_access_is_one_line(bucket: Bucket, server: str) -> 
 
     actions_without_check(0)
     try:
-        with pytest.raises(InputError, match="access denied; check the credentials, such as AWS_ACCESS_KEY_ID"):
-            store.objects(f"{bucket}/data")
+        done = hybrid("inspect", f"{bucket}/docs.jsonl")
+        assert (done.code, done.problem, done.err.count("\n")) == (2, "access-denied", 1)
     finally:
         actions_without_check(1 << 60)
 
 
-def test_google_cloud_without_a_network_is_one_line_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "GOOGLE_PATIENCE", timedelta(seconds=1))
-    monkeypatch.setenv("CLOUD_STORAGE_EMULATOR_ENDPOINT", "http://127.0.0.1:1")
-    done = hybrid("search", "--index", "gs://bucket/bm25", "--query", "the")
-    assert (done.code, done.err.count("\n")) == (1, 1), done
-    assert "gs://bucket/bm25: " in done.err
-    assert "and repeat the command" in done.err
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_a_store_that_does_not_answer_is_one_line(scheme: str, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "S3_ATTEMPTS", 1)
+    monkeypatch.setattr(remote, "PATIENCE", timedelta(seconds=1))
+    for variable in ("CLOUD_STORAGE_EMULATOR_ENDPOINT", "AWS_ENDPOINT_URL"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:1")
+    done = hybrid("search", "--index", f"{scheme}://bucket/bm25", "--query", "the")
+    assert (done.code, done.problem, done.err.count("\n")) == (1, "store-unreachable", 1), done
 
 
-def test_an_output_that_shares_files_with_its_input_leaves_it_unchanged(
-    any_bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_index(any_bucket, local)
-    run(any_bucket, 1)
-    command = [*CHAIN[1].format(any_bucket).split(), "--k1", "1.5"]  # the index is linked, with another k1
-    any_bucket.put("new.jsonl", b'{"docid": "new", "title": "", "text": "a new text"}\n')
-    assert hybrid("prepare", "files", f"{any_bucket}/new.jsonl", "--output", f"{any_bucket}/new").code == 0
-    words = (f"{any_bucket}/out/bm25", f"{any_bucket}/new", "--threads", "1", "--output", f"{any_bucket}/out/longer")
-    assert hybrid("append", *words).code == 0
-    read, blocks = [], store.blocks
-
-    def noted(url: str) -> Iterator[bytes]:
-        read.append(url)
-        return blocks(url)
-
-    monkeypatch.setattr(store, "blocks", noted)
-    for index in ("bm25", "longer"):
-        assert hybrid("search", "--index", f"{any_bucket}/out/{index}", "--query", "salt").code == 0
-    assert read == []
-    assert hybrid(*command).code == 0
-    assert json.loads(any_bucket.get("out/bm25/manifest.json"))["options"]["k1"] == 1.5
+# ------------------------------------------------------------------------------------------------- several processes
 
 
 def test_a_training_on_several_machines_needs_a_shared_output(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     done = hybrid("train-dense", "examples.parquet", "--model", "minilm", "--output", f"{bucket}/out/dense")
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert f"--output {bucket}/out/dense: the processes of several machines share the unfinished output" in done.err
+    assert (done.code, done.problem) == (2, "output-not-shared")
 
 
-def test_paths_are_printed_as_urls(any_bucket: Bucket, local: Path) -> None:
-    with_index(any_bucket, local)
-    run(any_bucket, 1)
-    dry = (*CHAIN[2].format(any_bucket).split(), "--dry-run")
-    for words in (("verify", f"{any_bucket}/out/bm25"), ("inspect", f"{any_bucket}/out/bm25"), dry):
-        done = hybrid(*words)
-        assert done.code == 0
-        assert f"{any_bucket}/out/bm25" in done.out
-        assert str(any_bucket.mirror) not in done.out + done.err
+def test_a_training_of_two_processes_uploads_once(bucket: Bucket, tiny_bert: Path, tmp_path: Path) -> None:
+    for name, content in contents(tiny_bert).items():
+        bucket.put(f"bert/{name}", content)
+    bucket.put("examples.parquet", write_examples(tmp_path / "examples.parquet").read_bytes())
+    words = ["train-dense", f"{bucket}/examples.parquet", "--model", f"{bucket}/bert", "--max-steps", "2"]
+    words += ["--device", "cpu", "--output", f"{bucket}/out/dense"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "hybrid_cli", *words], env={**shared, "RANK": rank, "LOCAL_RANK": rank},
+            stderr=subprocess.PIPE, text=True,
+        )
+        for rank in "01"
+    ]  # fmt: skip
+    said = [each.communicate(timeout=300)[1] for each in ranks]
+    assert [each.returncode for each in ranks] == [0, 0], said
+    assert ["uploaded to" in each for each in said] == [True, False]
+    assert "out/dense/manifest.json" in bucket.names("out")
+    shutil.rmtree(bucket.mirror)
+    assert hybrid("verify", f"{bucket}/out/dense").code == 0
 
 
-def test_a_config_file_is_read_from_the_store_and_a_log_file_is_refused(bucket: Bucket, local: Path) -> None:
+def test_a_process_of_a_cluster_downloads_the_inputs_to_its_machine(bucket: Bucket, local: Path) -> None:
+    stored(bucket, local)
+    with remote.local_paths(Search(index=Path(f"{bucket}/out/bm25"), query="salt")):
+        sent = pickle.dumps(inputs_on_machine.get())
+    assert inputs_on_machine.get()() == {}
+    shutil.rmtree(bucket.mirror)
+    code = "import pickle, sys; pickle.load(sys.stdin.buffer)()"
+    subprocess.run([sys.executable, "-c", code], input=sent, check=True)
+    copies = bucket.mirror / "s3" / bucket.name
+    assert set(contents(copies / "out/bm25")) == set(contents(local / "out/bm25"))
+    assert (copies / "data/corpus.parquet").is_file()  # recorded by the index
+
+
+# ------------------------------------------------------------------------------------------------------ auto and judge
+
+
+def test_auto_uploads_its_folder_and_continues_after_a_kill(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recommended, "FEWEST_QUERIES", 11)
+    words = f"auto {bucket}/docs.jsonl --max-steps 0 --output {bucket}/mine"
+    killed(words, "put", "docids.parquet", after=True)
+    assert "mine/bm25/manifest.json" not in bucket.names("mine")
+    again = hybrid(*words.split())
+    assert again.code == 0, again.err
+    assert "bm25 is up to date" in again.err
+    names = {name.removeprefix("mine/").split("/")[0] for name in bucket.names("mine")}
+    assert {"collection", "bm25", "dense"} <= names
+    before = times(bucket, "mine")
+    shutil.rmtree(bucket.mirror)
+    again = hybrid(*words.split())
+    assert (again.code, again.err.count("is up to date"), "uploaded to" in again.err) == (0, 10, False), again.err
+    assert times(bucket, "mine") == before
+
+
+def judged(bucket: Bucket, answers: str, monkeypatch: pytest.MonkeyPatch) -> Done:
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{answer}\n" for answer in answers)))
+    runs = [f"{bucket}/{name}.trec" for name in (FIRST, SECOND)]
+    return hybrid("judge", f"{bucket}/data", "--split", "test", *runs, "--output", f"{bucket}/mine.tsv")
+
+
+@pytest.fixture
+def with_runs(bucket: Bucket, local: Path, tmp_path: Path) -> Bucket:
     with_index(bucket, local)
-    bucket.put("bm25.yaml", b"k1: 1.5\nthreads: 1\n")
-    index = ("index-bm25", f"{bucket}/data", "--output", f"{bucket}/out/bm25")
-    assert hybrid(*index, "--config", f"{bucket}/bm25.yaml").code == 0
-    assert json.loads(bucket.get("out/bm25/manifest.json"))["options"]["k1"] == 1.5
-    for words, message in (
-        (("--config", f"{bucket}/none.yaml"), f"{bucket}/none.yaml: no such file"),
-        (("--log-file", f"{bucket}/log.txt"), f"--log-file {bucket}/log.txt: object stores cannot append to an object"),
-    ):
-        done = hybrid(*index, *words)
-        assert (done.code, done.err.count("\n")) == (2, 1)
-        assert message in done.err
+    for path in write_runs(tmp_path):
+        bucket.put(path.name, path.read_bytes())
+    return bucket
 
 
-def test_an_index_that_was_copied_to_a_bucket_asks_no_other_bucket(bucket: Bucket, local: Path) -> None:
-    """Its manifest records paths relative to its old place, which lead out of the bucket here."""
-    index = local / "out" / "bm25"
-    for file in filter(Path.is_file, index.rglob("*")):
-        bucket.put(f"copied/{file.relative_to(index)}", file.read_bytes())
-        bucket.put(f"{file.relative_to(index)}", file.read_bytes())
-    query = ("--query", "salt", "--threads", "1")
-    for place in (f"{bucket}/copied", str(bucket)):
-        for command in (("verify", place), ("inspect", place), ("search", "--index", place, *query)):
-            done = hybrid(*command)
-            assert "no such bucket" not in done.err
-            assert "a bug in hybrid" not in done.err
-            assert done.code == 0 or command[0] == "verify", done  # inputs are missing, and the bucket has other files
-        assert done.out.split()[:4] == ["1.", "salt", "[1.2508]", "2."]
+def test_judgments_are_uploaded_at_the_end(with_runs: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert judged(with_runs, "120us", monkeypatch).code == 0
+    before = with_runs.get("mine.tsv")
+    shutil.rmtree(with_runs.mirror)  # another machine
+    assert judged(with_runs, "3x", monkeypatch).code == 2  # an answer that is none: those before it are stored
+    assert with_runs.get("mine.tsv").startswith(before)
+    assert with_runs.get("mine.tsv").count(b"\n") == 3
+    assert with_runs.get("mine.tsv.skipped").count(b"\n") == 1
+
+
+def test_judgments_are_uploaded_after_ctrl_c(with_runs: Bucket) -> None:
+    runs = [f"{with_runs}/{name}.trec" for name in (FIRST, SECOND)]
+    words = ["judge", f"{with_runs}/data", "--split", "test", *runs, "--output", f"{with_runs}/mine.tsv"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hybrid_cli", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, bufsize=1,
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write("1\n2\n")
+    process.stdin.flush()
+    copy = remote.copy_of(f"{with_runs}/mine.tsv")
+    while not (copy.is_file() and copy.read_bytes().count(b"\n") == 2):
+        assert process.poll() is None, process.communicate()
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[1].count("uploaded to") == 2
+    assert process.returncode == 130
+    assert with_runs.get("mine.tsv") == copy.read_bytes()
+
+
+def test_judgments_that_another_person_changed_meanwhile_are_kept(
+    with_runs: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert judged(with_runs, "1", monkeypatch).code == 0
+    upload, other = remote.Upload.publish, b"q9\t0\td1\t1\n"
+
+    def meddle(self: remote.Upload) -> None:
+        with_runs.put("mine.tsv", other)
+        upload(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(remote.Upload, "publish", meddle)
+        done = judged(with_runs, "12", monkeypatch)
+    copy = remote.copy_of(f"{with_runs}/mine.tsv")
+    assert (done.code, done.problem, str(copy) in done.err) == (1, "output-changed", True)
+    assert with_runs.get("mine.tsv") == other
+    assert copy.read_bytes().count(b"\n") == 3
+    assert judged(with_runs, "2", monkeypatch).problem == "output-changed"
+    copy.unlink()  # as the message says
+    assert judged(with_runs, "2", monkeypatch).code == 0
+    assert with_runs.get("mine.tsv").startswith(other)

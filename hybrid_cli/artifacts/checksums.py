@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hybrid_cli.artifacts import disk
-from hybrid_cli.artifacts.mirror import remedy
 from hybrid_cli.errors import DamageError
 from hybrid_cli.input_files import opened
 
@@ -76,8 +75,7 @@ def check(path: Path) -> None:
     """
     place = _place(path)
     if _digest(path, place[0]) != place[1] if place else has_key(path):
-        advice = remedy(path, "restore or rebuild the file")
-        raise DamageError(f"{path}: the content changed on the disk after it was written; {advice}")
+        raise DamageError(f"{path}: the content changed on the disk after it was written; restore or rebuild the file")
 
 
 def hash_file(path: Path) -> str:

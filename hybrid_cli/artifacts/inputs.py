@@ -50,8 +50,8 @@ def has_content(path: Path, recorded: str) -> bool:
 
 
 def recorded_input(manifest: Manifest, role: str) -> Recorded | None:
-    """Return an input as recorded; None for an input recorded by name. Nothing is downloaded."""
-    if manifest.input_place(role) is None:
+    """Return an input as recorded; None for an input recorded by name or URL."""
+    if manifest.input_path(role) is None:
         return None
     source = manifest.inputs[role]
     return Recorded(Path(manifest.input_label(role)), source["kind"], source["fingerprint"])

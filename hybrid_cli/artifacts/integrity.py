@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 
 from hybrid_cli.artifacts import checksums
 from hybrid_cli.artifacts.manifest import MANIFEST, Manifest, find_manifest, fingerprint
-from hybrid_cli.artifacts.mirror import remedy
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.input_files import read_bytes
 
@@ -159,7 +158,7 @@ def _damage(file: Path, value: str) -> str | None:
         return str(error)
     if found == value:
         return None
-    return f"{file}: the content changed on the disk after it was written; {remedy(file, 'restore it')}"
+    return f"{file}: the content changed on the disk after it was written; restore it"
 
 
 def _state(path: Path) -> tuple[str, int, int, int]:
@@ -196,5 +195,5 @@ def _damage_of_text(path: Path, manifest: Manifest) -> str | None:
     return (
         None
         if digest.hexdigest() == manifest.fingerprint
-        else f"{path}: the content changed after it was written; {remedy(path, 'restore or rebuild the file')}"
+        else f"{path}: the content changed after it was written; restore or rebuild the file"
     )

@@ -195,7 +195,7 @@ def made_of(run: Path) -> Iterator[tuple[Path, Path, Manifest]]:
 
     The run is the one that was made of the artifact: the given run, or one that it was fused or concatenated from.
     Artifacts that are gone, damaged, or have changed since then are left out with all that they were made of, and so is
-    what a training only read: its validation, and the index or teacher of its negatives. Nothing is downloaded.
+    what a training only read: its validation, and the index or teacher of its negatives.
     """
     waiting, found = [(run, run)], set()
     while waiting:
@@ -219,7 +219,7 @@ def _unchanged(manifest: Manifest) -> Iterator[tuple[Path, str]]:
     """Yield path and kind of the inputs that became a part of an artifact and are still what was recorded."""
     for role, recorded in manifest.inputs.items():
         follow = recorded["kind"] in _PARTS_OF.get(manifest.kind, ()) and not role.startswith("dev")
-        source = manifest.input_place(role) if follow else None
+        source = manifest.input_path(role) if follow else None
         if source is not None and source.exists() and fingerprint(source) == recorded["fingerprint"]:
             yield source, recorded["kind"]
 

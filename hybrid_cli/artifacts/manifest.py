@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,16 @@ import pyarrow.parquet as pq
 from hybrid_cli.artifacts import checksums
 from hybrid_cli.artifacts.checksums import new_hash
 from hybrid_cli.artifacts.layout import CURVE
-from hybrid_cli.artifacts.mirror import is_url, place_of, recorded_url, remedy, url_of
 from hybrid_cli.artifacts.schemas import Kind
 from hybrid_cli.errors import DamageError, InputError
-from hybrid_cli.input_files import read_bytes, refuse_special
+from hybrid_cli.input_files import read_bytes, refuse_special, refuse_unsafe_name
 from hybrid_cli.json_files import parse_json, read_json, typed
 
 FORMAT = 2
 MANIFEST = "manifest.json"
 METADATA_KEY = b"hybrid"
 _IN_FOOTER = checksums.KEY.decode()  # the checksum of a Parquet file covers the manifest in its footer
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _DATA_BLOCK = '<script type="application/json" id="hybrid-manifest">\n{}</script>\n'
 _IN_PAGE = re.compile(_DATA_BLOCK.format("(.*?)"), re.DOTALL)
 _LIBRARIES = (
@@ -46,17 +45,13 @@ _LIBRARIES = (
 )
 
 
-fetch_input: Callable[[Path], object] = str  # called before a recorded input is read; `remote` downloads it
-
-
 @dataclass(frozen=True)
 class Manifest:
     """Origin of an artifact.
 
     Attributes:
         inputs: role -> `{path, kind, fingerprint}`, or `{name, kind, fingerprint}` for a model of the environment.
-            Paths are relative to the folder that contains the artifact, with forward slashes; inputs in an object store
-            have their URL, except in a manifest in the same bucket.
+            Paths are relative to the folder that contains the artifact, with forward slashes.
         files: relative paths of all files of a folder; None for an artifact that is one file.
         location: path of the artifact, with symbolic links resolved. Not stored.
     """
@@ -75,41 +70,28 @@ class Manifest:
     location: Path | None = field(default=None, compare=False)
 
     def input_path(self, role: str) -> Path | None:
-        """Return the recorded path of an input, which may no longer exist; None for an input recorded by name."""
-        path = self.input_place(role)
-        if path is not None and self._is_stored(role, path):
-            import_module("hybrid_cli.artifacts.download").fetch_recorded(path)
-        elif path is not None:
-            fetch_input(path)
-        return path
+        """Return the recorded path of an input, which may no longer exist.
 
-    def _is_stored(self, role: str, path: Path) -> bool:
-        """Return whether an input is recorded by its URL, or by a path in the mirror, as in earlier versions."""
-        outside = self.location is not None and url_of(self.location) is None
-        return is_url(self.inputs[role]["path"]) or (outside and url_of(path) is not None)
-
-    def input_place(self, role: str) -> Path | None:
-        """Return the recorded path of an input as `input_path` does, without a download from an object store."""
+        Returns:
+            None for an input recorded by name, or by a URL, as by earlier versions: a URL in a file is never followed.
+        """
         recorded = self.inputs.get(role, {}).get("path")
-        if recorded is None or self.location is None:
+        if recorded is None or self.location is None or _URL.match(recorded):
             return None
-        return place_of(recorded) if is_url(recorded) else Path(os.path.normpath(self.location.parent / recorded))
+        return Path(os.path.normpath(self.location.parent / recorded))
 
     def input_label(self, role: str) -> str:
         """Return the name of an input, or its path, relative to the working directory if it is below it."""
-        path = self.input_place(role)
+        path = self.input_path(role)
         if path is None:
             return self.inputs[role].get("name") or self.inputs[role]["path"]
-        inside = (
-            path.is_relative_to(Path.cwd()) and url_of(path) is None
-        )  # messages name the URL of a path in the mirror
-        return str(path.relative_to(Path.cwd())) if inside else str(path)
+        return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
     def moved_to(self, location: Path) -> Manifest:
         """Return the manifest of a copy at `location`, with input paths relative to the new location."""
         home = location_of(location)
         inputs = {
-            role: recorded if (path := self.input_place(role)) is None else recorded | {"path": stored_path(path, home)}
+            role: recorded if (path := self.input_path(role)) is None else recorded | {"path": stored_path(path, home)}
             for role, recorded in self.inputs.items()
         }
         return replace(self, inputs=inputs, location=home)
@@ -155,14 +137,12 @@ def location_of(output: Path) -> Path:
 
 
 def stored_path(path: Path, location: Path) -> str:
-    """Return `path` relative to the folder of `location`, or the URL of a path in the mirror.
+    """Return `path` relative to the folder of `location`.
 
     A link next to the artifact is kept, so that the path is still valid after both have moved. Links are resolved if
     the unresolved path does not lead from the resolved folder to the input.
     """
     written = os.path.abspath(path)
-    if (url := recorded_url(Path(written), location)) is not None:
-        return url
     for target in (written, os.path.realpath(path)):
         try:
             relative = os.path.relpath(target, location.parent)
@@ -236,8 +216,7 @@ def _manifest_in_json(path: Path) -> str | None:
     content = read_json(path)
     embedded = content.pop("manifest", None) if isinstance(content, dict) else None
     if isinstance(embedded, dict) and "checksum" in embedded and embedded.get("fingerprint") != hash_json(content):
-        advice = remedy(path, "restore or rebuild the file")
-        raise DamageError(f"{path}: the content changed on the disk after it was written; {advice}")
+        raise DamageError(f"{path}: the content changed on the disk after it was written; restore or rebuild the file")
     return json.dumps(embedded) if embedded else None
 
 
@@ -258,25 +237,24 @@ def _parse_manifest(text: str, path: Path, any_format: bool) -> Manifest:
         for role, source in ({} if manifest is None else manifest.inputs).items():
             if "fingerprint" not in source or not {"path", "name"} & set(source):
                 raise InputError(f"input '{role}' needs a fingerprint, and a path or a name")
+        for name in () if manifest is None else (*(manifest.files or ()), *(manifest.checksums or ())):
+            refuse_unsafe_name(name, MANIFEST)
     except InputError as error:
-        advice = remedy(_file_of(path), "restore or rebuild the artifact")
-        raise DamageError(f"{path}: its manifest is damaged ({error}); {advice}") from None
+        raise DamageError(
+            f"{path}: its manifest is damaged ({error}); restore or rebuild the artifact",
+            code="damaged-manifest",
+            path=path,
+        ) from None
     if manifest is None:
         raise InputError(f"{path}: has format {written}, this hybrid reads up to {FORMAT}; update hybrid")
     if stored not in (_IN_FOOTER, hash_json(fields)):
-        advice = remedy(_file_of(path), "restore or rebuild it")
-        raise DamageError(f"{path}: its manifest changed on the disk after it was written; {advice}")
+        raise DamageError(f"{path}: its manifest changed on the disk after it was written; restore or rebuild it")
     if manifest.format < FORMAT and not any_format:
         raise InputError(
             f"{path}: {manifest.kind} written by an older hybrid (manifest format {manifest.format}, now {FORMAT}); "
             f"rebuild it with `hybrid {manifest.stage} ... --overwrite`"
         )
     return manifest
-
-
-def _file_of(path: Path) -> Path:
-    """Return the file that has the manifest of an artifact."""
-    return path / MANIFEST if path.is_dir() else path
 
 
 def has_checksums(path: Path) -> bool:
@@ -299,7 +277,7 @@ def parquet_metadata(path: Path) -> pq.FileMetaData:
         if path.is_file() and checksums.has_key(path):
             checksums.check(path)
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{path}: is not a complete Parquet file ({first}); {remedy(path, 'rebuild it')}") from None
+        raise InputError(f"{path}: is not a complete Parquet file ({first}); rebuild it") from None
 
 
 def enclosing_artifact(path: Path) -> Path:

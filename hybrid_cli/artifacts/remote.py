@@ -1,346 +1,512 @@
-"""Object storage: paths `s3://BUCKET/KEY` and `gs://BUCKET/KEY` are mirrored in a local folder while a stage runs.
+"""Inputs and outputs in object stores, `s3://BUCKET/KEY` and `gs://BUCKET/KEY`: stages read and write local copies.
 
-Inputs are downloaded before the stage, and inputs that their manifests record when the stage asks for them; files with
-the size and the time of the object are kept. The output is written in the mirror, with all guarantees of a local one,
-and uploaded when the stage ends: a marker, the files, `manifest.json`. A folder without `manifest.json` is no artifact;
-the same command completes the upload. A second writer of the same output is refused.
+`local_paths` surrounds a stage. Before it, inputs are downloaded to CACHE/SCHEME/BUCKET/KEY, where relative paths in
+manifests lead to the same inputs as in the bucket. After it, the output is uploaded, manifests last: a folder without
+one is no artifact. Only buckets of URLs in the settings are contacted, never one that only a file names.
+
+A copy has the time of its object in whole seconds; a file that a stage writes has another one. While a command writes
+the copy of its output, `.NAME.upload` next to it notes the objects at the start. A copy that differs from its note is
+not uploaded yet: no download replaces it, and the same command finds it up to date and uploads it.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from functools import cache, partial
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from filelock import FileLock
+import pyarrow.fs as pa_fs
+from filelock import FileLock, Timeout
+from fsspec.implementations.arrow import ArrowFSWrapper
 
-from hybrid_cli import cluster, console
-from hybrid_cli.artifacts import disk, files, layout, manifest, store, unsent
-from hybrid_cli.artifacts.checks import existing_manifest
-from hybrid_cli.artifacts.download import fetch, has_pattern, mirror_objects, transfer
-from hybrid_cli.artifacts.manifest import MANIFEST
-from hybrid_cli.artifacts.mirror import bucket, disk_of, place_of, root, shown_as_url, url_of
-from hybrid_cli.artifacts.upload_marker import MARKER, Marker
-from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.input_files import read_bytes
-from hybrid_cli.json_files import parse_json
+from hybrid_cli import console
+from hybrid_cli.artifacts import disk, files
+from hybrid_cli.artifacts.manifest import MANIFEST, find_manifest
+from hybrid_cli.artifacts.schemas import Kind
+from hybrid_cli.errors import DamageError, HybridError, InputError
+from hybrid_cli.input_files import opened, refuse_unsafe_name
+from hybrid_cli.json_files import read_object
 from hybrid_cli.settings.conversion import URL, has_url
 from hybrid_cli.settings.options import Settings
+from hybrid_cli.settings.stage import inputs_on_machine
 
 S = TypeVar("S", bound=Settings)
+Objects = Mapping[str, Any]  # name relative to a URL, empty for the object itself -> its pyarrow.fs.FileInfo
+States = dict[str, list[int]]  # name -> size and time of an object, or of its copy
 
-_UPLOADING = ("auto", "judge")  # upload parts of their output while they run
-_FOREIGN_OUTPUTS = ("export", "inspect")  # whose output may be a folder without manifest
-_ARTIFACTS = (
-    "index",
-    "dense",
-    "model",
-    "models",
-    "run",
-    "runs",
-    "training_examples",
-)  # options; a model may be foreign
-_KNOWN_BY = (MANIFEST, MARKER, "config.json", layout.CONTRACT, layout.MODULES)
-_COUNT = re.compile(r":\d+$")  # of `run:PATH:COUNT`
+AT_ONCE = 8  # transfers
+PATIENCE = timedelta(seconds=30)  # of Google's client, which otherwise tries again for 15 minutes
+S3_ATTEMPTS = 5  # of each operation, with growing pauses
+_BLOCK, _SECOND = 1 << 20, 10**9
+_ENDS = {"judge": ("", ".skipped")}  # command -> ends of its files, which are uploaded after an interruption too
+_FOLDERS = ("auto", "export", "inspect")  # commands whose output may be a folder without manifest
+_RECORDED = {  # kind of a named artifact -> roles of recorded inputs that stages need, in the named buckets
+    **dict.fromkeys((Kind.LEXICAL_INDEX, Kind.DENSE_INDEX, Kind.SHARDS), ("model", "corpus", "texts")),
+    Kind.RUN: ("queries",),
+    Kind.EXAMPLES: ("index", "corpus"),  # of the validation, --dev
+}
+_VARIABLES = {  # scheme -> variables of the endpoint, and of the region
+    "s3": (("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), ("AWS_REGION", "AWS_DEFAULT_REGION")),
+    "gs": (("CLOUD_STORAGE_EMULATOR_ENDPOINT",), ()),
+}
+_PROBLEMS = {  # code -> words in messages of the stores, and the message
+    "no-such-bucket": ("NO_SUCH_BUCKET", "no such bucket; create it, or check its name and region"),
+    "access-denied": (
+        "ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|PERMISSION_DENIED",
+        "access denied; check the credentials, such as AWS_ACCESS_KEY_ID or GOOGLE_APPLICATION_CREDENTIALS",
+    ),
+    "store-unreachable": (
+        "NETWORK_CONNECTION|UNAVAILABLE|OAuth2 access token",
+        "the object store does not answer; check the network, the endpoint (AWS_ENDPOINT_URL) and the file of "
+        "GOOGLE_APPLICATION_CREDENTIALS, and repeat the command",
+    ),
+}
+
+
+def _refusal(url: str, code: str, problem: str, kind: type[HybridError] = InputError) -> HybridError:
+    return kind(f"{url}: {problem}", code=code, path=url)
+
+
+# ------------------------------------------------------------------------------------------------------------ one call
 
 
 @contextmanager
-def mirrored(settings: S) -> Iterator[S]:
-    """Yield settings with local paths in place of URLs; upload the output if the block succeeds.
+def local_paths(settings: S) -> Iterator[S]:
+    """Yield settings with paths of local copies in place of URLs; upload the output if the block succeeds.
 
     Raises:
-        InputError: no such bucket, no access, or a remote output that hybrid did not write.
-        HybridError: the store does not answer, or fails during a transfer.
+        InputError: no such object or bucket, no access, or an output that hybrid did not write.
+        HybridError: the store does not answer, or another process writes the output.
     """
-    target = getattr(settings, "output", None)
-    output = str(target) if has_url(target) and settings.command not in _UPLOADING else None
-    if output is not None and os.environ.get("WORLD_SIZE", "1") != os.environ.get("LOCAL_WORLD_SIZE", "1"):
-        raise InputError(
-            f"--output {_spelled(output)}: the processes of several machines share the unfinished output; name a "
-            "folder on a file system that all of them read"
-        )
     given = {name: getattr(settings, name) for name in settings.given if has_url(getattr(settings, name))}
-    inputs = [url for name, value in given.items() if name != "output" for url in _urls(value)]
-    before = manifest.fetch_input, cluster.before_start, console.shown
-    console.shown = shown_as_url
+    before, uploads, done = inputs_on_machine.get(), list[Upload](), False
     try:
-        for url in (url for name in _ARTIFACTS for url in _urls(given.get(name))):
-            _refuse_other_folder(url, _KNOWN_BY, f"has no {MANIFEST} and no files of a model; name an artifact in it")
-        if output is not None and settings.command not in _FOREIGN_OUTPUTS:
-            wrong = "is a folder that hybrid did not write; remove it, or name another"
-            _refuse_other_folder(_spelled(output), (MANIFEST, MARKER), wrong)
-        fetch_all(str(root()), inputs)
-        cluster.before_start = partial(fetch_all, str(root()), inputs)
-        overwrite = bool(getattr(settings, "overwrite", False))
-        upload = Upload.of(_spelled(output), overwrite) if output is not None else None
+        if "output" in given:
+            output, shared = _spelled(given["output"]), os.environ.get("LOCAL_WORLD_SIZE", "1")
+            if os.environ.get("WORLD_SIZE", "1") != shared:
+                problem = "the processes of several machines need a folder that all of them read"
+                raise _refusal(f"--output {output}", "output-not-shared", problem)
+            for end in _ENDS.get(settings.command, ("",)):
+                uploads.append(Upload(f"{output}{end}", settings))
+        urls = _download([(name, url) for name, each in given.items() if name != "output" for url in _urls(each)])
+        inputs_on_machine.set(partial(fetch_all, str(root()), urls))
         yield settings.changed(**{name: _localized(value) for name, value in given.items()})
-        if upload is not None and os.environ.get("RANK", "0") == "0":  # of the processes of a training
-            upload.finish()
-    except HybridError as error:
-        error.args = (shown_as_url(_naming_the_disk(str(error))),)
+        done = True
+    except DamageError as error:
+        if str(root()) in str(error):
+            error.args = (f"{error} (to download a copy again, remove it)",)
         raise
     finally:
-        manifest.fetch_input, cluster.before_start, console.shown = before
-
-
-def _naming_the_disk(text: str) -> str:
-    """Return a message with HYBRID_CACHE in place of a folder of the mirror without space for downloads or outputs."""
-    folder = re.compile(
-        rf"(not enough disk space: .*, and ){re.escape(str(root()))}(?:/.*)?( has .*); free space, or .*"
-    )
-    found = folder.fullmatch(text)
-    if found is None:
-        return text
-    return f"{found[1]}{disk_of(root())}{found[2]}; free space there, or set HYBRID_CACHE to a folder on another disk"
-
-
-def _refuse_other_folder(url: str, names: Sequence[str], problem: str) -> None:
-    """Refuse, before a download, a folder of objects without any of these names; patterns are not checked.
-
-    Raises:
-        InputError: the folder is no artifact.
-    """
-    found = {} if has_pattern(url) else store.objects(url)
-    if found and not {"", *names} & set(found):
-        raise InputError(f"{url.rstrip('/')}: {problem}")
+        inputs_on_machine.set(before)
+        with ExitStack() as ends:  # all of them, also after an error of one
+            for each in uploads:
+                ends.callback(each.end, done or settings.command in _ENDS)
 
 
 def fetch_all(folder: str, urls: Iterable[str]) -> None:
-    """Download inputs into the mirror `folder`, in this process or in one of a cluster."""
+    """Download inputs into the cache `folder`, in a process of a cluster."""
     os.environ["HYBRID_CACHE"] = folder
-    urls = list(urls)
-    manifest.fetch_input = partial(_fetch_recorded, {bucket(url) for url in urls})
     for url in urls:
         fetch(url)
 
 
 def local_copies(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """Return paths, with those of their downloaded copies in place of URLs; for callers without settings."""
-    urls = {os.fspath(path): _spelled(os.fspath(path)) for path in paths if has_url(os.fspath(path))}
-    fetch_all(str(root()), urls.values())
-    return [place_of(urls[os.fspath(path)]) if os.fspath(path) in urls else Path(path) for path in paths]
+    named = [str(path) if isinstance(path, str) else Path(path) for path in paths]
+    _download([("", url) for path in named for url in _urls(path)])
+    return [Path(_localized(path)) for path in named]
 
 
-def _fetch_recorded(buckets: Container[str], path: Path) -> None:
-    """Download an input that a manifest in the mirror records, from the buckets of the given inputs.
-
-    The manifest of an artifact that was copied to a bucket records a path that may name any other one.
-    """
-    url = url_of(path)
-    if url is not None and bucket(url) in buckets:
+def _download(named: list[tuple[str, str]]) -> list[str]:
+    """Download the URLs of options, and the inputs that they record and that stages need; return all URLs."""
+    for _, url in named:
         fetch(url)
+    recorded = {
+        each for option, url in named for each in _recorded(option, url, {_bucket(other) for _, other in named})
+    }
+    found = [url for url in sorted(recorded) if objects(url)]
+    for url in found:
+        fetch(url)
+    return [*(url for _, url in named), *found]
+
+
+def _recorded(option: str, url: str, buckets: set[str]) -> Iterator[str]:
+    """Yield the URLs of inputs that the artifacts at a URL record by relative paths, in the named buckets."""
+    place = copy_of(url)
+    for path in [place] if place.exists() else sorted(place.parent.glob(place.name)):
+        try:
+            manifest = find_manifest(path)
+        except InputError:  # reported by the stage
+            continue
+        if manifest is None or (manifest.kind == Kind.EXAMPLES and option != "dev"):
+            continue
+        for role in manifest.inputs:
+            source = manifest.input_path(role) if role.split()[0] in _RECORDED.get(manifest.kind, ()) else None
+            if source is not None and source.is_relative_to(root()) and _bucket(_url_of(source)) in buckets:
+                yield _url_of(source)
+
+
+# ---------------------------------------------------------------------------------------------------------------- URLs
+
+
+def root() -> Path:
+    """Return the folder of the cache: `HYBRID_CACHE`, else `hybrid` in the user's cache."""
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.path.realpath(Path(os.environ.get("HYBRID_CACHE") or f"{caches}/hybrid").expanduser()))
+
+
+def copy_of(url: str) -> Path:
+    """Return the path of the copy of an object, or of a folder of objects.
+
+    Raises:
+        InputError: the URL has a part that is no name of a file, such as `..`.
+    """
+    scheme, _, key = url.partition("://")
+    refuse_unsafe_name(key, url)
+    return root() / scheme / key
+
+
+def _url_of(copy: Path) -> str:
+    scheme, *key = copy.relative_to(root()).parts or ("",)
+    return f"{scheme}://{'/'.join(key)}"
+
+
+def _bucket(url: str) -> str:
+    return "/".join(url.split("/")[:3])
 
 
 def _urls(value: Any) -> Iterator[str]:
     """Yield the URLs in the value of an option."""
-    if isinstance(value, Mapping):
-        value = tuple(value.values())
-    for each in value if isinstance(value, tuple) else (value,):
-        if has_url(each):
-            yield _COUNT.sub("", _spelled(str(each)))
+    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else (value,)
+    for each in filter(has_url, values):
+        yield re.sub(r":\d+$", "", _spelled(each))  # `run:URL:COUNT`
 
 
-def _spelled(text: str) -> str:
+def _spelled(text: object) -> str:
     """Return the URL in a text such as `run:s3://BUCKET/KEY`, also if a Path has lost its second slash."""
-    found = URL.fullmatch(text)
-    assert found is not None  # `has_url`
-    return f"{found['scheme']}://{found['key']}"
+    return URL.sub(r"\g<scheme>://\g<key>", str(text)).rstrip("/")
 
 
 def _localized(value: Any) -> Any:
-    """Return the value of an option with paths in the mirror in place of URLs."""
+    """Return the value of an option with paths of copies in place of URLs."""
     if isinstance(value, Mapping):
         return {name: _localized(each) for name, each in value.items()}
     if isinstance(value, tuple):
         return tuple(map(_localized, value))
-    if not has_url(value):
-        return value
-    found = URL.fullmatch(str(value))
-    assert found is not None
-    return type(value)(f"{found['before'] or ''}{place_of(_spelled(str(value)))}")
+    found = URL.fullmatch(str(value)) if has_url(value) else None
+    return type(value)(f"{found['before'] or ''}{copy_of(_spelled(value))}") if found else value
 
 
-# -------------------------------------------------------------------------------------------------------------- output
+# --------------------------------------------------------------------------------------------------------------- store
 
 
-@dataclass
+@cache
+def _system(scheme: str, endpoint: str, region: str) -> Any:
+    options: dict[str, Any] = {"retry_time_limit": PATIENCE, "anonymous": bool(endpoint)}  # an emulator has no accounts
+    if scheme == "s3":
+        protocol, _, host = endpoint.rpartition("://")
+        options = {"retry_strategy": pa_fs.AwsStandardS3RetryStrategy(max_attempts=S3_ATTEMPTS)}
+        options |= {"region": region} if region else {}
+        options |= {"endpoint_override": host.rstrip("/"), "scheme": protocol or "https"} if host else {}
+    system = (pa_fs.S3FileSystem if scheme == "s3" else pa_fs.GcsFileSystem)(**options)
+    return ArrowFSWrapper(system, skip_instance_cache=True)
+
+
+@contextmanager
+def _opened(url: str, name: str = "") -> Iterator[tuple[Any, str]]:
+    """Yield the store of a URL and the path of an object in it; an error of the store becomes one line."""
+    scheme, _, key = url.partition("://")
+    variables = ([os.environ[name] for name in each if os.environ.get(name)] for each in _VARIABLES[scheme])
+    endpoint, region = (next(iter(each), "") for each in variables)
+    try:
+        if scheme == "s3" and not endpoint and not region:
+            region = pa_fs.resolve_s3_region(key.split("/")[0])
+        yield _system(scheme, endpoint, region), f"{key}/{name}" if name else key
+    except OSError as error:  # the client has tried again before
+        if error.filename or error.errno not in (None, errno.ENOENT):  # of a local file
+            raise
+        text = " ".join(str(error).split())
+        for code, (words, problem) in _PROBLEMS.items():
+            if re.search(words, text):
+                kind = HybridError if code == "store-unreachable" else InputError
+                raise _refusal(url, code, problem, kind) from None
+        problem = f"the object store failed ({text[:160]}); repeat the command to resume"
+        raise _refusal(url, "store-failed", problem, HybridError) from None
+
+
+def objects(url: str) -> dict[str, Any]:
+    """Return the objects of a URL, without hidden ones; see `Objects`.
+
+    pyarrow lists them: the wrapper leaves out names with empty parts, and has no times in nanoseconds.
+
+    Raises:
+        InputError: no such bucket, no access, or an object whose name could lead out of the folder.
+    """
+    with _opened(url) as (store, key):
+        if store.fs.get_file_info(key).type == pa_fs.FileType.File:
+            return {"": store.fs.get_file_info(key)}
+        listed = store.fs.get_file_info(pa_fs.FileSelector(key, allow_not_found=True, recursive=True))
+        if not listed and store.fs.get_file_info(key.split("/")[0]).type == pa_fs.FileType.NotFound:
+            raise _refusal(url, "no-such-bucket", _PROBLEMS["no-such-bucket"][1])
+    found = {each.path[len(key) + 1 :]: each for each in listed if each.type == pa_fs.FileType.File}
+    found.pop("", None)  # the mark of the folder
+    for name in found:
+        refuse_unsafe_name(name, url)
+    folders = {str(folder) for name in found for folder in PurePosixPath(name).parents}
+    if both := next((name for name in folders & found.keys() if found[name].size), None):
+        raise _refusal(url, "object-and-folder", f"{both} is an object and a folder; rename one of them")
+    return {name: each for name, each in found.items() if name not in folders and not _is_hidden(name)}
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def _states(found: Objects) -> States:
+    """Return sizes and times of objects; some stores round the time of a single object to seconds."""
+    return {name: [each.size, each.mtime_ns // _SECOND * _SECOND] for name, each in found.items()}
+
+
+def _states_of_copies(place: Path) -> States:
+    paths = [path for path in (place, *place.rglob("*")) if path.is_file()]
+    names = {path.relative_to(place).as_posix() if path != place else "": path.stat() for path in paths}
+    return {name: [each.st_size, each.st_mtime_ns] for name, each in names.items() if not _is_hidden(name)}
+
+
+def _mark(path: Path, state: list[int]) -> None:
+    """Give a file the time of its object; one that another artifact shares is copied first."""
+    if path.stat().st_nlink > 1:
+        with files.replacing(path) as scratch:
+            disk.copy(path, scratch)
+    os.utime(path, ns=(state[1], state[1]))
+
+
+def _transfer(what: str, call: Callable[[str], None], names: Iterable[str]) -> None:
+    """Call a function for names, some at a time."""
+    waiting = list(names)
+    with console.progress(what, len(waiting), "files") as advance, ThreadPoolExecutor(AT_ONCE) as pool:
+        for _ in pool.map(call, waiting):
+            advance(1)
+
+
+# ----------------------------------------------------------------------------------------------------------- downloads
+
+
+def fetch(url: str) -> None:
+    """Download an object, a folder of objects, or those that a pattern matches; unchanged ones are kept.
+
+    Raises:
+        InputError: no such object, or the finished output of a command that is not uploaded.
+    """
+    _refuse_pending(copy_of(url))
+    matches, (folder, _, pattern) = {url: objects(url)}, url.rpartition("/")
+    if not matches[url] and any(letter in pattern for letter in "*?["):
+        names = {path.name for path in copy_of(folder).glob("[!.]*")}  # some were deleted in the store
+        names |= {name.split("/")[0] for name in objects(folder)}
+        matches = {f"{folder}/{name}": objects(f"{folder}/{name}") for name in names if fnmatchcase(name, pattern)}
+    if not any(matches.values()):
+        raise _refusal(url, "no-such-object", "no such object or folder")
+    for each, found in sorted(matches.items()):
+        _refuse_pending(copy_of(each))
+        _copy(each, found)
+
+
+def _copy(url: str, found: Objects) -> None:
+    """Make the copy of a URL equal to its objects; until it is, it has no manifest.
+
+    Raises:
+        HybridError: objects changed meanwhile, or the store failed.
+    """
+    place, states = copy_of(url), _states(found)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(root() / f".{_bucket(url).replace('://', '.')}.lock"):  # the processes of a machine share the cache
+        copies = _states_of_copies(place)
+        missing = {name for name, state in states.items() if copies.get(name) != state}
+        stale = copies.keys() - states.keys()
+        if not missing and not stale:
+            return
+        size, advice = sum(found[name].size for name in missing), "set HYBRID_CACHE to a folder on another disk"
+        console.forecast(size, f"download {url}", advice, files.scratch_path(place))
+        newest = max((states[name][1] for name in missing), default=0)
+        time.sleep(min(max(newest + _SECOND - time.time_ns(), 0), _SECOND) / _SECOND)  # later versions have other times
+        for name in {*stale, *(copies.keys() & {MANIFEST})}:
+            disk.remove(place / name)
+        for folder in sorted((path for path in (place, *place.rglob("*")) if path.is_dir()), reverse=True):
+            with suppress(OSError):  # not empty
+                folder.rmdir()
+        get = partial(get_object, url, states)
+        _transfer(f"download {url}", get, sorted(missing - {MANIFEST}))
+        if MANIFEST in found:
+            get(MANIFEST)
+        if found and _states(objects(url)) != states:
+            disk.remove(place / MANIFEST if place.is_dir() else place)
+            raise _refusal(url, "input-changed", "changed while it was downloaded; repeat the command", HybridError)
+
+
+def get_object(url: str, states: States, name: str) -> None:
+    """Download an object below a URL; its copy gets its time."""
+    path = copy_of(url) / name
+    for above in path.parents:
+        if above.is_file():  # the copy of an object that was there before
+            disk.remove(above)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        disk.remove(path)
+    with files.replacing(path) as scratch:
+        with disk.create(scratch) as file, _opened(url, name) as (store, key):
+            store.get_file(key, file)
+        _mark(scratch, states[name])
+
+
+def _refuse_pending(place: Path) -> None:
+    """Refuse to replace the copy of an output that is not uploaded, and is around `place` or in it."""
+    inside = (path.with_name(path.name[1 : -len(".upload")]) for path in place.rglob(".*.upload"))
+    for output in (place, *(each for each in place.parents if root() in each.parents), *inside):
+        if _is_pending(output):
+            problem = f"the finished output is not uploaded; repeat the command that writes it, or remove {output}"
+            raise _refusal(_url_of(output), "unfinished-upload", problem)
+
+
+def _note_of(output: Path) -> Path:
+    return output.with_name(f".{output.name}.upload")
+
+
+def _is_pending(output: Path) -> bool:
+    """Return whether the copy of an output differs from the objects that its note names."""
+    note = _note_of(output)
+    return note.is_file() and output.exists() and _states_of_copies(output) != read_object(note)
+
+
+# ------------------------------------------------------------------------------------------------------------- uploads
+
+
 class Upload:
-    """The output of a stage in the store.
+    """The output of a stage in a store, locked on this machine until `end`.
 
-    Attributes:
+    Args:
         url: its URL.
-        place: its path in the mirror.
-        replaced: names of the objects that it replaces.
-        published: identity of the complete output in the mirror before the stage; None if the store has none.
-        time: time of the output in the store before the stage; None if the store has none.
-        overwrite: replace the output of another process.
+        settings: settings of the command.
+
+    Raises:
+        HybridError: another process writes the output, or has written it since this copy.
     """
 
-    url: str
-    place: Path
-    replaced: frozenset[str] = frozenset()
-    published: int | None = None
-    time: int | None = None
-    overwrite: bool = False
+    def __init__(self, url: str, settings: Settings):
+        self.url, self.place, self.note = url, copy_of(url), _note_of(copy_of(url))
+        self.overwrite = bool(getattr(settings, "overwrite", False))
+        self.leads = os.environ.get("RANK", "0") == "0"  # of the processes of a training
+        self.note.parent.mkdir(parents=True, exist_ok=True)
+        self.lock = FileLock(f"{self.note}.lock", blocking=False, thread_local=False)
+        try:
+            if self.leads:
+                self.lock.acquire()
+            self._begin(settings.command)
+        except Timeout:
+            problem = "another process of this machine writes it; wait for it, or stop it"
+            raise _refusal(url, "output-in-use", problem, HybridError) from None
+        except BaseException:
+            self.lock.release()
+            raise
 
-    @classmethod
-    def of(cls, url: str, overwrite: bool) -> Upload:
-        """Bring the mirror to the state of the store, so that the checks of a local output apply.
+    def _begin(self, command: str) -> None:
+        """Bring the copy to the state of the store, so that the checks of a local output apply, and note it."""
+        found = objects(self.url)
+        self.noted = _states(found)
+        if _is_pending(self.place):
+            self.noted = read_object(self.note)
+            self._refuse_changes(found)
+            return
+        _refuse_pending(self.place)
+        if found and not {"", MANIFEST} & found.keys() and command not in (*_FOLDERS, *_ENDS):
+            problem = f"has no {MANIFEST}: an unfinished upload, or no artifact; remove it, or name another output"
+            raise _refusal(self.url, "foreign-folder", problem)
+        _copy(self.url, found)
+        if self.leads:
+            with files.replacing(self.note) as scratch:
+                disk.write_text(scratch, json.dumps(self.noted))
+
+    def end(self, upload: bool) -> None:
+        """Upload the output if it has changed; without `upload`, it stays for a call of the same command.
 
         Raises:
-            InputError: files that hybrid did not write, next to those of an unfinished upload.
-            HybridError: another process is uploading to this output.
+            HybridError: another process writes the output, or has written it meanwhile.
         """
-        lock = root() / f".{bucket(url).partition('://')[2]}.output.lock"
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(lock):  # the processes of a training call this at the same time
-            return cls._of(url.rstrip("/"), overwrite)
+        try:
+            if self.leads and upload and _is_pending(self.place):
+                self.publish()
+            if self.leads and not _is_pending(self.place):
+                disk.remove(self.note)
+        finally:
+            self.lock.release()
 
-    @classmethod
-    def _of(cls, url: str, overwrite: bool) -> Upload:
-        place = place_of(url)
-        found = store.objects(url)
-        marker = Marker.read(url, found)
-        if marker is not None:
-            resumes = marker.manifest in map(_manifest_of, (place, files.scratch_path(place)))
-            marker.refuse_second_writer(url, overwrite, resumes)
-        if marker is not None and MANIFEST not in found:
-            known = frozenset(marker.manifest["files"])
-            if foreign := sorted(found.keys() - known - {MARKER}):
-                raise InputError(f"{url}: {foreign[0]} is not part of the unfinished upload; move it, or name another")
-            _prepare(url, found, overwrite)
-            return cls(url, place, known, overwrite=overwrite)
-        _prepare(url, found, overwrite)
-        if not found:
-            return cls(url, place, overwrite=overwrite)
-        return cls(url, place, frozenset(found) - {MARKER}, unsent.identity(place), _time(found), overwrite)
+    def publish(self) -> None:
+        """Upload files, then manifests, that of the folder last, if no other process has written meanwhile."""
+        found, names = objects(self.url), list(_states_of_copies(self.place))
+        self._refuse_changes(found)
+        missing = [name for name in names if not self._holds(name, found)]
+        obsolete = found.keys() - set(names)
+        if missing or obsolete:
+            last = {name for name in missing if PurePosixPath(name).name == MANIFEST} | ({MANIFEST} & set(names))
+            for name in found.keys() & {*last, *obsolete}:
+                with _opened(self.url, name) as (store, key):
+                    store.rm_file(key)
+            _transfer(f"upload {self.url}", self.put, (name for name in missing if name not in last))
+            copies = _states_of_copies(self.place)
+            if _states(objects(self.url)) != {name: copies[name] for name in names if name not in last}:
+                problem = "another process wrote it during the upload, so nothing was published; repeat the command"
+                raise _refusal(self.url, "output-changed", problem, HybridError)
+            for name in sorted(last, key=lambda name: (-name.count("/"), name)):
+                self.put(name)
+            console.note(f"uploaded to {self.url}: {console.counted(file=len(missing))}")
+        with files.replacing(self.note) as scratch:
+            disk.write_text(scratch, json.dumps(_states_of_copies(self.place)))
 
-    def finish(self) -> None:
-        """Upload the output, unless the stage found it up to date."""
-        self._upload()
-        unsent.forget(self.url)
-
-    def _upload(self) -> None:
-        if not self.place.exists():
-            return
-        if self.published == unsent.identity(self.place):
-            found = store.objects(self.url)
-            for name in {"", MANIFEST} & set(found):  # `open_output` touched it
-                os.utime(self.place / name, ns=(found[name].mtime_ns, found[name].mtime_ns))
-        elif self.place.is_file():
-            self._checked(store.objects(self.url))
-            transfer(f"upload {self.url}", [partial(store.put, self.place, self.url)])
-            self._keep([""])
-            console.note(f"uploaded to {self.url}")
-        else:
-            self._upload_folder()
-
-    def _upload_folder(self) -> None:
-        found = store.objects(self.url)
-        names = manifest.file_names(self.place)
-        made = _manifest_of(self.place)
-        replaced, uploaded, marker = self.replaced, set[str](), None
-        if made is not None:
-            before = self._checked(found, made)
-            replaced |= frozenset(before.manifest["files"]) if before is not None else frozenset()
-            since = before.since if before is not None and before.manifest == made else 0
-            uploaded = {name for name in names if since and self._is_uploaded(name, found, since)}
-            marker = Marker.put(self.url, made, since)
-        if MANIFEST in found:
-            store.delete(f"{self.url}/{MANIFEST}")
-        sent: dict[str, Any] = {name: found[name] for name in uploaded}
-        missing = [name for name in names if name not in uploaded]
-        transfer(f"upload {self.url}", [partial(self._send, name, marker, sent) for name in missing])
-        for name in (found.keys() & replaced) - {*names, MANIFEST}:
-            store.delete(f"{self.url}/{name}")
-        if marker is not None:
-            self._refuse_changes(sent)
-            marker.check_own(self.url)
-            store.put(self.place / MANIFEST, f"{self.url}/{MANIFEST}")
-            store.delete(f"{self.url}/{MARKER}")
-        self._keep([*names, MANIFEST])
-        count = len(names) + (made is not None)
-        rest = f"; {len(uploaded):,} of them by an interrupted call" if uploaded else ""
-        console.note(f"uploaded to {self.url}: {console.counted(file=count)}{rest}")
-
-    def _checked(self, found: Mapping[str, Any], made: dict[str, Any] | None = None) -> Marker | None:
-        """Return the marker of an interrupted upload; refuse the output of a process that wrote during the stage."""
-        marker = Marker.read(self.url, found)
-        if marker is not None:
-            marker.refuse_second_writer(self.url, self.overwrite, resumes=marker.manifest == made)
-        if _time(found) not in (None, self.time) and not self.overwrite:
-            raise HybridError(
-                f"{self.url}: another process wrote this output while this command ran; name another output, or pass "
-                "--overwrite to replace it"
+    def _refuse_changes(self, found: Objects) -> None:
+        """Refuse to replace what another process has written since the note; `overwrite` allows it."""
+        changed = [name for name, state in _states(found).items() if state != self.noted.get(name)]
+        if not self.overwrite and any(not self._holds(name, found) for name in changed):
+            problem = (
+                f"another process has written it since this command began; to replace it by {self.place}, repeat the "
+                "command with --overwrite; to keep it, remove that path"
             )
-        return marker
+            raise _refusal(self.url, "output-changed", problem, HybridError)
 
-    def _send(self, name: str, marker: Marker | None, sent: dict[str, Any]) -> None:
-        """Upload a file, and note size and time of its object in `sent`."""
-        if marker is not None:
-            marker.check_own(self.url)
-        store.put(self.place / name, f"{self.url}/{name}")
-        sent[name] = store.objects(f"{self.url}/{name}").get("")
+    def _holds(self, name: str, found: Objects) -> bool:
+        """Return whether an object has the bytes of its copy, which then gets the time of the object."""
+        path, state = self.place / name, _states(found).get(name)
+        if state is None or not path.is_file() or path.stat().st_size != state[0]:
+            return False
+        if path.stat().st_nlink > 1 or path.stat().st_mtime_ns != state[1]:
+            with (
+                opened(path) as own,
+                _opened(self.url, name) as (store, key),
+                store.fs.open_input_stream(key, compression=None) as other,
+            ):
+                while block := other.read(_BLOCK):
+                    if block != own.read(len(block)):
+                        return False
+        _mark(path, state)
+        return True
 
-    def _refuse_changes(self, sent: Mapping[str, Any]) -> None:
-        """Refuse to publish files that another process has replaced since this one uploaded them."""
-        found = store.objects(self.url)
-        for name, each in sorted(sent.items()):
-            if store.state(each) != store.state(found.get(name)) or each is None:
-                raise HybridError(
-                    f"{self.url}: another process replaced {name} during the upload, so nothing was published; repeat "
-                    "the command when no other process writes this output"
-                )
-
-    def _is_uploaded(self, name: str, found: Mapping[str, Any], since: int) -> bool:
-        return name in found and (
-            found[name].size == (self.place / name).stat().st_size and found[name].mtime_ns >= since
-        )
-
-    def _keep(self, names: Iterable[str]) -> None:
-        """Give the files of the mirror the times of their objects, so that they are not downloaded.
-
-        A file that an input shares has the time of the input's object, so it is copied.
-        """
-        found = store.objects(self.url)
-        for name in names:
-            if name in found:
-                if (self.place / name).stat().st_nlink > 1:
-                    with files.replacing(self.place / name) as scratch:
-                        disk.copy(self.place / name, scratch)
-                os.utime(self.place / name, ns=(found[name].mtime_ns, found[name].mtime_ns))
-
-
-def _manifest_of(place: Path) -> dict[str, Any] | None:
-    """Return the manifest of a folder in the mirror as it is stored; None if it has none."""
-    file = place / MANIFEST
-    content: dict[str, Any] | None = parse_json(read_bytes(file), file) if file.is_file() else None
-    return content
-
-
-def _time(found: Mapping[str, Any]) -> int | None:
-    """Return the time of the complete output among the objects of a URL; None if there is none."""
-    return next((int(found[name].mtime_ns) for name in (MANIFEST, "") if name in found), None)
-
-
-def _prepare(url: str, found: Mapping[str, Any], overwrite: bool) -> None:
-    """Bring an output in the mirror to the state of the store, and note it; one to upload is kept for an equal call.
-
-    With a complete output in the store, or `overwrite`, it has the name of an unfinished one; else it keeps its own, so
-    that another call does not discard it.
-    """
-    place, complete = place_of(url), bool({MANIFEST, ""} & set(found))
-    waiting = unsent.is_unsent(url, found)
-    if waiting and not complete and not overwrite and existing_manifest(place) is not None:
-        return
-    if waiting or not complete:
-        unsent.set_aside(place)
-    if found and (complete or MARKER not in found):
-        mirror_objects(url, found)
-    if os.environ.get("RANK", "0") == "0":  # it uploads
-        unsent.note(url)
+    def put(self, name: str) -> None:
+        """Upload a file, which gets the time of the object; an object of a part of it is removed."""
+        with opened(self.place / name) as source, _opened(self.url, name) as (store, key):
+            try:
+                with store.fs.open_output_stream(key, compression=None) as target:
+                    shutil.copyfileobj(source, target, _BLOCK)
+            except BaseException:  # the stream was closed
+                with suppress(OSError):
+                    store.rm_file(key)
+                raise
+            _mark(self.place / name, _states({name: store.fs.get_file_info(key)})[name])

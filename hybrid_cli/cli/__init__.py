@@ -21,7 +21,6 @@ import typer
 
 from hybrid_cli import console, memory
 from hybrid_cli.artifacts import disk
-from hybrid_cli.artifacts.mirror import disk_of
 from hybrid_cli.cli import signals, streams
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import HybridError
@@ -142,7 +141,11 @@ def _trouble_with_files(error: Exception) -> tuple[str, int] | None:
 def _on_disk(error: Exception) -> str:
     """Return the disk of the file that was written when an error was raised, in words; empty if it is not known."""
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(disk.WRITTEN)]
-    return f" on {disk_of(Path(notes[0].removeprefix(disk.WRITTEN)))}" if notes else ""
+    if not notes:
+        return ""
+    path = Path(notes[0].removeprefix(disk.WRITTEN))
+    unfinished = (each.parent for each in reversed((path, *path.parents)) if each.name.endswith(".partial"))
+    return f" on the disk of {next(unfinished, path.parent)}"
 
 
 def _refuse_usage(error: typer.BadParameter) -> None:
@@ -164,7 +167,6 @@ def _suggestion(name: str, command: Any) -> str:
 
 
 def _stop(message: str, code: int, error: BaseException, debug: bool) -> None:
-    message = console.shown(message)
     if debug:
         traceback.print_exception(error)
     console.log("error", _one_line(message))

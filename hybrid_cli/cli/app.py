@@ -8,8 +8,6 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from hybrid_cli import console
-from hybrid_cli.artifacts.mirror import shown_as_url
 from hybrid_cli.cli.options import add_command, without_types
 from hybrid_cli.settings import COMMANDS, Settings
 from hybrid_cli.settings.stage import call
@@ -74,7 +72,6 @@ def _register() -> None:
 
 def run(settings: Settings) -> None:
     """Call the stage of a settings object, and print the result of commands in `PRINTERS`."""
-    console.shown = shown_as_url  # also in lines about the result, and about inputs that a local artifact records
     found = call(settings)
     if printer := PRINTERS.get(settings.command):
         module, _, function = printer.partition(":")

@@ -115,8 +115,8 @@ def _values(config: str, kind: type[Settings]) -> dict[str, Any]:
 def _config_path(config: str) -> Path:
     """Return the path of a config file, of an experiment by its name, or of the copy of an object."""
     if has_url(config):
-        found: Path = import_module("hybrid_cli.artifacts.download").local_file(config)
-        return found
+        (found,) = import_module("hybrid_cli.artifacts.remote").local_copies([config])
+        return Path(found)
     return Path(config) if Path(config).is_file() else experiments().get(config, Path(config))
 
 

@@ -15,7 +15,6 @@ import typer
 from typer.core import TyperCommand
 
 from hybrid_cli import artifacts, console, memory
-from hybrid_cli.artifacts.mirror import shown_as_url
 from hybrid_cli.cli import details
 from hybrid_cli.cli.signals import Interrupted
 from hybrid_cli.errors import InputError
@@ -208,7 +207,8 @@ def _log_path(given: Any, output: Any) -> Path | None:
     if not isinstance(given, str) or not given:
         raise InputError("--log-file: needs a path")
     if has_url(given):
-        raise InputError(f"--log-file {given}: object stores cannot append to an object; name a local file")
+        problem = "object stores cannot append to an object; name a local file"
+        raise InputError(f"--log-file {given}: {problem}", code="log-in-object-store", path=given)
     if output and os.path.realpath(given) == os.path.realpath(str(output)):
         raise InputError(f"--log-file {given}: is the output; pass another path")
     if not os.path.exists(given):
@@ -387,4 +387,4 @@ def _print_settings(output: artifacts.Output) -> None:
     rows += [(role, f"{manifest.input_label(role)} ({source['kind']})") for role, source in manifest.inputs.items()]
     rows += [(name, str(value)) for name, value in output.manifest.options.items()]
     for name, value in rows:
-        typer.echo(f"{name:24} {shown_as_url(value)}")
+        typer.echo(f"{name:24} {value}")

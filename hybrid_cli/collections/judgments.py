@@ -13,10 +13,9 @@ from pathlib import Path
 
 from hybrid_cli import console
 from hybrid_cli.artifacts import disk
-from hybrid_cli.artifacts.stored_file import StoredFile
 from hybrid_cli.collections.readers.qrels import has_header, judgment_rows
 from hybrid_cli.collections.readers.text_files import lines
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import opened, read_bytes
 
 Pair = tuple[str, str]  # qid, docid
@@ -31,8 +30,6 @@ _OTHER = re.compile(r"\S+ +(?:\S+ +)?\S+ +-?[0-9]+")  # written by hand or by an
 class Judgments:
     """The answers of a person, on disk; only the holder of the lock of `path` may open it.
 
-    Files in an object store are uploaded after each answer.
-
     Attributes:
         grades: grade of each judged pair; `SKIPPED` for a skipped one.
     """
@@ -45,11 +42,9 @@ class Judgments:
 
         Raises:
             InputError: another file extension, no regular file, or a file without judgments.
-            HybridError: the object store of the files does not answer.
         """
         if path.suffix not in _SUFFIXES:
             raise InputError(f"{path}: the name must end with {' or '.join(_SUFFIXES)}")
-        stored = [StoredFile(each) for each in (skipped_path(path), path)]
         begun = skipped_path(path).exists()
         for each in (path, skipped_path(path)):  # before either file is started
             if each.exists():
@@ -62,27 +57,14 @@ class Judgments:
         for file, own in ((skipped_path(path), False), (path, True)):
             self.grades |= {(qid, docid): grade if own else SKIPPED for _, qid, docid, grade in judgment_rows(file)}
         self._undo: list[tuple[disk.Growing, int, list[Pair]]] = []
-        self._stored = dict(zip(self._files, stored, strict=True))
-        for each_stored in stored:
-            each_stored.upload()
 
     def add(self, qid: str, docids: Iterable[str], grade: int | None) -> None:
-        """Store one grade, or `SKIPPED`, for some hits of a query; the answer is on the disk when this returns.
-
-        Raises:
-            HybridError: another process changed the file in the object store, or the store does not answer; the
-                answer is not stored.
-        """
+        """Store one grade, or `SKIPPED`, for some hits of a query; the answer is on the disk when this returns."""
         pairs = [(qid, docid) for docid in docids]
         file = self._files[grade is not SKIPPED]
         before = file.size
         stored = _SKIPPED_GRADE if grade is SKIPPED else grade
         file.add("".join(f"{qid}\t0\t{docid}\t{stored}\n" for qid, docid in pairs))
-        try:
-            self._stored[file].upload()
-        except HybridError as error:
-            file.cut(before)
-            raise HybridError(f"{error}; the last answer was not stored") from None
         self._undo.append((file, before, pairs))
         self.grades |= dict.fromkeys(pairs, grade)
 
@@ -92,7 +74,6 @@ class Judgments:
             return False
         file, before, pairs = self._undo.pop()
         file.cut(before)
-        self._stored[file].upload()
         for pair in pairs:
             del self.grades[pair]
         return True

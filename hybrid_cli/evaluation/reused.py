@@ -76,7 +76,7 @@ def _used(path: Path, manifest: Manifest, judged: pl.DataFrame, fingerprint: str
         return judged.join(pl.read_parquet(path, columns=pairs), on=pairs, how="semi")["qid"]
     used = [judged["qid"].head(0)]
     for role, recorded in sources.items():
-        source = manifest.input_place(role)
+        source = manifest.input_path(role)
         if recorded["fingerprint"] == fingerprint:
             used.append(judged["qid"])
         elif source is not None and source.exists():
@@ -84,7 +84,7 @@ def _used(path: Path, manifest: Manifest, judged: pl.DataFrame, fingerprint: str
         elif manifest.kind in (Kind.WEIGHTS, Kind.FUSER):
             stored = read_object(path if manifest.kind == Kind.WEIGHTS else path / layout.FUSER)
             used.append(judged.filter(pl.col("qid").is_in(stored.get("judged", [])))["qid"])
-    qids, queries = pl.concat(used), manifest.input_place("queries")
+    qids, queries = pl.concat(used), manifest.input_path("queries")
     if queries is not None and queries.is_file() and sources:
         qids = qids.filter(qids.is_in(collection.read_queries(queries)["qid"].implode()))
     return qids

@@ -22,21 +22,19 @@ def corpora_of(indexes: Iterable[Sequence[Manifest]]) -> list[Recorded]:
     Args:
         indexes: the manifests of each index; several for one of shards.
     """
-    recorded = [_of_shards(manifests, fetch=True) for manifests in indexes]
+    recorded = [_of_shards(manifests) for manifests in indexes]
     return min((each for each in recorded if each), key=lambda each: len(_lost(each)), default=[])
 
 
-def _of_shards(manifests: Sequence[Manifest], fetch: bool = False) -> list[Recorded]:
+def _of_shards(manifests: Sequence[Manifest]) -> list[Recorded]:
     """Return the corpora that the shards of an index record, each once."""
-    found = [each for manifest in manifests for each in recorded_corpora(manifest, fetch).values()]
+    found = [each for manifest in manifests for each in recorded_corpora(manifest).values()]
     return list({(each.path, each.fingerprint): each for each in found}.values())
 
 
-def recorded_corpora(manifest: Manifest, fetch: bool = True) -> dict[str, Recorded]:
-    """Return role -> corpora that an index records, several after `append`; `fetch` those in an object store."""
+def recorded_corpora(manifest: Manifest) -> dict[str, Recorded]:
+    """Return role -> corpora that an index records, several after `append`."""
     roles = [role for role in manifest.inputs if role.split()[0] in ("corpus", "texts")]
-    for role in roles if fetch else ():
-        manifest.input_path(role)
     return {role: each for role in roles if (each := artifacts.recorded_input(manifest, role)) is not None}
 
 
@@ -63,7 +61,7 @@ def found(corpora: Iterable[Recorded]) -> list[Path]:
 
 def warn_changed(manifests: Iterable[Manifest]) -> None:
     """Warn that indexes are older than their corpora; hits need no texts, so missing corpora do not count."""
-    recorded = [corpus for manifest in manifests for corpus in recorded_corpora(manifest, fetch=False).values()]
+    recorded = [corpus for manifest in manifests for corpus in recorded_corpora(manifest).values()]
     warn_lost((corpus for corpus in recorded if corpus.path.exists()), "hits are of its former documents" + _REBUILD)
 
 
@@ -74,7 +72,7 @@ def warn_other_corpus(collection: Path, manifests: Iterable[Manifest]) -> None:
     only where the collection contains them.
     """
     corpus = collections.corpus_path(collection)
-    each = [recorded_corpora(manifest, fetch=False) for manifest in manifests]
+    each = [recorded_corpora(manifest) for manifest in manifests]
     recorded = {source.fingerprint: source for roles in each for source in roles.values()}
     if any(artifacts.has_content(corpus, fingerprint) for fingerprint in recorded):
         return
@@ -115,7 +113,7 @@ def refuse_other_corpora(indexes: Mapping[Path, Sequence[Manifest]]) -> None:
 
 def _only_corpus(shards: Sequence[Manifest]) -> Recorded | None:
     """Return the corpus from which all shards were built; None if there are several, or changes since."""
-    found = {each.fingerprint: each for shard in shards for each in recorded_corpora(shard, fetch=False).values()}
+    found = {each.fingerprint: each for shard in shards for each in recorded_corpora(shard).values()}
     return next(iter(found.values())) if len(found) == 1 and all("corpus" in shard.inputs for shard in shards) else None
 
 

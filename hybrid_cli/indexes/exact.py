@@ -164,7 +164,8 @@ def _change(made: Manifest, index: Manifest) -> str:
 def _recorded_queries(run: Path, made: Manifest) -> Path:
     path = made.input_path("queries")
     if path is None or not path.exists():
-        raise InputError(f"{run}: its queries are no longer at {path}; pass them with --queries")
+        where = f"no longer at {made.input_label('queries')}" if "queries" in made.inputs else "not recorded"
+        raise InputError(f"{run}: its queries are {where}; pass them with --queries", code="queries-missing", path=run)
     if artifacts.fingerprint(path) != made.inputs["queries"]["fingerprint"]:
         raise InputError(f"{run}: its queries at {path} have changed; search again, or pass them with --queries")
     return path

@@ -32,6 +32,8 @@ class Stage(Protocol[S_contra, P, R_co]):
     def __call__(self, *args: P.args, **options: P.kwargs) -> R_co: ...
 
 
+# Brings the inputs of the running stage that are in an object store to the machine of another process.
+inputs_on_machine: ContextVar[Callable[[], object]] = ContextVar("inputs_on_machine", default=dict)
 _running: ContextVar[ExitStack | None] = ContextVar("running", default=None)
 
 
@@ -53,11 +55,11 @@ def at_stage_end(function: Callable[[], object]) -> None:
 
 
 def _with_local_paths(settings: S) -> AbstractContextManager[S]:
-    """Mirror the inputs and the output that are in an object store."""
+    """Download the inputs that are in an object store, and upload the output at the end."""
     if not any(has_url(getattr(settings, name)) for name in settings.given):
         return nullcontext(settings)
-    mirrored: AbstractContextManager[S] = import_module("hybrid_cli.artifacts.remote").mirrored(settings)
-    return mirrored
+    local: AbstractContextManager[S] = import_module("hybrid_cli.artifacts.remote").local_paths(settings)
+    return local
 
 
 def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:

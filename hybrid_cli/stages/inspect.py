@@ -74,7 +74,7 @@ def inspect(settings: Inspect) -> Description:
     path = _located(Path(paths[0]))
     manifest = artifacts.find_manifest(path)
     described: Description = {
-        "path": console.shown(str(path)),
+        "path": str(path),
         "what": str(manifest.kind) if manifest else _guess(path),
     }
     if manifest:
@@ -128,7 +128,7 @@ def _lineage(manifest: Manifest, above: tuple[Path, ...]) -> Iterator[Descriptio
     """Yield the inputs of an artifact, each with its own inputs, if they still exist."""
     for role, recorded in sorted(manifest.inputs.items()):
         path = input_path(manifest, role)
-        entry: Description = {"role": role, **recorded, "path": console.shown(manifest.input_label(role))}
+        entry: Description = {"role": role, **recorded, "path": manifest.input_label(role)}
         entry |= {"state": "missing", "inputs": []}
         if path is not None and path.exists() and path.resolve() not in above:
             try:

@@ -40,7 +40,7 @@ def verify(settings: Verify) -> list[Description]:
                 problem = "contains no artifact" if given.is_dir() else "has no manifest, so it is no artifact"
                 raise InputError(f"{given}: {problem} of hybrid; name an artifact, or a folder of artifacts")
             for path in inside:
-                _verify(path, console.shown(str(path)), found)
+                _verify(path, str(path), found)
                 advance(1)
     return list(found.values())
 
@@ -100,7 +100,7 @@ def _input(manifest: Manifest, role: str, found: dict[Path, Description]) -> Des
     """Verify an input, if it is an artifact, and compare its fingerprint with the recorded one."""
     recorded, path = manifest.inputs[role], input_path(manifest, role)
     label = manifest.input_label(role)
-    described = {"role": role, "path": console.shown(label), "kind": recorded["kind"], "state": MISSING}
+    described = {"role": role, "path": label, "kind": recorded["kind"], "state": MISSING}
     if path is None or not path.exists():
         return described
     if "path" in recorded:

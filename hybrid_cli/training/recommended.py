@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import disk, mirror
-from hybrid_cli.artifacts.stored_file import StoredFile
+from hybrid_cli.artifacts import disk
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.pseudo_queries import usable
 from hybrid_cli.collections.source import Document, Place, Source
@@ -90,17 +89,12 @@ class RecommendedPath:
     started: float
 
     def run(self, made: S) -> Any:
-        """Print the command of a stage, and run it; --overwrite and --memory hold for every stage that has them.
-
-        A stage whose output is in an object store uploads it.
-        """
+        """Print the command of a stage, and run it; --overwrite and --memory hold for every stage that has them."""
         if self.settings.memory is not None and isinstance(made, Budgeted):
             made = made.changed(memory=self.settings.memory)
         if self.settings.overwrite and isinstance(made, Overwrites) and getattr(made, "output", None) is not None:
             made = made.changed(overwrite=True)
         console.note(f"\n{command_line(made)}")
-        if mirror.url_of(self.at(_STEPS_FILE)):
-            made = made.changed(**{name: mirror.with_urls(getattr(made, name)) for name in made.given})
         with artifacts.keeping_equal_outputs():  # --overwrite resumes after an interruption
             return call(made)
 
@@ -130,7 +124,7 @@ class RecommendedPath:
         Raises:
             InputError: names them.
         """
-        if self.at("collection").exists() or mirror.url_of(self.at(_STEPS_FILE)):
+        if self.at("collection").exists():
             return
         found = sorted({str(path) for name in _LATER_OUTPUTS for path in self.settings.output.glob(name)})
         if found:
@@ -276,7 +270,6 @@ class RecommendedPath:
         if self.settings.max_steps is not None:
             return self.settings.max_steps
         file = self.at(_STEPS_FILE)
-        stored_file = StoredFile(file)
         if file.is_file():
             stored = typed(ChosenSteps, read_json(file), file)
             if stored.minutes == self.settings.minutes:
@@ -296,7 +289,6 @@ class RecommendedPath:
         one_pass = -(-artifacts.read_manifest(examples).counts["rows"] // BATCH)
         steps = 0 if steps < FEWEST_STEPS else min(steps, PASSES * one_pass)
         disk.write_text(file, json.dumps(asdict(ChosenSteps(minutes, round(seconds, 3), steps))) + "\n")
-        stored_file.upload()
         console.note(
             f"auto: {seconds:.2g} seconds per step; the other stages take about {others / 60:.2g} minutes; "
             + (

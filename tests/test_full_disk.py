@@ -1,4 +1,4 @@
-"""Full disks: that of the mirror, that of a local output, and standard output."""
+"""Full disks: that of the copies of objects, that of a local output, and standard output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Full(disk.Disk):
         return super().write(file, data)
 
 
-def test_a_full_disk_of_the_mirror_is_named(bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_of_the_cache_is_named(bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_index(bucket, local)
     command = CHAIN[1].format(bucket).split()
     with monkeypatch.context() as patched:
@@ -40,13 +40,17 @@ def test_a_full_disk_of_the_mirror_is_named(bucket: Bucket, local: Path, monkeyp
         done = hybrid(*command)
     assert (done.code, done.err.count("\n")) == (1, 1), done
     assert f"not enough disk space: download {bucket}/data needs about" in done.err
-    assert f", and HYBRID_CACHE ({bucket.mirror}) has " in done.err
-    assert done.err.endswith("; free space there, or set HYBRID_CACHE to a folder on another disk\n")
+    assert f", and {bucket.mirror}" in done.err
+    assert done.err.endswith(", or set HYBRID_CACHE to a folder on another disk\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "device", Full("corpus.parquet"))
+        done = hybrid(*command)  # while an object is written
+    assert (done.code, "no space left on device" in done.err) == (1, True)
     monkeypatch.setattr(disk, "device", Full("bm25"))
     line = hybrid(*command).err.splitlines()[-1]
     assert line == (
-        "hybrid: the output: no space left on device; nothing was replaced; free space on "
-        f"HYBRID_CACHE ({bucket.mirror}), and repeat the command"
+        "hybrid: the output: no space left on device; nothing was replaced; free space on the disk of "
+        f"{bucket.mirror / 's3' / bucket.name / 'out'}, and repeat the command"
     )
 
 
