@@ -124,9 +124,39 @@ def test_recorded_inputs_are_downloaded_from_named_buckets_only(
     assert hybrid("search", "--index", f"{bucket}/own", *QUERY).err == ""
 
 
+def test_a_manifest_in_a_bucket_does_not_choose_what_is_downloaded(bucket: Bucket, local: Path, tmp_path: Path) -> None:
+    fields = json.loads((local / "out/bm25/manifest.json").read_text("utf-8"))
+    del fields["checksum"]
+    (tmp_path / "secret.parquet").write_bytes(b"mine")
+    for path in (
+        "..",
+        "../../..",
+        "../../other-bucket/x",
+        "/etc/passwd",
+        f"{bucket.mirror}/../secret.parquet",
+        "s3://b/x",
+    ):
+        for name, content in contents(local / "out/bm25").items():
+            bucket.put(f"idx/{name}", content)
+        inputs_ = {"corpus": {"fingerprint": "0", "kind": "corpus", "path": path}}
+        bucket.put("idx/manifest.json", json.dumps({**fields, "inputs": inputs_}).encode())
+        done = hybrid("search", "--index", f"{bucket}/idx", *QUERY)
+        assert (done.code in (0, 2), "a bug" in done.err) == (True, False), (path, done)
+        copies = [each.relative_to(bucket.mirror).parts[:3] for each in bucket.mirror.rglob("*") if each.is_file()]
+        assert {each for each in copies if len(each) > 1} == {("s3", bucket.name, "idx")}
+    assert (tmp_path / "secret.parquet").read_bytes() == b"mine"
+
+
 def test_names_in_a_manifest_that_lead_out_of_its_folder_are_refused(local: Path, tmp_path: Path) -> None:
     fields = json.loads((local / "out/bm25/manifest.json").read_text("utf-8"))
-    for key, value in (("files", ["../x"]), ("checksums", {"/etc/passwd": "0"}), ("files", ["a//b"])):
+    source = {"fingerprint": "0", "kind": "corpus", "path": "x"}
+    for key, value in (
+        ("files", ["../x"]),
+        ("files", ["a//b"]),
+        ("checksums", {"/etc/passwd": "0"}),
+        ("inputs", {"": source}),
+        ("inputs", {"corpus": {**source, "path": "a\0b"}}),
+    ):
         (tmp_path / "manifest.json").write_text(json.dumps({**fields, key: value}), "utf-8")
         for command in (("inspect", tmp_path), ("search", "--index", tmp_path, *QUERY)):
             done = hybrid(*command)

@@ -235,8 +235,10 @@ def _parse_manifest(text: str, path: Path, any_format: bool) -> Manifest:
         stored = fields.pop("checksum", _IN_FOOTER) if isinstance(fields, dict) else _IN_FOOTER
         manifest = None if newer else replace(typed(Manifest, fields, MANIFEST), location=path.resolve())
         for role, source in ({} if manifest is None else manifest.inputs).items():
-            if "fingerprint" not in source or not {"path", "name"} & set(source):
-                raise InputError(f"input '{role}' needs a fingerprint, and a path or a name")
+            if not role.strip() or "fingerprint" not in source or not {"path", "name"} & set(source):
+                raise InputError(f"input '{role}' needs a role, a fingerprint, and a path or a name")
+            if "\0" in source.get("path", ""):
+                raise InputError(f"input '{role}' has a NUL in its path")
         for name in () if manifest is None else (*(manifest.files or ()), *(manifest.checksums or ())):
             refuse_unsafe_name(name, MANIFEST)
     except InputError as error:

@@ -132,9 +132,8 @@ def _download(named: list[tuple[str, str]]) -> list[str]:
     """Download the URLs of options, and the inputs that they record and that stages need; return all URLs."""
     for _, url in named:
         fetch(url)
-    recorded = {
-        each for option, url in named for each in _recorded(option, url, {_bucket(other) for _, other in named})
-    }
+    buckets = {_bucket(url) for _, url in named}
+    recorded = {each for option, url in named for each in _recorded(option, url, buckets)}
     found = [url for url in sorted(recorded) if objects(url)]
     for url in found:
         fetch(url)
@@ -153,8 +152,9 @@ def _recorded(option: str, url: str, buckets: set[str]) -> Iterator[str]:
             continue
         for role in manifest.inputs:
             source = manifest.input_path(role) if role.split()[0] in _RECORDED.get(manifest.kind, ()) else None
-            if source is not None and source.is_relative_to(root()) and _bucket(_url_of(source)) in buckets:
-                yield _url_of(source)
+            found = _url_of(source) if source is not None and source.is_relative_to(root()) else ""
+            if _bucket(found) in buckets - {found}:  # never a whole bucket
+                yield found
 
 
 # ---------------------------------------------------------------------------------------------------------------- URLs
