@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from gradient_descent import gradient_descent
 from test_train_dense import PLAN, weights, write_examples
 
 from hybrid_cli.stages.train_dense import train_dense
@@ -103,8 +104,9 @@ def test_the_curve_holds_the_diagnostics_of_every_step(
 def test_diagnostics_are_not_part_of_the_loss(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
     """A record would change the weights if it were added to the loss."""
     plan = {**PLAN, "max_steps": 2, "loss": "nll"}
-    for name, chunk in (("plain", None), ("cached", 64)):
-        train_dense(examples, output=tmp_path / name, model=str(tiny_bert), **plan, chunk_size=chunk)
+    with gradient_descent():  # the second step has the rounding of the first, which AdamW would amplify
+        for name, chunk in (("plain", None), ("cached", 64)):
+            train_dense(examples, output=tmp_path / name, model=str(tiny_bert), **plan, chunk_size=chunk)
     plain, cached = (pl.read_parquet(tmp_path / name / "curve.parquet") for name in ("plain", "cached"))
     assert plain["name"].to_list() == cached["name"].to_list()
     assert plain["value"].to_list() == pytest.approx(cached["value"].to_list(), abs=1e-5)

@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
+from gradient_descent import TOLERANCE, errors, gradient_descent
 from processes import Started
 from safetensors.torch import load_file, save_file
 
@@ -130,15 +131,13 @@ def test_a_killed_training_resumes_and_ends_with_the_same_weights(
     assert (resumed / "curve.parquet").read_bytes() == (tmp_path / "whole" / "curve.parquet").read_bytes()
 
 
-def test_gradient_caching_leads_to_the_same_weights(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    plan = {**PLAN, "max_steps": 3, "loss": "nll"}
-    train_dense(examples, output=tmp_path / "plain", model=str(tiny_bert), **plan)
-    train_dense(examples, output=tmp_path / "cached", model=str(tiny_bert), **plan, chunk_size=100)
-    plain, cached = (
-        TransformerEncoder.load(tmp_path / name).encode_queries(["river bank", "matrix"])
-        for name in ("plain", "cached")
-    )
-    np.testing.assert_allclose(plain, cached, atol=1e-4)
+def test_gradient_caching_makes_the_same_steps(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    plan = {**PLAN, "max_steps": 3, "loss": "nll", "learning_rate": 0.02, "clip": 1e9}
+    with gradient_descent() as plain:
+        train_dense(examples, output=tmp_path / "plain", model=str(tiny_bert), **plan)
+    with gradient_descent() as cached:
+        train_dense(examples, output=tmp_path / "cached", model=str(tiny_bert), **plan, chunk_size=100)
+    assert max(errors(cached, plain)) < TOLERANCE
 
 
 def test_scorer_weight_zero_is_the_constant_margin(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from gradient_descent import TOLERANCE, errors, gradient_descent
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, layout
@@ -147,16 +148,15 @@ def test_masking_changes_the_training_but_not_the_saved_encoder(
     np.testing.assert_array_equal(once, again)
 
 
-def test_gradient_caching_with_masking_leads_to_the_same_weights(
+def test_gradient_caching_with_masking_makes_the_same_steps(
     examples: Path, index: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
-    plan = {**ROC, "max_steps": 3, "mask_matches": 0.5, "index": index}
-    for name, chunk_size in (("plain", None), ("cached", 100)):
-        train_dense(examples, output=tmp_path / name, model=str(tiny_bert), **plan, chunk_size=chunk_size)
-    plain, cached = (
-        TransformerEncoder.load(tmp_path / name).encode_queries(["river bank"]) for name in ("plain", "cached")
-    )
-    np.testing.assert_allclose(plain, cached, atol=1e-4)
+    plan = {**ROC, "max_steps": 3, "mask_matches": 0.5, "index": index, "learning_rate": 0.02, "clip": 1e9}
+    with gradient_descent() as plain:
+        train_dense(examples, output=tmp_path / "plain", model=str(tiny_bert), **plan)
+    with gradient_descent() as cached:
+        train_dense(examples, output=tmp_path / "cached", model=str(tiny_bert), **plan, chunk_size=100)
+    assert max(errors(cached, plain)) < TOLERANCE
 
 
 def test_the_control_has_the_vectors_of_other_texts_in_all_batches(index: Path) -> None:
