@@ -231,7 +231,6 @@ def test_invalid_json_is_reported_with_its_line(tmp_path: Path, text: str, messa
     ("rows", "message"),
     [
         ({"qid": ["1"], "docid": [""], "relevance": [1]}, "row 1: no docid"),
-        ({"qid": ["1"], "docid": ["a"], "relevance": [1 << 31]}, "row 1: relevance 2147483648 is not within 32 bits"),
         ({"qid": ["1", ""], "text": ["a", "b"]}, "row 2: no qid"),
         ({"qid": pl.Series([], dtype=pl.String), "text": pl.Series([], dtype=pl.String)}, "no queries; pass a file"),
     ],
@@ -295,10 +294,8 @@ def test_a_name_of_a_column_is_an_id_in_a_file_without_header(tmp_path: Path) ->
         ("1 0 a 1\n1 0 b\n1 0 a 2\n", "line 2: relevance 'b' is not a whole number"),
         ("question\tdocid\tscore\n1\ta\t1\n", "no column known for the qid .columns: question, docid, score.; name"),
         ("q1 0 d1 1.0\nq1 0 d2 1\n", "line 1: relevance '1.0' is not a whole number"),
-        ("1 0 a " + "1" * 5000, "line 1: relevance '1111"),
         ("1 0 a 1_0\n", "relevance '1_0' is not a whole number"),
         ("1 0 a ٣\n", "relevance '٣' is not a whole number"),
-        ("1 0 a 2147483648\n", "relevance '2147483648' is not a whole number between"),
         ("1 0 a 1\n1 b\n", "line 2: 2 columns; judgments have three"),
         ("1 0 a 1\n1 0 b 1\n1 0 a 2\n", "row 3: qid/docid 1 a is repeated"),
     ],

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, memory
 from hybrid_cli.artifacts import Kind, layout
-from hybrid_cli.collections.readers.qrels import judgment_rows
+from hybrid_cli.collections.readers.qrels import HIGHEST, LOWEST, judgment_rows
 from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import PARQUET, refuse_special
@@ -336,8 +336,14 @@ def _refuse_large(judgments: pl.DataFrame, file: Path) -> None:
     grades = judgments["relevance"]
     fitting = grades.cast(pl.Int32, strict=False)
     if (lost := fitting.is_null() & grades.is_not_null()).any():
-        row = lost.arg_max() or 0
-        raise InputError(f"{file}, row {row + 1}: relevance {grades[row]} is not within 32 bits")
+        row, value = (lost.arg_max() or 0) + 1, grades.filter(lost)[0]
+        raise InputError(
+            f"{file}, row {row}: relevance {value} is not between {LOWEST} and {HIGHEST}; correct the grade",
+            code="grade-out-of-range",
+            path=file,
+            line=row,
+            value=value,
+        )
 
 
 def _refuse_repeated(frame: pl.DataFrame, key: list[str], file: Path) -> None:

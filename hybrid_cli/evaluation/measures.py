@@ -1,12 +1,17 @@
-"""Measures of a run: computed by pytrec_eval, in the order of the rank column; a query without hits scores 0.
+"""Measures of a run, in the order of the rank column; a query without hits scores 0.
 
-trec_eval uses the order and the grades of the documents, not their ids. Each hit is therefore passed with its rank as
-id and minus its rank as score: scores never tie, trec_eval's tie rule (docid descending) never applies, and all
-queries share a few dictionaries. A new measure is one entry of `FAMILIES`.
+pytrec_eval computes the binary measures. trec_eval counts documents in an array with an entry for every grade up to
+the highest: a grade below -1 writes outside of it, and a large one fills the memory. It therefore receives a 1 for a
+relevant document, a 0 for any other judged one, and a -1 for a negative grade, which means "not judged" in trec_eval;
+and only queries with a relevant document, as every binary measure of the others is 0. It uses neither ids nor scores
+otherwise: each query is passed with its number, and each hit with its rank as id and minus its rank as score. Scores
+never tie, trec_eval's tie rule (docid descending) never applies, and all queries share a few dictionaries. nDCG, which
+uses the grades themselves, is computed here. A new measure is one entry of `FAMILIES`.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,8 +42,9 @@ class Family:
         whole, cut: trec_eval's names without and with a cutoff; "" where the measure does not exist.
         aliases: other spellings, in lower case.
         graded: the measure has no lowest relevant grade.
-        compute: expression over the judged documents of one query in the order of position (relevance, position, and
-            `stop`, the chance that a reader stops there), for a measure that trec_eval does not have.
+        compute: expression over the judged documents of one query in the order of position, for a measure that
+            trec_eval does not have or cannot compute for every grade. Columns: relevance, position, and those of
+            `_with_gains`.
     """
 
     whole: str = ""
@@ -51,6 +57,21 @@ class Family:
 def share_judged(measure: Measure) -> pl.Expr:
     """Return the judged fraction of the top k places; an empty place is not judged."""
     return (pl.col("position") <= (measure.cutoff or 0)).sum() / (measure.cutoff or 1)
+
+
+def normalized_gain(measure: Measure) -> pl.Expr:
+    """Return the sum of the discounted gains, divided by that of the ideal order (nDCG); 0 without a positive grade."""
+    ideal = pl.col("ideal")
+    if measure.cutoff is not None:
+        ideal = ideal.filter(pl.col("ideal_rank") <= measure.cutoff)
+    best = _in_sequence(ideal.sort(descending=True))  # the order of the ranks
+    found = _in_sequence(pl.when(_within(measure)).then("gain").otherwise(0.0))
+    return pl.when(best > 0).then(found / best).otherwise(0.0)
+
+
+def _in_sequence(values: pl.Expr) -> pl.Expr:
+    """Return the sum of values, added one by one as in trec_eval; 0 for no values."""
+    return values.cum_sum().last().fill_null(0.0)
 
 
 def expected_reciprocal_rank(measure: Measure) -> pl.Expr:
@@ -76,7 +97,7 @@ def _within(measure: Measure) -> pl.Expr:
 MRR, ACCURACY, RBP = "MRR", "acc", "RBP"
 FAMILIES: dict[str, Family] = {
     MRR: Family("recip_rank", "recip_rank", ("rr", "recip_rank", "reciprocal_rank")),
-    "nDCG": Family("ndcg", "ndcg_cut", ("ndcg_cut",), graded=True),
+    "nDCG": Family("ndcg", "ndcg_cut", ("ndcg_cut",), graded=True, compute=normalized_gain),
     "MAP": Family("map", "map_cut", ("ap", "map_cut")),
     "P": Family("", "P", ("precision",)),
     "R": Family("", "recall", ("recall",)),
@@ -264,7 +285,7 @@ def _values(judged: pl.DataFrame, wanted: Sequence[Measure]) -> pl.DataFrame:
     """Return measure, qid, value from the judged documents and their positions."""
     qids = judged["qid"].unique(maintain_order=True)
     columns: dict[Measure, Sequence[float] | pl.Series] = dict(_trec_values(judged, qids, wanted))
-    judged = _with_stops(judged).sort("position", nulls_last=True)
+    judged = _with_gains(judged).sort("position", nulls_last=True)
     for measure in wanted:
         if compute := FAMILIES[measure.family].compute:
             found = judged.group_by("qid").agg(value=compute(measure))
@@ -277,11 +298,30 @@ def _values(judged: pl.DataFrame, wanted: Sequence[Measure]) -> pl.DataFrame:
     return pl.concat(named).cast(_SCHEMA)  # type: ignore[arg-type]
 
 
-def _with_stops(judged: pl.DataFrame) -> pl.DataFrame:
-    """Add `stop` = (2^g - 1) / 2^max, where max is the highest grade of all judgments (ERR)."""
-    grades = judged["relevance"].cast(pl.Float64).clip(0).to_numpy()
-    highest = grades.max(initial=1)
-    return judged.with_columns(stop=pl.Series(np.exp2(grades - highest) - np.exp2(-highest)))
+def _with_gains(judged: pl.DataFrame) -> pl.DataFrame:
+    """Add the columns of graded measures; a negative grade gains nothing.
+
+    Returns:
+        `stop` = (2^g - 1) / 2^max, where max is the highest grade of all judgments (ERR); `gain`, the grade divided by
+        log2(position + 1), null if the document was not retrieved; `ideal_rank`, the rank of the document in the best
+        order of its query; and `ideal`, the gain at that rank.
+    """
+    grades = judged["relevance"].cast(pl.Float64).clip(0)
+    ideal_rank = judged.select(pl.col("relevance").rank("ordinal", descending=True).over("qid")).to_series()
+    highest = grades.to_numpy().max(initial=1)
+    return judged.with_columns(
+        stop=pl.Series(np.exp2(grades.to_numpy() - highest) - np.exp2(-highest)),
+        gain=grades / _discounts(judged["position"]),
+        ideal_rank=ideal_rank,
+        ideal=grades / _discounts(ideal_rank),
+    )
+
+
+def _discounts(ranks: pl.Series) -> pl.Series:
+    """Return log2(rank + 1), by the logarithm of C as in trec_eval; null for null."""
+    known = ranks.unique()
+    logarithms = pl.Series([None if rank is None else math.log2(rank + 1) for rank in known], dtype=pl.Float64)
+    return ranks.replace_strict(known, logarithms, return_dtype=pl.Float64)
 
 
 def check_overlap(answered: pl.Series, qrels: pl.DataFrame, run: Path | None = None) -> None:
@@ -340,14 +380,15 @@ def _trec_values(
     trec = sorted((m for m in measures if FAMILIES[m.family].compute is None), key=attrgetter("level"))
     if not trec:
         return
-    qrels, run = _stand_ins(judged)
+    named = _with_names(judged)
     for level, group in groupby(trec, key=attrgetter("level")):
         wanted = list(group)
-        evaluator = pytrec_eval.RelevanceEvaluator(qrels, {m.trec_name for m in wanted}, relevance_level=level)
+        places, qrels, run = _stand_ins(named, level)
+        evaluator = pytrec_eval.RelevanceEvaluator(qrels, {m.trec_name for m in wanted})
         results = evaluator.evaluate(run)
         for measure in wanted:
-            values = [results[qid][measure.trec_name] if qid in run else 0.0 for qid in qids]
-            yield measure, _cut(values, measure)
+            found = {qid: results[place][measure.trec_name] for qid, place in places.items()}
+            yield measure, _cut([found.get(qid, 0.0) for qid in qids], measure)
 
 
 def _cut(values: list[float], measure: Measure) -> list[float]:
@@ -357,26 +398,40 @@ def _cut(values: list[float], measure: Measure) -> list[float]:
     return [value if value >= 1 / measure.cutoff else 0.0 for value in values]
 
 
-def _stand_ins(judged: pl.DataFrame) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, float]]]:
-    """Return qrels and run for pytrec_eval, with positions as ids ("-7" for a document that was not retrieved).
+def _with_names(judged: pl.DataFrame) -> pl.DataFrame:
+    """Add `name`, the position as text; "-7" for a document that was not retrieved."""
+    name = pl.coalesce(pl.col("position"), -1 - pl.int_range(pl.len(), dtype=pl.Int64)).cast(pl.String)
+    return judged.select("qid", "relevance", "position", name=name)
+
+
+Grades = dict[str, dict[str, int]]
+Scores = dict[str, dict[str, float]]
+
+
+def _stand_ins(named: pl.DataFrame, level: int) -> tuple[dict[str, str], Grades, Scores]:
+    """Return the queries with a relevant hit, each with its number, and qrels and run for pytrec_eval.
 
     A run is cut soon after its last judged hit: unjudged hits below it change no measure.
     """
-    name = pl.coalesce(pl.col("position"), -1 - pl.int_range(pl.len(), dtype=pl.Int64)).cast(pl.String)
+    grade = pl.when(pl.col("relevance") >= level).then(1).when(pl.col("relevance") >= 0).then(0).otherwise(-1)
     queries = (
-        judged.with_columns(name=name).group_by("qid", maintain_order=True).agg("name", "relevance", pl.max("position"))
+        named.with_columns(grade=grade)
+        .group_by("qid", maintain_order=True)
+        .agg("name", "grade", pl.max("position"), any=((pl.col("grade") == 1) & pl.col("position").is_not_null()).any())
+        .filter("any")
     )
-    qrels: dict[str, dict[str, int]] = {}
-    run: dict[str, dict[str, float]] = {}
+    places: dict[str, str] = {}
+    qrels: Grades = {}
+    run: Scores = {}
     prefixes: dict[int, dict[str, float]] = {}
-    for qid, names, grades, last in queries.iter_rows():
-        qrels[qid] = dict(zip(names, grades, strict=True))
-        if last is not None:
-            length = 1 << (last - 1).bit_length()
-            if length not in prefixes:
-                prefixes[length] = {str(rank): -float(rank) for rank in range(1, length + 1)}
-            run[qid] = prefixes[length]
-    return qrels, run
+    for number, (qid, names, grades, last, _) in enumerate(queries.iter_rows()):
+        place = places[qid] = str(number)
+        qrels[place] = dict(zip(names, grades, strict=True))
+        length = 1 << (last - 1).bit_length()
+        if length not in prefixes:
+            prefixes[length] = {str(rank): -float(rank) for rank in range(1, length + 1)}
+        run[place] = prefixes[length]
+    return places, qrels, run
 
 
 def coverage(run: pl.DataFrame, asked: pl.Series) -> dict[str, int]:

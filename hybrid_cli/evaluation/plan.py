@@ -318,16 +318,29 @@ def _warn_other_collection(name: str, run: Retrieved, counts: Mapping[str, float
 
 
 def _condensed(values: pl.DataFrame, run: Retrieved, qrels: pl.DataFrame, plan: Plan) -> pl.DataFrame:
-    """Measure again on the judged hits alone, except the share of judged hits."""
-    if not (qrels["relevance"] < plan.level).any():
-        raise InputError("--condensed: every judged document is relevant, so condensed lists would be perfect; omit it")
+    """Measure again on the judged hits alone, except the share of judged hits.
+
+    A document with a negative grade counts as unjudged, as in trec_eval.
+    """
+    judged = qrels.filter(pl.col("relevance") >= 0)
+    if not _pooled(qrels, plan.level):
+        raise InputError(
+            "--condensed: every judged document is relevant, so condensed lists would be perfect; omit it",
+            code="all-judged-relevant",
+        )
     kept = [each.name for each in plan.measures if each.family == _SHARE_JUDGED] + [HOLE]
     others = [each.name for each in plan.measures if each.family not in (ACCURACY, _SHARE_JUDGED)]
     same = values.filter(pl.col("measure").is_in(kept))
     if not others:
         return same
-    hits = run.judged.with_columns(pl.col("position").rank("ordinal").over("qid").cast(pl.Int64))
+    hits = run.judged.join(judged, on=["qid", "docid"], how="semi", maintain_order="left")
+    hits = hits.with_columns(pl.col("position").rank("ordinal").over("qid").cast(pl.Int64))
     return pl.concat([same, evaluate_hits(hits, run.lengths["qid"], qrels, others, plan.level)])
+
+
+def _pooled(qrels: pl.DataFrame, level: int) -> bool:
+    """Return whether a document was judged as not relevant; a negative grade counts as unjudged."""
+    return qrels["relevance"].is_between(0, level, closed="left").any()
 
 
 def _unjudged(run: Retrieved, qrels: pl.DataFrame) -> float:
@@ -339,7 +352,7 @@ def _unjudged(run: Retrieved, qrels: pl.DataFrame) -> float:
 
 def _note_unjudged(shares: Mapping[str, float], qrels: pl.DataFrame, plan: Plan) -> None:
     """Print the share of unjudged top hits if judgments come from a pool: some judged documents are not relevant."""
-    if plan.condensed or not (qrels["relevance"] < plan.level).any() or max(shares.values()) < _MANY_UNJUDGED:
+    if plan.condensed or not _pooled(qrels, plan.level) or max(shares.values()) < _MANY_UNJUDGED:
         return
     console.note(
         f"without a judgment among the first {_FIRST}: "

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
+from hybrid_cli.collections.readers.qrels import grade_of
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, checked_split
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.settings.data import PrepareIrds
@@ -52,7 +53,7 @@ def of_datasets(loaded: Mapping[str, Any], options: Mapping[str, Any]) -> Source
         for split, dataset in loaded.items():
             for number, row in enumerate(dataset.qrels_iter() if dataset.has_qrels() else (), 1):
                 place = Place(names[split], number, "judgment")
-                yield Judgment(split, row.query_id, row.doc_id, int(row.relevance), place)
+                yield Judgment(split, row.query_id, row.doc_id, grade_of(str(row.relevance), place), place)
 
     first = next(iter(loaded.values()))
     metadata: dict[str, Any] = getattr(first, "docs_metadata", dict)()  # only registered datasets have it

@@ -28,7 +28,8 @@ QRELS = Layout(
     },
 )
 _WITHOUT_OPTIONS = replace(QRELS, option="--qrels", advice="name its columns qid, docid and relevance")
-_GRADE = re.compile(r"[+-]?[0-9]{1,20}")
+_GRADE = re.compile(r"[+-]?[0-9]+")
+LOWEST, HIGHEST = -(1 << 31), (1 << 31) - 1  # grades of the qrels of a collection
 
 
 def judgment_rows(path: Path) -> Iterator[JudgmentRow]:
@@ -53,7 +54,7 @@ def judgments_of(table: Table, chosen: Mapping[str, str]) -> Iterator[JudgmentRo
     qid, docid, relevance = (chosen[field] for field in ("qid", "docid", "relevance"))
     for place, row in table.rows():
         ids = checked_id(cell(row, qid, place), place), checked_id(cell(row, docid, place), place)
-        yield place, *ids, _grade(cell(row, relevance, place), place)
+        yield place, *ids, grade_of(cell(row, relevance, place), place)
 
 
 def has_header(path: Path) -> bool:
@@ -77,7 +78,7 @@ def _rows_by_position(path: Path) -> Iterator[JudgmentRow]:
                 f"{place}: {len(fields)} columns; judgments have three (qid docid relevance) "
                 "or four (qid 0 docid relevance)"
             )
-        relevance = _grade(fields[-1], place)
+        relevance = grade_of(fields[-1], place)
         yield place, checked_id(fields[0], place), checked_id(fields[-2], place), relevance
 
 
@@ -85,8 +86,15 @@ def _split(line: str) -> list[str]:
     return line.split("\t") if "\t" in line else line.split()
 
 
-def _grade(text: str, place: Place) -> int:
+def grade_of(text: str, place: Place) -> int:
     """Return a relevance grade: ASCII digits, within 32 bits."""
-    if not _GRADE.fullmatch(text.strip()) or abs(int(text)) >= 1 << 31:
-        raise InputError(f"{place}: relevance '{text[:40]}' is not a whole number between -2147483647 and 2147483647")
-    return int(text)
+    digits, facts = text.strip(), {"path": place.file, "line": place.number, "value": text}
+    if not _GRADE.fullmatch(digits):
+        raise InputError(f"{place}: relevance '{text[:40]}' is not a whole number", code="grade-not-a-number", **facts)
+    if len(digits.lstrip("+-0")) > len(str(HIGHEST)) or not LOWEST <= int(digits) <= HIGHEST:
+        raise InputError(
+            f"{place}: relevance {digits[:40]} is not between {LOWEST} and {HIGHEST}; correct the grade",
+            code="grade-out-of-range",
+            **facts,
+        )
+    return int(digits)
