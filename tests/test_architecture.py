@@ -29,7 +29,7 @@ LAYERS = (
     {"cluster"},
     {"settings", "console", "json_files"},
     {"input_files", "memory"},
-    {"errors", "draws", "version", "presets"},
+    {"errors", "draws", "version", "presets", "words"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {

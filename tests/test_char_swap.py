@@ -17,7 +17,7 @@ def of(text: str, seed: int = 0) -> str:
 
 
 def all_of(kind: str, word: str) -> set[str]:
-    return {CHARACTER_CHANGES[kind](word, number) for number in range(len(word) * 52)}
+    return {"".join(CHARACTER_CHANGES[kind](list(word), number)) for number in range(len(word) * 52)}
 
 
 def test_the_four_kinds_of_change() -> None:

@@ -1,5 +1,7 @@
 """Sentences as training queries: segmentation, quotas, and seeded draws."""
 
+# ruff: noqa: RUF001 - punctuation of other scripts
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from small_artifacts import open_output, write_corpus
 
 from hybrid_cli.artifacts import SCHEMAS, Kind
-from hybrid_cli.collections.sentences import Sentences, quota, word_counts
+from hybrid_cli.collections.sentences import Sentences, quota, split, word_count, word_counts
 from hybrid_cli.settings.mining import QueriesFrom
 
 NUMERALS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -106,15 +108,37 @@ def test_crops_have_the_lengths_of_questions_but_at_least_three_words(tmp_path: 
     assert drawn(corpus, "cropped")["text"].n_unique() > 50
 
 
-def test_a_character_is_a_word_in_scripts_without_spaces() -> None:
+def test_words_with_a_letter_are_counted_in_every_script() -> None:
     texts = ["你好", "np.random.rng(1) -- __ a-b", "ทดสอบ x", "", "日本 é"]
-    assert word_counts(pl.Series(texts)) == [2, 2, 6, 0, 3]
+    assert word_counts(pl.Series(texts)) == [word_count(text) for text in texts] == [2, 2, 3, 0, 3]
 
 
 def test_a_language_has_its_own_sentence_marks(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.parquet", ["你好世界。今天天气很好。"])
     assert drawn(corpus, "all", language="zh")["text"].to_list() == ["你好世界。", "今天天气很好。"]
-    assert drawn(corpus, "cropped", language="zh", lengths=[3])["text"].str.len_chars().to_list() == [3] * 2
+    assert word_counts(drawn(corpus, "cropped", language="zh", lengths=[3])["text"]) == [3] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("「元気ですか？」と言った。はい。", ["「元気ですか？」", "と言った。", "はい。"]),
+        ("สวัสดีครับ ผมชื่อจอห์น  คุณล่ะ Go 3", ["สวัสดีครับ ", "ผมชื่อจอห์น  ", "คุณล่ะ Go 3"]),
+        ("ສະບາຍດີ ຂ້ອຍຊື່ຈອນ", ["ສະບາຍດີ ", "ຂ້ອຍຊື່ຈອນ"]),
+        ("ខ្ញុំស្រលាញ់។ ភាសាខ្មែរ៕ ច", ["ខ្ញុំស្រលាញ់។ ", "ភាសាខ្មែរ៕ ", "ច"]),
+        ("ကျွန်တော်။ မြန်မာစာ။", ["ကျွန်တော်။ ", "မြန်မာစာ။"]),
+        ("བོད་ཡིག་ནི། སྐད་ཡིག །རེད། །", ["བོད་ཡིག་ནི། ", "སྐད་ཡིག །", "རེད། །"]),
+        ("यह है। वह है।", ["यह है। ", "वह है।"]),
+        ("ما هذا؟ هذا كتاب.", ["ما هذا؟ ", "هذا كتاب."]),
+    ],
+)
+def test_the_marks_of_all_scripts_end_a_sentence(text: str, sentences: list[str]) -> None:
+    assert split(text) == sentences
+
+
+@given(st.text(alphabet=st.one_of(st.characters(), st.sampled_from("ก ็ຂ។།。 .\n"))))
+def test_the_sentences_of_a_text_are_the_text(text: str) -> None:
+    assert "".join(split(text)) == text
 
 
 TEXTS = st.lists(st.integers(0, 10).map(passage), min_size=1, max_size=8)

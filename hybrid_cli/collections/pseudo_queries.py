@@ -14,14 +14,12 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from sentencex import segment
 
 from hybrid_cli.collections.headings import HEADING, heading
-from hybrid_cli.collections.sentences import LEAST_WORDS, WORDS
+from hybrid_cli.collections.sentences import LEAST_WORDS, split, word_count
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source
 from hybrid_cli.draws import draw, generator
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import IndexBm25
 from hybrid_cli.settings.data import Prepare
 
 Item = TypeVar("Item")
@@ -164,14 +162,14 @@ class _PseudoQueries:
 
     def _without_sentence(self, row: Document) -> Cut | str:
         ends, begin = [], 0
-        for piece in segment(IndexBm25.language, row.text):
+        for piece in split(row.text):
             begin += len(piece)
             if piece.strip():
                 ends.append((begin - len(piece), begin))
         if self._form == "first-sentence":
             candidates = ends[:1]
         else:
-            candidates = [end for end in ends if LEAST_WORDS <= _words(row.text[slice(*end)]) <= MOST_WORDS]
+            candidates = [end for end in ends if LEAST_WORDS <= word_count(row.text[slice(*end)]) <= MOST_WORDS]
         if not candidates:
             return "no suitable sentence"
         span = candidates[0] if self._form == "first-sentence" else self._choice(row, candidates)
@@ -218,9 +216,9 @@ def _without(row: Document, query: str, span: tuple[int, int], absent: str, leas
 def _checked(query: str, rest: Document, absent: str, least: int = 1) -> Cut | str:
     """Return the cut, or the reason why the text cannot be a query: unsuitable, repeated, or too little is left."""
     query = _folded(query)
-    if not least <= _words(query) <= MOST_WORDS:
+    if not least <= word_count(query) <= MOST_WORDS:
         return absent
-    if _words(rest.text) < LEAST_REST:
+    if word_count(rest.text) < LEAST_REST:
         return f"rest of under {LEAST_REST} words"
     lines = (_folded(line).casefold() for line in rest.text.splitlines())
     if query.casefold() in lines or (least > 1 and query.casefold() in _folded(rest.text).casefold()):
@@ -230,7 +228,3 @@ def _checked(query: str, rest: Document, absent: str, least: int = 1) -> Cut | s
 
 def _folded(text: str) -> str:
     return " ".join(text.split())
-
-
-def _words(text: str) -> int:
-    return len(WORDS.findall(text))

@@ -6,6 +6,7 @@ Every draw depends on the seed and the document id only, not on the order of the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -14,7 +15,7 @@ import polars as pl
 import regex
 from sentencex import segment
 
-from hybrid_cli import draws
+from hybrid_cli import draws, words
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.settings import IndexBm25
 from hybrid_cli.settings.mining import QueriesFrom
@@ -23,10 +24,10 @@ LEAST_WORDS = 3  # our choice: shorter pieces are headings, list markers or part
 QUESTION_WORDS = tuple(range(3, 12))  # lengths of cropped sentences, without given ones
 _DECAY = 1.2
 _DOCUMENTS_AT_ONCE = 1024
-_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-# A word contains a letter or digit, between spaces; in scripts without spaces, each character is a word.
-_WORD = rf"[{_UNSPACED}]|[^\s{_UNSPACED}]*[[\p{{L}}\p{{N}}]--[{_UNSPACED}]][^\s{_UNSPACED}]*"
-WORDS = regex.compile(_WORD, regex.V1)
+# Ends of sentences that sentencex does not know: marks of Khmer and Tibetan, spaces of Thai and Lao.
+_OTHER_ENDS = regex.compile(
+    r"[\u17D4\u17D5\u0F0D-\u0F11][\s\u17D4\u17D5\u0F0D-\u0F11]*+|(?<=[\p{Thai}\p{Lao}])\s++(?=[\p{Thai}\p{Lao}])"
+)
 
 
 class Sentences:
@@ -95,11 +96,11 @@ class Sentences:
 
     def _split(self, documents: pl.DataFrame) -> pl.DataFrame:
         """Return document (its place in the block), text with white space folded, and words; drop empty pieces."""
-        pieces = [segment(self._language, text) for text in documents["text"]]
+        pieces = [split(text, self._language) for text in documents["text"]]
         texts = [" ".join(piece.split()) for some in pieces for piece in some]
         places = np.repeat(np.arange(len(pieces)), [len(some) for some in pieces])
         frame = pl.DataFrame({"document": places, "text": pl.Series(texts, dtype=pl.String)})
-        return frame.with_columns(words=pl.col("text").str.count_matches(_WORD)).filter(pl.col("words") > 0)
+        return frame.with_columns(words=words.counts(frame["text"], letters=True)).filter(pl.col("words") > 0)
 
     def _quotas(self, first: int, counts: np.ndarray) -> list[int]:
         """Return the number of queries of each document of a block."""
@@ -122,10 +123,10 @@ class Sentences:
         return pl.DataFrame(rows, schema={"document": pl.Int64, "number": pl.Int64, "text": pl.String}, orient="row")
 
     def _cropped(self, text: str, draw: Random) -> str:
-        words = list(WORDS.finditer(text))
-        length = min(len(words), max(LEAST_WORDS, draw.choice(self._lengths)))
-        begin = draw.randrange(len(words) - length + 1)
-        return text[words[begin].start() : words[begin + length - 1].end()]
+        spans = words.spans(text, letters=True)
+        length = min(len(spans), max(LEAST_WORDS, draw.choice(self._lengths)))
+        begin = draw.randrange(len(spans) - length + 1)
+        return text[spans[begin][0] : spans[begin + length - 1][1]]
 
 
 def quota(sentences: int, position: int) -> int:
@@ -139,8 +140,34 @@ def quota(sentences: int, position: int) -> int:
 
 
 def word_counts(texts: pl.Series) -> list[int]:
-    """Return the number of words of each text, counted as for sentences."""
-    return texts.str.count_matches(_WORD).to_list()
+    """Return the number of words of each text with a letter or digit; see `words`."""
+    return words.counts(texts, letters=True).to_list()
+
+
+def word_count(text: str) -> int:
+    """Return the number of words of a text with a letter or digit."""
+    return len(words.spans(text, letters=True))
+
+
+def split(text: str, language: str = IndexBm25.language) -> list[str]:
+    """Return the sentences of a text, which together are the text.
+
+    Args:
+        text: any text.
+        language: language of the rules for the end of a sentence (ISO 639-1). The marks of all scripts end a sentence
+            in every language. Thai and Lao have none: there, a space ends it.
+    """
+    pieces: list[str] = segment(language, text)
+    if not words.has_unspaced(text):
+        return pieces
+    return [part for piece in pieces for part in _parts(piece)]
+
+
+def _parts(piece: str) -> Iterator[str]:
+    ends = [0, *(match.end() for match in _OTHER_ENDS.finditer(piece))]
+    for begin, end in pairwise([*ends, len(piece)]):
+        if begin < end:
+            yield piece[begin:end]
 
 
 def _positions(corpus: Path) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -11,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from hybrid_cli import words
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.data import Prepare
@@ -211,13 +211,13 @@ def document_passages(row: Document, size: int, stride: int) -> list[Document]:
 
 
 def passages(text: str, size: int, stride: int) -> list[str]:
-    """Return passages of `size` words that start every `stride` words; the last one may be shorter.
+    """Return passages of `size` words (see `words`) that start every `stride` words; the last one may be shorter.
 
     White space within a passage is unchanged. A text without words is one passage.
     """
-    words = [found.span() for found in re.finditer(r"\S+", text)]
-    starts = range(0, max(len(words) - size, 0) + stride, stride)
-    found = [words[start : start + size] for start in starts if start < len(words)]
+    spans = words.spans(text)
+    starts = range(0, max(len(spans) - size, 0) + stride, stride)
+    found = [spans[start : start + size] for start in starts if start < len(spans)]
     return [text[part[0][0] : part[-1][1]] for part in found] or [text]
 
 

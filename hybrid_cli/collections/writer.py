@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, words
 from hybrid_cli.artifacts import Kind, Manifest, disk, layout
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, checked_split
@@ -242,7 +242,7 @@ class CollectionWriter:
         titled = isinstance(row, Document) and row.title.strip()
         if (not row.text or row.text.isspace()) and not titled:
             self.problems.add(f"empty {what}", row.name, row.place)
-        elif len(row.text) >= 2 * LONG_WORDS and len(row.text.split()) > LONG_WORDS:
+        elif len(row.text) >= (2 if row.text.isascii() else 1) * LONG_WORDS and words.count(row.text) > LONG_WORDS:
             self.problems.add(f"{what} of over {LONG_WORDS} words", row.name, row.place)
 
     def _refuse(self, name: str, policy: str, remedy: str) -> None:

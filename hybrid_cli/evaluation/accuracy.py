@@ -1,6 +1,7 @@
 """Accuracy at k: the fraction of questions with an answer in the text of a top-k hit (DPR, section 5; SPAR).
 
-The search for answers in passages is that of DPR's evaluation (dpr/data/qa_validation.py, tokenizers.py).
+The search for answers in passages is that of DPR's evaluation (dpr/data/qa_validation.py, tokenizers.py). Our choice:
+in scripts without spaces, a character is a token; the token of DPR's code, a clause, never equals an answer.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ import regex
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import ACCURACY, Measure, in_order
 from hybrid_cli.settings.analysis import AnswerMatch
+from hybrid_cli.words import UNSPACED, has_unspaced
 
 MODES: tuple[AnswerMatch, ...] = get_args(AnswerMatch)
 
 # Runs of letters, digits and combining marks, or one character that is neither a separator nor a control.
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
+_MIXED_TOKEN = regex.compile(
+    rf"{UNSPACED}[\p{{M}}\u0E33\u0EB3]*+|[[\p{{L}}\p{{N}}\p{{M}}]--{UNSPACED}]+|[^\p{{Z}}\p{{C}}]", regex.V1
+)
 
 
 def passage_form(text: str, mode: AnswerMatch = "string") -> str:
@@ -31,7 +36,8 @@ def passage_form(text: str, mode: AnswerMatch = "string") -> str:
     if mode == "regex":
         return decomposed
     # No token contains a space, so a sequence of tokens is a substring between spaces.
-    return f" {' '.join(_TOKEN.findall(decomposed))} ".lower()
+    token = _MIXED_TOKEN if has_unspaced(text) else _TOKEN
+    return f" {' '.join(token.findall(decomposed))} ".lower()
 
 
 def matcher(answers: Iterable[str], mode: AnswerMatch = "string") -> Callable[[str], bool]:

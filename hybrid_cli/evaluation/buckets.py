@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from hybrid_cli import words
+
 EASY, HARD = "Easy", "Hard"
 NO_OVERLAP, ALL_OVERLAP = "0", "1"
 _LENGTH_STEP, _LENGTH_STEPS = 40, 8
 _QUERY_STEP, _QUERY_STEPS = 4, 4
-_WORD = r"\S+"
 
 Analyze = Callable[[Sequence[str]], list[list[str]]]
 
@@ -111,14 +112,14 @@ def document_length(targets: pl.DataFrame, texts: pl.DataFrame) -> Buckets:
         targets: qid, docid, as returned by `targets`.
         texts: docid, title, text; a query without its document has no bucket.
     """
-    words = pl.col("title").str.count_matches(_WORD) + pl.col("text").str.count_matches(_WORD)
-    counted = targets.join(texts.select("docid", words=words), on="docid", maintain_order="left")
+    lengths = texts.select("docid", words=words.counts(texts["title"]) + words.counts(texts["text"]))
+    counted = targets.join(lengths, on="docid", maintain_order="left")
     return _by_length("words in the relevant document", counted, _LENGTH_STEP, _LENGTH_STEPS)
 
 
 def query_length(queries: pl.DataFrame) -> Buckets:
     """Group by the number of words in the query (qid, text), in steps of 4."""
-    counted = queries.select("qid", words=pl.col("text").str.count_matches(_WORD))
+    counted = queries.select("qid", words=words.counts(queries["text"]))
     return _by_length("words in the query", counted, _QUERY_STEP, _QUERY_STEPS)
 
 

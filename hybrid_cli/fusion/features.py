@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from hybrid_cli import words
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.lists import Scorer
 from hybrid_cli.lexical.index import LexicalIndex
@@ -131,7 +132,7 @@ def _log(values: Matrix) -> Matrix:
 def query_features(texts: Sequence[str], lexical: LexicalIndex | None) -> dict[str, Matrix]:
     """Return the features of query texts, name -> [queries]: length, and IDF statistics of a lexical index."""
     found = {
-        "query: words (log)": np.log1p([float(len(text.split())) for text in texts]),
+        "query: words (log)": np.log1p([float(words.count(text)) for text in texts]),
         "query: characters (log)": np.log1p([float(len(text)) for text in texts]),
     }
     if lexical is None:

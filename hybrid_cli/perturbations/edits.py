@@ -1,16 +1,19 @@
 """Attacks that edit the words of a query: TextAttack's augmenters as used by LITE, and the shuffle of SPAR.
 
-A word is a sequence of letters and digits, with ' - _ * @ inside. Everything between words is preserved.
+A word is a sequence of letters (with their marks) and digits, with ' - _ * @ inside. In scripts without spaces, a word
+has two or three characters (`words.TERM`). Everything between words is preserved.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from string import ascii_letters
 
+import regex
+
 from hybrid_cli.perturbations.attack import Attack, Attacked, Draw, Inputs, Need, Rewrite
+from hybrid_cli.words import TERM, UNSPACED, characters, spans
 
 # Lucene removes only 33 of them. WordNet lists the others under words with the same spelling: helium for `he`, tin for
 # `can`.
@@ -43,9 +46,12 @@ def is_stop_word(word: str) -> bool:
 
 
 _BETWEEN_LETTERS = "'_*@-"  # the hyphen last, because elsewhere it denotes a range
-WORD = re.compile(rf"[^\W_]+(?:[{_BETWEEN_LETTERS}]+[^\W_]+)*")
-_SPLIT = re.compile(f"({WORD.pattern})")
+_ALPHANUMERIC = r"[\p{L}\p{N}\p{M}]"
+_SPACED = rf"[{_ALPHANUMERIC}--{UNSPACED}]"
+WORD = regex.compile(rf"{_ALPHANUMERIC}+(?:[{_BETWEEN_LETTERS}]+{_ALPHANUMERIC}+)*", regex.V1)  # of a table of synonyms
+_SPLIT = regex.compile(rf"({TERM}|{_SPACED}+(?:[{_BETWEEN_LETTERS}]+{_SPACED}+)*)", regex.V1)
 
+Letters = list[str]  # characters with their marks
 Edits = dict[int, str]  # position of a word -> its replacement; empty for a deleted word
 Edit = Callable[[Sequence[str], Edits, Draw], None]  # adds one edit, if one is possible
 
@@ -126,9 +132,13 @@ def shuffle(text: str, draw: Draw) -> str:
 
     All orders are equally likely, the original order included. The bag of words does not change.
     """
-    words = re.findall(r"\S+", text)
-    order = iter(sorted(range(len(words)), key=lambda place: draw(str(place))))
-    return re.sub(r"\S+", lambda _: words[next(order)], text)
+    places = spans(text, pairs=True)
+    order = sorted(range(len(places)), key=lambda place: draw(str(place)))
+    pieces, last = [], 0
+    for (begin, end), new in zip(places, order, strict=True):
+        pieces += [text[last:begin], text[slice(*places[new])]]
+        last = end
+    return "".join([*pieces, text[last:]])
 
 
 # ---------------------------------------------------------------------------------------------------------- characters
@@ -142,36 +152,39 @@ def swap_characters(words: Sequence[str], edits: Edits, draw: Draw) -> None:
     proposals = []
     for position in unedited(words, edits):
         word = words[position]
-        if len(word) > 1 and not is_stop_word(word):
-            changed = (change(word, draw(f"{position} {name}")) for name, change in CHARACTER_CHANGES.items())
+        letters = characters(word)
+        if len(letters) > 1 and not is_stop_word(word):
+            changed = (
+                "".join(change(letters, draw(f"{position} {name}"))) for name, change in CHARACTER_CHANGES.items()
+            )
             proposals += [(position, new) for new in changed if new != word]
     if proposals:
         position, new = proposals[draw("offer") % len(proposals)]
         edits[position] = new
 
 
-def _swap_neighbors(word: str, number: int) -> str:
+def _swap_neighbors(word: Letters, number: int) -> Letters:
     place = number % (len(word) - 1)
-    return word[:place] + word[place + 1] + word[place] + word[place + 2 :]
+    return [*word[:place], word[place + 1], word[place], *word[place + 2 :]]
 
 
-def _substitute(word: str, number: int) -> str:
+def _substitute(word: Letters, number: int) -> Letters:
     rest, place = divmod(number, len(word))
-    return word[:place] + ascii_letters[rest % len(ascii_letters)] + word[place + 1 :]
+    return [*word[:place], ascii_letters[rest % len(ascii_letters)], *word[place + 1 :]]
 
 
-def _delete(word: str, number: int) -> str:
+def _delete(word: Letters, number: int) -> Letters:
     place = number % len(word)
-    return word[:place] + word[place + 1 :]
+    return [*word[:place], *word[place + 1 :]]
 
 
-def _insert(word: str, number: int) -> str:
+def _insert(word: Letters, number: int) -> Letters:
     """Insert a random letter before a character, so never at the end."""
     rest, place = divmod(number, len(word))
-    return word[:place] + ascii_letters[rest % len(ascii_letters)] + word[place:]
+    return [*word[:place], ascii_letters[rest % len(ascii_letters)], *word[place:]]
 
 
-CHARACTER_CHANGES: dict[str, Callable[[str, int], str]] = {  # the names are part of the seeded draws
+CHARACTER_CHANGES: dict[str, Callable[[Letters, int], Letters]] = {  # the names are part of the seeded draws
     "neighbours": _swap_neighbors,
     "substitution": _substitute,
     "deletion": _delete,

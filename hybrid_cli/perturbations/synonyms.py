@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cache
 from pathlib import Path
 from typing import Protocol
 
 import polars as pl
+import regex
 
 from hybrid_cli import console
 from hybrid_cli.collections import collection
@@ -23,7 +23,7 @@ TRIES = 7  # words to look up; if none has a synonym, the query remains unchange
 _DOCUMENTS_AT_ONCE = 1024
 
 # Runs of letters, digits and underscores, with apostrophes inside; a possessive 's is not part of the word.
-_WORD = re.compile(r"(?<!\w['\u2019])\b\w+(?:['\u2019](?!s\b)\w+)*", re.IGNORECASE)
+_WORD = regex.compile(r"(?<!\w['\u2019])\b\w+(?:['\u2019](?!s\b)\w+)*", regex.IGNORECASE)
 
 
 # ------------------------------------------------------------------------------------------------- sources of synonyms
@@ -174,7 +174,7 @@ def replace_matches(
     """
     matched = replaced = 0
 
-    def substitute(found: re.Match[str]) -> str:
+    def substitute(found: regex.Match[str]) -> str:
         nonlocal matched, replaced
         word = found[0].lower()
         if word in FUNCTION_WORDS or terms(word).isdisjoint(relevant):

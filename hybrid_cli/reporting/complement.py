@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid_cli.evaluation.buckets import HARD
 from hybrid_cli.reporting import tables
-from hybrid_cli.reporting.tables import figure, markdown_table
+from hybrid_cli.reporting.tables import cells, figure, markdown_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -192,9 +192,8 @@ def _hit(hit: Hit, characters: int) -> str:
     """Return a document in two lines; a long id keeps its end, which distinguishes it."""
     room = characters - 2
     docid = hit.docid if len(hit.docid) <= room else f"…{hit.docid[1 - room :]}"
-    words = " ".join(f"{hit.title if hit.title != hit.docid else ''} {hit.text}".split())
-    text = words if len(words) <= room else f"{words[: room - 1]}…"
-    return f"{_RELEVANT if hit.relevant else ' '} {docid}\n  {text}"
+    text = " ".join(f"{hit.title if hit.title != hit.docid else ''} {hit.text}".split())
+    return f"{_RELEVANT if hit.relevant else ' '} {docid}\n  {cells(text, room)}"
 
 
 # --------------------------------------------------------------------------------------------------------- text formats

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import altair as alt
 import numpy as np
 import polars as pl
 
+from hybrid_cli import words
 from hybrid_cli.evaluation.complementarity import changes, tally
 from hybrid_cli.reporting.charts import Figure, chart, colours, plain
 from hybrid_cli.reporting.data import Findings, Match
@@ -20,8 +20,6 @@ _TEXT_CHARACTERS = 160
 _SPACING, _WIDEST = 0.008, 0.045  # fractions of the axis: distance of dots with equal values, and the maximum radius
 _CORNERS = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
 _GOLDEN_ANGLE = np.pi * (3 - np.sqrt(5))
-_NOTHING: frozenset[str] = frozenset()
-_WORD = re.compile(r"(\w+)")
 _SNIPPET_CHARACTERS = 160
 _OTHERS = 3  # relevant documents listed below the hits
 
@@ -72,7 +70,7 @@ def _dots(
     """Return one row per query: text, values (v0, v1, ... in the order of the runs), position and winner per match."""
     columns: dict[str, Any] = {
         "q": wide["qid"].to_list(),
-        "t": [_shortened(texts.get(qid) or qid) for qid in wide["qid"]],
+        "t": [words.head(texts.get(qid) or qid, _TEXT_CHARACTERS) for qid in wide["qid"]],
         **{f"v{place}": wide[run].round(4).to_list() for place, run in enumerate(runs)},
     }
     for number, match in enumerate(matches):
@@ -87,10 +85,6 @@ def _dots(
             f"w{number}": [names[place] for place in winner],
         }
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _TEXT_CHARACTERS else text[:_TEXT_CHARACTERS].rsplit(" ", 1)[0] + " ..."
 
 
 def spread(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -147,7 +141,7 @@ def lists_section(found: Findings, analyze: Analyze) -> Section:
         found: result of `data.find`.
         analyze: function from texts to BM25's terms.
     """
-    match, marker = found.matches[-1], _Marker(analyze)
+    match, marker = found.matches[-1], Marker(analyze)
     cases = {
         heading: [_case(found, marker, match, *row) for row in queries.select("qid", "change").iter_rows()]
         for heading, queries in (
@@ -162,14 +156,14 @@ def lists_section(found: Findings, analyze: Analyze) -> Section:
     return Section("changed", "Queries that change most", text=[text], cases=cases)
 
 
-def _case(found: Findings, marker: _Marker, match: Match, qid: str, change: float) -> Case:
+def _case(found: Findings, marker: Marker, match: Match, qid: str, change: float) -> Case:
     query = found.queries.get(qid, "")
     values = dict(found.summary.values.filter(qid=qid, measure=found.measure).select("run", "value").iter_rows())
     lists = [_list(found, marker, run, qid, query, values[run]) for run in match.runs]
     return Case(qid, query or qid, change, lists)
 
 
-def _list(found: Findings, marker: _Marker, run: str, qid: str, query: str, value: float) -> RankedList:
+def _list(found: Findings, marker: Marker, run: str, qid: str, query: str, value: float) -> RankedList:
     judged = found.kept[run].judged.filter(qid=qid)
     head = found.kept[run].head.filter(qid=qid)
     grades = dict(judged.select("docid", "relevance").iter_rows())
@@ -202,7 +196,7 @@ def _elsewhere(relevant: pl.DataFrame) -> list[str]:
     return others + ([f"{len(places) - _OTHERS:,} more relevant documents are not shown."] if places[_OTHERS:] else [])
 
 
-class _Marker:
+class Marker:
     """Finds the words of a text whose terms are query terms."""
 
     def __init__(self, analyze: Analyze):
@@ -210,16 +204,21 @@ class _Marker:
         self._terms: dict[str, frozenset[str]] = {}
 
     def marked(self, query: str, text: str) -> Parts:
-        """Split a text into (part, part is a query term)."""
+        """Split a text into (part, part is a query term); in scripts without spaces, see `words.common`."""
         asked = self._terms_of([query])[query]
-        terms = self._terms_of(_WORD.findall(text))
-        parts = [part for part in _WORD.split(text) if part]
-        return [(part, bool(terms.get(part, _NOTHING) & asked)) for part in parts]
+        terms = self._terms_of(words.plain_words(text))
+        found = [(span, bool(terms[text[slice(*span)]] & asked)) for span in words.plain_spans(text)]
+        found += [(span, True) for span in words.common(query)(text)]
+        parts, last = [], 0
+        for (begin, end), matched in sorted(found):
+            parts += [(text[last:begin], False), (text[begin:end], matched)]
+            last = end
+        return [(part, matched) for part, matched in [*parts, (text[last:], False)] if part]
 
     def snippet(self, query: str, text: str) -> str:
         """Return the part of the text with most query terms."""
-        words = [part for part, matches in self.marked(query, text) if matches]
-        return snippet(text, " ".join(words), _SNIPPET_CHARACTERS)
+        matched = [part for part, matches in self.marked(query, text) if matches]
+        return snippet(text, " ".join(matched), _SNIPPET_CHARACTERS)
 
     def _terms_of(self, texts: Sequence[str]) -> Mapping[str, frozenset[str]]:
         new = [text for text in dict.fromkeys(texts) if text not in self._terms]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from hybrid_cli import console
+from hybrid_cli import console, words
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.artifacts.lineage import Held
 from hybrid_cli.errors import HybridError
@@ -95,7 +94,7 @@ def _analyzer(language: str) -> queries.Analyze:
         return Analyzer(language).analyze
     except HybridError as error:
         console.note(f"report: query words are highlighted without stemming: {error}")
-        return lambda texts: [re.findall(r"\w+", text.casefold()) for text in texts]
+        return lambda texts: [words.plain_words(text.casefold()) for text in texts]
 
 
 # ---------------------------------------------------------------------------------------------------- recall by depth

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from hybrid_cli.encoders.layouts import LAYOUTS
 from hybrid_cli.encoders.presets import Preset
 from hybrid_cli.errors import HybridError
 from hybrid_cli.presets import experiments
-from hybrid_cli.reporting.tables import Matching, figure, matching, prose, pseudo_note, signed, snippet
+from hybrid_cli.reporting.tables import Matching, figure, matching, prose, pseudo_note, signed, snippet, wrapped
 from hybrid_cli.settings import Doctor, Presets, Search
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def _show_wrapped(start: str, text: str, marked: Matching | None = None) -> None
 
     out = console.stdout()
     room = max(out.width - len(start), 20)
-    for line in textwrap.wrap(text, room, break_on_hyphens=False) or [""]:
+    for line in wrapped(text, room):
         shown = Text(start + line)
         for begin, end in marked.spans(line) if marked else ():
             shown.stylize("bold", len(start) + begin, len(start) + end)

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, console, memory
+from hybrid_cli import artifacts, console, memory, words
 from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import expansion
@@ -177,7 +177,7 @@ def _forecast(settings: IndexBm25, corpus: Corpus, documents: int, shards: int, 
 def _distinct_words(documents: pa.RecordBatch, fields: Sequence[str]) -> float:
     """Return the mean number of distinct words of a document, about its number of postings."""
     texts = zip(*(documents.column(field).to_pylist() for field in fields), strict=True)
-    return float(np.mean([len(set(" ".join(parts).split())) for parts in texts]))
+    return float(np.mean([words.distinct(" ".join(parts)) for parts in texts]))
 
 
 def _tune(index: LexicalIndex, inputs: Mapping[str, Path], settings: IndexBm25) -> Tuning:

@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow.parquet as pq
 from safetensors import SafetensorError, safe_open
 
-from hybrid_cli import artifacts, console, runs
+from hybrid_cli import artifacts, console, runs, words
 from hybrid_cli.artifacts import Kind, Manifest, disk, layout
 from hybrid_cli.artifacts.lineage import Held, indexes_of
 from hybrid_cli.collections import collection as collections
@@ -219,7 +219,7 @@ def _last_values(curve: Path) -> dict[str, list[float]]:
 
 def _shortened(value: Any) -> Any:
     if isinstance(value, str) and len(value) > SAMPLE_CHARACTERS:
-        return value[:SAMPLE_CHARACTERS] + "..."
+        return words.character_head(value, SAMPLE_CHARACTERS) + "..."
     if isinstance(value, list):
         return [_shortened(item) for item in value[:1]] + ([f"... {len(value)} in all"] if len(value) > 1 else [])
     if isinstance(value, dict):

@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from hybrid_cli import console, draws
+from hybrid_cli import console, draws, words
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.training import Pretrain
@@ -63,12 +63,19 @@ class Pieces:
 
 
 def pieces(tokenizer: Any, texts: Sequence[str]) -> Iterator[Pieces]:
-    """Tokenize texts; words are those of the tokenizer (for BERT, a token and the `##` tokens after it)."""
+    """Tokenize texts; words are those of the tokenizer (for BERT, a token and the `##` tokens after it).
+
+    In scripts without spaces, where a tokenizer may take a clause for a word, words end as in `hybrid_cli.words` too.
+    """
     options = {"add_special_tokens": False, "return_attention_mask": False, "return_token_type_ids": False}
-    for encoding in tokenizer(list(texts), **options).encodings if texts else []:
+    for text, encoding in zip(texts, tokenizer(list(texts), **options).encodings if texts else [], strict=True):
         ids = np.asarray(encoding.ids, np.int32)
-        words = np.asarray(encoding.word_ids, np.int32)
-        yield Pieces(ids, np.flatnonzero(np.diff(words, prepend=-1, append=-1)) if len(ids) else np.zeros(1, np.int64))
+        begins_word = np.diff(np.asarray(encoding.word_ids, np.int32), prepend=-1, append=-1) != 0
+        if len(ids) and words.has_unspaced(text):
+            begins = [begin for begin, _ in words.spans(text)]
+            numbers = np.searchsorted(begins, [begin for begin, _ in encoding.offsets], "right")
+            begins_word[1:-1] |= np.diff(numbers) != 0
+        yield Pieces(ids, np.flatnonzero(begins_word) if len(ids) else np.zeros(1, np.int64))
 
 
 def consecutive(text: Pieces, room: int) -> Iterator[Pieces]:
