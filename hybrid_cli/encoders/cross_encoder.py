@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from hybrid_cli import console
 from hybrid_cli.artifacts import disk
@@ -25,13 +25,11 @@ from hybrid_cli.encoders.checkpoint import (
     few,
     foreign_weights,
     load_tokenizer,
-    loading,
     refuse_missing,
     refuse_more_layers,
-    refuse_pickles,
-    silence_transformers,
 )
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
+from hybrid_cli.encoders.model_folder import open_model, read_config, refuse_pickles
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError
@@ -119,7 +117,6 @@ class CrossEncoder(nn.Module):
             InputError: no such model, no ranking head, or weights that the architecture does not have.
         """
         folder = resolve(name)
-        silence_transformers()
         _check_files(folder, train)
         backbone = _backbone(folder, train)
         tokenizer = load_tokenizer(folder)
@@ -268,25 +265,19 @@ def _check_files(folder: Path, train: bool) -> None:
 
 def _backbone(folder: Path, train: bool) -> PreTrainedModel:
     """Load the transformer with its head; see `CrossEncoder.load`."""
-    with loading(folder):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        has_head = any("ForSequenceClassification" in name for name in config.architectures or ())
-        if train and not (has_head and config.num_labels <= 2):
-            config.num_labels = 1
-        backbone, report = AutoModelForSequenceClassification.from_pretrained(
-            folder,
-            config=config,
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # checked below with a clear message
-        )
+    config = read_config(folder)
+    has_head = any("ForSequenceClassification" in name for name in config.architectures or ())
+    if train and not (has_head and (config.num_labels or 0) <= 2):
+        config.num_labels = 1
+    backbone: PreTrainedModel
+    backbone, report = open_model(AutoModelForSequenceClassification, folder, config)
     _check_weights(folder, backbone, report, train)
-    if backbone.config.num_labels > 2:
+    if (backbone.config.num_labels or 0) > 2:
         raise InputError(
             f"{folder}: its head has {backbone.config.num_labels} labels; a reranker has one or two. Train one with "
             "`hybrid train-reranker`"
         )
-    return backbone  # type: ignore[no-any-return]
+    return backbone
 
 
 def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str, Any], train: bool) -> None:

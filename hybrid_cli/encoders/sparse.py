@@ -25,7 +25,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT, IDF_TABLE, MODULES
 from hybrid_cli.encoders import sparse_towers as towers
-from hybrid_cli.encoders.checkpoint import load_tokenizer, silence_transformers
+from hybrid_cli.encoders.checkpoint import load_tokenizer
 from hybrid_cli.encoders.contract import SPARSE, TextForm, refuse_single_text
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.library_files import LONGEST, prompts_of
@@ -218,7 +218,6 @@ class SparseEncoder(nn.Module):
         body = folder
         if not (folder / CONTRACT).is_file() and (folder / MODULES).is_file() and architecture is None:
             body = folder / _routes(folder)["document"][0][0]
-        silence_transformers()
         tokenizer = load_tokenizer(body)
         if contract.architecture in _MLM:
             gated = contract.architecture == "sparterm"

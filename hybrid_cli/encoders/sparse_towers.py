@@ -14,7 +14,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import MODEL_MAPPING, AutoConfig, AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_MAPPING,
+    AutoModelForMaskedLM,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers.activations import ACT2FN
 
 from hybrid_cli.artifacts import disk, layout
@@ -22,13 +27,11 @@ from hybrid_cli.encoders.checkpoint import (
     encoder_class,
     few,
     foreign_weights,
-    loading,
     refuse_missing,
-    refuse_pickles,
-    silence_transformers,
 )
 from hybrid_cli.encoders.contract import TextForm
 from hybrid_cli.encoders.layouts import weight_files
+from hybrid_cli.encoders.model_folder import new_model, open_model, opening, read_config
 from hybrid_cli.encoders.tokens import cut_tokens
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, read_object
@@ -254,12 +257,8 @@ def load_masked_language_model(folder: Path) -> tuple[PreTrainedModel, bool]:
     Raises:
         InputError: no complete checkpoint, or an architecture without such a head.
     """
-    silence_transformers()
-    refuse_pickles(folder)
-    with loading(folder):
-        whole, report = AutoModelForMaskedLM.from_pretrained(
-            folder, use_safetensors=True, output_loading_info=True, trust_remote_code=False
-        )
+    config = read_config(folder)
+    whole, report = open_model(AutoModelForMaskedLM, folder, config)
     body = f"{whole.base_model_prefix}."
     refuse_missing(folder, [key.removeprefix(body) for key in report["missing_keys"] if key.startswith(body)])
     _refuse_foreign(folder, whole.config, report["unexpected_keys"], body)
@@ -284,11 +283,8 @@ def load_token_weights(folder: Path, architecture: str) -> tuple[Network, list[s
     Raises:
         InputError: no complete checkpoint.
     """
-    silence_transformers()
-    refuse_pickles(folder)
-    with loading(folder):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        backbone: Any = encoder_class(config, MODEL_MAPPING[type(config)])(config)
+    config = read_config(folder)
+    backbone: Any = new_model(encoder_class(config, MODEL_MAPPING[type(config)]), folder, config)
     if getattr(backbone, "pooler", None) is not None:
         backbone.pooler = None  # weights of tokens do not use it, and a checkpoint may lack it
     state: dict[str, Tensor] = {}
@@ -344,7 +340,7 @@ def read_table(path: Path, tokenizer: Any) -> Tensor:
 
 
 def _read(file: Path) -> dict[str, Tensor]:
-    with loading(file):
+    with opening(file):
         return load_file(file)
 
 
