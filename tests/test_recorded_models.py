@@ -7,12 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_models import hub  # noqa: F401  (fixture)
+from recording_hub import recording_hub
 
 from hybrid_cli import artifacts
 from hybrid_cli.indexes import DenseIndex
@@ -52,6 +53,13 @@ def cache(home: Path, model: Path) -> Path:
     (place / "refs").mkdir(parents=True)
     (place / "refs/main").write_text("a" * 40)
     return Path(shutil.copytree(model, place / "snapshots" / ("a" * 40)))
+
+
+@pytest.fixture
+def hub() -> Iterator[tuple[str, list[str]]]:
+    """Return the address of a hub, and the list of requested paths."""
+    with recording_hub() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +108,7 @@ def test_no_command_asks_the_hub_for_a_recorded_model(
     index: Path,
     tiny: Path,
     hub: tuple[str, list[str]],
-    tmp_path: Path,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "ids.txt").write_text(f"{DenseIndex.open(index).docids[0]}\n")
     needing, others = commands(index, tiny, tmp_path)
@@ -116,7 +124,7 @@ def test_a_model_in_the_cache_is_opened_if_its_content_is_the_recorded_one(
     tiny: Path,
     tiny_bert: Path,
     hub: tuple[str, list[str]],
-    tmp_path: Path,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     model = cache(tmp_path, tiny_bert)
     command = [["search", tiny, "--split", "test", "--index", index, "--output", tmp_path / "run.parquet"]]
@@ -132,7 +140,7 @@ def test_a_name_on_the_command_line_may_be_downloaded(
     index: Path,
     tiny: Path,
     hub: tuple[str, list[str]],
-    tmp_path: Path,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     words = ["search", tiny, "--split", "test", "--index", index, "--model", NAME, "--output", tmp_path / "run.parquet"]
     assert run([words], hub[0], tmp_path)["found"][0]["code"] == 2
