@@ -25,6 +25,7 @@ from transformers import (
 
 from hybrid_cli.encoders.layouts import LAYOUTS, LEARNERS, WRAPPERS, layout_of, shapes, weight_files
 from hybrid_cli.encoders.model_folder import open_model, open_tokenizer, opening, read_config, refuse_pickles
+from hybrid_cli.encoders.tokens import choose_padding
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_object
 
@@ -111,6 +112,7 @@ def load_tokenizer(folder: Path) -> Any:
     """
     tokenizer = open_tokenizer(folder)
     tokenizer.padding_side = "right"
+    choose_padding(tokenizer)
     settings = folder / "sentence_bert_config.json"
     if settings.is_file() and read_object(settings).get("do_lower_case") is True:
         rules = tokenizer.backend_tokenizer

@@ -31,6 +31,7 @@ from hybrid_cli.encoders.checkpoint import (
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.model_folder import open_model, read_config, refuse_pickles
 from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.tokens import padded, padding_of
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, read_json, read_object, typed
@@ -91,6 +92,7 @@ class CrossEncoder(nn.Module):
         self.input = input
         self.backbone = backbone
         self.tokenizer = tokenizer
+        self.padding = _padding(backbone, tokenizer)
         self.truncated = 0
 
     @classmethod
@@ -176,9 +178,9 @@ class CrossEncoder(nn.Module):
 
     def padded(self, encoded: Mapping[str, Any], rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
         """Return the input of `forward` for some pairs, on the device of the weights."""
-        names = [name for name in ("input_ids", "token_type_ids") if name in encoded]
-        part = {name: [encoded[name][row] for row in rows] for name in names}
-        return dict(self.tokenizer.pad(part, return_tensors="pt").to(self.device))
+        types = [encoded["token_type_ids"][row] for row in rows] if "token_type_ids" in encoded else None
+        batch = padded([encoded["input_ids"][row] for row in rows], self.padding, types)
+        return {name: part.to(self.device) for name, part in batch.items()}
 
     def scores(
         self, pairs: pl.DataFrame, batch_tokens: int = BATCH_TOKENS, most: int | None = None
@@ -298,6 +300,18 @@ def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str,
         )
     if head:
         console.note(f"{folder}: has no ranking head; starts with a new one ({few(head)})")
+
+
+def _padding(backbone: PreTrainedModel, tokenizer: Any) -> int:
+    """Return the token id for padding, and store it in a configuration without one.
+
+    GPT-2, Llama and others score the last token whose id is not that of padding in their configuration.
+    """
+    config, embeddings = backbone.config.get_text_config(), backbone.get_input_embeddings()
+    known = getattr(config, "pad_token_id", None)
+    if known is None or not 0 <= known < getattr(embeddings, "num_embeddings", 0):
+        known = config.pad_token_id = padding_of(tokenizer)
+    return int(known)
 
 
 def _positions(backbone: PreTrainedModel, tokenizer: Any) -> int:

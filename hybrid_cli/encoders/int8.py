@@ -47,8 +47,7 @@ def quantize(encoder: TransformerEncoder) -> None:
         raise InputError(f"--dtype int8: computed on CPUs only; use --dtype fp16 with --device {encoder.device}")
     for tower in dict.fromkeys((encoder.query_tower, encoder.document_tower)):
         rows, _ = tower.tokenize(_PROBES, "document")
-        batch = tower.tokenizer.pad({"input_ids": rows}, return_tensors="pt")
-        probe = batch["input_ids"], batch["attention_mask"]
+        probe = tower.batch(rows)
         with torch.inference_mode():
             expected = tower(*probe)
             tower.backbone = _Backbone(tower.backbone, tower.inputs(*probe))  # type: ignore[assignment]

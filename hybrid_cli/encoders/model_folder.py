@@ -142,6 +142,8 @@ def open_model(
             path=folder,
             value=config.model_type,
         )
+    if auto is not AutoModelForSeq2SeqLM and hasattr(config, "use_cache"):
+        config.use_cache = False  # keys and values of earlier tokens, which only writing a text needs
     with opening(folder):
         _refuse_size(auto, folder, config, options)
         source: dict[str, Any] = {"use_safetensors": True} if weights is None else {"state_dict": dict(weights)}

@@ -335,8 +335,8 @@ class SparseEncoder(nn.Module):
     def _batches(self, ids: Sequence[list[int]], batch_tokens: int) -> Iterator[tuple[list[int], list[Tensor]]]:
         """Yield the rows of a batch, with token ids and attention mask [n, L] on the device of the weights."""
         for rows in batches_by_length([*map(len, ids)], batch_tokens) if ids else ():
-            batch = self.document_tower.tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt")
-            yield rows.tolist(), [batch[name].to(self.device) for name in ("input_ids", "attention_mask")]
+            batch = self.document_tower.batch([ids[row] for row in rows])
+            yield rows.tolist(), [part.to(self.device) for part in batch]
 
     def words(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[tuple[int, list[str]]]]]:
         """Return the token ids of documents, and position and terms of each of their words; see `LiteralTerms`."""

@@ -32,7 +32,7 @@ from hybrid_cli.encoders.checkpoint import (
 from hybrid_cli.encoders.contract import TextForm
 from hybrid_cli.encoders.layouts import weight_files
 from hybrid_cli.encoders.model_folder import new_model, open_model, opening, read_config
-from hybrid_cli.encoders.tokens import cut_tokens
+from hybrid_cli.encoders.tokens import attended, cut_tokens, padded, padding_of
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, read_object
 
@@ -227,6 +227,7 @@ class SparseTower(nn.Module):
     def __init__(self, network: Network, tokenizer: Any, contract: TextForm, repeats: Repeats = "max"):
         super().__init__()
         self.network, self.tokenizer, self.contract, self.repeats = network, tokenizer, contract, repeats
+        self.padding = padding_of(tokenizer)
         special = torch.zeros(len(tokenizer), dtype=torch.bool)
         special[tokenizer.all_special_ids] = True
         self.register_buffer("special", special, persistent=False)
@@ -238,10 +239,15 @@ class SparseTower(nn.Module):
         ids, cut = cut_tokens(tokenizer or self.tokenizer, texts, length)
         return ids, sum(cut)
 
+    def batch(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Return token ids and attention mask [n, L] of some texts, padded."""
+        found = padded(rows, self.padding)
+        return found["input_ids"], found["attention_mask"]
+
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return weights [n, V] in float32 of token ids [n, L] with an attention mask [n, L]."""
         words = mask * ~self.special[ids]
-        weights: Tensor = self.network(ids, mask, words, self.repeats)
+        weights: Tensor = self.network(ids, attended(mask), words, self.repeats) * mask[:, :1]
         return weights
 
 

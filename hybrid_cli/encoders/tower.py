@@ -18,11 +18,12 @@ from hybrid_cli.encoders.checkpoint import WITH_POOLER, Loaded, load_checkpoint
 from hybrid_cli.encoders.contract import DOCUMENT_MARKER, QUERY_MARKER, Contract
 from hybrid_cli.encoders.head import Dense, load_modules, load_projection, save_head
 from hybrid_cli.encoders.library_files import LONGEST, POOLING, modules_of
-from hybrid_cli.encoders.tokens import cut_tokens
+from hybrid_cli.encoders.tokens import attended, cut_tokens, padded, padding_of
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import Markers, Pooling
 
 _ST = "sentence_transformers.models"
+_POSITIONS = ("position_embeddings", "wpe", "embed_positions")  # names of the tables: BERT, GPT-2, OPT
 _LATER_MODES = {  # poolings that older files of sentence-transformers lack
     "lasttoken": "last",
     "mean_sqrt_len_tokens": "mean-sqrt",
@@ -35,6 +36,7 @@ class Tower(nn.Module):
 
     Attributes:
         left_out: unused pretraining heads of the checkpoint (`cls`, Condenser's `c_head`).
+        longest: maximum tokens of a text: the number of position embeddings; `LONGEST` for relative positions.
         head: modules of a sentence-transformers model, before the projection.
         distillation_head: see `add_distillation_head`; it is never saved.
     """
@@ -51,6 +53,8 @@ class Tower(nn.Module):
         self.backbone = loaded.backbone
         self.left_out = loaded.left_out
         self.tokenizer = tokenizer
+        self.padding = padding_of(tokenizer)
+        self.longest = min(map(_positions, self.backbone.named_modules()))
         self.contract = contract
         self.head = modules
         self.projection = projection
@@ -72,6 +76,12 @@ class Tower(nn.Module):
         modules = (folder / layout.MODULES).is_file()
         loaded = load_checkpoint(modules_of(folder)[0][1] if modules else folder, side)
         tokenizer = loaded.tokenizer
+        if tokenizer.sep_token_id is None and (contract.segments or contract.markers == "replace"):
+            raise InputError(
+                f"{folder}: the tokenizer has no separator token, which divides parts of its input; use another model",
+                code="tokenizer-without-separator",
+                path=folder,
+            )
         if contract.markers != "none" and QUERY_MARKER not in tokenizer.all_special_tokens:
             tokenizer = _with_markers(loaded.backbone, tokenizer, contract.markers, folder)
         if contract.fill_queries and tokenizer.mask_token_id is None:
@@ -105,14 +115,6 @@ class Tower(nn.Module):
     def _pooled(self) -> int:
         return int(self.backbone.config.hidden_size) * len(self.contract.poolings)
 
-    @property
-    def longest(self) -> int:
-        """Maximum tokens of a text: the number of position embeddings; `LONGEST` for relative positions."""
-        table = getattr(getattr(self.backbone, "embeddings", None), "position_embeddings", None)
-        if not isinstance(table, nn.Embedding):
-            return LONGEST
-        return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)  # as in RoBERTa
-
     def add_distillation_head(self, dim: int) -> None:
         """Add a linear map from pooled states to `dim` values; see `forward`."""
         weight = next(self.backbone.parameters())
@@ -133,6 +135,11 @@ class Tower(nn.Module):
             ids = [row + [tokenizer.mask_token_id] * (length - len(row)) for row in ids]
         return ids, sum(cut)
 
+    def batch(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Return token ids and attention mask [n, L] of some texts, padded."""
+        found = padded(rows, self.padding)
+        return found["input_ids"], found["attention_mask"]
+
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return vectors [n, dim] in float32.
 
@@ -142,7 +149,7 @@ class Tower(nn.Module):
             input_ids: [n, L]
             attention_mask: [n, L]
         """
-        states = self.backbone(**self.inputs(input_ids, attention_mask)).last_hidden_state
+        states = self.backbone(**self.inputs(input_ids, attended(attention_mask))).last_hidden_state
         if skipped := self.contract.skip_tokens:
             attention_mask = torch.cat([torch.zeros_like(attention_mask[:, :skipped]), attention_mask[:, skipped:]], 1)
         states = states.float()
@@ -197,6 +204,15 @@ class Tower(nn.Module):
         )
 
 
+def _positions(item: tuple[str, nn.Module]) -> int:
+    """Return the number of positions of a table of position embeddings; `LONGEST` for every other module."""
+    name, table = item
+    if not isinstance(table, nn.Embedding) or name.rpartition(".")[2] not in _POSITIONS:
+        return LONGEST
+    before = getattr(table, "offset", 0) if table.padding_idx is None else table.padding_idx + 1  # OPT; RoBERTa
+    return int(table.num_embeddings - before)
+
+
 def _is_sentence_transformer(contract: Contract) -> bool:
     """Test whether modules of sentence-transformers can compute the vectors of a contract."""
     return contract.special_tokens and not (contract.skip_tokens or contract.fill_queries or contract.segments)
@@ -208,13 +224,15 @@ def _outputs(modules: nn.Sequential | None) -> int:
 
 
 def pool(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
-    """Pool states [n, L, h] to vectors [n, h] with the attention mask [n, L], which excludes padding."""
+    """Pool states [n, L, h] to vectors [n, h] with a mask [n, L], which excludes padding and other tokens."""
+    some = mask.amax(1, keepdim=True)  # 0 for a text without tokens, whose vector is zero
     if pooling == "cls":
-        return states[:, 0]
+        return states[torch.arange(len(states)), mask.argmax(1)] * some
     if pooling == "last":
-        return states[torch.arange(len(states)), mask.sum(1) - 1]
+        last = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).argmax(1)
+        return states[torch.arange(len(states)), last] * some
     if pooling == "max":
-        return states.masked_fill(mask.unsqueeze(-1) == 0, -torch.inf).amax(1)
+        return states.masked_fill(mask.unsqueeze(-1) == 0, -torch.inf).amax(1).masked_fill(some == 0, 0)
     weights = mask.unsqueeze(-1).to(states.dtype)
     if pooling == "weighted-mean":
         weights = weights * torch.arange(1, states.shape[1] + 1, device=states.device).view(1, -1, 1)

@@ -152,8 +152,8 @@ class TransformerEncoder(nn.Module):
         device = next(tower.parameters()).device
         with torch.inference_mode():
             for rows in batches_by_length([len(x) for x in ids], batch_tokens):
-                batch = tower.tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt").to(device)
-                vectors[rows] = tower(batch["input_ids"], batch["attention_mask"]).float().cpu().numpy()
+                batch = [part.to(device) for part in tower.batch([ids[row] for row in rows])]
+                vectors[rows] = tower(*batch).float().cpu().numpy()
         return vectors
 
 

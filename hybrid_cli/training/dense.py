@@ -83,8 +83,7 @@ class Tokens:
         parts = list(batches_by_length([len(ids) for ids in tokens], _TOKENS_AT_ONCE, most))
         chunks = []
         for rows in parts:
-            padded = self.tokenizer.pad({"input_ids": [tokens[row] for row in rows]}, return_tensors="pt")
-            chunks.append((self.tower, padded["input_ids"], padded["attention_mask"]))
+            chunks.append((self.tower, *self.tower.batch([tokens[row] for row in rows])))
         return chunks, torch.from_numpy(np.concatenate([*parts, np.empty(0, np.int64)]))
 
 

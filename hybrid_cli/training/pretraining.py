@@ -18,6 +18,7 @@ from hybrid_cli import console
 from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.encoders.devices import autocast
 from hybrid_cli.encoders.sparse_towers import load_masked_language_model
+from hybrid_cli.encoders.tokens import padding_of
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError
 from hybrid_cli.training import parallel
@@ -148,7 +149,7 @@ class PretrainingLearner:
         self, model: MaskedLanguageModel, tokenizer: Any, precision: torch.dtype, chunk_size: int | None = None
     ):
         self.model, self.precision, self.chunk_size = model, precision, chunk_size
-        self._padding: int = tokenizer.pad_token_id
+        self._padding = padding_of(tokenizer)
         self._device = next(model.parameters()).device
 
     def backward(self, batch: Spans, scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
