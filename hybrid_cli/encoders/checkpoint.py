@@ -24,10 +24,10 @@ from transformers import (
 )
 
 from hybrid_cli.encoders.layouts import LAYOUTS, LEARNERS, WRAPPERS, layout_of, shapes, weight_files
+from hybrid_cli.encoders.library_files import lowers_case
 from hybrid_cli.encoders.model_folder import open_model, open_tokenizer, opening, read_config, refuse_pickles
 from hybrid_cli.encoders.tokens import choose_padding
 from hybrid_cli.errors import InputError
-from hybrid_cli.json_files import read_object
 
 WITH_POOLER = ("bert", "roberta", "xlm-roberta", "ernie")
 _ENCODERS = {"t5": T5EncoderModel, "mt5": MT5EncoderModel, "umt5": UMT5EncoderModel}  # AutoModel adds a decoder
@@ -113,9 +113,8 @@ def load_tokenizer(folder: Path) -> Any:
     tokenizer = open_tokenizer(folder)
     tokenizer.padding_side = "right"
     choose_padding(tokenizer)
-    settings = folder / "sentence_bert_config.json"
-    if settings.is_file() and read_object(settings).get("do_lower_case") is True:
-        rules = tokenizer.backend_tokenizer
+    rules = tokenizer.backend_tokenizer
+    if lowers_case(folder) and '"Lowercase"' not in rules.to_str():  # as sentence-transformers, which adds it once
         rules.normalizer = Sequence([Lowercase(), *([rules.normalizer] if rules.normalizer else [])])
     return tokenizer
 

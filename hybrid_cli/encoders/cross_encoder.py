@@ -29,6 +29,7 @@ from hybrid_cli.encoders.checkpoint import (
     refuse_more_layers,
 )
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
+from hybrid_cli.encoders.library_files import transformer_settings
 from hybrid_cli.encoders.model_folder import open_model, read_config, refuse_pickles
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.tokens import padded, padding_of
@@ -125,6 +126,9 @@ class CrossEncoder(nn.Module):
         if not tokenizer.is_fast:
             raise InputError(f"{folder}: needs tokenizer.json; save the fast tokenizer in this folder")
         longest = _positions(backbone, tokenizer)
+        if not train:  # else the settings are those of an encoder
+            limit = transformer_settings(folder, "sequence-classification")[1].get("max_seq_length")
+            longest = min(longest, limit) if fits(limit, int) and limit is not None else longest
         stored = read_input(folder, longest, train).changed(**overrides)
         if stored.max_length > longest:
             raise InputError(f"--max-length {stored.max_length}: the model has positions for {longest} tokens")
@@ -253,7 +257,8 @@ def _check_files(folder: Path, train: bool) -> None:
         modules = read_json(folder / MODULES)
         if not fits(modules, list[dict[str, Any]]):
             raise InputError(f"{folder / MODULES}: needs a list of modules")
-        types = {str(module.get("type")).rsplit(".", 1)[-1] for module in modules}
+        named = [str(module.get("type")) for module in modules]
+        types = {each.rsplit(".", 1)[-1] if each.startswith("sentence_transformers.") else each for each in named}
         if unknown := sorted(types - (_POOLED if train else {"Transformer"})):
             raise InputError(
                 f"{folder}: has the modules {', '.join(unknown)} of sentence-transformers, so it is no cross-encoder "

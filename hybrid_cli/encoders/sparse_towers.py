@@ -239,8 +239,8 @@ class SparseTower(nn.Module):
         ids, cut = cut_tokens(tokenizer or self.tokenizer, texts, length)
         return ids, sum(cut)
 
-    def batch(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """Return token ids and attention mask [n, L] of some texts, padded."""
+    def batch(self, rows: Sequence[Sequence[int]], side: str = "") -> tuple[Tensor, Tensor]:
+        """Return token ids and attention mask [n, L] of some texts, padded; see `Tower.batch`."""
         found = padded(rows, self.padding)
         return found["input_ids"], found["attention_mask"]
 
