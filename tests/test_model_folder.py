@@ -197,6 +197,53 @@ def test_an_architecture_that_needs_code_of_its_own_is_refused(folder: Path) -> 
     assert (error.code, error.fields["value"]) == ("model-type-unknown", "own")
 
 
+FORMS: list[tuple[dict[str, Any], str]] = [
+    ({"text_config": "x"}, "model-config-form"),
+    ({"architectures": float("inf")}, "model-config-form"),
+    ({"model_type": "roberta", "pad_token_id": None}, "model-config-form"),
+    ({"num_labels": 10**6}, "model-config-size"),
+    ({"model_type": ["bert"]}, "model-type-unknown"),
+    ({"model_type": "vit"}, "architecture-unsupported"),
+]
+
+
+@pytest.mark.parametrize(("changes", "problem_code"), FORMS)
+def test_values_of_another_form_are_refused(folder: Path, changes: dict[str, Any], problem_code: str) -> None:
+    edit(folder, **changes)
+    codes = {problem(lambda: TransformerEncoder.load(folder)).code}
+    assert codes <= {problem_code, "model-unreadable"}
+
+
+def test_an_attribute_of_a_configuration_cannot_be_replaced(folder: Path) -> None:
+    expected = TransformerEncoder.load(folder).encode_queries(["salt", "water"])
+    edit(folder, attribute_map=["x"], sub_configs={"a": 1}, get_text_config=1, chunk_size_feed_forward=10**6)
+    assert (TransformerEncoder.load(folder).encode_queries(["salt", "water"]) == expected).all()
+
+
+@pytest.mark.parametrize("length", [[], "x", {}, -1, float("nan")])
+def test_a_length_of_a_tokenizer_that_is_none_is_refused(folder: Path, length: Any) -> None:
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "model_max_length": length}))
+    assert problem(lambda: TransformerEncoder.load(folder)).code == "length-out-of-range"
+
+
+@pytest.mark.parametrize("name", ["splade", "unicoil"])
+def test_a_vocabulary_with_more_ids_than_the_tokenizer(folders: dict[str, Path], folder: Path, name: str) -> None:
+    """Many models have a vocabulary rounded up to a multiple of 64."""
+    size: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
+    kind = CLASSES.get(name, BertModel)
+    kind(BertConfig(vocab_size=8064, **size)).save_pretrained(folder)
+    encoder = SparseEncoder.load(folder, architecture=name, fresh=True)  # type: ignore[arg-type]
+    assert encoder.encode_queries(["salt water", "x"]).shape == (2, 8064)
+    assert encoder.terms.null_count == 0
+    assert len(encoder.document_weights(["", ""], ["salt water", "tides"], 128).distinct) == 2
+
+
 def test_transformers_opens_models_in_one_module_only() -> None:
     import hybrid_cli
 

@@ -11,7 +11,7 @@ from typing import Any
 from safetensors import safe_open
 from safetensors.torch import load_file
 from tokenizers.normalizers import Lowercase, Sequence
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     MODEL_MAPPING,
     AutoModel,
@@ -79,7 +79,7 @@ def load_checkpoint(folder: Path, side: str) -> Loaded:
     kind = encoder_class(config, AutoModel if names is None else MODEL_MAPPING[type(config)])
     backbone, report = open_model(kind, folder, config, names, **unused)
     tokenizer = load_tokenizer(folder)
-    _refuse_other_tokenizer(folder, tokenizer, backbone)
+    refuse_other_tokenizer(folder, tokenizer, backbone)
     _refuse_integers(folder)
     _refuse_sparse(folder, report["unexpected_keys"])
     refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
@@ -193,9 +193,16 @@ def few(keys: Collection[str]) -> str:
     return ", ".join(sorted(keys)[:3]) + (f", and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
-def _refuse_other_tokenizer(folder: Path, tokenizer: Any, backbone: PreTrainedModel) -> None:
+def refuse_other_tokenizer(folder: Path, tokenizer: Any, backbone: PreTrainedModel) -> None:
     """Refuse a tokenizer with ids beyond the embeddings: a text with such a token would end the encoding."""
     embeddings: Any = backbone.get_input_embeddings()
+    if not isinstance(embeddings, nn.Embedding):
+        raise InputError(
+            f"{folder}: the architecture {backbone.config.model_type} is no encoder of texts; use another model",
+            code="architecture-unsupported",
+            path=folder,
+            value=backbone.config.model_type,
+        )
     if (last := max(tokenizer.get_vocab().values())) >= embeddings.num_embeddings:
         raise InputError(
             f"{folder}: the tokenizer has ids up to {last:,}, and the model has {embeddings.num_embeddings:,} tokens; "

@@ -27,6 +27,7 @@ from hybrid_cli.encoders.checkpoint import (
     load_tokenizer,
     refuse_missing,
     refuse_more_layers,
+    refuse_other_tokenizer,
 )
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.library_files import transformer_settings
@@ -123,6 +124,7 @@ class CrossEncoder(nn.Module):
         _check_files(folder, train)
         backbone = _backbone(folder, train)
         tokenizer = load_tokenizer(folder)
+        refuse_other_tokenizer(folder, tokenizer, backbone)
         if not tokenizer.is_fast:
             raise InputError(f"{folder}: needs tokenizer.json; save the fast tokenizer in this folder")
         longest = _positions(backbone, tokenizer)

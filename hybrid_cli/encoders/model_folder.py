@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ _IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
 _DROPPED = {
     *("auto_map", "name_or_path", "custom_pipelines", "fusion_config", "kernel_config", "distributed_config"),
     *("use_kernels", "device_map", "tp_plan", "use_cache", "return_dict", "use_return_dict", "torchscript"),
-    *("output_attentions", "output_hidden_states"),
+    *("output_attentions", "output_hidden_states", "chunk_size_feed_forward"),
 }
 # Keys that need more than this folder, with the reason.
 _REFUSED = {
@@ -62,8 +63,9 @@ _DTYPES = ("float32", "float16", "bfloat16", "float64", "auto")
 _LABELS = ("id2label", "label2id")  # whose keys are of their own
 # Keys that number the parts of a model: each part has weights of its own, or shares those of another.
 _PARTS = re.compile(r"(layers|blocks|experts|depths?|stages?|stacks|groups|towers)$|^n_(layer|block|expert|group)$")
-_NUMBERS = re.compile(r"^num_(?!labels$)")
+_NUMBERS = re.compile(r"^num_")
 _FEWEST_PARTS, _FEWEST_NUMBERS = 64, 4096  # always allowed: the layers of ALBERT share their weights
+_PADDED_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "roberta-prelayernorm", "mpnet")
 _NEW = 1 << 24  # values of new heads
 _KINDS = {  # of models: their architectures, and a word for messages
     AutoModel: (MODEL_MAPPING, "encoder"),
@@ -109,6 +111,7 @@ def read_config(folder: Path) -> PretrainedConfig:
         )
     with opening(folder):
         config: PretrainedConfig = CONFIG_MAPPING[kind].from_dict(kept)
+    _refuse_form(config, file)
     config.name_or_path = str(folder)
     return config
 
@@ -185,6 +188,16 @@ def open_tokenizer(folder: Path, **options: Any) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, config=config, local_files_only=True, trust_remote_code=False, **options
         )
+        set(tokenizer.all_special_ids)  # fails for damaged ones
+    length: Any = tokenizer.model_max_length
+    if not isinstance(length, int | float) or not length >= 1:
+        raise InputError(
+            f"{folder}: model_max_length {named(length)} of the tokenizer is no length",
+            code="length-out-of-range",
+            path=folder,
+            key="model_max_length",
+            value=length,
+        )
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # else transformers creates one
         raise InputError(
             f"{folder}: has no vocabulary (tokenizer.json or vocab.txt); save the tokenizer in this folder",
@@ -239,6 +252,19 @@ def _refuse_keys(fields: Mapping[str, Any], file: Path) -> None:
             )
 
 
+def _refuse_form(config: PretrainedConfig, file: Path) -> None:
+    """Refuse values that transformers reads without a check, and that end a command later."""
+    problem = ""
+    if not isinstance(config.get_text_config(), PretrainedConfig):
+        problem = "text_config needs an object"
+    elif not fits(config.architectures, list[str] | None):
+        problem = "architectures needs a list of names"
+    elif config.model_type in _PADDED_POSITIONS and not isinstance(getattr(config, "pad_token_id", None), int):
+        problem = f"pad_token_id of a {config.model_type} model, after which its positions start, needs a number"
+    if problem:
+        raise InputError(f"{file}: {problem}", code="model-config-form", path=file)
+
+
 def _refuse_counts(fields: Mapping[str, Any], file: Path, weights: int) -> None:
     """Refuse more parts than a checkpoint of so many weights can have, before anything is built from their number."""
     for key, value in _items(fields):
@@ -284,8 +310,14 @@ def _kept(fields: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in fields.items()
         if key not in (*_DROPPED, *_IMPLEMENTATIONS)
         and not key.startswith("_")
-        and not callable(getattr(PretrainedConfig, key, None))
+        and (key == "model_type" or not _is_of_class(key))
     }
+
+
+def _is_of_class(key: str) -> bool:
+    """Return whether a key would replace a method or another attribute of the class of configurations."""
+    declared = {each.name for each in dataclass_fields(PretrainedConfig)}  # type: ignore[arg-type]
+    return key not in declared and not isinstance(getattr(PretrainedConfig, key, property()), property)
 
 
 def _items(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

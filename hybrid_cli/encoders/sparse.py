@@ -25,7 +25,7 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT, IDF_TABLE, MODULES
 from hybrid_cli.encoders import sparse_towers as towers
-from hybrid_cli.encoders.checkpoint import load_tokenizer
+from hybrid_cli.encoders.checkpoint import load_tokenizer, refuse_other_tokenizer
 from hybrid_cli.encoders.contract import SPARSE, TextForm, refuse_single_text
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.library_files import (
@@ -284,7 +284,10 @@ class SparseEncoder(nn.Module):
             network, new = towers.load_token_weights(body, contract.architecture)
         if new and not fresh:
             raise InputError(f"{folder}: has no {' and no '.join(new)}; train one with `hybrid train-sparse`")
-        table = TableWeights(towers.read_table(_table_path(folder), tokenizer)) if contract.query_table else None
+        assert not isinstance(network, TableWeights)
+        refuse_other_tokenizer(folder, tokenizer, network.backbone)
+        size = int(network.backbone.config.vocab_size)
+        table = TableWeights(towers.read_table(_table_path(folder), tokenizer, size)) if contract.query_table else None
         weights = artifacts.fingerprint(folder)
         encoder = cls(contract, network, tokenizer, table, contract_fingerprint(weights, contract))
         encoder.fresh = new
@@ -292,8 +295,10 @@ class SparseEncoder(nn.Module):
 
     @property
     def dim(self) -> int:
-        """Size of the vocabulary."""
-        return len(self.document_tower.tokenizer)
+        """Size of the vocabulary of the transformer, which may have more ids than the tokenizer."""
+        network = self.document_tower.network
+        assert not isinstance(network, TableWeights)
+        return int(network.backbone.config.vocab_size)
 
     @property
     def device(self) -> torch.device:
@@ -328,9 +333,9 @@ class SparseEncoder(nn.Module):
 
     @cached_property
     def terms(self) -> pa.StringArray:
-        """Word pieces by id, [V]."""
-        tokenizer = self.document_tower.tokenizer
-        return pa.array(tokenizer.convert_ids_to_tokens(list(range(self.dim))), pa.string())
+        """Word pieces by id, [V]; ids without one have names of their own."""
+        known = {number: piece for piece, number in self.document_tower.tokenizer.get_vocab().items()}
+        return pa.array([known.get(number, f"[id {number}]") for number in range(self.dim)], pa.string())
 
     # ------------------------------------------------------------------------------------------------------- weights
 

@@ -266,9 +266,10 @@ def load_masked_language_model(folder: Path) -> tuple[PreTrainedModel, bool]:
     config = read_config(folder)
     whole, report = open_model(AutoModelForMaskedLM, folder, config)
     body = f"{whole.base_model_prefix}."
-    refuse_missing(folder, [key.removeprefix(body) for key in report["missing_keys"] if key.startswith(body)])
+    missing = [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])]
+    refuse_missing(folder, [key.removeprefix(body) for key in missing if key.startswith(body)])
     _refuse_foreign(folder, whole.config, report["unexpected_keys"], body)
-    return whole.float(), any(not key.startswith(body) for key in report["missing_keys"])
+    return whole.float(), any(not key.startswith(body) for key in missing)
 
 
 def load_vocabulary_weights(folder: Path, pooling: Repeats, saturation: int, gated: bool) -> tuple[Network, list[str]]:
@@ -317,12 +318,13 @@ def load_token_weights(folder: Path, architecture: str) -> tuple[Network, list[s
     return TokenWeights(backbone.float(), head, architecture), new
 
 
-def read_table(path: Path, tokenizer: Any) -> Tensor:
+def read_table(path: Path, tokenizer: Any, size: int) -> Tensor:
     """Read the weights [V] of word pieces in queries.
 
     Args:
         path: JSON object of word pieces and weights, or a folder of sentence-transformers' SparseStaticEmbedding.
         tokenizer: tokenizer of the documents.
+        size: V, at least the number of word pieces of the tokenizer.
 
     Raises:
         InputError: not such a file, or other word pieces than those of the tokenizer.
@@ -333,14 +335,14 @@ def read_table(path: Path, tokenizer: Any) -> Tensor:
             raise InputError(
                 f"{path / layout.WEIGHTS}: needs one weight for each of the {len(tokenizer):,} word pieces"
             )
-        return table
+        return functional.pad(table, (0, size - len(table)))
     stored = read_object(path)
     if not fits(stored, dict[str, float]):
         raise InputError(f"{path}: needs a JSON object of word pieces and weights")
     vocabulary: Mapping[str, int] = tokenizer.get_vocab()
     if unknown := [piece for piece in stored if piece not in vocabulary]:
         raise InputError(f"{path}: {len(unknown):,} word pieces are not in the vocabulary ({unknown[0]!r}, ...)")
-    table = torch.zeros(len(tokenizer))
+    table = torch.zeros(size)
     table[[vocabulary[piece] for piece in stored]] = torch.tensor(list(stored.values()))
     return table
 
