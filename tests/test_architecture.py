@@ -225,7 +225,7 @@ def test_exceptions_are_caught_by_name() -> None:
     Exceptions: the tokenizers library raises `Exception` itself; damaged pickles raise every class; a thread passes its
     error on to the thread that waits.
     """
-    allowed = ("cli/__init__,", "encoders/checkpoint,", "encoders/pickles,", "lexical/build,")
+    allowed = ("cli/__init__,", "encoders/model_folder,", "encoders/pickles,", "lexical/build,")
     broad = [
         f"{named(file)}, line {node.lineno}"
         for file in FILES

@@ -138,5 +138,6 @@ def test_heads_of_other_architectures_are_refused(tiny_bert: Path, tmp_path: Pat
         load(tmp_path)
     config = json.loads((tiny_bert / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "gpt2", "architectures": ["GPT2Model"]}))
-    with pytest.raises(InputError, match="no masked language model"):
+    with pytest.raises(InputError) as caught:
         load(tmp_path)
+    assert (caught.value.code, caught.value.fields["value"]) == ("architecture-unsupported", "gpt2")

@@ -214,7 +214,8 @@ def test_lone_surrogates_become_replacement_characters(here: Path) -> None:
 # ------------------------------------------------------------------------------------------------- parts of artifacts
 
 
-MODULES = '[{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": "1_Pooling"}]'
+_TYPE = "sentence_transformers.models"
+MODULES = f'[{{"type": "{_TYPE}.Transformer", "path": ""}}, {{"type": "{_TYPE}.Pooling", "path": "1_Pooling"}}]'
 PARTS: list[tuple[str, str | bytes, str]] = [
     ("tokenizer.json", "{}", "model: no readable model (KeyError"),
     ("tokenizer.json", "[]", "model: no readable model (TypeError"),
@@ -224,7 +225,7 @@ PARTS: list[tuple[str, str | bytes, str]] = [
     ("tokenizer_config.json", "[]", "model: no readable model"),
     ("config.json", "[]", "config.json: needs a JSON object {...}, not a list"),
     ("config.json", DEEP, "config.json: is not readable JSON (nested too deeply)"),
-    ("config.json", '{"model_type": "x", "auto_map": {"AutoConfig": "a.B"}}', "model: no readable model"),
+    ("config.json", '{"model_type": "x", "auto_map": {"AutoConfig": "a.B"}}', "model_type 'x' is no architecture"),
     ("modules.json", "x", "modules.json: is not readable JSON"),
     ("modules.json", DEEP, "modules.json: is not readable JSON (nested too deeply)"),
     ("modules.json", "{}", "modules.json: needs a list of modules, each with type and path"),

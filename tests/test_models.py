@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from recording_hub import recording_hub
 from safetensors.torch import load_file, save_file
 
 from hybrid_cli.encoders.models import resolve
@@ -23,29 +22,11 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
-    """A hub without models that records the requested paths."""
-
-    requests: list[str]
-
-    def do_GET(self) -> None:
-        self.requests.append(self.path)
-        self.send_error(404)
-
-    do_HEAD = do_GET
-
-    def log_message(self, format: str, *arguments: object) -> None: ...
-
-
 @pytest.fixture
 def hub() -> Iterator[tuple[str, list[str]]]:
     """Return the address of a hub, and the list of requested paths."""
-    requests: list[str] = []
-    handler = type("Recording", (Hub,), {"requests": requests})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", requests
-        server.shutdown()
+    with recording_hub() as found:
+        yield found
 
 
 def run(model: str, address: str, folder: Path, offline: str = "0") -> subprocess.CompletedProcess[str]:

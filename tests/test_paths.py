@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,9 +92,9 @@ def test_models_of_the_environment_are_recorded_by_name(tmp_path: Path, tiny_ber
     run = write_run(tmp_path / "run.parquet", inputs={"model": packaged, "second": folder})
     manifest = artifacts.read_manifest(run)
     assert manifest.inputs["model"].keys() == {"name", "kind", "fingerprint"}
-    assert (recorded_model(manifest), manifest.input_path("model")) == ("minilm", None)
-    assert recorded_model(manifest, "second") == os.path.abspath(tiny_bert)
-    assert recorded_model(manifest, "third") is None
+    assert (recorded_model(run, manifest), manifest.input_path("model")) == (resolve("minilm"), None)
+    assert manifest.input_path("second") == Path(os.path.abspath(tiny_bert))
+    assert recorded_model(run, replace(manifest, inputs={})) is None
 
 
 def test_tables_inside_a_folder_get_their_inputs_from_its_manifest(tmp_path: Path) -> None:

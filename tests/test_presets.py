@@ -238,7 +238,7 @@ def test_an_unknown_module_or_activation_is_refused(tiny_bert: Path, tmp_path: P
     chain(tmp_path / "chain", tiny_bert, "mean", Dense(16, 8))
     file = tmp_path / "chain" / "2_Dense" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"activation_function": "os.system"}))
-    with pytest.raises(InputError, match="unsupported Dense module"):
+    with pytest.raises(InputError, match="is not supported"):
         TransformerEncoder.load(tmp_path / "chain")
     (tmp_path / "chain" / "2_Dense" / WEIGHTS).unlink()
     file.write_text(json.dumps(json.loads(file.read_text()) | {"activation_function": "torch.nn.Tanh"}))

@@ -251,7 +251,13 @@ def test_a_head_of_three_labels_is_refused_and_replaced_in_training(
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({"modules.json": '[{"type": "a.Transformer"}, {"type": "a.LogitScore"}]'}, "has the modules LogitScore"),
+        (
+            {
+                "modules.json": '[{"type": "sentence_transformers.Transformer"}, '
+                '{"type": "sentence_transformers.LogitScore"}]'
+            },
+            "has the modules LogitScore",
+        ),
         ({"config_sentence_transformers.json": '{"default_prompt_name": "query"}'}, "has a default prompt"),
         ({"reranker.json": '{"max_length": 20, "query_max_len": 18}'}, "leave no room for query and document"),
         ({"reranker.json": '{"most": 20}'}, "unknown field"),

@@ -133,8 +133,12 @@ def test_bad_models_are_refused(tiny: Path, tmp_path: Path, tiny_bert: Path, mod
         InputError, match="translates to several languages; --translation-prefix needs one of >>es<<, >>fr<<"
     ):
         attacked(tiny, output, models, "")
-    with pytest.raises(InputError, match="no translation model that transformers can load"):
+    with pytest.raises(InputError) as caught:
         attacked(tiny, output, (tiny_bert, models[1]))
+    assert (caught.value.code, caught.value.fields) == (
+        "architecture-unsupported",
+        {"path": tiny_bert, "value": "bert"},
+    )
     (tmp_path / "pickled").mkdir()
     with pytest.raises(InputError, match=r"pickle files .* are not loaded"):
         attacked(tiny, output, (tmp_path / "pickled", models[1]))

@@ -26,11 +26,17 @@ class Named:
 
 @dataclass(frozen=True)
 class Recorded:
-    """An input that the manifest of another artifact records; it may be missing or have other content by now."""
+    """An input that the manifest of another artifact records; it may be missing or have other content by now.
+
+    Attributes:
+        path: recorded path; for a model recorded by name, the name as a path, which nothing opens.
+        name: name of a model of the environment.
+    """
 
     path: Path
     kind: str
     fingerprint: str
+    name: str | None = None
 
     @property
     def is_unchanged(self) -> bool:
@@ -50,11 +56,12 @@ def has_content(path: Path, recorded: str) -> bool:
 
 
 def recorded_input(manifest: Manifest, role: str) -> Recorded | None:
-    """Return an input as recorded; None for an input recorded by name or URL."""
-    if manifest.input_path(role) is None:
+    """Return an input as recorded; None if the manifest has no such input, or only its URL. Nothing is opened."""
+    source = manifest.inputs.get(role)
+    if source is None or (manifest.input_path(role) is None and "name" not in source):
         return None
-    source = manifest.inputs[role]
-    return Recorded(Path(manifest.input_label(role)), source["kind"], source["fingerprint"])
+    name = source.get("name") if "path" not in source else None
+    return Recorded(Path(manifest.input_label(role)), source["kind"], source["fingerprint"], name)
 
 
 def describe_inputs(inputs: Mapping[str, Input], output: Path) -> dict[str, dict[str, str]]:
@@ -64,7 +71,8 @@ def describe_inputs(inputs: Mapping[str, Input], output: Path) -> dict[str, dict
 
 def _described(source: Input, output: Path) -> dict[str, str]:
     path = source if isinstance(source, Path) else source.path
-    place = {"name": source.name} if isinstance(source, Named) else {"path": stored_path(path, location_of(output))}
+    name = None if isinstance(source, Path) else source.name
+    place = {"path": stored_path(path, location_of(output))} if name is None else {"name": name}
     if isinstance(source, Recorded):
         return {**place, "kind": source.kind, "fingerprint": source.fingerprint}
     manifest = find_manifest(path)

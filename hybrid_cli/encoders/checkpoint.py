@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file
 from tokenizers.normalizers import Lowercase, Sequence
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     MODEL_MAPPING,
-    AutoConfig,
     AutoModel,
-    AutoTokenizer,
     BertConfig,
     MT5EncoderModel,
     PretrainedConfig,
@@ -25,13 +22,12 @@ from transformers import (
     T5EncoderModel,
     UMT5EncoderModel,
 )
-from transformers.utils import logging
 
-from hybrid_cli import memory
 from hybrid_cli.encoders.layouts import LAYOUTS, LEARNERS, WRAPPERS, layout_of, shapes, weight_files
-from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.input_files import refuse_special
-from hybrid_cli.json_files import fits, read_object
+from hybrid_cli.encoders.library_files import lowers_case
+from hybrid_cli.encoders.model_folder import open_model, open_tokenizer, opening, read_config, refuse_pickles
+from hybrid_cli.encoders.tokens import choose_padding
+from hybrid_cli.errors import InputError
 
 WITH_POOLER = ("bert", "roberta", "xlm-roberta", "ernie")
 _ENCODERS = {"t5": T5EncoderModel, "mt5": MT5EncoderModel, "umt5": UMT5EncoderModel}  # AutoModel adds a decoder
@@ -74,24 +70,16 @@ def load_checkpoint(folder: Path, side: str) -> Loaded:
         InputError: no complete checkpoint in safetensors format, weights that config.json does not describe, or weights
             of an unknown part, without which the vectors would be wrong.
     """
-    silence_transformers()
     refuse_pickles(folder)
-    with loading(folder):
-        config = _config(folder)
+    config = _config(folder)
+    with opening(folder):
         names, projection = _read(folder, side)
-        # BERT's unused pooler over [CLS]
-        unused = {"add_pooling_layer": False} if config.model_type in WITH_POOLER else {}
-        kind = encoder_class(config, AutoModel if names is None else MODEL_MAPPING[type(config)])
-        backbone, report = kind.from_pretrained(
-            folder if names is None else None,
-            config=config,
-            **({"use_safetensors": True} if names is None else {"state_dict": dict(names)}),
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # `refuse_missing` checks this with a clear message
-            **unused,
-        )
+    # BERT's unused pooler over [CLS]
+    unused = {"add_pooling_layer": False} if config.model_type in WITH_POOLER else {}
+    kind = encoder_class(config, AutoModel if names is None else MODEL_MAPPING[type(config)])
+    backbone, report = open_model(kind, folder, config, names, **unused)
     tokenizer = load_tokenizer(folder)
-    _refuse_other_tokenizer(folder, tokenizer, backbone)
+    refuse_other_tokenizer(folder, tokenizer, backbone)
     _refuse_integers(folder)
     _refuse_sparse(folder, report["unexpected_keys"])
     refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
@@ -107,48 +95,13 @@ def encoder_class(config: PretrainedConfig, otherwise: Any = AutoModel) -> Any:
     return _ENCODERS.get(config.model_type, otherwise)
 
 
-def silence_transformers() -> None:
-    """Suppress reports and progress bars of transformers."""
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-
-
 def _config(folder: Path) -> PretrainedConfig:
     """Return the configuration; that of DPR's classes as the BERT inside them."""
-    if not (folder / "config.json").is_file():
-        raise InputError(f"{folder}: {_without_config(folder)}")
-    config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    config = read_config(folder)
     if config.model_type != "dpr":
         return config
     fields = {name: value for name, value in config.to_dict().items() if name not in ("model_type", "projection_dim")}
     return BertConfig(**fields)
-
-
-def _without_config(folder: Path) -> str:
-    """Return what a folder without config.json is, and what to do."""
-    if (folder / "adapter_config.json").is_file():
-        return "is a LoRA adapter; merge it into its base model (`merge_and_unload` of peft), and save that model"
-    inner = sorted(
-        (file.parent for file in folder.glob("*/config.json")), key=lambda each: "q" not in each.name.lower()
-    )
-    if len(inner) == 2:
-        return (
-            f"has no config.json; to join its towers: hybrid convert-checkpoint {inner[0]} OUT --documents {inner[1]}"
-        )
-    return "has no config.json; save the complete checkpoint"
-
-
-@contextmanager
-def loading(folder: Path) -> Iterator[None]:
-    """Turn an error of transformers about the files of a model into one line."""
-    try:
-        yield
-    except HybridError:
-        raise
-    except Exception as error:  # transformers and tokenizers raise every class for files that are damaged
-        if memory.exhausted(error):
-            raise
-        raise InputError(f"{folder}: no readable model ({_first_line(error)})") from None
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -157,16 +110,11 @@ def load_tokenizer(folder: Path) -> Any:
     Raises:
         InputError: the tokenizer is not readable, or has no vocabulary.
     """
-    with loading(folder):
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # else transformers creates one
-        raise InputError(
-            f"{folder}: has no vocabulary (tokenizer.json or vocab.txt); save the tokenizer in this folder"
-        )
+    tokenizer = open_tokenizer(folder)
     tokenizer.padding_side = "right"
-    settings = folder / "sentence_bert_config.json"
-    if settings.is_file() and read_object(settings).get("do_lower_case") is True:
-        rules = tokenizer.backend_tokenizer
+    choose_padding(tokenizer)
+    rules = tokenizer.backend_tokenizer
+    if lowers_case(folder) and '"Lowercase"' not in rules.to_str():  # as sentence-transformers, which adds it once
         rules.normalizer = Sequence([Lowercase(), *([rules.normalizer] if rules.normalizer else [])])
     return tokenizer
 
@@ -245,40 +193,16 @@ def few(keys: Collection[str]) -> str:
     return ", ".join(sorted(keys)[:3]) + (f", and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
-def refuse_pickles(folder: Path) -> None:
-    """Refuse weights that are not in safetensors files of this folder, and pipes in place of files."""
-    for path in sorted(folder.iterdir()):
-        refuse_special(path)
-    if (folder / "config.json").is_file() and not weight_files(folder):
-        raise InputError(
-            f"{folder}: has no model.safetensors; "
-            + (
-                f"pickles (pytorch_model.bin) are not opened. Convert them: hybrid convert-checkpoint {folder} OUT"
-                if any(folder.glob("*.bin"))
-                else "save the complete checkpoint"
-            )
-        )
-    for name in _named_files(folder):
-        if not name.endswith(".safetensors") or Path(name).name != name:
-            raise InputError(f"{folder}: weights in {name!r} are not opened; needs .safetensors files in this folder")
-
-
-def _named_files(folder: Path) -> set[str]:
-    """Return the files that the index of a sharded checkpoint and config.json name as its weights."""
-    found: set[str] = set()
-    if (index := folder / "model.safetensors.index.json").exists():
-        shards = read_object(index).get("weight_map")
-        if not fits(shards, dict[str, str]):
-            raise InputError(f"{index}: needs a weight_map of weight names and files")
-        found |= set((shards or {}).values())
-    if (config := folder / "config.json").exists() and (named := read_object(config).get("transformers_weights")):
-        found.add(str(named))
-    return found
-
-
-def _refuse_other_tokenizer(folder: Path, tokenizer: Any, backbone: PreTrainedModel) -> None:
+def refuse_other_tokenizer(folder: Path, tokenizer: Any, backbone: PreTrainedModel) -> None:
     """Refuse a tokenizer with ids beyond the embeddings: a text with such a token would end the encoding."""
     embeddings: Any = backbone.get_input_embeddings()
+    if not isinstance(embeddings, nn.Embedding):
+        raise InputError(
+            f"{folder}: the architecture {backbone.config.model_type} is no encoder of texts; use another model",
+            code="architecture-unsupported",
+            path=folder,
+            value=backbone.config.model_type,
+        )
     if (last := max(tokenizer.get_vocab().values())) >= embeddings.num_embeddings:
         raise InputError(
             f"{folder}: the tokenizer has ids up to {last:,}, and the model has {embeddings.num_embeddings:,} tokens; "
@@ -320,11 +244,3 @@ def refuse_missing(folder: Path, keys: Collection[str]) -> None:
         raise InputError(
             f"{folder}: weights named in config.json are missing ({few(missing)}); save the complete checkpoint"
         )
-
-
-def _first_line(error: Exception) -> str:
-    """Return the first line of a message, or the class of an error without one."""
-    if isinstance(error, RecursionError):
-        return "JSON nested too deeply"
-    text = next(iter(str(error).splitlines()), "")
-    return text if isinstance(error, OSError | ValueError | SafetensorError) else f"{type(error).__name__}: {text}"

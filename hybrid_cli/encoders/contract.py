@@ -15,9 +15,18 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from hybrid_cli.artifacts.layout import COMBINATION_PARTS, CONTRACT, MODULES, RERANKER
 from hybrid_cli.encoders import layouts
-from hybrid_cli.encoders.library_files import LONGEST, max_length, modules_of, poolings_of, prompts_of
+from hybrid_cli.encoders.library_files import (
+    LONGEST,
+    SPARSE_KINDS,
+    is_asymmetric,
+    max_length,
+    modules_of,
+    parts_of,
+    poolings_of,
+    prompts_of,
+    table_length,
+)
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import read_bytes
 from hybrid_cli.json_files import named, read_object, typed
 from hybrid_cli.settings.common import Markers, Pooling
 
@@ -89,6 +98,7 @@ _LATER: dict[str, Any] = {  # fields that were added after the first version, wi
     "skip_tokens": 0,
     "fill_queries": False,
     "more_pooling": (),
+    "include_prompt": True,
 }
 
 
@@ -171,6 +181,7 @@ class Contract(TextForm):
         special_tokens: the tokenizer adds its special tokens; else they are part of the prefixes (TCT-ColBERT).
         skip_tokens: number of leading tokens that the mean leaves out (TCT-ColBERT: [CLS] and its marker).
         fill_queries: queries are filled with [MASK] to their maximum length (TCT-ColBERT).
+        include_prompt: poolings include the tokens of the prefix, and special tokens before it (INSTRUCTOR: false).
         more_pooling: poolings whose vectors follow that of `pooling`, in the models of sentence-transformers that join
             several.
     """
@@ -189,6 +200,7 @@ class Contract(TextForm):
     skip_tokens: int = 0
     fill_queries: bool = False
     more_pooling: tuple[Pooling, ...] = ()
+    include_prompt: bool = True
 
     @property
     def poolings(self) -> tuple[Pooling, ...]:
@@ -232,33 +244,42 @@ def is_static(contract: Mapping[str, Any]) -> bool:
 def kind_of(folder: Path) -> str:
     """Return the kind of encoder in `folder`: `transformer`, `static`, `combination`, `pair` or `sparse`.
 
+    A model of sentence-transformers with other modules for queries than for documents is a pair.
+
     Raises:
         InputError: `encoder.json` cannot be read or names another kind, or the folder contains a reranker.
     """
     if (folder / RERANKER).exists():
         raise InputError(f"{folder}: is a reranker; an encoder is needed here")
     if not (folder / CONTRACT).exists():
-        return SPARSE if _has_sparse_modules(folder) else TRANSFORMER
+        return _kind_of_modules(folder) if (folder / MODULES).is_file() else TRANSFORMER
     kind = read_object(folder / CONTRACT).get("kind", TRANSFORMER)
     if kind not in KINDS:
         raise InputError(f"{folder / CONTRACT}: unknown kind {named(kind)}; known: {', '.join(KINDS)}")
     return str(kind)
 
 
-def _has_sparse_modules(folder: Path) -> bool:
-    """Test for a sparse model of sentence-transformers, by the classes of its modules."""
-    files = [folder / MODULES, folder / "router_config.json"]
-    return any(b".sparse_encoder." in read_bytes(file) for file in files if file.is_file())
+def _kind_of_modules(folder: Path) -> str:
+    """Return the kind of a model of sentence-transformers."""
+    if {each.kind for side in layouts.SIDES for each in modules_of(folder, side)} & {*SPARSE_KINDS}:
+        return SPARSE
+    return PAIR if is_asymmetric(folder) else TRANSFORMER
 
 
-def read_contract(folder: Path) -> Contract:
+def read_contract(folder: Path, route: str | None = None) -> Contract:
     """Return the contract of a transformer: stored, else that of the files of sentence-transformers, else the defaults.
 
     Fields that follow from a published layout of weights, such as two towers, differ from the defaults.
 
+    Args:
+        folder: folder of the encoder.
+        route: `query` or `document`, one encoder of a model of sentence-transformers with two.
+
     Raises:
         InputError: the contract has unknown fields, or belongs to another kind of encoder.
     """
+    if route is not None:
+        return _from_sentence_transformers(folder, route)
     if (kind := kind_of(folder)) != TRANSFORMER:
         raise InputError(f"{folder}: is a {kind} encoder; needs a transformer")
     if (folder / CONTRACT).exists():
@@ -305,25 +326,52 @@ def _of_towers(folder: Path) -> Contract | None:
     return joined
 
 
-def _from_sentence_transformers(folder: Path) -> Contract:
-    (_, transformer), (_, pooling), *others = modules_of(folder)
-    kinds = tuple(kind for kind, _ in others)
-    normalize = kinds[-1:] == ("Normalize",)
-    query_prefix, doc_prefix = prompts_of(folder)
-    first, *more = poolings_of(folder, pooling)
+def _from_sentence_transformers(folder: Path, side: str = "document") -> Contract:
+    first, pooling, others = parts_of(folder, side)
+    kinds = tuple(each.kind for each in others)
+    prompts = prompts_of(folder)
+    # That library truncates after the last module, this package before its own normalization.
+    normalize = kinds[-1:] == ("Normalize",) and prompts.truncate_dim is None
+    shared: dict[str, Any] = {
+        "normalize": normalize,
+        "query_prefix": prompts.query,
+        "doc_prefix": prompts.document,
+        "modules": kinds[:-1] if normalize else kinds,
+        "truncate_dim": prompts.truncate_dim,
+    }
+    if pooling is None:
+        length = table_length(first.folder)
+        return Contract(special_tokens=False, query_max_len=length, doc_max_len=length, **shared)
+    (mode, *more), included = poolings_of(folder, pooling.folder)
     query_length, length = (
-        max_length(transformer, name, Contract.doc_max_len) for name in ("query_length", "document_length")
+        max_length(first.folder, name, Contract.doc_max_len) for name in ("query_length", "document_length")
     )
     return Contract(
-        pooling=first,
-        normalize=normalize,
-        query_prefix=query_prefix,
-        doc_prefix=doc_prefix,
+        pooling=mode,
         query_max_len=query_length,
         doc_max_len=length,
-        modules=kinds[:-1] if normalize else kinds,
         more_pooling=tuple(more),
+        include_prompt=included,
+        **shared,
     )
+
+
+def notes_on(folder: Path, contract: Contract) -> list[str]:
+    """Return what a user of a sentence-transformers model should know: values that no vector of this package has."""
+    prompts = prompts_of(folder)
+    found = []
+    if prompts.others:
+        listed = ", ".join(f"{name} ({text!r})" for name, text in prompts.others.items())
+        found.append(f"prompts that are not used: {listed}; pass one with --query-prefix or --doc-prefix")
+    if prompts.default:
+        found.append(
+            f"default prompt {prompts.default!r} is not used, as in encode_query and encode_document of "
+            "sentence-transformers; pass it with --query-prefix or --doc-prefix"
+        )
+    unit = contract.normalize or (contract.modules[-1:] == ("Normalize",) and contract.truncate_dim is None)
+    if prompts.similarity == "cosine" and not unit:
+        found.append("scores are inner products, its similarity is the cosine; pass --normalize for the cosine")
+    return found
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from hybrid_cli import console
 from hybrid_cli.artifacts import disk
@@ -25,14 +25,15 @@ from hybrid_cli.encoders.checkpoint import (
     few,
     foreign_weights,
     load_tokenizer,
-    loading,
     refuse_missing,
     refuse_more_layers,
-    refuse_pickles,
-    silence_transformers,
+    refuse_other_tokenizer,
 )
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
+from hybrid_cli.encoders.library_files import transformer_settings
+from hybrid_cli.encoders.model_folder import open_model, read_config, refuse_pickles
 from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.tokens import padded, padding_of
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, read_json, read_object, typed
@@ -93,6 +94,7 @@ class CrossEncoder(nn.Module):
         self.input = input
         self.backbone = backbone
         self.tokenizer = tokenizer
+        self.padding = _padding(backbone, tokenizer)
         self.truncated = 0
 
     @classmethod
@@ -119,13 +121,16 @@ class CrossEncoder(nn.Module):
             InputError: no such model, no ranking head, or weights that the architecture does not have.
         """
         folder = resolve(name)
-        silence_transformers()
         _check_files(folder, train)
         backbone = _backbone(folder, train)
         tokenizer = load_tokenizer(folder)
+        refuse_other_tokenizer(folder, tokenizer, backbone)
         if not tokenizer.is_fast:
             raise InputError(f"{folder}: needs tokenizer.json; save the fast tokenizer in this folder")
         longest = _positions(backbone, tokenizer)
+        if not train:  # else the settings are those of an encoder
+            limit = transformer_settings(folder, "sequence-classification")[1].get("max_seq_length")
+            longest = min(longest, limit) if fits(limit, int) and limit is not None else longest
         stored = read_input(folder, longest, train).changed(**overrides)
         if stored.max_length > longest:
             raise InputError(f"--max-length {stored.max_length}: the model has positions for {longest} tokens")
@@ -179,9 +184,9 @@ class CrossEncoder(nn.Module):
 
     def padded(self, encoded: Mapping[str, Any], rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
         """Return the input of `forward` for some pairs, on the device of the weights."""
-        names = [name for name in ("input_ids", "token_type_ids") if name in encoded]
-        part = {name: [encoded[name][row] for row in rows] for name in names}
-        return dict(self.tokenizer.pad(part, return_tensors="pt").to(self.device))
+        types = [encoded["token_type_ids"][row] for row in rows] if "token_type_ids" in encoded else None
+        batch = padded([encoded["input_ids"][row] for row in rows], self.padding, types)
+        return {name: part.to(self.device) for name, part in batch.items()}
 
     def scores(
         self, pairs: pl.DataFrame, batch_tokens: int = BATCH_TOKENS, most: int | None = None
@@ -254,7 +259,8 @@ def _check_files(folder: Path, train: bool) -> None:
         modules = read_json(folder / MODULES)
         if not fits(modules, list[dict[str, Any]]):
             raise InputError(f"{folder / MODULES}: needs a list of modules")
-        types = {str(module.get("type")).rsplit(".", 1)[-1] for module in modules}
+        named = [str(module.get("type")) for module in modules]
+        types = {each.rsplit(".", 1)[-1] if each.startswith("sentence_transformers.") else each for each in named}
         if unknown := sorted(types - (_POOLED if train else {"Transformer"})):
             raise InputError(
                 f"{folder}: has the modules {', '.join(unknown)} of sentence-transformers, so it is no cross-encoder "
@@ -268,25 +274,19 @@ def _check_files(folder: Path, train: bool) -> None:
 
 def _backbone(folder: Path, train: bool) -> PreTrainedModel:
     """Load the transformer with its head; see `CrossEncoder.load`."""
-    with loading(folder):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        has_head = any("ForSequenceClassification" in name for name in config.architectures or ())
-        if train and not (has_head and config.num_labels <= 2):
-            config.num_labels = 1
-        backbone, report = AutoModelForSequenceClassification.from_pretrained(
-            folder,
-            config=config,
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # checked below with a clear message
-        )
+    config = read_config(folder)
+    has_head = any("ForSequenceClassification" in name for name in config.architectures or ())
+    if train and not (has_head and (config.num_labels or 0) <= 2):
+        config.num_labels = 1
+    backbone: PreTrainedModel
+    backbone, report = open_model(AutoModelForSequenceClassification, folder, config)
     _check_weights(folder, backbone, report, train)
-    if backbone.config.num_labels > 2:
+    if (backbone.config.num_labels or 0) > 2:
         raise InputError(
             f"{folder}: its head has {backbone.config.num_labels} labels; a reranker has one or two. Train one with "
             "`hybrid train-reranker`"
         )
-    return backbone  # type: ignore[no-any-return]
+    return backbone
 
 
 def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str, Any], train: bool) -> None:
@@ -307,6 +307,18 @@ def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str,
         )
     if head:
         console.note(f"{folder}: has no ranking head; starts with a new one ({few(head)})")
+
+
+def _padding(backbone: PreTrainedModel, tokenizer: Any) -> int:
+    """Return the token id for padding, and store it in a configuration without one.
+
+    GPT-2, Llama and others score the last token whose id is not that of padding in their configuration.
+    """
+    config, embeddings = backbone.config.get_text_config(), backbone.get_input_embeddings()
+    known = getattr(config, "pad_token_id", None)
+    if known is None or not 0 <= known < getattr(embeddings, "num_embeddings", 0):
+        known = config.pad_token_id = padding_of(tokenizer)
+    return int(known)
 
 
 def _positions(backbone: PreTrainedModel, tokenizer: Any) -> int:

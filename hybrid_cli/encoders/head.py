@@ -14,27 +14,40 @@ from torch.nn import functional
 
 from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.encoders.contract import Contract
-from hybrid_cli.encoders.library_files import modules_of
+from hybrid_cli.encoders.library_files import Module, parts_of, refuse_other_values, refuse_unknown, unsupported
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_object
 
-_ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid")  # of torch.nn
+_ACTIVATIONS = (  # of torch.nn, without arguments
+    *("Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "SiLU", "ELU", "SELU", "CELU", "ReLU6", "LeakyReLU", "Mish"),
+    *("Softplus", "Softsign", "Hardtanh", "Hardsigmoid", "Hardswish", "LogSigmoid", "Tanhshrink"),
+)
+_DENSE = ("in_features", "out_features", "bias", "activation_function", "use_residual")  # keys of a Dense module
 _LAYERS = ("linear", "norm")  # names of the weights of Dense and LayerNorm in sentence-transformers
 _BEFORE = 2  # modules before the first: Transformer and Pooling
 
 
 class Dense(nn.Module):
-    """A linear map and an activation, as in sentence-transformers."""
+    """A linear map and an activation, as in sentence-transformers; with a residual, the input is added.
 
-    def __init__(self, inputs: int, outputs: int, bias: bool = True, activation: str = "Identity"):
+    Input and output of a residual have equal lengths, or the input has a linear map of its own.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, bias: bool = True, activation: str = "Identity", residual: bool = False
+    ):
         super().__init__()
         self.linear = nn.Linear(inputs, outputs, bias=bias)
         self.activation: nn.Module = getattr(nn, activation)()
+        self.adds_input = residual
+        self.residual = nn.Linear(inputs, outputs, bias=False) if residual and inputs != outputs else None
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Map vectors [n, inputs] to [n, outputs]."""
         mapped: Tensor = self.activation(self.linear(vectors))
-        return mapped
+        if not self.adds_input:
+            return mapped
+        return mapped + (vectors if self.residual is None else self.residual(vectors))
 
 
 class LayerNorm(nn.Module):
@@ -58,43 +71,54 @@ class Normalize(nn.Module):
         return functional.normalize(vectors, dim=-1)
 
 
-def load_modules(folder: Path, kinds: Sequence[str]) -> nn.Sequential | None:
+def load_modules(folder: Path, kinds: Sequence[str], side: str) -> nn.Sequential | None:
     """Load the modules of a sentence-transformers model that follow the pooling; None if there are none.
 
     Args:
         folder: folder of the model.
         kinds: `Contract.modules`.
+        side: `query` or `document`.
 
     Raises:
         InputError: other modules, a pickle instead of weights, or parameters that this package does not know.
     """
     if not kinds:
         return None
-    known = modules_of(folder)[_BEFORE:] if (folder / layout.MODULES).is_file() else []
+    known = parts_of(folder, side)[2] if (folder / layout.MODULES).is_file() else []
     found = known[: len(kinds)]
-    if [kind for kind, _ in found] != list(kinds):
+    if [each.kind for each in found] != list(kinds):
         raise InputError(f"{folder / layout.MODULES}: needs the modules {', '.join(kinds)} after the pooling")
-    return nn.Sequential(*(_load_module(kind, path) for kind, path in found))
+    return nn.Sequential(*map(_load_module, found))
 
 
-def _load_module(kind: str, folder: Path) -> nn.Module:
+def _load_module(found: Module) -> nn.Module:
+    kind, folder = found.kind, found.folder
     if kind == "Normalize":
         return Normalize()
-    config = read_object(folder / "config.json")
+    file = folder / "config.json"
+    config = read_object(file)
     try:
-        if kind == "LayerNorm":
-            module: nn.Module = LayerNorm(config["dimension"])
-        else:
-            activation = str(config.get("activation_function") or "Tanh").rsplit(".", 1)[-1]
-            inputs = config.get("module_input_name") or "sentence_embedding"
-            if activation not in _ACTIVATIONS or config.get("use_residual") or inputs != "sentence_embedding":
-                raise InputError(f"{folder / 'config.json'}: unsupported Dense module; needs a plain linear map with "
-                                 f"the activation {' or '.join(_ACTIVATIONS)}")  # fmt: skip
-            module = Dense(config["in_features"], config["out_features"], config.get("bias", True), activation)
-        module.load_state_dict(load_file(_weights(folder)))
+        with torch.device("meta"):  # sizes that the weights do not have take no memory
+            if kind == "LayerNorm":
+                refuse_unknown(file, config, {"dimension"})
+                module: nn.Module = LayerNorm(config["dimension"])
+            else:
+                refuse_other_values(file, config, _DENSE)
+                sizes = config["in_features"], config["out_features"], config.get("bias", True)
+                module = Dense(*sizes, _activation(file, config), config.get("use_residual") or False)
+        module.load_state_dict(load_file(_weights(folder)), assign=True)
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"{folder}: damaged {kind} module ({str(error).splitlines()[0]})") from None
     return module
+
+
+def _activation(file: Path, config: Mapping[str, Any]) -> str:
+    """Return the name of the activation of a Dense module; Tanh if none is stored, as in sentence-transformers."""
+    stored = str(config.get("activation_function") or "torch.nn.Tanh")
+    name = stored.rsplit(".", 1)[-1]
+    if name not in _ACTIVATIONS or not stored.startswith("torch.nn."):
+        raise unsupported(file, "activation_function", stored, f"needs torch.nn.{' or '.join(_ACTIVATIONS)}")
+    return name
 
 
 def _weights(folder: Path) -> Path:
@@ -179,12 +203,15 @@ def save_head(
 def _save_module(folder: Path, module: nn.Module) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(module, Dense):
-        _write(folder, module.linear, type(module.activation).__name__, module.state_dict())
+        residual = {"use_residual": True} if module.adds_input else {}
+        _write(folder, module.linear, type(module.activation).__name__, module.state_dict(), residual)
     elif isinstance(module, LayerNorm):
         _write(folder, module.norm, "", module.state_dict())
 
 
-def _write(folder: Path, layer: Any, activation: str, state: Mapping[str, Tensor]) -> None:
+def _write(
+    folder: Path, layer: Any, activation: str, state: Mapping[str, Tensor], more: Mapping[str, Any] | None = None
+) -> None:
     """Write weights and config.json of a linear map or a LayerNorm."""
     folder.mkdir(parents=True, exist_ok=True)
     with disk.by_name(folder / layout.WEIGHTS) as file:
@@ -193,6 +220,7 @@ def _write(folder: Path, layer: Any, activation: str, state: Mapping[str, Tensor
     if isinstance(layer, nn.Linear):
         config = {"in_features": layer.in_features, "out_features": layer.out_features}
         config |= {"bias": layer.bias is not None, "activation_function": _full_name(activation)}
+        config |= more or {}
     disk.write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from hybrid_cli.encoders.token_table import TokenTable
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import HybridError, InputError
 
@@ -46,9 +47,13 @@ def quantize(encoder: TransformerEncoder) -> None:
     if encoder.device.type != "cpu":
         raise InputError(f"--dtype int8: computed on CPUs only; use --dtype fp16 with --device {encoder.device}")
     for tower in dict.fromkeys((encoder.query_tower, encoder.document_tower)):
+        if isinstance(tower.backbone, TokenTable):
+            raise InputError(
+                "--dtype int8: a table of token vectors has no transformer to quantize; use --dtype fp32",
+                code="int8-table",
+            )
         rows, _ = tower.tokenize(_PROBES, "document")
-        batch = tower.tokenizer.pad({"input_ids": rows}, return_tensors="pt")
-        probe = batch["input_ids"], batch["attention_mask"]
+        probe = tower.batch(rows, "document")
         with torch.inference_mode():
             expected = tower(*probe)
             tower.backbone = _Backbone(tower.backbone, tower.inputs(*probe))  # type: ignore[assignment]

@@ -1,8 +1,15 @@
-"""Files of a sentence-transformers model: modules, prompts, poolings and maximum length."""
+"""Files of a sentence-transformers model: modules, routes, prompts, poolings and lengths.
+
+Every key that changes the vectors of that library is read here, or refused by name. Keys of the modules between pooling
+and vector are in `head`.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hybrid_cli.artifacts.layout import MODULES
@@ -12,6 +19,11 @@ from hybrid_cli.settings.common import Pooling
 
 LONGEST = 1 << 20  # of lengths in word pieces and of vectors: beyond every model
 MODULE_KINDS = ("Dense", "LayerNorm", "Normalize")  # modules of sentence-transformers between pooling and vector
+SPARSE_KINDS = ("MLMTransformer", "SpladePooling", "SparseStaticEmbedding")
+_VALUES = ("module_input_name", "module_output_name")
+STATIC_EMBEDDING = "StaticEmbedding"
+TOKENIZER = "tokenizer.json"
+_MODULE_KINDS = {"Transformer", "Pooling", "Dropout", "Router", "Asym", STATIC_EMBEDDING, *MODULE_KINDS, *SPARSE_KINDS}
 _MODULE = ("type", "path")
 POOLING: dict[str, Pooling] = {  # names of sentence-transformers, in the order in which it joins several
     "cls": "cls",
@@ -21,70 +33,271 @@ POOLING: dict[str, Pooling] = {  # names of sentence-transformers, in the order 
     "weightedmean": "weighted-mean",
     "lasttoken": "last",
 }
+_SETTINGS = (  # names of the settings of a Transformer in older models
+    "sentence_bert_config.json",
+    *(
+        f"sentence_{name}_config.json"
+        for name in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+    ),
+)
+_FREE = {"max_seq_length", "query_length", "document_length", "do_lower_case", "unpad_inputs"}
+_ARGUMENTS = {  # of a Transformer, and their keys that change no vector, or its precision alone
+    "model": {"add_pooling_layer", "attn_implementation", "torch_dtype", "dtype", "use_safetensors"},
+    "processor": {"model_max_length", "padding_side", "use_fast"},
+    "config": {"use_cache"},
+}
+_FORMER = {"model_args": "model_kwargs", "tokenizer_args": "processor_kwargs", "config_args": "config_kwargs"}
+_HUB = {"cache_dir", "revision", "token", "local_files_only", "trust_remote_code"}  # of every download
+TASKS = {  # of a Transformer: name of its output, and the output of transformers
+    "feature-extraction": ("token_embeddings", "last_hidden_state"),
+    "fill-mask": ("token_embeddings", "logits"),
+    "sequence-classification": ("scores", "logits"),
+}
 
 
-def modules_of(folder: Path) -> list[tuple[str, Path]]:
-    """Return kind and folder of each module of a sentence-transformers model.
+@dataclass(frozen=True)
+class Module:
+    """A module of a sentence-transformers model.
+
+    Attributes:
+        kind: name of its class.
+        folder: folder of its files.
+    """
+
+    kind: str
+    folder: Path
+
+
+def unsupported(file: Path, key: str, value: Any, reason: str) -> InputError:
+    """Return the error about a key of a file that is not supported."""
+    return InputError(
+        f"{file}: {key} {named(value)} is not supported; {reason}",
+        code="sentence-transformers-key",
+        path=file,
+        key=key,
+        value=value,
+    )
+
+
+def refuse_unknown(file: Path, stored: Mapping[str, Any], known: Sequence[str] | set[str]) -> None:
+    """Refuse keys with a value that are not among the known ones."""
+    for key, value in stored.items():
+        if key not in known and value is not None:
+            raise unsupported(file, key, value, "it may change the vectors")
+
+
+def refuse_other_values(file: Path, stored: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse a module that reads or writes other values than the vector of a text, or has unknown keys."""
+    for key in _VALUES:
+        if stored.get(key) not in (None, "sentence_embedding"):
+            raise unsupported(file, key, stored[key], "needs sentence_embedding")
+    refuse_unknown(file, stored, {*known, *_VALUES})
+
+
+def modules_of(folder: Path, side: str = "document") -> list[Module]:
+    """Return the modules of a sentence-transformers model that compute the vectors of one side, in order.
+
+    Args:
+        folder: folder of the model.
+        side: `query` or `document`; a Router has modules for each.
 
     Raises:
         InputError: `modules.json` has another form, or a module that this package does not know.
     """
-    modules = read_json(folder / MODULES)
-    if not fits(modules, list[dict[str, Any]]) or not all(fits(m.get(key), str) for m in modules for key in _MODULE):
-        raise InputError(f"{folder / MODULES}: needs a list of modules, each with {' and '.join(_MODULE)}")
-    kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
-    if unknown := set(kinds) - {"Transformer", "Pooling", "Dropout", *MODULE_KINDS}:
-        raise InputError(f"{folder}: unsupported sentence-transformers modules: {', '.join(sorted(unknown))}")
-    found = [(kind, folder / each["path"]) for kind, each in zip(kinds, modules, strict=True) if kind != "Dropout"]
-    if [kind for kind, _ in found[:2]] != ["Transformer", "Pooling"]:
-        raise InputError(f"{folder / MODULES}: needs the modules Transformer and Pooling first")
-    return found
+    file = folder / MODULES
+    listed = read_json(file)
+    if not fits(listed, list[dict[str, Any]]) or not all(fits(m.get(key), str) for m in listed for key in _MODULE):
+        raise InputError(
+            f"{file}: needs a list of modules, each with {' and '.join(_MODULE)}", code="modules-form", path=file
+        )
+    found = [module for each in listed for module in _resolved(folder, file, each["type"], each["path"], side)]
+    return [module for module in found if module.kind != "Dropout"]
 
 
-def prompts_of(folder: Path) -> tuple[str, str]:
-    """Return the prompts of a sentence-transformers model for queries and for documents; empty if it has none.
+def _resolved(folder: Path, file: Path, type_: str, path: str, side: str) -> Iterator[Module]:
+    kind = type_.rsplit(".", 1)[-1]
+    if kind not in _MODULE_KINDS or not type_.startswith("sentence_transformers."):
+        raise InputError(
+            f"{folder}: unsupported sentence-transformers modules: {type_}; needs {', '.join(sorted(_MODULE_KINDS))}",
+            code="module-unsupported",
+            path=file,
+            value=type_,
+        )
+    parts = PurePosixPath(path.replace("\\", "/"))
+    if parts.is_absolute() or ".." in parts.parts or ":" in path:
+        raise InputError(f"{file}: path {path!r} leaves the folder", code="module-outside", path=file, value=path)
+    if kind in ("Router", "Asym"):
+        yield from _of_route(folder, folder / path, side)
+    else:
+        yield Module(kind, folder / path)
+
+
+def _of_route(folder: Path, place: Path, side: str) -> Iterator[Module]:
+    """Yield the modules of the route of one side, for texts."""
+    files = [place / name for name in ("router_config.json", "config.json") if (place / name).is_file()]
+    if not files:
+        raise InputError(f"{place}: has no router_config.json", code="module-damaged", path=place)
+    stored = read_object(files[0])
+    types, structure, options = (stored.get(key) for key in ("types", "structure", "parameters"))
+    if not fits(types, dict[str, str]) or not fits(structure, dict[str, list[str]]) or not isinstance(options, dict):
+        raise InputError(
+            f"{files[0]}: needs types, structure and parameters of the modules", code="modules-form", path=files[0]
+        )
+    assert isinstance(types, dict)
+    assert isinstance(structure, dict)
+    route = _route(files[0], structure, options, side)
+    for name in structure[route]:
+        if name not in types:
+            raise InputError(f"{files[0]}: module {name!r} has no type", code="modules-form", path=files[0], value=name)
+        yield from _resolved(place, files[0], types[name], name, side)
+
+
+def _route(file: Path, structure: Mapping[str, list[str]], options: Mapping[str, Any], side: str) -> str:
+    """Return the route for texts of one side: the first that applies, as sentence-transformers selects it."""
+    refuse_unknown(file, options, ("default_route", "allow_empty_key", "route_mappings"))
+    mappings: dict[Any, str] = {}
+    for key, value in (options.get("route_mappings") or {}).items():
+        try:
+            mappings[ast.literal_eval(key)] = value
+        except (ValueError, SyntaxError):
+            raise unsupported(file, "route_mappings", key, "needs pairs of a task and a modality") from None
+    asked: list[Any] = [mappings.get(pair) for pair in ((side, "text"), (side, None), (None, "text"), (None, None))]
+    asked += [name for name in (side, "text") if name in structure]
+    found = next((route for route in asked if route is not None), None)
+    if found not in structure:
+        raise unsupported(file, "structure", found, f"needs a route for a {side} ({', '.join(structure)})")
+    return str(found)
+
+
+def parts_of(folder: Path, side: str = "document") -> tuple[Module, Module | None, list[Module]]:
+    """Return the modules of a dense model: the first one, the pooling of a transformer, and those that follow.
 
     Raises:
-        InputError: prompts of another form, a default prompt that is not among them, or a similarity that is not the
-            inner product or the cosine.
+        InputError: see `modules_of`; or the modules are not a Transformer with a Pooling, or a StaticEmbedding.
+    """
+    first, *others = modules_of(folder, side) or [Module("no module", folder)]
+    pooling = others.pop(0) if first.kind == "Transformer" and others and others[0].kind == "Pooling" else None
+    if not (pooling or first.kind == STATIC_EMBEDDING) or any(each.kind not in MODULE_KINDS for each in others):
+        raise InputError(
+            f"{folder / MODULES}: needs the modules Transformer and Pooling first, or StaticEmbedding; then "
+            f"{', '.join(MODULE_KINDS)}",
+            code="modules-order",
+            path=folder / MODULES,
+        )
+    for file in (each.folder / "config.json" for each in others if each.kind == "Normalize"):
+        refuse_other_values(file, _object(file), ())
+    return first, pooling, others
+
+
+def is_asymmetric(folder: Path) -> bool:
+    """Test whether queries and documents have other modules."""
+    return modules_of(folder, "query") != modules_of(folder, "document")
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Prompts and other values of a whole model (config_sentence_transformers.json).
+
+    Attributes:
+        query: prompt of queries, or empty.
+        document: prompt of documents, or empty.
+        others: other prompts by name.
+        default: name of the default prompt of `encode`, if `encode_query` and `encode_document` do not use it.
+        similarity: `cosine`, `dot`, or None.
+        truncate_dim: number of leading values kept of each vector.
+    """
+
+    query: str
+    document: str
+    others: Mapping[str, str]
+    default: str | None
+    similarity: str | None
+    truncate_dim: int | None
+
+
+def prompts_of(folder: Path) -> Prompts:
+    """Return the prompts of a sentence-transformers model, and other values of the whole model.
+
+    Raises:
+        InputError: prompts of another form, a default prompt that is not among them, a similarity that is not the
+            inner product or the cosine, or another value that is not supported.
     """
     file = folder / "config_sentence_transformers.json"
     stored = _object(file)
-    texts: dict[str, str] = stored.get("prompts") or {}
-    if not fits(texts, dict[str, str]):
-        raise InputError(f"{file}: prompts need an object of texts")
-    default, similarity = stored.get("default_prompt_name"), stored.get("similarity_fn_name")
+    texts = stored.get("prompts") or {}
+    if not fits(texts, dict[str, str | None]):
+        raise InputError(f"{file}: prompts need an object of texts", code="prompts-form", path=file)
+    texts = {name: text or "" for name, text in texts.items()}
+    default, similarity, length = (stored.get(key) for key in _MODEL_KEYS[2:5])
     if default is not None and default not in (*texts, "query", "document"):
         known = ", ".join(texts) or "none"
-        raise InputError(f"{file}: default_prompt_name {named(default)} is not among the prompts ({known}); correct it")
-    if similarity not in (None, "cosine", "dot"):
         raise InputError(
-            f"{file}: similarity_fn_name {named(similarity)} is not supported; scores are inner products (dot, cosine)"
+            f"{file}: default_prompt_name {named(default)} is not among the prompts ({known}); correct it",
+            code="default-prompt-unknown",
+            path=file,
+            value=default,
         )
-    names = ("document", "passage", "corpus")
-    return texts.get("query", ""), next((texts[name] for name in names if name in texts), "")
+    if similarity not in (None, "cosine", "dot"):
+        raise unsupported(file, "similarity_fn_name", similarity, "scores are inner products (dot, cosine)")
+    if length is not None and (not fits(length, int) or not 1 <= length <= LONGEST):
+        raise unsupported(file, "truncate_dim", length, f"needs a number between 1 and {LONGEST}")
+    if stored.get("model_type") not in (None, "SentenceTransformer", "SparseEncoder"):
+        raise unsupported(file, "model_type", stored["model_type"], "needs a SentenceTransformer or a SparseEncoder")
+    if stored.get("max_active_dims") is not None:
+        raise unsupported(file, "max_active_dims", stored["max_active_dims"], "all weights of a text are kept")
+    refuse_unknown(file, stored, _MODEL_KEYS)
+    query = "query" if "query" in texts else None
+    document = next((name for name in ("document", "passage", "corpus") if name in texts), None)
+    used = {query, document}
+    return Prompts(
+        query=texts.get("query", ""),
+        document=texts.get(str(document), ""),
+        others={name: text for name, text in texts.items() if name not in used and text},
+        default=default if default not in used and texts.get(str(default)) else None,
+        similarity=similarity,
+        truncate_dim=length,
+    )
 
 
-def poolings_of(folder: Path, pooling: Path) -> list[Pooling]:
-    """Return the poolings of a sentence-transformers model.
+_MODEL_KEYS = (
+    *("__version__", "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "model_type"),
+    *("max_active_dims", "requirements"),
+)
+
+
+def poolings_of(folder: Path, pooling: Path) -> tuple[list[Pooling], bool]:
+    """Return the poolings of a sentence-transformers model, and whether they include the tokens of the prompt.
 
     Args:
         folder: folder of the model.
         pooling: folder of its module Pooling.
 
     Raises:
-        InputError: another pooling, or a prompt that the pooling leaves out.
+        InputError: another pooling.
     """
-    config = _object(pooling / "config.json")
+    file = pooling / "config.json"
+    config = _object(file)
     stored = config.get("pooling_mode")
     on = {name.removeprefix("pooling_mode_") for name, value in config.items() if value is True and "_mode_" in name}
     modes = stored if isinstance(stored, list) else [stored] if stored else [m for m in POOLING if on & _legacy(m)]
-    if not modes or any(mode not in POOLING for mode in modes) or len(on) > len(modes):
+    if not modes or any(not isinstance(mode, str) or mode not in POOLING for mode in modes) or len(on) > len(modes):
         shown = ", ".join(sorted({*map(str, modes), *on})) or "none"
-        raise InputError(f"{folder}: unsupported pooling ({shown}); needs {', '.join(POOLING)}")
-    if any(prompts_of(folder)) and config.get("include_prompt") is False:
-        raise InputError(f"{folder}: unsupported pooling without the prompt (include_prompt is false)")
-    return [POOLING[mode] for mode in modes]
+        raise InputError(
+            f"{folder}: unsupported pooling ({shown}); needs {', '.join(POOLING)}",
+            code="pooling-unsupported",
+            path=file,
+            value=shown,
+        )
+    known = {f"pooling_mode_{name}" for mode in POOLING for name in _legacy(mode)}
+    refuse_unknown(file, config, {"embedding_dimension", "word_embedding_dimension", "pooling_mode", *_PROMPT, *known})
+    included = config.get(*_PROMPT, True)
+    for key in (*_PROMPT, *known & set(config)):
+        if not isinstance(config.get(key, True), bool):
+            raise unsupported(file, key, config[key], "needs true or false")
+    return [POOLING[mode] for mode in modes], bool(included)
+
+
+_PROMPT = ("include_prompt",)
 
 
 def _legacy(mode: str) -> set[str]:
@@ -92,28 +305,94 @@ def _legacy(mode: str) -> set[str]:
     return {mode, f"{mode}_token", f"{mode}_tokens"}
 
 
-def max_length(transformer: Path, name: str, default: int) -> int:
+def transformer_settings(transformer: Path, task: str = "feature-extraction") -> tuple[Path, dict[str, Any]]:
+    """Return the file of the settings of a module Transformer, and its values with the present names of keys.
+
+    Args:
+        transformer: folder of the module.
+        task: what the transformer is for; one of `TASKS`.
+
+    Raises:
+        InputError: a value that changes vectors and is not supported.
+    """
+    file = _settings_file(transformer)
+    stored = {_FORMER.get(key, key): value for key, value in _object(file).items()}
+    output, method = TASKS[task]
+    if stored.get("transformer_task", task) != task:
+        raise unsupported(file, "transformer_task", stored["transformer_task"], f"needs {task}")
+    if stored.get("module_output_name", output) != output:
+        raise unsupported(file, "module_output_name", stored["module_output_name"], f"needs {output}")
+    modalities = stored.get("modality_config") or {}
+    plain = {"method": "forward", "method_output_name": method}
+    if modalities and (modalities.get("text") != plain or "message" in modalities):
+        raise unsupported(file, "modality_config", modalities, "needs texts, without a chat template")
+    for name, free in _ARGUMENTS.items():
+        for key, value in (stored.get(f"{name}_kwargs") or {}).items():
+            if key not in free | _HUB:
+                raise unsupported(file, f"{name}_kwargs.{key}", value, "save the model with this value")
+    texts = dict(stored.get("processing_kwargs") or {})
+    limits = dict(texts.pop("text", None) or {})
+    if limits.get("max_length") is not None:  # overrides all other lengths
+        stored |= dict.fromkeys(("query_length", "document_length", "max_seq_length"), limits["max_length"])
+    for key, value in [*texts.items(), *((key, value) for key, value in limits.items() if key != "max_length")]:
+        if value and not (key in ("padding", "truncation") and value is True):
+            raise unsupported(file, f"processing_kwargs.{key}", value, "texts are tokenized with their defaults")
+    handled = {"transformer_task", "module_output_name", "modality_config", "processing_kwargs"}
+    refuse_unknown(file, stored, {*_FREE, *handled, *_FORMER.values()})
+    return file, stored
+
+
+def lowers_case(transformer: Path) -> bool:
+    """Return whether the settings of a Transformer lower the case of texts (do_lower_case)."""
+    file = _settings_file(transformer)
+    stored = _object(file).get("do_lower_case")
+    if stored not in (None, False, True):
+        raise unsupported(file, "do_lower_case", stored, "needs true or false")
+    return bool(stored)
+
+
+def _settings_file(transformer: Path) -> Path:
+    names = (transformer / name for name in _SETTINGS)
+    return next((file for file in names if file.is_file()), transformer / _SETTINGS[0])
+
+
+def max_length(transformer: Path, name: str, default: int, task: str = "feature-extraction") -> int:
     """Return the maximum length of texts: as stored, else the smaller of those of transformer and tokenizer.
 
     Args:
         transformer: folder of the module Transformer.
         name: `query_length` or `document_length`.
         default: length of a model that stores none.
+        task: see `transformer_settings`.
 
     Raises:
         InputError: no possible length.
     """
-    file = transformer / "sentence_bert_config.json"
-    stored = _object(file)
+    file, stored = transformer_settings(transformer, task)
     length: Any = stored.get("max_seq_length") if stored.get(name) is None else stored[name]
+    if length is None:
+        length = (stored.get("processor_kwargs") or {}).get("model_max_length")
     if length is None:
         names = (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length"))
         known: list[Any] = [_object(transformer / name).get(field) for name, field in names]
         length = min((each for each in known if fits(each, int) and each <= LONGEST), default=default)
     if not fits(length, int) or not 4 <= length <= LONGEST:
         label = "max_seq_length" if stored.get(name) is None else name
-        raise InputError(f"{file}: {label} {named(length)} is not between 4 and {LONGEST}")
+        raise InputError(
+            f"{file}: {label} {named(length)} is not between 4 and {LONGEST}",
+            code="length-out-of-range",
+            path=file,
+            key=label,
+            value=length,
+        )
     return int(length)
+
+
+def table_length(folder: Path) -> int:
+    """Return the maximum number of tokens of a text: that of `tokenizer.json`, or `LONGEST`."""
+    cut = read_object(folder / TOKENIZER).get("truncation") if (folder / TOKENIZER).is_file() else None
+    length: Any = cut.get("max_length") if isinstance(cut, dict) else None
+    return length if fits(length, int) and 4 <= length <= LONGEST else LONGEST
 
 
 def _object(file: Path) -> dict[str, Any]:

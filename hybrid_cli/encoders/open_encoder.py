@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts.layout import PAIR_SIDES
+from hybrid_cli.artifacts.layout import CONTRACT, PAIR_SIDES
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Pair
 from hybrid_cli.encoders.contract import COMBINATION, PAIR, SPARSE, STATIC, Encoder, kind_of
+from hybrid_cli.encoders.layouts import SIDES
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.errors import InputError
@@ -71,7 +72,14 @@ def _open(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str
         return Combination(recipe, parts, weight)
     if kind == PAIR:
         _refuse(folder, changes, kind)
+        if not (folder / CONTRACT).is_file():  # of sentence-transformers, with modules for each side
+            return Pair(*(_transformer(folder, device, dtype, {"route": side}) for side in SIDES))
         return Pair(*(open_encoder(folder / side, device=device, dtype=dtype) for side in PAIR_SIDES))
+    return _transformer(folder, device, dtype, changes)
+
+
+def _transformer(folder: Path, device: str, dtype: EncodingPrecision, changes: Mapping[str, Any]) -> Encoder:
+    """Open a transformer; `changes` are the fields of its contract, or its route."""
     from hybrid_cli.encoders.transformer import TransformerEncoder
 
     if dtype == INT8:

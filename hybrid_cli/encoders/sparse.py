@@ -21,14 +21,23 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT, IDF_TABLE, MODULES
 from hybrid_cli.encoders import sparse_towers as towers
-from hybrid_cli.encoders.checkpoint import load_tokenizer, silence_transformers
+from hybrid_cli.encoders.checkpoint import load_tokenizer, refuse_other_tokenizer
 from hybrid_cli.encoders.contract import SPARSE, TextForm, refuse_single_text
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
-from hybrid_cli.encoders.library_files import LONGEST, prompts_of
+from hybrid_cli.encoders.library_files import (
+    LONGEST,
+    TOKENIZER,
+    Module,
+    max_length,
+    modules_of,
+    prompts_of,
+    refuse_unknown,
+    unsupported,
+)
 from hybrid_cli.encoders.literal import LiteralTerms
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.sparse_towers import (
@@ -41,11 +50,14 @@ from hybrid_cli.encoders.sparse_towers import (
 )
 from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, contract_fingerprint
 from hybrid_cli.errors import InputError
-from hybrid_cli.json_files import fits, read_json, read_object, typed
+from hybrid_cli.json_files import fits, read_object, typed
 from hybrid_cli.settings.common import OnDevice, Precision, SparseArchitecture
 
 _MLM = ("splade", "sparterm")
 _SATURATION = {"relu": 1, "log1p_relu": 2}  # activations of sentence-transformers' SpladePooling
+
+_SPLADE = ("pooling_strategy", "activation_function", "embedding_dimension", "word_embedding_dimension", "chunk_size")
+_SPECIAL = 2  # special tokens of a text: [CLS] and [SEP]
 
 Ints: TypeAlias = npt.NDArray[np.int32]
 
@@ -118,48 +130,92 @@ def read_sparse_contract(folder: Path, architecture: SparseArchitecture | None =
 
 
 def _from_sentence_transformers(folder: Path) -> SparseContract:
-    routes = _routes(folder)
-    pooling = next((place for place, kind in routes["document"] if kind == "SpladePooling"), None)
-    stored = read_object(folder / pooling / "config.json") if pooling else {}
-    how, activation = stored.get("pooling_strategy", "max"), stored.get("activation_function", "relu")
-    if pooling is None or how not in ("max", "sum") or activation not in _SATURATION:
-        raise InputError(f"{folder}: no SpladePooling with max or sum and {' or '.join(_SATURATION)}; not supported")
-    body = folder / routes["document"][0][0]
-    file = body / "sentence_bert_config.json"
-    length = read_object(file).get("max_seq_length") if file.is_file() else None
-    length = length if fits(length, int) and length is not None and 4 <= length <= LONGEST else 256
-    table = any(kind == "SparseStaticEmbedding" for _, kind in routes["query"])
-    query_prefix, doc_prefix = prompts_of(folder)
+    body, pooling = _document_modules(folder)
+    file = pooling.folder / "config.json"
+    stored = read_object(file)
+    refuse_unknown(file, stored, _SPLADE)
+    how: Any = stored.get("pooling_strategy") or "max"
+    activation: Any = stored.get("activation_function") or "relu"
+    if how not in ("max", "sum"):
+        raise unsupported(file, "pooling_strategy", how, "needs max or sum")
+    if activation not in _SATURATION:
+        raise unsupported(file, "activation_function", activation, f"needs {' or '.join(_SATURATION)}")
+    prompts = prompts_of(folder)
+    if prompts.similarity == "cosine":
+        file = folder / "config_sentence_transformers.json"
+        raise unsupported(file, "similarity_fn_name", "cosine", "scores are inner products of the weights (dot)")
+    if prompts.truncate_dim is not None:
+        file = folder / "config_sentence_transformers.json"
+        raise unsupported(file, "truncate_dim", prompts.truncate_dim, "weights belong to terms")
+    lengths = {name: max_length(body.folder, name, 256, "fill-mask") for name in ("query_length", "document_length")}
+    table = _query_table(folder, body)
+    if table is not None:  # whose queries have no special tokens, and another limit
+        lengths["query_length"] = min(LONGEST, _SPECIAL + _table_length(table))
     return SparseContract(
-        query_prefix=query_prefix,
-        doc_prefix=doc_prefix,
-        query_max_len=length,
-        doc_max_len=length,
+        query_prefix=prompts.query,
+        doc_prefix=prompts.document,
+        query_max_len=lengths["query_length"],
+        doc_max_len=lengths["document_length"],
         pooling=how,
         saturation=_SATURATION[activation],
-        query_table=table,
+        query_table=table is not None,
     )
 
 
-def _routes(folder: Path) -> dict[str, list[tuple[str, str]]]:
-    """Return folder and class of each module of sentence-transformers for queries and for documents."""
-    modules = read_json(folder / MODULES)
-    if not fits(modules, list[dict[str, Any]]):
-        raise InputError(f"{folder / MODULES}: needs a list of modules")
-    listed = [(str(each.get("path", "")), str(each.get("type", "")).rsplit(".", 1)[-1]) for each in modules]
-    if [kind for _, kind in listed] != ["Router"]:
-        return {"query": listed, "document": listed}
-    place = listed[0][0]
-    router = read_object(folder / place / "router_config.json")
-    types, structure = router.get("types"), router.get("structure")
-    if not fits(types, dict[str, str]) or not fits(structure, dict[str, list[str]]):
-        raise InputError(f"{folder / place / 'router_config.json'}: needs types and structure of the modules")
-    assert isinstance(types, dict)
-    assert isinstance(structure, dict)
-    return {
-        side: [(f"{place}/{name}".lstrip("/"), types.get(name, "").rsplit(".", 1)[-1]) for name in structure[side]]
-        for side in ("query", "document")
-    }
+def _document_modules(folder: Path) -> tuple[Module, Module]:
+    """Return the modules of documents of a model of sentence-transformers: a masked language model, and its pooling."""
+    modules = modules_of(folder, "document")
+    if [each.kind for each in modules] not in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
+        listed = ", ".join(each.kind for each in modules) or "no modules"
+        raise InputError(
+            f"{folder / MODULES}: documents have the modules {listed}; a sparse encoder needs a Transformer and "
+            "SpladePooling",
+            code="modules-order",
+            path=folder / MODULES,
+        )
+    return modules[0], modules[1]
+
+
+def _query_table(folder: Path, body: Module) -> Module | None:
+    """Return the table of weights of queries; None if queries have the modules of documents.
+
+    Raises:
+        InputError: other modules, a table of another origin than its folder, or of other word pieces.
+    """
+    modules = modules_of(folder, "query")
+    if modules == modules_of(folder, "document"):
+        return None
+    if [each.kind for each in modules] != ["SparseStaticEmbedding"]:
+        listed = ", ".join(each.kind for each in modules)
+        raise InputError(
+            f"{folder / MODULES}: queries have the modules {listed}; a sparse encoder needs those of documents, or "
+            "SparseStaticEmbedding",
+            code="modules-order",
+            path=folder / MODULES,
+        )
+    file = modules[0].folder / "config.json"
+    refuse_unknown(file, read_object(file) if file.is_file() else {}, {"frozen"})
+    tokenizers = [open_rules(each.folder / TOKENIZER) for each in (modules[0], body)]
+    if tokenizers[0] != tokenizers[1]:
+        raise InputError(
+            f"{modules[0].folder / TOKENIZER}: differs from the tokenizer of documents; a sparse encoder has one",
+            code="tokenizers-differ",
+            path=modules[0].folder / TOKENIZER,
+        )
+    return modules[0]
+
+
+def _table_length(table: Module) -> int:
+    """Return the maximum number of tokens of a query of a SparseStaticEmbedding."""
+    file = table.folder / "tokenizer_config.json"
+    length = read_object(file).get("model_max_length") if file.is_file() else None
+    return length if fits(length, int) and length is not None and 4 <= length <= LONGEST else LONGEST
+
+
+def open_rules(file: Path) -> dict[str, Any]:
+    """Return the parts of a tokenizer that decide the tokens of a text."""
+    stored = read_object(file) if file.is_file() else {}
+    return {name: stored.get(name) for name in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
 
 
 class SparseEncoder(nn.Module):
@@ -217,8 +273,9 @@ class SparseEncoder(nn.Module):
         contract = _changed(folder, read_sparse_contract(folder, architecture), overrides)
         body = folder
         if not (folder / CONTRACT).is_file() and (folder / MODULES).is_file() and architecture is None:
-            body = folder / _routes(folder)["document"][0][0]
-        silence_transformers()
+            body = _document_modules(folder)[0].folder
+            for name, text in prompts_of(folder).others.items():
+                console.note(f"{folder}: prompt {name} ({text!r}) is not used; pass --query-prefix or --doc-prefix")
         tokenizer = load_tokenizer(body)
         if contract.architecture in _MLM:
             gated = contract.architecture == "sparterm"
@@ -227,7 +284,10 @@ class SparseEncoder(nn.Module):
             network, new = towers.load_token_weights(body, contract.architecture)
         if new and not fresh:
             raise InputError(f"{folder}: has no {' and no '.join(new)}; train one with `hybrid train-sparse`")
-        table = TableWeights(towers.read_table(_table_path(folder), tokenizer)) if contract.query_table else None
+        assert not isinstance(network, TableWeights)
+        refuse_other_tokenizer(folder, tokenizer, network.backbone)
+        size = int(network.backbone.config.vocab_size)
+        table = TableWeights(towers.read_table(_table_path(folder), tokenizer, size)) if contract.query_table else None
         weights = artifacts.fingerprint(folder)
         encoder = cls(contract, network, tokenizer, table, contract_fingerprint(weights, contract))
         encoder.fresh = new
@@ -235,8 +295,10 @@ class SparseEncoder(nn.Module):
 
     @property
     def dim(self) -> int:
-        """Size of the vocabulary."""
-        return len(self.document_tower.tokenizer)
+        """Size of the vocabulary of the transformer, which may have more ids than the tokenizer."""
+        network = self.document_tower.network
+        assert not isinstance(network, TableWeights)
+        return int(network.backbone.config.vocab_size)
 
     @property
     def device(self) -> torch.device:
@@ -271,9 +333,9 @@ class SparseEncoder(nn.Module):
 
     @cached_property
     def terms(self) -> pa.StringArray:
-        """Word pieces by id, [V]."""
-        tokenizer = self.document_tower.tokenizer
-        return pa.array(tokenizer.convert_ids_to_tokens(list(range(self.dim))), pa.string())
+        """Word pieces by id, [V]; ids without one have names of their own."""
+        known = {number: piece for piece, number in self.document_tower.tokenizer.get_vocab().items()}
+        return pa.array([known.get(number, f"[id {number}]") for number in range(self.dim)], pa.string())
 
     # ------------------------------------------------------------------------------------------------------- weights
 
@@ -336,8 +398,8 @@ class SparseEncoder(nn.Module):
     def _batches(self, ids: Sequence[list[int]], batch_tokens: int) -> Iterator[tuple[list[int], list[Tensor]]]:
         """Yield the rows of a batch, with token ids and attention mask [n, L] on the device of the weights."""
         for rows in batches_by_length([*map(len, ids)], batch_tokens) if ids else ():
-            batch = self.document_tower.tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt")
-            yield rows.tolist(), [batch[name].to(self.device) for name in ("input_ids", "attention_mask")]
+            batch = self.document_tower.batch([ids[row] for row in rows])
+            yield rows.tolist(), [part.to(self.device) for part in batch]
 
     def words(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[tuple[int, list[str]]]]]:
         """Return the token ids of documents, and position and terms of each of their words; see `LiteralTerms`."""
@@ -389,7 +451,7 @@ def _quantized(matrix: Any, steps: int) -> Any:
 def _table_path(folder: Path) -> Path:
     if (folder / IDF_TABLE).is_file():
         return folder / IDF_TABLE
-    return folder / next(place for place, kind in _routes(folder)["query"] if kind == "SparseStaticEmbedding")
+    return modules_of(folder, "query")[0].folder
 
 
 def _changed(folder: Path, contract: SparseContract, overrides: Mapping[str, Any]) -> SparseContract:

@@ -14,7 +14,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import MODEL_MAPPING, AutoConfig, AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_MAPPING,
+    AutoModelForMaskedLM,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers.activations import ACT2FN
 
 from hybrid_cli.artifacts import disk, layout
@@ -22,14 +27,12 @@ from hybrid_cli.encoders.checkpoint import (
     encoder_class,
     few,
     foreign_weights,
-    loading,
     refuse_missing,
-    refuse_pickles,
-    silence_transformers,
 )
 from hybrid_cli.encoders.contract import TextForm
 from hybrid_cli.encoders.layouts import weight_files
-from hybrid_cli.encoders.tokens import cut_tokens
+from hybrid_cli.encoders.model_folder import new_model, open_model, opening, read_config
+from hybrid_cli.encoders.tokens import attended, cut_tokens, padded, padding_of
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, read_object
 
@@ -224,6 +227,7 @@ class SparseTower(nn.Module):
     def __init__(self, network: Network, tokenizer: Any, contract: TextForm, repeats: Repeats = "max"):
         super().__init__()
         self.network, self.tokenizer, self.contract, self.repeats = network, tokenizer, contract, repeats
+        self.padding = padding_of(tokenizer)
         special = torch.zeros(len(tokenizer), dtype=torch.bool)
         special[tokenizer.all_special_ids] = True
         self.register_buffer("special", special, persistent=False)
@@ -235,10 +239,15 @@ class SparseTower(nn.Module):
         ids, cut = cut_tokens(tokenizer or self.tokenizer, texts, length)
         return ids, sum(cut)
 
+    def batch(self, rows: Sequence[Sequence[int]], side: str = "") -> tuple[Tensor, Tensor]:
+        """Return token ids and attention mask [n, L] of some texts, padded; see `Tower.batch`."""
+        found = padded(rows, self.padding)
+        return found["input_ids"], found["attention_mask"]
+
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return weights [n, V] in float32 of token ids [n, L] with an attention mask [n, L]."""
         words = mask * ~self.special[ids]
-        weights: Tensor = self.network(ids, mask, words, self.repeats)
+        weights: Tensor = self.network(ids, attended(mask), words, self.repeats) * mask[:, :1]
         return weights
 
 
@@ -254,16 +263,13 @@ def load_masked_language_model(folder: Path) -> tuple[PreTrainedModel, bool]:
     Raises:
         InputError: no complete checkpoint, or an architecture without such a head.
     """
-    silence_transformers()
-    refuse_pickles(folder)
-    with loading(folder):
-        whole, report = AutoModelForMaskedLM.from_pretrained(
-            folder, use_safetensors=True, output_loading_info=True, trust_remote_code=False
-        )
+    config = read_config(folder)
+    whole, report = open_model(AutoModelForMaskedLM, folder, config)
     body = f"{whole.base_model_prefix}."
-    refuse_missing(folder, [key.removeprefix(body) for key in report["missing_keys"] if key.startswith(body)])
+    missing = [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])]
+    refuse_missing(folder, [key.removeprefix(body) for key in missing if key.startswith(body)])
     _refuse_foreign(folder, whole.config, report["unexpected_keys"], body)
-    return whole.float(), any(not key.startswith(body) for key in report["missing_keys"])
+    return whole.float(), any(not key.startswith(body) for key in missing)
 
 
 def load_vocabulary_weights(folder: Path, pooling: Repeats, saturation: int, gated: bool) -> tuple[Network, list[str]]:
@@ -284,11 +290,8 @@ def load_token_weights(folder: Path, architecture: str) -> tuple[Network, list[s
     Raises:
         InputError: no complete checkpoint.
     """
-    silence_transformers()
-    refuse_pickles(folder)
-    with loading(folder):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        backbone: Any = encoder_class(config, MODEL_MAPPING[type(config)])(config)
+    config = read_config(folder)
+    backbone: Any = new_model(encoder_class(config, MODEL_MAPPING[type(config)]), folder, config)
     if getattr(backbone, "pooler", None) is not None:
         backbone.pooler = None  # weights of tokens do not use it, and a checkpoint may lack it
     state: dict[str, Tensor] = {}
@@ -315,12 +318,13 @@ def load_token_weights(folder: Path, architecture: str) -> tuple[Network, list[s
     return TokenWeights(backbone.float(), head, architecture), new
 
 
-def read_table(path: Path, tokenizer: Any) -> Tensor:
+def read_table(path: Path, tokenizer: Any, size: int) -> Tensor:
     """Read the weights [V] of word pieces in queries.
 
     Args:
         path: JSON object of word pieces and weights, or a folder of sentence-transformers' SparseStaticEmbedding.
         tokenizer: tokenizer of the documents.
+        size: V, at least the number of word pieces of the tokenizer.
 
     Raises:
         InputError: not such a file, or other word pieces than those of the tokenizer.
@@ -331,20 +335,20 @@ def read_table(path: Path, tokenizer: Any) -> Tensor:
             raise InputError(
                 f"{path / layout.WEIGHTS}: needs one weight for each of the {len(tokenizer):,} word pieces"
             )
-        return table
+        return functional.pad(table, (0, size - len(table)))
     stored = read_object(path)
     if not fits(stored, dict[str, float]):
         raise InputError(f"{path}: needs a JSON object of word pieces and weights")
     vocabulary: Mapping[str, int] = tokenizer.get_vocab()
     if unknown := [piece for piece in stored if piece not in vocabulary]:
         raise InputError(f"{path}: {len(unknown):,} word pieces are not in the vocabulary ({unknown[0]!r}, ...)")
-    table = torch.zeros(len(tokenizer))
+    table = torch.zeros(size)
     table[[vocabulary[piece] for piece in stored]] = torch.tensor(list(stored.values()))
     return table
 
 
 def _read(file: Path) -> dict[str, Tensor]:
-    with loading(file):
+    with opening(file):
         return load_file(file)
 
 

@@ -137,9 +137,12 @@ class StaticEncoder(nn.Module):
             known = pl.read_parquet(folder / TERMS)
             if truncate_dim is not None and not 0 < truncate_dim <= contract.dim:
                 raise InputError(f"--truncate-dim {truncate_dim}: the vectors of {folder} have {contract.dim} values")
+            tables = load_file(folder / STATIC_TABLES)
+            expected = (len(known) + contract.hash_buckets, contract.dim)
+            if any(tuple(table.shape) != expected for table in tables.values()):
+                raise ValueError(f"{STATIC_TABLES} has tables of other sizes than {expected[0]:,} x {expected[1]:,}")
             contract = replace(contract, dim=truncate_dim or contract.dim)
             encoder = cls(contract, known["term"], known["idf"].to_numpy())
-            tables = load_file(folder / STATIC_TABLES)
             encoder.load_state_dict({name: table[:, : contract.dim].contiguous() for name, table in tables.items()})
         except (OSError, TypeError, ValueError, RuntimeError, pl.exceptions.PolarsError) as error:
             raise InputError(f"{folder}: incomplete or damaged static encoder ({str(error).splitlines()[0]})") from None

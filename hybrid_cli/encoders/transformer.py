@@ -14,8 +14,8 @@ from torch import nn
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import disk
-from hybrid_cli.artifacts.layout import CONTRACT
-from hybrid_cli.encoders.contract import Contract, TextForm, read_contract, refuse_single_text
+from hybrid_cli.artifacts.layout import CONTRACT, MODULES
+from hybrid_cli.encoders.contract import Contract, TextForm, notes_on, read_contract, refuse_single_text
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.head import refuse_missing_projection
 from hybrid_cli.encoders.layouts import is_two_folders, structure
@@ -53,6 +53,7 @@ class TransformerEncoder(nn.Module):
         *,
         device: str = OnDevice.device,
         dtype: Precision = "fp32",
+        route: str | None = None,
         **overrides: Any,
     ) -> TransformerEncoder:
         """Open an encoder.
@@ -61,13 +62,14 @@ class TransformerEncoder(nn.Module):
             name: `minilm`, a folder, or a Hugging Face id.
             device: `auto` uses a GPU if there is one.
             dtype: precision of the weights; `auto` is bf16 where the processor supports it natively, else fp32.
+            route: `query` or `document`, one encoder of a model of sentence-transformers with two.
             overrides: contract fields to change; `tied=False` copies the tower of a tied checkpoint.
 
         Raises:
             InputError: no such model, or the model does not fit the contract.
         """
         folder = resolve(name)
-        stored = read_contract(folder)
+        stored = read_contract(folder, route)
         contract = stored.changed(**overrides)
         weights = artifacts.fingerprint(folder)
         two_folders, published = is_two_folders(folder), structure(folder)
@@ -77,7 +79,7 @@ class TransformerEncoder(nn.Module):
             raise InputError(f"{folder}: has two towers and cannot be loaded as a tied encoder; use --untied")
         if contract.dim == stored.dim and "dim" not in published:
             refuse_missing_projection(folder / "query" if two_folders else folder, stored)
-        query = Tower.load(folder / "query" if two_folders else folder, contract)
+        query = Tower.load(folder / "query" if two_folders else folder, contract, route or "query")
         document = query
         if not contract.tied:
             document = Tower.load(folder / "document" if two_folders else folder, contract, "document")
@@ -88,6 +90,9 @@ class TransformerEncoder(nn.Module):
                 )
         if query.left_out:
             console.note(f"{folder}: skipped pretraining heads: {', '.join(query.left_out)}")
+        if (folder / MODULES).is_file() and not (folder / CONTRACT).is_file():
+            for note in notes_on(folder, contract):
+                console.note(f"{folder}: {note}")
         encoder = cls(contract, query, document, contract_fingerprint(weights, contract))
         return encoder.to(device=pick_device(device), dtype=pick_dtype(dtype, pick_device(device))).eval()
 
@@ -152,8 +157,8 @@ class TransformerEncoder(nn.Module):
         device = next(tower.parameters()).device
         with torch.inference_mode():
             for rows in batches_by_length([len(x) for x in ids], batch_tokens):
-                batch = tower.tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt").to(device)
-                vectors[rows] = tower(batch["input_ids"], batch["attention_mask"]).float().cpu().numpy()
+                batch = [part.to(device) for part in tower.batch([ids[row] for row in rows], side)]
+                vectors[rows] = tower(*batch).float().cpu().numpy()
         return vectors
 
 

@@ -42,14 +42,14 @@ class ExactSource:
         manifest: manifest of the index.
         queries: a file of texts, or for a dense index a folder of vectors.
         searched: search options of the run.
-        model: path or name of the model used for the search, if not the recorded model of the index.
+        model: folder of the model used for the search, if not the recorded model of the index.
     """
 
     index: Path
     manifest: Manifest
     queries: Path
     searched: Mapping[str, Any]
-    model: str | None = None
+    model: Path | None = None
 
 
 def index_manifest(path: Path, sharded: bool = False) -> Manifest:
@@ -122,7 +122,9 @@ def exact_source(run: Path, index: Path, queries: Path | None = None) -> ExactSo
         raise InputError(f"{run}: was searched with --rm3, which has no exact scores; use another --missing")
     if queries is not None:
         refuse_other_queries(run, queries)
-    return ExactSource(index, manifest, queries or _recorded_queries(run, made), made.options, recorded_model(made))
+    return ExactSource(
+        index, manifest, queries or _recorded_queries(run, made), made.options, recorded_model(run, made)
+    )
 
 
 def exact_sources(runs: Mapping[str, Path], indexes: Sequence[Path], queries: Path | None = None) -> list[ExactSource]:

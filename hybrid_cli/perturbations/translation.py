@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM
 
 from hybrid_cli import console
-from hybrid_cli.encoders.checkpoint import silence_transformers
+from hybrid_cli.encoders.checkpoint import refuse_missing
 from hybrid_cli.encoders.devices import pick_device
+from hybrid_cli.encoders.model_folder import open_model, open_tokenizer, read_config
 from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, Rewrite
 
@@ -53,19 +54,15 @@ class Translator:
         self.folder = folder
         found = pick_device(device)
         self.device = "cpu" if found == "mps" else found  # mps has no double precision
-        silence_transformers()
         if not any(folder.glob("*.safetensors")):
             raise InputError(
                 f"{folder}: no model.safetensors; pickle files (pytorch_model.bin) are not loaded; convert a model "
                 'that you trust: python -c "from transformers import AutoModelForSeq2SeqLM as M; '
                 "M.from_pretrained('FOLDER').save_pretrained('FOLDER')\""
             )
-        try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True)
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise InputError(f"{folder}: no translation model that transformers can load ({reason})") from None
+        self.tokenizer: Any = open_tokenizer(folder)
+        model, report = open_model(AutoModelForSeq2SeqLM, folder, read_config(folder))
+        refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
         self.model = model.double().to(self.device).eval()
 
     def check_prefix(self, prefix: str) -> None:

@@ -78,13 +78,12 @@ class Tokens:
         """Return the token ids of each text, a `query` or a `document`."""
         return self.tower.tokenize(texts, side, self.tokenizer)[0] if texts else []
 
-    def batched(self, tokens: list[list[int]], most: int | None) -> tuple[list[Chunk], Tensor]:
+    def batched(self, tokens: list[list[int]], side: str, most: int | None) -> tuple[list[Chunk], Tensor]:
         """Return chunks of at most `most` texts of similar length, and the row of each of their texts."""
         parts = list(batches_by_length([len(ids) for ids in tokens], _TOKENS_AT_ONCE, most))
         chunks = []
         for rows in parts:
-            padded = self.tokenizer.pad({"input_ids": [tokens[row] for row in rows]}, return_tensors="pt")
-            chunks.append((self.tower, padded["input_ids"], padded["attention_mask"]))
+            chunks.append((self.tower, *self.tower.batch([tokens[row] for row in rows], side)))
         return chunks, torch.from_numpy(np.concatenate([*parts, np.empty(0, np.int64)]))
 
 
@@ -121,7 +120,7 @@ class DenseLearner(Generic[Model]):
         """Tokenize the share of a batch that this process encodes; may run in another thread than `backward`."""
         mine, contract = parallel.share(groups), self.model.contract
         queries = self._query_tokens.of([contract.query(group.query) for group in mine], "query")
-        chunks, rows = self._query_tokens.batched(queries, self.chunk_size)
+        chunks, rows = self._query_tokens.batched(queries, "query", self.chunk_size)
         if self.sources.queries_only:
             return Batch(groups, Share(chunks, torch.argsort(rows)))
         texts = [
@@ -132,7 +131,7 @@ class DenseLearner(Generic[Model]):
         documents = self._document_tokens.of(texts, "document")
         if self.sources.masking is not None:
             documents = self._masked(mine, queries, documents)
-        more, more_rows = self._document_tokens.batched(documents, self.chunk_size)
+        more, more_rows = self._document_tokens.batched(documents, "document", self.chunk_size)
         return Batch(groups, Share(chunks + more, torch.argsort(torch.cat([rows, len(queries) + more_rows]))))
 
     def backward(self, prepared: Batch, scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:

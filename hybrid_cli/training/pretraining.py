@@ -11,13 +11,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoModelForMaskedLM, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from hybrid_cli import console
 from hybrid_cli.artifacts import disk, layout
-from hybrid_cli.encoders.checkpoint import silence_transformers
 from hybrid_cli.encoders.devices import autocast
+from hybrid_cli.encoders.sparse_towers import load_masked_language_model
+from hybrid_cli.encoders.tokens import padding_of
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError
 from hybrid_cli.training import parallel
@@ -62,20 +63,16 @@ class MaskedLanguageModel(nn.Module):
         Raises:
             InputError: unknown architecture, or a layer that does not exist.
         """
-        silence_transformers()
-        try:
-            whole, report = AutoModelForMaskedLM.from_pretrained(folder, use_safetensors=True, output_loading_info=True)
-        except ValueError as error:
-            raise InputError(f"{folder}: no masked language model ({str(error).splitlines()[0]})") from None
+        whole, is_new = load_masked_language_model(folder)
         heads = [module for name, module in whole.named_children() if name != whole.base_model_prefix]
         if len(heads) != 1:
             raise InputError(
                 f"{folder}: pretrain supports BERT, RoBERTa and similar models, not {type(whole).__name__}"
             )
-        if any(not key.startswith(f"{whole.base_model_prefix}.") for key in report["missing_keys"]):
+        if is_new:
             console.note(f"{folder}: has no masked-language-model head; a new one is tied to the embeddings")
-        keep_first_layers(whole.base_model, layers)
-        return cls(whole.float(), heads[0], *_condenser(folder, whole, skip_layer) if condenser else (None,))
+        keep_first_layers(whole.base_model, layers)  # type: ignore[arg-type]
+        return cls(whole, heads[0], *_condenser(folder, whole, skip_layer) if condenser else (None,))
 
     @property
     def backbone(self) -> PreTrainedModel:
@@ -152,7 +149,7 @@ class PretrainingLearner:
         self, model: MaskedLanguageModel, tokenizer: Any, precision: torch.dtype, chunk_size: int | None = None
     ):
         self.model, self.precision, self.chunk_size = model, precision, chunk_size
-        self._padding: int = tokenizer.pad_token_id
+        self._padding = padding_of(tokenizer)
         self._device = next(model.parameters()).device
 
     def backward(self, batch: Spans, scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:

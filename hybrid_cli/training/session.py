@@ -225,7 +225,7 @@ def keep_first_layers(backbone: PreTrainedModel, layers: int | None) -> None:
     """
     if layers is None:
         return
-    count = backbone.config.num_hidden_layers
+    count = getattr(backbone.config, "num_hidden_layers", 0)
     check_layers(layers, count)
     stacks = [
         (parent, name, child)

@@ -148,11 +148,9 @@ class RecallLearner:
         count = parallel.total(torch.tensor(sum(map(len, words)), device=device)).clamp(min=1)
         total = torch.zeros((), device=device)
         for rows in batches_by_length([*map(len, ids)], _TOKENS_AT_ONCE, self.chunk_size):
-            padded = self.model.document_tower.tokenizer.pad(
-                {"input_ids": [ids[row] for row in rows]}, return_tensors="pt"
-            ).to(device)
+            batch_ids, mask = self.model.document_tower.batch([ids[row] for row in rows])
             with autocast(device, self.precision):
-                weights = network.tokens(padded["input_ids"], padded["attention_mask"])
+                weights = network.tokens(batch_ids.to(device), mask.to(device))
             places = [(at, place) for at, row in enumerate(rows.tolist()) for place, _ in words[row]]
             if not places:
                 continue

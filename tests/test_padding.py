@@ -1,0 +1,137 @@
+"""Models whose tokenizers have no padding token, no [CLS] and no [SEP]: encoders, rerankers and training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from causal_models import KINDS, TEXTS, write_causal
+from command import hybrid
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+
+from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.encoders.sparse import SparseEncoder
+from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.stages.search import search
+
+QUICK = ["--max-steps", 2, "--batch-size", 4, "--precision", "fp32"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {kind: write_causal(tmp_path_factory.mktemp(kind), kind) for kind in KINDS}
+
+
+@pytest.fixture(scope="module")
+def rerankers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {kind: write_causal(tmp_path_factory.mktemp(kind), kind, head=True) for kind in KINDS}
+
+
+@pytest.fixture(scope="module")
+def examples(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("examples")
+    index = index_bm25(tiny, output=folder / "bm25")
+    search(tiny, split="test", index=index, output=folder / "run.parquet")
+    output = folder / "train.parquet"
+    mine_negatives(tiny, split="train", index=index, output=output, num_negatives=2)
+    return output
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "cls", "max", "weighted-mean", "mean-sqrt"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_vectors_equal_those_of_single_texts_without_padding(
+    models: dict[str, Path], kind: str, pooling: Any, tmp_path: Path
+) -> None:
+    tokenizer, model = AutoTokenizer.from_pretrained(models[kind]), AutoModel.from_pretrained(models[kind]).eval()
+    encoder = TransformerEncoder.load(models[kind], pooling=pooling)
+    found = encoder.encode_documents([""] * len(TEXTS), TEXTS)
+    for text, vector in zip(TEXTS, found, strict=True):
+        states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].detach()
+        weights = torch.arange(1, len(states) + 1).unsqueeze(1)
+        expected = {
+            "mean": states.mean(0),
+            "last": states[-1],
+            "cls": states[0],
+            "max": states.amax(0),
+            "weighted-mean": (states * weights).sum(0) / weights.sum(),
+            "mean-sqrt": states.sum(0) / len(states) ** 0.5,
+        }[pooling]
+        np.testing.assert_allclose(vector, expected.numpy(), atol=1e-5)
+    encoder.save(tmp_path / "saved")
+    again = TransformerEncoder.load(tmp_path / "saved").encode_documents([""] * len(TEXTS), TEXTS)
+    np.testing.assert_allclose(again, found, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "cls", "max"])
+@pytest.mark.parametrize("kind", ["gpt2", "bare"])
+def test_a_text_without_tokens_has_a_zero_vector(models: dict[str, Path], kind: str, pooling: Any) -> None:
+    encoder = TransformerEncoder.load(models[kind], pooling=pooling)
+    alone, mixed = encoder.encode_queries([""]), encoder.encode_queries(["", TEXTS[0]])
+    assert (alone[0] == 0).all()
+    assert (mixed[0] == 0).all()
+    np.testing.assert_allclose(mixed[1], encoder.encode_queries(TEXTS[:1])[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_equal_those_of_single_pairs_without_padding(
+    rerankers: dict[str, Path], kind: str, tmp_path: Path
+) -> None:
+    folder = rerankers[kind]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    pairs = pl.DataFrame({"query": ["why do tides rise?"] * 3, "title": [""] * 3, "text": TEXTS})
+    reranker = CrossEncoder.load(folder)
+    found, _ = reranker.scores(pairs)
+    expected = [
+        model(**tokenizer("why do tides rise?", text, return_tensors="pt", return_token_type_ids=False)).logits.item()
+        for text in TEXTS
+    ]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    reranker.save(tmp_path / "saved")
+    np.testing.assert_allclose(CrossEncoder.load(tmp_path / "saved").scores(pairs)[0], found, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sparse_weights_equal_those_of_single_texts(models: dict[str, Path], kind: str) -> None:
+    torch.manual_seed(0)
+    encoder = SparseEncoder.load(models[kind], architecture="unicoil", fresh=True)
+    torch.nn.init.normal_(encoder.document_tower.network.head.weight)  # type: ignore[union-attr, arg-type]
+    texts = [*TEXTS, ""]
+    together = encoder.encode_documents([""] * 4, texts)
+    alone = np.concatenate([encoder.encode_documents([""], [text]) for text in texts])
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+    assert together[:3].any()
+    assert not together[3].any() or kind == "llama"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_command_accepts_such_a_model(
+    tiny: Path, examples: Path, models: dict[str, Path], rerankers: dict[str, Path], kind: str, tmp_path: Path
+) -> None:
+    model, run = models[kind], examples.parent / "run.parquet"
+    commands = [
+        ["encode", tiny, "--model", model, "--dtype", "fp32", "--output", tmp_path / "index"],
+        ["search", tiny, "--split", "test", "--index", tmp_path / "index", "--output", tmp_path / "dense.parquet"],
+        ["rerank", run, "--model", rerankers[kind], "--output", tmp_path / "reranked.parquet"],
+        ["train-dense", examples, "--model", model, *QUICK, "--output", tmp_path / "dense"],
+        ["train-sparse", examples, "--model", model, "--architecture", "unicoil", *QUICK, "--output", tmp_path / "s"],
+        ["train-reranker", examples, "--model", model, *QUICK, "--output", tmp_path / "reranker"],
+        ["rerank", run, "--model", tmp_path / "reranker", "--output", tmp_path / "again.parquet"],
+    ]
+    for words in commands:
+        done = hybrid(*words)
+        assert done.code == 0, done.err
+    training = ["--model", model, *QUICK, "--output", tmp_path / "refused"]
+    for problem, *words in (
+        ["tokenizer-without-mask", "pretrain", tiny, "--model", model, "--output", tmp_path / "refused"],
+        ["architecture-unsupported", "train-sparse", examples, "--architecture", "splade", *training],
+        ["tokenizer-without-separator", "train-dense", examples, "--markers", "replace", *training],
+    ):
+        done = hybrid(*words)
+        assert (done.code, done.err.count("\n"), done.problem) == (2, 1, problem), done

@@ -1,0 +1,147 @@
+"""Models that artifacts record by name: opened from the local Hugging Face cache alone, with the recorded content."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recording_hub import recording_hub
+
+from hybrid_cli import artifacts
+from hybrid_cli.indexes import DenseIndex
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.search import search
+
+NAME = "evil/model"
+CODE = """
+import json, sys
+from command import hybrid
+
+attempts = []
+sys.addaudithook(lambda event, given: attempts.append(str(given)) if event in ("socket.connect", "socket.getaddrinfo")
+                 else None)
+found = []
+for words in json.loads(sys.argv[1]):
+    done = hybrid(*words)
+    found.append({"words": words[0], "code": done.code, "problem": done.problem, "error": done.err[-300:],
+                  "fields": {name: str(value) for name, value in done.fields.items()}})
+print(json.dumps({"found": found, "attempts": attempts}))
+"""
+
+
+def record(folder: Path, fingerprint: str) -> Path:
+    """Make an artifact record a model by name."""
+    manifest = artifacts.read_manifest(folder)
+    model = {"name": NAME, "kind": "file", "fingerprint": fingerprint}
+    changed = replace(manifest, inputs={**manifest.inputs, "model": model})
+    (folder / "manifest.json").write_text(changed.to_json())
+    return folder
+
+
+def cache(home: Path, model: Path) -> Path:
+    """Put a copy of a model into a Hugging Face cache, under the name."""
+    place = home / "hub" / f"models--{NAME.replace('/', '--')}"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs/main").write_text("a" * 40)
+    return Path(shutil.copytree(model, place / "snapshots" / ("a" * 40)))
+
+
+@pytest.fixture
+def hub() -> Iterator[tuple[str, list[str]]]:
+    """Return the address of a hub, and the list of requested paths."""
+    with recording_hub() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def index(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded")
+    index_bm25(tiny, output=folder / "bm25")
+    dense = encode(tiny, model=str(tiny_bert), dtype="fp32", output=folder / "dense")
+    search(tiny, split="test", index=dense, output=folder / "dense.parquet")
+    search(tiny, split="test", index=folder / "bm25", output=folder / "bm25.parquet")
+    return record(dense, artifacts.fingerprint(tiny_bert))
+
+
+def run(commands: list[list[Any]], address: str, home: Path) -> dict[str, Any]:
+    """Run commands in a process that may use the network."""
+    settings = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home), "https_proxy": address}
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, json.dumps([[*map(str, words)] for words in commands])],
+        env={**os.environ, **settings, "PYTHONPATH": path}, capture_output=True, text=True, cwd=home,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def commands(index: Path, tiny: Path, out: Path) -> tuple[list[list[Any]], list[list[Any]]]:
+    """Return commands that read the index: those that need its encoder, and others."""
+    bm25, runs = index.parent / "bm25", [index.parent / "bm25.parquet", index.parent / "dense.parquet"]
+    given = ["--split", "test", "--index"]
+    needing = [
+        ["search", tiny, *given, index, "--output", out / "run.parquet"],
+        ["search", tiny, *given, bm25, "--index", index, "--exact", "--output", out / "hybrid.parquet"],
+        ["append", index, tiny, "--replace", "--output", out / "longer"],
+        ["fuse", *runs, "--missing", "exact", "--index", bm25, "--index", index, "--output", out / "fused.parquet"],
+    ]
+    return needing, [
+        ["inspect", index],
+        ["verify", index],
+        ["delete", index, "--ids", out / "ids.txt", "--output", out / "shorter"],
+        ["encode", index, "--index-type", "hnsw", "--output", out / "graph"],
+        ["evaluate", *runs, "--qrels", tiny, "--split", "test"],
+        ["export", index, "--format", "pyserini", "--output", out / "faiss"],
+    ]
+
+
+def test_no_command_asks_the_hub_for_a_recorded_model(
+    index: Path,
+    tiny: Path,
+    hub: tuple[str, list[str]],
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "ids.txt").write_text(f"{DenseIndex.open(index).docids[0]}\n")
+    needing, others = commands(index, tiny, tmp_path)
+    done = run([*needing, *others], hub[0], tmp_path)
+    assert (done["attempts"], hub[1]) == ([], [])
+    for each in done["found"][: len(needing)]:
+        assert (each["problem"], each["fields"].get("model")) == ("recorded-model-missing", NAME), each
+    assert [each for each in done["found"][len(needing) :] if each["code"]] == []
+
+
+def test_a_model_in_the_cache_is_opened_if_its_content_is_the_recorded_one(
+    index: Path,
+    tiny: Path,
+    tiny_bert: Path,
+    hub: tuple[str, list[str]],
+    tmp_path: Path,
+) -> None:
+    model = cache(tmp_path, tiny_bert)
+    command = [["search", tiny, "--split", "test", "--index", index, "--output", tmp_path / "run.parquet"]]
+    assert run(command, hub[0], tmp_path)["found"][0]["code"] == 0
+    (model / "config.json").write_text((model / "config.json").read_text() + "\n")
+    command[0][-1] = tmp_path / "other.parquet"
+    done = run(command, hub[0], tmp_path)
+    assert done["found"][0]["problem"] == "recorded-model-changed"
+    assert (done["attempts"], hub[1]) == ([], [])
+
+
+def test_a_name_on_the_command_line_may_be_downloaded(
+    index: Path,
+    tiny: Path,
+    hub: tuple[str, list[str]],
+    tmp_path: Path,
+) -> None:
+    words = ["search", tiny, "--split", "test", "--index", index, "--model", NAME, "--output", tmp_path / "run.parquet"]
+    assert run([words], hub[0], tmp_path)["found"][0]["code"] == 2
+    assert any(NAME in path for path in hub[1])
