@@ -96,11 +96,11 @@ Plan = Iterable[tuple[int, str, str, int]]  # number of the attempt, stage, mode
 
 
 def drawn(numbers: range, seed: int, names: Sequence[str], modes: Sequence[str]) -> Iterator[tuple[int, str, str, int]]:
-    """Yield random attempts; the draws of an attempt depend only on the seed and its number."""
+    """Yield random attempts, of all modes in turn; the draws of an attempt depend only on the seed and its number."""
     weights = [STAGES[name][2] for name in names]
     for number in numbers:
         draw = random.Random(f"{seed} {number}")
-        yield number, draw.choices(names, weights)[0], draw.choice(modes), 0
+        yield number, draw.choices(names, weights)[0], modes[number % len(modes)], 0
 
 
 def every(known: dict[str, Case], modes: Sequence[str]) -> Iterator[tuple[int, str, str, int]]:

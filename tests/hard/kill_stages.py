@@ -103,7 +103,7 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "distill-lite": (f"distill-lite train.parquet --teacher bert-2 --dim 4 {STUDENT} --output out", "--seed 7", 1),
     "pretrain": (f"pretrain tiny {STUDENT} --output out", "--seed 7", 1),
     "distill-lite --queries-only": (
-        f"distill-lite train.parquet --teacher ensemble --queries-only {STUDENT} --output out", "--seed 7", 1
+        f"distill-lite train.parquet --teacher bert-2 --queries-only {STUDENT} --output out", "--seed 7", 1
     ),
     "pretrain --cocondenser": (f"pretrain tiny --cocondenser {STUDENT} --output out", "--seed 7", 1),
     "train-reranker --dev": (

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from cases import Case, clear, exchange
 from faults import HALF, REPLACE, Call, Ended, Faulty, limit_files, run, turn_clock_back
-from kill_stages import BUDGETED
 from planted import PLANTS, planted
 
 from hybrid_cli import memory
@@ -134,11 +133,11 @@ def with_clock(attempt: Attempt) -> Ended:
 
 def with_budget(attempt: Attempt) -> Ended:
     """Give a budget of memory that makes blocks small; the work is refused if it does not fit."""
-    if attempt.case.settings.command not in BUDGETED:
-        return run(attempt.words)
     budget = memory.used() + (1 << attempt.draw.randint(14, 28))
     first = partial(_set_rows, attempt.draw.randint(1, 5)) if attempt.draw.random() < 0.7 else None
-    return run([*attempt.words, "--memory", str(budget if first is None else 1 << 40)], first=first)
+    ended = run([*attempt.words, "--memory", str(budget if first is None else 1 << 40)], first=first)
+    without = [line for line in ended.lines if "--memory: only with" in line or "no option --memory" in line]
+    return run(attempt.words) if without else ended
 
 
 def _set_rows(count: int) -> None:
