@@ -16,9 +16,11 @@ The parent process only imports: no thread runs when it forks.
 from __future__ import annotations
 
 import argparse
+import atexit
 import math
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -142,12 +144,18 @@ def attack(plan: Plan, seed: int, known: dict[str, Case], say: Callable[[str], N
     return failures
 
 
-def load_calls(folder: Path) -> bool:
+def load_calls() -> bool:
     """Start this program again with the library that disturbs system calls; return whether that is possible."""
-    if LIBRARY not in os.environ and (library := compiled(folder)) is not None:
-        variables = {**os.environ, LIBRARY: str(library), "LD_PRELOAD": str(library)}
-        os.execve(sys.executable, [sys.executable, __file__, *sys.argv[1:]], variables)
-    return LIBRARY in os.environ
+    if LIBRARY not in os.environ:
+        folder = Path(tempfile.mkdtemp())
+        library = compiled(folder)
+        if library is not None:
+            variables = {**os.environ, LIBRARY: str(library), "LD_PRELOAD": str(library)}
+            os.execve(sys.executable, [sys.executable, __file__, *sys.argv[1:]], variables)
+        folder.rmdir()
+        return False
+    atexit.register(shutil.rmtree, Path(os.environ[LIBRARY]).parent)
+    return True
 
 
 def cli() -> None:
@@ -162,11 +170,11 @@ def cli() -> None:
     parser.add_argument("--every", action="store_true", help="disturb each operation once, in place of random ones")
     parser.add_argument("--folder", type=Path, help="parent of the working directory")
     given = parser.parse_args()
+    possible = MODES if load_calls() else [mode for mode in MODES if mode not in CALLS]
+    modes = [mode for mode in MODES if mode != FULL_DISK] if not given.modes else given.modes.split(",")
+    modes = [mode for mode in (MODES if given.modes == "all" else modes) if mode in possible]
+    import_stages()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        possible = {mode for mode in MODES if load_calls(Path(folder)) or mode not in CALLS}
-        modes = [mode for mode in MODES if mode != FULL_DISK] if not given.modes else given.modes.split(",")
-        modes = [mode for mode in (MODES if given.modes == "all" else modes) if mode in possible]
-        import_stages()
         names = given.stages.split(",")
         os.chdir(folder)
         prepare(Path(folder), names, versions="input replaced" in modes)
