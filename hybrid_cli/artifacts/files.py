@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import filecmp
+import os
+import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +14,7 @@ from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.disk import remove
 from hybrid_cli.artifacts.integrity import damage
 from hybrid_cli.artifacts.manifest import MANIFEST, read_manifest
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import HybridError, InputError
 
 KEY = ".key"  # in an unfinished folder: inputs and options of the call that created it
 
@@ -61,6 +64,41 @@ def rename(scratch: Path, path: Path) -> None:
     disk.sync_names(path.parent)
     remove(scratch)  # the old content, after a swap
     remove(old)
+
+
+def refuse_planted(path: Path) -> None:
+    """Refuse scratch files of `path` that this user did not write: in a shared folder, others know their names.
+
+    Raises:
+        HybridError: names a link, a lock that is no plain file, or a file or folder of another user.
+    """
+    scratch, lock = scratch_path(path), lock_file(path)
+    inside = (Path(folder, name) for folder, *names in os.walk(scratch) for name in (*names[0], *names[1]))
+    for file in (lock, _old(path), scratch, *(() if scratch.is_symlink() else inside)):
+        if os.path.lexists(file) and (reason := _strange(file, file == lock)):
+            raise HybridError(
+                f"{file}: {reason}, so it may not be a scratch file of this user; remove it, or name another output",
+                code="planted-scratch-file", path=file,
+            )  # fmt: skip
+
+
+def _strange(file: Path, is_lock: bool) -> str:
+    status = os.lstat(file)
+    if stat.S_ISLNK(status.st_mode):
+        return "is a symbolic link"
+    if is_lock and not (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):
+        return "is not a plain file with one name"
+    own = os.name != "posix" or status.st_uid == os.geteuid() or status.st_uid == _owner_of_new_files(file.parent)
+    return "" if own else "belongs to another user"
+
+
+def _owner_of_new_files(folder: Path) -> int:
+    """Return the owner that the file system gives to a new file; on some network disks, another than this user."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno()).st_uid
+    except OSError:
+        return os.geteuid()
 
 
 def restore(path: Path, call: str = "") -> None:

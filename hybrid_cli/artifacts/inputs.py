@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from hybrid_cli.artifacts.manifest import Manifest, find_manifest, fingerprint, location_of, stored_path
-from hybrid_cli.errors import InputError
+from hybrid_cli.artifacts.manifest import MANIFEST, Manifest, find_manifest, fingerprint, location_of, stored_path
+from hybrid_cli.errors import HybridError, InputError
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,70 @@ def recorded_input(manifest: Manifest, role: str) -> Recorded | None:
     return Recorded(Path(manifest.input_label(role)), source["kind"], source["fingerprint"], name)
 
 
+class Sources:
+    """The inputs of an output: described before the work, and compared at its end.
+
+    Args:
+        inputs: role -> input.
+    """
+
+    def __init__(self, inputs: Mapping[str, Input] | None = None):
+        self._inputs = dict(inputs or {})
+        self._states = {
+            role: _state(_path(source)) for role, source in self._inputs.items() if not isinstance(source, Recorded)
+        }
+        self._described: dict[str, dict[str, str]] = {}
+
+    def describe(self, output: Path) -> dict[str, dict[str, str]]:
+        """Return `Manifest.inputs` for an artifact that will be written to `output`."""
+        self._described = {role: _description(source, output) for role, source in self._inputs.items()}
+        return self._described
+
+    def refuse_replaced(self) -> None:
+        """Refuse a result if an input was replaced since it was described: the result may mix its two versions.
+
+        Raises:
+            HybridError: names the input.
+        """
+        for role, state in self._states.items():
+            path = _path(self._inputs[role])
+            if _state(path) != state and not has_content(path, self._described[role]["fingerprint"]):
+                raise HybridError(
+                    f"{path}: was replaced while it was read; run the command again", code="input-replaced", path=path
+                )
+
+    def set_later(self, output: Path) -> None:
+        """Let the time stamps of an output be later than those of the inputs, also if the clock went back: for make."""
+        newest = max((each[-1] for state in self._states.values() for each in state), default=0)
+        for path in [output, output / MANIFEST] if output.is_dir() else [output]:
+            if path.exists() and path.stat().st_mtime_ns < newest:
+                os.utime(path, ns=(newest, newest))
+
+
 def describe_inputs(inputs: Mapping[str, Input], output: Path) -> dict[str, dict[str, str]]:
     """Return `Manifest.inputs` for an artifact that will be written to `output`."""
-    return {role: _described(source, output) for role, source in inputs.items()}
+    return Sources(inputs).describe(output)
 
 
-def _described(source: Input, output: Path) -> dict[str, str]:
-    path = source if isinstance(source, Path) else source.path
+def _path(source: Input) -> Path:
+    return source if isinstance(source, Path) else source.path
+
+
+def _state(path: Path) -> list[tuple[int, int, int, int]]:
+    """Return facts that change with every replacement of an input: of a file, of a manifest, or of all files."""
+    files = [path / MANIFEST] if (path / MANIFEST).is_file() else [path, *sorted(path.rglob("*"))]
+    found = []
+    for file in files:
+        try:
+            status = file.stat()
+        except OSError:
+            continue
+        found.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+    return found
+
+
+def _description(source: Input, output: Path) -> dict[str, str]:
+    path = _path(source)
     name = None if isinstance(source, Path) else source.name
     place = {"path": stored_path(path, location_of(output))} if name is None else {"name": name}
     if isinstance(source, Recorded):

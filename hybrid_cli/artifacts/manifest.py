@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from hybrid_cli.artifacts import checksums
 from hybrid_cli.artifacts.checksums import new_hash
 from hybrid_cli.artifacts.layout import CURVE
 from hybrid_cli.artifacts.schemas import Kind
-from hybrid_cli.errors import DamageError, InputError
+from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.input_files import read_bytes, refuse_special, refuse_unsafe_name
 from hybrid_cli.json_files import parse_json, read_json, typed
 
@@ -276,9 +277,13 @@ def parquet_metadata(path: Path) -> pq.FileMetaData:
     except PermissionError:
         raise InputError(f"{path}: permission denied; change the permissions of the file") from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        if path.is_file() and checksums.has_key(path):
+        if path.is_file() and getattr(error, "errno", None) != errno.EIO and checksums.has_key(path):
             checksums.check(path)
         first = (str(error).splitlines() or [type(error).__name__])[0]
+        if isinstance(error, OSError) and error.errno == errno.EIO:
+            raise HybridError(
+                f"{path}: cannot be read ({first}); check the disk", code="read-error", path=path
+            ) from None
         raise InputError(f"{path}: is not a complete Parquet file ({first}); rebuild it") from None
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from filelock import BaseFileLock, FileLock, Timeout
 
 from hybrid_cli import console
-from hybrid_cli.artifacts import checksums, disk, files
+from hybrid_cli.artifacts import checksums, disk, files, layout
 from hybrid_cli.artifacts.checks import (
     check_name,
     check_place,
@@ -29,7 +29,7 @@ from hybrid_cli.artifacts.checks import (
     place_of,
     refuse_foreign_file,
 )
-from hybrid_cli.artifacts.inputs import Input, describe_inputs
+from hybrid_cli.artifacts.inputs import Input, Sources
 from hybrid_cli.artifacts.manifest import (
     MANIFEST,
     Manifest,
@@ -79,6 +79,7 @@ class Output:
         place: the path that is written: where `path` is a symbolic link, the link stays and its target is replaced.
         up_to_date: whether the artifact exists, made from the same inputs with the same options.
         compare: an existing output is compared with the new one, and not replaced.
+        sources: the inputs, each of one version.
     """
 
     path: Path
@@ -86,6 +87,7 @@ class Output:
     place: Path
     up_to_date: bool = False
     compare: bool = False
+    sources: Sources = field(default_factory=Sources)
     started: float = field(default_factory=time.monotonic)
     _unlock: weakref.finalize[..., Any] | None = None
 
@@ -130,6 +132,7 @@ class Output:
         with self._locked():
             with self._resumed() as work:
                 yield work, counts
+            self._refuse_replaced_inputs()
             seconds = round(time.monotonic() - self.started, 1)
             found = fingerprints(work)
             refuse_foreign_file(self.path, existing_manifest(self.place))  # a file that was added while the stage ran
@@ -154,6 +157,7 @@ class Output:
         with self._locked():
             with self._resumed() as work:
                 yield work, work / self.place.name
+            self._refuse_replaced_inputs()
             self._publish(work / self.place.name)
             files.discard(work)
 
@@ -198,6 +202,7 @@ class Output:
             disk.remove(self.partial)
             try:
                 yield self.partial
+                self.sources.refuse_replaced()
                 if self.compare and self.path.exists() and not files.is_empty_folder(self.path):
                     self._compare()
                     return
@@ -205,6 +210,24 @@ class Output:
             except BaseException:
                 disk.remove(self.partial)
                 raise
+
+    def _refuse_replaced_inputs(self) -> None:
+        """Refuse an output of two versions of an input, and discard its scratch folder: no call may resume from it."""
+        try:
+            self.sources.refuse_replaced()
+        except HybridError:
+            files.discard(self.partial)
+            raise
+
+    def inputs_are_read(self) -> None:
+        """Note that no input will be read from now on; refuse the output if one was replaced meanwhile."""
+        try:
+            self.sources.refuse_replaced()
+        except HybridError:
+            if not (self.partial / layout.CHECKPOINT).is_dir():  # else nothing was written from the new version
+                files.discard(self.partial)
+            raise
+        self.sources = Sources()
 
     def _compare(self) -> None:
         """Keep an existing output that equals the new one; refuse another one."""
@@ -219,6 +242,7 @@ class Output:
 
     def _publish(self, complete: Path) -> None:
         files.rename(complete, self.place)
+        self.sources.set_later(self.place)
 
     # ---------------------------------------------------------------------------------------------------------- lock
 
@@ -250,9 +274,10 @@ class Output:
 def _acquired(path: Path, place: Path) -> BaseFileLock:
     """Return the lock of an output path, acquired; its file names the process and the host."""
     file = files.lock_file(place)
+    files.refuse_planted(place)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()  # first: the library takes a file that cannot be created for one that another process holds
+        _write_lock(file, os.O_CREAT)  # first: the library takes a file that cannot be created for one that is held
     except (FileNotFoundError, PermissionError) as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(f"{path}: no file can be created in {place.parent} ({reason}); name another output") from None
@@ -264,8 +289,17 @@ def _acquired(path: Path, place: Path) -> BaseFileLock:
             f"{path}: another hybrid process is writing this output{_holder(file)}; wait for it, or stop it"
         ) from None
     with suppress(OSError):  # the lock holds without its text, for example on a full disk
-        file.write_text(f"{os.getpid()}\n{socket.gethostname()}\n", "utf-8")
+        _write_lock(file, os.O_TRUNC, f"{os.getpid()}\n{socket.gethostname()}\n")
     return lock
+
+
+def _write_lock(file: Path, flag: int, text: str = "") -> None:
+    """Write into the file of a lock; never into the target of a link."""
+    descriptor = os.open(file, os.O_WRONLY | flag | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
 
 
 def _holder(lock: Path) -> str:
@@ -342,15 +376,16 @@ def open_output(
     place = place_of(path)
     if not foreign:
         check_name(path, kind)
+    sources = Sources(inputs)
     wanted = Manifest(
         kind,
         stage,
         json.loads(json.dumps(dict(options))),
-        describe_inputs(inputs, path),
+        sources.describe(path),
         versions=library_versions(),
         location=Path(os.path.realpath(place)),
     )
-    output = Output(path, wanted, place, compare=compare and not overwrite)
+    output = Output(path, wanted, place, compare=compare and not overwrite, sources=sources)
     at_stage_end(output.release)
     try:
         if files.leftovers(place) and not _dry.get() and not _is_follower():
@@ -376,9 +411,9 @@ def open_output(
                 disk.remove(output.partial)
         output.release()
         with suppress(OSError):  # so that make sees a file newer than its inputs; the file system may be read-only
-            path.touch()
-            if path.is_dir():
-                (path / MANIFEST).touch()
+            for each in [path, path / MANIFEST] if path.is_dir() else [path]:
+                each.touch()
+            sources.set_later(path)
         console.note(f"{stage}: {path} is up to date")
     return output
 

@@ -102,6 +102,8 @@ class Session:
         """
         with parallel.folder(self._output, device or self._settings.device) as (work, counts):
             job = prepare(work)
+            if not parallel.rank():
+                self._output.inputs_are_read()
             _forecast(self._settings.command, job.learner)
             epochs = Epochs(self._epoch_steps, self._keeper(job, work)) if self._epoch_steps else None
             state = fit(job.learner, job.batches, self._settings, job.steps, work, job.validator, job.remedy, epochs)

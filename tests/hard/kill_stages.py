@@ -1,9 +1,11 @@
-"""The commands that kill.py disturbs, and the commands that write their inputs."""
+"""The commands that are disturbed, and the commands that write their inputs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+
+from hybrid_cli.settings import COMMANDS
 
 ANSWERS = "1\n" * 100  # on standard input of every command, for `judge`
 GROWING = ("judge",)  # an interrupted call leaves the first lines of its output
@@ -28,6 +30,12 @@ INPUTS = (  # each may read the outputs of earlier ones
     f"train-sparse train.parquet --architecture splade {STUDENT} --output splade",
     "encode tiny --model splade --dtype fp32 --threads 1 --output splade-index",
     f"train-dense train.parquet {TRAIN} --output bert-2",
+    "encode tiny --model bert-2 --threads 1 --output dense-2",
+    f"train-dense train.parquet --boost bert-2 {TRAIN} --seed 2 --output ensemble",
+    "encode tiny --model ensemble --threads 1 --output ensemble-index",
+    "combine bert bert-2 --output pair",
+    "encode dense --concat-with dense-2 --threads 1 --output pair-index",
+    "index-bm25 tiny --shards 2 --threads 1 --output shards",
 )
 RERANK = "rerank one.parquet --model reranker --dtype fp32 --threads 1 --shard-size 4"
 STAGES = {  # command, and options of an older output that --overwrite replaces; heavy ones are drawn less often
@@ -36,6 +44,9 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "index-bm25 (parameters)": ("index-bm25 tiny --threads 1 --k1 1.5 --output out", "", 1),
     "search": (f"{SEARCHED} bm25 --output out.parquet", "--hits 3", 1),
     "search (dense)": (f"{SEARCHED} dense --output out.parquet", "--hits 3", 2),
+    "search (ensemble)": (f"{SEARCHED} ensemble-index --output out.parquet", "--hits 3", 2),
+    "search (shards)": (f"{SEARCHED} shards/shard-* --output out.parquet", "--hits 3", 2),
+    "search --exact": (f"{SEARCHED} bm25,dense --exact --output out.parquet", "--hits 3", 2),
     "fuse": ("fuse one.parquet two.parquet --output out.parquet", "--method rrf", 6),
     "fuse --tune": (f"fuse one.parquet two.parquet {TUNED} --output out.json", "--method sum", 2),
     "train-fusion": (
@@ -62,16 +73,45 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "encode (queries)": ("encode tiny --split test --model bert --threads 1 --output out", "--dtype bf16", 2),
     "encode (index)": ("encode dense --index-type hnsw --threads 1 --output out", "--M 8", 1),
     "encode (vectors)": ("encode tiny --from-vectors vectors.npy --threads 1 --output out", "--index-type sq8", 1),
+    "encode (ensemble)": ("encode tiny --model ensemble --shard-size 4 --threads 1 --output out", "--dtype bf16", 2),
+    "encode (composite)": ("encode tiny --model pair --shard-size 4 --threads 1 --output out", "--dtype bf16", 2),
+    "encode --concat-with": ("encode dense --concat-with dense-2 --threads 1 --output out", "--weight 2", 2),
     "append": ("append bm25 new.parquet --threads 1 --output out", "--replace", 1),
     "append (dense)": ("append dense new.parquet --threads 1 --output out", "--replace", 2),
+    "append (sparse)": ("append splade-index new.parquet --threads 1 --output out", "--replace", 2),
+    "append (shards)": ("append shards new.parquet --threads 1 --output out", "--replace", 2),
+    "delete (bm25)": ("delete bm25 --ids gone.txt --threads 1 --output out", "", 1),
+    "delete (sparse)": ("delete splade-index --ids gone.txt --threads 1 --output out", "", 2),
     "delete": ("delete dense --ids gone.txt --threads 1 --output out", "", 2),
     "combine": ("combine bert bert-2 --output out", "--weight 2", 2),
     "train-dense": (f"train-dense train.parquet {TRAIN} --output out", "--seed 7", 2),
+    "combine --tune": (
+        "combine bert bert-2 --tune tiny --split test --index pair-index --output out", "--measure R@10", 2
+    ),
+    "train-dense --dev": (
+        f"train-dense train.parquet {TRAIN} --dev train.parquet --eval-steps 1 --keep-epochs --output out", "--seed 7",
+        2,
+    ),
+    "train-dense --boost": (f"train-dense train.parquet --boost bert-2 {TRAIN} --output out", "--seed 7", 2),
+    "train-lambda --encoder static": (
+        "train-lambda tiny --encoder static --index bm25 --labels labels --dim 8 --batch-size 2 --max-steps 4 "
+        "--checkpoint-steps 1 --threads 1 --output out", "--seed 7", 2,
+    ),
     "train-lambda": (
         f"train-lambda tiny --labels labels --positives 1 --negatives 1 {STUDENT} --output out", "--seed 7", 1
     ),
     "distill-lite": (f"distill-lite train.parquet --teacher bert-2 --dim 4 {STUDENT} --output out", "--seed 7", 1),
     "pretrain": (f"pretrain tiny {STUDENT} --output out", "--seed 7", 1),
+    "distill-lite --queries-only": (
+        f"distill-lite train.parquet --teacher bert-2 --queries-only {STUDENT} --output out", "--seed 7", 1
+    ),
+    "pretrain --cocondenser": (f"pretrain tiny --cocondenser {STUDENT} --output out", "--seed 7", 1),
+    "train-reranker --dev": (
+        f"{INPUTS[9].replace('--output reranker', '')} --dev train.parquet --eval-steps 1 --output out", "--seed 7", 1
+    ),
+    "train-sparse (deepct)": (
+        INPUTS[10].replace("splade", "deepct").replace("--output deepct", "--output out"), "--seed 7", 1
+    ),
     "train-reranker": (INPUTS[9].replace("--output reranker", "--output out"), "--seed 7", 1),
     "rerank": (f"{RERANK} --top-k 3 --output out.parquet", "--max-length 40", 2),
     "rerank (depths)": (f"{RERANK} --depths 1,2 --output out", "--max-length 40", 2),
@@ -87,18 +127,21 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "judge": ("judge tiny one.parquet two.parquet --split test --stop-after 3 --output out.tsv", "", 2),
     "auto": ("auto docs.jsonl --model bert --max-steps 2 --threads 1 --output out", "", 1),
 }  # fmt: skip
+BUDGETED = {kind.command for kind in COMMANDS if "memory" in kind.declared()}
+TRAININGS = [name for name in STAGES if re.match("train-|distill-lite|pretrain", name)]
 
 
 def inputs_of(names: Iterable[str]) -> list[str]:
     """Return the commands that write the inputs of stages, in order."""
-    words = _words(" ".join(STAGES[name][0] for name in names))
+    words = words_of(" ".join(STAGES[name][0] for name in names))
     found = []
     for command in reversed(INPUTS):
         if command.split()[-1] in words:
             found.append(command)
-            words |= _words(command)
+            words |= words_of(command)
     return found[::-1]
 
 
-def _words(commands: str) -> set[str]:
-    return set(re.split("[ ,=]", commands))
+def words_of(commands: str) -> set[str]:
+    """Return all words of commands that may be paths."""
+    return {word.removesuffix("/shard-*") for word in re.split("[ ,=:]", commands)}

@@ -1,0 +1,194 @@
+"""The stages of kill_stages.py with the results of undisturbed runs, and the inputs of the stages in two versions."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch  # imported before the fork
+import transformers
+from command import hybrid
+from faults import STDIN, Ended, run
+from kill_stages import ANSWERS, GROWING, STAGES, inputs_of, words_of
+from tiny_collection import write_tiny_source
+from tiny_tokenizer import tiny_tokenizer
+
+from hybrid_cli import artifacts
+from hybrid_cli.collections import collection
+from hybrid_cli.settings import COMMANDS, Settings
+
+OTHER = "other"  # folder with another version of every input
+
+
+def bytes_of(path: Path) -> dict[str, bytes] | None:
+    """Return all files of an output except parts that differ between equal runs: durations, Lucene's random ids."""
+    if path.is_file() and path.parent.name == "inspect":  # latencies differ; a complete file has its footer
+        footer = pq.read_metadata(path)
+        return {"": f"{footer.num_rows} rows of {footer.schema.names}".encode()}
+    if path.is_file():
+        return {"": path.read_bytes()}
+    if not path.exists():
+        return None
+    files = {file.relative_to(path): file for file in path.rglob("*") if file.is_file()}
+    kept = {name for name in files if name.name != artifacts.MANIFEST and "lucene" not in name.parts}
+    return {str(name): files[name].read_bytes() for name in kept}
+
+
+def clear(path: Path) -> None:
+    """Remove an output and the hidden files next to it."""
+    for each in [path, *path.parent.glob(f".{path.name}.*")]:
+        shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink(missing_ok=True)
+
+
+def must(words: list[str]) -> Ended:
+    """Run a command without faults."""
+    done = run(words)
+    assert done.code == 0, f"{' '.join(words)}: {done}"
+    return done
+
+
+@dataclass
+class Case:
+    """A command with the results of uninterrupted runs."""
+
+    words: list[str]
+    older: list[str] | None
+    output: Path
+    whole: dict[str, bytes] = field(default_factory=dict)
+    old: dict[str, bytes] | None = None
+    grows: bool = False
+    plain: Ended | None = None
+    replaced: Ended | None = None
+    exchanged: dict[str, dict[str, bytes] | None] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> type[Settings]:
+        """The settings of the command."""
+        names = {kind.command: kind for kind in COMMANDS}
+        return names.get(" ".join(self.words[:2])) or names[self.words[0]]
+
+    @property
+    def inputs(self) -> list[str]:
+        """The inputs that have another version."""
+        words = words_of(" ".join(self.words)) - {""}
+        return sorted(word for word in words if Path(OTHER, word).exists() and Path(word).exists())
+
+    def measure(self) -> None:
+        """Run the command without faults, with and without an older output."""
+        clear(self.output)
+        self.plain = must(self.words)
+        self.whole = bytes_of(self.output) or {}
+        if self.older is not None:
+            clear(self.output)
+            must(self.older)
+            self.old = bytes_of(self.output)
+            self.replaced = must([*self.words, "--overwrite"])
+            assert bytes_of(self.output) == self.whole, f"{self.words}: a replacement has other bytes"
+
+    def with_other(self, name: str) -> dict[str, bytes] | None:
+        """Return the result with another version of an input; None if the command refuses it."""
+        if name not in self.exchanged:
+            clear(self.output)
+            exchange(name)
+            try:
+                self.exchanged[name] = bytes_of(self.output) if run(self.words).code == 0 else None
+            finally:
+                exchange(name)
+        return self.exchanged[name]
+
+
+def exchange(name: str) -> None:
+    """Exchange an input and its other version."""
+    assert artifacts.disk.Disk().exchange(Path(name), Path(OTHER, name))
+
+
+def prepare(folder: Path, names: Sequence[str], versions: bool = False) -> None:
+    """Write the inputs of stages into the working directory, if needed in two versions."""
+    write_inputs(folder, names, 0)
+    if versions:
+        (folder / OTHER).mkdir()
+        with inside(folder / OTHER):
+            write_inputs(folder / OTHER, names, 1)
+
+
+@contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """Use another working directory while the block runs."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def write_inputs(folder: Path, names: Sequence[str], version: int) -> None:
+    """Write the inputs of stages: in another version, documents exchange their texts and models have other weights."""
+    write_tiny_source(folder)
+    source = folder / "docs.jsonl"
+    rows = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
+    texts = [row["text"] for row in rows]
+    turned = [row | {"text": text} for row, text in zip(rows, texts[version:] + texts[:version], strict=True)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in turned), "utf-8")
+    Path(STDIN).write_text(ANSWERS)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            _tiny_bert(Path("bert"), version)
+            code = 0
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the model was not written"
+    for command in inputs_of(names):
+        must(command.split())
+    corpus = pq.read_table(collection.corpus_path(Path("tiny")))
+    docids = corpus["docid"].to_pylist()
+    pq.write_table(corpus.set_column(0, "docid", [[f"new {docid}" for docid in docids]]), "new.parquet")
+    Path("gone.txt").write_text("".join(f"{docid}\n" for docid in docids[3 + version : 6 + version]))
+    np.save("vectors.npy", np.random.default_rng(version).normal(size=(len(docids), 8)).astype(np.float32))
+
+
+def _tiny_bert(folder: Path, seed: int) -> None:
+    transformers.utils.logging.disable_progress_bar()
+    tokenizer = tiny_tokenizer()
+    torch.manual_seed(seed)
+    shape = transformers.BertConfig(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
+    )
+    transformers.BertModel(shape, add_pooling_layer=False).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def cases(names: Sequence[str]) -> dict[str, Case]:
+    """Return the chosen stages; each writes into its own folder."""
+    found = {}
+    for name in names:
+        command, older, _ = STAGES[name]
+        words = command.split()
+        place = Path("outputs") / name.replace(" ", "-")
+        place.mkdir(parents=True)
+        output = place / words[-1]
+        words = [*words[:-1], str(output)]
+        found[name] = Case(words, [*words[:-2], *older.split(), *words[-2:]] if older else None, output)
+        found[name].grows = name in GROWING
+    return found
+
+
+def import_stages() -> None:
+    """Import every stage and make the parser of the command line, so that a forked process starts at once."""
+    from importlib import import_module
+
+    for kind in COMMANDS:
+        import_module(f"hybrid_cli.stages.{kind.command.split()[0].replace('-', '_')}")
+    hybrid("--version")

@@ -1,0 +1,199 @@
+"""Files that another user of a shared folder could plant under the names of the scratch files of an output."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import disk, files, layout
+
+STRANGER = 12345  # user id
+EXECUTED = "executed"  # folder that hostile code makes
+
+
+class Code:
+    """An object whose pickle makes a folder when it is loaded without restrictions."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return os.mkdir, (EXECUTED,)
+
+
+def link_scratch(output: Path, victim: Path) -> None:
+    """Plant a link to a folder that looks like an interrupted call."""
+    scratch = files.scratch_path(output)
+    _move(scratch, victim / "folder")
+    scratch.symlink_to(victim.absolute() / "folder")
+
+
+def link_scratch_to_file(output: Path, victim: Path) -> None:
+    """Plant a link to a file."""
+    scratch = files.scratch_path(output)
+    disk.remove(scratch)
+    scratch.symlink_to(victim.absolute() / "notes.txt")
+
+
+def link_contents(output: Path, victim: Path) -> None:
+    """Plant an interrupted call whose files are links."""
+    scratch = _folder(files.scratch_path(output))
+    for number, file in enumerate(sorted(scratch.rglob("*"))):
+        if file.is_file() and file.name != files.KEY:
+            shutil.move(file, victim / str(number))
+            file.symlink_to(victim.absolute() / str(number))
+    for name in (layout.WEIGHTS, layout.FAISS_INDEX, layout.DOCIDS, layout.CONTRACT, layout.CURVE):
+        if not (scratch / name).exists():
+            (scratch / name).symlink_to(victim.absolute() / "notes.txt")
+
+
+def link_folders(output: Path, victim: Path) -> None:
+    """Plant an interrupted call whose folders are links."""
+    scratch = _folder(files.scratch_path(output))
+    for name in (layout.LUCENE, layout.VECTORS, layout.CHECKPOINT, layout.IMPACTS, layout.SCORES):
+        if (scratch / name).is_dir():
+            _move(scratch / name, victim / name)
+        (victim / name).mkdir(exist_ok=True)
+        (victim / name / "notes.txt").write_text("notes")
+        (scratch / name).symlink_to(victim.absolute() / name)
+
+
+def hostile_checkpoint(output: Path, victim: Path) -> None:
+    """Plant code in the checkpoint of an interrupted training, with its checksum."""
+    scratch = _folder(files.scratch_path(output))
+    folder = _folder(scratch / layout.CHECKPOINT)
+    (folder / layout.OPTIMIZER).write_bytes(pickle.dumps(Code()))
+    (folder / layout.CHECKSUM).write_text(artifacts.hash_folder(folder, (layout.CHECKSUM,)))
+
+
+def of_stranger(output: Path, victim: Path) -> None:
+    """Plant an interrupted call of another user, with code in its checkpoint."""
+    hostile_checkpoint(output, victim)
+    _give_away(files.scratch_path(output))
+
+
+def finished_by_stranger(output: Path, victim: Path) -> None:
+    """Plant a folder with a manifest that lists files outside of it."""
+    scratch = _folder(files.scratch_path(output))
+    disk.remove(scratch / files.KEY)
+    listed = ["../../victim/notes.txt", "/etc/hostname"]
+    fields = {"kind": "run", "stage": "fuse", "options": {}, "inputs": {}, "files": listed, "checksums": {}}
+    (scratch / artifacts.MANIFEST).write_text(json.dumps(fields))
+    _give_away(scratch)
+
+
+def link_lock(output: Path, victim: Path) -> None:
+    """Plant a link to a file as lock."""
+    _lock(output).symlink_to(victim.absolute() / "notes.txt")
+
+
+def link_lock_to_nothing(output: Path, victim: Path) -> None:
+    """Plant a link to a missing file as lock."""
+    _lock(output).symlink_to(victim.absolute() / "new.txt")
+
+
+def hard_link_lock(output: Path, victim: Path) -> None:
+    """Plant a second name of a file as lock."""
+    os.link(victim / "notes.txt", _lock(output))
+
+
+def lock_is_folder(output: Path, victim: Path) -> None:
+    """Plant a folder as lock."""
+    _lock(output).mkdir()
+
+
+def lock_is_pipe(output: Path, victim: Path) -> None:
+    """Plant a pipe as lock."""
+    os.mkfifo(_lock(output))
+
+
+def lock_of_stranger(output: Path, victim: Path) -> None:
+    """Plant a lock of another user."""
+    _lock(output).write_text("1\nhost\n")
+    _give_away(_lock(output))
+
+
+def link_old(output: Path, victim: Path) -> None:
+    """Plant a link to a folder as the old output of an interrupted replacement."""
+    _old(output).symlink_to(victim.absolute())
+
+
+def link_old_to_file(output: Path, victim: Path) -> None:
+    """Plant a link to a file as the old output of an interrupted replacement."""
+    _old(output).symlink_to(victim.absolute() / "notes.txt")
+
+
+def old_of_stranger(output: Path, victim: Path) -> None:
+    """Plant a folder of another user as the old output of an interrupted replacement."""
+    _folder(_old(output)).joinpath("notes.txt").write_text("notes")
+    _give_away(_old(output))
+
+
+PLANTS: tuple[Callable[[Path, Path], None], ...] = (
+    link_scratch, link_scratch_to_file, link_contents, link_folders, hostile_checkpoint, of_stranger,
+    finished_by_stranger, link_lock, link_lock_to_nothing, hard_link_lock, lock_is_folder, lock_is_pipe,
+    lock_of_stranger, link_old, link_old_to_file, old_of_stranger,
+)  # fmt: skip
+
+
+@contextmanager
+def planted(output: Path, plant: Callable[[Path, Path], None]) -> Iterator[None]:
+    """Plant files while the block runs; check that nothing outside changed, and that no code was executed.
+
+    Args:
+        output: an output; the scratch files of an interrupted call may be next to it.
+        plant: one of `PLANTS`.
+    """
+    victim = Path("victim")
+    victim.mkdir()
+    (victim / "notes.txt").write_text("notes")
+    plant(output, victim)
+    before = _contents(victim)
+    try:
+        yield
+        assert _contents(victim) == before, f"{plant.__name__}: files outside of the output changed"
+        assert not Path(EXECUTED).exists(), f"{plant.__name__}: code was executed"
+    finally:
+        for path in [victim, Path(EXECUTED), *output.parent.glob(f".{output.name}.*")]:
+            disk.remove(path)
+
+
+def _contents(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Return mode, time stamp and bytes of everything in a folder."""
+    paths = [folder, *sorted(folder.rglob("*"))]
+    found = [(path, path.lstat(), path.read_bytes() if path.is_file() else b"") for path in paths]
+    return {str(path): (status.st_mode, status.st_mtime_ns, content) for path, status, content in found}
+
+
+def _folder(path: Path) -> Path:
+    """Return a path as a folder."""
+    if path.is_symlink() or not path.is_dir():
+        disk.remove(path)
+        path.mkdir(parents=True)
+    return path
+
+
+def _move(source: Path, target: Path) -> None:
+    shutil.move(_folder(source), target)
+
+
+def _lock(output: Path) -> Path:
+    disk.remove(files.lock_file(output))
+    return files.lock_file(output)
+
+
+def _old(output: Path) -> Path:
+    path = output.with_name(f".{output.name}.old")
+    disk.remove(path)
+    return path
+
+
+def _give_away(path: Path) -> None:
+    """Give a file or folder to another user, if this user may."""
+    if os.geteuid() == 0:
+        for each in [path, *path.rglob("*")]:
+            os.chown(each, STRANGER, -1, follow_symlinks=False)
